@@ -88,8 +88,11 @@ pub(super) struct Call<'a> {
     /// The function that a long-running script calls so that other connections get an answer meanwhile.
     /// `None` where the engine has no other connections to answer.
     pub(super) attend: Option<Attend<'a>>,
-    /// False for a command within a transaction or a script: a blocking command that finds no element replies
-    /// so at once.
+    /// True for a command that a script calls. SORT then orders a set even if asked not to, so that a script
+    /// has the same result wherever it runs.
+    pub(super) is_scripted: bool,
+    /// False for a command in a transaction or a script, where a blocking command replies at once that it has
+    /// found nothing.
     pub(super) may_wait: bool,
 }
 
@@ -304,6 +307,7 @@ impl Call<'_> {
             effort: self.effort,
             disposition: Disposition::Continue,
             attend: self.attend,
+            is_scripted: self.is_scripted,
             may_wait: false,
         }
     }

@@ -133,6 +133,71 @@ mod tests {
         }
     }
 
+    /// A stream of Redis 7.0, of which an entry was deleted and two entries are pending.
+    const COUNTED: &str = "130110000000000000000100000000000000004052520000001d00030101010101816102000102010001000101010401\
+             03010101000102010401000101010501020181620203018163028e6c6f6e672d6c6f6e672d746578740f080102010301\
+             000104010401ff0304000100020004020167020581ffffffffffffffff02000000000000000100000000000000006345\
+             d41aa201000001000000000000000200000000000000056345d41aa2010000010201636345d41aa20100000200000000\
+             0000000100000000000000000000000000000002000000000000000501646345d41aa2010000000168020781ffffffff\
+             ffffffff00000a001307e2101d019d7d";
+    /// A stream of Redis 5, compressed.
+    const EARLY: &str = "0f011000000000000000010000000000000000c3404a4057165700000023000201040101018464617461050001030100\
+             20010381610204200a0001400a0062600a0002400a0063600a4022018164200a4039200a0065600a0005400a0066200a\
+             00ff02060002026731050004000000000000000100000000000000003ef783437a010000010000000000000002000000\
+             00000000003ef783437a01000001000000000000000400000000000000003ef783437a01000001000000000000000500\
+             000000000000003ef783437a0100000101036331313ef783437a01000004000000000000000100000000000000000000\
+             000000000002000000000000000000000000000000040000000000000000000000000000000500000000000000000267\
+             320000000009003d52ef6867521dfa";
+
+    fn restore_digits(bench: &mut Bench, digits: &str) -> Vec<u8> {
+        let digit = |digit: u8| (digit as char).to_digit(16).expect("a digit") as u8;
+        let bytes: Vec<u8> = digits
+            .as_bytes()
+            .as_chunks::<2>()
+            .0
+            .iter()
+            .map(|[high, low]| digit(*high) << 4 | digit(*low))
+            .collect();
+        bench.send_bytes(&[b"RESTORE", b"x", b"0", &bytes, b"REPLACE"])
+    }
+
+    #[test]
+    fn streams_of_redis_are_read() {
+        let mut bench = Bench::new();
+        assert_eq!(restore_digits(&mut bench, COUNTED), b"+OK\r\n");
+        bench.talk(&[
+            (
+                "XRANGE x - +",
+                "*3|*2|$3|1-0|*2|$1|a|$1|1|*2|$3|2-5|*4|$1|b|$1|3|$1|c|$14|long-long-text|*2|$3|4-0|*2|$1|a|$1|4|",
+            ),
+            (
+                "XINFO GROUPS x",
+                "*2|*12|$4|name|$1|g|$9|consumers|:2|$7|pending|:2|$17|last-delivered-id|$3|2-5|$12|entries-read|$-1|\
+                 $3|lag|$-1|*12|$4|name|$1|h|$9|consumers|:0|$7|pending|:0|$17|last-delivered-id|$3|2-7|$12|entries-read|\
+                 $-1|$3|lag|$-1|",
+            ),
+            ("XPENDING x g", "*4|:2|$3|1-0|$3|2-5|*1|*2|$1|c|$1|2|"),
+            ("XACK x g 1-0 2-5", ":2|"),
+            ("XGROUP DELCONSUMER x g d", ":0|"),
+            ("XADD x 5-0 a 5", "$3|5-0|"),
+        ]);
+        let full = bench.send("XINFO STREAM x FULL");
+        for (name, value) in [("max-deleted-entry-id|", "$3|2-0|"), ("entries-added|", ":5|")] {
+            assert!(full.contains(&format!("{name}{value}")), "{full}");
+        }
+        assert_eq!(restore_digits(&mut bench, EARLY), b"+OK\r\n");
+        bench.talk(&[
+            ("XRANGE x - +", "*2|*2|$3|5-0|*2|$4|data|$1|e|*2|$3|6-0|*2|$4|data|$1|f|"),
+            ("XPENDING x g1", "*4|:4|$3|1-0|$3|5-0|*1|*2|$3|c11|$1|4|"),
+            (
+                "XINFO GROUPS x",
+                "*2|*12|$4|name|$2|g1|$9|consumers|:1|$7|pending|:4|$17|last-delivered-id|$3|5-0|$12|entries-read|:1|\
+                 $3|lag|:1|*12|$4|name|$2|g2|$9|consumers|:0|$7|pending|:0|$17|last-delivered-id|$3|0-0|$12|entries-read|\
+                 :0|$3|lag|:2|",
+            ),
+        ]);
+    }
+
     #[test]
     fn bytes_of_redis_are_read() {
         let mut bench = Bench::new();

@@ -18,6 +18,7 @@ use super::session::{Disposition, Session};
 use super::settings::Settings;
 use super::slow_log::Clock;
 use super::stats::Stats;
+use crate::protocol::command::{self, Flags};
 use crate::protocol::{Arguments, Protocol, encode};
 use crate::values::Timestamp;
 use crate::values::limits::ENGINE_DATABASES;
@@ -173,8 +174,10 @@ impl Engine {
         if self.keyspace.events.is_pending() {
             self.publish_events();
         }
-        self.keyspace.interest.tracking.set_actor(None);
-        for message in self.keyspace.interest.tracking.take_messages() {
+        let tracking = &mut self.keyspace.interest.tracking;
+        tracking.set_actor(None);
+        tracking.limit(self.settings.tracked_keys_max);
+        for message in tracking.take_messages() {
             self.post.deliver(message);
         }
     }
@@ -245,6 +248,7 @@ impl Engine {
             effort,
             disposition: Disposition::Continue,
             attend,
+            is_scripted: false,
             may_wait: true,
         };
         call.run(position);
@@ -342,6 +346,11 @@ impl Engine {
             self.tally.refused_for_memory += 1;
             return Err(Refusal::OutOfMemory);
         }
+        if self.settings.lacks_replicas()
+            && command::recognise(&arguments).is_ok_and(|known| known.flags.contains(Flags::WRITE))
+        {
+            return Err(Refusal::NoReplicas);
+        }
         let is_modal = session.subscribed && session.protocol == Protocol::Resp2;
         if is_modal && !pubsub::FOR_SUBSCRIBERS.contains(&command.name) {
             return Err(pubsub::refusal_to_subscriber(command.name, arguments.get(1)));
@@ -377,6 +386,32 @@ mod tests {
             ("OBJECT FOO k", "-ERR unknown subcommand 'FOO'. Try OBJECT HELP.|"),
             ("CLIENT SETNAME", "-ERR wrong number of arguments for 'client|setname' command|"),
         ]);
+    }
+
+    #[test]
+    fn writes_are_refused_if_they_need_replicas() {
+        let refusal = "-NOREPLICAS Not enough good replicas to write.|";
+        let mut bench = Bench::new();
+        bench.talk(&[
+            ("SET k v", "+OK|"),
+            ("CONFIG SET min-replicas-to-write 1", "+OK|"),
+            ("SET k w", refusal),
+            ("DEL k", refusal),
+            ("GET k", "$1|v|"),
+            ("PUBLISH c m", ":0|"),
+            ("MULTI", "+OK|"),
+            ("INCR k", refusal),
+            ("EXEC", "-EXECABORT Transaction discarded because of previous errors.|"),
+        ]);
+        #[cfg(feature = "scripts")]
+        {
+            bench.talk(&[("EVAL return(redis.call('get','k')) 0", "$1|v|")]);
+            let reply = bench.send("EVAL return(redis.call('set','k','w')) 0");
+            assert!(reply.starts_with("-NOREPLICAS Not enough good replicas to write. script:"), "{reply}");
+            let declared = bench.send_bytes(&[b"EVAL", b"#!lua\nreturn redis.call('get','k')", b"0"]);
+            assert_eq!(String::from_utf8_lossy(&declared).replace("\r\n", "|"), refusal);
+        }
+        bench.talk(&[("CONFIG SET min-replicas-max-lag 0", "+OK|"), ("SET k w", "+OK|")]);
     }
 
     #[test]

@@ -105,6 +105,7 @@ mod stats;
 mod stream;
 mod stream_groups;
 mod stream_info;
+mod stream_nodes;
 mod streams;
 mod strings;
 mod subsequences;

@@ -7,7 +7,9 @@
 //!
 //! Values are written in the plain types that every version of Redis reads, except fields with lifetimes (as
 //! of Redis 7.4) and streams, whose type is weir's own. Read are also the compact types of Redis 7: packed
-//! lists, sorted integers, and compressed strings.
+//! lists, sorted integers, compressed strings, and streams of Redis 5 to 7.2.
+
+use std::collections::BTreeMap;
 
 use super::fields::{Change, Fields};
 use super::items::{End, Items};
@@ -17,7 +19,8 @@ use super::numbers::{self, Digits};
 use super::packed;
 use super::ranking::Ranking;
 use super::refusal::Refusal;
-use super::stream::Stream;
+use super::stream::{Group, Stream};
+use super::stream_nodes;
 use super::table::Hasher;
 use super::text::Text;
 use super::value::Value;
@@ -39,6 +42,13 @@ const PACKED_SORTED_SET: u8 = 17;
 const PACKED_LISTS: u8 = 18;
 const PACKED_SET: u8 = 20;
 const HASH_WITH_LIFETIMES: u8 = 24;
+/// The type of streams of Redis 5 and 6; the constants below it are those of Redis 7.0, with the number of entries ever added,
+/// and of Redis 7.2, with the times of consumers' last entries.
+const EARLY_STREAM: u8 = 15;
+const COUNTED_STREAM: u8 = 19;
+const TIMED_STREAM: u8 = 21;
+/// The length that stands for an unknown number of entries that a group has read.
+const UNKNOWN_READ: u64 = u64::MAX;
 /// The type byte of a stream, which only weir reads.
 const STREAM: u8 = 0xf0;
 /// The byte before each library of functions; the constant below it is that of release candidates of Redis
@@ -279,6 +289,7 @@ impl<'a> Reader<'a> {
             kind @ (HASH | PACKED_HASH | HASH_WITH_LIFETIMES) => self.hash(kind),
             kind @ (SORTED_SET | PACKED_SORTED_SET) => self.sorted_set(kind),
             STREAM => self.stream(),
+            kind @ (EARLY_STREAM | COUNTED_STREAM | TIMED_STREAM) => self.redis_stream(kind),
             _ => Err(DAMAGED),
         }
     }
@@ -413,6 +424,7 @@ impl<'a> Reader<'a> {
             for _ in 0..self.length()? {
                 let (name, seen_ms) = (self.text()?, self.length()?);
                 group.see(&name, seen_ms);
+                group.note_active(&name, seen_ms);
             }
             for _ in 0..self.length()? {
                 let (id, consumer) = (self.id()?, self.text()?);
@@ -425,6 +437,72 @@ impl<'a> Reader<'a> {
             Ok(())
         });
         filled.unwrap_or(Err(DAMAGED))
+    }
+
+    /// Reads a stream in a format of Redis.
+    fn redis_stream(&mut self, kind: u8) -> Result<Value, Refusal> {
+        let mut stream = Stream::default();
+        for _ in 0..self.length()? {
+            let first = stream_nodes::id(&self.text()?)?;
+            let node = self.text()?;
+            stream_nodes::read(first, &node, |id, words| {
+                if id <= stream.log.last {
+                    return Err(DAMAGED);
+                }
+                stream.log.append(id, words, NodeSize::default());
+                self.afford(stream.bytes())
+            })?;
+        }
+        let (length, last) = (self.length()?, self.id()?);
+        if length != stream.log.len() as u64 || last < stream.log.last {
+            return Err(DAMAGED);
+        }
+        (stream.log.last, stream.log.added) = (last, length);
+        if kind != EARLY_STREAM {
+            let _first = self.id()?;
+            (stream.log.deleted, stream.log.added) = (self.id()?, self.length()?);
+        }
+        for _ in 0..self.length()? {
+            let (name, last) = (self.text()?, self.id()?);
+            let read = match kind {
+                EARLY_STREAM => stream.log.added_until(last),
+                _ => Some(self.length()?).filter(|read| *read != UNKNOWN_READ),
+            };
+            if !stream.add_group(&name, last, read) {
+                return Err(DAMAGED);
+            }
+            stream.change_group(&name, |_, group| self.redis_group(kind, group)).unwrap_or(Err(DAMAGED))?;
+            self.afford(stream.bytes())?;
+        }
+        Ok(Value::Stream(Box::new(stream)))
+    }
+
+    /// Reads the pending entries and the consumers of a group of a stream, in a format of Redis.
+    fn redis_group(&mut self, kind: u8, group: &mut Group) -> Result<(), Refusal> {
+        let mut deliveries = BTreeMap::new();
+        for _ in 0..self.length()? {
+            let id = stream_nodes::id(self.chunk::<16>()?)?;
+            let delivered_ms = u64::from_le_bytes(*self.chunk()?);
+            deliveries.insert(id, (delivered_ms, self.length()?));
+        }
+        for _ in 0..self.length()? {
+            let (name, seen_ms) = (self.text()?, u64::from_le_bytes(*self.chunk()?));
+            if !group.see(&name, seen_ms) {
+                return Err(DAMAGED);
+            }
+            let active_ms =
+                if kind == TIMED_STREAM { i64::from_le_bytes(*self.chunk()?) } else { seen_ms as i64 };
+            if let Ok(active_ms) = u64::try_from(active_ms) {
+                group.note_active(&name, active_ms);
+            }
+            for _ in 0..self.length()? {
+                let id = stream_nodes::id(self.chunk::<16>()?)?;
+                let (delivered_ms, count) = deliveries.remove(&id).ok_or(DAMAGED)?;
+                let pending = group.give(id, &name);
+                (pending.delivered_ms, pending.deliveries) = (delivered_ms, count);
+            }
+        }
+        if deliveries.is_empty() { Ok(()) } else { Err(DAMAGED) }
     }
 
     fn afford(&self, bytes: usize) -> Result<(), Refusal> {
@@ -535,7 +613,7 @@ mod tests {
         // Bytes with a valid checksum may still be malformed.
         let mut random = crate::values::Random::new(9);
         for _ in 0..200_000 {
-            let kinds = [0, 1, 2, 4, 5, 11, 16, 17, 18, 20, 24, STREAM];
+            let kinds = [0, 1, 2, 4, 5, 11, 15, 16, 17, 18, 19, 20, 21, 24, STREAM];
             let mut bytes = vec![*random.pick(&kinds)];
             for _ in 0..random.index(40) {
                 let small = random.index(3) > 0;

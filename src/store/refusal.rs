@@ -16,6 +16,8 @@ pub(super) enum Refusal {
     OutOfRange,
     Overflow,
     OutOfMemory,
+    /// The setting `min-replicas-to-write` asks for replicas, of which the engine has none.
+    NoReplicas,
     TooLong,
     /// The reply would have more than this many bytes.
     ReplyTooLarge(usize),
@@ -42,6 +44,7 @@ impl Refusal {
             Self::OutOfRange => "ERR index out of range",
             Self::Overflow => "ERR increment or decrement would overflow",
             Self::OutOfMemory => "OOM command not allowed when used memory > 'maxmemory'.",
+            Self::NoReplicas => "NOREPLICAS Not enough good replicas to write.",
             Self::TooLong => "ERR string exceeds maximum allowed size (proto-max-bulk-len)",
             Self::InvalidCursor => "ERR invalid cursor",
             Self::ReplyTooLarge(bytes) => {

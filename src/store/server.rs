@@ -106,6 +106,9 @@ fn memory_section(call: &Call<'_>, text: &mut String) {
     scripts_lines(call, text);
     add(text, "maxmemory", call.bytes_max());
     add(text, "maxmemory_policy", "noeviction");
+    add(text, "mem_not_counted_for_evict", 0);
+    add(text, "lazyfree_pending_objects", 0);
+    add(text, "lazyfreed_objects", 0);
 }
 
 #[cfg(feature = "scripts")]
@@ -144,6 +147,10 @@ fn stats_section(call: &Call<'_>, text: &mut String) {
     add(text, "pubsub_channels", call.post.channels.names(Space::Channels).len());
     add(text, "pubsub_patterns", call.post.channels.names(Space::Patterns).len());
     add(text, "pubsubshard_channels", call.post.channels.names(Space::Shards).len());
+    let (keys, items, prefixes) = call.keyspace.interest.tracking.counts();
+    add(text, "tracking_total_keys", keys);
+    add(text, "tracking_total_items", items);
+    add(text, "tracking_total_prefixes", prefixes);
     add(text, "total_error_replies", counters.errors);
     add(text, "writes_refused_for_memory", call.tally.refused_for_memory);
     add(text, "requests_refused_for_cost", call.tally.refused_for_cost);

@@ -107,6 +107,7 @@ impl Engine {
             effort: &own,
             disposition: Disposition::Continue,
             attend: None,
+            is_scripted: false,
             may_wait: false,
         };
         let served = serve(&mut call, &waiter).and_then(|served| call.out.check().map(|()| served));

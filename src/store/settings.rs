@@ -187,6 +187,13 @@ pub(super) struct Settings {
     pub(super) percentiles: Vec<f64>,
     /// True if a histogram of times is kept for each command (`latency-tracking`).
     pub(super) counts_times: bool,
+    /// Maximum number of keys that connections have read and are told of (`tracking-table-max-keys`); 0 for no
+    /// such limit.
+    pub(super) tracked_keys_max: usize,
+    /// The number of replicas without which writes are refused (`min-replicas-to-write`).
+    replicas_min: u64,
+    /// The lag in seconds up to which a replica counts (`min-replicas-max-lag`); 0 if writes need no replicas.
+    replica_lag_max: u64,
 }
 
 impl Default for Settings {
@@ -200,6 +207,9 @@ impl Default for Settings {
             stream_nodes: NodeSize::default(),
             percentiles: Vec::new(),
             counts_times: true,
+            tracked_keys_max: 0,
+            replicas_min: 0,
+            replica_lag_max: 0,
         };
         (0..ROWS.len()).for_each(|position| settings.take_effect(position));
         settings
@@ -211,6 +221,11 @@ impl Settings {
     /// and the store's own limit.
     pub(super) fn bytes_max_within(&self, limits: &EngineLimits) -> u64 {
         if self.bytes_max == 0 { limits.bytes_max } else { self.bytes_max.min(limits.bytes_max) }
+    }
+
+    /// True if writes are to be refused because the settings ask for replicas: the engine has none.
+    pub(super) fn lacks_replicas(&self) -> bool {
+        self.replicas_min > 0 && self.replica_lag_max > 0
     }
 
     /// Returns the position of the row of the setting with this name or alias, in any case of letters; `None`
@@ -267,6 +282,9 @@ impl Settings {
             "hll-sparse-max-bytes" => self.sparse_bytes_max = text.parse().unwrap_or_default(),
             "stream-node-max-entries" => self.stream_nodes.entries_max = text.parse().unwrap_or_default(),
             "stream-node-max-bytes" => self.stream_nodes.bytes_max = text.parse().unwrap_or_default(),
+            "min-replicas-to-write" => self.replicas_min = number(),
+            "min-replicas-max-lag" => self.replica_lag_max = number(),
+            "tracking-table-max-keys" => self.tracked_keys_max = text.parse().unwrap_or(usize::MAX),
             "latency-tracking" => self.counts_times = text == "yes",
             "latency-tracking-info-percentiles" => self.percentiles = shares(text).unwrap_or_default(),
             _ => {}

@@ -100,8 +100,8 @@ fn sort_ro(call: &mut Call<'_>) -> Done {
 fn carry_out(call: &mut Call<'_>, may_store: bool) -> Done {
     let mut options = Options::parse(call, may_store)?;
     let (mut texts, unordered) = elements(call, options.descending && options.keeps_order())?;
-    if options.keeps_order() && unordered && options.target.is_some() {
-        // A stored result is sorted by bytes, so that it does not depend on the order of a hash table.
+    if options.keeps_order() && unordered && (options.target.is_some() || call.is_scripted) {
+        // A set has no order of its own, but a result that is stored or that a script reads must not depend on chance.
         (options.by, options.by_bytes) = (None, true);
     }
     let (start, end) = options.selected(texts.len());

@@ -27,10 +27,13 @@ pub(super) struct Pending {
     pub(super) deliveries: u64,
 }
 
-/// A consumer of a group: when it last sent a command, and the ids of its pending entries.
+/// A consumer of a group: when it last sent a command, when it last got entries, and the ids of its pending entries.
 #[derive(Clone)]
 pub(super) struct Consumer {
     pub(super) seen_ms: u64,
+    /// The time at which entries last became pending with the consumer, by XREADGROUP without NOACK or by a claim; `None` if
+    /// none ever did.
+    pub(super) active_ms: Option<u64>,
     pub(super) pending: BTreeSet<Id>,
 }
 
@@ -85,8 +88,16 @@ impl Group {
             return false;
         }
         self.names_bytes += name.len();
-        self.consumers.insert(name.into(), Consumer { seen_ms: now_ms, pending: BTreeSet::new() });
+        let consumer = Consumer { seen_ms: now_ms, active_ms: None, pending: BTreeSet::new() };
+        self.consumers.insert(name.into(), consumer);
         true
+    }
+
+    /// Records that entries have become pending with a consumer, which must exist.
+    pub(super) fn note_active(&mut self, name: &[u8], now_ms: u64) {
+        if let Some(consumer) = self.consumers.get_mut(name) {
+            consumer.active_ms = Some(now_ms);
+        }
     }
 
     /// Removes a consumer, and returns the number of its pending entries.

@@ -331,7 +331,12 @@ fn deliver(
     }
     let pending = group.give(id, consumer);
     pending.delivered_ms = now_ms;
-    pending.deliveries = if let From::New = from { 1 } else { pending.deliveries + 1 };
+    if let From::New = from {
+        pending.deliveries = 1;
+        group.note_active(consumer, now_ms);
+    } else {
+        pending.deliveries += 1;
+    }
 }
 
 /// Writes the entries of one stream of XREADGROUP, and returns the ids that count as delivered; `None` if the
@@ -625,6 +630,9 @@ fn xclaim(call: &mut Call<'_>) -> Done {
                     deliveries.unwrap_or(pending.deliveries + u64::from(new) + u64::from(!just_ids));
                 true
             });
+            if !claimed.is_empty() {
+                group.note_active(consumer, now_ms);
+            }
             claimed
         })
     })?;
@@ -699,6 +707,7 @@ fn xautoclaim(call: &mut Call<'_>) -> Done {
             if !claimed.is_empty() {
                 created = !group.consumers.contains_key(consumer);
                 group.see(consumer, now_ms);
+                group.note_active(consumer, now_ms);
             }
             for id in &gone {
                 group.acknowledge(*id);

@@ -140,10 +140,11 @@ fn write_whole_group(
     out.bulk(b"consumers");
     out.array(group.consumers.len());
     for (name, consumer) in &group.consumers {
-        out.map(protocol, 4);
+        out.map(protocol, 5);
         out.bulk(b"name");
         out.bulk(name);
         write_number(out, "seen-time", consumer.seen_ms as i64);
+        write_number(out, "active-time", consumer.active_ms.map_or(-1, |active_ms| active_ms as i64));
         write_number(out, "pel-count", consumer.pending.len() as i64);
         out.bulk(b"pending");
         out.array(consumer.pending.len().min(shown));
@@ -186,11 +187,13 @@ fn consumers(call: &mut Call<'_>) -> Done {
     call.effort.spend(group.consumers.len(), FIND)?;
     out.array(group.consumers.len());
     for (name, consumer) in &group.consumers {
-        out.map(protocol, 3);
+        out.map(protocol, 4);
         out.bulk(b"name");
         out.bulk(name);
         write_number(out, "pending", consumer.pending.len() as i64);
         write_number(out, "idle", now_ms.saturating_sub(consumer.seen_ms) as i64);
+        let inactive = consumer.active_ms.map(|active_ms| now_ms.saturating_sub(active_ms) as i64);
+        write_number(out, "inactive", inactive.unwrap_or(-1));
     }
     Ok(())
 }
@@ -219,5 +222,35 @@ mod tests {
             ("XINFO CONSUMERS x h", "-NOGROUP No such consumer group 'h' for key name 'x'|"),
             ("XINFO STREAM nothing", "-ERR no such key|"),
         ]);
+    }
+
+    #[test]
+    fn a_consumer_is_active_when_entries_become_pending_with_it() {
+        let mut bench = Bench::new();
+        bench.talk(&[
+            ("XADD x 1-1 a 1", "$3|1-1|"),
+            ("XADD x 1-2 a 2", "$3|1-2|"),
+            ("XGROUP CREATE x g 0", "+OK|"),
+            ("XGROUP CREATECONSUMER x g c", ":1|"),
+        ]);
+        bench.wait_ms(5);
+        let told = |idle: u64, pending: u64, inactive: i64| {
+            format!("*1|*8|$4|name|$1|c|$7|pending|:{pending}|$4|idle|:{idle}|$8|inactive|:{inactive}|")
+        };
+        assert_eq!(bench.send("XINFO CONSUMERS x g"), told(5, 0, -1));
+        assert!(bench.send("XINFO STREAM x FULL").contains("$11|active-time|:-1|"));
+        bench.send("XREADGROUP GROUP g c COUNT 1 NOACK STREAMS x >");
+        assert_eq!(bench.send("XINFO CONSUMERS x g"), told(0, 0, -1));
+        bench.send("XREADGROUP GROUP g c COUNT 1 STREAMS x >");
+        let active = format!("$11|active-time|:{}|", bench.now.unix_ms);
+        bench.wait_ms(7);
+        bench.send("XREADGROUP GROUP g c STREAMS x 0");
+        assert_eq!(bench.send("XINFO CONSUMERS x g"), told(0, 1, 7), "entries that it had already");
+        assert!(bench.send("XINFO STREAM x FULL").contains(&active));
+        bench.send("XCLAIM x g c 0 1-2");
+        assert_eq!(bench.send("XINFO CONSUMERS x g"), told(0, 1, 0));
+        bench.wait_ms(3);
+        bench.send("XAUTOCLAIM x g c 0 0");
+        assert_eq!(bench.send("XINFO CONSUMERS x g"), told(0, 1, 0));
     }
 }

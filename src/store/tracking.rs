@@ -2,6 +2,7 @@
 //! connections that use RESP3.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use bytes::Bytes;
 
@@ -22,6 +23,17 @@ const PREFIXES_BYTES_MAX: usize = 64 * 1024;
 
 type Name = Box<[u8]>;
 
+/// The message that all keys may have changed.
+const ALL: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
+/// Maximum bytes of the names of changed keys, with [`CHANGE_BYTES`] each, that wait to be told of by prefix. Beyond
+/// them, connections are told that all keys may have changed.
+const BROADCAST_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The approximate bytes that a changed key takes under each of its prefixes, besides its name.
+const CHANGE_BYTES: usize = 64;
+/// The number of keys above the limit of the table that are removed after a request; more after each further request, as
+/// long as there are too many.
+const REMOVED_AT_ONCE: usize = 100;
+
 /// A connection for which CLIENT TRACKING is on.
 #[derive(Clone, Debug, Default)]
 struct Client {
@@ -29,6 +41,18 @@ struct Client {
     /// True if `CLIENT CACHING` was sent, so that the next command or transaction is an exception to the
     /// connection's tracking mode.
     is_exception: bool,
+}
+
+/// A prefix of keys by which connections track (BCAST), and the keys with it that have changed since messages were last
+/// sent.
+#[derive(Debug, Default)]
+struct Prefix {
+    /// The connections that are sent messages about keys with the prefix.
+    clients: BTreeSet<u64>,
+    /// The changed keys, each with the connection that has changed it last; `None` for a change by time.
+    changed: BTreeMap<Name, Option<u64>>,
+    /// True if too many keys have changed to name them.
+    is_overfull: bool,
 }
 
 /// The keys that connections have read, and the connections that are sent messages when these change (CLIENT
@@ -39,31 +63,41 @@ pub(super) struct Tracking {
     /// Connections that have read each key, by the key's name in any database. Connections that have been
     /// closed are left out when the key changes.
     readers: BTreeMap<Name, BTreeSet<u64>>,
+    /// The approximate bytes of `readers`.
     bytes: usize,
+    /// The number of reads in `readers`: a key that two connections have read counts twice.
+    items: usize,
+    /// The key that was removed last because the table had too many; the next in order is removed next.
+    removed: Name,
+    /// The number of requests in a row after which the table still had too many keys.
+    crowded: usize,
+    /// The prefixes by which any connection tracks keys.
+    prefixes: BTreeMap<Name, Prefix>,
+    /// The approximate bytes of all changed keys in `prefixes`.
+    changed_bytes: usize,
+    /// True if any key in `prefixes` has changed.
+    has_changes: bool,
+    /// True if the script that is being carried out has read a key.
+    script_has_read: bool,
     /// The connection whose request is being carried out, which with NOLOOP gets no message about its own
     /// changes; `None` for changes that happen by time, such as expiries.
     actor: Option<u64>,
     /// The connections that use RESP3, which can be sent messages.
     hearing: BTreeSet<u64>,
     /// Messages to be sent, each with the connection that it goes to.
-    told: Vec<(u64, Told)>,
-}
-
-/// A message of key tracking to a connection.
-#[derive(Debug)]
-enum Told {
-    /// A key has changed.
-    Key(Name),
-    /// All keys may have changed.
-    All,
-    /// The connection with this number, to which messages are redirected, has been closed.
-    Broken(u64),
+    told: Vec<(u64, Bytes)>,
 }
 
 impl Tracking {
     /// Returns the number of connections for which CLIENT TRACKING is on.
     pub(super) fn clients(&self) -> usize {
         self.clients.len()
+    }
+
+    /// Returns the numbers of keys that connections have read, of reads of these keys, and of prefixes by which connections
+    /// track keys.
+    pub(super) fn counts(&self) -> (usize, usize, usize) {
+        (self.readers.len(), self.items, self.prefixes.len())
     }
 
     /// Sets the connection whose request is being carried out; `None` for changes that happen by time, such
@@ -74,7 +108,7 @@ impl Tracking {
 
     /// True if any connection would be sent a message about a change of the key.
     pub(super) fn covers(&self, key: &[u8]) -> bool {
-        self.readers.contains_key(key) || self.clients.values().any(|client| client.hears(key))
+        self.readers.contains_key(key) || self.prefixes.keys().any(|prefix| key.starts_with(prefix))
     }
 
     /// Records that a connection has read a key, so that it is sent a message when the key changes.
@@ -88,59 +122,108 @@ impl Tracking {
             self.bytes += KEY_BYTES + key.len();
             self.readers.entry(key.into()).or_default()
         };
-        self.bytes += READER_BYTES * usize::from(readers.insert(session));
-        while self.bytes > ENGINE_TRACKED_BYTES_MAX
-            && let Some((key, readers)) = self.readers.pop_first()
-        {
-            self.forget_key(&key, &readers);
-            let Self { clients, hearing, told, .. } = self;
-            let known = readers.into_iter().filter_map(|reader| Some((reader, clients.get(&reader)?)));
-            told.extend(known.filter_map(|known| message(hearing, known, || Told::Key(key.clone()))));
+        let is_new = usize::from(readers.insert(session));
+        self.bytes += READER_BYTES * is_new;
+        self.items += is_new;
+        while self.bytes > ENGINE_TRACKED_BYTES_MAX && self.remove_one() {}
+    }
+
+    /// Removes keys while the table has more than `keys_max`, a bounded number at once; 0 stands for no limit. The
+    /// connections that have read a removed key are told that it has changed.
+    pub(super) fn limit(&mut self, keys_max: usize) {
+        if keys_max == 0 || self.readers.len() <= keys_max {
+            self.crowded = 0;
+            return;
         }
-    }
-
-    fn forget_key(&mut self, key: &[u8], readers: &BTreeSet<u64>) {
-        self.bytes -= KEY_BYTES + key.len() + READER_BYTES * readers.len();
-    }
-
-    /// Queues messages for all connections that track a key which has changed, and drops their reads of it.
-    pub(super) fn change(&mut self, key: &[u8]) {
-        let Self { clients, actor, hearing, told, .. } = self;
-        let mut tell = |reader: u64, client: &Client| {
-            if !client.options.leaves_out_own || *actor != Some(reader) {
-                told.extend(message(hearing, (reader, client), || Told::Key(key.into())));
+        self.crowded += 1;
+        for _ in 0..REMOVED_AT_ONCE.saturating_mul(self.crowded) {
+            self.remove_one();
+            if self.readers.len() <= keys_max {
+                self.crowded = 0;
+                return;
             }
-        };
-        for (reader, client) in clients.iter().filter(|(_, client)| client.hears(key)) {
-            tell(*reader, client);
         }
+    }
+
+    /// Removes the next key of the table in the order of names, and tells the connections that have read it that it has
+    /// changed. False if the table is empty.
+    fn remove_one(&mut self) -> bool {
+        let after = (Bound::Excluded(&*self.removed), Bound::Unbounded);
+        let next = self.readers.range::<[u8], _>(after).next().or_else(|| self.readers.first_key_value());
+        let Some(key) = next.map(|(key, _)| key.clone()) else { return false };
+        self.tell_readers(&key, None);
+        self.removed = key;
+        true
+    }
+
+    /// Tells the connections that have read a key that it has changed, and drops their reads of it. `actor` is the
+    /// connection that has changed it, if any.
+    fn tell_readers(&mut self, key: &[u8], actor: Option<u64>) {
         let Some(readers) = self.readers.remove(key) else { return };
-        for reader in &readers {
-            if let Some(client) = clients.get(reader) {
-                tell(*reader, client);
+        self.bytes -= KEY_BYTES + key.len() + READER_BYTES * readers.len();
+        self.items -= readers.len();
+        let message = changes(std::iter::once(key));
+        for reader in readers {
+            // A read before the connection began to track by prefix does not count.
+            if let Some(client) = self.clients.get(&reader)
+                && !client.options.is_broadcast
+                && !(client.options.leaves_out_own && actor == Some(reader))
+            {
+                self.told.extend(addressed(&self.hearing, (reader, client), message.clone()));
             }
         }
-        self.forget_key(key, &readers);
+    }
+
+    /// Handles that a key has changed: queues messages for the connections that have read it, dropping their reads, and
+    /// records the change for those that track it by prefix.
+    pub(super) fn change(&mut self, key: &[u8]) {
+        for (_, state) in self.prefixes.iter_mut().filter(|(prefix, _)| key.starts_with(prefix)) {
+            self.has_changes = true;
+            if state.is_overfull {
+                continue;
+            }
+            if state.changed.insert(key.into(), self.actor).is_none() {
+                self.changed_bytes += CHANGE_BYTES + key.len();
+            }
+            if self.changed_bytes > BROADCAST_BYTES_MAX {
+                self.changed_bytes -= state.changed_bytes();
+                state.changed.clear();
+                state.is_overfull = true;
+            }
+        }
+        self.tell_readers(key, self.actor);
     }
 
     /// Handles that all keys of a database were removed: each tracking connection is sent the message that
     /// all keys may have changed, once for several databases.
     pub(super) fn clear(&mut self) {
-        let is_told = self.told.last().is_some_and(|(_, told)| matches!(told, Told::All));
-        if is_told && self.readers.is_empty() {
+        if self.told.last().is_some_and(|(_, message)| message == ALL) && self.readers.is_empty() {
             return;
         }
-        let Self { clients, hearing, told, .. } = self;
-        let known = clients.iter().map(|(session, client)| (*session, client));
-        told.extend(known.filter_map(|known| message(hearing, known, || Told::All)));
+        for (session, client) in &self.clients {
+            self.told.extend(addressed(&self.hearing, (*session, client), Bytes::from_static(ALL)));
+        }
+        self.drop_reads();
+    }
+
+    fn drop_reads(&mut self) {
         self.readers.clear();
-        self.bytes = 0;
+        (self.bytes, self.items) = (0, 0);
     }
 
     /// Turns tracking off for a connection. Its reads stay in the table, and count again if tracking is
     /// turned on later.
     pub(super) fn end(&mut self, session: u64) {
-        self.clients.remove(&session);
+        let Some(client) = self.clients.remove(&session) else { return };
+        for prefix in client.options.prefixes {
+            if let Some(state) = self.prefixes.get_mut(&*prefix)
+                && state.clients.remove(&session)
+                && state.clients.is_empty()
+            {
+                self.changed_bytes -= state.changed_bytes();
+                self.prefixes.remove(&*prefix);
+            }
+        }
     }
 
     /// Removes a connection that has been closed, or has sent RESET.
@@ -152,7 +235,7 @@ impl Tracking {
     /// Drops all reads if no connection tracks keys any more.
     pub(super) fn tidy(&mut self) {
         if self.clients.is_empty() {
-            (self.readers, self.bytes) = (BTreeMap::new(), 0);
+            self.drop_reads();
         }
     }
 
@@ -183,38 +266,84 @@ impl Tracking {
         }
     }
 
-    /// Returns the messages about changes since the last call, as deliveries, and removes them.
+    /// Returns the messages about changes since the last call, as deliveries, and removes them. All changed keys with one
+    /// prefix are in one message.
     pub(super) fn take_messages(&mut self) -> impl Iterator<Item = Delivery> + use<> {
-        std::mem::take(&mut self.told).into_iter().map(|(session, told)| {
-            let mut bytes = Vec::new();
-            let is_broken = matches!(told, Told::Broken(_));
-            encode::push(&mut bytes, Protocol::Resp3, 2);
-            encode::bulk(&mut bytes, if is_broken { b"tracking-redir-broken" } else { b"invalidate" });
-            match told {
-                Told::Key(key) => {
-                    encode::array(&mut bytes, 1);
-                    encode::bulk(&mut bytes, &key);
-                }
-                Told::All => encode::null(&mut bytes, Protocol::Resp3),
-                Told::Broken(target) => encode::integer(&mut bytes, target as i64),
+        if std::mem::take(&mut self.has_changes) {
+            self.tell_by_prefix();
+        }
+        let told = std::mem::take(&mut self.told).into_iter();
+        told.map(|(session, bytes)| Delivery { session, bytes, ends_wait: false })
+    }
+
+    /// Makes the messages to connections that track by prefix (BCAST), and forgets the changes that these tell of.
+    fn tell_by_prefix(&mut self) {
+        for state in self.prefixes.values_mut() {
+            let is_overfull = std::mem::take(&mut state.is_overfull);
+            let changed = std::mem::take(&mut state.changed);
+            if changed.is_empty() && !is_overfull {
+                continue;
             }
-            Delivery { session, bytes: Bytes::from(bytes), ends_wait: false }
-        })
+            let all = if is_overfull {
+                Bytes::from_static(ALL)
+            } else {
+                changes(changed.keys().map(AsRef::as_ref))
+            };
+            for session in &state.clients {
+                let Some(client) = self.clients.get(session) else { continue };
+                let is_own = |actor: &Option<u64>| client.options.leaves_out_own && *actor == Some(*session);
+                let message = if is_overfull || !changed.values().any(is_own) {
+                    all.clone()
+                } else if changed.values().all(is_own) {
+                    continue;
+                } else {
+                    let others: Vec<&[u8]> =
+                        changed.iter().filter(|(_, actor)| !is_own(actor)).map(|(key, _)| &**key).collect();
+                    changes(others.into_iter())
+                };
+                self.told.extend(addressed(&self.hearing, (*session, client), message));
+            }
+        }
+        self.changed_bytes = 0;
     }
 }
 
-/// Returns the message for a connection that tracks keys, with the connection that it goes to; `None` if that
-/// connection cannot be sent messages.
-fn message(
+/// Returns the message that these keys have changed.
+fn changes<'a>(keys: impl ExactSizeIterator<Item = &'a [u8]>) -> Bytes {
+    let mut bytes = Vec::new();
+    encode::push(&mut bytes, Protocol::Resp3, 2);
+    encode::bulk(&mut bytes, b"invalidate");
+    encode::array(&mut bytes, keys.len());
+    keys.for_each(|key| encode::bulk(&mut bytes, key));
+    Bytes::from(bytes)
+}
+
+/// Returns a message for a connection that tracks keys, with the connection that it goes to; if messages are redirected to
+/// a connection that cannot be sent any, a message about that. `None` if the connection itself cannot be sent messages.
+fn addressed(
     hearing: &BTreeSet<u64>,
     (session, client): (u64, &Client),
-    told: impl FnOnce() -> Told,
-) -> Option<(u64, Told)> {
+    message: Bytes,
+) -> Option<(u64, Bytes)> {
     let target = client.options.redirect.unwrap_or(session);
     if hearing.contains(&target) {
-        return Some((target, told()));
+        return Some((target, message));
     }
-    hearing.contains(&session).then_some((session, Told::Broken(target)))
+    let broken = || {
+        let mut bytes = Vec::new();
+        encode::push(&mut bytes, Protocol::Resp3, 2);
+        encode::bulk(&mut bytes, b"tracking-redir-broken");
+        encode::integer(&mut bytes, target as i64);
+        (session, Bytes::from(bytes))
+    };
+    hearing.contains(&session).then(broken)
+}
+
+impl Prefix {
+    /// Returns the approximate bytes of the changed keys.
+    fn changed_bytes(&self) -> usize {
+        self.changed.keys().map(|key| CHANGE_BYTES + key.len()).sum()
+    }
 }
 
 impl Client {
@@ -224,30 +353,32 @@ impl Client {
         let is_left_out = if self.is_exception { opts_out } else { opts_in };
         !is_broadcast && !is_left_out
     }
-
-    /// True if the connection is sent a message at each change of the key, whether it has read the key or
-    /// not.
-    fn hears(&self, key: &[u8]) -> bool {
-        let TrackingOptions { is_broadcast, prefixes, .. } = &self.options;
-        *is_broadcast && prefixes.iter().any(|prefix| key.starts_with(prefix))
-    }
 }
 
 /// Records the keys that a command has read, or would have read if they existed, if its connection tracks
-/// keys.
+/// keys. A script that has read any key has read all keys that it was given.
 pub(super) fn note_reads(call: &mut Call<'_>, effect: Effect) {
-    if !call.session.tracks || effect != Effect::Read {
-        return;
-    }
-    let Ok(known) = command::recognise(&call.arguments) else { return };
-    if known.effect != command::Effect::Read {
+    if !call.session.tracks {
         return;
     }
     let (tracking, session) = (&mut call.keyspace.interest.tracking, call.session.id);
-    // A command whose keys cannot be found has read none.
-    let _ = known.for_each_key(&call.arguments, &mut |index| {
-        tracking.note_read(session, call.arguments.at(index));
-    });
+    if effect != Effect::Read {
+        return;
+    }
+    let Ok(known) = command::recognise(&call.arguments) else { return };
+    let reads = if known.class == command::Class::Script {
+        std::mem::take(&mut tracking.script_has_read)
+    } else {
+        known.effect == command::Effect::Read
+    };
+    if call.is_scripted {
+        tracking.script_has_read |= reads;
+    } else if reads {
+        // A command whose keys cannot be found has read none.
+        let _ = known.for_each_key(&call.arguments, &mut |index| {
+            tracking.note_read(session, call.arguments.at(index));
+        });
+    }
 }
 
 /// Carries out `CLIENT TRACKING`.
@@ -274,22 +405,24 @@ pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
             "ERR The client ID you want redirect to does not exist, or does not speak RESP3",
         ));
     }
-    let clients = &mut call.keyspace.interest.tracking.clients;
+    let Tracking { clients, prefixes, .. } = &mut call.keyspace.interest.tracking;
     let known = clients.get(&session);
     check(&options, known.map(|known| &known.options))?;
-    if let Some(known) = known {
-        let before = known.options.prefixes.iter().filter(|prefix| !prefix.is_empty()).cloned();
-        options.prefixes.splice(..0, before);
+    let before = known.map(|known| known.options.prefixes.as_slice()).unwrap_or_default();
+    check_overlaps(&options.prefixes, before)?;
+    if options.is_broadcast && options.prefixes.is_empty() {
+        options.prefixes.push(Vec::new());
     }
+    options.prefixes.retain(|prefix| !before.contains(prefix));
+    options.prefixes.splice(..0, before.iter().cloned());
     let prefix_bytes: usize = options.prefixes.iter().map(Vec::len).sum();
     if options.prefixes.len() > PREFIXES_MAX || prefix_bytes > PREFIXES_BYTES_MAX {
         return Err(Refusal::Words("ERR too many prefixes"));
     }
-    if options.is_broadcast && options.prefixes.is_empty() {
-        options.prefixes.push(Vec::new());
-    }
-    check_overlaps(&options.prefixes)?;
     let is_exception = known.is_some_and(|known| known.is_exception);
+    for prefix in &options.prefixes {
+        prefixes.entry(prefix.as_slice().into()).or_default().clients.insert(session);
+    }
     clients.insert(session, Client { options, is_exception });
     call.session.tracks = true;
     call.ok()
@@ -321,13 +454,16 @@ fn check(wanted: &TrackingOptions, known: Option<&TrackingOptions>) -> Result<()
     Ok(())
 }
 
-/// Refuses prefixes if one of them begins with another.
-fn check_overlaps(prefixes: &[Vec<u8>]) -> Result<(), Refusal> {
+/// Refuses prefixes if one of them begins with another, or with one that the connection has had `before`, or if one that it
+/// has had begins with one of them.
+fn check_overlaps(prefixes: &[Vec<u8>], before: &[Vec<u8>]) -> Result<(), Refusal> {
     for (index, prefix) in prefixes.iter().enumerate() {
         let overlaps = |other: &&Vec<u8>| other.starts_with(prefix) || prefix.starts_with(other);
-        if let Some(other) = prefixes[..index].iter().find(overlaps) {
+        let known = before.iter().find(overlaps).map(|other| ("an existing", other));
+        let given = || prefixes[index + 1..].iter().find(overlaps).map(|other| ("another provided", other));
+        if let Some((kind, other)) = known.or_else(given) {
             return Err(Refusal::Quoting(format!(
-                "ERR Prefix '{}' overlaps with an existing prefix '{}'. Prefixes for a single client must not overlap.",
+                "ERR Prefix '{}' overlaps with {kind} prefix '{}'. Prefixes for a single client must not overlap.",
                 quoted(prefix),
                 quoted(other)
             )));
@@ -513,11 +649,12 @@ mod tests {
         assert_eq!(told(&mut bench), [], "its own change");
         let mut bench = tracking(" BCAST PREFIX user: PREFIX item:");
         bench.send("MSET user:1 a item:1 b other c");
-        assert_eq!(told(&mut bench), [changed("user:1"), changed("item:1")]);
+        assert_eq!(told(&mut bench), [changed("item:1"), changed("user:1")]);
         bench.talk(&[
             ("CLIENT TRACKINGINFO", "%3|$5|flags|~2|$2|on|$5|bcast|$8|redirect|:0|$8|prefixes|*2|$5|user:|$5|item:|"),
             ("CLIENT GETREDIR", ":0|"),
             ("CLIENT TRACKING ON BCAST PREFIX user:1", "-ERR Prefix 'user:1' overlaps with an existing prefix 'user:'. Prefixes for a single client must not overlap.|"),
+            ("CLIENT TRACKING ON BCAST PREFIX b PREFIX a PREFIX bc", "-ERR Prefix 'b' overlaps with another provided prefix 'bc'. Prefixes for a single client must not overlap.|"),
             ("CLIENT TRACKING ON OPTIN", "-ERR You can't switch BCAST mode on/off before disabling tracking for this client, and then re-enabling it with a different mode.|"),
             ("CLIENT TRACKING ON PREFIX a", "-ERR PREFIX option requires BCAST mode to be enabled|"),
             ("CLIENT TRACKING ON OPTIN OPTOUT", "-ERR You can't specify both OPTIN mode and OPTOUT mode|"),
@@ -527,6 +664,97 @@ mod tests {
             ("CLIENT TRACKING OFF", "+OK|"),
             ("CLIENT GETREDIR", ":-1|"),
         ]);
+    }
+
+    #[test]
+    fn one_message_names_all_keys_of_a_prefix_that_a_request_changes() {
+        let mut bench = tracking(" BCAST");
+        let mut other = Session::new(2);
+        std::mem::swap(&mut bench.session, &mut other);
+        bench.send("HELLO 3");
+        bench.send("CLIENT TRACKING ON BCAST PREFIX a NOLOOP");
+        bench.send("MSET a1 1 b 1 a2 1");
+        let message = |keys: &[&str]| {
+            let bulk = |key: &&str| format!("${}|{key}|", key.len());
+            format!(">2|$10|invalidate|*{}|{}", keys.len(), keys.iter().map(bulk).collect::<String>())
+        };
+        assert_eq!(
+            told(&mut bench),
+            [(1, message(&["a1", "a2", "b"]))],
+            "in order, and its own changes left out"
+        );
+        std::mem::swap(&mut bench.session, &mut other);
+        for line in ["MULTI", "SET a2 1", "SET a1 1", "INCR a2", "EXEC"] {
+            bench.send(line);
+        }
+        let both = message(&["a1", "a2"]);
+        assert_eq!(told(&mut bench), [(1, both.clone()), (2, both)]);
+        bench.send("SET a1 v PX 1");
+        std::mem::swap(&mut bench.session, &mut other);
+        bench.wait_ms(5);
+        bench.send("SET a2 v");
+        told(&mut bench);
+        bench.send("MSET b 1 a1 2");
+        bench.engine.expire_some(bench.now, 10);
+        assert_eq!(told(&mut bench), [(1, message(&["a1", "b"]))]);
+        bench.send("SET a1 v PX 1");
+        told(&mut bench);
+        bench.wait_ms(5);
+        bench.send("GET a1");
+        assert_eq!(told(&mut bench), [(1, message(&["a1"]))], "found expired by its own request");
+        assert_eq!(bench.engine.keyspace.interest.tracking.counts(), (0, 0, 2));
+        bench.send("CLIENT TRACKING OFF");
+        assert_eq!(bench.engine.keyspace.interest.tracking.counts(), (0, 0, 1));
+        bench.engine.forget(&other);
+        assert!(bench.engine.keyspace.interest.tracking.is_idle());
+        assert_eq!(bench.engine.keyspace.interest.tracking.counts(), (0, 0, 0));
+    }
+
+    #[test]
+    fn too_many_changed_keys_are_not_named() {
+        let mut bench = tracking(" BCAST PREFIX k");
+        let name = "n".repeat(BROADCAST_BYTES_MAX / 3);
+        let keys: Vec<String> = (0..4).map(|number| format!("k{number}{name} v")).collect();
+        bench.send(&format!("MSET {}", keys.join(" ")));
+        assert_eq!(told(&mut bench), [(1, ">2|$10|invalidate|_|".to_owned())]);
+        assert_eq!(bench.engine.keyspace.interest.tracking.changed_bytes, 0);
+        bench.send("SET k v");
+        assert_eq!(told(&mut bench), [changed("k")]);
+    }
+
+    #[test]
+    fn the_table_has_as_many_keys_as_the_setting_permits() {
+        let mut bench = tracking("");
+        bench.send("MGET a b c d");
+        assert_eq!(bench.engine.keyspace.interest.tracking.counts(), (4, 4, 0));
+        bench.send("CONFIG SET tracking-table-max-keys 2");
+        assert_eq!(told(&mut bench), [changed("a"), changed("b")]);
+        bench.send("GET a");
+        assert_eq!(told(&mut bench), [changed("c")], "the next in order");
+        let many: Vec<String> = (0..400).map(|number| format!("k{number}")).collect();
+        bench.send(&format!("MGET {}", many.join(" ")));
+        assert_eq!(told(&mut bench).len(), 100, "not all at once");
+        bench.send("PING");
+        bench.engine.expire_some(bench.now, 10);
+        assert_eq!(told(&mut bench).len(), 300);
+        bench.send("CONFIG SET tracking-table-max-keys 0");
+        bench.send(&format!("MGET {}", many.join(" ")));
+        assert_eq!(told(&mut bench), []);
+    }
+
+    #[cfg(feature = "scripts")]
+    #[test]
+    fn a_script_that_reads_has_read_all_keys_that_it_was_given() {
+        let mut bench = tracking("");
+        bench.send("EVAL return(redis.call('set','k','v')) 2 k l");
+        bench.send("MSET k 1 l 1");
+        assert_eq!(told(&mut bench), []);
+        bench.send("EVAL_RO return(redis.call('get','k')) 2 k l");
+        bench.send("MSET k 2 l 2 m 2");
+        assert_eq!(told(&mut bench), [changed("k"), changed("l")]);
+        bench.send("EVAL_RO return(redis.call('ping')) 2 k l");
+        bench.send("MSET k 2 l 2");
+        assert_eq!(told(&mut bench), []);
     }
 
     #[test]

@@ -37,6 +37,8 @@ pytestmark = pytest.mark.weir_only
 ROWS = 100_000
 SHAPES = shapes.load()
 SHAPES_MIN = 190
+# Fields that XINFO of the embedded store has from Redis 7.2, and the reference, of 7.0, has not.
+LATER_FIELDS = {b"active-time", b"inactive"}
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +73,8 @@ def test_replies_are_the_same_bytes(shape: Shape, protocol: int, reference: Redi
             for connection in (direct, through):
                 connection.send_raw(step.request(tag))
             expected, found = direct.read(), through.read()
+            if step.mark == "?" and "XINFO" in step.text:
+                found = shapes.without_fields(found, LATER_FIELDS)
             if not shapes.agree(expected, found, step.mark):
                 differences.append(
                     f"line {step.line}: {step.mark} {step.text}\n    redis: {expected}\n    weir:  {found}"

@@ -10,6 +10,7 @@ use crate::shard::clients::{KeyTracking, NO_TARGET, NOT_TRACKING, Rewrite, Track
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
 use crate::shard::outcome::Outcome;
+use crate::shard::private::Purpose;
 use crate::shard::request::{PrivateId, ReplyTo};
 use crate::values::ClientId;
 use crate::values::time::Now;
@@ -95,7 +96,7 @@ impl Shard {
         if let Some(known) = self.tracking_of(id) {
             missing.retain(|store| known.link_to(*store).is_none());
         }
-        let Some(lent) = self.lend_all(id, &missing, None, now) else { return };
+        let Some(lent) = self.lend_all(id, &missing, Purpose::Tracking, None, now) else { return };
         let client = self.clients.client(id);
         let sequence = client.expect_reply(Rewrite::AsItCame, None);
         client.hold_back_later();

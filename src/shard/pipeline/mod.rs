@@ -484,7 +484,6 @@ impl Shard {
         revoked.into_iter().for_each(|id| self.clients.revoke(&mut self.env, id));
         self.hot_keys.handle_quotas(&quotas);
         self.rename_tenants_of_shared(&quotas);
-        self.private.handle_quotas();
         self.env.quotas = quotas;
         self.resume_waiting(now);
     }

@@ -23,7 +23,7 @@ use crate::shard::cluster::Doubt;
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
 use crate::shard::outcome::{Outcome, Settlement};
-use crate::shard::private::{Abandoned, Event, InFlight, Kind, Orphans, Waiting, call};
+use crate::shard::private::{Abandoned, Event, InFlight, Kind, Orphans, Purpose, Waiting, call};
 use crate::shard::refusal::{NotSent, Refusal, Stage, abort_because_of, reasoned_abort};
 use crate::shard::request::{Envelope, Nature, PrivateId, ReplyTo, Selected};
 use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX};
@@ -272,7 +272,7 @@ impl Shard {
         }
         let link = match tracking {
             Some(link) => link,
-            None => self.lend_all(id, &[backend], charge, now)?.pop()?.1,
+            None => self.lend_all(id, &[backend], Purpose::Other, charge, now)?.pop()?.1,
         };
         self.clients.client(id).ties_mut().link = Some(link);
         Some(link)
@@ -284,12 +284,13 @@ impl Shard {
         &mut self,
         id: ClientId,
         stores: &[BackendId],
+        purpose: Purpose,
         charge: Option<Charge>,
         now: Now,
     ) -> Option<Vec<(BackendId, PrivateId)>> {
         let mut lent = Vec::new();
         for store in stores {
-            let Some(link) = self.lend_for(id, *store, now) else {
+            let Some(link) = self.lend_for(id, *store, purpose, now) else {
                 lent.into_iter().for_each(|(_, link)| self.private.close(&mut self.env, link));
                 self.settle(charge, &Settlement::default(), now);
                 self.answer_not_sent(id, *store, NotSent::Links);
@@ -300,13 +301,18 @@ impl Shard {
         Some(lent)
     }
 
-    /// Lends a client a connection of its own (private link) to a store, in the client's database; None if
-    /// there is none.
-    pub(super) fn lend_for(&mut self, id: ClientId, store: BackendId, now: Now) -> Option<PrivateId> {
+    /// Lends a client a private link to a store, in the client's database; None if there is none.
+    pub(super) fn lend_for(
+        &mut self,
+        id: ClientId,
+        store: BackendId,
+        purpose: Purpose,
+        now: Now,
+    ) -> Option<PrivateId> {
         let client = self.clients.find(id)?;
         let holder = (id, client.identity().tenant_id());
         let wanted = ((store, client.database()), client.protocol());
-        let lent = self.private.lend(&mut self.env, holder, wanted, now)?;
+        let lent = self.private.lend(&mut self.env, holder, wanted, purpose, now)?;
         self.private.keep_spare(&mut self.env, wanted, now);
         Some(lent)
     }
@@ -814,7 +820,9 @@ impl Shard {
         let place = (owner.backend, client.database());
         self.return_link((holder, link), false, now);
         let lent = match self.link_for_tracking(holder, owner.backend, now) {
-            Ok(None) => self.private.lend(&mut self.env, (holder, tenant), (place, protocol), now),
+            Ok(None) => {
+                self.private.lend(&mut self.env, (holder, tenant), (place, protocol), Purpose::Other, now)
+            }
             tracking => tracking.ok().flatten(),
         };
         let client = self.clients.client(holder);

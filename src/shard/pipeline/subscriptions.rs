@@ -22,6 +22,7 @@ use crate::shard::cluster::Doubt;
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
 use crate::shard::outcome::{Outcome, Settlement};
+use crate::shard::private::Purpose;
 use crate::shard::refusal::NotSent;
 use crate::shard::request::PrivateId;
 use crate::values::limits::COPY_BYTES_MAX;
@@ -193,7 +194,7 @@ impl Shard {
             self.answer_not_sent(id, node, NotSent::Full);
             return None;
         }
-        let lent = self.lend_all(id, &needed, charge, now)?;
+        let lent = self.lend_all(id, &needed, Purpose::Other, charge, now)?;
         if !lent.is_empty() {
             let subscriptions = self.clients.client(id).ties_mut().subscriptions.get_or_insert_default();
             lent.into_iter().for_each(|(store, link)| subscriptions.add_feed(link, store));
@@ -273,7 +274,8 @@ impl Shard {
         let owner = owner.map(|owner| owner.backend).filter(|_| moved.tries <= TRIES_MAX);
         let Some(subscriptions) = self.subscriptions_of(id) else { return };
         let is_ready = owner.is_some_and(|owner| subscriptions.stores().any(|store| store == owner));
-        let lent = owner.filter(|_| !is_ready).and_then(|owner| self.lend_for(id, owner, now));
+        let lent =
+            owner.filter(|_| !is_ready).and_then(|owner| self.lend_for(id, owner, Purpose::Other, now));
         let Some(subscriptions) = self.subscriptions_of(id) else { return };
         let (Some(owner), true) = (owner, is_ready || lent.is_some()) else {
             if subscriptions.refuse(moved) {
@@ -302,7 +304,7 @@ impl Shard {
             let missing: Vec<BackendId> =
                 stores.iter().filter(|store| !has_link.contains(store)).copied().collect();
             let lent: Vec<Option<PrivateId>> =
-                missing.iter().map(|store| self.lend_for(id, *store, now)).collect();
+                missing.iter().map(|store| self.lend_for(id, *store, Purpose::Other, now)).collect();
             let Some(subscriptions) = self.subscriptions_of(id) else { continue };
             for (link, store) in lent.iter().zip(&missing) {
                 link.iter().for_each(|link| subscriptions.add_feed(*link, *store));

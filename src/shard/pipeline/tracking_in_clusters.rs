@@ -22,7 +22,7 @@ use crate::shard::cluster::{Doubt, pause_not_yet};
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
 use crate::shard::outcome::Outcome;
-use crate::shard::private::{InFlight, Kind};
+use crate::shard::private::{InFlight, Kind, Purpose};
 use crate::shard::refusal::NotSent;
 use crate::shard::request::PrivateId;
 use crate::shard::tracking_redirect::{NodeQuestion, Peer, RedirectMessage};
@@ -50,7 +50,7 @@ impl Shard {
         let Some(options) = tracking.options().cloned() else { return Err(NotSent::Links) };
         let (target, is_broken) = (tracking.live_target(), tracking.is_broken());
         let node = self.env.slots.as_ref().and_then(|map| map.node(store)).map(|node| node.key);
-        let link = self.lend_for(id, store, now).ok_or(NotSent::Links)?;
+        let link = self.lend_for(id, store, Purpose::Tracking, now).ok_or(NotSent::Links)?;
         if let Some(tracking) = self.tracking_of(id) {
             tracking.add_late(store, link);
         }

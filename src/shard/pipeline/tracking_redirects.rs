@@ -19,6 +19,7 @@ use crate::protocol::{Protocol, encode};
 use crate::routing::cluster::NodeKey;
 use crate::shard::clients::{Inbox, NO_TARGET, TARGET_GONE};
 use crate::shard::counters::Counter;
+use crate::shard::private::Purpose;
 use crate::shard::refusal::NotSent;
 use crate::shard::replies::write_refusal;
 use crate::shard::request::{PrivateId, ReplyTo};
@@ -129,7 +130,7 @@ impl Shard {
         let client = self.clients.find(target)?;
         let holder = (target, client.identity().tenant_id());
         let wanted = ((store, Database::FIRST), Protocol::Resp3);
-        let link = self.private.lend(&mut self.env, holder, wanted, now)?;
+        let link = self.private.lend(&mut self.env, holder, wanted, Purpose::Other, now)?;
         self.private.begin_inbox(link);
         self.clients.client(target).ties_mut().inbox.get_or_insert_default().add(store, link);
         Some(link)

@@ -105,9 +105,9 @@ pub(super) struct Link {
     pub(super) owes_acknowledgements: bool,
     /// True if the store tracks keys on this link.
     pub(super) is_tracking: bool,
-    /// The tenant for whose client the store has tracked keys on this link. The store may remember which
-    /// keys, so the link is lent to no other tenant: its clients would be sent messages about these keys.
-    pub(super) tracked_for: Option<TenantId>,
+    /// The client for which the store has tracked keys on this link. The store may remember which keys even after `CLIENT
+    /// TRACKING OFF`, so keys are tracked for no other client on it, which would be sent messages about these keys.
+    pub(super) tracked_for: Option<ClientId>,
     /// True for a link on which a client takes the invalidation messages of other clients (`REDIRECT`).
     pub(super) is_inbox: bool,
     /// True for a tracker: the core itself has the link, on which the store reports changes of keys.

@@ -58,8 +58,6 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 /// The part of a core's private links (connections to stores that one client has to itself) that one tenant
 /// may hold, as a fraction: 4 of 5.
 const TENANT_PART: (usize, usize) = (4, 5);
-/// A tenant id that no tenant has.
-const NO_TENANT: TenantId = TenantId(u16::MAX);
 /// The divisor of a core's limit of private links: a spare link is opened in advance only while fewer links
 /// than that part of the limit are open.
 const SPARE_PART: usize = 16;
@@ -343,6 +341,15 @@ impl PrivateFigures {
     }
 }
 
+/// Purpose for which a client is lent a private link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A store tracks keys for the client on the link (`CLIENT TRACKING`).
+    Tracking,
+    /// Any other: a blocking command, a watch, a subscription, messages of other clients' tracking.
+    Other,
+}
+
 /// A place for a private link in the table; its generation distinguishes the link from earlier ones in the
 /// place.
 #[derive(Debug, Default)]
@@ -458,14 +465,15 @@ impl PrivateLinks {
         &mut self,
         env: &mut Env,
         (holder, tenant): (ClientId, TenantId),
-        ((backend, database), protocol): ((BackendId, Database), Protocol),
+        wanted: ((BackendId, Database), Protocol),
+        purpose: Purpose,
         now: Now,
     ) -> Option<PrivateId> {
         let tenant_max = self.tenant_max(env, tenant);
         if self.held.get(&tenant).copied().unwrap_or(0) >= tenant_max {
             return None;
         }
-        self.lend_beyond(env, (holder, tenant), ((backend, database), protocol), 0, now)
+        self.lend_beyond(env, (holder, tenant), wanted, (purpose, 0), now)
     }
 
     /// Opens a private link like the one that was just lent, unless one is idle, or a sixteenth of this
@@ -496,7 +504,7 @@ impl PrivateLinks {
     ) -> Option<PrivateId> {
         // A busy store refuses to select another database.
         let place = (backend, Database::FIRST);
-        self.lend_beyond(env, (holder, tenant), (place, protocol), INTERRUPTS_MAX, now)
+        self.lend_beyond(env, (holder, tenant), (place, protocol), (Purpose::Other, INTERRUPTS_MAX), now)
     }
 
     /// Lends a client a private link. `beyond` is the number of links by which the limit of this core may be
@@ -506,12 +514,12 @@ impl PrivateLinks {
         env: &mut Env,
         (holder, tenant): (ClientId, TenantId),
         ((backend, database), protocol): ((BackendId, Database), Protocol),
-        beyond: usize,
+        (purpose, beyond): (Purpose, usize),
         now: Now,
     ) -> Option<PrivateId> {
         let found = self.take_idle(|link| {
             let is_fit = link.backend == backend && link.protocol == protocol && link.database == database;
-            is_fit && link.tracked_for.is_none_or(|earlier| earlier == tenant)
+            is_fit && (purpose == Purpose::Other || link.tracked_for.is_none_or(|earlier| earlier == holder))
         });
         let id = match found {
             Some(id) => id,
@@ -522,14 +530,6 @@ impl PrivateLinks {
         *self.held.entry(tenant).or_default() += 1;
         env.counters.add(Counter::PrivateLinksLent, 1);
         Some(id)
-    }
-
-    /// Handles new quotas, in which tenants may have other ids: links on which keys were tracked are lent to
-    /// no tenant.
-    pub fn handle_quotas(&mut self) {
-        for link in self.places.iter_mut().filter_map(|place| place.link.as_mut()) {
-            link.tracked_for = link.tracked_for.map(|_| NO_TENANT);
-        }
     }
 
     /// Takes the idle link that was used last among those that `fits` selects; None if there is none.
@@ -752,7 +752,7 @@ impl PrivateLinks {
     pub fn send_tracking(&mut self, env: &mut Env, id: PrivateId, frame: &[u8], now: Now) {
         if let Some(link) = self.at(id) {
             link.is_tracking = true;
-            link.tracked_for = link.holder.map(|(_, tenant)| tenant);
+            link.tracked_for = link.holder.map(|(client, _)| client);
             self.post(env, (id, Expected::Tracking), frame, now);
         }
     }
@@ -763,7 +763,7 @@ impl PrivateLinks {
         let Some(link) = self.at(id) else { return };
         debug_assert!(link.output.is_empty(), "nothing is overtaken");
         link.is_tracking = true;
-        link.tracked_for = link.holder.map(|(_, tenant)| tenant);
+        link.tracked_for = link.holder.map(|(client, _)| client);
         link.expected.push_back(Expected::Tracking);
         link.is_held = true;
         link.heard_at = now.monotonic;

@@ -15,6 +15,7 @@ use crate::store::attend::{Kind, Running, Verdict};
 use crate::store::call::{Call, Effect, InnerReply};
 use crate::store::engine::memory_needed;
 use crate::store::numbers;
+use crate::store::refusal::Refusal;
 
 /// The number of significant digits with which a Lua number becomes an argument of a command.
 const ARGUMENT_PRECISION: usize = 17;
@@ -176,6 +177,9 @@ impl<'host, 'call> Host<'host, 'call> {
             }
             Err(_) => return refuse("Unknown Redis command called from script"),
         };
+        if found.flags.contains(Flags::NOSCRIPT) {
+            return refuse("This Redis command is not allowed from script");
+        }
         let Some(position) = call.directory.find(arguments.name()) else {
             return refuse("Unknown Redis command called from script");
         };
@@ -183,7 +187,7 @@ impl<'host, 'call> Host<'host, 'call> {
         if !known.accepts(arguments.len()) {
             return refuse("Wrong number of args calling Redis command from script");
         }
-        if found.flags.contains(Flags::NOSCRIPT) || known.effect == Effect::Control {
+        if known.effect == Effect::Control {
             return refuse("This Redis command is not allowed from script");
         }
         let writes =
@@ -194,6 +198,9 @@ impl<'host, 'call> Host<'host, 'call> {
         if ["xread", "xreadgroup"].contains(&known.name) && blocks(arguments) {
             let name = String::from_utf8_lossy(arguments.name());
             return refuse(&format!("{name} command is not allowed with BLOCK option from scripts"));
+        }
+        if writes && call.settings.lacks_replicas() {
+            return Err(Refusal::NoReplicas.text().into_owned());
         }
         let needed = call.keyspace.used().saturating_add(memory_needed(arguments));
         if known.effect == Effect::Grow && needed >= call.bytes_max() {
@@ -221,7 +228,9 @@ fn carry_out_inner(
 ) -> Vec<u8> {
     let mut reply = Vec::new();
     let own = std::mem::replace(&mut call.session.protocol, protocol);
-    call.inner(arguments, InnerReply::Own(&mut reply)).run(position);
+    let mut inner = call.inner(arguments, InnerReply::Own(&mut reply));
+    inner.is_scripted = true;
+    inner.run(position);
     call.session.protocol = own;
     reply
 }

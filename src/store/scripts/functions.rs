@@ -151,6 +151,9 @@ fn call_function(call: &mut Call<'_>, access: Access) -> Done {
     if access == Access::Readonly && !flags.no_writes() {
         return Err(Refusal::Words("ERR Can not execute a script with write flag using *_ro command."));
     }
+    if !flags.no_writes() && call.settings.lacks_replicas() {
+        return Err(Refusal::NoReplicas);
+    }
     if !flags.no_writes() && !flags.allow_oom() && call.memory_left() == 0 {
         return Err(Refusal::OutOfMemory);
     }

@@ -236,6 +236,9 @@ fn run(call: &mut Call<'_>, digest: Digest, script: &Script, keys: usize, access
     if flags.declared && access == Access::Readonly && !flags.no_writes {
         return Err(Refusal::Words("ERR Can not execute a script with write flag using *_ro command."));
     }
+    if flags.declared && !flags.no_writes && call.settings.lacks_replicas() {
+        return Err(Refusal::NoReplicas);
+    }
     if flags.declared && !flags.no_writes && !flags.allow_oom && call.memory_left() == 0 {
         return Err(Refusal::Words(
             "OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'",

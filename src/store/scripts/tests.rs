@@ -68,6 +68,12 @@ fn scripts_leave_nothing_to_others() {
 fn scripts_are_known_by_their_digests() {
     Bench::new().talk(&[
         ("SCRIPT LOAD return(1)", "$40|930269f31393d0be681588b6ab08dccee7d6bb67|"),
+        ("SADD letters c a b", ":3|"),
+        ("EVAL return(redis.call('sort','letters','by','none')) 0", "*3|$1|a|$1|b|$1|c|"),
+        (
+            "EVAL return(redis.pcall('cluster','reset').err) 0",
+            "$49|ERR This Redis command is not allowed from script|",
+        ),
         ("SCRIPT KILL", "-NOTBUSY No scripts in execution right now.|"),
         (
             "EVALSHA 0000000000000000000000000000000000000000 0",

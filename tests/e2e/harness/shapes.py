@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .resp import Reply, encode
@@ -73,6 +73,18 @@ def agree(expected: Reply, found: Reply, mark: str) -> bool:
     if mark == "^" and expected.kind == found.kind == b":":
         return abs(int(expected.value) - int(found.value)) <= SECONDS_APART
     return comparable(expected, mark) == comparable(found, mark)
+
+
+def without_fields(reply: Reply, names: set[bytes]) -> Reply:
+    """The reply without the fields of these names, in maps and in arrays of names and values. Its raw bytes stay."""
+    children, kept = reply.children or [], []
+    skipping = False
+    for child in children:
+        if skipping or child.value in names:
+            skipping = not skipping
+        else:
+            kept.append(without_fields(child, names))
+    return reply if reply.children is None else replace(reply, children=kept)
 
 
 def comparable(reply: Reply, mark: str):
