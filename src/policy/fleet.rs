@@ -352,7 +352,8 @@ impl Fleet {
         self.scopes.get(scope).map_or(0, |scope| scope.demand_shown)
     }
 
-    /// Returns when a reply of the fleet's store was last used; `None` before the first.
+    /// Returns when a reply of the store that the fleet's hosts share was last applied to the quotas; `None`
+    /// before the first.
     pub fn heard_at(&self) -> Option<Timestamp> {
         self.heard_at
     }

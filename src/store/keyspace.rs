@@ -127,7 +127,8 @@ pub(super) struct Keyspace {
     pub(super) expired: u64,
     pub(super) hits: u64,
     pub(super) misses: u64,
-    /// The number of elements of values that were removed since [`Self::take_removed`] was last called.
+    /// The number of elements that were in values removed as a whole, and of expired hash fields, since
+    /// [`Self::take_removed`] was last called.
     removed: u64,
 }
 

@@ -249,6 +249,22 @@ def test_connection_commands(r):
     assert r.command_count() > 100
 
 
+def test_commands_about_the_server_in_a_transaction(r):
+    """The pipelines of redis-py are transactions unless told otherwise."""
+    r.set("counted", 1)
+    with r.pipeline() as pipe:
+        pipe.info().incr("counted").client_list().info("server").client_info()
+        everything, counted, clients, server, own = pipe.execute()
+    assert everything["redis_version"] == server["redis_version"] and "connected_clients" in everything
+    assert counted == 2
+    assert str(own["id"]) in [line["id"] for line in clients]
+
+
+def test_wait_does_not_wait_in_a_transaction(servers):
+    with client(servers.weir(servers.redis())) as r, r.pipeline() as pipe:
+        assert pipe.set("k", 1).wait(3, 0).execute() == [True, 0]
+
+
 def test_bytes_stay_bytes(weir_over_redis):
     every_byte = bytes(range(256)) * 10
     with client(weir_over_redis) as raw:

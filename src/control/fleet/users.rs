@@ -26,9 +26,9 @@ pub(super) struct Users {
 /// Numbers of the users counted with the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct UserFigures {
-    /// The number of users counted with the fleet now.
+    /// The number of users whose consumption is now added up over all hosts of the fleet.
     pub counted: usize,
-    /// Maximum number of users that may be counted with the fleet.
+    /// Maximum number of users whose consumption may be added up over all hosts of the fleet.
     pub most: usize,
     /// The number of times that a user with high demand was not counted in a period, because there were too
     /// many.

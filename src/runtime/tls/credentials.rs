@@ -36,7 +36,8 @@ impl Credential {
     }
 }
 
-/// The time when a certificate was last shown, and its state, if any connection still uses it.
+/// The time when a client's certificate was last shown, and whether it is withdrawn, which all connections that use it
+/// share; without connections there is none.
 struct Shown {
     at: UnixTime,
     credential: Weak<Credential>,

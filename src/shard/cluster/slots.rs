@@ -160,7 +160,8 @@ pub struct Refused {
     sender: BackendId,
 }
 
-/// Conditions under which a refused request is sent again; the fields are those of [`Held`].
+/// Conditions under which a refused request is sent again, by which a [`Held`] is made of it; the fields mean what they
+/// mean there.
 #[derive(Debug, Default)]
 struct Until {
     ask: Option<(BackendId, Timestamp)>,

@@ -321,7 +321,8 @@ impl Workload {
         ([Effect::Write(first as u16, tokens[0]), Effect::Write(second as u16, tokens[1])], values)
     }
 
-    /// Adds a transaction to the batch: MULTI, sometimes a read, a write or a delete, a read, EXEC.
+    /// Adds a transaction on one key (`index` in the list of keys) to the batch: MULTI, sometimes a read, a write of
+    /// `value` or a delete, a read, EXEC. `token` is the mark in the value by which the write is recognised later.
     fn block(&self, index: usize, token: Token, value: &[u8], batch: &mut Batch, random: &mut Random) {
         let (key, at) = (&self.keys[index], index as u16);
         let name = key.name.as_bytes();

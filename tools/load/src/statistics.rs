@@ -35,7 +35,7 @@ pub struct Counts {
     pub deadline: u64,
     /// Requests refused with `-UNAVAILABLE`.
     pub unavailable: u64,
-    /// Requests that ended with another error reply, or whose connection was lost.
+    /// Requests that ended with an error reply that has no field above, or whose connection was lost.
     pub errors: u64,
     /// Requests that were not answered in time, or never sent.
     pub timeouts: u64,
