@@ -133,7 +133,7 @@ fn a_target_keeps_its_links_while_some_client_redirects_to_it() {
     greet(&mut rig);
     rig.answer_first("TRACKING", "+OK\r\n");
     assert_eq!((rig.told(other).as_str(), links(&rig)), ("+OK\r\n", (2, 1)), "on its own core");
-    // The same command again does not count as a second client.
+    // A command that is sent again does not count as a second client.
     rig.send(tracker, &[&["CLIENT", "TRACKING", "ON", "REDIRECT", NUMBER]]);
     rig.answer_first("TRACKING", "+OK\r\n");
     rig.send(tracker, &[&["CLIENT", "TRACKING", "OFF"]]);
