@@ -201,8 +201,8 @@ fn check_header(bytes: &[u8]) -> Result<(), Refusal> {
     if valid { Ok(()) } else { Err(NO_COUNTER) }
 }
 
-/// Returns the count that a HyperLogLog stores in its header; `None` if it is stale. Refuses a text that is no
-/// HyperLogLog.
+/// Returns the count that a counter of distinct elements (`PFADD`) stores in its header; `None` if it is stale.
+/// Refuses a text that is no such counter.
 pub(super) fn cached(bytes: &[u8]) -> Result<Option<u64>, Refusal> {
     check_header(bytes)?;
     let (words, _) = bytes[8..HEADER_BYTES].as_chunks::<8>();

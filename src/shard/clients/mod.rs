@@ -395,12 +395,17 @@ impl ClientStage {
         self.clients.at(id).put_back_transaction(transaction);
     }
 
-    /// Takes a reply of the control executor that a client's `EXEC` waits for, and returns the charge of that
-    /// `EXEC`. None if `to` is the address of another reply.
-    pub fn take_answer_before_exec(&mut self, to: ReplyTo, reply: &[u8]) -> Option<Option<Charge>> {
-        let client = self.clients.get(to.client_id())?;
-        let is_awaited = client.transaction.as_mut()?.handle_answer(to.sequence, reply);
-        is_awaited.then(|| client.order.take_charge(to.sequence))
+    /// Takes a reply of the control executor that a client's `EXEC` waits for. Returns false, and does not take
+    /// it, if `to` is the address of another reply.
+    pub fn handle_answer_before_exec(&mut self, to: ReplyTo, reply: &[u8]) -> bool {
+        let client = self.clients.get(to.client_id());
+        let transaction = client.and_then(|client| client.transaction.as_mut());
+        transaction.is_some_and(|transaction| transaction.handle_answer(to.sequence, reply))
+    }
+
+    /// Removes and returns the charge of a client's request that is not answered yet; None if it has none.
+    pub fn take_charge(&mut self, to: ReplyTo) -> Option<Charge> {
+        self.clients.get(to.client_id())?.order.take_charge(to.sequence)
     }
 
     /// Removes and returns the next request for the control executor; None if there is none, or if too many

@@ -175,7 +175,8 @@ impl Shard {
         if let Some(client) = self.clients.find(to.client_id()) {
             client.note_asking(None);
         }
-        if let Some(charge) = self.clients.take_answer_before_exec(to, reply) {
+        if self.clients.handle_answer_before_exec(to, reply) {
+            let charge = self.clients.take_charge(to);
             self.give_back(to, Outcome::answered(UNHEARD.len()), Message::Small(UNHEARD), now);
             return self.execute_transaction(to.client_id(), charge, now);
         }

@@ -36,7 +36,7 @@ impl Flags {
         position.map(|position| self.0[position] = true).is_some()
     }
 
-    /// True if the function never writes, so that FCALL_RO may call it.
+    /// True if the function never writes, so that `FCALL_RO` may call it.
     pub(super) fn no_writes(self) -> bool {
         self.0[NO_WRITES]
     }

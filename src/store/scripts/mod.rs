@@ -179,7 +179,7 @@ fn parse_digest(text: &[u8]) -> Option<Digest> {
     Some(digest)
 }
 
-/// Whether the command that runs the script (EVAL_RO and its kind) forbids writes.
+/// Whether the command that runs the script (`EVAL_RO` and its kind) forbids writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     Any,
