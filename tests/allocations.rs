@@ -101,7 +101,8 @@ fn refusals_allocate_nothing() {
 #[test]
 fn deadlines_that_are_passed_on_allocate_nothing() {
     let mut bench = Bench::new(Quotas::trusting(), Pools::Plenty);
-    bench.greeting = [bulk(b"id=1 addr=store:1 tier=critical"), b"+OK\r\n".to_vec()].concat();
+    let lines = [b"id=1 addr=store:1 fd=-1".as_slice(), b"id=1 addr=store:1 fd=-1 tier=critical"];
+    bench.greeting = [lines.map(bulk).concat(), b"+OK\r\n".to_vec()].concat();
     bench.say_all(|_, _| ["QOS", "SET", "DEADLINE", "5000"].map(str::to_owned));
     bench.run();
     assert!(bench.told(Counter::DeadlinesPassedOn) >= REQUESTS);
