@@ -13,12 +13,12 @@ const BETWEEN: &[u8] = b"---\n";
 /// that it has, and the views again change nothing. Each reply is also read as everything else that a node is asked.
 pub fn nodes(bytes: &[u8]) {
     let replies = split(bytes);
+    let _ = Databases::in_selects(&replies.iter().map(|reply| reply.to_vec()).collect::<Vec<_>>());
     let mut cluster = Cluster::default();
     let mut views = Vec::new();
     for (index, reply) in replies.iter().enumerate() {
         let sender = ServerAddress { host: format!("10.0.0.{index}"), port: 7000 };
         let _ = (Said::parse(reply), Replication::parse(reply), Databases::in_config(reply));
-        let _ = Databases::in_selects(&replies.iter().map(|reply| reply.to_vec()).collect::<Vec<_>>());
         command::learn(reply);
         if let Some(NodeRefusal::Moved { target, .. } | NodeRefusal::Ask { target, .. }) =
             NodeRefusal::parse(reply)

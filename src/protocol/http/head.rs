@@ -119,9 +119,17 @@ pub fn may_be_whole(bytes: &[u8], seen: usize) -> bool {
         || bytes.len() >= HEAD_BYTES_MAX
         || (seen..bytes.len()).contains(&line_bytes_max)
         || new.windows(4).any(|four| four == b"\r\n\r\n")
-        || bytes[0] == b'\n'
-        || new.contains(&0)
-        || new.windows(2).any(|two| (two[0] == b'\r') != (two[1] == b'\n'))
+        || (seen.saturating_sub(1)..bytes.len()).any(|at| is_misplaced(bytes, at))
+}
+
+/// True if the byte at this index of a head is a CR or LF alone, or zero. A line ends with both CR and LF:
+/// software that takes one alone for an end sees another request. A CR at the very end may still get its LF.
+fn is_misplaced(head: &[u8], at: usize) -> bool {
+    match head[at] {
+        b'\n' => at == 0 || head[at - 1] != b'\r',
+        b'\r' => head.get(at + 1).is_some_and(|next| *next != b'\n'),
+        byte => byte == 0,
+    }
 }
 
 /// Parses a head at the start of the received bytes, and returns it with the offset at which it ends; `None`
@@ -140,13 +148,7 @@ pub fn receive(bytes: &[u8]) -> Result<Option<(Head, usize)>, Status> {
     }
     let end = shown.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4);
     let head = &shown[..end.unwrap_or(shown.len())];
-    // A line ends with both CR and LF: software that takes one alone for an end sees another request.
-    let is_lone = |at: usize| match head[at] {
-        b'\n' => at == 0 || head[at - 1] != b'\r',
-        b'\r' => head.get(at + 1).is_some_and(|next| *next != b'\n'),
-        byte => byte == 0,
-    };
-    if (0..head.len()).any(is_lone) {
+    if (0..head.len()).any(|at| is_misplaced(head, at)) {
         return Err(Status::BadRequest(
             "a line of the head ends with CR alone or LF alone, or holds a zero byte",
         ));

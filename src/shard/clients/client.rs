@@ -503,10 +503,9 @@ impl Client {
         self.stalled || self.held_request.is_some() || self.barrier
     }
 
-    /// True if a `CLIENT PAUSE` of some requests holds this one back, which would be queued in a transaction
-    /// if `is_queued` is true. Of a transaction, a pause of writes holds back
-    /// `EXEC` alone, if one of the queued requests may write. `scripts` knows the scripts that declare that they
-    /// write nothing.
+    /// True if a `CLIENT PAUSE` of some requests holds this one back, which is about to be queued in a
+    /// transaction if `is_queued` is true. Of a transaction, a pause of writes holds back `EXEC` alone, if one of
+    /// the queued requests may write. `scripts` knows the scripts that declare that they write nothing.
     pub fn is_held_back(
         &self,
         (command, handling): (&Command, Handling),
@@ -519,11 +518,10 @@ impl Client {
             return !is_exempt;
         }
         match handling {
-            _ if is_queued => false,
             Handling::Local(LocalCommand::Exec) => {
                 self.transaction.as_ref().is_some_and(|transaction| transaction.may_write())
             }
-            _ => is_held_as_write(command, arguments, scripts),
+            _ => !is_queued && is_held_as_write(command, arguments, scripts),
         }
     }
 

@@ -126,8 +126,11 @@ impl Client {
     /// Describes the client in one line of `name=value` words: the line of [`Client::line`], with the client's
     /// tier as the last word. `CLIENT LIST` answers with such lines.
     fn line_with_tier(&self, quotas: &Quotas, now: Now) -> String {
-        let line = self.line(quotas, now);
-        format!("{} tier={}\n", line.trim_end(), self.identity.tier)
+        let mut line = self.line(quotas, now);
+        line.pop();
+        // Writing to a string does not fail.
+        let _ = writeln!(line, " tier={}", self.identity.tier);
+        line
     }
 
     /// Describes the client in one line of `name=value` words, which are exactly those of Redis's

@@ -38,7 +38,7 @@ impl ClientStage {
         let client = self.clients.at(id);
         client.paused = paused;
         // A held request goes on waiting while the pause that held it lasts.
-        let holds = matches!(paused, Paused::Writes | Paused::AllButClient) && client.held_request.is_some();
+        let holds = client.is_paused_in_part() && client.held_request.is_some();
         client.waits_by_order = paused == Paused::Everything || (client.waits_by_order && holds);
     }
 

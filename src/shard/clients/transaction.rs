@@ -131,9 +131,10 @@ impl Transaction {
 
     /// Returns the first queued request whose reply the control executor has to give (`INFO`) and has not given;
     /// None if there is none, or if its replies are longer than [`DESCRIPTION_BYTES_MAX`] already.
-    pub fn next_uncollected(&self) -> Option<&LocalRequest> {
-        let is_missing = |queued: &&LocalRequest| queued.local.is_collected() && queued.answer.is_none();
-        self.locals.iter().find(is_missing).filter(|_| self.answers_bytes <= DESCRIPTION_BYTES_MAX)
+    pub fn next_uncollected(&mut self) -> Option<&mut LocalRequest> {
+        let has_room = self.answers_bytes <= DESCRIPTION_BYTES_MAX;
+        let is_missing = |queued: &&mut LocalRequest| queued.local.is_collected() && queued.answer.is_none();
+        self.locals.iter_mut().find(is_missing).filter(|_| has_room)
     }
 
     /// Records that `EXEC` waits for the control executor's reply to the request of
@@ -155,10 +156,10 @@ impl Transaction {
 
     /// Gives the request of [`Self::next_uncollected`] its reply.
     pub fn put_answer(&mut self, reply: Vec<u8>) {
-        self.answers_bytes += reply.len();
-        let is_missing = |queued: &&mut LocalRequest| queued.local.is_collected() && queued.answer.is_none();
-        if let Some(queued) = self.locals.iter_mut().find(is_missing) {
+        let bytes = reply.len();
+        if let Some(queued) = self.next_uncollected() {
             queued.answer = Some(reply);
+            self.answers_bytes += bytes;
         }
     }
 
