@@ -17,7 +17,7 @@ use super::{
     FleetQuotas, History, Journal, Meter, ProcessFacts, QuotaHistory, QuotaSource, Recent, Totals, Versions,
 };
 use crate::config::Quotas;
-use crate::shard::COUNTERS;
+use crate::shard::{COUNTERS, FilterKind};
 use crate::values::time::Now;
 use crate::values::usage::Amount;
 use crate::values::usage::UsageKind;
@@ -217,6 +217,14 @@ fn write_shard_gauges(page: &mut Exposition, totals: &Totals) {
     for (shard, report) in totals.shards.iter().enumerate() {
         for (usage, count) in report.private_links.by_use() {
             family.sample(&[("shard", &shard.to_string()), ("use", usage)], count);
+        }
+    }
+    let help = "Patterns of channels (PSUBSCRIBE) and prefixes of keys (CLIENT TRACKING with BCAST) that clients have at \
+                backends, which compare them with each message and each write.";
+    let mut family = page.family("weir_filters", help, Kind::Gauge);
+    for (shard, report) in totals.shards.iter().enumerate() {
+        for ((_, kind), count) in FilterKind::ALL.into_iter().zip(report.filters) {
+            family.sample(&[("shard", &shard.to_string()), ("kind", kind)], count);
         }
     }
     write_users(page, totals);

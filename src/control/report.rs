@@ -27,6 +27,8 @@ pub struct ShardReport {
     pub links_open: usize,
     /// The numbers of connections to backends that clients have to themselves, by use.
     pub private_links: PrivateFigures,
+    /// The numbers of patterns and of key prefixes that clients have at stores.
+    pub filters: [usize; 2],
     /// The number of clients that are subscribed to channels.
     pub subscribers: usize,
     /// The number of clients whose requests wait for the end of a `CLIENT PAUSE`.
@@ -81,6 +83,7 @@ impl ShardReport {
             replies_owed: shard.replies_in_flight(),
             links_open: shard.links_open(),
             private_links: shard.private_links(),
+            filters: shard.filters(),
             subscribers: shard.subscribers(),
             paused_clients: shard.paused_clients(),
             tracking_clients: shard.tracking_clients(),

@@ -139,6 +139,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         seats: Seats::new(config.tenant_clients_max as u32),
         monitors: Arc::new(MonitorBoard::new(config.monitors)),
         subscriptions: Arc::default(),
+        filters: Arc::default(),
         scripts: Arc::default(),
         publish_wait: config.publish_wait,
         shared_channels_max: [config.shared_channels, SHARED_PATTERNS_MAX.min(config.shared_channels)]

@@ -35,6 +35,7 @@
 //! | health of the stores, shared likewise: counts of failures, and whose requests are refused | `health.rs` |
 //! | the monitors of all cores, and what each may see | `monitor_board.rs` |
 //! | subscriptions of all cores that stores have yet to acknowledge | `subscription_board.rs` |
+//! | numbers of patterns and key prefixes that clients of all cores have at stores | `filter_board.rs` |
 //! | scripts that declare that they write nothing, by their digests | `script_board.rs` |
 //! | shared channels: what home cores and those with subscribers tell each other, and numbers of subscribers | `shared_channel.rs`, `shared_numbers.rs` |
 //! | clients that take the invalidation messages of others: what their cores tell each other | `tracking_redirect.rs` |
@@ -61,6 +62,7 @@ mod counters;
 mod durations;
 mod env;
 mod fence;
+mod filter_board;
 mod gather;
 mod health;
 mod hot_keys;
@@ -104,6 +106,7 @@ pub use clients::{Address, Identity, Question, Readiness, ScopeLimit, Session, S
 pub use cluster::{Doubt, ReaderFigures};
 pub use counters::{COUNTERS, Counter, Counters, Pressure, Pressures};
 pub use durations::Durations;
+pub use filter_board::{FilterBoard, FilterKind};
 pub use hot_keys::{HotFigures, HotKey, TrackingFigures};
 pub use message::Message;
 pub use monitor_board::MonitorBoard;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::board::Noticeboard;
+use super::filter_board::FilterBoard;
 use super::health::HealthBoard;
 use super::monitor_board::MonitorBoard;
 use super::script_board::ScriptBoard;
@@ -312,6 +313,8 @@ pub struct ClientLimits {
     pub monitors: Arc<MonitorBoard>,
     /// The subscriptions of all shards that stores have not acknowledged yet.
     pub subscriptions: Arc<SubscriptionBoard>,
+    /// The numbers of patterns and key prefixes that clients of all shards have at stores.
+    pub filters: Arc<FilterBoard>,
     /// The scripts, seen by any shard, that declare that they write nothing.
     pub scripts: Arc<ScriptBoard>,
     /// Longest time that a message (`PUBLISH`) waits for stores to acknowledge earlier subscriptions; zero if
@@ -339,6 +342,7 @@ impl Default for ClientLimits {
             seats: Seats::unlimited(),
             monitors: Arc::new(MonitorBoard::new(16)),
             subscriptions: Arc::default(),
+            filters: Arc::default(),
             scripts: Arc::default(),
             publish_wait: Duration::from_millis(100),
             shared_channels_max: [16_384, SHARED_PATTERNS_MAX],

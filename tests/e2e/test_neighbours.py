@@ -179,3 +179,59 @@ def test_a_request_with_very_many_keys_shares_its_core(servers, stores):
         assert greedy.ok("DEL", *asked) == sum(value is not None for value in values[: len(keys)])
         steps = parse(weir.admin("/metrics")[1])["weir_requests_in_steps_total"]
         assert sum(steps.values()) == 12, "one MGET, one DEL, and ten MSETs of 6,669 words or so"
+
+
+def test_filters_at_a_store_are_few_for_each_tenant_and_for_all(servers, tmp_path):
+    """A tenant with as many patterns and key prefixes as it may have cannot keep another from having some."""
+    text = QUOTAS + '[tenants.other]\npassword = "o"\n'
+    weir = with_quotas(servers, tmp_path, text, "--shards", "2", "--private-links", "50")
+    patterns, prefixes = 4_096 * 4 // 5, 1_024 * 4 // 5
+
+    def client(name: str) -> Connection:
+        connection = weir.connect()
+        connection.ok("HELLO", 3, "AUTH", name, name[0])
+        return connection
+
+    def subscribe(connection: Connection, first: int, count: int):
+        connection.send("PSUBSCRIBE", *(f"{number:05}:*" for number in range(first, first + count)))
+        replies = [connection.read()]
+        if isinstance(replies[0].plain(), list):
+            replies += [connection.read() for _ in range(count - 1)]
+        return replies
+
+    def track(connection: Connection, first: int, count: int):
+        words = [word for number in range(first, first + count) for word in ("PREFIX", f"{number:05}")]
+        return connection.call("CLIENT", "TRACKING", "ON", "BCAST", *words)
+
+    clients = [client("acme") for _ in range(4)]
+    for index, each in enumerate(clients):
+        assert len(subscribe(each, index * patterns // 4, patterns // 4)) == patterns // 4
+        assert track(each, index * prefixes // 4, prefixes // 4).plain() in ("OK", b"OK")
+    with client("acme") as one_more, client("other") as other:
+        assert subscribe(one_more, 10_000, 1_000)[0].text.startswith(f"ERR too many patterns: the clients of a tenant may have {patterns}, ")
+        assert track(one_more, 10_000, 500).text.startswith(f"ERR too many prefixes: the clients of a tenant may have {prefixes}, ")
+        assert len(subscribe(other, 0, 100)) == 100
+        assert track(other, 0, 100).plain() in ("OK", b"OK")
+        counts = parse(weir.admin("/metrics")[1])["weir_filters"]
+        for kind, least in [("pattern", 4 * (patterns // 4) + 100), ("prefix", 4 * (prefixes // 4) + 100)]:
+            assert sum(value for labels, value in counts.items() if f'kind="{kind}"' in labels) == least
+        for each in clients:
+            each.close()
+        until(lambda: isinstance(subscribe(one_more, 10_000, 1_000)[0].plain(), list), "the patterns of closed clients are gone")
+        assert track(one_more, 10_000, 500).plain() in ("OK", b"OK")
+
+
+@pytest.mark.parametrize("store", ["redis", "embedded"])
+def test_keys_that_a_client_watches_are_few(servers, store: str):
+    """Redis compares each key that a client watches with all others of it."""
+    weir = servers.weir(*([servers.redis()] if store == "redis" else []))
+    with weir.connect() as client:
+        assert client.call("WATCH", *(f"k{number}" for number in range(1_025))).text.startswith("ERR too many watched keys")
+        client.ok("WATCH", *(f"k{number}" for number in range(1_024)))
+        assert client.call("WATCH", "k").text.startswith("ERR too many watched keys")
+        with weir.connect() as other:
+            other.ok("SET", "k1023", "changed")
+        client.ok("MULTI")
+        assert client.call("GET", "k0").plain() in ("QUEUED", b"QUEUED")
+        assert client.call("EXEC").plain() is None, "the earlier watch holds"
+        client.ok("WATCH", "k")

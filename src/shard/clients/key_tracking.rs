@@ -2,6 +2,9 @@
 //! requests of such a client about keys go over private links of its own, one per store, because a store
 //! remembers for each connection which keys were read over it.
 
+use std::sync::Arc;
+
+use super::filters::Filter;
 use super::{Client, ClientStage};
 use crate::protocol::{Protocol, TrackingOptions, encode};
 use crate::shard::env::Env;
@@ -18,6 +21,8 @@ const KEPT_BYTES: usize = 1024;
 pub struct KeyTracking {
     /// The tracking options in force; `None` until the stores have confirmed the first.
     options: Option<TrackingOptions>,
+    /// The places of the prefixes in force among those that stores compare with the keys of writes.
+    filters: Vec<Filter>,
     links: Vec<(BackendId, PrivateId)>,
     /// The `CLIENT TRACKING ON` command in flight, which not all stores have answered; None if there is none.
     pending: Option<Pending>,
@@ -76,6 +81,8 @@ struct Aim {
 struct Pending {
     sequence: u32,
     options: TrackingOptions,
+    /// The places of the options' prefixes among those that stores compare with the keys of writes.
+    filters: Vec<Filter>,
     replies_missing: usize,
     /// True once a store has accepted the options.
     is_accepted: bool,
@@ -227,12 +234,13 @@ impl KeyTracking {
     }
 
     /// Begins to wait for the replies of all stores to a `CLIENT TRACKING ON` command. `sequence` is the
-    /// number of the client's command.
-    pub fn expect(&mut self, sequence: u32, options: TrackingOptions) {
+    /// number of the client's command, `filters` has the places of its prefixes.
+    pub fn expect(&mut self, sequence: u32, options: TrackingOptions, filters: Vec<Filter>) {
         let replies_missing = self.links.len();
         self.pending = Some(Pending {
             sequence,
             options,
+            filters,
             replies_missing,
             is_accepted: false,
             refusal: None,
@@ -280,6 +288,10 @@ impl KeyTracking {
         }
         pending.options.add_prefixes_of(self.options.as_ref());
         self.options = Some(pending.options);
+        self.filters.append(&mut pending.filters);
+        // A client may name a prefix that it has already.
+        self.filters.sort_unstable_by_key(Arc::as_ptr);
+        self.filters.dedup_by(|one, other| Arc::ptr_eq(one, other));
         let before = std::mem::replace(&mut self.target, pending.target);
         let left = before.map(|aim| aim.peer).filter(|peer| !self.is_aimed_at(*peer));
         let is_target_gone = self.target.is_some_and(|aim| aim.is_gone);
@@ -370,7 +382,12 @@ impl KeyTracking {
         let prefixes = self.options.iter().chain(pending).flat_map(|options| &options.prefixes);
         let prefixes = prefixes.map(|prefix| prefix.capacity() + size_of::<Vec<u8>>()).sum::<usize>();
         let request = self.request.bytes.capacity() + self.late.capacity() * size_of::<PrivateId>();
-        size_of::<Self>() + request + self.links.capacity() * size_of::<(BackendId, PrivateId)>() + prefixes
+        let filters = self.filters.capacity() * size_of::<Filter>();
+        size_of::<Self>()
+            + request
+            + filters
+            + self.links.capacity() * size_of::<(BackendId, PrivateId)>()
+            + prefixes
     }
 }
 

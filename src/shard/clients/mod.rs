@@ -17,6 +17,7 @@
 //! | clients by the shared channels that they are subscribed to | `listeners.rs` |
 //! | requests that wait until the map of a cluster is confirmed | `map_confirmation.rs` |
 //! | messages that wait for subscriptions that came before | `publications.rs` |
+//! | patterns and key prefixes that clients have at stores | `filters.rs` |
 //! | clients that speak HTTP | `http.rs`, `http_login.rs` |
 //! | replies to clients | `answer.rs`, `order.rs`, `cursor.rs` |
 //! | limits on connections and on the memory of clients | `seats.rs`, `memory.rs` |
@@ -31,6 +32,7 @@ mod client;
 pub mod client_filter;
 mod client_list;
 mod cursor;
+mod filters;
 mod handshake;
 mod held;
 mod http;
@@ -95,6 +97,7 @@ use crate::values::time::Now;
 use crate::values::{ClientId, ShardId, StoreVersion, Timestamp};
 use abandoned::Abandoned;
 use answer::Outbox;
+use filters::Filters;
 use held::Resumed;
 use listeners::Listeners;
 use map_confirmation::MapConfirmation;
@@ -136,6 +139,7 @@ pub struct ClientStage {
     /// Clients whose next request waits until the map of the cluster is confirmed.
     map_confirmation: MapConfirmation,
     publications: Publications,
+    filters: Box<Filters>,
     /// Clients by the shared channels that they are subscribed to.
     listeners: Box<Listeners>,
     /// The pauses in force (`CLIENT PAUSE`), at most one per tenant and one for all clients.
@@ -184,6 +188,7 @@ impl ClientStage {
             questions: Questions::default(),
             map_confirmation: MapConfirmation::default(),
             publications: Publications::default(),
+            filters: Box::default(),
             listeners: Box::default(),
             pauses: Vec::new(),
             captured: None,

@@ -15,6 +15,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::ClientStage;
+use super::filters::Filter;
 use crate::protocol::command::Subscription;
 use crate::protocol::{Protocol, encode};
 use crate::routing::slot_of;
@@ -54,6 +55,8 @@ pub struct Subscriptions {
     /// Channels, patterns and sharded channels by name, in this order, each with the stores that its messages
     /// come from.
     names: [HashMap<Box<[u8]>, Origin>; 3],
+    /// The client's patterns that stores compare with messages, each with its place among those of all clients.
+    filters: HashMap<Box<[u8]>, Filter>,
     /// The sum of the lengths of all names.
     name_bytes: usize,
     /// The number of names for which weir has one subscription on behalf of all its clients ([`Origin::Shared`]).
@@ -225,6 +228,12 @@ impl Subscriptions {
         self.feeds.push(Feed { link, backend, has_all: false, owed: VecDeque::new() });
     }
 
+    /// Keeps the places of new patterns among those that stores compare with messages, until the client's
+    /// subscriptions to them end.
+    pub fn keep_filters<'a>(&mut self, patterns: impl Iterator<Item = &'a [u8]>, filters: Vec<Filter>) {
+        self.filters.extend(patterns.map(Box::from).zip(filters));
+    }
+
     /// True if the client is subscribed to this channel or pattern.
     pub fn has(&self, kind: Subscription, name: &[u8]) -> bool {
         self.names[kind as usize].contains_key(name)
@@ -278,7 +287,10 @@ impl Subscriptions {
         });
         let names =
             self.len() * (size_of::<(Box<[u8]>, Origin)>() + 8) + self.shared * SHARED_SUBSCRIPTION_BYTES;
-        self.name_bytes + names + self.feeds.len() * size_of::<Feed>() + pending + owed.sum::<usize>()
+        let filters =
+            self.filters.keys().map(|name| size_of::<(Box<[u8]>, Filter)>() + 8 + name.len()).sum::<usize>();
+        let feeds = self.feeds.len() * size_of::<Feed>();
+        self.name_bytes + names + filters + feeds + pending + owed.sum::<usize>()
     }
 
     /// Returns the number of subscriptions that an acknowledgement states: sharded channels are counted
@@ -348,6 +360,9 @@ impl Subscriptions {
     fn remove(&mut self, kind: Subscription, name: &[u8]) -> Option<Origin> {
         let origin = self.names[kind as usize].remove(name)?;
         self.name_bytes -= name.len();
+        if kind == Subscription::Patterns {
+            self.filters.remove(name);
+        }
         self.shared -= usize::from(origin == Origin::Shared);
         Some(origin)
     }

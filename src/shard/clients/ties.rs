@@ -50,6 +50,8 @@ pub struct Watch {
     pub slot: u16,
     /// The time since which keys are watched.
     pub since: Timestamp,
+    /// The number of keys that were named; one that was named twice counts twice.
+    pub keys: usize,
     /// True once the watch's link was lost, or the watch has lasted too long: the next `EXEC` fails as if a
     /// key had changed.
     pub is_broken: bool,

@@ -8,6 +8,7 @@ use crate::protocol::command::{Command, Refusal};
 use crate::protocol::{Arguments, BadTrackingOption, Protocol, TrackingOptions, encode};
 use crate::shard::clients::{KeyTracking, NO_TARGET, NOT_TRACKING, Rewrite, TrackingReply};
 use crate::shard::counters::Counter;
+use crate::shard::filter_board::FilterKind;
 use crate::shard::message::Message;
 use crate::shard::outcome::Outcome;
 use crate::shard::private::Purpose;
@@ -96,6 +97,13 @@ impl Shard {
         if let Some(known) = self.tracking_of(id) {
             missing.retain(|store| known.link_to(*store).is_none());
         }
+        // Without a prefix the store compares each key with the empty one.
+        let all: &[Vec<u8>] = if options.prefixes.is_empty() { &[Vec::new()] } else { &options.prefixes };
+        let compared = all.iter().filter(|_| options.is_broadcast).map(Vec::as_slice);
+        let filters = match self.clients.hold_filters(&self.env, (id, FilterKind::Prefix), compared) {
+            Ok(filters) => filters,
+            Err(text) => return self.answer_error(id, &text),
+        };
         let Some(lent) = self.lend_all(id, &missing, Purpose::Tracking, None, now) else { return };
         let client = self.clients.client(id);
         let sequence = client.expect_reply(Rewrite::AsItCame, None);
@@ -104,7 +112,7 @@ impl Shard {
         lent.into_iter().for_each(|(store, link)| tracking.add(store, link));
         let (mut frame, number) = (Vec::new(), options.redirect);
         options.encode(&mut frame, None);
-        tracking.expect(sequence, options);
+        tracking.expect(sequence, options, filters);
         if let Some(number) = number {
             return self.ask_for_target(ReplyTo::new(self.env.settings.id, id, sequence), number);
         }

@@ -236,6 +236,11 @@ impl Shard {
         self.private.figures()
     }
 
+    /// Returns the numbers of patterns and of key prefixes that clients of this core have at stores.
+    pub fn filters(&self) -> [usize; 2] {
+        self.clients.filters()
+    }
+
     /// Returns the number of clients that are subscribed to channels.
     pub fn subscribers(&self) -> usize {
         self.clients.subscribers()

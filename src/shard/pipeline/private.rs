@@ -26,7 +26,7 @@ use crate::shard::outcome::{Outcome, Settlement};
 use crate::shard::private::{Abandoned, Event, InFlight, Kind, Orphans, Purpose, Waiting, call};
 use crate::shard::refusal::{NotSent, Refusal, Stage, abort_because_of, reasoned_abort};
 use crate::shard::request::{Envelope, Nature, PrivateId, ReplyTo, Selected};
-use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX};
+use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX, WATCHED_KEYS_MAX};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, Database};
 
@@ -422,10 +422,16 @@ impl Shard {
             self.settle(charge, &Settlement::default(), now);
             return self.answer_error(id, CROSS_SLOT);
         }
+        let keys = earlier.map_or(0, |watch| watch.keys) + request.arguments.len() - 1;
+        if keys > WATCHED_KEYS_MAX {
+            self.settle(charge, &Settlement::default(), now);
+            let error = format!("ERR too many watched keys: a client may watch {WATCHED_KEYS_MAX} at a time");
+            return self.answer_error(id, &error);
+        }
         let place = (backend, request.arguments.frame().len());
         let Some(link) = self.link_for_request((id, LinkUse::Watch), place, charge, now) else { return };
-        let watch = Watch { backend, slot, since: now.monotonic, is_broken: false };
-        self.clients.client(id).ties_mut().watch.get_or_insert(watch);
+        let watch = Watch { backend, slot, since: now.monotonic, keys, is_broken: false };
+        self.clients.client(id).ties_mut().watch.get_or_insert(watch).keys = keys;
         let message = Message::new(request.arguments.frame(), request.shared);
         let kind = Kind::Watch(earlier.is_none());
         self.send_over(

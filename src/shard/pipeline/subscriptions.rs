@@ -20,6 +20,7 @@ use crate::shard::clients::{
 };
 use crate::shard::cluster::Doubt;
 use crate::shard::counters::Counter;
+use crate::shard::filter_board::FilterKind;
 use crate::shard::message::Message;
 use crate::shard::outcome::{Outcome, Settlement};
 use crate::shard::private::Purpose;
@@ -194,10 +195,26 @@ impl Shard {
             self.answer_not_sent(id, node, NotSent::Full);
             return None;
         }
+        let is_filter = |origin: Origin| {
+            kind == Subscription::Patterns && !matches!(origin, Origin::Shared | Origin::Weir)
+        };
+        let patterns = named.iter().zip(&new).filter(|((_, origin), is_new)| **is_new && is_filter(*origin));
+        let patterns: Vec<&[u8]> = patterns.map(|((name, _), _)| *name).collect();
+        let filters =
+            self.clients.hold_filters(&self.env, (id, FilterKind::Pattern), patterns.iter().copied());
+        let filters = match filters {
+            Ok(filters) => filters,
+            Err(text) => {
+                self.settle(charge, &Settlement::default(), now);
+                self.answer_error(id, &text);
+                return None;
+            }
+        };
         let lent = self.lend_all(id, &needed, Purpose::Other, charge, now)?;
-        if !lent.is_empty() {
+        if !lent.is_empty() || !filters.is_empty() {
             let subscriptions = self.clients.client(id).ties_mut().subscriptions.get_or_insert_default();
             lent.into_iter().for_each(|(store, link)| subscriptions.add_feed(link, store));
+            subscriptions.keep_filters(patterns.into_iter(), filters);
         }
         Some(named)
     }

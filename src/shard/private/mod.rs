@@ -48,16 +48,13 @@ use super::versions::Cell;
 use crate::protocol::command::Effect;
 use crate::protocol::{Arguments, Protocol, Segment, encode};
 use crate::routing::cluster::NodeRefusal;
-use crate::values::limits::{COPY_BYTES_MAX, LINK_OUTPUT_BYTES_MAX};
+use crate::values::limits::{COPY_BYTES_MAX, LINK_OUTPUT_BYTES_MAX, TENANT_PART};
 use crate::values::time::Now;
 use crate::values::{Action, BackendId, ClientId, ConnectionId, Database, Owner, TenantId, Timestamp};
 
 /// The time for which a private link (a connection to a store that one client has to itself) stays open
 /// without being used.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// The part of a core's private links (connections to stores that one client has to itself) that one tenant
-/// may hold, as a fraction: 4 of 5.
-const TENANT_PART: (usize, usize) = (4, 5);
 /// The divisor of a core's limit of private links: a spare link is opened in advance only while fewer links
 /// than that part of the limit are open.
 const SPARE_PART: usize = 16;

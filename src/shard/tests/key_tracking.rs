@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::shard::clients::client_filter::ClientFilter;
+use crate::shard::filter_board::FilterKind;
 
 fn tracking(backends: u16) -> (Rig, usize) {
     let mut rig = Rig::with(2, backends, |settings| settings.private_links_max = 20);
@@ -148,6 +149,43 @@ fn without_enough_links_nothing_is_tracked() {
     let told = rig.told(client);
     assert!(told.contains("-OVERLOADED reason=links ") && told.ends_with(":-1\r\n"), "{told}");
     assert_eq!(links(&rig), (0, 0));
+}
+
+#[test]
+fn prefixes_beyond_the_limit_are_refused_until_others_end() {
+    let mut rig = Rig::with(1, 1, |settings| settings.private_links_max = 20);
+    let most = FilterKind::Prefix.tenant_limit();
+    let [client, other] = [rig.client(0), rig.client(0)];
+    let track = |rig: &mut Rig, client, from: usize, count: usize| {
+        let names: Vec<String> = (from..from + count).map(|number| format!("{number:05}")).collect();
+        let words = names.iter().flat_map(|name| ["PREFIX", name.as_str()]);
+        let words: Vec<&str> = ["CLIENT", "TRACKING", "ON", "BCAST"].into_iter().chain(words).collect();
+        rig.send(client, &[&["HELLO", "3"]]);
+        rig.told(client);
+        rig.send(client, &[&words]);
+        greet(rig);
+        if !rig.frames("TRACKING").is_empty() {
+            rig.answer_first("TRACKING", "+OK\r\n");
+        }
+        rig.told(client)
+    };
+    assert_eq!(track(&mut rig, client, 0, most), "+OK\r\n");
+    assert_eq!(track(&mut rig, other, 0, 2), "+OK\r\n", "equal prefixes count once");
+    let refused = track(&mut rig, other, 2, most);
+    assert!(
+        refused.starts_with(&format!("-ERR too many prefixes: the clients of a tenant may have {most}, "))
+    );
+    assert_eq!(rig.shards[0].filters(), [0, most]);
+    assert_eq!(track(&mut rig, other, 0, 2), "+OK\r\n");
+    rig.send(client, &[&["CLIENT", "TRACKING", "OFF"]]);
+    rig.answer_first("TRACKING", "+OK\r\n");
+    assert_eq!(rig.shards[0].filters(), [0, 2]);
+    assert_eq!(track(&mut rig, other, 2, 0), "+OK\r\n");
+    assert_eq!(rig.shards[0].filters(), [0, 3], "no prefix means the empty one");
+    let id = rig.id(other);
+    rig.shards[0].handle_client_lost(id);
+    rig.turns();
+    assert_eq!(rig.shards[0].filters(), [0, 0]);
 }
 
 #[test]

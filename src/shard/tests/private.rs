@@ -489,6 +489,44 @@ fn names_of_channels_are_bounded() {
 }
 
 #[test]
+fn a_client_watches_a_limited_number_of_keys_at_a_time() {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    let watch = |rig: &mut Rig, keys: usize| {
+        let names: Vec<String> = (0..keys).map(|number| number.to_string()).collect();
+        rig.send(
+            client,
+            &[&[&["WATCH"], names.iter().map(String::as_str).collect::<Vec<_>>().as_slice()].concat()],
+        );
+    };
+    let full = |rig: &mut Rig| {
+        watch(rig, 1_000);
+        if rig.at_stores.iter().any(|sent| sent.frame.contains("\r\nID\r\n")) {
+            greet(rig);
+        }
+        rig.answer_first("WATCH", "+OK\r\n");
+        watch(rig, 24);
+        rig.answer_first("WATCH", "+OK\r\n");
+        assert_eq!(rig.told(client), "+OK\r\n+OK\r\n");
+        watch(rig, 1);
+        assert!(
+            rig.told(client).starts_with("-ERR too many watched keys: a client may watch 1024 at a time")
+        );
+        assert!(rig.at_stores.is_empty(), "the store is not asked");
+    };
+    watch(&mut rig, 1_025);
+    assert!(rig.told(client).starts_with("-ERR too many watched keys"));
+    full(&mut rig);
+    rig.send(client, &[&["UNWATCH"]]);
+    while let Some(sent) = rig.at_stores.first().cloned() {
+        rig.at_stores.remove(0);
+        rig.bytes(&sent, b"+OK\r\n");
+    }
+    assert_eq!(rig.told(client), "+OK\r\n");
+    full(&mut rig);
+}
+
+#[test]
 fn a_place_that_leads_to_another_server_has_no_old_links() {
     let mut rig = lending(1, 1, 10);
     let [waiter, idle] = [rig.client(0), rig.client(0)];

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::cluster::{MILLISECOND, clustered, moved, thirds};
 use super::*;
+use crate::shard::filter_board::FilterKind;
 use crate::values::Random;
 
 /// Returns a rig with private links to lend, whose stores keep all subscriptions.
@@ -74,6 +75,47 @@ fn a_channel_is_at_one_store_and_a_pattern_at_all() {
     let acknowledged =
         [said("psubscribe", "n*", 3), said("unsubscribe", &far, 2), said("unsubscribe", "none", 2)];
     assert_eq!(rig.told(client), acknowledged.concat());
+}
+
+#[test]
+fn patterns_beyond_the_limit_are_refused_until_others_end() {
+    let mut rig = lending(1, 1);
+    let [client, other] = [rig.client(0), rig.client(0)];
+    let most = FilterKind::Pattern.tenant_limit();
+    let subscribe = |rig: &mut Rig, client, from: usize, count: usize| {
+        let names: Vec<String> = (from..from + count).map(|number| format!("{number:05}*")).collect();
+        rig.send(
+            client,
+            &[&[&["PSUBSCRIBE"], names.iter().map(String::as_str).collect::<Vec<_>>().as_slice()].concat()],
+        );
+        greet(rig);
+        if !rig.frames("psubscribe").is_empty() {
+            let replies: String = names.iter().map(|name| said("psubscribe", name, 1)).collect();
+            rig.answer_first("psubscribe", &replies);
+        }
+        rig.told(client)
+    };
+    let is_begun = |reply: String| reply.starts_with("*3\r\n$10\r\npsubscribe\r\n");
+    assert!(is_begun(subscribe(&mut rig, client, 0, most)));
+    assert!(is_begun(subscribe(&mut rig, other, 0, 2)), "equal patterns count once");
+    let refused = subscribe(&mut rig, other, 1, most);
+    assert!(
+        refused.starts_with(&format!("-ERR too many patterns: the clients of a tenant may have {most}, "))
+    );
+    assert_eq!(rig.shards[0].filters(), [most, 0]);
+    assert!(rig.frames("psubscribe").is_empty(), "the store is not asked");
+    rig.send(client, &[&["PUNSUBSCRIBE", "00000*", "00002*"]]);
+    rig.answer_first(
+        "punsubscribe",
+        &(said("punsubscribe", "00000*", 1) + &said("punsubscribe", "00002*", 1)),
+    );
+    rig.told(client);
+    assert_eq!(rig.shards[0].filters(), [most - 1, 0], "the other client has one of the two");
+    assert!(is_begun(subscribe(&mut rig, other, most, 1)));
+    let id = rig.id(client);
+    rig.shards[0].handle_client_lost(id);
+    rig.turns();
+    assert_eq!(rig.shards[0].filters(), [3, 0]);
 }
 
 #[test]

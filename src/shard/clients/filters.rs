@@ -1,0 +1,137 @@
+//! Filters of this core's clients: patterns of channels and prefixes of keys that they have at stores, of which
+//! equal ones of one tenant count once (`../filter_board.rs`).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use super::ClientStage;
+use crate::shard::env::Env;
+use crate::shard::filter_board::{FilterBoard, FilterKind, FilterPlace};
+use crate::values::limits::{FILTER_PATTERNS_MAX, FILTER_PREFIXES_MAX};
+use crate::values::{ClientId, TenantId};
+
+/// A filter that a client has at stores; it counts until all clients with an equal one have dropped theirs.
+pub type Filter = Arc<FilterPlace>;
+
+/// A filter's tenant, kind, and text (the pattern or prefix).
+type Key = (TenantId, FilterKind, Box<[u8]>);
+
+/// The filters of this core's clients.
+#[derive(Debug, Default)]
+pub struct Filters {
+    /// The places of filters on the board, by tenant, kind and text. Some are of filters that no client has any more.
+    places: HashMap<Key, Weak<FilterPlace>>,
+}
+
+impl Filters {
+    /// Returns the numbers of patterns and of prefixes that some client has.
+    fn counts(&self) -> [usize; 2] {
+        FilterKind::ALL.map(|(kind, _)| {
+            let live = self.places.iter().filter(|(_, place)| place.strong_count() > 0);
+            live.filter(|((_, other, _), _)| *other == kind).count()
+        })
+    }
+
+    /// Returns the filters for these texts (patterns or prefixes), which the caller keeps as long as they are in
+    /// force. None if they are more than a tenant's clients, or all clients, may have.
+    pub fn hold<'a>(
+        &mut self,
+        board: &Arc<FilterBoard>,
+        (tenant, kind): (TenantId, FilterKind),
+        texts: impl Iterator<Item = &'a [u8]>,
+    ) -> Option<Vec<Filter>> {
+        texts.map(|text| self.hold_one(board, (tenant, kind), text)).collect()
+    }
+
+    fn hold_one(
+        &mut self,
+        board: &Arc<FilterBoard>,
+        (tenant, kind): (TenantId, FilterKind),
+        text: &[u8],
+    ) -> Option<Filter> {
+        let key = (tenant, kind, Box::from(text));
+        if let Some(place) = self.places.get(&key).and_then(Weak::upgrade) {
+            return Some(place);
+        }
+        let place = Arc::new(board.take(tenant, kind)?);
+        if self.places.len() >= 2 * (FILTER_PATTERNS_MAX + FILTER_PREFIXES_MAX) {
+            // At least half of them are of nobody, so this is rare.
+            self.places.retain(|_, place| place.strong_count() > 0);
+        }
+        self.places.insert(key, Arc::downgrade(&place));
+        Some(place)
+    }
+}
+
+impl ClientStage {
+    /// Returns the numbers of patterns and of key prefixes that clients have at stores.
+    pub fn filters(&self) -> [usize; 2] {
+        self.filters.counts()
+    }
+
+    /// Returns the filters for texts (patterns or prefixes) that a client asks for, which it keeps as long as they
+    /// are in force. The error is the text of the reply if they are too many.
+    pub fn hold_filters<'a>(
+        &mut self,
+        env: &Env,
+        (id, kind): (ClientId, FilterKind),
+        texts: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<Vec<Filter>, String> {
+        let tenant = self.clients.at(id).identity().tenant_id();
+        let held = self.filters.hold(&env.settings.clients.filters, (tenant, kind), texts);
+        held.ok_or_else(|| {
+            let (what, compared) = match kind {
+                FilterKind::Pattern => ("patterns", "each message"),
+                FilterKind::Prefix => ("prefixes", "the key of each write"),
+            };
+            let most = kind.tenant_limit();
+            format!(
+                "ERR too many {what}: the clients of a tenant may have {most}, because a store compares {compared} with all \
+                 of them"
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TENANT: TenantId = TenantId(3);
+
+    #[test]
+    fn equal_filters_of_a_tenant_count_once_until_the_last_is_dropped() {
+        let (board, mut filters) = (Arc::new(FilterBoard::default()), Filters::default());
+        let hold = |filters: &mut Filters, tenant, texts: [&[u8]; 2]| {
+            filters.hold(&board, (tenant, FilterKind::Pattern), texts.into_iter()).expect("there is room")
+        };
+        let first = hold(&mut filters, TENANT, [b"a*", b"b*"]);
+        let second = hold(&mut filters, TENANT, [b"a*", b"a*"]);
+        assert_eq!(filters.counts(), [2, 0]);
+        let other = hold(&mut filters, TenantId(4), [b"a*", b"a*"]);
+        assert_eq!(filters.counts(), [3, 0]);
+        drop((first, other));
+        assert_eq!(filters.counts(), [1, 0]);
+        drop(second);
+        assert_eq!(filters.counts(), [0, 0]);
+    }
+
+    #[test]
+    fn filters_beyond_the_limit_are_refused_together_and_those_left_are_forgotten() {
+        let (board, mut filters) = (Arc::new(FilterBoard::default()), Filters::default());
+        let hold = |filters: &mut Filters, from: usize, count: usize| {
+            let texts: Vec<Vec<u8>> = (from..from + count).map(|n| n.to_string().into_bytes()).collect();
+            filters.hold(&board, (TENANT, FilterKind::Prefix), texts.iter().map(Vec::as_slice))
+        };
+        let most = FilterKind::Prefix.tenant_limit();
+        let all = hold(&mut filters, 0, most).expect("as many as there may be");
+        assert!(hold(&mut filters, most - 1, 2).is_none());
+        assert_eq!(filters.counts(), [0, most]);
+        drop(all);
+        for round in 0..40 {
+            assert!(hold(&mut filters, round * most, most).is_some());
+        }
+        assert_eq!(filters.counts(), [0, 0]);
+        assert!(filters.places.len() <= 2 * (FILTER_PATTERNS_MAX + FILTER_PREFIXES_MAX));
+    }
+}
