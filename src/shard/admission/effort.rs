@@ -7,6 +7,7 @@
 //! | `LINDEX`, `LSET`, `LRANGE` | the distance to an element inside the list |
 //! | `ZRANGE` and the like with `LIMIT` | the elements passed over |
 //! | `SETBIT`, `SETRANGE`, `BITFIELD` | the zeros written before the place |
+//! | `WATCH` | the square of the number of keys, each of which Redis compares with those before it |
 //!
 //! The effort may turn out smaller, because the collection may end before. So it is billed only as far as the
 //! store took time for it (`policy/price.rs`).
@@ -19,6 +20,8 @@ const PLACES_PER_STEP: u64 = 64;
 /// The number of bytes of zeros, written before the offset that a request names, that count as one step of
 /// effort.
 const ZEROS_PER_STEP: u64 = 1_024;
+/// The number of pairs of watched keys that Redis compares in the time of one step, as it does a pair in 12 ns.
+const PAIRS_PER_STEP: u64 = 16;
 /// The number of bytes of zeros (64 KiB) that do not count as effort, as a store writes them in next to no
 /// time.
 const ZEROS_FREE: u64 = 64 * 1_024;
@@ -33,6 +36,7 @@ pub fn looks_at(command: &Command, arguments: &Arguments<'_>) -> u64 {
         "setbit" => zeros(number(arguments, 2) / 8),
         "setrange" => zeros(number(arguments, 2)),
         "bitfield" => zeros(last_bit(arguments) / 8),
+        "watch" => pairs(arguments.len() as u64 - 1) / PAIRS_PER_STEP,
         "lindex" | "lset" | "lrange" => number(arguments, 2) / PLACES_PER_STEP,
         _ => passed_over(arguments),
     }
@@ -43,6 +47,10 @@ pub fn looks_at(command: &Command, arguments: &Arguments<'_>) -> u64 {
 fn number(arguments: &Arguments<'_>, index: usize) -> u64 {
     let text = arguments.get(index).and_then(|word| std::str::from_utf8(word).ok());
     text.and_then(|text| text.parse::<i64>().ok()).map_or(0, i64::unsigned_abs)
+}
+
+const fn pairs(of: u64) -> u64 {
+    of * of.saturating_sub(1) / 2
 }
 
 const fn zeros(until: u64) -> u64 {

@@ -151,6 +151,8 @@ mod tests {
             ("SETBIT a 1000 1", 0),
             ("BITFIELD a GET u8 99999999999 OVERFLOW SAT INCRBY u8 4294967280 1", 524_287 - 64),
             ("BITFIELD a SET i32 #16777216 1", 65_536 - 64),
+            ("WATCH a", 0),
+            ("WATCH a b c d e f g h i j", 45 / 16),
             ("LINDEX a -1", 0),
             ("LINDEX a 640000", 10_000),
             ("LSET a -640000 x", 10_000),

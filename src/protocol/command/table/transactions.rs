@@ -8,7 +8,7 @@ pub(super) const COMMANDS: &[Command] = &[
     local("exec", 1, LocalCommand::Exec).flags(NOT_SCRIPTED.and(Flags::SKIP_SLOWLOG)),
     local("multi", 1, LocalCommand::Multi).fast().flags(BETWEEN),
     local("unwatch", 1, LocalCommand::Unwatch).fast().flags(BETWEEN),
-    plain("watch", -2).privately(PrivateUse::Watches).fast().flags(BETWEEN).keys(1, -1, 1),
+    plain("watch", -2).privately(PrivateUse::Watches).goes_far().fast().flags(BETWEEN).keys(1, -1, 1),
 ];
 
 const BETWEEN: Flags = NOT_SCRIPTED.and(Flags::ALLOW_BUSY);
