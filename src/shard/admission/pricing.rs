@@ -129,6 +129,7 @@ mod tests {
             ("XPENDING a b IDLE 9 - + 1", 5),
             ("MEMORY USAGE a SAMPLES 0", 5),
             ("EVAL return 0", 5),
+            ("PUBSUB CHANNELS x", 5),
             ("NOSUCH a", 5),
             ("KEYS *", 100),
             ("FLUSHALL", 100),

@@ -8,11 +8,11 @@ pub(super) const COMMANDS: &[Command] = &[
     plain("psubscribe", -2).privately(PrivateUse::Subscribes(Subscription::Patterns)).flags(SUBSCRIBES),
     plain("publish", 3).fast().flags(TALKS).to_all(FanOut::Channel).class(Class::Point),
     container("pubsub"),
-    plain("pubsub|channels", -2).to_all(FanOut::Union).flags(TALKS),
+    plain("pubsub|channels", -2).to_all(FanOut::Union).hides_work().flags(TALKS),
     help("pubsub|help"),
     plain("pubsub|numpat", 2).to_all(FanOut::Patterns).flags(TALKS),
     plain("pubsub|numsub", -2).to_all(FanOut::SumEach).flags(TALKS),
-    plain("pubsub|shardchannels", -2).to_all(FanOut::Union).flags(TALKS),
+    plain("pubsub|shardchannels", -2).to_all(FanOut::Union).hides_work().flags(TALKS),
     plain("pubsub|shardnumsub", -2).to_all(FanOut::SumEach).flags(TALKS),
     plain("punsubscribe", -1).privately(PrivateUse::Unsubscribes(Subscription::Patterns)).flags(SUBSCRIBES),
     // A shard's channel lives where a key of the same name would.
