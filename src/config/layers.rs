@@ -10,7 +10,7 @@ pub enum Layer {
     Rate,
     /// Refusing or charging more for requests of low tiers when latency rises, and deadlines.
     Shed,
-    /// The queue before each backend.
+    /// Queues of requests that wait for room in a backend's window.
     Queue,
     /// The window of requests in flight at each backend.
     Window,

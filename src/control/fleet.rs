@@ -311,8 +311,9 @@ impl FleetQuotas {
         exchange
     }
 
-    /// Handles the reply to the exchange with this number: all of the store's replies in a row, or the reason
-    /// why there are none. Ignores a reply that is no longer awaited.
+    /// Handles the reply to the exchange with this number: all replies of the fleet's store in a row, or the
+    /// reason why there are none. Updates this host's part of each shared quota in `pools`. Ignores a reply
+    /// that is no longer awaited.
     pub fn handle_answer(
         &mut self,
         number: u64,

@@ -251,8 +251,8 @@ mod tests {
             serde_json::from_str(&history.page(view).body).expect("it is JSON")
         }
 
-        /// Adds the figures of the next five seconds: requests per second, and request units per second of a
-        /// tenant.
+        /// Adds to the counters what five seconds bring: requests per second, and request units per second of
+        /// a tenant, booked at second `at`.
         fn pass(&mut self, requests: u64, tenant: u16, units: u64, at: u64) {
             self.totals.shards[0].counters.add(Counter::Requests, 5 * requests);
             let usage = Usage { admitted: 5_000_000 * units, ..Usage::default() };

@@ -51,7 +51,7 @@ pub struct Figures {
 }
 
 impl Meter {
-    /// Creates a meter without any usage yet, for the tenants of these quotas.
+    /// Creates a meter that has recorded no usage yet, with a place for each tenant of these quotas.
     pub fn new(quotas: &Quotas) -> Self {
         Self {
             tenants: vec![None; quotas.len()],

@@ -65,7 +65,8 @@ pub fn foreign(head: &Head) -> Option<Response> {
         .then(|| Response::problem(Status::Forbidden, "web pages of other origins may not read this", None))
 }
 
-/// Makes a page; `query` is the query string. [`Route::Explain`] is not made here, as it takes an answer of a
+/// Makes the page of the admin port that `route` names; `query` is the query string, and `looks` is kept from
+/// one page to the next, to compute rates. [`Route::Explain`] is not made here, as it takes an answer of a
 /// shard.
 pub fn page(route: Route, query: &str, view: View<'_>, looks: &mut Looks) -> Response {
     match (route, view.totals) {

@@ -99,7 +99,8 @@ impl Pool {
         self.bucket.capacity()
     }
 
-    /// Changes the capacity or this process's part. The level stays, but is cut to the new burst.
+    /// Changes the rate and burst of the quota, or this process's part of them. The amount in the pool stays,
+    /// but is cut to the new burst.
     pub fn resize(&mut self, capacity: Capacity, part: Part, now: Timestamp) {
         let elsewhere = self.outstanding();
         self.bucket.resize(capacity, part, now, elsewhere);

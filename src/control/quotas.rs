@@ -42,7 +42,7 @@ pub struct QuotaHistory {
     refused: [u64; QuotaSource::ALL.len()],
     /// The last refusal, unless other quotas were put in force since.
     pub last_refusal: Option<QuotaRefusal>,
-    /// The number of the version in force.
+    /// The version number of the quotas in force.
     pub version: u64,
     /// The number of tenants in the quotas in force.
     pub tenants: usize,

@@ -37,7 +37,8 @@ struct Place {
 #[derive(Clone, Copy, Debug)]
 struct Standing {
     place: u8,
-    /// The recent demand, which fades by a sixtieth each minute, in millionths of a request unit.
+    /// The tenant's recent demand: the sum of its requests' prices, which fades by a sixtieth each minute, in
+    /// millionths of a request unit.
     asked: f64,
 }
 

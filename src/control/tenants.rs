@@ -31,7 +31,8 @@ pub struct TenantsQuery {
 }
 
 impl TenantsQuery {
-    /// Parses the query string. The error says what is wrong with it.
+    /// Parses the query string of the page `/tenants` (`after`, `tenant`, `minutes`). The error says what is
+    /// wrong with it.
     pub fn parse(query: &str) -> Result<Self, String> {
         let mut found = Self::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -169,7 +170,8 @@ impl Tenants<'_> {
         }
     }
 
-    /// Returns the minutes with any usage among the last `minutes`, the current one included.
+    /// Returns the usage of the tenant `told` in each of the last `minutes` minutes, the current one included,
+    /// without those in which it had none.
     fn minutes_shown(&self, told: &Told<'_>, minutes: u64) -> Vec<MinuteShown> {
         let now = self.minute();
         let series = self.meter.series_of(told.id, (now + 1).saturating_sub(minutes), now);

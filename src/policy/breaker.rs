@@ -117,7 +117,7 @@ pub enum Cause {
     Errors,
     /// Connections to the store failed or were lost.
     Losses,
-    /// The store's replies came late.
+    /// The store was ejected because its replies came late.
     Slowness,
     /// The store's replies came late because of load, as a quick reply to the trial request showed.
     Load,
@@ -265,7 +265,8 @@ pub struct Tally {
 pub enum Evidence {
     /// Number of consecutive failures that one core saw.
     Row(u32),
-    /// Number of failures among the recent replies of all cores, and number of those replies.
+    /// Among the recent replies of a store to all cores: the number of failures, and the number of all
+    /// replies.
     Failing(u64, u64),
 }
 
@@ -289,7 +290,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// True if nothing has failed since the last reply that was not a failure.
+    /// True if this core has seen no failure of the store since the last reply that was not a failure.
     #[inline]
     pub const fn is_calm(&self) -> bool {
         self.row == 0

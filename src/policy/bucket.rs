@@ -30,7 +30,8 @@ impl Bucket {
         self.level
     }
 
-    /// Returns the level at `now` as [`Bucket::refill`] would, without changing anything.
+    /// Returns the level at `now` as [`Bucket::refill`] would, without changing anything. `elsewhere` is the
+    /// amount that cores hold from this bucket, which counts towards the burst.
     pub fn level_at(&self, now: Timestamp, elsewhere: u64) -> i64 {
         let elapsed = (now.as_nanos() / 1_000).saturating_sub(self.refilled_micros);
         let room = signed(self.burst()).saturating_sub(signed(elsewhere)).saturating_sub(self.level).max(0);
@@ -38,7 +39,8 @@ impl Bucket {
         self.level.saturating_add(signed(came_in).min(room))
     }
 
-    /// Returns the level as of the last refill.
+    /// Returns the amount in the bucket, in millionths of a request unit, as of the last refill; below zero it
+    /// is owed.
     pub const fn level(&self) -> i64 {
         self.level
     }
@@ -68,6 +70,7 @@ impl Bucket {
     }
 
     /// Changes the quota, or this bucket's part of it. The level stays, but is cut to the new burst.
+    /// `elsewhere` is the amount that cores hold from this bucket.
     pub fn resize(&mut self, capacity: Capacity, part: Part, now: Timestamp, elsewhere: u64) {
         self.refill(now, elsewhere);
         (self.capacity, self.part) = (capacity, part);

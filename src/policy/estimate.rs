@@ -44,7 +44,8 @@ const _: () = assert!(COMMAND_CLASSES <= u8::BITS as usize);
 struct Spread {
     mean: f64,
     variance: f64,
-    /// Number of samples that the mean and variance are computed from, at most [`SLOW_SAMPLES`].
+    /// Number of samples (costs of single requests) that the mean and variance are computed from, at most
+    /// [`SLOW_SAMPLES`].
     samples: u32,
 }
 

@@ -205,8 +205,9 @@ impl Fleet {
         }
     }
 
-    /// True if the demand on a quota since the store was last asked exceeds the part that every host may give
-    /// out anyway, so that other hosts have to know of it.
+    /// True if the demand on a quota since the fleet's store was last asked exceeds the part that every host
+    /// may give out anyway, so that other hosts have to know of it. `scope` is the quota's index in the list
+    /// of shared quotas.
     pub fn is_heavy(&self, scope: usize, now: Timestamp) -> bool {
         let elapsed = self.elapsed(now);
         self.scopes.get(scope).is_some_and(|scope| scope.is_above(self.floor(), elapsed))

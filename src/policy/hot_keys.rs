@@ -116,7 +116,7 @@ pub struct HotId {
 pub enum Event<'a> {
     /// A key is hot from now on.
     Promoted {
-        /// The id that [`HotKeys::note_key`] returns for the key.
+        /// The key's id, which [`HotKeys::note_key`] returns for each request for the key from now on.
         id: HotId,
         /// The key's hash.
         hash: u64,

@@ -109,7 +109,8 @@ pub struct Seen {
     pub ratio: f64,
     /// Index of the class of commands that lowered the ratio most.
     pub class: usize,
-    /// The 95th percentile of latency of the class that lowered the ratio most, in the short window.
+    /// The 95th percentile of recent latency (the short window) of the class of commands that lowered the
+    /// ratio most.
     pub short_p95: Duration,
     /// The usual 95th percentile of latency (the reference) of the class that lowered the ratio most.
     pub long_p95: Duration,
@@ -154,7 +155,7 @@ pub struct LatencyRatio {
     /// Latency ratio of the backend, with the class that lowered it most, at the last check (each slice of
     /// 250 ms); None before the first check and where there were too few replies.
     seen: Option<Seen>,
-    /// Number of replies in the ten seconds before the last check.
+    /// Number of replies of the backend to this core in the ten seconds before the last check.
     replies: u32,
     /// Shedding level that this core has chosen for the backend, with the counts of checks (250 ms apart)
     /// that raise and lower it.
@@ -289,8 +290,8 @@ impl LatencyRatio {
 #[derive(Clone, Copy, Debug)]
 struct Verdict {
     seen: Seen,
-    /// Upper bound of the ratio of usual to recent latency, computed from recent percentiles that are two
-    /// standard deviations lower, so that chance alone enters no level.
+    /// Upper bound of the ratio of usual to recent latency: the recent percentiles that it is computed from
+    /// are taken two standard deviations lower, so that chance alone does not raise the shedding level.
     surely: f64,
 }
 
@@ -355,7 +356,7 @@ struct InFlight {
     now: f64,
     /// Mean number of requests in flight over a minute.
     usual: f64,
-    /// Time over which the numbers have been measured, in seconds, at most 60.
+    /// Time over which the numbers of requests in flight have been averaged, in seconds, at most 60.
     known: f64,
 }
 

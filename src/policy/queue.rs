@@ -252,7 +252,7 @@ struct Chain {
     first: u32,
     /// Index of the newest request of the connection.
     last: u32,
-    /// Tier in which the requests wait.
+    /// Index of the tier (importance) of the connection's waiting requests.
     tier: usize,
     /// Tenant with which the requests wait.
     tenant: TenantId,

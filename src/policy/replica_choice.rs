@@ -70,8 +70,8 @@ pub struct Candidate {
 /// Reason why a replica is ejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// This many consecutive failures: timeouts, lost connections, or replies by which the node cannot serve
-    /// reads now.
+    /// The replica failed this many times in a row: timeouts, lost connections, or replies by which the node
+    /// cannot serve reads now.
     Failures(u32),
     /// The replica was slow in one class of commands.
     Slow {

@@ -21,8 +21,9 @@ const PERIODS_KEPT: u64 = 2;
 /// Number of largest recent costs that an allowance (the amount that a core may spend without asking) keeps
 /// at the end of a period, besides [`PERIODS_KEPT`].
 const LUMPS_KEPT: u64 = 4;
-/// Size of a bucket, as the time in which its rate fills it, below which requests in flight may turn out to
-/// cost more than it holds.
+/// A bucket that its rate fills in less than this time is short. Where nearly a core's whole share of a short
+/// bucket is left, the core admits a request without regard to those in flight that may turn out dear, because
+/// a tenant with rare large replies would otherwise get only a part of its quota.
 const SHORT_BURST: Duration = Duration::from_secs(1);
 /// The whole of a bucket, in the unit of a core's share: 65,536ths.
 const WHOLE_SHARE: u128 = 65_536;
@@ -192,8 +193,9 @@ impl Slice {
     }
 
     /// Returns the report to send to the control executor now, or None if there is nothing to report.
-    /// `needed` is the amount that a waiting request needs. Gives back what the core does not need of its
-    /// allowance.
+    /// `capacity` has the quota's rate and burst, `needed` is the amount that a waiting request needs, and
+    /// `rules` say how long a grant is valid. Gives back what the core does not need of its allowance (the
+    /// amount that it may spend without asking).
     pub fn report(
         &mut self,
         bucket: BucketId,

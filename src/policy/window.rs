@@ -74,7 +74,8 @@ const BLOCK: usize = 64;
 /// Number of replies in the first block of a kind of requests. Blocks, whose medians are candidates for the
 /// base latency, double up to [`BLOCK`]; until then their medians are provisional.
 const BLOCK_FIRST: usize = 4;
-/// Part of the allowed latency, or of the window, that a cut aims at: a mild cut reduces the window by 20 %.
+/// A mild cut leaves this part of the window (it shrinks by 20 %); a deep cut aims at this part of the allowed
+/// latency.
 const CUT: f64 = 0.8;
 /// Smallest part of the window that one deep cut leaves.
 const CUT_DEEPEST: f64 = 0.2;
@@ -96,8 +97,8 @@ const PROBE_PART: f64 = 0.25;
 /// Time, in seconds, for which the result of a probe (measurement of the base latency) permits the window to
 /// shrink by 20 % (mild cut); after that a mild cut waits for another probe.
 const LOOK_FRESH: f64 = 4.0;
-/// Times of probes (measurements of the base latency) before a mild cut are multiples of this, in seconds, so
-/// that all cores probe at the same time.
+/// A mild cut shrinks the window by 20 %; the base latency is measured before it by a probe, which begins at a
+/// multiple of this time, in seconds, so that all cores probe at the same time.
 const LOOK_STEP: f64 = 0.25;
 /// Where replies are slow, times of probes (measurements of the base latency) before a mild cut are multiples
 /// of the next power of two, in seconds, above this many median latencies.
@@ -211,7 +212,8 @@ pub struct Record {
 struct Common {
     /// Median latency over all cores, in seconds.
     median: f64,
-    /// Median of the bases of all cores, in seconds.
+    /// Median over all cores of their base latencies (latency when few requests wait at the backend), in
+    /// seconds.
     base: f64,
     /// Mean window of the cores whose windows are full, in requests; 0 where none is.
     window: f64,
@@ -278,7 +280,8 @@ struct Floor {
     block_wanted: usize,
     /// The lesser of `newer` and `older`, in seconds; 0 while unknown.
     base: f64,
-    /// Weight of the kind among all kinds of requests in the last rounds.
+    /// Weight of this kind of requests among all kinds in the last rounds (stretches of replies that decide
+    /// about the window).
     weight: f64,
     /// Number of replies of the kind in this round (stretch of replies that decides about the window).
     seen: u32,
@@ -393,7 +396,8 @@ pub struct Window {
     is_growing: bool,
     /// Base of each kind of requests: latency of its replies when little waits at the backend.
     floors: [Floor; KINDS],
-    /// End of the present base period, in seconds.
+    /// End of the present base period, in seconds. The base latency (latency when few requests wait at the
+    /// backend) is the least of this period and the one before.
     period_ends: f64,
     /// Latency of a reply when few requests wait at the backend (the base), for the present mix of kinds of
     /// requests, as this core measured it, in seconds.
@@ -1161,7 +1165,8 @@ mod tests {
         }
     }
 
-    /// The board of two cores, of which the other has published its record before shrinking, and none since.
+    /// The board of two cores: the first record is this core's, the second that of the other, which has
+    /// published its state before it shrank its window, and none since.
     struct Two(Record, Record);
 
     impl Board for Two {

@@ -514,7 +514,7 @@ impl Ring {
     }
 }
 
-/// The result of an attempt to submit operations.
+/// The result of an attempt to hand the queued operations of an `io_uring` to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entered {
     Taken,

@@ -34,7 +34,7 @@ const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 /// A store, the requests that ask it for `INFO`, and the connection for them.
 struct Store {
     route: Route,
-    /// The request for the sections that a store shows by default.
+    /// The question for those sections of `INFO` that a store shows if none is named.
     default: Question,
     /// The request for all sections.
     everything: Question,

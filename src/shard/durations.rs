@@ -27,7 +27,7 @@ impl Default for Durations {
 }
 
 impl Durations {
-    /// Counts one time, in nanoseconds.
+    /// Counts one duration, given in nanoseconds.
     #[inline]
     pub fn record(&mut self, nanos: u64) {
         if nanos != self.run.0 {
@@ -75,7 +75,7 @@ impl Durations {
         told
     }
 
-    /// Returns how many times were counted.
+    /// Returns the number of durations that were counted.
     pub fn count(&self) -> u64 {
         self.micros.len()
     }

@@ -161,8 +161,9 @@ impl Gathers {
         self.0.len()
     }
 
-    /// Registers a request in `parts` parts. Returns its index, and the bytes of memory that it takes until
-    /// the parts come.
+    /// Registers a request that is split into `parts` parts, whose replies will be joined by the rule `join`.
+    /// `effect` says whether the request writes, `protocol` is the RESP version of the joined reply. Returns
+    /// the request's index, and the bytes of memory that it takes until the parts come.
     pub fn insert(
         &mut self,
         (join, effect): (Join, Effect),

@@ -20,7 +20,7 @@ pub struct Sender {
 /// The requests that a monitor (a client that has sent `MONITOR`) is allowed to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sight {
-    /// Requests of all clients, for an administrator.
+    /// The monitor, who is an administrator, sees the requests of all clients.
     All,
     /// Requests of the clients of one tenant.
     Tenant(Sender),

@@ -211,8 +211,8 @@ impl Partition {
         }
     }
 
-    /// Copies the next keys, `keys_max` at most, with their values if they have any, to the requests of their
-    /// parts.
+    /// Copies the next keys of a request that is split, `keys_max` at most, with their values if they have
+    /// any, to the requests of the parts (one part per destination) that the keys belong to.
     fn copy(&mut self, pool: &mut BufferPool, arguments: &Arguments<'_>, keys_max: usize) {
         let step = self.step;
         if self.frames.is_empty() {

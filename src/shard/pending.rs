@@ -33,7 +33,7 @@ pub struct Pending {
     pub class: Class,
     pub effect: Effect,
     pub tier: Tier,
-    /// Whether the response time is unusual, so that it does not count as a sample.
+    /// The reason, if there is one, why the response time does not count as a sample of the backend's latency.
     pub odd: Odd,
     pub tenant: TenantId,
     /// The number of requests in flight at the bulkhead (the window in front of a backend) when this one was
@@ -78,7 +78,8 @@ impl Pending {
         }
     }
 
-    /// Creates the record of the reply to a client's request or a fetch.
+    /// Creates the record of the reply to a client's request or a fetch. `depth` is the number of requests in
+    /// flight when it was sent, and `odd` says why its response time is no sample, if it is none.
     #[inline]
     pub fn answer(envelope: &Envelope, (depth, odd): (u32, Odd), sent_at: Timestamp) -> Self {
         let useful_ms = if envelope.deadline == Timestamp::MAX || envelope.overdue == Overdue::Awaited {

@@ -134,7 +134,7 @@ pub struct Touches {
 /// Which keys a request reads or writes, unpacked from [`Touches`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touched<'a> {
-    /// No key, or none that can ever be hot.
+    /// The request reads or writes no key, or only keys that can never be hot.
     Nothing,
     /// A single key, whose home is the core that sends the request.
     Key {

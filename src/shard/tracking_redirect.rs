@@ -80,7 +80,7 @@ pub enum RedirectMessage {
     Answer {
         /// Destination of the reply: the client that tracks keys, and the number of its command.
         to: ReplyTo,
-        /// The target, or the encoded error reply.
+        /// The client that is to take the invalidation messages, or, if it cannot, the encoded error reply.
         found: Result<Target, Box<[u8]>>,
     },
     /// To the target's core: messages of a client that tracks keys will come from one more node of a cluster,
@@ -108,7 +108,7 @@ pub enum RedirectMessage {
     Gone {
         /// The client that tracks keys, by its id on its core.
         tracker: ClientId,
-        /// The target that is gone.
+        /// The client that took the invalidation messages and has disconnected.
         target: Peer,
     },
 }

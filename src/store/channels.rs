@@ -121,7 +121,8 @@ impl Channels {
         self.spaces[space as usize].keys().map(|name| &**name)
     }
 
-    /// Returns the number of connections that are subscribed to a name.
+    /// Returns the number of connections that are subscribed to this channel, sharded channel or pattern;
+    /// `space` says which of the three the name is.
     pub(super) fn number(&self, space: Space, name: &[u8]) -> usize {
         self.spaces[space as usize].get(name).map_or(0, BTreeSet::len)
     }

@@ -8,10 +8,11 @@
 
 use super::refusal::Refusal;
 
-/// The number of registers of a counter, a power of two.
+/// The number of registers of a `HyperLogLog`, a power of two.
 const REGISTERS: usize = 1 << INDEX_BITS;
 const INDEX_BITS: u32 = 14;
-/// The number of bits of a hash that are not part of the index.
+/// The number of bits of a hash that do not choose a register of the `HyperLogLog`: the zeros among them are
+/// counted.
 const VALUE_BITS: usize = 64 - INDEX_BITS as usize;
 const REGISTER_BITS: usize = 6;
 const HEADER_BYTES: usize = 16;
@@ -108,7 +109,7 @@ impl Registers {
         (ALPHA * all * all / sum).round() as u64
     }
 
-    /// Has the counter encoded densely from now on.
+    /// Has the `HyperLogLog` encoded densely (all registers in full) from now on.
     pub(super) fn make_dense(&mut self) {
         self.dense = true;
     }

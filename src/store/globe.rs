@@ -127,7 +127,8 @@ impl Cell {
         }
     }
 
-    /// Returns the scores of the places in the cell: the first score, and the first beyond the last.
+    /// Returns the range of sorted-set scores that encode places in this cell: the first score, and the first
+    /// beyond the last.
     fn scores(self) -> (f64, f64) {
         let shift = 2 * (STEPS_MAX - self.steps);
         ((self.bits() << shift) as f64, ((self.bits() + 1) << shift) as f64)
@@ -247,7 +248,8 @@ impl Area {
         }
     }
 
-    /// Returns the number of halvings at which a cell is still about as large as the area or larger.
+    /// Returns the number of halvings of the globe after which a cell (rectangle of the grid of geohashes) is
+    /// still about as large as the searched area, or larger.
     fn steps(&self) -> u32 {
         let mut reach = match self.outline {
             Outline::Circle { radius } => radius,

@@ -219,6 +219,8 @@ impl Log {
     }
 
     /// Removes the oldest entries beyond those that `keep` says to keep, and returns how many it removed.
+    /// `precision` says whether exactly those are removed, or only whole nodes (groups of entries, as Redis
+    /// stores them).
     pub(super) fn trim(&mut self, keep: Keep, precision: Precision) -> u64 {
         let mut removed = 0;
         while let Some((first, entry)) = self.entries.first_key_value() {

@@ -21,7 +21,7 @@ const VALUE_BYTES_MAX: usize = 1_024;
 /// The kind of a setting, which decides the values that it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// `yes` or `no`.
+    /// The setting is `yes` or `no`.
     Switch,
     /// An integer in this range, both ends included.
     Number(i64, i64),
@@ -154,7 +154,8 @@ fn saves(text: &str) -> Result<String, Reason> {
     if words.chunks(2).all(fits) { Ok(words.join(" ")) } else { Err("Invalid save parameters".to_owned()) }
 }
 
-/// Parses numbers separated by spaces, each between 0 and 100; `None` for any other text.
+/// Parses the value of a setting that is a list of percentages separated by spaces, each between 0 and 100;
+/// `None` for any other text.
 fn shares(text: &str) -> Option<Vec<f64>> {
     let share = |word: &str| word.parse::<f64>().ok().filter(|share| (0.0..=100.0).contains(share));
     text.split_ascii_whitespace().map(share).collect()

@@ -213,7 +213,8 @@ impl Stats {
         self.errors.clear();
     }
 
-    /// Returns the key of the statistics of a request for the command at `position` of the directory.
+    /// Returns the place in the statistics where a request is counted; `position` is its command's in the
+    /// directory of commands.
     pub(super) fn slot(&self, position: usize, arguments: Arguments<'_>) -> Slot {
         match self.names.get(position) {
             Some((_, Some(container))) => match container.resolve(&arguments) {

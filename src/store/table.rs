@@ -213,7 +213,8 @@ impl<E: Keyed> Table<E> {
         self.cells[at] = cell;
     }
 
-    /// Empties a cell by moving the rest of its run back by one, up to the first cell that is in its home.
+    /// Removes the entry in cell `at` of a hash table: the cells after it move back by one, up to an empty
+    /// cell or one whose entry is in the cell that its hash names.
     fn close_gap(&mut self, at: usize) {
         let mut end = at + 1;
         while self.cells.get(end).is_some_and(|cell| !cell.is_empty() && self.home(cell.hash) < end) {

@@ -66,7 +66,7 @@ pub(super) enum Timeout {
 /// The elements that a call waits for, and takes from the first of its keys that has some.
 #[derive(Clone, Debug)]
 pub(super) enum Want {
-    /// One item of a list (BLPOP, BRPOP).
+    /// The call waits for one item from this end of a list (BLPOP, BRPOP).
     Item(End),
     /// Up to this many items of a list (BLMPOP).
     Items(End, usize),

@@ -71,7 +71,7 @@ impl Part {
         self.0 as u64
     }
 
-    /// Returns this part of an amount, rounded down.
+    /// Returns this part (share of a quota) of an amount, rounded down.
     pub const fn of(self, amount: u64) -> u64 {
         if self.0 == Self::WHOLE.0 {
             return amount;
@@ -93,7 +93,8 @@ pub struct Demand {
     pub bucket: BucketId,
     /// Rate and burst of the bucket, in the version of the quotas that the core uses.
     pub capacity: Capacity,
-    /// Sum of the prices of requests in a recent period, whether they were admitted or not.
+    /// Sum of the prices of the requests of the present period or the one before, whichever is more, admitted
+    /// or not.
     pub wanted: MicroUnits,
     /// Sum of the prices of requests in the period that this report ends; 0 in a report within a period, so
     /// that none is counted twice.
@@ -117,7 +118,7 @@ pub struct Demand {
 /// Answer of the control executor to a [`Demand`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// The bucket that the grant is about.
+    /// The bucket of a quota from which the core gets the amount.
     pub bucket: BucketId,
     /// Amount that may be spent in addition. Where the core spent more than it had, the pool (the part of the
     /// bucket that no core holds) takes that debt over, and the amount includes it.

@@ -230,7 +230,7 @@ pub const HOT_HELD_BYTES_MAX: usize = 16 << 20;
 pub const HOT_WAITERS_PER_FLIGHT_MAX: usize = 4_096;
 /// Maximum number of requests that wait for fetches of hot keys on one core.
 pub const HOT_WAITERS_MAX: usize = 65_536;
-/// The longest deadline, in milliseconds.
+/// The longest deadline that a client, or a tenant's quotas, may set for requests: a day, in milliseconds.
 pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 /// Longest time beyond `--hot-ttl` for which a tenant may have cached replies while their store is
 /// unavailable.
@@ -303,7 +303,7 @@ pub const FLEET_HOSTS_MAX: usize = 4_096;
 pub const FLEET_KEYS_MAX: usize = 1_000;
 /// Maximum number of users that one host looks at in one period to find those with the highest demand.
 pub const FLEET_CANDIDATES_MAX: usize = 8 * FLEET_KEYS_MAX;
-/// Maximum number of entries of hosts long gone that one host removes in one period.
+/// Maximum number of hosts, gone for long, whose entries in the fleet's store one host removes in one period.
 pub const FLEET_FORGOTTEN_AT_ONCE: usize = 64;
 /// Maximum number of bytes of the fleet store's answer: enough for the most hosts and quotas, with room to
 /// spare.

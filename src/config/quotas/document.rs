@@ -184,7 +184,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Reads the key's value, a list of texts; `None` if the section does not have the key.
+    /// Reads the value of `key` in this section of the quota file, a list of texts; `None` if the section does
+    /// not have the key. `wanted` describes the expected value in the error.
     pub fn texts(
         &'a self,
         key: &'a str,

@@ -43,7 +43,8 @@ impl FleetQuotas {
         (most > 0).then_some(UserFigures { counted, most, left_out: self.users.left_out })
     }
 
-    /// Returns the index in `places` of the first user; users come last.
+    /// Returns the index in `places` (the quotas that are counted with the fleet) of the first quota of a
+    /// user; users come last.
     fn first_user(&self) -> usize {
         self.places.partition_point(|place| !matches!(place.whose, Whose::User { .. }))
     }

@@ -122,9 +122,10 @@ pub(super) struct Judged {
     pub short: f64,
     /// Least 95th percentile that the last second has beyond chance, in microseconds.
     pub surely: f64,
-    /// Least 95th percentile that the last ten seconds have beyond chance, in microseconds.
+    /// Lower bound of the 95th percentile of latency in the last ten seconds, two standard deviations below
+    /// the measured one, in microseconds.
     pub surely_wide: f64,
-    /// Reference: the usual 95th percentile, in microseconds.
+    /// Reference for a class of commands: its usual 95th percentile of latency, in microseconds.
     pub long: f64,
 }
 
@@ -146,7 +147,7 @@ pub(super) struct Times {
     wide: Counts<u32>,
     /// Parts (ten seconds each) of the last minute, the long window, in a ring.
     long: Box<[Counts<u16>]>,
-    /// Index of the newest part (ten seconds) of the last minute.
+    /// Index in `long` of the newest of the parts (ten seconds each) of the last minute.
     long_newest: usize,
     /// Age of the newest part of the last minute, in slices of 250 ms.
     long_age: usize,

@@ -115,15 +115,15 @@ pub enum Gather {
 /// into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FanOut {
-    /// All stores' arrays, one after the other.
+    /// The client's reply is one array: the elements of all stores' arrays, one store after the other.
     Concat,
     /// The sum of all stores' integers.
     Sum,
     /// The reply of the store that has the subscribers of a channel; in a cluster the reply of one node,
     /// which passes the message on to the others.
     Channel,
-    /// The reply of one store, because each has all pattern subscriptions; in a cluster the sum over all
-    /// nodes.
+    /// `PUBSUB NUMPAT`: the reply of one store, because each store has all pattern subscriptions; in a cluster
+    /// the sum over all nodes.
     Patterns,
     /// `+OK` if every store's reply is `+OK`; else an error.
     AllOk,
@@ -329,7 +329,7 @@ pub enum Refusal {
     Replicates,
     /// The command concerns one server, and weir may stand in front of several.
     OneStore,
-    /// The command concerns the connections to the store, which are weir's.
+    /// The command concerns the connections to the store; these are weir's, not the client's.
     StoreClients,
     /// The command concerns a cluster, and to its clients weir is a single server.
     ClusterDisabled,

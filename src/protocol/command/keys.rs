@@ -17,7 +17,8 @@ pub enum Keys {
         first: u8,
         /// Position of the last key, or of the last argument that may be a key; -1 is the last argument.
         last: i8,
-        /// Distance from one key to the next.
+        /// Distance from one key to the next, in arguments: 1 if every argument is a key, 2 if a value follows
+        /// each.
         step: u8,
     },
     /// Argument `at` is the number of keys that follow it.
@@ -27,7 +28,7 @@ pub enum Keys {
         /// Position of a further key, which stands before the number and receives the result; none if the
         /// command has no such key.
         destination: Option<u8>,
-        /// The rules and error texts for the number of keys, as Redis has them.
+        /// The rule for the value that states the number of keys, with the error texts of Redis.
         count: KeyCount,
     },
     /// The keys are the first half of the arguments after the word `STREAMS`.

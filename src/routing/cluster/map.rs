@@ -207,7 +207,8 @@ impl Map {
         })
     }
 
-    /// Returns the keys of the nodes of an older map that are gone: their connections drain, then close.
+    /// Returns the keys (`NodeKey`, which identify nodes) of those nodes of an older map that this map lacks:
+    /// their connections drain, then close.
     pub fn gone_since(&self, older: &Self) -> impl Iterator<Item = NodeKey> {
         older.nodes().map(|node| node.key).filter(|key| self.node_of(*key).is_none())
     }

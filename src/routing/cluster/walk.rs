@@ -139,7 +139,7 @@ struct Plan {
     print: u32,
     visits: Vec<NodeKey>,
     map: Arc<Map>,
-    /// Numbers of the visits of each node, by its place in the table of nodes.
+    /// For each node, by its place in the table of nodes, the numbers of its visits (scans).
     at: Vec<Visits>,
 }
 

@@ -61,7 +61,8 @@ impl HeldRequest {
 /// time.
 #[derive(Debug)]
 pub struct Resumed {
-    /// Address of the request's bytes, which distinguishes it from a request inside it (`QOS CALL`).
+    /// Address in memory of the bytes of the request that is resumed, by which it is told from a request
+    /// inside it (`QOS CALL`).
     address: usize,
     /// True once the request has to be held again, because it must wait for something else.
     is_held_again: bool,

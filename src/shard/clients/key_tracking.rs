@@ -59,7 +59,7 @@ struct Repeatable {
 pub struct Repeat {
     /// The bytes of the requests to send to the store.
     pub bytes: Vec<u8>,
-    /// The number of replies that the store will send to the bytes.
+    /// The number of replies that the store sends when it has carried out `bytes`.
     pub replies: usize,
 }
 

@@ -77,7 +77,8 @@ struct Feed {
 /// A request to one store whose acknowledgements have not all come.
 #[derive(Debug)]
 struct Owed {
-    /// The word that each acknowledgement begins with, such as `psubscribe`.
+    /// The word that each acknowledgement of the request begins with, which is the request's own command, such
+    /// as `psubscribe`.
     word: &'static [u8],
     /// The number of acknowledgements that the store still has to send.
     left: usize,

@@ -130,7 +130,7 @@ pub struct Released {
     /// The request's reply address, and the route on which it is sent.
     pub envelope: Envelope,
     pub message: Stored,
-    /// The number of requests in the message.
+    /// The number of requests in the message: more than one for a transaction, or for a fetch with `PTTL`.
     pub requests: usize,
     pub tries: Tries,
     /// True if `ASKING` must be sent before the request.

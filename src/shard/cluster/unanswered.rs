@@ -76,7 +76,8 @@ impl Sent {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     envelope: Envelope,
-    /// The position of the request's bytes, counted from the first byte ever kept, modulo 2^32.
+    /// The position of the request's bytes in the queue of kept requests, counted from the first byte ever
+    /// kept, modulo 2^32.
     start: u32,
     /// True if the request has an [`Odd`] entry as well, with data that most requests lack.
     is_odd: bool,

@@ -323,7 +323,8 @@ impl Entry {
         found
     }
 
-    /// Looks up a read like [`Entry::find`], but counts and changes nothing.
+    /// Looks up the kept reply to a read like [`Entry::find`], but counts and changes nothing. `ttl` is the
+    /// longest time for which a reply may be kept.
     pub fn forecast(
         &self,
         read: Read<'_>,

@@ -23,7 +23,7 @@ pub enum Forecast {
     Kept,
     /// A fetch of the reply exists already, and the request would wait for it.
     Joins,
-    /// The request would start a fetch from the store.
+    /// No reply is kept and none is being fetched: the request would start a fetch from the store.
     Fetched,
     /// The request would be held back until earlier ones of its connection are sent, and then be handled
     /// again.

@@ -238,7 +238,8 @@ impl HotKeyStage {
         self.is_warm || envelope.nature.class == Class::Range
     }
 
-    /// Handles a request that [`HotKeyStage::notices`] selected, before it is sent to its store.
+    /// Handles a request that [`HotKeyStage::notices`] selected, before it is sent to its store. `arrival`
+    /// says whether the request is new or was counted before, and `frame` is its bytes.
     pub fn meet(
         &mut self,
         env: &mut Env,

@@ -12,8 +12,9 @@ impl Links {
         self.current(connection, generation).map_or(0, |link| link.missing())
     }
 
-    /// Lends out the buffer with the beginning of a reply and room for the rest, at most up to the largest
-    /// permitted reply.
+    /// Lends out the buffer with the beginning of the reply that a connection is receiving and room for the
+    /// rest, at most up to the largest permitted reply; None if nothing large is missing, or if the connection
+    /// was opened anew since, so that `generation` is that of an earlier socket.
     pub fn lend_room(&mut self, env: &Env, (connection, generation): (ConnectionId, u32)) -> Option<Room> {
         let bytes_max = env.settings.reply_bytes_max;
         let link = self.current(connection, generation)?;

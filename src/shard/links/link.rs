@@ -169,7 +169,8 @@ impl Link {
         self.state = LinkState::Greeting { since: now };
     }
 
-    /// Records that the greeting is answered, so that requests are sent.
+    /// Records that the store has answered the whole greeting (login, database and the like) on this
+    /// connection, so that requests are sent from now on.
     pub fn opened(&mut self) {
         debug_assert!(self.greetings.is_empty(), "requests flow when all of it is answered");
         self.state = LinkState::Open;

@@ -28,7 +28,8 @@ pub(super) enum Destination {
     Alone { slot: u16, backend: BackendId },
     /// Several backends or cores: the request is split by key.
     Parts(Gather),
-    /// All backends, straight from the core that has the client.
+    /// All backends: the core that has the client sends the request to each of them and makes one reply of
+    /// theirs.
     Stores(FanOut),
     /// The backend that the cursor of a `SCAN` names, with that backend's own cursor.
     Scan { backend: BackendId, cursor: u64 },

@@ -324,8 +324,10 @@ impl Shard {
         tracking.take_caching()
     }
 
-    /// Carries out a transaction over a link: that of a client for which keys are tracked, or one that is lent until the
-    /// reply comes, because the transaction selects other databases.
+    /// Carries out a transaction over a private link: that of a client for which keys are tracked, or one that
+    /// is lent until the reply comes, because the transaction selects other databases. `block` is the bytes of
+    /// the transaction and `replies` the number of replies to it; `splice` has weir's own replies to be
+    /// inserted, and `selects` the databases that the transaction selects.
     pub(super) fn execute_apart(
         &mut self,
         id: ClientId,
@@ -496,8 +498,9 @@ impl Shard {
         }
     }
 
-    /// Takes back a private link (connection to a store) that a client has used for requests. A link over
-    /// which keys are tracked stays with the client.
+    /// Takes back a private link (connection to a store that one client has to itself) that a client has used
+    /// for requests. `has_watched` says that keys are watched over it (`WATCH`): they are unwatched. A link
+    /// over which keys are tracked stays with the client.
     pub(super) fn return_link(&mut self, (id, link): (ClientId, PrivateId), has_watched: bool, now: Now) {
         if !self.tracks_over(id, link) {
             self.private.give_back(&mut self.env, link, has_watched, now);

@@ -126,7 +126,8 @@ pub struct Waiting {
     pub slot: u16,
     /// The number of nodes of a cluster that refused the request.
     pub tries: u8,
-    /// Whether another process can carry out the rest of the wait.
+    /// Whether another process that takes over the client can carry out the rest of the blocking command's
+    /// wait.
     pub can_move: CanMove,
     /// The number of times that the store was asked to end the command and did not know it.
     pub told: u8,

@@ -112,7 +112,7 @@ pub enum Heard {
 pub enum JoinRefusal {
     /// The core, or the tenant's part of it, has no room for another channel.
     Channels,
-    /// A store owes too many acknowledgements, or too many bytes wait to be sent to it.
+    /// A store owes too many acknowledgements of subscriptions, or too many bytes wait to be sent to it.
     Owed,
     /// No store is known for the channel.
     NoStore,

@@ -22,7 +22,8 @@ const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
 
 impl Upstream {
     /// Handles a connection that could not be opened, or was lost: its requests are answered `-UNAVAILABLE`,
-    /// or retried where that is safe.
+    /// or retried where that is safe. Does nothing if the connection was opened anew since, so that
+    /// `generation` is that of an earlier socket.
     pub fn handle_lost(
         &mut self,
         env: &mut Env,
@@ -161,6 +162,7 @@ impl Upstream {
     }
 
     /// Handles a lost connection to a replica: sends its unanswered reads to the owners of their slots.
+    /// `spread` is a random byte that varies the pause before the connection is opened again.
     fn lose_reads(
         &mut self,
         env: &mut Env,

@@ -181,7 +181,8 @@ impl Upstream {
 
     /// Removes from the unanswered requests the one that the next reply on a connection answers, if nothing
     /// more has to be done for it: the reply is not an error, no held request waits for it, and its response
-    /// time is not needed to choose between replicas. True if so.
+    /// time is not needed to choose between replicas. `kind` is the first byte of the reply. True if the
+    /// request was removed.
     #[inline]
     pub(super) fn settle_if_plain(&mut self, connection: ConnectionId, kind: u8) -> bool {
         let is_compared = self.cluster.is_compared();

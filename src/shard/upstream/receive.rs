@@ -24,7 +24,9 @@ impl Upstream {
         self.links.handle_connected(env, connection, generation, now);
     }
 
-    /// Handles bytes received from a backend. Closes the connection if they are not a valid reply.
+    /// Handles bytes received from a backend: complete replies go to `replies`. Closes the connection if they
+    /// are not a valid reply. Ignores them if the connection was opened anew since, so that `generation` is
+    /// that of an earlier socket.
     pub fn handle_bytes(
         &mut self,
         env: &mut Env,

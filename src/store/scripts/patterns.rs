@@ -30,7 +30,7 @@ enum Extent {
 /// A captured part of the subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Capture {
-    /// The bytes from the first offset up to, but not including, the second.
+    /// The captured bytes reach from the first offset in the subject up to, but not including, the second.
     Part(usize, usize),
     /// A position in the subject (`()`), counted from one.
     Position(usize),

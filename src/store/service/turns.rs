@@ -68,8 +68,8 @@ impl Allowance {
         self.units <= 0
     }
 
-    /// Returns the number of turns after which the connection's units are positive again, at
-    /// `ENGINE_EFFORT_PER_TURN` units a turn; at least 1.
+    /// Returns the number of turns after which the connection's units of effort are above zero again, so that
+    /// its requests are carried out: each turn adds `ENGINE_EFFORT_PER_TURN` units. At least 1.
     fn turns_owed(&self) -> i64 {
         self.units.saturating_neg().max(0) / ENGINE_EFFORT_PER_TURN as i64 + 1
     }

@@ -24,7 +24,8 @@ Examples:
 pub enum Cost {
     /// User and system time of the server.
     Cpu,
-    /// Microseconds of INFO commandstats.
+    /// The time that the server itself measures for its commands: microseconds in its reply to `INFO
+    /// commandstats`.
     Commandstats,
 }
 

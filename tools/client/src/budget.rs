@@ -61,7 +61,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Compares the budget with lists of all requests and retries, by the second.
+        /// Compares the retry budget's decisions with those that follow from lists of all requests and
+        /// retries, each with the second of its time.
         #[test]
         fn retries_are_a_share_of_the_requests_of_the_same_time(
             percent in 0..50_u32, least in 0..5_u32, steps in prop::collection::vec((0..300_u64, 0..3_u8), 1..400),

@@ -9,7 +9,7 @@ use weir::values::Timestamp;
 #[derive(Clone, Debug)]
 pub(super) struct Window<const STRETCHES: usize> {
     stretch_nanos: u64,
-    /// The number of the current stretch of time, counted from the clock's zero.
+    /// The number of the newest stretch (one of the equal parts of the window), counted from the clock's zero.
     newest: u64,
     counts: [u32; STRETCHES],
     sum: u64,

@@ -162,7 +162,8 @@ fn parts(word: &str) -> Result<Vec<Part>, String> {
 #[derive(Clone, Debug)]
 pub struct Mix {
     templates: Vec<Template>,
-    /// For each command, the sum of the weights up to and including it.
+    /// For each command, the sum of the weights of the commands up to and including it; a random number below
+    /// the last sum chooses the first command whose sum is greater.
     reaches: Vec<u64>,
 }
 

@@ -85,7 +85,7 @@ pub(super) struct Client {
 struct Work {
     load: Load,
     tier: Tier,
-    /// The times at which the requests without a reply were sent.
+    /// The times at which the client sent the requests that have no reply yet, the oldest first.
     sent_at: VecDeque<Timestamp>,
     tally: Tally,
 }
@@ -389,7 +389,9 @@ impl Client {
         self.replies_least = if is_heard { self.replies + self.asked.len() as u64 } else { 0 };
     }
 
-    /// Handles that weir has closed the connection. An error if weir should have sent more replies first.
+    /// Handles that weir has closed the connection. Returns an error if weir should have sent more replies
+    /// first: `may_be_early` is true if weir may close connections before their requests are answered,
+    /// `idle_allowed` if it may close those without unanswered requests.
     pub fn closed(
         &mut self,
         may_be_early: bool,

@@ -127,8 +127,8 @@ pub(super) struct Allowed {
     /// True if a later request of the same connection for the same slot may have been carried out before this
     /// one.
     pub overtaken: bool,
-    /// True if weir may refuse a request as too late, although it was not: only because cores did not run, or
-    /// because it was held for long.
+    /// True if weir may reply `-DEADLINE` to a request although its store was not late: because cores did not
+    /// run for a while, or because the request was held for long.
     pub lateness: bool,
     pub throttling: bool,
     pub oversized: bool,

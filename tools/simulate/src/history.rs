@@ -87,7 +87,7 @@ pub(super) struct History {
 /// The failure of a node whose slots another node takes over, with the steps at which this happened.
 #[derive(Debug)]
 struct Takeover {
-    /// For each slot, whether the failed node had it.
+    /// For each slot of the cluster, true if the failed node owned it.
     slots: Vec<bool>,
     /// The step since which another node owns the slots; `known` is the step since which every core knows
     /// that. None before that.

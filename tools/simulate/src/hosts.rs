@@ -28,7 +28,8 @@ const TO_CORE: usize = 1;
 const TO_STORE: usize = 2;
 /// Number of ticks until a message arrives at the control executor, or comes back from it.
 const TO_CONTROL: usize = 1;
-/// Number of ticks until a question arrives at the fleet's store, or its answer comes back.
+/// Number of ticks (of 100 µs) until a question of a host arrives at the fleet's store, or its answer comes
+/// back.
 const TO_FLEET: usize = 10;
 const UNIX_MS_AT_START: u64 = 1_700_000_000_000;
 const STORE_BYTES_MAX: u64 = 1 << 30;

@@ -176,8 +176,9 @@ pub fn run_queues(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failur
     finish(&mut World::queueing(seed, steps, voice), seed, &format!("--queues --steps {steps}"))
 }
 
-/// Runs the world of a seed in which clients send 1.5 times as many requests as the stores can serve, with
-/// the same checks. Returns how their requests ended.
+/// Runs the simulated world of a seed in which clients send 1.5 times as many requests as the stores can
+/// serve, with the same checks as other worlds. `trouble` is the kind of disturbance, `voice` the amount of
+/// text printed. Returns how the clients' requests ended.
 pub fn run_overloaded(seed: u64, trouble: Trouble, voice: Voice) -> Result<Outcome, Failure> {
     let mut world = World::overloaded(seed, trouble, voice);
     finish(&mut world, seed, &format!("--overload --trouble {trouble}"))?;

@@ -265,7 +265,9 @@ impl Duty {
         }
     }
 
-    /// Decides on the client's next action.
+    /// Decides on the client's next action in the world of queues. `over` is true once clients are to end,
+    /// `ledger` records which elements were pushed and popped, and `stage` and `leaving` are the client's
+    /// state and its way to end.
     pub fn act(&mut self, over: bool, ledger: &mut Ledger, (stage, leaving): (&mut Stage, Leaving)) -> Move {
         let is_patient = self.role != Role::Producer || self.random.per_mille(700);
         if *stage != Stage::Talking || (is_patient && !over && !self.asked.is_empty()) {

@@ -111,7 +111,8 @@ impl Writer {
         }
     }
 
-    /// Adds a HELLO that switches the connection to RESP3.
+    /// Adds to the burst (requests that are sent together) a HELLO that switches the connection to RESP3.
+    /// `step` is the event of the simulation at which it is sent.
     pub fn modernise(&mut self, burst: &mut Burst, step: u64) {
         let sent = self.next(step);
         self.protocol = Protocol::Resp3;
@@ -162,7 +163,7 @@ impl Writer {
         self.push(burst, sent, &words, Expected::Ok(vec![write]));
     }
 
-    /// Adds a GETDEL, whose reply is the deleted value.
+    /// Adds to the burst (requests that are sent together) a GETDEL, whose reply is the deleted value.
     fn take(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
         let key = self.register();
         let sent = self.next(step);

@@ -92,7 +92,8 @@ struct Connection {
     held: usize,
 }
 
-/// The work that a store's servers did during the counted time.
+/// The work that the servers of a simulated store did while it was counted: requests, and the time that they
+/// took.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Work {
     pub requests: u64,
@@ -382,7 +383,8 @@ impl Store {
         Ok(times)
     }
 
-    /// Carries out the next request of a connection. Returns the reply; `None` if the call waits.
+    /// Carries out the next request of a connection. Returns the reply; `None` if the call waits. `cluster`
+    /// has the cluster and the store's index in it, if the store is a node of one.
     pub fn carry_out(
         &mut self,
         socket: SocketId,

@@ -27,7 +27,7 @@ pub(super) struct Topology {
     began: Timestamp,
     views: Vec<View>,
     awaited: usize,
-    /// True if a core has asked for a round since the last one began.
+    /// True if a core has asked for a round of questions to the nodes since the last round began.
     is_wanted: bool,
     /// The time at which the next round may be due.
     pub due: Option<Timestamp>,

@@ -101,7 +101,8 @@ enum Event {
     TellBulkheads,
     /// A client that bypasses weir writes to a store.
     WritesAround,
-    /// The time is over in which a read may still find a value older than this write's, which bypassed weir.
+    /// The time is over in which a read may still find a value older than that of this write, which bypassed
+    /// weir; the number is the write's in the history.
     AroundIsTold(usize),
 }
 

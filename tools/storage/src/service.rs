@@ -406,7 +406,7 @@ mod tests {
 
     use crate::script::{Behaviour, Change, Errors, Phase, Phases, Script};
 
-    /// Sockets on which nothing happens while a script runs.
+    /// Sockets for tests: while a script runs, they neither receive nor send anything.
     struct Unattended;
 
     impl Sockets for Unattended {

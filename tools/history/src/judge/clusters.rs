@@ -1,4 +1,5 @@
-//! Clusters: each is a value of a key with its write and its reads.
+//! Clusters of operations on a key: each consists of the write of one value and the reads that found the
+//! value.
 
 use std::collections::HashMap;
 

@@ -158,7 +158,8 @@ impl Change {
 }
 
 impl Behaviour {
-    /// Applies a change, which must have been checked.
+    /// Applies a change (new values for some of the settings) to the store's behaviour. The change must have
+    /// been checked.
     pub fn apply(&mut self, change: &Change) {
         debug_assert_eq!(change.check(), Ok(()), "checked where it came in");
         self.servers = change.servers.unwrap_or(self.servers);

@@ -205,7 +205,8 @@ impl Director {
         Visit { place, keys }
     }
 
-    /// Ends a request: the reads of its keys are no longer in flight.
+    /// Ends a request to the scripted store (`visit` has its keys): reads of the keys no longer count as in
+    /// flight.
     fn leave(&mut self, visit: &Visit) {
         visit.keys.iter().for_each(|key| self.tally.reads.leave(*key));
     }
@@ -297,8 +298,8 @@ impl Director {
         time
     }
 
-    /// Occupies a server for the service time. True if that time is zero, so that the request is done at
-    /// once.
+    /// Occupies one of the scripted store's servers (places for requests in service) from `start` for the
+    /// service time. True if that time is zero, so that the request is done at once.
     pub(crate) fn serve(&mut self, visit: Visit, start: Timestamp, service: Duration) -> bool {
         let busy = self.stations.in_service() + 1;
         self.tally.concurrency_max = self.tally.concurrency_max.max(busy);
