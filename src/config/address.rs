@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-/// Address to listen on, or `off`.
+/// Value of a flag that names a listener: the address on which weir accepts connections, or `off` for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenAddress {
     /// The value `off`: weir does not listen for these connections.

@@ -14,7 +14,7 @@ const CPUS_MAX: usize = 1024;
 pub enum Cores {
     /// The first CPUs that the process may use, as many as this number.
     Count(usize),
-    /// Exactly these CPUs, in this order.
+    /// The shards run on exactly these CPUs, in this order.
     These(Vec<usize>),
 }
 

@@ -138,7 +138,7 @@ pub struct Config {
     pub clients_bytes_max: usize,
     /// Time after which clients that must authenticate and have not are closed; `None` for never.
     pub login_timeout: Option<Duration>,
-    /// Algorithm by which quotas are enforced.
+    /// Algorithm by which quotas are enforced: token buckets of request units, or a mere count of requests.
     pub limiter: LimiterKind,
     /// Time between two reconciliations, in which cores report the quota that they spent and receive grants.
     pub reconcile: Duration,

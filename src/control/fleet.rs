@@ -69,7 +69,7 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// All outcomes, in the order of their numbers.
+    /// All outcomes of an exchange with the fleet's store, in the order of their numbers.
     pub const ALL: [Self; 3] = [Self::Answered, Self::Lost, Self::Refused];
 
     /// The word for this outcome in metrics and pages.

@@ -106,7 +106,8 @@ impl History {
         Response::json(Status::Ok, &document)
     }
 
-    /// Returns the series of figures of each name in the latest points, for at most `most` names.
+    /// Makes a series of figures, by `make`, for each name in the latest points of the history, for at most
+    /// `most` names. `of` picks the named figures of a point.
     fn series<'a, const N: usize, S>(
         &'a self,
         most: usize,

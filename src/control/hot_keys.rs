@@ -14,7 +14,7 @@ use crate::values::{Database, escaped};
 
 /// A hot key as the reply to `QOS HOTKEYS` and the pages show it, with the core that is its home.
 pub(super) struct Told<'a> {
-    /// The home core of the key.
+    /// Index of the core that is the key's home.
     pub home: usize,
     pub key: &'a HotKey,
     /// The tenant that asked for the key last, if the asker may know it.
@@ -241,7 +241,7 @@ pub(super) mod tests {
         (response.status, serde_json::from_str(&response.body).expect("it is JSON"))
     }
 
-    /// Undoes the page's escaping, as its readers do.
+    /// Undoes the escaping of a key on the page, as the page's readers do.
     fn unescaped(text: &str) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut rest = text.as_bytes();

@@ -27,9 +27,9 @@ pub struct Meter {
     /// The number of entries in all `tenants`, at most `entries_max` after each new minute.
     entries: usize,
     entries_max: usize,
-    /// The latest minute in which usage was reported.
+    /// The latest minute in which usage was reported, counted from the start of the process.
     latest: u64,
-    /// The first minute whose usage is kept.
+    /// The first minute whose usage is kept, counted from the start of the process.
     kept_from: u64,
     late_reports: u64,
 }

@@ -52,7 +52,7 @@ pub struct View<'a> {
 pub struct Looks {
     /// Counters of some moments ago, from which rates per second are computed.
     pub recent: Recent,
-    /// The last lines of the log.
+    /// The last lines of weir's log.
     pub journal: Journal,
     /// Figures of the last ten minutes, for `/history.json`.
     pub history: History,

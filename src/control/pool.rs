@@ -266,7 +266,8 @@ impl Pool {
         Granted { amount: amount as u64, dry_from: dry.then_some(whole) }
     }
 
-    /// Returns the amount to leave to other cores: the part of their shares that they need.
+    /// Returns the amount to leave to the cores other than the one with this index: the part of their shares
+    /// that they need.
     fn reserved_for_others(&self, index: usize, now: Timestamp, rhythm: Rhythm) -> i64 {
         let there = self.bucket.level().max(0).saturating_add(signed(self.outstanding()));
         let others =

@@ -41,7 +41,7 @@ struct Users {
 /// The terms for users whose demand is not counted with the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserTerms {
-    /// This process's part of each such user's quota.
+    /// The part of each such user's quota that this process may give out.
     pub part: Part,
     /// Part of a second's quota; a user whose demand in a measuring interval is above it counts as heavy.
     pub floor: Part,
@@ -50,9 +50,9 @@ pub struct UserTerms {
 /// A user whose demand in one measuring interval was above [`UserTerms::floor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeavyUser {
-    /// The bucket of the user's quota.
+    /// Id of the token bucket of the user's quota.
     pub bucket: BucketId,
-    /// The user's whole quota.
+    /// The user's whole quota: its rate and burst, over all hosts.
     pub capacity: Capacity,
     /// The user's demand in the interval, in millionths of a request unit.
     pub asked: MicroUnits,

@@ -98,7 +98,7 @@ impl ShardReport {
     }
 }
 
-/// The reports of all shards together.
+/// The reports of all shards, one each, from which metrics and pages of the whole process are made.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
     /// The reports of all shards, in the order of the shards.
@@ -129,7 +129,7 @@ impl Totals {
 /// Facts about the process, independent of its traffic.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessFacts {
-    /// The process ID.
+    /// The operating system's id of this process.
     pub pid: u32,
     /// The first TCP port, or 0 if there is none.
     pub port: u16,

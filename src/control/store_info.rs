@@ -6,7 +6,7 @@ use std::borrow::Cow;
 /// may occur more than once (`module`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreSection {
-    /// The section's title, such as `Memory`.
+    /// The section's title in the store's `INFO`, such as `Memory`.
     pub title: String,
     /// The names and values of the section's fields.
     pub fields: Vec<(String, String)>,
@@ -77,9 +77,9 @@ impl StoreInfo {
 /// Way in which the values of a field at several stores become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// The sum of integers.
+    /// The joined value is the sum of the stores' integers.
     Sum,
-    /// The sum of numbers with a fraction.
+    /// The joined value is the sum of the stores' numbers, which have a fraction.
     SumOfFractions,
     /// The sum of bytes as people read it, made from the field without `_human`.
     Human,
@@ -87,7 +87,7 @@ enum Rule {
     SumOfLimits,
     /// The largest integer: for flags, 1 if it is 1 at any store.
     Largest,
-    /// The smallest of the stores' integers.
+    /// The joined value is the smallest of the stores' integers.
     Smallest,
     /// `ok` if all stores have that value, else the first other value.
     AllOk,

@@ -112,10 +112,10 @@ impl Stage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Cause {
-    /// Too many of the store's replies were failures.
+    /// The store was ejected because too many of its replies were failures.
     #[default]
     Errors,
-    /// Connections to the store failed or were lost.
+    /// The store was ejected because connections to it failed or were lost.
     Losses,
     /// The store was ejected because its replies came late.
     Slowness,
@@ -130,7 +130,7 @@ impl Cause {
 /// State of one store's breaker, which all cores share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// The breaker's present stage.
+    /// The present stage of the store's breaker, which says which requests are let through.
     pub stage: Stage,
     /// Reason why the store was last ejected.
     pub cause: Cause,
@@ -254,7 +254,7 @@ const RETRY_LEAST: Duration = Duration::from_millis(20);
 /// Numbers of replies of a store to all cores, as counts that only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Number of all replies, failures included.
+    /// Number of all replies of the store to all cores, failures included.
     pub replies: u64,
     /// Failures: replies that count as failures, and lost connections.
     pub failures: u64,
@@ -263,7 +263,7 @@ pub struct Tally {
 /// The failures that justify an ejection of a store.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Evidence {
-    /// Number of consecutive failures that one core saw.
+    /// Number of consecutive failures of the store that one core saw.
     Row(u32),
     /// Among the recent replies of a store to all cores: the number of failures, and the number of all
     /// replies.
@@ -280,7 +280,7 @@ struct Look {
 /// one. The oldest is dropped.
 const LOOKS_KEPT: usize = (MEMORY.as_millis() / LOOKS_APART.as_millis()) as usize + 1;
 
-/// One core's observations of one store.
+/// One core's observations of one store, from which the core decides whether the store has to be ejected.
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
     row: u32,

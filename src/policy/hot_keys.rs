@@ -95,7 +95,7 @@ impl Default for HotSettings {
 /// Effect of a request on its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// The request leaves the key unchanged.
+    /// The request reads the key, and leaves it unchanged.
     Read,
     /// The request may change the key.
     Write,
@@ -107,7 +107,7 @@ pub enum Access {
 pub struct HotId {
     /// Index of the key's record, below 512.
     pub index: u16,
-    /// Number of demotions that there were before at this index.
+    /// Number of keys at this index that stopped being hot before, which distinguishes the key from them.
     pub generation: u32,
 }
 
@@ -118,16 +118,16 @@ pub enum Event<'a> {
     Promoted {
         /// The key's id, which [`HotKeys::note_key`] returns for each request for the key from now on.
         id: HotId,
-        /// The key's hash.
+        /// The key's hash, by which requests for it are recognised.
         hash: u64,
-        /// The key's slot.
+        /// The key's hash slot, 0 to 16,383.
         slot: u16,
         /// The key. Only [whole](KeyName::is_whole) ones may be cached.
         key: &'a KeyName,
     },
     /// A key is not hot any more.
     Demoted {
-        /// The id that the key had.
+        /// The id that the key had while it was hot.
         id: HotId,
     },
 }
@@ -141,11 +141,11 @@ pub struct Report<'a> {
     pub key: &'a KeyName,
     /// The hash by which the search identifies the key.
     pub hash: u64,
-    /// The key's slot.
+    /// The key's hash slot, 0 to 16,383.
     pub slot: u16,
     /// Reads per second over the last second, including those answered on other cores.
     pub reads_per_second: f64,
-    /// Reads per second answered on other cores.
+    /// Reads per second that other cores answered from their copies of the key's replies.
     pub elsewhere_per_second: f64,
     /// Writes per second over the last second.
     pub writes_per_second: f64,

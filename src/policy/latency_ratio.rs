@@ -105,7 +105,7 @@ pub struct Company {
 /// Latency ratio of a backend at one check, and the class of commands that lowered it most.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
-    /// The latency ratio of all classes together.
+    /// The latency ratio (usual latency divided by recent latency) of all classes of commands together.
     pub ratio: f64,
     /// Index of the class of commands that lowered the ratio most.
     pub class: usize,
@@ -141,7 +141,7 @@ pub struct LatencyRatio {
     ticked_at: Timestamp,
     /// Nanoseconds of the present slice (250 ms) that have passed.
     passed: u64,
-    /// Means of the number of requests in flight.
+    /// Means of the number of requests in flight at the backend, over short and long times.
     in_flight: InFlight,
     /// True if requests waited for room in the window in the present slice.
     waits: bool,
@@ -298,7 +298,7 @@ struct Verdict {
 /// Shedding level of a core for a backend, and the counts of checks that change it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Steps {
-    /// The present level of load shedding.
+    /// The shedding level that this core has chosen for the backend.
     level: Level,
     /// Consecutive checks (250 ms apart) with the ratio below the threshold of each shedding level, while
     /// requests waited or more were in flight than usual.

@@ -88,7 +88,7 @@ const NONE: u32 = u32::MAX;
 pub struct Waiting<T> {
     /// The caller's handle of the request, which the queue gives back when the request leaves.
     pub item: T,
-    /// The client connection, whose requests keep their order.
+    /// Number of the client connection that sent the request; its waiting requests keep their order.
     pub connection: u64,
     /// The tenant, which takes turns with others of its tier.
     pub tenant: TenantId,
@@ -105,7 +105,7 @@ pub struct Waiting<T> {
 /// A request that has left the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken<T> {
-    /// The caller's handle, as given in [`Waiting`].
+    /// The caller's handle for the request, as given in [`Waiting`].
     pub item: T,
     /// True if further requests of the connection may be started: [`Queue::push`] had returned that none
     /// should be, and few of its requests wait now.
@@ -156,7 +156,7 @@ pub enum Refused {
     Deadline,
     /// Too many requests wait, or the request waited too long.
     Overloaded,
-    /// The backend has stalled.
+    /// The backend has stalled: it has sent nothing for a while though requests are in flight.
     Stalled,
 }
 
@@ -193,7 +193,7 @@ pub struct Circumstances {
     pub late: Duration,
     /// Number of requests in flight at the backend.
     pub in_flight: usize,
-    /// Usual latency of a reply.
+    /// Usual latency of the backend's replies.
     pub median: Duration,
     /// True while the window still grows, so that the backend's capacity is not known yet.
     pub is_growing: bool,
@@ -248,13 +248,13 @@ impl Default for List {
 struct Chain {
     /// The connection, by the number that [`Waiting::connection`] gives it.
     connection: u64,
-    /// Index of the oldest request of the connection.
+    /// Index in `Queue::nodes` of the connection's oldest waiting request.
     first: u32,
-    /// Index of the newest request of the connection.
+    /// Index in `Queue::nodes` of the connection's newest waiting request.
     last: u32,
     /// Index of the tier (importance) of the connection's waiting requests.
     tier: usize,
-    /// Tenant with which the requests wait.
+    /// The tenant of all the connection's waiting requests.
     tenant: TenantId,
     /// Number of the connection's waiting requests, and of their bytes.
     held: Held,
@@ -281,11 +281,11 @@ struct Share {
 struct TierQueue {
     /// All requests of the tier, in the order of arrival.
     list: List,
-    /// Number of connections with waiting requests.
+    /// Number of client connections with waiting requests in this tier.
     connections: usize,
-    /// Shares of the tenants with waiting requests.
+    /// For each tenant with waiting requests in this tier, these requests and its state in fair queueing.
     tenants: IdMap<TenantId, Share>,
-    /// Tenants in the order of their turns.
+    /// Tenants with waiting requests in this tier, in the order of their turns.
     turns: VecDeque<TenantId>,
     /// Time at which the tier was empty last, by the queue's clock.
     empty_at: Duration,
@@ -304,11 +304,11 @@ struct TierQueue {
 pub struct Queue<T> {
     /// All waiting requests; lists and chains refer to them by index.
     nodes: Slab<Node<T>>,
-    /// Chains of the connections with waiting requests.
+    /// For each client connection with waiting requests, a chain of these requests in their order.
     chains: Slab<Chain>,
-    /// Index of the chain of each connection.
+    /// For each client connection with waiting requests, by its number, the index of its chain in `chains`.
     chain_of: IdMap<u64, u32>,
-    /// Requests by tier, the most important first.
+    /// The waiting requests by tier, the most important tier first.
     tiers: [TierQueue; TIERS],
     /// The queue's clock, which pauses for delays that the backend did not cause.
     clock: Duration,
@@ -327,7 +327,7 @@ pub struct Queue<T> {
     held: Held,
     /// Maximum number of requests and bytes that may wait.
     limit: Held,
-    /// Limits of the time that requests may wait.
+    /// Limits of the time for which requests may wait in the queue.
     patience: Patience,
     /// The earliest deadline of any waiting request, or an earlier time.
     soonest: Timestamp,
@@ -790,8 +790,8 @@ impl<T: Copy> Queue<T> {
 }
 
 impl TierQueue {
-    /// Handles that no request has waited in the tier since its state was last decided, which may end its
-    /// overload.
+    /// Handles that no request has waited in the tier since its state was last decided, which ends its
+    /// overload if that lasted for an `interval`. `clock` is the queue's clock.
     fn handle_idle(&mut self, clock: Duration, interval: Duration) {
         (self.empty_at, self.seen) = (clock, (clock, 0));
         self.empty_turns += 2;

@@ -20,7 +20,7 @@ use std::time::Duration;
 use crate::values::limits::COMMAND_CLASSES;
 use crate::values::{Random, Timestamp};
 
-/// Time constant with which latency averages fade.
+/// Time constant with which the averages of nodes' latencies forget earlier replies.
 const DECAY: Duration = Duration::from_secs(10);
 /// Latency assumed for a new node until its first reply, as a multiple of the other nodes' median.
 const NEWCOMER: f64 = 2.0;
@@ -61,7 +61,7 @@ pub enum Role {
 pub struct Candidate {
     /// Place of the node in the table of nodes.
     pub place: usize,
-    /// Role of the node.
+    /// Role of the node for the read's keys: owner of their slot, or replica of the owner.
     pub role: Role,
     /// Number of requests of this core in flight at the node.
     pub in_flight: u32,
@@ -75,11 +75,11 @@ pub enum Why {
     Failures(u32),
     /// The replica was slow in one class of commands.
     Slow {
-        /// Index of the class of commands.
+        /// Index of the class of commands in which the replica was slow.
         class: usize,
-        /// The replica's own 95th percentile.
+        /// The replica's own 95th percentile of latency in that class.
         p95: Duration,
-        /// The median of its peers' 95th percentiles.
+        /// The median of the 95th percentiles of latency of the nodes with which the replica was compared.
         median: Duration,
     },
 }

@@ -33,7 +33,7 @@ const WHOLE_SHARE: u128 = 65_536;
 /// ([`Slice::take`]) once all slices let the request pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// This bucket permits the request.
+    /// The bucket has enough for the request.
     Fits,
     /// The core cannot decide: the control executor must be asked for a grant, and the request waits.
     Ask,

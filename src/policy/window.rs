@@ -210,7 +210,7 @@ pub struct Record {
 /// Figures of all cores together, computed from their records.
 #[derive(Clone, Copy, Debug)]
 struct Common {
-    /// Median latency over all cores, in seconds.
+    /// Median over all cores of the backend's latency, in seconds.
     median: f64,
     /// Median over all cores of their base latencies (latency when few requests wait at the backend), in
     /// seconds.
@@ -230,7 +230,7 @@ struct Common {
 /// State before a deep cut, with which its result is compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Before {
-    /// Window of this core, in requests.
+    /// Window (largest number of requests in flight) of this core before the cut, in requests.
     window: f64,
     /// Median latency in the round before the cut, in seconds.
     median: f64,
@@ -276,7 +276,7 @@ struct Floor {
     older: f64,
     /// Latencies of the block that is being filled, in seconds.
     block: Vec<f64>,
-    /// Number of latencies that complete the block.
+    /// Number of latencies at which the block is complete, and its median is taken.
     block_wanted: usize,
     /// The lesser of `newer` and `older`, in seconds; 0 while unknown.
     base: f64,
@@ -350,7 +350,7 @@ impl Floor {
     }
 }
 
-/// The window of one core at one backend.
+/// The window (limit of requests in flight) of one core at one backend, which follows the backend's latency.
 #[derive(Clone, Debug)]
 pub struct Window {
     /// Present size of the window, in requests.
@@ -364,7 +364,7 @@ pub struct Window {
     /// Start of the present round of replies, whose median latency decides how the window changes, in seconds
     /// of the monotonic clock. Replies to requests sent before it do not count.
     started: f64,
-    /// Replies sampled in the present round (see `started`).
+    /// Latencies of replies sampled in the present round (stretch of replies, since `started`).
     seen: Vec<Seen>,
     /// Number of replies that each kept sample stands for.
     stride: u32,
@@ -383,7 +383,8 @@ pub struct Window {
     /// True after a cut or at the start of a probe (measurement of the base latency) until no more requests
     /// than the window permits are in flight; replies do not count until then.
     is_draining: bool,
-    /// Experiment with the window's size that is in progress.
+    /// Experiment with the window's size that is in progress, by which the base latency or the effect of a cut
+    /// is measured.
     trial: Trial,
     /// Number of rounds of replies in a row with a median latency above the allowed one.
     above: u32,
@@ -421,7 +422,7 @@ pub struct Window {
     quarter_seen: Vec<f64>,
     /// Latency at a quarter of the window as this core measured it, in seconds; 0 if unknown.
     own_quarter: f64,
-    /// Time at which `own_quarter` was measured, in seconds.
+    /// Time at which the latency at a quarter of the window (`own_quarter`) was measured, in seconds.
     own_quarter_at: f64,
     /// Latency at a quarter of the window over all cores, in seconds; 0 if unknown.
     quarter: f64,

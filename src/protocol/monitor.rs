@@ -144,7 +144,7 @@ fn escape(out: &mut Vec<u8>, mut bytes: &[u8]) {
 /// State that decides, word by word, which words of a request may be passwords and are hidden.
 #[derive(Clone, Copy, Debug)]
 enum Secrets {
-    /// No word is a password.
+    /// No word of the request is a password.
     None,
     /// A request `AUTH`, in which all words after the name are hidden.
     All,

@@ -84,7 +84,7 @@ pub struct Request<'a> {
     pub shared: Option<&'a Bytes>,
 }
 
-/// The request decoder of one connection.
+/// The decoder of one client connection, which finds whole requests in the received bytes.
 #[derive(Debug, Default)]
 pub struct RequestDecoder {
     /// Bytes that were received and kept: first `held_done` bytes of requests that `next` has returned, then

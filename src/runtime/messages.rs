@@ -50,7 +50,7 @@ use crate::values::{BackendId, Grant, ShardId, StoreVersion, Timestamp};
 /// A message from the control executor, or another thread, to a shard.
 #[derive(Debug)]
 pub(super) enum ToShard {
-    /// New quotas are in force.
+    /// These quotas are in force from now on.
     Quotas(Arc<Quotas>),
     /// Amounts of quota that the central pools grant to this core.
     Grants(Vec<Grant>),
@@ -63,7 +63,7 @@ pub(super) enum ToShard {
     /// A confirmation of the cluster's map: all primaries were asked at or after this time, and agree with
     /// it.
     SlotsConfirmed(Timestamp),
-    /// The replication lag of the cluster's replicas.
+    /// State of the cluster's replicas: how far each lags behind its primary.
     Replicas(Arc<[ReplicaState]>),
     /// A client whose TLS handshake is done, to be served by this shard.
     SecureClient(Box<SecureClient>),
@@ -117,9 +117,9 @@ pub(super) enum Takeover {
 /// A message from the control executor to the thread that communicates with another process in a takeover.
 #[derive(Debug)]
 pub(super) enum ToTakeover {
-    /// All shards have stopped accepting.
+    /// All shards have stopped accepting clients.
     Deaf,
-    /// A client for the successor process.
+    /// A client to be handed to the successor process.
     Moved(Box<Moved>),
     /// All clients have been sent to the successor.
     AllMoved,
@@ -170,7 +170,7 @@ pub(super) enum ToControl {
     StoreMoved(String),
     /// A new map of the cluster, and the reason for it.
     Slots(Arc<Map>, String),
-    /// The replication lag of the cluster's replicas.
+    /// State of the cluster's replicas: how far each lags behind its primary.
     Replicas(Arc<[ReplicaState]>),
     /// The reply of the fleet's store to an exchange, or the reason why there is none.
     Fleet {

@@ -36,7 +36,7 @@ struct Store {
     route: Route,
     /// The question for those sections of `INFO` that a store shows if none is named.
     default: Question,
-    /// The request for all sections.
+    /// The question for all sections of the store's `INFO`.
     everything: Question,
     asked: Mutex<Asked>,
 }

@@ -42,9 +42,9 @@ struct Place {
 /// last wrote them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Number of requests that wait in the queue.
+    /// Number of requests that wait in the bulkhead's queue.
     pub waiting: u32,
-    /// Number of requests in flight.
+    /// Number of requests in flight in the bulkhead's window.
     pub in_flight: u32,
     /// True if the queue is full: no more requests may wait.
     pub is_full: bool,

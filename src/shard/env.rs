@@ -25,9 +25,9 @@ pub struct Env {
     pub settings: ShardSettings,
     /// Quotas in force, which a reload replaces.
     pub quotas: Arc<Quotas>,
-    /// Spare buffers for reuse.
+    /// Spare buffers, used again so that requests need not allocate memory.
     pub pool: BufferPool,
-    /// Counters of this core.
+    /// Counters of events on this core.
     pub counters: Counters,
     /// Numbers of requests refused because of overload, by reason and tier.
     pub pressures: Pressures,

@@ -140,7 +140,7 @@ pub enum Arrival {
     Stored(usize),
     /// The last missing part has come, and the reply to the whole request is ready.
     Joined {
-        /// The reply to the whole request.
+        /// The joined reply to the whole request.
         reply: Vec<u8>,
         /// The bytes that waited for this part and no longer do.
         waited: usize,

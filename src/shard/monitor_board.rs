@@ -22,7 +22,7 @@ pub struct Sender {
 pub enum Sight {
     /// The monitor, who is an administrator, sees the requests of all clients.
     All,
-    /// Requests of the clients of one tenant.
+    /// The monitor sees the requests of the clients of this tenant.
     Tenant(Sender),
 }
 
@@ -36,10 +36,10 @@ impl Sight {
     }
 }
 
-/// Whether a monitor can be sent lines now.
+/// Whether a monitor (a client that has sent `MONITOR`) can be sent lines now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// Few enough bytes wait for the monitor that further lines can be sent.
+    /// The monitor keeps up: few enough bytes wait for it that further lines can be sent.
     Ready,
     /// So many bytes wait for the monitor that lines for it are left out.
     Behind,

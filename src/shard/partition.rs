@@ -23,11 +23,11 @@ const FRAME_HEAD_BYTES_MAX: usize = 1 + 10 + 2 + BULK_HEAD_BYTES_MAX;
 /// Part of a split request: the keys that have one home core, backend and connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// Home core of the part's keys.
+    /// The core that is the home of all keys of the part, and sends its request.
     pub home: ShardId,
     /// Slot of the part's first key.
     pub slot: u16,
-    /// Number of keys in the part.
+    /// Number of the request's keys that belong to the part.
     pub keys: u32,
     /// Length of the part's last key, in bytes.
     key_bytes: u32,

@@ -66,8 +66,9 @@ impl Pieces {
         to
     }
 
-    /// Takes the reply to a piece (one key's part of a split request). If this was the last piece, returns
-    /// the reply address of the whole request, its outcome, and the joined reply; else None.
+    /// Takes the reply to a piece (one key's part of a split request): piece `part` of the request with index
+    /// `whole`. If this was the last piece, returns the reply address of the whole request, its outcome, and
+    /// the joined reply; else None.
     pub fn handle_reply(
         &mut self,
         (whole, part): (u32, u16),

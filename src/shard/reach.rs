@@ -80,7 +80,7 @@ pub struct Inner<'a> {
     pub part: Option<u32>,
     /// The key that is read.
     pub key: &'a [u8],
-    /// Bytes of the request that reads the key.
+    /// The bytes of the request, within the transaction, that reads the key.
     pub frame: &'a [u8],
 }
 

@@ -25,7 +25,7 @@ use crate::routing::cluster::NodeRefusal;
 pub enum Refusal<'a> {
     /// The backend could not be reached, or its connection was lost before it answered (`-UNAVAILABLE`).
     Unavailable {
-        /// Address of the backend.
+        /// Address of the backend that the request was for.
         backend: &'a str,
         /// Word for the event that made the backend unavailable, such as `connection-lost`.
         reason: &'static str,
@@ -42,7 +42,7 @@ pub enum Refusal<'a> {
         user: Option<&'a str>,
         /// Limit of the quota, in request units per second; for a key, in writes per second.
         limit: u64,
-        /// Whole request units that are left.
+        /// Whole request units that are left in the quota's bucket.
         remaining: u64,
         /// Time after which the quota covers the request.
         retry_after: Duration,
@@ -58,7 +58,7 @@ pub enum Refusal<'a> {
     },
     /// The backend stalled with the request in flight (`-OVERLOADED`). A write may still be carried out.
     Abandoned {
-        /// Address of the backend.
+        /// Address of the backend that the request was sent to.
         backend: &'a str,
         /// True if the request was a write, which may still be carried out.
         may_have_happened: bool,
@@ -67,13 +67,13 @@ pub enum Refusal<'a> {
     },
     /// The backend is busy with a script (`-BUSY`, like a store's own error).
     Busy {
-        /// Name of the backend.
+        /// Address of the backend that the request was for.
         backend: &'a str,
     },
     /// The backend is busy with a script, and the request is a transaction (`-EXECABORT ... BUSY`, as a store says
     /// itself).
     BusyForTransaction {
-        /// Name of the backend.
+        /// Address of the backend that the transaction was for.
         backend: &'a str,
     },
     /// The deadline passed, or could not be met, so a reply would be useless (`-DEADLINE`).
@@ -321,8 +321,9 @@ fn overloaded(out: &mut Vec<u8>, reason: &str, backend: &str, retry_after: Durat
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a `-THROTTLED` reply. During a flood most replies are of this kind, so it avoids the formatting
-/// machinery, which is slower.
+/// Appends a `-THROTTLED` reply that names the scope of the quota, the tenant and the user, the quota's limit
+/// and what remains of it, and the time after which to retry. During a flood most replies are of this kind, so
+/// it avoids the formatting machinery, which is slower.
 fn throttled(
     out: &mut Vec<u8>,
     [scope, tenant]: [&str; 2],

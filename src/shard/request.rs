@@ -116,7 +116,7 @@ pub struct PrivateId {
 pub struct Selected {
     /// Index of the request's reply among the elements of the backend's reply to `EXEC`.
     pub element: u32,
-    /// The database that the request names.
+    /// The database that the `SELECT` names.
     pub database: Database,
 }
 
@@ -151,7 +151,7 @@ pub enum Touched<'a> {
 }
 
 impl Touches {
-    /// A request about no key.
+    /// A request that reads or writes no key.
     pub const NOTHING: Self = Self { start: 0, length: 0 };
     /// A request for several keys with one home core.
     pub const KEYS: Self = Self { start: 1, length: 0 };

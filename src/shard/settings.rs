@@ -184,7 +184,7 @@ impl HotSettings {
 /// Mode of one layer of the traffic management, such as quotas, queues or the breaker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// The layer does not run.
+    /// The layer does nothing.
     Off,
     /// The layer runs and counts its decisions, but they have no effect.
     Shadow,
@@ -258,11 +258,11 @@ pub const BULKHEADS: usize = 2;
 /// Method by which requests are admitted or refused.
 #[derive(Clone, Debug)]
 pub enum Limiter {
-    /// Admits all requests, and prices none.
+    /// All requests are admitted, and none is priced.
     Off,
     /// Decides by token buckets, but only counts the requests that would be refused.
     Shadow,
-    /// Admits requests by token buckets.
+    /// A request is admitted if the payer's token buckets have enough for its price.
     Buckets,
     /// Admits a fixed number of requests per tenant and second, whatever they cost, as one server with fixed
     /// windows would.

@@ -75,7 +75,7 @@ pub enum FromHome {
         name: SharedName,
         /// The client whose subscription is refused.
         client: ClientId,
-        /// The error reply to the client.
+        /// The error reply that the client gets.
         error: Bytes,
     },
     /// The connection to a store is lost, so all subscriptions to the channel or pattern have ended.
@@ -90,11 +90,11 @@ pub enum FromHome {
         /// The channel or pattern whose messages were dropped.
         name: SharedName,
     },
-    /// A message that was published.
+    /// A message that was published to a channel.
     Message {
         /// The channel or pattern that brought the message.
         name: SharedName,
-        /// The complete message, in RESP2.
+        /// The complete message, in the form of RESP2.
         message: Bytes,
     },
     /// New numbers of subscribers of a channel or pattern, which all cores are sent.
@@ -168,7 +168,8 @@ impl FromHomeQueue {
         }
     }
 
-    /// Takes the oldest message; None if nothing waits.
+    /// Removes and returns the oldest message of a home core that waits to be delivered on this core; None if
+    /// nothing waits.
     pub fn pop(&mut self) -> Option<FromHome> {
         let told = self.waiting.pop_front()?;
         self.message_bytes -= told.message_bytes();

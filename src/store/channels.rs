@@ -12,12 +12,12 @@ const SUBSCRIPTION_BYTES: usize = 192;
 
 type Name = Box<[u8]>;
 
-/// The namespaces of subscriptions.
+/// The kinds of names that connections subscribe to, each with a namespace of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Space {
     Channels,
     Patterns,
-    /// Sharded channels (SSUBSCRIBE).
+    /// The names of sharded channels (SSUBSCRIBE).
     Shards,
 }
 
@@ -64,7 +64,8 @@ impl Channels {
         Ok(true)
     }
 
-    /// Ends a connection's subscription to a name, if the connection has one.
+    /// Ends a connection's subscription to a channel, sharded channel or pattern (`space` says which of them
+    /// the name is), if the connection has one.
     pub(super) fn unsubscribe(&mut self, session: u64, space: Space, name: &[u8]) {
         let Some(subscriber) = self.subscribers.get_mut(&session) else { return };
         if !subscriber.names[space as usize].remove(name) {

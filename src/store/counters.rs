@@ -31,7 +31,7 @@ const NO_COUNTER: Refusal = Refusal::Words("WRONGTYPE Key is not a valid HyperLo
 /// The refusal of a counter whose sparse registers do not add up to 16,384.
 const DAMAGED: Refusal = Refusal::Words("INVALIDOBJ Corrupted HLL object detected");
 
-/// All registers of a counter, one byte each.
+/// All registers of a `HyperLogLog`, one byte each.
 #[derive(Clone)]
 pub(super) struct Registers {
     values: Box<[u8; REGISTERS]>,

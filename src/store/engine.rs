@@ -46,9 +46,9 @@ pub struct EngineStatistics {
     pub refused_for_memory: u64,
     /// Number of commands refused because they would exceed the effort limit or the limit on a reply's size.
     pub refused_for_cost: u64,
-    /// Number of commands carried out.
+    /// Number of commands that the engine has carried out.
     pub commands: u64,
-    /// Number of replies that were errors.
+    /// Number of the engine's replies that were errors.
     pub errors: u64,
     /// Number of keys removed because their lifetime had ended.
     pub expired: u64,

@@ -29,16 +29,16 @@ pub(super) enum Class {
     Hash,
     SortedSet,
     Expired,
-    /// Evictions of keys, which the engine never makes.
+    /// Events of keys that are evicted for want of memory, which the engine never does.
     #[expect(dead_code, reason = "the class has a letter")]
     Evicted,
     Stream,
     /// Events of modules, which the engine does not have.
     #[expect(dead_code, reason = "the class has a letter")]
     Module,
-    /// A key was added.
+    /// Events of keys that are added.
     New,
-    /// A read found no key.
+    /// Events of reads that find no key.
     Missed,
 }
 

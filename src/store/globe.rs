@@ -34,7 +34,7 @@ struct Cell {
     steps: u32,
 }
 
-/// The edges of a cell, in degrees.
+/// The edges of a cell of the grid of geohashes, in degrees.
 struct Edges {
     west: f64,
     east: f64,

@@ -92,9 +92,9 @@ pub(super) enum Lifetime {
 /// The result of a sweep, which removes expired keys: the numbers of keys visited and removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// The number of keys visited.
+    /// The number of keys that the sweep looked at.
     pub visited: usize,
-    /// The number of expired keys removed.
+    /// The number of expired keys that the sweep removed.
     pub removed: usize,
 }
 
@@ -113,7 +113,7 @@ struct Database {
 /// All keys of an engine.
 pub(super) struct Keyspace {
     databases: Vec<Database>,
-    /// The number of the selected database.
+    /// The number of the selected database, on which all operations but memory accounting and sweeps work.
     selected: u8,
     /// The number of the database at which the next sweep for expired keys begins.
     sweep_database: u8,

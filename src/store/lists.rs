@@ -339,8 +339,8 @@ fn move_item(call: &mut Call<'_>, from: End, to: End) -> Done {
     if transfer(call, (call.at(1), from), (call.at(2), to))? { Ok(()) } else { call.null() }
 }
 
-/// Moves an item from one list to another, and writes it as the reply. False if there is no list to take it
-/// from.
+/// Moves an item from one end (`from`) of the list `source` to one end (`to`) of the list `target`, and writes
+/// it as the reply. False if there is no list to take it from.
 fn transfer(
     call: &mut Call<'_>,
     (source, from): (&[u8], End),

@@ -67,9 +67,9 @@ impl Entry {
 /// The entries of a stream that a trim (XTRIM, XADD) keeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Keep {
-    /// At most this many of the newest entries.
+    /// The trim keeps at most this many of the newest entries.
     Newest(u64),
-    /// Entries whose ids are at least this id.
+    /// The trim keeps the entries whose ids are at least this one.
     Since(Id),
 }
 

@@ -145,7 +145,7 @@ enum Order {
     Farthest,
 }
 
-/// The parsed arguments of a search.
+/// The parsed arguments of a search for the members of a sorted set within an area (GEOSEARCH and the like).
 #[derive(Default)]
 struct Search<'a> {
     center: Option<Place>,

@@ -193,8 +193,8 @@ fn send_to_all(
     Ok(receivers)
 }
 
-/// Sends a message about an event of a key to the subscribers of a channel. An error if the request has
-/// caused too many bytes of events.
+/// Sends a message about an event of a key to the subscribers of a channel. `actor` is the connection whose
+/// request caused the event, if any. An error if the request has caused too many bytes of events.
 pub(super) fn publish_event(
     post: &mut Post,
     actor: Option<u64>,

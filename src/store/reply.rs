@@ -21,7 +21,7 @@ pub(super) struct Reply<'a> {
     /// The limit that error texts state. For a command in a transaction it is larger than `bytes_max`, which
     /// is what the other commands leave.
     bytes_max_told: usize,
-    /// Maximum number of bytes of an error's text.
+    /// Maximum number of bytes of the text of an error reply.
     refusal_bytes_max: usize,
     over: bool,
 }

@@ -23,19 +23,19 @@ const VALUE_BYTES_MAX: usize = 1_024;
 pub(super) enum Kind {
     /// The setting is `yes` or `no`.
     Switch,
-    /// An integer in this range, both ends included.
+    /// The setting is an integer in this range, both ends included.
     Number(i64, i64),
     /// A number of bytes, with or without a unit such as `mb`, of at least this many bytes.
     Memory(i64),
     /// A number of bytes, or a percentage of the memory such as `5%`.
     MemoryOrShare,
-    /// Exactly one of these words.
+    /// The setting is exactly one of these words.
     Choice(&'static [&'static str]),
     /// One or more of these words, separated by spaces.
     Choices(&'static [&'static str]),
     /// Pairs of numbers, seconds and changes, as in the setting `save`.
     Saves,
-    /// Numbers between 0 and 100 (percentiles).
+    /// The setting is a list of numbers between 0 and 100 (percentiles).
     Shares,
     /// Any UTF-8 text of at most [`VALUE_BYTES_MAX`] bytes.
     Text,

@@ -16,7 +16,7 @@ const CONSUMER_BYTES: usize = 96;
 /// The approximate bytes of a group, besides its name.
 const GROUP_BYTES: usize = 160;
 
-/// A name of a group or consumer.
+/// The name of a group of consumers, or of a consumer.
 type Name = Box<[u8]>;
 
 /// The record of an entry that was delivered to a consumer and not acknowledged yet.

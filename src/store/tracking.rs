@@ -16,14 +16,14 @@ use crate::values::limits::ENGINE_TRACKED_BYTES_MAX;
 const KEY_BYTES: usize = 96;
 /// The approximate bytes that one connection's read of a key takes in the table.
 const READER_BYTES: usize = 32;
-/// Maximum number of prefixes of one connection.
+/// Maximum number of key prefixes that one connection may track.
 const PREFIXES_MAX: usize = 256;
 /// Maximum number of bytes of all prefixes of one connection.
 const PREFIXES_BYTES_MAX: usize = 64 * 1024;
 
 type Name = Box<[u8]>;
 
-/// The message that all keys may have changed.
+/// The message to a connection that tracks keys that all keys may have changed.
 const ALL: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
 /// Maximum bytes of the names of changed keys, with [`CHANGE_BYTES`] each, that wait to be told of by prefix. Beyond
 /// them, connections are told that all keys may have changed.
@@ -63,7 +63,7 @@ pub(super) struct Tracking {
     /// Connections that have read each key, by the key's name in any database. Connections that have been
     /// closed are left out when the key changes.
     readers: BTreeMap<Name, BTreeSet<u64>>,
-    /// The approximate bytes of `readers`.
+    /// The approximate number of bytes that `readers` takes.
     bytes: usize,
     /// The number of reads in `readers`: a key that two connections have read counts twice.
     items: usize,
@@ -318,8 +318,9 @@ fn changes<'a>(keys: impl ExactSizeIterator<Item = &'a [u8]>) -> Bytes {
     Bytes::from(bytes)
 }
 
-/// Returns a message for a connection that tracks keys, with the connection that it goes to; if messages are redirected to
-/// a connection that cannot be sent any, a message about that. `None` if the connection itself cannot be sent messages.
+/// Returns a message for a connection that tracks keys, with the connection that it goes to; if messages are
+/// redirected to a connection that cannot be sent any, a message about that. `None` if the connection itself
+/// cannot be sent messages. `hearing` has the connections that can be sent messages.
 fn addressed(
     hearing: &BTreeSet<u64>,
     (session, client): (u64, &Client),

@@ -72,7 +72,7 @@ pub(super) enum Want {
     Items(End, usize),
     /// One item of a list, moved to another one (BLMOVE, BRPOPLPUSH).
     Moved { from: End, to: End, target: Name },
-    /// One member of a sorted set (BZPOPMIN, BZPOPMAX).
+    /// The call waits for one member of a sorted set (BZPOPMIN, BZPOPMAX).
     Member(Extreme),
     /// Up to this many members of a sorted set (BZMPOP).
     Members(Extreme, usize),

@@ -15,11 +15,11 @@ type Name = Box<[u8]>;
 #[derive(Debug, Default)]
 struct Watched {
     keys: Vec<(u8, Name)>,
-    /// True if a watched key has changed.
+    /// True if a watched key has changed, so that the connection's EXEC fails.
     broken: bool,
 }
 
-/// The watches of all connections.
+/// The keys that all connections watch (WATCH).
 #[derive(Debug)]
 pub(super) struct Watches {
     by_key: Vec<BTreeMap<Name, BTreeSet<u64>>>,

@@ -145,7 +145,7 @@ pub struct Grant {
 /// Report of one core to the control executor about all its buckets.
 #[derive(Debug)]
 pub struct Report {
-    /// The core that reports.
+    /// The core that sends the report.
     pub shard: ShardId,
     /// The version of the quotas that the core uses.
     pub version: u64,

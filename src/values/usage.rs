@@ -18,7 +18,7 @@ pub enum UsageKind {
 }
 
 impl UsageKind {
-    /// All outcomes.
+    /// All outcomes of requests that metering distinguishes.
     pub const ALL: [Self; 4] = [Self::Admitted, Self::Throttled, Self::Shed, Self::Cached];
 
     /// Returns the outcome's name in metrics and pages.

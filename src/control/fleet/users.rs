@@ -23,7 +23,7 @@ pub(super) struct Users {
     left_out: u64,
 }
 
-/// Numbers of the users counted with the fleet.
+/// Numbers of the users whose demand is added up over all hosts of the fleet, for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct UserFigures {
     /// The number of users whose consumption is now added up over all hosts of the fleet.

@@ -7,12 +7,12 @@ use serde::Serialize;
 use super::{Method, PAGES, Persistence, Route, Status};
 use crate::control::json;
 
-/// A reply of the admin port.
+/// A reply of the admin port to an HTTP request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// The HTTP status of the reply.
     pub status: Status,
-    /// The media type of the body.
+    /// The media type of the reply's body, such as `text/plain`.
     pub content_type: &'static str,
     /// Names and values of headers that only this reply has.
     pub headers: Vec<(&'static str, &'static str)>,

@@ -77,7 +77,7 @@ impl Rate {
 pub(super) struct Tally {
     pub reads: u64,
     pub writes: u64,
-    /// Reads answered on other cores.
+    /// Reads that other cores answered from their copies of the key's replies.
     pub elsewhere: u64,
     /// Maximum number of requests that the key may have had in the pane before it was counted.
     pub error: u64,
@@ -107,16 +107,16 @@ impl Tally {
     }
 }
 
-/// Status of a key's record: watched or hot.
+/// Whether a key is hot, or is only counted because it may become hot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heat {
-    /// The key is counted, and not hot.
+    /// The requests for the key are counted, and it is not hot.
     Watched,
     /// The key is hot since a time, and has been cold for `cold_for` nanoseconds without a break.
     Hot { since: Timestamp, cold_for: u64 },
 }
 
-/// The record of one key.
+/// The record of one key whose requests are counted one by one.
 #[derive(Debug)]
 pub(super) struct Record {
     pub hash: u64,

@@ -19,12 +19,12 @@ const HEADS: usize = 2 * PLACES;
 /// Index that marks the end of a chain of the hash table.
 const NOBODY: u16 = u16::MAX;
 
-/// Count of one key, with its error.
+/// Count of the requests for one key, and the part of it that may be too much.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
     /// Upper bound of the key's count: it may include requests for keys that had its place before.
     pub count: u64,
-    /// Part of `count` that is not certain.
+    /// Part of `count` that is not certain: the count of the key whose place this key took.
     pub error: u64,
 }
 
@@ -43,12 +43,12 @@ struct Place {
     next: u16,
 }
 
-/// The heaviest keys, by hash.
+/// The keys with the most requests, each with its count; they are found by their hashes.
 #[derive(Debug)]
 pub(super) struct Summary {
     heads: Box<[u16; HEADS]>,
     places: Vec<Place>,
-    /// Lower bound of the counts of all keys.
+    /// A number that no key's count is below.
     least: u64,
     cursor: usize,
     replaced: u32,

@@ -33,7 +33,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// All levels, the lowest first.
+    /// All shedding levels, the mildest first.
     pub const ALL: [Self; 4] = [Self::Steady, Self::Strained, Self::Overloaded, Self::Shedding];
 
     /// Returns the price of a request of a tier at this level, in percent of the usual one.

@@ -37,11 +37,11 @@ const _: () = assert!(KEPT_MAX as usize * SLICES <= u16::MAX as usize, "counters
 /// Latencies of a time span, counted by size. Sixteen bits per counter are enough for ten seconds.
 #[derive(Clone, Debug)]
 struct Counts<N> {
-    /// Number of samples of each size.
+    /// For each range of latencies, the number of samples in it.
     kept: [N; COUNTERS],
-    /// Number of all samples.
+    /// Number of samples of all latencies together.
     samples: u32,
-    /// Number of replies that the samples represent.
+    /// Number of replies that the samples stand for, since only some replies are sampled.
     replies: u32,
 }
 
@@ -131,7 +131,7 @@ pub(super) struct Judged {
 
 #[derive(Debug)]
 pub(super) struct Times {
-    /// Samples of the present slice (250 ms).
+    /// Latencies sampled in the present slice (250 ms).
     current: Counts<u16>,
     /// Sampling interval: one reply in this many is sampled.
     stride: u32,
@@ -141,7 +141,7 @@ pub(super) struct Times {
     looked_at: u32,
     /// Slices (250 ms each) of the last ten seconds, the widest short window, in a ring.
     slices: Box<[Counts<u16>]>,
-    /// Index of the newest slice (250 ms).
+    /// Index of the newest slice (250 ms) in `slices`.
     newest: usize,
     /// Sum of the samples of all slices: those of the last ten seconds.
     wide: Counts<u32>,

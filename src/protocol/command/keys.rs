@@ -8,12 +8,12 @@ use super::{Arguments, Command};
 /// Rule by which the keys of a request are found. Positions count from the command name, which is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keys {
-    /// The command has no keys.
+    /// The command names no keys.
     None,
     /// Every `step`th argument from `first` to `last`; a negative `last` counts from the end, where -1 is the
     /// last.
     Range {
-        /// Position of the first key.
+        /// Position of the first key among the request's words.
         first: u8,
         /// Position of the last key, or of the last argument that may be a key; -1 is the last argument.
         last: i8,
@@ -23,7 +23,7 @@ pub enum Keys {
     },
     /// Argument `at` is the number of keys that follow it.
     NumKeys {
-        /// Position of the number.
+        /// Position of the word that states the number of keys.
         at: u8,
         /// Position of a further key, which stands before the number and receives the result; none if the
         /// command has no such key.
@@ -51,22 +51,22 @@ pub enum KeyCount {
     Script,
     /// `FCALL` and its variants, whose number of keys may be 0.
     Function,
-    /// `ZUNION` and related commands.
+    /// Error texts of `ZUNION` and related commands, for a wrong number of keys.
     SortedSets,
-    /// `SINTERCARD`.
+    /// Error texts of `SINTERCARD`, for a wrong number of keys.
     Intersection,
-    /// `LMPOP` and related commands.
+    /// Error texts of `LMPOP` and related commands, for a wrong number of keys.
     Pop,
 }
 
 /// Reason why the keys of a request cannot be found. Its text is the error reply that Redis would send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// The number of keys is not an integer.
+    /// The request is wrong: its word for the number of keys is not an integer.
     NotAnInteger,
     /// The number of keys of a function call is not an integer.
     BadCount,
-    /// The number of keys is negative.
+    /// The request is wrong: its number of keys is negative.
     NegativeCount,
     /// The number of keys is not an integer above 0.
     CountNotPositive,

@@ -12,11 +12,11 @@ use super::host::Host;
 use super::source::Source;
 use crate::values::percent_decoded;
 
-/// Maximum number of bytes of a request's head.
+/// Maximum number of bytes of an HTTP request's head: request line and headers.
 pub const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// Maximum number of bytes of a request line.
+/// Maximum number of bytes of the first line of an HTTP request.
 const LINE_BYTES_MAX: usize = 16 * 1024;
-/// Maximum number of headers of a request.
+/// Maximum number of headers of an HTTP request.
 const HEADERS_MAX: usize = 64;
 /// Incomplete heads up to this many bytes are searched for their end whenever bytes arrive.
 const SHORT_BYTES: usize = 1024;
@@ -26,24 +26,24 @@ const SHORT_BYTES: usize = 1024;
 pub enum Target {
     /// `/v1/keys/{key}`: the key, and the query after the `?`.
     Key(Vec<u8>, String),
-    /// `/`: one command.
+    /// `/`: the body of the HTTP request is one command.
     Command,
-    /// `/pipeline`: several commands.
+    /// `/pipeline`: the body of the HTTP request is several commands, each carried out by itself.
     Pipeline,
-    /// `/multi-exec`: several commands as one transaction.
+    /// `/multi-exec`: the body of the HTTP request is several commands, carried out as one transaction.
     Transaction,
 }
 
-/// Length of a request's body.
+/// Length of an HTTP request's body, as its headers state it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
     /// A body of this length in bytes; 0 for no body.
     Known(u64),
-    /// A body in chunks.
+    /// The body comes in chunks (`Transfer-Encoding: chunked`), so its length is not known beforehand.
     Chunks,
 }
 
-/// Method of a request.
+/// Method of an HTTP request to serve keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     Get,
@@ -53,7 +53,7 @@ pub enum Method {
     Post,
     /// CORS preflight: a browser asks on behalf of a web page which methods and headers that page may use.
     Preflight {
-        /// Methods that the target allows.
+        /// HTTP methods that the target allows.
         allowed: &'static str,
         /// True if the page comes from a wider network than this server's, such as a public page that asks a
         /// private address.

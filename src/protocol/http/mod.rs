@@ -112,7 +112,8 @@ pub enum Step {
     Told,
 }
 
-/// The HTTP state of one connection.
+/// The state of one client connection that speaks HTTP: its received bytes, and its requests without a
+/// response.
 #[derive(Debug)]
 pub struct Conversation {
     /// Bytes that have been received and not been parsed yet.
@@ -387,7 +388,8 @@ impl Conversation {
         Manner { is_head: head::wants_head_alone(&self.held), ..Manner::LAST }
     }
 
-    /// Refuses a request whose head was parsed. The connection lasts if the request has no body.
+    /// Answers a request whose head was parsed with the error `status`, and does not carry it out. The
+    /// connection lasts if the request has no body.
     fn deny(&mut self, head: &Head, status: Status) -> Step {
         let manner = manner(head, head.keeps && head.has_no_body());
         let mut text = Vec::new();
@@ -580,7 +582,7 @@ fn write_failure(text: &mut Vec<u8>, failure: Failure<'_>) {
 }
 
 /// Writes `{"result":...}` or `{"error":...}` for the next of `reply`'s RESP replies, and removes that reply
-/// from it.
+/// from it. `in_base64` has its texts written in Base64.
 fn write_outcome(text: &mut Vec<u8>, reply: &mut &[u8], in_base64: bool) {
     if reply.first() == Some(&b'-') {
         text.extend_from_slice(b"{\"error\":");

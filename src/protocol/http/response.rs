@@ -226,7 +226,8 @@ pub struct Failure<'a> {
 }
 
 /// Writes an error reply of weir or of a store as an HTTP response, with the status that fits its error code.
-/// `is_key` is true for requests to `/v1/keys`.
+/// `manner` has the properties of the response that do not depend on its content: whether the connection
+/// stays open, HTTP version, origin. `is_key` is true for requests to `/v1/keys`.
 pub fn fail(out: &mut Vec<u8>, manner: &Manner, failure: Failure<'_>, is_key: bool) {
     let Failure { text, is_own } = failure;
     let (error, noted) = if is_own { quotas::taken_off(text) } else { (text, "") };

@@ -24,7 +24,7 @@ pub struct NodeKey {
     pub generation: u32,
 }
 
-/// Role of a node.
+/// Role of a cluster's node: primary or replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The node may own slots, though it need not.

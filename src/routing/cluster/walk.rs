@@ -215,8 +215,8 @@ impl Plan {
         self.at[usize::from(key.backend.0)]
     }
 
-    /// Returns the numbers of the visits (scans of one node) that are made for a slot, in their order, and
-    /// how many there are.
+    /// Returns the numbers of the visits (scans of one node) that are made for a slot, in their order, and how
+    /// many there are: one at its `owner`; three if the slot moves to `target`.
     fn visits_for(&self, owner: NodeKey, target: Option<NodeKey>) -> ([usize; 3], usize) {
         let Visits { first, again, .. } = self.visits_of(owner);
         match target {

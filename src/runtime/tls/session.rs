@@ -59,7 +59,7 @@ pub(in crate::runtime) struct Heard {
     pub ended: bool,
 }
 
-/// The TLS state of one connection.
+/// The TLS state of one connection, which encrypts what is sent and decrypts what is received.
 pub(in crate::runtime) struct Session {
     connection: Connection,
     far: Far,

@@ -54,7 +54,7 @@ pub struct Throttled {
     pub retry_after: Duration,
 }
 
-/// The estimated cost of a request.
+/// The estimated cost of a request, from what is known before its reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Estimate {
     /// The parts of the cost that follow from command and arguments, including the surcharge.

@@ -49,7 +49,7 @@ pub struct Breaker {
 /// Whether one core checks each request to a backend before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// All requests to the backend are sent.
+    /// Requests to the backend are not checked: all are sent.
     Open,
     /// The backend is ejected or returning: [`Breaker::check`] decides about each request to it.
     Closed,
@@ -67,7 +67,7 @@ pub enum Pass {
     /// The request is sent as a trial of the ejected backend. If it cannot be sent, the caller calls
     /// [`Breaker::handle_trial_unsent`].
     Trial,
-    /// The request is refused.
+    /// The request is not sent, for this reason; its client gets an error.
     Refused(NotSent),
 }
 
@@ -86,7 +86,7 @@ struct Health {
     trial: Option<Timestamp>,
     /// The number of requests that may pass while the backend returns, with fractions; at most 2.
     credit: f64,
-    /// The text of the last failure, for logs.
+    /// The text of the backend's last failure, for logs.
     failure: &'static str,
     /// The number of times that this core ejected the backend.
     ejections: u64,

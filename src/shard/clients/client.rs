@@ -23,7 +23,7 @@ use crate::values::{BackendId, Database, TenantId, Timestamp};
 /// The stages of the end of a client connection, seen from the side of what is still read and answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// The connection is not ending.
+    /// The connection is not ending: its requests are read and answered.
     Open,
     /// Nothing more is read from the client. All requests that were read are answered, then the connection is
     /// closed.

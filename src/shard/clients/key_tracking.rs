@@ -88,9 +88,9 @@ struct Pending {
 /// The result of a `CLIENT TRACKING ON` command that all stores have answered.
 #[derive(Debug)]
 pub struct TrackingReply {
-    /// The sequence number of the client's command.
+    /// The sequence number of the client's `CLIENT TRACKING ON` command.
     pub sequence: u32,
-    /// The reply to the client's command.
+    /// The reply to the client's `CLIENT TRACKING ON` command.
     pub reply: Vec<u8>,
     /// The client that took this client's messages before and no longer does; None if there is none.
     pub left: Option<Peer>,

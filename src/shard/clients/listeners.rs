@@ -24,7 +24,7 @@ struct Listening {
     /// pattern.
     generation: u32,
     listeners: Vec<Listener>,
-    /// Each client's index in `listeners`.
+    /// For each subscribed client, its index in `listeners`.
     places: HashMap<ClientId, u32>,
 }
 

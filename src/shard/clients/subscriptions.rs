@@ -36,7 +36,7 @@ const SHARED_SUBSCRIPTION_BYTES: usize = 96;
 /// The stores that send the messages of a channel or pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// All messages come from this store.
+    /// All messages of the channel or pattern come from this store.
     Store(BackendId),
     /// Each store has messages of its own: a pattern matches channels of all of them, and each publishes the
     /// events of its own keys.
@@ -54,7 +54,7 @@ pub struct Subscriptions {
     /// Channels, patterns and sharded channels by name, in this order, each with the stores that its messages
     /// come from.
     names: [HashMap<Box<[u8]>, Origin>; 3],
-    /// The sum of the lengths of all names.
+    /// The sum of the lengths of the names of all the client's channels and patterns, in bytes.
     name_bytes: usize,
     /// The number of names for which weir has one subscription on behalf of all its clients ([`Origin::Shared`]).
     shared: usize,
@@ -129,7 +129,7 @@ struct Pending {
 pub struct FeedRequest {
     /// The link that the request is sent over.
     pub link: PrivateId,
-    /// The request in the Redis protocol.
+    /// The bytes of the request, in the Redis protocol.
     pub frame: Vec<u8>,
 }
 
@@ -148,7 +148,7 @@ pub struct Change {
     begun: Vec<(Box<[u8]>, Origin)>,
 }
 
-/// Consequence of a lost link for its client.
+/// Consequence for a client of the loss of one of its links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedLoss {
     /// No consequence: no messages of the client came over the link.
@@ -164,7 +164,7 @@ pub enum FeedLoss {
 pub struct Moved {
     /// The node that last refused the channels or ended the subscriptions.
     pub from: BackendId,
-    /// The names of the channels.
+    /// The names of the sharded channels.
     pub names: Vec<Box<[u8]>>,
     /// The number of nodes that were asked for the channels so far.
     pub tries: u8,
@@ -186,8 +186,8 @@ pub enum Delivered {
     Acknowledged {
         /// Destination of the reply to the command.
         reply_to: ReplyTo,
-        /// The reply: all acknowledgements, and the messages that came since the command was sent; or the
-        /// error of a store.
+        /// The reply to the client's command about subscriptions: all acknowledgements, and the messages that
+        /// came since the command was sent; or the error of a store.
         reply: Vec<u8>,
         /// Requests that end at other stores the subscriptions that one store has refused.
         undo: Vec<FeedRequest>,

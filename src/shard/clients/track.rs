@@ -20,7 +20,7 @@ use crate::shard::request::Track;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tracks {
     current: Track,
-    /// The sequence number of the last expensive request.
+    /// The sequence number of the client's last expensive request.
     heavy: u32,
     /// True while the store may still carry out a request that weir has answered already, so that all later
     /// requests take the same track (set of backend connections).

@@ -17,7 +17,7 @@ pub struct Transaction {
     requests: usize,
     /// The estimated amounts of work of all queued requests together, from which the price follows.
     asked: Asked,
-    /// Queued requests that weir answers itself.
+    /// Queued requests that weir answers itself, without the store.
     locals: Vec<LocalRequest>,
     /// The memory that `locals` takes, in bytes.
     locals_bytes: usize,
@@ -33,7 +33,7 @@ pub struct Transaction {
     /// Sequence number, in the client's order of replies, of the question to the control executor that `EXEC`
     /// waits for; None if it waits for none.
     awaited: Option<u32>,
-    /// Bytes of the control executor's replies.
+    /// Number of bytes of the control executor's replies that are kept for the transaction.
     answers_bytes: usize,
 }
 

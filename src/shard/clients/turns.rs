@@ -66,7 +66,8 @@ impl Turns {
         (limits::REQUESTS_PER_TURN >> (self.congested / CONGESTED_MANY).min(31)).max(1)
     }
 
-    /// Lists a request whose reply is to be joined over several turns.
+    /// Lists a client's request whose reply is to be joined over several turns, by the request's sequence
+    /// number and the index (`gather`) of its replies.
     pub(super) fn list_to_join(&mut self, id: ClientId, sequence: u32, gather: u32) {
         self.joining.push_back((id, sequence, gather));
         self.in_steps += 1;
@@ -90,7 +91,7 @@ impl Turns {
 pub enum Progress {
     /// All bytes received are decoded, or never will be because the connection is ending.
     Done,
-    /// Bytes are left that will be decoded later.
+    /// Some received bytes are left that will be decoded later.
     Stalled,
 }
 

@@ -258,7 +258,7 @@ pub struct ReplicaReply<'a> {
     pub kind: u8,
     /// The beginning of the reply, if it came in several parts.
     pub kept: &'a [u8],
-    /// The last part of the reply.
+    /// The bytes of the reply that came last; earlier ones are in `kept`.
     pub end: &'a [u8],
     /// False for a reply that was too large to be kept.
     pub is_kept: bool,

@@ -144,17 +144,17 @@ pub struct MapChange {
     pub reachable: Vec<BackendId>,
     /// Places in the table of nodes that have another node now, or whose node has another role.
     pub changed: Vec<BackendId>,
-    /// Nodes that left the cluster.
+    /// Nodes that have left the cluster.
     pub gone: Vec<BackendId>,
 }
 
-/// A request that a node has refused.
+/// A request that a node of the cluster has refused.
 #[derive(Debug)]
 pub struct Refused {
     /// The reply address, route, tier and account for sending it again.
     envelope: Envelope,
     frame: Vec<u8>,
-    /// The request as it was sent.
+    /// The request as it was sent to the node.
     sent: Sent,
     /// The node that refused the request.
     sender: BackendId,
@@ -460,8 +460,9 @@ impl Slots {
     }
 
     /// Holds the slots that have another owner now, while requests for them are in flight at the former owner
-    /// or wait for it: they must be carried out before requests to the new owner. `owner_at` gives the
-    /// backend of a connection; None for a connection to a replica, whose unanswered reads do not matter.
+    /// or wait for it: they must be carried out before requests to the new owner. `owner_at` gives the backend
+    /// of a connection; None for a connection to a replica, whose unanswered reads do not matter. `waiting`
+    /// has slot and backend of each request that waits in a queue.
     pub fn hold_moved(
         &mut self,
         owner_at: impl Fn(usize) -> Option<BackendId>,

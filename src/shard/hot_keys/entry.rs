@@ -73,7 +73,7 @@ pub enum Warmth {
 pub enum Found {
     /// A valid reply is kept in memory, and answers the read.
     Kept {
-        /// The kept reply.
+        /// The kept reply, which answers the read.
         reply: Bytes,
         /// The time at which the store was asked for the reply.
         asked_at: Timestamp,
@@ -106,7 +106,7 @@ pub struct Read<'a> {
     pub connection: u64,
     /// The backend, slot, track (set of connections) and RESP version that the read would be sent with.
     pub route: Route,
-    /// The request's bytes.
+    /// The bytes of the read.
     pub frame: &'a [u8],
     /// True if an unanswered earlier request of the connection may be about any key.
     pub is_behind_any: bool,
@@ -162,7 +162,7 @@ struct Wait {
 pub struct Held {
     /// The request's reply address, route, tier, deadline and account.
     pub envelope: Envelope,
-    /// The request's bytes.
+    /// The bytes of the request that is held back.
     pub frame: Vec<u8>,
     /// The time since which the request has been held back.
     pub since: Timestamp,
@@ -403,8 +403,8 @@ impl Entry {
     }
 
     /// Counts a read, and once a second decides whether replies are kept: if fewer than half of at least 50
-    /// reads were answered from memory or shared a fetch, or more than 30 % found a write in flight, no reply
-    /// is kept for 10 s.
+    /// reads were answered from memory or shared a fetch, or more than 30 % found a write in flight
+    /// (`is_fenced`), no reply is kept for 10 s.
     fn count(&mut self, found: &Found, is_fenced: bool, now: Timestamp) {
         let tally = &mut self.tally;
         if matches!(found, Found::Behind) {

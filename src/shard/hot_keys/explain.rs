@@ -17,7 +17,7 @@ pub enum Forecast {
     /// The request names several keys, or may be about any: it is always sent to the store and shares no
     /// fetch.
     Keys,
-    /// The request's key is not hot.
+    /// The request's key is not hot, so the request is sent to its store like any other.
     Cold,
     /// A reply to the request is kept in memory and would be sent.
     Kept,

@@ -53,7 +53,7 @@ pub struct Flight {
     pub registration: Registration,
 }
 
-/// The progress of a fetch.
+/// The progress of a fetch, the request by which a core reads a hot key for all reads that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The fetch is not sent yet, because an earlier fetch of the same reply is in flight; until that is

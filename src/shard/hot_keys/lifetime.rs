@@ -26,9 +26,9 @@ enum Left {
     /// The store was not asked, or its reply was not a number.
     #[default]
     Unknown,
-    /// The store has no such key.
+    /// The store has replied that there is no such key.
     NoKey,
-    /// The key, or the field, has no expiry.
+    /// The store has replied that the key, or the field, has no expiry.
     Endless,
     For(Duration),
 }

@@ -1747,11 +1747,11 @@ pub struct HotKey {
 /// Figures on the hot keys of one core.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HotFigures {
-    /// Number of hot keys.
+    /// Number of keys that are hot on this core.
     pub keys: usize,
     /// Number of replies that are kept in memory for hot keys.
     pub kept: usize,
-    /// Number of bytes of kept replies.
+    /// Number of bytes of the replies that this core keeps.
     pub kept_bytes: usize,
     /// Number of copies that other cores have lent to this one.
     pub copies: usize,
@@ -1768,13 +1768,13 @@ pub struct HotFigures {
 /// A key that has become hot and may have requests in the queues in front of its store.
 #[derive(Clone, Debug)]
 pub struct Unnoticed {
-    /// Identity of the hot key.
+    /// Id of the key that has become hot.
     pub id: HotId,
-    /// The key's store and hash slot.
+    /// The store that has the key, and the key's hash slot.
     pub place: (BackendId, u16),
     /// The database that the key is in.
     pub database: Database,
-    /// The key.
+    /// The bytes of the key that has become hot.
     pub key: Vec<u8>,
 }
 

@@ -29,13 +29,13 @@ use crate::values::{BackendId, Database, ShardId, Tier, Timestamp};
 /// connected and greeted, are sent once it is open, and are refused during the pause after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
-    /// Not connected; the next request opens the connection.
+    /// The connection is closed; the next request opens it.
     Closed,
     /// The socket is being connected; requests wait in the output.
     Opening { since: Timestamp },
     /// The greeting is being answered; requests wait in the output.
     Greeting { since: Timestamp },
-    /// Open: requests are sent on the connection.
+    /// The connection is open and greeted: requests are sent on it.
     Open,
     /// The last attempt failed; requests are refused until the given time.
     BackingOff { until: Timestamp },

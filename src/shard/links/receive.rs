@@ -10,7 +10,7 @@ use crate::shard::pending::{Odd, Pending, Purpose};
 use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::{Action, BackendId, ConnectionId, Owner, Timestamp};
 
-/// The result of receiving bytes from a backend.
+/// The result of receiving bytes of a reply from a backend.
 #[derive(Debug)]
 pub enum Received<'a> {
     /// No reply has been received to its end yet.

@@ -370,7 +370,8 @@ impl Bulkhead {
     }
 
     /// Queues a request after the earlier ones of its client connection. `Ok(true)` if no more requests of
-    /// that connection should be read for now; `Err` gives the request back if the queue has no room.
+    /// that connection should be read for now; `Err` gives the request back if the queue has no room. `late`
+    /// is the time by which this turn of the core began later than planned.
     pub fn park(
         &mut self,
         (connection, parked): (u64, Parked),
@@ -585,7 +586,7 @@ impl Bulkhead {
 /// The decision about a request that could not be sent without a closer check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The request is sent.
+    /// The request is sent to the backend now.
     Passes,
     /// The request is sent, although it would wait if windows were not in shadow mode (decisions are only
     /// counted).

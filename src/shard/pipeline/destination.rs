@@ -37,7 +37,7 @@ pub(super) enum Destination {
     Walk(WalkStep),
     /// A single backend, over a connection that the request's client has to itself.
     Private { slot: u16, backend: BackendId },
-    /// Weir itself, which answers the request.
+    /// weir itself, which answers this command without a store.
     Weir(LocalCommand),
 }
 

@@ -297,8 +297,9 @@ impl Shard {
         None
     }
 
-    /// Keeps a request that a node of a cluster cannot carry out yet, to send it once more after a while, until its
-    /// deadline and for [`SLOT_HELD_MAX`] at most. Returns the request if it is answered with the node's error.
+    /// Keeps a request that a node of a cluster cannot carry out yet, to send it over its `link` once more
+    /// after a while, until its deadline and for [`SLOT_HELD_MAX`] at most. `holder` is the client that has
+    /// the link; `counter` counts the request. Returns the request if it is answered with the node's error.
     fn ask_later(
         &mut self,
         (link, holder): (PrivateId, ClientId),

@@ -16,7 +16,7 @@ use crate::values::{BackendId, ClientId, Database, TenantId, Timestamp};
 /// State of the socket of a private link (a connection to a store that one client has to itself).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// The socket is being connected.
+    /// The link's socket is being connected to the store.
     Opening,
     /// The replies to the greeting (login, database, `CLIENT ID`) are awaited; requests wait to be sent.
     Greeting,
@@ -36,9 +36,9 @@ pub(super) enum Expected {
     Identity,
     /// A reply that no client gets: to a request of a transaction before its `EXEC`, or to `ASKING`.
     Step,
-    /// The reply to the client's request in flight.
+    /// The reply to the request in flight of the client that has the link.
     Answer,
-    /// The reply to `CLIENT TRACKING ON`.
+    /// The reply to `CLIENT TRACKING ON`, by which the store begins to report changes of keys.
     Tracking,
     /// The reply to a request that the core itself sent on a tracker (the link on which a store reports
     /// changes of keys).
@@ -50,8 +50,8 @@ pub(super) enum Expected {
     Sign,
     /// The reply to `UNWATCH` or `CLIENT TRACKING OFF`, after which the link can be lent again.
     Cleaned,
-    /// The reply to a request about the blocking command of another link (`Link::errands`), after which the
-    /// link can be lent again.
+    /// The reply to a request about the blocking command of another link (the `Errand` of this link), after
+    /// which this link can be lent again.
     Errand,
 }
 

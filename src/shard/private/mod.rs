@@ -65,7 +65,7 @@ const SPARE_PART: usize = 16;
 /// such as `SCRIPT KILL`.
 const INTERRUPTS_MAX: usize = 8;
 
-/// A request in flight on a private link.
+/// A request in flight on a private link (connection to a store that one client has to itself).
 #[derive(Debug)]
 pub struct InFlight {
     /// Destination of the reply: the shard, the client and the sequence number of its request.
@@ -98,7 +98,7 @@ impl InFlight {
     }
 }
 
-/// Kind of a request on a private link.
+/// Kind of a request on a private link, which decides how weir can end or repeat it.
 #[derive(Debug)]
 pub enum Kind {
     /// A request that the store answers at once, such as one between `WATCH` and `EXEC`.
@@ -110,7 +110,7 @@ pub enum Kind {
     /// A transaction of a client that watches keys, which are no longer watched after the reply; with the
     /// databases that the transaction selects.
     Exec(Vec<Selected>),
-    /// A transaction of any other client, with the databases that it selects.
+    /// A transaction of a client that watches no keys, with the databases that it selects.
     Transaction(Vec<Selected>),
     /// A request that a store answers even while it is busy with a script, such as `SCRIPT KILL`. It has a
     /// link to itself, because a busy store reads nothing more from the connection that the script came over.
@@ -172,7 +172,7 @@ pub struct Abandoned {
     pub tenant: TenantId,
 }
 
-/// An event on a private link.
+/// An event on a private link (connection to a store that one client has to itself).
 #[derive(Debug)]
 pub enum Event {
     /// The reply to the request in flight.
@@ -196,7 +196,7 @@ pub enum Event {
         link: PrivateId,
         /// The client that the link is lent to.
         holder: ClientId,
-        /// The complete message.
+        /// The complete message, as the store sent it.
         message: Vec<u8>,
     },
     /// The reply to `CLIENT TRACKING ON`.
@@ -205,7 +205,7 @@ pub enum Event {
         link: PrivateId,
         /// The client that the link is lent to.
         holder: ClientId,
-        /// The store's reply.
+        /// The store's reply to `CLIENT TRACKING ON`.
         reply: Vec<u8>,
     },
     /// A link on which a client takes the invalidation messages of others is open, and its store has reported
@@ -262,9 +262,9 @@ pub enum Event {
         /// The client that waits.
         holder: ClientId,
     },
-    /// A link is lost.
+    /// A private link was lost or given up.
     Lost {
-        /// The lost link.
+        /// The id that the lost link had.
         link: PrivateId,
         /// The client that the link was lent to.
         holder: ClientId,

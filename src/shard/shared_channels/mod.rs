@@ -359,7 +359,9 @@ impl SharedChannels {
         Some(FromHome::Numbers { kind, name, own })
     }
 
-    /// Queues a request to a store that begins or ends the subscription to one channel or pattern.
+    /// Queues a request to a store that begins, or ends, the subscription to one channel or pattern. `channel`
+    /// is weir's id of the channel, and `join` the join of a client that waits for the store's
+    /// acknowledgement, if one does.
     fn request(
         &mut self,
         store: BackendId,

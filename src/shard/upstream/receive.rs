@@ -182,8 +182,8 @@ impl Upstream {
         }
     }
 
-    /// Passes on a reply that came in several parts. A reply above `--max-reply-bytes` was dropped, and an
-    /// error takes its place.
+    /// Passes on a reply that came in several parts, of which `end` is the last. A reply above
+    /// `--max-reply-bytes` was dropped, and an error takes its place.
     #[inline(never)]
     fn give_parts(
         &mut self,

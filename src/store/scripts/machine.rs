@@ -164,8 +164,9 @@ impl Machine {
         Ok(None)
     }
 
-    /// Runs the code of a library with an effort of `left` units. Returns the functions that the code
-    /// registered, or the table of the error that ended it; the outer `Err` means that the engine ended it.
+    /// Runs the code of a library with an effort of `left` units; `most` is the limit for the whole request.
+    /// Returns the functions that the code registered, or the table of the error that ended it; the outer
+    /// `Err` means that the engine ended it.
     pub(super) fn register(
         &self,
         most: u64,

@@ -22,12 +22,12 @@ pub(super) enum Fault {
 enum Extent {
     /// The capture has begun and not ended yet.
     Open,
-    /// The capture is a position (`()`).
+    /// The capture is a position in the subject (`()`) instead of a part of it.
     Position,
     Bytes(usize),
 }
 
-/// A captured part of the subject.
+/// A part of the subject, or a position in it, that a pattern has captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Capture {
     /// The captured bytes reach from the first offset in the subject up to, but not including, the second.
@@ -43,7 +43,7 @@ pub(super) struct Matcher<'a> {
     captures: [(usize, Extent); CAPTURES_MAX],
     level: usize,
     depth: usize,
-    /// The number of character comparisons so far.
+    /// The number of characters compared so far, which is charged as effort.
     pub(super) steps: u64,
     steps_max: u64,
 }

@@ -71,7 +71,7 @@ pub(super) enum Answered {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// All requests are sent.
+    /// The breaker is closed: all requests are sent.
     Closed,
     /// No request is sent before that time; the next one after it is the probe.
     Open(Timestamp),

@@ -5,7 +5,7 @@ use weir_client::Refusal;
 /// The way in which a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The reply was not an error.
+    /// The request was served: its reply was not an error.
     Served,
     /// The request was refused because a quota was used up (`-THROTTLED`).
     Throttled,
@@ -15,7 +15,7 @@ pub enum Ending {
     Deadline,
     /// The request was refused because its store cannot be reached (`-UNAVAILABLE`).
     Unavailable,
-    /// The reply was any other error.
+    /// The reply was an error other than a refusal.
     Error,
     /// The connection was lost before the reply came.
     Lost,

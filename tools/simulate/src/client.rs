@@ -26,7 +26,7 @@ pub(super) enum Leaving {
     Malformed,
     /// The client's connection breaks without notice to weir.
     Lost,
-    /// The client stops reading replies.
+    /// The client stops reading replies, so that they pile up in weir.
     Stuck,
     /// The client sends nothing more, and is closed as idle.
     Idle,

@@ -38,17 +38,17 @@ pub(super) enum Expected {
     Deleted(Vec<usize>),
     /// The value of this key, which the same request deletes; the deletion has this number in the history.
     Taken { key: String, write: usize },
-    /// The value of the counter with this name.
+    /// The reply must be the value of the counter with this name.
     Counted(String),
-    /// The value of the key with this name.
+    /// The reply must be the value of the key with this name.
     Value(String),
-    /// The values of these keys, as an array.
+    /// The reply must be an array of the values of these keys.
     Values(Vec<String>),
-    /// All values that were appended to the key.
+    /// The reply must be all values that were appended to the key with this name.
     Log(String),
     /// A value that was written to any key with this hash tag.
     OneOf(String),
-    /// An integer that is at most this number.
+    /// The reply must be an integer that is at most this number.
     Number(i64),
     /// `OK`, or an error that says that the key does not exist.
     Renamed,
@@ -68,7 +68,7 @@ pub(super) enum Expected {
 #[derive(Debug)]
 pub(super) struct Asked {
     pub sent: Sent,
-    /// The RESP version of the reply.
+    /// The RESP version in which the reply must come.
     pub protocol: Protocol,
     pub expected: Expected,
     pub reach: Reach,
@@ -77,7 +77,7 @@ pub(super) struct Asked {
 /// The keys and slots that a request names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reach {
-    /// The slots of the request's keys.
+    /// The hash slots of the request's keys.
     pub slots: Vec<u16>,
     pub keys: usize,
     pub is_script: bool,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::plan::Falls;
 use weir::values::{Random, Timestamp};
 
-/// The way in which a primary goes away.
+/// The way in which a simulated primary goes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// The process ends: its connections are reset, and no new ones can be made.

@@ -21,7 +21,7 @@ pub(super) struct Sent {
 /// The history's knowledge about a write: whether it took effect, may have taken effect, or never will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The write has not been answered.
+    /// The write has no reply yet, so that it may take effect at any time.
     Open,
     /// The write was answered at this step, so it took effect.
     Done(u64),
@@ -509,8 +509,8 @@ impl History {
         }
     }
 
-    /// Returns a write that surely took effect after write `found` (or after the beginning) and before the
-    /// read, so that the read should have found it; `None` if there is none.
+    /// Returns a write among those with these numbers that surely took effect after write `found` (or after
+    /// the beginning) and before the read, so that the read should have found it; `None` if there is none.
     fn overwritten(&self, read: Sent, numbers: &[usize], found: Option<usize>) -> Option<usize> {
         numbers.iter().copied().find(|number| {
             Some(*number) != found
@@ -520,7 +520,7 @@ impl History {
         })
     }
 
-    /// True if this write surely took effect before `later` was sent.
+    /// True if the write with this number surely took effect before `later` was sent.
     fn done_before(&self, number: usize, later: Sent) -> bool {
         let write = &self.writes[number];
         let Fate::Done(step) = write.fate else { return false };

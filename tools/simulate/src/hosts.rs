@@ -20,7 +20,7 @@ use weir::values::allowance::{Report, lease_of};
 use weir::values::time::Now;
 use weir::values::{Action, ClientId, Grant, Owner, ShardId, Timestamp, Usage};
 
-/// Length of a tick.
+/// Length of a tick, the step in which simulated time advances.
 pub(super) const TICK: Duration = Duration::from_micros(100);
 /// Number of ticks until a message to another core of the host, or a new connection, arrives.
 const TO_CORE: usize = 1;

@@ -146,10 +146,10 @@ impl fmt::Display for Failure {
 /// The amount of text that a simulated run prints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Voice {
-    /// Prints only the outcome.
+    /// Only the outcome of the run is printed.
     #[default]
     Silent,
-    /// Prints every event on standard error.
+    /// Every event of the run is printed on standard error.
     Narrating,
 }
 
@@ -159,13 +159,14 @@ pub fn run(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
     finish(&mut World::new(seed, steps, voice), seed, &format!("--steps {steps}"))
 }
 
-/// Runs the world of a seed in which the stores form a cluster, whose slots move.
+/// Runs the world of a seed in which the stores form a cluster, whose slots move. Clients act for `steps`
+/// events; `voice` says how much is printed.
 pub fn run_clustered(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
     finish(&mut World::clustered(seed, steps, voice), seed, &format!("--cluster --steps {steps}"))
 }
 
 /// Runs the world of a seed in which stores report changes of hot keys (CLIENT TRACKING), and clients that
-/// bypass weir write there too.
+/// bypass weir write there too. Clients act for `steps` events; `voice` says how much is printed.
 pub fn run_tracked(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
     finish(&mut World::tracked(seed, steps, voice), seed, &format!("--tracked --steps {steps}"))
 }

@@ -107,7 +107,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Records that a client has received an element of a queue. An error if a client had received it before.
+    /// Records that a client has received an element of a queue (`word`); if `moves`, the element was moved to
+    /// another list as well. An error if a client had received it before, or if it is of another queue.
     fn deliver(&mut self, word: &[u8], queue: &str, moves: bool) -> Result<usize, String> {
         let number = number_of(word).ok_or("what nobody pushed")?;
         let element = self.elements.get_mut(number).ok_or("what nobody has pushed yet")?;

@@ -62,7 +62,7 @@ impl Done {
     }
 }
 
-/// A transaction between MULTI and EXEC.
+/// The state of a transaction, between MULTI and EXEC, that a simulated store receives.
 #[derive(Debug, Default)]
 struct Block {
     /// The client whose requests are in the transaction; `None` until a value in them shows it.

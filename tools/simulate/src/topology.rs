@@ -94,8 +94,8 @@ impl Topology {
         again
     }
 
-    /// Returns the time of the next round, if one is planned. At the end of the world, only rounds that a
-    /// core has asked for count.
+    /// Returns the time of the next round of questions to the nodes, if one is planned. At the end of the
+    /// world, only rounds that a core has asked for count.
     pub fn next(&self, is_over: bool) -> Option<Timestamp> {
         self.refresh.poll_deadline().filter(|_| self.is_wanted || !is_over)
     }

@@ -21,7 +21,7 @@ const NO_WAITS: &str = "ERR a store that follows a script lets no call wait";
 /// State of a connection that follows a script.
 #[derive(Debug, Default)]
 struct Scripted {
-    /// Replies that the script holds back.
+    /// Replies that are ready and not sent yet, because the script delays them.
     pending: Pending,
     /// Bytes that came while the new connection is not served yet (`slow_accept`); `None` once it is served.
     early: Option<Early>,

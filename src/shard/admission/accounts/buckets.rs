@@ -19,7 +19,7 @@ use crate::values::{BucketId, Capacity, MicroUnits, Part, TenantId, Timestamp, U
 #[derive(Debug)]
 pub(super) struct Account {
     bucket: BucketId,
-    /// The whole quota of the bucket.
+    /// The rate and the burst of the whole quota, of which this core may spend a part.
     quota: Capacity,
     /// The part of the quota that this process may use, as the control executor's last grant says.
     capacity: Capacity,
@@ -110,7 +110,7 @@ impl Sizes {
 /// A reference to the account of a scope, in the same form for global, tenants' and users' buckets.
 pub(super) struct Entry<'a> {
     pub bucket: BucketId,
-    /// The whole quota of the bucket.
+    /// The rate and the burst of the whole quota, of which this core may spend a part.
     pub quota: Capacity,
     /// The part of the quota that this process may use.
     pub capacity: Capacity,

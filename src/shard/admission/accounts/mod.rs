@@ -48,7 +48,7 @@ const RETRY_WHEN_FULL: Duration = Duration::from_secs(1);
 /// that bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserAccount {
-    /// The user's bucket.
+    /// Id of the token bucket of the user's quota.
     pub bucket: BucketId,
     /// The size (rate and burst) of the user's bucket, by its number among all sizes that the quotas know.
     size: SizeId,
@@ -106,11 +106,11 @@ impl Payer {
 /// The scope of a quota and its bucket: all tenants together, one tenant, or one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The bucket of all tenants together.
+    /// The quota, and its bucket, of all tenants together.
     Global,
-    /// The bucket of one tenant.
+    /// The quota, and its bucket, of one tenant.
     Tenant(TenantId),
-    /// The bucket of one user within a tenant.
+    /// The quota, and its bucket, of one user within a tenant.
     User(UserAccount),
 }
 
@@ -135,7 +135,7 @@ pub enum Decision {
 /// The numbers of users with an account on a shard. A user without one has a full bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserFigures {
-    /// The number of users with an account.
+    /// The number of users with an account on the shard.
     pub active: usize,
     /// The number of idle users so far whose accounts were dropped to make room for other users.
     pub evicted: u64,

@@ -24,7 +24,7 @@ const NO_BOUND: i64 = i64::MAX / 2;
 /// millionths of a request unit.
 #[derive(Debug)]
 pub struct Tab {
-    /// The amount left in the payer's scarcest bucket.
+    /// The amount that is left in whichever of the payer's buckets has least.
     left: i64,
     /// The amount that was left in the payer's scarcest bucket when the tab (sum of the payer's consecutive
     /// requests) was opened.

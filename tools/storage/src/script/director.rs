@@ -27,7 +27,7 @@ const ASK_FOR_ITS_END: [&str; 4] = ["ttl", "pttl", "expiretime", "pexpiretime"];
 /// The settings that a scripted store starts with.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
-    /// The behaviour outside of phases.
+    /// The scripted store's behaviour outside of phases.
     pub behaviour: Behaviour,
     /// Changes of the behaviour at set times from the start of the process.
     pub phases: Phases,
