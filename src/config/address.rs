@@ -14,7 +14,7 @@ pub enum ListenAddress {
 }
 
 impl ListenAddress {
-    /// Returns the address; `None` for `off`.
+    /// Returns the address to listen on; `None` if the flag's value is `off`.
     pub const fn address(self) -> Option<SocketAddr> {
         match self {
             Self::Off => None,

@@ -60,7 +60,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Returns the user, if any, and the password.
+    /// Returns the name of the user, if any, and the password, with which weir logs in.
     pub fn pair(&self) -> (Option<String>, String) {
         (self.user.clone(), self.password.clone())
     }

@@ -72,7 +72,7 @@ impl Ending {
     /// All outcomes of an exchange with the fleet's store, in the order of their numbers.
     pub const ALL: [Self; 3] = [Self::Answered, Self::Lost, Self::Refused];
 
-    /// The word for this outcome in metrics and pages.
+    /// Returns the word for this outcome of an exchange with the fleet's store, in metrics and pages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Answered => "answered",

@@ -69,7 +69,7 @@ impl History {
         self.points.push_back(Point::of(view, totals, &since));
     }
 
-    /// Makes the page `/history.json`.
+    /// Makes the page `/history.json`, which shows some figures of the last ten minutes.
     pub(super) fn page(&self, view: View<'_>) -> Response {
         let each = |figure: fn(&Point) -> Option<f32>| self.points.iter().map(figure).map(shown).collect();
         let document = Document {

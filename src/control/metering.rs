@@ -196,7 +196,7 @@ impl Meter {
         self.kept_from.max((minute + 1).saturating_sub(METERED_MINUTES_MAX))
     }
 
-    /// Returns the counters since the start, for the metrics.
+    /// Returns the counters of the tenants' usage since the start, for the metrics.
     pub fn series(&self) -> &TenantSeries {
         &self.series
     }

@@ -280,7 +280,7 @@ impl Pool {
             .fold(0, i64::saturating_add)
     }
 
-    /// Returns a core's share of the pool, in 65,536ths.
+    /// Returns the share of the pool, in 65,536ths, that the core with this index may have.
     fn share_of(&self, index: usize, now: Timestamp, rhythm: Rhythm) -> u64 {
         let live = |holder: &&Holder| now.since(holder.heard_at) <= rhythm.lease;
         let (count, wanted) = self

@@ -68,7 +68,7 @@ impl StoreInfo {
         self.sections.iter().find(|section| section.is(title))
     }
 
-    /// Returns all sections, in the store's order.
+    /// Returns all sections of the store's `INFO`, in the store's order.
     pub fn sections(&self) -> impl Iterator<Item = &StoreSection> {
         self.sections.iter()
     }

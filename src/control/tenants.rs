@@ -118,7 +118,8 @@ impl Tenants<'_> {
         Told { id, tenant, figures, suggestion: suggestion(self.meter, id, tenant.limit, minute) }
     }
 
-    /// Makes the page `/tenants`, in the order of names.
+    /// Makes the page `/tenants`, which shows tenants in the order of their names; `query` is the query
+    /// string.
     pub fn page(&self, query: &str) -> Response {
         let query = match TenantsQuery::parse(query) {
             Ok(query) => query,

@@ -296,7 +296,8 @@ impl Watch {
         self.row == 0
     }
 
-    /// Records a reply that is not a failure.
+    /// Records a reply of the store that is not a failure, after which failures in a row are counted from
+    /// zero.
     pub fn handle_answer(&mut self) {
         self.row = 0;
     }

@@ -16,7 +16,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Creates a full bucket.
+    /// Creates the full token bucket of a quota, of which this bucket has `part`.
     pub fn full(capacity: Capacity, part: Part, now: Timestamp) -> Self {
         let level = signed(capacity.scaled(part).burst);
         Self { capacity, part, level, refilled_micros: now.as_nanos() / 1_000 }

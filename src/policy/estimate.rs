@@ -77,7 +77,7 @@ impl UnderWay {
         self.0 == [0; COMMAND_CLASSES]
     }
 
-    /// Adds the requests of another count.
+    /// Adds the requests in another count to these, class by class.
     pub fn add(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
     }

@@ -329,7 +329,8 @@ impl HotKeys {
         self.reports(move |record| record.cost.per_second() >= least)
     }
 
-    /// Returns the counts of events since the start.
+    /// Returns how many keys became hot and stopped being hot since the start, and how many requests could not
+    /// be counted.
     pub fn counters(&self) -> HotCounters {
         let passed_over = self.counts.passed_over() + self.costs.passed_over();
         HotCounters { passed_over, ..self.counters }

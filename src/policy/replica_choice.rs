@@ -239,7 +239,7 @@ impl ReplicaChoice {
         }
     }
 
-    /// Takes the events since the last call.
+    /// Returns the ejections of replicas, and the ends of ejections, since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }

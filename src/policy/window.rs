@@ -488,7 +488,7 @@ impl Window {
         }
     }
 
-    /// Returns how many requests may be in flight.
+    /// Returns the size of the window: how many requests may be in flight at the backend.
     pub fn size(&self) -> usize {
         self.size as usize
     }

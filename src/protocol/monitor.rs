@@ -104,7 +104,7 @@ fn write_word(out: &mut Vec<u8>, shown: &[u8], missing: usize) {
     out.push(b'"');
 }
 
-/// Appends a note such as `"... (N more arguments)"`.
+/// Appends a note that `count` of `what` were left out, such as `"... (N more arguments)"`.
 fn note(out: &mut Vec<u8>, count: u64, what: &str) {
     out.extend_from_slice(b"\"... (");
     encode::decimal(out, count as i64);

@@ -292,7 +292,7 @@ impl<'a> Elements<'a> {
         self.rest
     }
 
-    /// Returns how many elements are left.
+    /// Returns how many elements of the RESP array are left to iterate over.
     pub fn left(&self) -> usize {
         self.left
     }

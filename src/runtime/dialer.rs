@@ -22,7 +22,8 @@ pub trait Dials {
     /// Handles that a connection that the tool had dialed is open. A connection that is dialed again has
     /// another `generation`.
     fn handle_connected(&mut self, id: ConnectionId, generation: u32);
-    /// Takes bytes that a connection has received.
+    /// Takes bytes that a connection has received. `generation` tells it from earlier connections with the
+    /// same `id`.
     fn handle_bytes(&mut self, id: ConnectionId, generation: u32, bytes: &[u8], now: Timestamp);
     /// Handles that the peer of a connection has ended its sending side.
     fn handle_end(&mut self, id: ConnectionId, generation: u32, now: Timestamp);

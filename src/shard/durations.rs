@@ -46,7 +46,7 @@ impl Durations {
         self.micros.saturating_record_n((nanos / 1_000).clamp(1, MICROS_MAX), count);
     }
 
-    /// Adds the counts of another core's histogram.
+    /// Adds the durations that another core has counted to these.
     pub fn merge(&mut self, other: &Self) {
         self.sum_nanos = self.sum_nanos.saturating_add(other.sum_nanos);
         self.micros.add(&other.micros).expect("all have the same bounds");
@@ -80,7 +80,7 @@ impl Durations {
         self.micros.len()
     }
 
-    /// Returns the sum of all times that were counted.
+    /// Returns the sum of all durations that were counted.
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum_nanos)
     }

@@ -63,12 +63,14 @@ pub struct Receivers {
 }
 
 impl Receivers {
-    /// Creates the record for a `PUBLISH` to this channel.
+    /// Creates the record by which the numbers of this process's own subscribers are added to a store's reply
+    /// to a `PUBLISH` to this channel.
     pub fn of_message(channel: &[u8]) -> Self {
         Self { channels: vec![channel.into()], is_message: true, own: Vec::new() }
     }
 
-    /// Creates the record for `PUBSUB NUMSUB` of these channels.
+    /// Creates the record by which the numbers of this process's own subscribers are added to a store's reply
+    /// to `PUBSUB NUMSUB` of these channels.
     pub fn of_channels<'a>(channels: impl Iterator<Item = &'a [u8]>) -> Self {
         Self { channels: channels.map(Box::from).collect(), is_message: false, own: Vec::new() }
     }

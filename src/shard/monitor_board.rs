@@ -54,7 +54,7 @@ pub type MonitorPlace = usize;
 pub struct MonitorSet(u64);
 
 impl MonitorSet {
-    /// Adds the monitor in a place.
+    /// Adds the monitor that has this place on the board to the set.
     pub fn add(&mut self, place: MonitorPlace) {
         self.0 |= 1 << place;
     }
@@ -72,7 +72,7 @@ impl MonitorSet {
         self.0 == 0
     }
 
-    /// Iterates over the places.
+    /// Iterates over the places that the set's monitors have on the board.
     pub fn iter(self) -> impl Iterator<Item = MonitorPlace> {
         let mut rest = self.0;
         std::iter::from_fn(move || {

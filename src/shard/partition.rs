@@ -133,7 +133,8 @@ impl Partition {
         (arguments.len() - 1) / self.step
     }
 
-    /// True if the keys are in several parts.
+    /// True if the request's keys go to several destinations (core, backend, connection), each with a part of
+    /// its own.
     fn is_split(&self) -> bool {
         self.parts.len() > 1
     }

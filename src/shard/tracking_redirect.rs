@@ -25,7 +25,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Returns the client at a reply address.
+    /// Returns the client connection that a reply address leads to.
     pub fn of(to: ReplyTo) -> Self {
         Self { shard: to.shard, client: to.client_id() }
     }

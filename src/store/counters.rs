@@ -211,7 +211,7 @@ pub(super) fn cached(bytes: &[u8]) -> Result<Option<u64>, Refusal> {
     Ok((count >> 63 == 0).then_some(count))
 }
 
-/// Stores a count in the header of a counter.
+/// Stores a count in the header of a `HyperLogLog`, where it is valid until the value changes.
 pub(super) fn cache(bytes: &mut [u8], count: u64) {
     bytes[8..HEADER_BYTES].copy_from_slice(&count.to_le_bytes());
 }

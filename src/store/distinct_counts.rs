@@ -60,7 +60,7 @@ fn registers(call: &mut Call<'_>, key: &[u8]) -> Result<Option<Registers>, Refus
     call.keyspace.read_string(key, |bytes| bytes.map(Registers::decode).transpose())?
 }
 
-/// Stores a counter under `key`, which keeps its expiry.
+/// Stores a `HyperLogLog` under `key`; the key keeps its expiry.
 fn store(call: &mut Call<'_>, key: &[u8], registers: &Registers) -> Done {
     let mut digits = Digits::new(0);
     let former = call.keyspace.peek(key).map(|entry| &entry.value);

@@ -41,7 +41,7 @@ impl Effort {
         self.spent.get()
     }
 
-    /// Returns the units that the request may still take.
+    /// Returns the units of effort that the request may still take.
     pub(super) fn left(&self) -> u64 {
         self.most.saturating_sub(self.spent.get())
     }

@@ -67,7 +67,7 @@ pub(super) fn is_finite(text: &[u8]) -> Result<bool, Refusal> {
     Ok(read(text)?.is_some())
 }
 
-/// Parses a decimal number; `None` for an infinity.
+/// Parses a decimal number as a floating-point number of 80 bits (`long double`); `None` for an infinity.
 fn read(text: &[u8]) -> Result<Option<LongDouble>, Refusal> {
     if text.len() >= TEXT_BYTES_MAX {
         return Err(Refusal::NotAFloat);

@@ -39,7 +39,8 @@ fn part(text: &[u8]) -> Option<u64> {
     digits.parse().ok()
 }
 
-/// Parses an id, `ms` or `ms-sequence`.
+/// Parses an id of a stream entry, `ms` or `ms-sequence`; in the first form the sequence number is
+/// `missing_sequence`.
 fn id(text: &[u8], missing_sequence: u64) -> Result<Id, Refusal> {
     let parsed = match text.iter().position(|byte| *byte == b'-') {
         None => part(text).map(|ms| Id { ms, sequence: missing_sequence }),

@@ -43,7 +43,7 @@ impl Hasher {
         rapidhash_v3_seeded(key, &self.0.0)
     }
 
-    /// The sizes up to which collections are small.
+    /// Returns the sizes up to which Redis would store collections in their compact forms.
     pub(super) fn shapes(&self) -> &Shapes {
         &self.0.1
     }

@@ -341,7 +341,7 @@ fn addressed(
 }
 
 impl Prefix {
-    /// Returns the approximate bytes of the changed keys.
+    /// Returns the approximate bytes of the changed keys that begin with this prefix.
     fn changed_bytes(&self) -> usize {
         self.changed.keys().map(|key| CHANGE_BYTES + key.len()).sum()
     }

@@ -126,7 +126,7 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    /// Returns the reply for a timeout of the call.
+    /// Returns the reply to the waiting call if its timeout is over.
     pub(super) fn reply_at_end(&self) -> Vec<u8> {
         let mut reply = Vec::new();
         match self.want {

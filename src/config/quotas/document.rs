@@ -242,7 +242,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Returns the names of all keys in the section.
+    /// Returns the names of all keys in this section of the quota file.
     pub fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.table.keys().map(|key| key.get_ref().as_ref())
     }

@@ -180,12 +180,14 @@ impl Quotas {
         self.global
     }
 
-    /// Returns the longest `stale_on_error` of any tenant.
+    /// Returns the longest time for which any tenant accepts expired replies while a store is unavailable
+    /// (`stale_on_error`).
     pub fn stale_on_error_max(&self) -> Duration {
         self.stale_on_error_max
     }
 
-    /// True if the clients of any tenant share subscriptions.
+    /// True if the clients of any tenant share weir's subscriptions to channels, instead of having connections
+    /// of their own for them.
     pub fn shares_channels(&self) -> bool {
         self.shares_channels
     }

@@ -134,7 +134,7 @@ impl Status {
         }
     }
 
-    /// The status's number and its words, separately.
+    /// Returns the number of the HTTP status and its words, separately.
     pub fn parts(self) -> (&'static str, &'static str) {
         self.line().split_once(' ').expect("every line has both")
     }

@@ -50,12 +50,12 @@ impl Response {
         Self { status, headers: Vec::new(), content_type: "application/problem+json", body }
     }
 
-    /// Creates a refusal in the words of its status.
+    /// Creates a reply that refuses a request; its text is the words of the status.
     pub fn refusal(status: Status) -> Self {
         Self::text(status, status.line())
     }
 
-    /// Creates a refusal (405) that names the accepted methods.
+    /// Creates a refusal (405) that names the methods which the page `route` accepts.
     pub fn method_not_allowed(route: Route) -> Self {
         Self::refusal(Status::MethodNotAllowed).with_header("allow", route.allowed())
     }
@@ -67,7 +67,7 @@ impl Response {
         self
     }
 
-    /// Creates the reply that lists all pages, as text.
+    /// Creates the reply that lists all pages of the admin port, as text.
     pub fn index() -> Self {
         let lines: Vec<_> = PAGES.iter().map(|(path, _, what)| format!("{path:<16}{what}")).collect();
         Self::text(Status::Ok, &lines.join("\n"))

@@ -55,7 +55,7 @@ impl Panes {
         self.nanos[0]
     }
 
-    /// Returns the length of a window in seconds.
+    /// Returns the time that a window (two panes, in which requests are counted) covers, in seconds.
     pub fn seconds(&self, window: Window) -> f64 {
         window.sum(&self.nanos) as f64 / 1e9
     }

@@ -170,7 +170,7 @@ impl Record {
         window.sum(&self.counts)
     }
 
-    /// Returns by how much [`count`](Self::count) may be too high.
+    /// Returns by how much the record's [`count`](Self::count) of requests may be too high.
     pub fn error(&self, window: Window) -> u64 {
         window.sum(&self.errors)
     }
@@ -270,7 +270,7 @@ impl Records {
         (record.is_hot() && record.generation == id.generation).then_some(record)
     }
 
-    /// Returns the id of the record at an index.
+    /// Returns the id of the key whose record is at an index.
     #[inline]
     pub fn id(&self, at: u16) -> HotId {
         HotId { index: at, generation: self.all[usize::from(at)].generation }

@@ -29,7 +29,7 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// Returns the lower bound of the key's count.
+    /// Returns a number of requests that the key has certainly had.
     pub fn certain(self) -> u64 {
         self.count - self.error
     }

@@ -61,7 +61,7 @@ impl<N: Copy + Default + AddAssign + SubAssign> Counts<N> {
         self.replies = self.replies.saturating_add(other.replies);
     }
 
-    /// Subtracts counts that were added before.
+    /// Subtracts the counts of latencies of a time span that were added before.
     fn subtract<M: Copy + Into<N>>(&mut self, other: &Counts<M>) {
         if other.samples == 0 {
             return;

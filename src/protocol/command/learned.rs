@@ -38,7 +38,7 @@ pub fn learn(reply: &[u8]) -> usize {
     learned
 }
 
-/// Returns all learned commands.
+/// Returns all commands that were learned from stores.
 pub(super) fn all() -> impl Iterator<Item = &'static Command> + Clone {
     LEARNED.iter().filter_map(|cell| cell.get().copied())
 }

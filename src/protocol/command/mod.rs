@@ -70,7 +70,7 @@ impl Class {
     pub const ALL: [Self; Self::COUNT] =
         [Self::Point, Self::Multi, Self::Range, Self::Scan, Self::Script, Self::Control];
 
-    /// Returns the name of the class.
+    /// Returns the name of the class of commands.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Point => "point",

@@ -593,7 +593,7 @@ fn write_outcome(text: &mut Vec<u8>, reply: &mut &[u8], in_base64: bool) {
     text.push(b'}');
 }
 
-/// Writes the results and errors of a transaction's commands.
+/// Writes the results and errors of a transaction's commands. `in_base64` has texts written in Base64.
 fn write_outcomes(text: &mut Vec<u8>, mut replies: &[u8], in_base64: bool) {
     text.clear();
     text.push(b'[');

@@ -126,7 +126,7 @@ impl Map {
         self.nodes.len()
     }
 
-    /// Returns all nodes.
+    /// Returns all nodes of the cluster.
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
         self.nodes.iter().flatten()
     }

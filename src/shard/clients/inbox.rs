@@ -59,7 +59,7 @@ impl Inbox {
         self.links.retain(|(_, own)| *own != link);
     }
 
-    /// True if invalidation messages come over this link.
+    /// True if the client takes invalidation messages of other clients over this link.
     pub fn has(&self, link: PrivateId) -> bool {
         self.links.iter().any(|(_, own)| *own == link)
     }

@@ -306,7 +306,7 @@ impl ClientStage {
         self.draining = true;
     }
 
-    /// True once weir drains.
+    /// True once weir drains, so that it accepts no more clients.
     pub fn is_draining(&self) -> bool {
         self.draining
     }

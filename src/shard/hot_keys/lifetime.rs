@@ -149,7 +149,8 @@ impl FieldExpiry {
         self.0.push((backend, now.after(BELIEVED)));
     }
 
-    /// Forgets a store, which may have been replaced.
+    /// Forgets what is known about a store's hash fields that expire, because another server may have replaced
+    /// it.
     pub fn forget(&mut self, backend: BackendId) {
         self.0.retain(|(own, _)| *own != backend);
     }

@@ -147,7 +147,7 @@ impl Shard {
         self.env.settings.id
     }
 
-    /// Returns what the shard has counted so far.
+    /// Returns the counters of events on this shard.
     pub fn counters(&self) -> &Counters {
         &self.env.counters
     }

@@ -75,7 +75,8 @@ impl Shard {
         }
     }
 
-    /// Carries out an admitted command about subscriptions.
+    /// Carries out an admitted command about subscriptions; `usage` says which kind of subscription it begins
+    /// or ends.
     pub(super) fn change_subscriptions(
         &mut self,
         id: ClientId,

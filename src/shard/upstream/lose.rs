@@ -59,7 +59,8 @@ impl Upstream {
         }
     }
 
-    /// Gives up all connections to backends that `is_over` selects.
+    /// Gives up all connections to backends that `is_over` selects; `reason` is the word that the error
+    /// replies to their requests name.
     pub(super) fn drop_links(
         &mut self,
         env: &mut Env,

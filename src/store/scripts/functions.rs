@@ -66,7 +66,7 @@ struct Interpreter {
 }
 
 impl Functions {
-    /// The number of libraries and the number of functions.
+    /// Returns the number of libraries and the number of functions.
     pub(in crate::store) fn counts(&self) -> (usize, usize) {
         (self.libraries.len(), self.libraries.functions())
     }

@@ -21,7 +21,7 @@ impl<const STRETCHES: usize> Window<STRETCHES> {
         Self { stretch_nanos, newest: 0, counts: [0; STRETCHES], sum: 0 }
     }
 
-    /// Counts one event at `now`.
+    /// Counts one event that happens at `now`.
     pub fn add(&mut self, now: Timestamp) {
         self.move_on(now);
         let count = &mut self.counts[self.newest as usize % STRETCHES];

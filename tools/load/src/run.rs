@@ -114,7 +114,7 @@ impl Run {
         &self.complaints
     }
 
-    /// Sets the time at which the load starts.
+    /// Sets the time at which this thread's part of the load starts.
     pub fn handle_start(&mut self, at: Timestamp) {
         self.start = at;
         self.enter(Stage::Running, at);

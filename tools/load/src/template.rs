@@ -192,7 +192,8 @@ impl Mix {
         self.templates.iter().map(Template::text)
     }
 
-    /// Appends the encoded request that a draw stands for.
+    /// Appends the encoded request that a draw (its random choices) stands for. `scratch` is a buffer for the
+    /// call.
     pub fn write(&self, out: &mut Vec<u8>, scratch: &mut Vec<u8>, draw: Draw) {
         let (template, mut random) = self.choose(draw);
         template.write(out, scratch, draw.sequence, &mut random);

@@ -184,12 +184,12 @@ impl History {
         self.step
     }
 
-    /// Records that a node with these slots goes away.
+    /// Records that a node which owns these slots (those with true) goes away.
     pub fn begin_fall(&mut self, slots: Vec<bool>) {
         self.takeovers.push(Takeover { slots, since: None, known: None, is_doubtful: false, over: None });
     }
 
-    /// Returns the index of the latest takeover.
+    /// Returns the index of the latest takeover in the list of takeovers.
     pub fn takeover(&self) -> usize {
         self.takeovers.len() - 1
     }

@@ -131,7 +131,7 @@ impl Account {
     }
 }
 
-/// Runs a case of quotas.
+/// Simulates tenants with quotas on cores that change, and returns the figures of the case.
 pub fn quotas(case: QuotaCase) -> QuotaFigures {
     let text = (0..case.tenants).fold(String::new(), |mut text, tenant| {
         let rate = case.ru_per_second;
@@ -218,7 +218,7 @@ pub fn quotas(case: QuotaCase) -> QuotaFigures {
     }
 }
 
-/// Requests and batches so far.
+/// Returns the numbers of requests, and of batches between cores, since the start.
 fn counted(hosts: &Hosts) -> [u64; 2] {
     [Counter::Requests, Counter::BatchesSent].map(|counter| hosts.counted(counter))
 }
@@ -255,7 +255,7 @@ fn ask(hosts: &mut Hosts, tenant: &mut Tenant, number: usize, stays: Duration, r
     hosts.send(core, client, request);
 }
 
-/// Runs a case of a hot key.
+/// Simulates a hot key that clients of every core read, and returns the figures of the case.
 pub fn hot_key(case: HotCase) -> HotFigures {
     const WARM_UP: Duration = Duration::from_millis(1_500);
     let mut hosts = Hosts::new(Shape {

@@ -43,7 +43,7 @@ pub(crate) struct ScriptedService {
 }
 
 impl ScriptedService {
-    /// Creates a service without connections.
+    /// Creates a scripted store without connections.
     pub(crate) fn new(engine: Engine, request_bytes_max: usize, script: Script) -> Self {
         Self {
             engine,

@@ -91,7 +91,8 @@ impl Tab {
         in_sight >= cost.signed().saturating_add(self.expected.risk(&self.under_way, class as usize))
     }
 
-    /// Counts a request of the payer as admitted.
+    /// Counts a request of the payer, of this class of commands, as admitted and not yet charged at its real
+    /// cost.
     #[inline]
     pub(super) const fn begin(&mut self, class: Class) {
         self.under_way.begin(class as usize);
