@@ -40,7 +40,8 @@ impl Layer {
         Self::Retries,
     ];
 
-    /// Returns a note for `--help` on what the layer does, in parentheses; empty if the name says it.
+    /// Returns a note for `--help` on what the layer (part of the traffic management) does, in parentheses;
+    /// empty if the name says it.
     const fn meaning(self) -> &'static str {
         match self {
             Self::Rate => " (quotas)",
@@ -54,7 +55,8 @@ impl Layer {
         }
     }
 
-    /// True if the layer can run without effect (`--shadow`), deciding and counting only.
+    /// True if the layer (part of the traffic management) can run without effect (`--shadow`), deciding and
+    /// counting only.
     pub const fn has_shadow(self) -> bool {
         !matches!(self, Self::Replicas | Self::Tracking)
     }

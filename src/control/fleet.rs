@@ -127,7 +127,8 @@ struct Place {
     key: String,
     bucket: BucketId,
     capacity: Capacity,
-    /// This host's part of the quota, as last passed to the pools; None before the first time.
+    /// This host's part of the quota, as last passed to the pools (the parts of buckets that no core holds);
+    /// None before the first time.
     told: Option<Part>,
 }
 
@@ -431,7 +432,8 @@ impl FleetQuotas {
         self.state = next;
     }
 
-    /// Passes this host's parts of quotas to the pools, as far as they have changed since the last call.
+    /// Passes this host's parts of quotas to the pools (the parts of buckets that no core holds), as far as
+    /// they have changed since the last call.
     fn apply(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         self.tell_terms(pools);
         for (at, place) in self.places.iter_mut().enumerate() {
@@ -443,7 +445,7 @@ impl FleetQuotas {
         }
     }
 
-    /// Passes this host's initial parts to the pools, at the start.
+    /// Passes this host's initial parts to the pools (the parts of buckets that no core holds), at the start.
     pub fn start(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         self.apply(pools, now);
     }

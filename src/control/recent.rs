@@ -54,7 +54,7 @@ pub struct Since {
 pub struct ShardSince {
     /// The increase of the shard's counters during the interval.
     pub counters: Counters,
-    /// The requests that the shard refused because of overload, by reason and tier.
+    /// The requests that the shard refused because of overload, by reason and tier (importance).
     pub pressures: Pressures,
     /// The CPU time that the shard's thread used during the interval.
     pub cpu: Duration,

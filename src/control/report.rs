@@ -39,7 +39,7 @@ pub struct ShardReport {
     pub service_times: Durations,
     /// The state of each bulkhead (window and queue), by backend and track.
     pub bulkheads: Vec<BulkheadFigures>,
-    /// Numbers of requests refused because of overload, by reason and tier.
+    /// Numbers of requests refused because of overload, by reason and tier (importance).
     pub pressures: Pressures,
     /// Numbers of hot keys, kept replies and fetches in flight for them.
     pub hot: HotFigures,

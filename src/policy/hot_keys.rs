@@ -55,8 +55,8 @@ pub use records::KeyName;
 /// Length of a pane (the interval in which requests are counted) in nanoseconds, the shortest time that
 /// anything is decided by.
 const PANE: u64 = 50_000_000;
-/// Length of a pane, in nanoseconds, above which the core did not run or slept and the requests that came
-/// meanwhile have yet to be counted.
+/// Length of a pane (interval of 50 ms), in nanoseconds, above which the core did not run or slept and the
+/// requests that came meanwhile have yet to be counted.
 const LONG: u64 = 3 * PANE;
 /// Time over which expensive keys are looked for, in nanoseconds: such keys may be asked for rarely.
 const COST_SPAN: u64 = 1_000_000_000;
@@ -258,7 +258,8 @@ impl HotKeys {
         self.slots.count(slot)
     }
 
-    /// Counts a request for a key of a warm slot. Returns the key's id if it is hot, else None.
+    /// Counts a request for a key of a warm slot (one whose keys are counted one by one). Returns the key's id
+    /// if it is hot, else None.
     #[inline]
     pub fn note_key(&mut self, slot: u16, hash: u64, key: &[u8], access: Access) -> Option<HotId> {
         if let Some((at, record)) = self.records.find(hash) {
@@ -282,7 +283,7 @@ impl HotKeys {
     }
 
     /// Adds the price of a request to its key, in addition to [`note_cost`](Self::note_cost). For requests
-    /// whose slot was warm when they came.
+    /// whose slot was warm (busy, so that its keys are counted one by one) when they came.
     pub fn note_key_cost(&mut self, hash: u64, cost: Price) {
         if let Some((_, record)) = self.records.find(hash) {
             record.tally.cost = record.tally.cost.saturating_add(cost.micro());
@@ -313,7 +314,8 @@ impl HotKeys {
         now >= self.pane_ends
     }
 
-    /// Returns when the next pane ends; None if no key has a record, since nothing depends on it then.
+    /// Returns when the next pane (interval of 50 ms) ends; None if no key has a record, since nothing depends
+    /// on it then.
     pub fn wake_at(&self) -> Option<Timestamp> {
         (!self.records.is_empty()).then_some(self.pane_ends)
     }
@@ -364,8 +366,9 @@ impl HotKeys {
         }
     }
 
-    /// Counts a request for a key without a record, once its slot is warm, and gives the key a record if it
-    /// has a quarter of the load that makes it hot, or costs much.
+    /// Counts a request for a key without a record, once its slot is warm (busy, so that its keys are counted
+    /// one by one), and gives the key a record if it has a quarter of the load that makes it hot, or costs
+    /// much.
     fn note_stranger(&mut self, slot: u16, hash: u64, key: &[u8], access: Access) {
         let Some(counted) = self.counts.add(hash, 1, self.slots.missed(slot)) else { return };
         let cost = self.costs.get(hash).unwrap_or_default().certain();

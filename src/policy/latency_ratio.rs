@@ -143,9 +143,9 @@ pub struct LatencyRatio {
     passed: u64,
     /// Means of the number of requests in flight at the backend, over short and long times.
     in_flight: InFlight,
-    /// True if requests waited for room in the window in the present slice.
+    /// True if requests waited for room in the window in the present slice (250 ms).
     waits: bool,
-    /// True if in the last slice requests waited for room, or more were in flight than usual.
+    /// True if in the last slice (250 ms) requests waited for room, or more were in flight than usual.
     is_in_company: bool,
     /// Number of consecutive slices (250 ms) in which the ratio was too low for their latencies to be learnt
     /// as usual.

@@ -41,26 +41,26 @@ const TURN: MicroUnits = 8 * UNIT;
 /// Maximum number of a tenant's turns of fair queueing that one request takes up, however high its price is.
 const TURNS_MAX: u64 = 16;
 /// Number of intervals ([`Patience::interval`]) for which requests must have waited without a break before a
-/// tier counts as overloaded: longer than a few costly requests keep a backend busy.
+/// tier (importance) counts as overloaded: longer than a few costly requests keep a backend busy.
 const STANDING: f64 = 1.5;
-/// Fraction of its length half an interval ago that a tier's queue must exceed for the tier to count as
-/// overloaded: the queue has hardly become shorter.
+/// Fraction of its length half an interval ago that a tier's queue must exceed for the tier (importance) to
+/// count as overloaded: the queue has hardly become shorter.
 const SHORTER: f64 = 0.9;
-/// Number of intervals ([`Patience::interval`]) after which a tier in which requests waited without a break
-/// counts as overloaded even if its queue becomes shorter.
+/// Number of intervals ([`Patience::interval`]) after which a tier (importance) in which requests waited
+/// without a break counts as overloaded even if its queue becomes shorter.
 const INTERVALS_MOST: f64 = 4.0;
-/// Mean number of waiting requests per connection at which a tier counts as deep and not as overloaded:
-/// clients that pipeline wait for their own requests.
+/// Mean number of waiting requests per connection at which a tier (importance) counts as deep and not as
+/// overloaded: clients that pipeline wait for their own requests.
 const DEEP: usize = 8;
-/// Longest wait of a request, in intervals ([`Patience::interval`]), with which a tier counts as deep (long
-/// only because clients pipeline); with a longer one the tier can count as overloaded.
+/// Longest wait of a request, in intervals ([`Patience::interval`]), with which a tier (importance) counts as
+/// deep (long only because clients pipeline); with a longer one the tier can count as overloaded.
 const DEEP_WAIT: f64 = 4.0;
 /// Longest time, in intervals ([`Patience::interval`]), for which a connection may wait to have its oldest
 /// request sent in a deep tier (long only because clients pipeline); with a longer one the tier can count as
 /// overloaded.
 const DEEP_WAIT_NEXT: f64 = 0.25;
 /// Number of intervals ([`Patience::interval`]) after which a request is refused that has been its
-/// connection's oldest waiting one for so long, if other connections wait in its tier.
+/// connection's oldest waiting one for so long, if other connections wait in its tier (importance).
 const AGE_CALM: f64 = 1.5;
 /// Longest time for which a request may be its connection's oldest waiting one before it is refused; or twice
 /// [`Patience::calm`] if that is longer.
@@ -90,7 +90,7 @@ pub struct Waiting<T> {
     pub item: T,
     /// Number of the client connection that sent the request; its waiting requests keep their order.
     pub connection: u64,
-    /// The tenant, which takes turns with others of its tier.
+    /// The tenant, which takes turns with others of its tier (importance).
     pub tenant: TenantId,
     /// Tier (importance) of the request. Later requests of a connection wait in the tier of its first.
     pub tier: Tier,
@@ -165,8 +165,8 @@ pub enum Refused {
 pub struct Patience {
     /// Longest age of a request in an overloaded tier (5 ms by default); older requests are refused.
     pub target: Duration,
-    /// Interval of which multiples decide whether a tier is overloaded and a request too old (100 ms by
-    /// default).
+    /// Interval of which multiples decide whether a tier (importance) is overloaded and a request too old (100
+    /// ms by default).
     pub interval: Duration,
 }
 
@@ -210,7 +210,8 @@ struct Node<T> {
     clock: Duration,
     /// Indices of the neighbours in the tier's list, in the order of arrival.
     in_tier: Links,
-    /// Indices of the neighbours in the list of the tenant's requests in the tier, in the order of arrival.
+    /// Indices of the neighbours in the list of the tenant's requests in the tier (importance), in the order
+    /// of arrival.
     of_tenant: Links,
     /// Index of the next waiting request of the same connection, or [`NONE`].
     behind: u32,
@@ -243,7 +244,7 @@ impl Default for List {
     }
 }
 
-/// Waiting requests of one client connection, in their order: all in one tier, with one tenant.
+/// Waiting requests of one client connection, in their order: all in one tier (importance), with one tenant.
 #[derive(Clone, Copy, Debug)]
 struct Chain {
     /// The connection, by the number that [`Waiting::connection`] gives it.
@@ -268,7 +269,7 @@ struct Chain {
 
 #[derive(Debug, Default)]
 struct Share {
-    /// The tenant's requests in the tier, in the order of arrival.
+    /// The tenant's requests in the tier (importance), in the order of arrival.
     list: List,
     /// Connections of the tenant, the one whose turn it is first.
     ring: List,
@@ -279,23 +280,24 @@ struct Share {
 
 #[derive(Debug, Default)]
 struct TierQueue {
-    /// All requests of the tier, in the order of arrival.
+    /// All requests of the tier (importance), in the order of arrival.
     list: List,
-    /// Number of client connections with waiting requests in this tier.
+    /// Number of client connections with waiting requests in this tier (importance).
     connections: usize,
-    /// For each tenant with waiting requests in this tier, these requests and its state in fair queueing.
+    /// For each tenant with waiting requests in this tier (importance), these requests and its state in fair
+    /// queueing.
     tenants: IdMap<TenantId, Share>,
-    /// Tenants with waiting requests in this tier, in the order of their turns.
+    /// Tenants with waiting requests in this tier (importance), in the order of their turns.
     turns: VecDeque<TenantId>,
-    /// Time at which the tier was empty last, by the queue's clock.
+    /// Time at which the tier (importance) was empty last, by the queue's clock.
     empty_at: Duration,
     /// The number of the tier's requests when it was last recorded, and that time by the queue's clock.
     seen: (Duration, usize),
-    /// Time since which the tier is overloaded, by the queue's clock, or the last time that this was
-    /// confirmed; `None` if it is not.
+    /// Time since which the tier (importance) is overloaded, by the queue's clock, or the last time that this
+    /// was confirmed; `None` if it is not.
     over_since: Option<Duration>,
-    /// Number of turns since `over_since` at whose end the tier was empty. Two of them in an interval end the
-    /// overload.
+    /// Number of turns since `over_since` at whose end the tier (importance) was empty. Two of them in an
+    /// interval end the overload.
     empty_turns: u32,
 }
 
@@ -394,7 +396,8 @@ impl<T: Copy> Queue<T> {
         tenants.next().is_some_and(|first| tenants.any(|other| other != first))
     }
 
-    /// True if at least one tier is in overload: its requests come faster than the backend serves them.
+    /// True if at least one tier (importance) is in overload: its requests come faster than the backend serves
+    /// them.
     pub fn is_any_over(&self) -> bool {
         self.tiers.iter().any(|queue| queue.over_since.is_some())
     }
@@ -404,13 +407,13 @@ impl<T: Copy> Queue<T> {
         self.tiers[..=tier as usize].iter().any(|queue| queue.list.length > 0)
     }
 
-    /// True if the tier is in overload: its requests come faster than the backend serves them.
+    /// True if the tier (importance) is in overload: its requests come faster than the backend serves them.
     pub fn is_over(&self, tier: Tier) -> bool {
         self.tiers[tier as usize].over_since.is_some()
     }
 
-    /// Returns the interval over which the queue decides whether tiers are overloaded, which is also the time
-    /// after which requests to a stalled backend are refused.
+    /// Returns the interval over which the queue decides whether tiers (degrees of importance) are overloaded,
+    /// which is also the time after which requests to a stalled backend are refused.
     pub fn interval(&self) -> Duration {
         self.patience.interval
     }
@@ -558,8 +561,8 @@ impl<T: Copy> Queue<T> {
         &self.chains[self.chain_of[&connection] as usize]
     }
 
-    /// Advances the clock when the first request comes after a time in which none waited: every tier counts
-    /// as empty during that time.
+    /// Advances the clock when the first request comes after a time in which none waited: every tier
+    /// (importance) counts as empty during that time.
     fn wake(&mut self, now: Timestamp) {
         self.clock += now.since(self.turned_at);
         self.turned_at = now;
@@ -583,8 +586,8 @@ impl<T: Copy> Queue<T> {
         None
     }
 
-    /// Returns the index of the request whose turn it is in a tier, among tenants for which `may` is true;
-    /// None if there is none.
+    /// Returns the index of the request whose turn it is in a tier (importance), among tenants for which `may`
+    /// is true; None if there is none.
     fn next_of(&mut self, tier: usize, may: &impl Fn(TenantId) -> bool) -> Option<u32> {
         let queue = &mut self.tiers[tier];
         let mut allowed = queue.turns.iter().filter(|tenant| may(**tenant));
@@ -676,8 +679,8 @@ impl<T: Copy> Queue<T> {
         self.soonest = deadlines.min().unwrap_or(Timestamp::MAX);
     }
 
-    /// True if a request has waited longer than `--queue-target` in an overloaded tier in which other
-    /// requests wait.
+    /// True if a request has waited longer than `--queue-target` in an overloaded tier (importance) in which
+    /// other requests wait.
     fn is_too_old_in_overload(&self, node: &Node<T>) -> bool {
         let queue = &self.tiers[self.chain(node.waiting.connection).tier];
         queue.over_since.is_some()
@@ -686,7 +689,7 @@ impl<T: Copy> Queue<T> {
     }
 
     /// True if the first waiting request of a connection has been the first for too long, while other
-    /// connections wait in its tier.
+    /// connections wait in its tier (importance).
     fn is_too_old(&self, chain: &Chain) -> bool {
         let age = self.clock.saturating_sub(chain.since.clock);
         self.tiers[chain.tier].connections > 1 && age > self.patience.calm()
@@ -703,7 +706,8 @@ impl<T: Copy> Queue<T> {
         }
     }
 
-    /// Ends a turn (pass of the core's loop): decides which tiers count as overloaded from now on.
+    /// Ends a turn (pass of the core's loop): decides which tiers (degrees of importance) count as overloaded
+    /// from now on.
     pub fn handle_turn_end(&mut self) {
         let clock = self.clock;
         for tier in 0..TIERS {
@@ -790,8 +794,8 @@ impl<T: Copy> Queue<T> {
 }
 
 impl TierQueue {
-    /// Handles that no request has waited in the tier since its state was last decided, which ends its
-    /// overload if that lasted for an `interval`. `clock` is the queue's clock.
+    /// Handles that no request has waited in the tier (importance) since its state was last decided, which
+    /// ends its overload if that lasted for an `interval`. `clock` is the queue's clock.
     fn handle_idle(&mut self, clock: Duration, interval: Duration) {
         (self.empty_at, self.seen) = (clock, (clock, 0));
         self.empty_turns += 2;

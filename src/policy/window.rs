@@ -77,10 +77,10 @@ const BLOCK_FIRST: usize = 4;
 /// A mild cut leaves this part of the window (it shrinks by 20 %); a deep cut aims at this part of the allowed
 /// latency.
 const CUT: f64 = 0.8;
-/// Smallest part of the window that one deep cut leaves.
+/// Smallest part of the window that one deep cut (at more than twice the allowed latency) leaves.
 const CUT_DEEPEST: f64 = 0.2;
-/// Part of the earlier load, over all cores, below which the number of requests in flight must have fallen
-/// for the result of a deep cut to be judged.
+/// Part of the earlier load, over all cores, below which the number of requests in flight must have fallen for
+/// the result of a deep cut (at more than twice the allowed latency) to be judged.
 const LESS: f64 = 0.9;
 /// Part of the way to the mean window of all cores whose windows are full that a core's window moves in one
 /// round.
@@ -111,14 +111,14 @@ const LOOK_PART: f64 = 0.5;
 const QUARTERS: f64 = 2.0;
 /// Time, in seconds, for which the latency at a quarter of the window that a probe has measured is used.
 const QUARTER_LASTS: f64 = 10.0;
-/// Exponent by which a deep cut shows that the backend was crowded: if the cut left the part p of the
-/// requests in flight, latency fell to p to the power of this, or lower.
+/// Exponent by which a deep cut (at more than twice the allowed latency) shows that the backend was crowded:
+/// if the cut left the part p of the requests in flight, latency fell to p to the power of this, or lower.
 const CROWDED: f64 = 0.75;
 /// Time after a probe (measurement of the base latency) for which the window does not grow, as a multiple of
 /// the full window's latency.
 const SETTLES: f64 = 2.0;
-/// Exponent by which a probe shows that the backend is crowded even with a quarter of the window: with a
-/// window divided by n, latency fell by n to the power of this, or more.
+/// Exponent by which a probe (measurement of the base latency) shows that the backend is crowded even with a
+/// quarter of the window: with a window divided by n, latency fell by n to the power of this, or more.
 const ALL_CROWD: f64 = 0.9;
 /// Fewest replies that a probe (measurement of the base latency) needs for a result.
 const QUARTER_LEAST: usize = 8;
@@ -127,8 +127,8 @@ const QUARTER_KEPT: usize = 128;
 /// Part of the time between sending and deadline that the median reply may take: half of the replies take
 /// longer than the median.
 const DEADLINE_PART: f64 = 0.6;
-/// Latency, as a multiple of the base, below which deadlines never push the allowed latency: no smaller
-/// window would be faster.
+/// Latency, as a multiple of the base (latency when few requests wait at the backend), below which deadlines
+/// never push the allowed latency: no smaller window would be faster.
 const DEADLINE_BASES: f64 = 1.5;
 /// Time after which a window that was not used shrinks to twice the most in flight lately, in seconds.
 const UNUSED: f64 = 5.0;
@@ -158,7 +158,8 @@ impl Bounds {
     }
 }
 
-/// Number of kinds of requests (class of command, read or write) that have a base of their own.
+/// Number of kinds of requests (class of command, read or write) that have a base (latency when few requests
+/// wait at the backend) of their own.
 pub const KINDS: usize = 16;
 /// Weight that the earlier mix of kinds of requests keeps each time that the mix of the last round is added.
 const MIX_KEPT: f64 = 0.9;
@@ -227,7 +228,7 @@ struct Common {
     probe_at: f64,
 }
 
-/// State before a deep cut, with which its result is compared.
+/// State before a deep cut (at more than twice the allowed latency), with which its result is compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Before {
     /// Window (largest number of requests in flight) of this core before the cut, in requests.
@@ -242,8 +243,9 @@ struct Before {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trial {
     None,
-    /// A deep cut of the window, to see whether replies come sooner with fewer requests in flight, with the
-    /// state before it and the number of rounds (of replies) seen since.
+    /// A deep cut (at more than twice the allowed latency) of the window, to see whether replies come sooner
+    /// with fewer requests in flight, with the state before it and the number of rounds (of replies) seen
+    /// since.
     Cut {
         before: Before,
         rounds: u32,
@@ -499,8 +501,8 @@ impl Window {
         duration(self.base)
     }
 
-    /// Returns the latency expected of a request sent now: the base if none is in flight, the last median if
-    /// the window is full, in proportion between.
+    /// Returns the latency expected of a request sent now: the base (latency when few requests wait at the
+    /// backend) if none is in flight, the last median if the window is full, in proportion between.
     pub fn expected(&self, in_flight: usize) -> Duration {
         let full = (in_flight as f64 / self.size).min(1.0);
         duration(self.base + (self.median - self.base).max(0.0) * full)
@@ -840,10 +842,11 @@ impl Window {
         }
     }
 
-    /// Ends a round of replies after a deep cut of the window. If replies came no sooner with far fewer
-    /// requests in flight, the backend is slow: its latency becomes the base and the window is restored. Both
-    /// this core's own median and that of all cores have to show it, since other cores' records may be from
-    /// before their cuts, and own replies are few.
+    /// Ends a round of replies after a deep cut (at more than twice the allowed latency) of the window. If
+    /// replies came no sooner with far fewer requests in flight, the backend is slow: its latency becomes the
+    /// base (latency when few requests wait at the backend) and the window is restored. Both this core's own
+    /// median and that of all cores have to show it, since other cores' records may be from before their cuts,
+    /// and own replies are few.
     fn end_cut_round(&mut self, at: f64, before: Before, (rounds, crowd): (u32, f64), own: f64) {
         let Before { window, median, .. } = before;
         // Other cores with more in flight than before make up for this core's cut.

@@ -73,8 +73,8 @@ impl BackendLevels {
         if self.is_any() { self.level(backend).price_percent(tier) } else { 100 }
     }
 
-    /// True if a request of this tier is refused because of its backend's shedding level. Every hundredth
-    /// passes, so that the core notices when the backend is fast again.
+    /// True if a request of this tier (importance) is refused because of its backend's shedding level. Every
+    /// hundredth passes, so that the core notices when the backend is fast again.
     pub fn refuses(&mut self, backend: Option<BackendId>, tier: Tier) -> bool {
         let level = self.level(backend);
         // Only requests that could be refused are counted: if others were counted too, the few that pass

@@ -159,8 +159,8 @@ impl Stage {
     }
 }
 
-/// Retry delay for requests of a tier that is refused because the backend is slow: shedding levels last for
-/// at least a second.
+/// Retry delay for requests of a tier (importance) that is refused because the backend is slow: shedding
+/// levels last for at least a second.
 const RETRY_STRAINED: Duration = Duration::from_secs(1);
 /// Retry delay for a request whose slot is moving between two nodes.
 const RETRY_MOVED: Duration = Duration::from_millis(100);

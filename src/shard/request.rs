@@ -360,11 +360,11 @@ pub enum Overdue {
 /// Tenant id of requests whose tenant is unknown.
 pub const NOBODY: TenantId = TenantId(u16::MAX);
 
-/// Data for the refusal of a request: the address of its reply, its backend and its tier.
+/// Data for the refusal of a request: the address of its reply, its backend and its tier (importance).
 pub type Addressee = (ReplyTo, BackendId, Tier);
 
 impl Envelope {
-    /// Returns where to send a refusal of this request, with its backend and tier.
+    /// Returns where to send a refusal of this request, with its backend and tier (importance).
     pub fn addressee(&self) -> Addressee {
         (self.reply_to, self.route.backend, self.tier)
     }

@@ -184,11 +184,11 @@ impl HotSettings {
 /// Mode of one layer of the traffic management, such as quotas, queues or the breaker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// The layer does nothing.
+    /// The layer (part of the traffic management) does nothing.
     Off,
-    /// The layer runs and counts its decisions, but they have no effect.
+    /// The layer (part of the traffic management) runs and counts its decisions, but they have no effect.
     Shadow,
-    /// The layer runs and its decisions take effect.
+    /// The layer (part of the traffic management) runs and its decisions take effect.
     #[default]
     On,
 }

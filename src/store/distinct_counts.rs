@@ -18,7 +18,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("pfselftest", 1, Effect::Read, pfselftest),
 ];
 
-/// The units of effort to read, write or merge all registers of a counter.
+/// The units of effort (steps of work) to read, write or merge all registers of a counter.
 const REGISTERS_EFFORT: u64 = 256;
 
 fn pfadd(call: &mut Call<'_>) -> Done {

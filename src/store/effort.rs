@@ -8,22 +8,22 @@
 use super::refusal::Refusal;
 use std::cell::Cell;
 
-/// The units of effort charged for any request, besides its arguments and bytes.
+/// The units of effort (steps of work) charged for any request, besides its arguments and bytes.
 const REQUEST: u64 = 8;
-/// The units of effort charged for each argument of a request.
+/// The units of effort (steps of work) charged for each argument of a request.
 const ARGUMENT: u64 = 4;
-/// The number of bytes that are copied or compared per unit of effort.
+/// The number of bytes that are copied or compared per unit of effort (steps of work).
 const BYTES: usize = 512;
-/// The units of effort to read the next element in a row.
+/// The units of effort (steps of work) to read the next element in a row.
 pub(super) const LOOK: u64 = 1;
-/// The units of effort to look an element up by its hash.
+/// The units of effort (steps of work) to look an element up by its hash.
 pub(super) const FIND: u64 = 4;
-/// The units of effort to add an element to a hash table.
+/// The units of effort (steps of work) to add an element to a hash table.
 pub(super) const INSERT: u64 = 8;
-/// The units of effort to add an element to a sorted order, or to remove one.
+/// The units of effort (steps of work) to add an element to a sorted order, or to remove one.
 pub(super) const RANK: u64 = 16;
 
-/// The effort of one request: the units that it has taken, and the most that it may take.
+/// The effort (steps of work) of one request: the units that it has taken, and the most that it may take.
 #[derive(Debug)]
 pub(super) struct Effort {
     most: u64,
@@ -41,7 +41,7 @@ impl Effort {
         self.spent.get()
     }
 
-    /// Returns the units of effort that the request may still take.
+    /// Returns the units of effort (steps of work) that the request may still take.
     pub(super) fn left(&self) -> u64 {
         self.most.saturating_sub(self.spent.get())
     }

@@ -72,7 +72,7 @@ pub struct Engine {
     /// The clock that bounds the run time of scripts and times commands. `None` unless [`Engine::with_clock`]
     /// set one.
     clock: Option<Clock>,
-    /// The units of effort that the last request took.
+    /// The units of effort (steps of work) that the last request took.
     effort: u64,
 }
 
@@ -182,7 +182,8 @@ impl Engine {
         }
     }
 
-    /// The units of effort that the last request took. Reading one element of a list takes one unit.
+    /// The units of effort (steps of work) that the last request took. Reading one element of a list takes one
+    /// unit.
     pub fn effort(&self) -> u64 {
         self.effort
     }

@@ -58,7 +58,8 @@ impl<'a> ScanOptions<'a> {
         u32::try_from(self.cursor).ok()
     }
 
-    /// True if an element that the scan has reached matches the pattern. Charges the matching as effort.
+    /// True if an element that the scan has reached matches the pattern. Charges the matching as effort (steps
+    /// of work).
     pub(super) fn wants(&self, name: &[u8], effort: &Effort) -> Result<bool, Refusal> {
         effort.spend(1, LOOK)?;
         self.pattern.map_or(Ok(true), |pattern| glob::matches(pattern, name, effort))

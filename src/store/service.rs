@@ -14,8 +14,8 @@ use crate::values::{Action, ClientId, Owner, Timestamp};
 use busy::Aside;
 use turns::{Allowance, Standing};
 
-/// The service's state of a connection: whether requests wait and for what, and the effort that the
-/// connection may spend.
+/// The service's state of a connection: whether requests wait and for what, and the effort (steps of work)
+/// that the connection may spend.
 #[derive(Debug, Default)]
 struct Turns {
     standing: Standing,

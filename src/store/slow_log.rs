@@ -26,7 +26,8 @@ pub(super) type Clock = Rc<dyn Fn() -> Timestamp>;
 /// The value of `slowlog-log-slower-than` (in microseconds) below which the clock is read around each
 /// request.
 const SHORT_US: i64 = 1_000;
-/// The units of effort from which on a request may take [`SHORT_US`] or longer, and so is timed.
+/// The units of effort (steps of work) from which on a request may take [`SHORT_US`] or longer, and so is
+/// timed.
 const MUCH_EFFORT: u64 = 2_000;
 /// The most words of a request that an entry keeps, as in Redis; of each word, it keeps `WORD_BYTES_MAX`
 /// bytes.

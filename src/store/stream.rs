@@ -154,7 +154,8 @@ impl Stream {
         self.log.bytes() + self.groups_bytes
     }
 
-    /// Returns the number of entries and pending entries, on which the effort to remove the stream depends.
+    /// Returns the number of entries and pending entries, on which the effort (steps of work) to remove the
+    /// stream depends.
     pub(super) fn elements(&self) -> usize {
         self.log.len() + self.pending
     }

@@ -8,7 +8,7 @@ use super::value::Value;
 
 pub(super) const COMMANDS: &[Command] = &[command("lcs", -3, Effect::Read, lcs)];
 
-/// The number of cells of the comparison table that are computed per unit of effort.
+/// The number of cells of the comparison table that are computed per unit of effort (steps of work).
 const CELLS_PER_UNIT: usize = 32;
 
 /// The options of LCS.

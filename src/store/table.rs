@@ -14,9 +14,9 @@ use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use std::sync::Arc;
 
 const CELLS_MIN: usize = 8;
-/// The weight of an entry against the count of a scan, relative to an empty cell.
+/// The weight of an entry against the count of a scan, relative to an empty cell (place of the hash table).
 const CELLS_PER_ENTRY: usize = 10;
-/// The position that an empty cell contains, since it belongs to no entry.
+/// The position that an empty cell (place of the hash table) contains, since it belongs to no entry.
 const ABSENT: u32 = u32::MAX;
 /// The number of lowest bits of a hash that a scan ignores: it continues at multiples of 2 to this power.
 pub(super) const GRAIN_BITS: u32 = 4;
@@ -177,13 +177,14 @@ impl<E: Keyed> Table<E> {
         ((u64::from(hash) * self.homes as u64) >> 32) as usize
     }
 
-    /// Returns the smallest hash whose home is cell `at`; `None` if that cell is no home.
+    /// Returns the smallest hash whose home is cell `at`; `None` if that cell (place of the hash table) is no
+    /// home.
     fn first_hash(&self, at: usize) -> Option<u32> {
         (at < self.homes).then(|| (((at as u64) << 32) / self.homes as u64) as u32)
     }
 
-    /// Returns the first cell in which `hash` may be: all hashes before it in its run are smaller. `None` if
-    /// there is none.
+    /// Returns the first cell (place of the hash table) in which `hash` may be: all hashes before it in its
+    /// run are smaller. `None` if there is none.
     fn first_cell(&self, hash: u32) -> Option<usize> {
         if self.cells.is_empty() {
             return None;

@@ -108,7 +108,8 @@ pub struct Demand {
     pub returned: MicroUnits,
     /// Amount that the core spent beyond what it had been granted and that no grant has covered since.
     pub owed: MicroUnits,
-    /// Amount of quota that a request needs which waits for the grant; 0 if none waits.
+    /// Amount of quota that a request needs which waits for the grant (amount of quota to spend); 0 if none
+    /// waits.
     pub needed: MicroUnits,
     /// The largest recent cost of one request: a core that may spend less than that can admit no such
     /// request.
@@ -125,8 +126,8 @@ pub struct Grant {
     pub amount: i64,
     /// The whole amount that the core may spend with this grant, by the count of the control executor.
     pub holds: MicroUnits,
-    /// Amount in the pool (the part of the bucket that no core holds) after the grant, by which the core
-    /// estimates what it can count on until the next.
+    /// Amount in the pool (the part of the bucket that no core holds) after the grant (amount of quota to
+    /// spend), by which the core estimates what it can count on until the next.
     pub level: i64,
     /// Time of the grant, which is valid for a lease (five periods) from then on.
     pub at: Timestamp,

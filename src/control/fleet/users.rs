@@ -131,8 +131,8 @@ impl FleetQuotas {
         });
     }
 
-    /// Passes the part of their quotas that users who are not counted may spend to the pools, if it has
-    /// changed.
+    /// Passes the part of their quotas that users who are not counted may spend to the pools (the parts of
+    /// buckets that no core holds), if it has changed.
     pub(super) fn tell_terms(&mut self, pools: &mut Reconciliation) {
         let terms = UserTerms { part: self.fleet.uncounted(), floor: self.fleet.floor() };
         if self.settings.users_max > 0 && self.users.terms != Some(terms) {

@@ -15,7 +15,8 @@ pub(super) enum Window {
 }
 
 impl Window {
-    /// Returns the sum, over the window's panes, of values that are stored by pane, the newest first.
+    /// Returns the sum, over the window's panes, of values that are stored by pane (interval of 50 ms), the
+    /// newest first.
     pub fn sum(self, panes: &[u64; PANES]) -> u64 {
         let [a, b, c, d] = *panes;
         match self {

@@ -79,7 +79,8 @@ pub(super) struct Tally {
     pub writes: u64,
     /// Reads that other cores answered from their copies of the key's replies.
     pub elsewhere: u64,
-    /// Maximum number of requests that the key may have had in the pane before it was counted.
+    /// Maximum number of requests that the key may have had in the pane (interval of 50 ms) before it was
+    /// counted.
     pub error: u64,
     /// Price of the requests in millionths of a request unit.
     pub cost: MicroUnits,
@@ -128,7 +129,7 @@ pub(super) struct Record {
     /// the newest first.
     counts: [u64; PANES],
     /// Parts of `counts` that are not certain: the requests that the key may have had before it was counted,
-    /// by pane, the newest first.
+    /// by pane (interval of 50 ms), the newest first.
     errors: [u64; PANES],
     /// Number of panes (intervals of 50 ms) in which the key was counted.
     pub panes: u32,

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::values::{Tier, Timestamp};
 
-/// Of the requests of a refused tier, one in this many is sent all the same, so that the latency stays known.
+/// Of the requests of a refused tier (importance), one in this many is sent all the same, so that the latency
+/// stays known.
 const PROBES: u32 = 100;
 /// Age from which a core's proposal of a level is ignored.
 const FRESH: Duration = Duration::from_secs(2);
@@ -21,7 +22,7 @@ const FRESH: Duration = Duration::from_secs(2);
 /// | 3 `Shedding` | 300 | refused, but for one request in a hundred |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// All tiers of requests are served at the usual price.
+    /// All tiers (degrees of importance) of requests are served at the usual price.
     #[default]
     Steady,
     /// `sheddable` requests cost 1.5 times as much.
@@ -36,7 +37,7 @@ impl Level {
     /// All shedding levels, the mildest first.
     pub const ALL: [Self; 4] = [Self::Steady, Self::Strained, Self::Overloaded, Self::Shedding];
 
-    /// Returns the price of a request of a tier at this level, in percent of the usual one.
+    /// Returns the price of a request of a tier (importance) at this level, in percent of the usual one.
     pub const fn price_percent(self, tier: Tier) -> u32 {
         match (self, tier) {
             (Self::Strained, Tier::Sheddable) | (Self::Overloaded, Tier::Batch) => 150,
@@ -45,8 +46,9 @@ impl Level {
         }
     }
 
-    /// True if a request of a tier is refused at this level. `number` is the number of earlier calls: in
-    /// every hundredth call the request passes, so that cores notice when the backend has become faster.
+    /// True if a request of a tier (importance) is refused at this level. `number` is the number of earlier
+    /// calls: in every hundredth call the request passes, so that cores notice when the backend has become
+    /// faster.
     pub const fn refuses(self, tier: Tier, number: u32) -> bool {
         matches!((self, tier), (Self::Shedding, Tier::Sheddable)) && !number.is_multiple_of(PROBES)
     }

@@ -83,7 +83,8 @@ pub struct Head {
     pub is_modern: bool,
     /// Value of the header `Authorization` as received (`Bearer ...`, `Basic ...`); none without one.
     pub authorization: Option<Vec<u8>>,
-    /// User within the tenant, tier and deadline from the headers, as words of options of `QOS CALL`.
+    /// User within the tenant, tier (importance) and deadline from the headers, as words of options of `QOS
+    /// CALL`.
     pub options: Vec<Vec<u8>>,
     /// Number of the database for the request's commands; 0 unless a header names one. The stores may have
     /// fewer databases.
@@ -347,7 +348,8 @@ fn single<'h>(headers: &'h [Header<'_>], name: &'static str) -> Result<Option<&'
     Ok(value)
 }
 
-/// Returns user, tier and deadline of a request, from its headers, as words of options of `QOS CALL`.
+/// Returns user, tier (importance) and deadline of a request, from its headers, as words of options of `QOS
+/// CALL`.
 fn options(headers: &[Header<'_>]) -> Result<Vec<Vec<u8>>, Status> {
     let mut options = Vec::new();
     for (name, option) in

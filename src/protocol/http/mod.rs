@@ -126,7 +126,7 @@ pub struct Conversation {
     frames: Vec<u8>,
     /// Number of bytes of `frames` whose commands the shard has begun to carry out.
     taken: usize,
-    /// User, tier and deadline of the current request, as words of options of `QOS CALL`.
+    /// User, tier (importance) and deadline of the current request, as words of options of `QOS CALL`.
     options: Vec<Vec<u8>>,
     /// Number of the database for the current request's commands.
     database: i64,
@@ -221,7 +221,7 @@ impl Conversation {
         &self.frames[self.taken..]
     }
 
-    /// Returns user, tier and deadline of the current request, as words of options of `QOS CALL`.
+    /// Returns user, tier (importance) and deadline of the current request, as words of options of `QOS CALL`.
     pub fn options(&self) -> &[Vec<u8>] {
         &self.options
     }

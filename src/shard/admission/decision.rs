@@ -28,7 +28,8 @@ use crate::values::{MicroUnits, Price, Timestamp, UNIT, Usage};
 #[derive(Clone, Copy, Debug)]
 pub enum Admission {
     /// The request is admitted. The charge is corrected to the real cost when its reply comes; None where
-    /// requests have no price, and in shadow mode for a request that would not have been admitted at once.
+    /// requests have no price, and in shadow mode (decisions are only counted) for a request that would not
+    /// have been admitted at once.
     Passed(Option<Charge>),
     /// The request has to wait for the replies to its client's requests in flight, as it would otherwise take
     /// another track (set of backend connections) and overtake them.
@@ -233,8 +234,8 @@ impl AdmissionStage {
         Some(Admission::AfterSettlement)
     }
 
-    /// Refuses a request because a scope's bucket has less than its price, and counts the price as throttled.
-    /// In shadow mode the request passes, and is only counted.
+    /// Refuses a request because the bucket of a scope (global, tenant or user) has less than its price, and
+    /// counts the price as throttled. In shadow mode the request passes, and is only counted.
     fn throttle(
         &mut self,
         env: &mut Env,

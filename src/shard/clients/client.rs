@@ -258,7 +258,7 @@ impl Client {
         self.database = database;
     }
 
-    /// Returns the client's identity: tenant, user, tier, deadline.
+    /// Returns the client's identity: tenant, user, tier (importance), deadline.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
@@ -331,7 +331,7 @@ impl Client {
     }
 
     /// Builds the envelope that goes with a request to a backend: destination of the reply, route, account,
-    /// tier, deadline.
+    /// tier (importance), deadline.
     pub fn envelope(
         &self,
         reply_to: ReplyTo,
@@ -598,7 +598,8 @@ impl Client {
         self.ties.as_deref_mut()
     }
 
-    /// Returns the client's ties to stores, and creates an empty record if it has none.
+    /// Returns the client's ties (own connections, watched or tracked keys, subscriptions) to stores, and
+    /// creates an empty record if it has none.
     pub fn ties_mut(&mut self) -> &mut Ties {
         self.ties.get_or_insert_default()
     }
@@ -649,7 +650,8 @@ impl Client {
         self.ties.as_ref().and_then(|ties| ties.watch).is_some_and(|watch| watch.is_broken)
     }
 
-    /// Frees the record of the client's ties to stores if it is empty.
+    /// Frees the record of the client's ties (own connections, watched or tracked keys, subscriptions) to
+    /// stores if it is empty.
     pub fn release_ties(&mut self) {
         let is_free = |ties: &Ties| {
             ties.link.is_none()

@@ -151,7 +151,7 @@ pub struct MapChange {
 /// A request that a node of the cluster has refused.
 #[derive(Debug)]
 pub struct Refused {
-    /// The reply address, route, tier and account for sending it again.
+    /// The reply address, route, tier (importance) and account for sending it again.
     envelope: Envelope,
     frame: Vec<u8>,
     /// The request as it was sent to the node.

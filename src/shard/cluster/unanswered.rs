@@ -57,7 +57,7 @@ impl Tries {
 /// A request that was sent and may have to be sent again to another node.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
-    /// The request's reply address, route, tier, deadline and account.
+    /// The request's reply address, route, tier (importance), deadline and account.
     pub envelope: Envelope,
     /// The number of requests in the message: more than one for a transaction, or a fetch with `PTTL`.
     pub requests: u16,
@@ -284,8 +284,8 @@ mod tests {
     /// A slot, the number of requests, and the number of redirects so far.
     type Told = (u16, u16, u8);
 
-    /// Returns an envelope for a request of the slot; its client, weight and deadline depend on the slot, so
-    /// that envelopes differ.
+    /// Returns an envelope (record that goes with a request's bytes) for a request of the slot; its client,
+    /// weight and deadline depend on the slot, so that envelopes differ.
     fn envelope_for(slot: u16) -> Envelope {
         let client = ClientId { index: u32::from(slot), generation: 1 };
         let route = Route {

@@ -160,7 +160,7 @@ struct Wait {
 /// A request that is held back on its key's home core so that it does not overtake earlier ones.
 #[derive(Debug)]
 pub struct Held {
-    /// The request's reply address, route, tier, deadline and account.
+    /// The request's reply address, route, tier (importance), deadline and account.
     pub envelope: Envelope,
     /// The bytes of the request that is held back.
     pub frame: Vec<u8>,
@@ -539,7 +539,8 @@ impl Entry {
     }
 
     /// Finds a kept reply that expires soon while other cores answer from copies of it, so that no request on
-    /// this core would renew it. Returns the request's bytes and the envelope to fetch the reply with.
+    /// this core would renew it. Returns the request's bytes and the envelope (record that goes with a
+    /// request's bytes) to fetch the reply with.
     pub fn aging(&self, versions: &Versions, now: Timestamp) -> Option<(Vec<u8>, Envelope)> {
         let is_aging = |answer: &&Answer| {
             let kept = answer.kept.as_ref();

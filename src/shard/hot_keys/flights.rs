@@ -21,8 +21,8 @@ use crate::values::{ShardId, Tier, Timestamp};
 #[derive(Debug)]
 pub struct Flight {
     generation: u32,
-    /// The tier, route and account that the fetch is sent with, taken from the request that began it. The
-    /// fetch has no deadline of its own.
+    /// The tier (importance), route and account that the fetch is sent with, taken from the request that began
+    /// it. The fetch has no deadline of its own.
     pub envelope: Envelope,
     pub hot: HotId,
     pub frame: Vec<u8>,
@@ -183,8 +183,8 @@ impl Flights {
         self.waiters
     }
 
-    /// Begins a fetch with the tier, route and account of `terms`; the caller still has to send it. Its reply
-    /// is addressed to the fetch itself.
+    /// Begins a fetch with the tier (importance), route and account of `terms`; the caller still has to send
+    /// it. Its reply is addressed to the fetch itself.
     pub fn begin(
         &mut self,
         shard: ShardId,
@@ -311,8 +311,8 @@ impl Flights {
     }
 
     /// Prepares a failed fetch to be sent a second time, for the waiting reads that `may_wait` selects, with
-    /// the tier and account of the first of them. Returns the reads that get the error instead, always with
-    /// the first one. None if the fetch has failed before or no read would be left to wait.
+    /// the tier (importance) and account of the first of them. Returns the reads that get the error instead,
+    /// always with the first one. None if the fetch has failed before or no read would be left to wait.
     pub fn begin_again(&mut self, id: FlightId, may_wait: impl Fn(&Envelope) -> bool) -> Option<Vec<Waiter>> {
         let flight = self.get(id).filter(|flight| !flight.has_failed)?;
         let first = flight.waiters.first()?.envelope.reply_to;

@@ -818,9 +818,9 @@ impl HotKeyStage {
         self.resumed.pop_front().map(|held| (held.envelope, held.frame))
     }
 
-    /// Returns the envelope of the next fetch to send and the number of requests that it consists of (up to
-    /// three, with PTTL and HPTTL), and appends its bytes to `out`. Drops fetches that no read waits for.
-    /// None if there is nothing to send.
+    /// Returns the envelope (record that goes with a request's bytes) of the next fetch to send and the number
+    /// of requests that it consists of (up to three, with PTTL and HPTTL), and appends its bytes to `out`.
+    /// Drops fetches that no read waits for. None if there is nothing to send.
     pub fn poll_fetch(&mut self, env: &Env, out: &mut Vec<u8>, now: Timestamp) -> Option<(Envelope, usize)> {
         loop {
             let id = self.to_send.pop_front()?;

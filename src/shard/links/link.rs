@@ -53,7 +53,7 @@ pub enum Greeting {
     Select,
     /// `CLIENT INFO`: the store's id and address for the connection.
     Identity,
-    /// `CLIENT LIST ID` with the connection's own id, to a backend that may be a weir: its tier.
+    /// `CLIENT LIST ID` with the connection's own id, to a backend that may be a weir: its tier (importance).
     Tier,
     /// `QOS SET INFLIGHT WAIT`, to a backend that is a weir: it agrees to be sent deadlines.
     Terms,

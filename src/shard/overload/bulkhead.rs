@@ -92,8 +92,8 @@ pub struct Bulkhead {
     took: Option<Duration>,
     /// True if there was a moment without waiting requests since the last call of [`Bulkhead::take_waits`].
     was_empty: bool,
-    /// True while requests wait or the backend is stalled, so that the bulkhead is handled at the end of each
-    /// turn (pass of the shard's loop).
+    /// True while requests wait or the backend is stalled, so that the bulkhead (window and queue) is handled
+    /// at the end of each turn (pass of the shard's loop).
     is_listed: bool,
     /// Numbers of requests in flight by tenant, counted only while `is_listed`.
     tenants: IdMap<TenantId, u32>,
@@ -404,8 +404,8 @@ impl Bulkhead {
         !was_empty && !is_empty
     }
 
-    /// True while requests wait or the backend is stalled, so that the bulkhead is handled at the end of each
-    /// turn (pass of the shard's loop).
+    /// True while requests wait or the backend is stalled, so that the bulkhead (window and queue) is handled
+    /// at the end of each turn (pass of the shard's loop).
     pub fn is_listed(&self) -> bool {
         self.is_listed
     }
@@ -431,8 +431,8 @@ impl Bulkhead {
         self.queue.is_empty() && self.fetches.is_empty()
     }
 
-    /// Begins to handle the bulkhead at the end of each turn (pass of the shard's loop), and to count its
-    /// requests in flight by tenant. `in_flight` gives the tenants of those in flight now.
+    /// Begins to handle the bulkhead (window and queue) at the end of each turn (pass of the shard's loop),
+    /// and to count its requests in flight by tenant. `in_flight` gives the tenants of those in flight now.
     pub fn begin_list(&mut self, in_flight: impl Iterator<Item = TenantId>) {
         self.is_listed = true;
         self.tenants.clear();
@@ -621,13 +621,14 @@ pub struct Figures {
     pub is_full: bool,
     /// True while the backend counts as stalled.
     pub is_stalled: bool,
-    /// The shedding level, 0 to 3: which tiers of requests to the backend this core refuses.
+    /// The shedding level, 0 to 3: which tiers (degrees of importance) of requests to the backend this core
+    /// refuses.
     pub level: u8,
     /// The latency ratio of the backend: usual divided by recent response time, 1 when steady, less when it
     /// is slow; None if there were too few replies.
     pub latency_ratio: Option<f64>,
-    /// The stage of the backend's circuit breaker, which all cores share: each core, and each of the
-    /// backend's bulkheads on it, reports the same stage.
+    /// The stage of the backend's circuit breaker, which all cores share: each core, and each of the backend's
+    /// bulkheads (windows and queues) on it, reports the same stage.
     pub breaker: BreakerStage,
     /// The number of times that this core ejected the backend as a whole.
     pub ejections: u64,
@@ -645,7 +646,8 @@ mod tests {
 
     const TENANT: TenantId = TenantId(0);
 
-    /// Returns a bulkhead that has seen 20 replies of the same duration, with no request in flight.
+    /// Returns a bulkhead (window and queue) that has seen 20 replies of the same duration, with no request in
+    /// flight.
     fn after_replies(took: Duration) -> (Bulkhead, Timestamp) {
         let settings = OverloadSettings::new(1, 1);
         let mut bulkhead = Bulkhead::new(1, &settings, false);

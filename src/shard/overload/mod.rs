@@ -194,7 +194,8 @@ impl Overload {
     }
 }
 
-/// Returns the index of the bulkhead that requests to a backend pass on a track (set of connections).
+/// Returns the index of the bulkhead (window and queue) that requests to a backend pass on a track (set of
+/// connections).
 #[inline]
 pub const fn bulkhead_for(backend: BackendId, track: Track) -> usize {
     // Reads for replicas pass through their node's usual bulkhead, which nothing else uses.

@@ -384,9 +384,9 @@ impl Shard {
         http::note_quotas(text, &others);
     }
 
-    /// Makes the envelope of a request that must be the only one of its client in flight: takes the next
-    /// place in the order of the client's replies, and holds back the client's later requests until this one
-    /// is answered.
+    /// Makes the envelope (record that goes with a request's bytes) of a request that must be the only one of
+    /// its client in flight: takes the next place in the order of the client's replies, and holds back the
+    /// client's later requests until this one is answered.
     pub(super) fn envelope_alone(
         &mut self,
         id: ClientId,

@@ -22,8 +22,9 @@ use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_NAME_BYTES_SHOWN};
 use crate::values::time::Now;
 use crate::values::{BackendId, escaped};
 
-/// Returns a copy of a request's envelope that asks for a `Note::Sent`, which reports to this core that the
-/// request was written to its connection to the store, so that no later request can overtake it.
+/// Returns a copy of a request's envelope (record that goes with a request's bytes) that asks for a
+/// `Note::Sent`, which reports to this core that the request was written to its connection to the store, so
+/// that no later request can overtake it.
 fn reported(envelope: &Envelope) -> Envelope {
     Envelope { touches: envelope.touches.reported(), ..*envelope }
 }

@@ -152,7 +152,7 @@ impl Shard {
         &self.env.counters
     }
 
-    /// Returns the numbers of requests refused because of overload, by reason and by tier.
+    /// Returns the numbers of requests refused because of overload, by reason and by tier (importance).
     pub fn pressures(&self) -> &Pressures {
         &self.env.pressures
     }

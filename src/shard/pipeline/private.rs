@@ -116,9 +116,9 @@ impl Shard {
         true
     }
 
-    /// Handles `HELLO` of a client that has private links, which speak the client's present RESP version.
-    /// True if it is refused, because messages of subscriptions come over such a link. A watch of keys is
-    /// broken by it.
+    /// Handles `HELLO` of a client that has private links (unshared connections to stores), which speak the
+    /// client's present RESP version. True if it is refused, because messages of subscriptions come over such
+    /// a link. A watch of keys is broken by it.
     fn handle_tied_hello(&mut self, id: ClientId) -> bool {
         let client = self.clients.client(id);
         let subscriptions = client.ties().and_then(|ties| ties.subscriptions.as_ref());
@@ -130,7 +130,8 @@ impl Shard {
         false
     }
 
-    /// Changes the database of a client and of its private links, on which keys stay watched and tracked.
+    /// Changes the database of a client and of its private links (unshared connections to stores), on which
+    /// keys stay watched and tracked.
     pub(super) fn change_database(&mut self, id: ClientId, database: Database, now: Now) {
         let client = self.clients.client(id);
         client.select(database);
@@ -301,7 +302,8 @@ impl Shard {
         Some(lent)
     }
 
-    /// Lends a client a private link to a store, in the client's database; None if there is none.
+    /// Lends a client a private link (unshared connection to a store) to a store, in the client's database;
+    /// None if there is none.
     pub(super) fn lend_for(
         &mut self,
         id: ClientId,
@@ -317,17 +319,18 @@ impl Shard {
         Some(lent)
     }
 
-    /// Takes the encoded `CLIENT CACHING` command that is sent directly before a client's next request;
-    /// `None` if there is none, or if keys are not tracked over that private link.
+    /// Takes the encoded `CLIENT CACHING` command that is sent directly before a client's next request; `None`
+    /// if there is none, or if keys are not tracked over that private link (unshared connection to a store).
     fn take_caching(&mut self, (id, link): (ClientId, PrivateId)) -> Option<&'static [u8]> {
         let tracking = self.tracking_of(id).filter(|tracking| tracking.has(link))?;
         tracking.take_caching()
     }
 
-    /// Carries out a transaction over a private link: that of a client for which keys are tracked, or one that
-    /// is lent until the reply comes, because the transaction selects other databases. `block` is the bytes of
-    /// the transaction and `replies` the number of replies to it; `splice` has weir's own replies to be
-    /// inserted, and `selects` the databases that the transaction selects.
+    /// Carries out a transaction over a private link (unshared connection to a store): that of a client for
+    /// which keys are tracked, or one that is lent until the reply comes, because the transaction selects
+    /// other databases. `block` is the bytes of the transaction and `replies` the number of replies to it;
+    /// `splice` has weir's own replies to be inserted, and `selects` the databases that the transaction
+    /// selects.
     pub(super) fn execute_apart(
         &mut self,
         id: ClientId,
@@ -375,8 +378,8 @@ impl Shard {
         self.private.send(&mut self.env, link, (message, replies), request, now);
     }
 
-    /// Sends a command that kills a running script, or asks about it, over a private link lent for this
-    /// request alone. False if there is no such link.
+    /// Sends a command that kills a running script, or asks about it, over a private link (unshared connection
+    /// to a store) lent for this request alone. False if there is no such link.
     pub(super) fn interrupt(
         &mut self,
         id: ClientId,
@@ -484,7 +487,8 @@ impl Shard {
         self.clients.client(id).ties().is_some_and(|ties| ties.watch.is_some())
     }
 
-    /// Ends a client's watch of keys, if it has one, and gives its private link back.
+    /// Ends a client's watch of keys, if it has one, and gives its private link (unshared connection to a
+    /// store) back.
     pub(super) fn end_watch(&mut self, id: ClientId, now: Now) {
         let Some(client) = self.clients.find(id) else { return };
         let Some(ties) = client.ties() else { return };
@@ -680,8 +684,8 @@ impl Shard {
         self.end_tracked_request(holder, now);
     }
 
-    /// Changes the database of a client and of the private link to the last one that its transaction has
-    /// selected, as the reply shows.
+    /// Changes the database of a client and of the private link (unshared connection to a store) to the last
+    /// one that its transaction has selected, as the reply shows.
     fn follow_selects(
         &mut self,
         (link, holder): (PrivateId, ClientId),

@@ -186,8 +186,8 @@ impl Link {
     }
 
     /// Writes the greeting: the login, if there is one, the database unless it is the first, and `CLIENT ID`,
-    /// so that a blocking command can be ended at the store. A tracker
-    /// goes on with `CLIENT TRACKING ON`.
+    /// so that a blocking command can be ended at the store. A tracker (connection on which a store reports
+    /// changes of keys) goes on with `CLIENT TRACKING ON`.
     pub(super) fn greet(&mut self, backend: &BackendSettings, pool: &mut BufferPool) {
         let mut out = pool.take();
         if let Some(words) = backend.login_words(self.protocol) {

@@ -106,8 +106,9 @@ impl Upstream {
         self.cluster.slots.as_ref().is_none_or(|slots| slots.is_at_owner(route))
     }
 
-    /// Returns the request's envelope with its slot's owner or a chosen replica as the backend; None if the
-    /// request is held. An error if the slot has no owner or too many requests are held.
+    /// Returns the request's envelope (record that goes with a request's bytes) with its slot's owner or a
+    /// chosen replica as the backend; None if the request is held. An error if the slot has no owner or too
+    /// many requests are held.
     #[inline(never)]
     pub(super) fn resolve_owner(
         &mut self,

@@ -43,7 +43,7 @@ pub(super) struct Matcher<'a> {
     captures: [(usize, Extent); CAPTURES_MAX],
     level: usize,
     depth: usize,
-    /// The number of characters compared so far, which is charged as effort.
+    /// The number of characters compared so far, which is charged as effort (steps of work).
     pub(super) steps: u64,
     steps_max: u64,
 }

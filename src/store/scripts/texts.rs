@@ -15,7 +15,8 @@ const SPECIAL: &[u8] = b"^$*+?.([%-";
 
 type Values = Result<MultiValue, Error>;
 
-/// Converts a failed match into the error that the script sees, or that ends it if its effort is used up.
+/// Converts a failed match into the error that the script sees, or that ends it if its effort (steps of work)
+/// is used up.
 fn fail(lua: &Lua, shared: &Shared, fault: Fault) -> Error {
     match fault {
         Fault::Malformed(words) => raise(lua, words),

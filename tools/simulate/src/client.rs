@@ -271,7 +271,7 @@ impl Client {
         self.work.is_none().then(|| self.pause(now))
     }
 
-    /// Returns the tier and the outcome counts of a client under load; `None` for other clients.
+    /// Returns the tier (importance) and the outcome counts of a client under load; `None` for other clients.
     pub fn tally(&self) -> Option<(Tier, Tally)> {
         self.work.as_ref().map(|work| (work.tier, work.tally))
     }

@@ -74,7 +74,7 @@ impl FromStr for Trouble {
     }
 }
 
-/// Numbers of the requests of one tier by how they ended.
+/// Numbers of the requests of one tier (importance) by how they ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Requests that clients got served before their deadline.

@@ -214,7 +214,7 @@ mod tests {
         payer: Payer,
         user: BucketId,
         part: Part,
-        /// The request units that the pool grants in a period.
+        /// The request units that the pool (the part of a bucket that no core holds) grants in a period.
         given: u64,
         millis: u64,
         asked_of_it: u64,

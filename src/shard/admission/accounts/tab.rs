@@ -33,8 +33,8 @@ pub struct Tab {
     /// opened. [`NO_BOUND`] without any limit; `i64::MIN` where all requests of the tenant have the same
     /// price, as the amount is not needed then.
     in_sight: i64,
-    /// The time at which the oldest grant for the payer's buckets expires; later requests cannot be charged
-    /// to the tab (sum of one payer's consecutive requests).
+    /// The time at which the oldest grant (amount of quota to spend) for the payer's buckets expires; later
+    /// requests cannot be charged to the tab (sum of one payer's consecutive requests).
     good_until: Timestamp,
     /// The sum of the prices taken on this tab (sum of one payer's consecutive requests).
     wanted: MicroUnits,

@@ -7,8 +7,8 @@ use crate::store::scripts::errors::raise;
 use crate::store::scripts::given::Given;
 use crate::store::scripts::machine::Shared;
 
-/// The number of characters of JSON that are read for one unit of effort; a table takes only two characters
-/// (`{}`).
+/// The number of characters of JSON that are read for one unit of effort (steps of work); a table takes only
+/// two characters (`{}`).
 const CHARACTERS_PER_UNIT: u64 = 4;
 
 pub(super) fn decode(
