@@ -580,7 +580,7 @@ impl Exchange {
 }
 
 impl FleetSettings {
-    /// Returns the key of a quota's counter in the fleet's store.
+    /// Returns the key of the counter of a quota (`scope` names it) in the fleet's store.
     fn key(&self, scope: &str) -> String {
         format!("{{weir:{}}}:d:{scope}", self.namespace)
     }

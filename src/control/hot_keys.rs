@@ -53,7 +53,7 @@ pub(super) fn hottest<'a>(
 
 /// Writes the reply to `QOS HOTKEYS`: an array of maps. A tenant with key prefixes sees only keys with these,
 /// one with databases only those in them, and only administrators see which other tenants asked for a key.
-/// Empty if the asker is no longer a tenant.
+/// Empty if the asker is no longer a tenant. `count` is the most keys to write.
 pub fn write_hot_keys(
     out: &mut Vec<u8>,
     protocol: Protocol,
@@ -76,7 +76,7 @@ fn is_for(asker: &Tenant, key: &HotKey) -> bool {
     asker.may_use(key.database) && (asker.keys.is_empty() || asker.keys.iter().any(is_own))
 }
 
-/// Makes the admin page `/hotkeys`, which shows all hot keys.
+/// Makes the admin page `/hotkeys`, which shows all hot keys. `query` is the query string.
 pub(super) fn hot_keys_page(totals: &Totals, query: &str, now: Now) -> Response {
     let count = match count_in(query) {
         Ok(count) => count,

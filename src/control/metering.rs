@@ -72,7 +72,8 @@ impl Meter {
     }
 
     /// Adds a shard's report, whose tenant ids belong to the given version of the quotas. A report of a
-    /// version that is no longer kept is dropped and counted, since its ids cannot be resolved.
+    /// version that is no longer kept is dropped and counted, since its ids cannot be resolved. `minute` is
+    /// the present minute.
     pub fn take_report(
         &mut self,
         versions: &Versions,

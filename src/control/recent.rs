@@ -61,7 +61,7 @@ pub struct ShardSince {
 }
 
 impl Since {
-    /// Returns the rate per second of an increase over this interval.
+    /// Returns the rate per second of an increase (`count`) over this interval.
     pub fn per_second(&self, count: f64) -> f64 {
         count / self.period.as_secs_f64().max(0.001)
     }

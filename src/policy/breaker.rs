@@ -196,7 +196,7 @@ impl Standing {
 
     /// Ends a trial whose request was answered, and returns the state after it. `is_quick` decides for stores
     /// ejected for slowness: a slow answer ejects again; a quick one at the first ejection means that the
-    /// slowness was due to load.
+    /// slowness was due to load. `spread` (0 to 255) varies the pause of an ejection by chance.
     #[must_use]
     pub fn end_trial(self, is_quick: bool, now: Timestamp, spread: u8) -> Self {
         match self.cause {

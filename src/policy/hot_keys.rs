@@ -259,7 +259,7 @@ impl HotKeys {
     }
 
     /// Counts a request for a key of a warm slot (one whose keys are counted one by one). Returns the key's id
-    /// if it is hot, else None.
+    /// if it is hot, else None. `hash` is the key's hash.
     #[inline]
     pub fn note_key(&mut self, slot: u16, hash: u64, key: &[u8], access: Access) -> Option<HotId> {
         if let Some((at, record)) = self.records.find(hash) {
@@ -282,8 +282,9 @@ impl HotKeys {
         self.cost_slots.add(slot, cost.micro() >> COST_SHIFT);
     }
 
-    /// Adds the price of a request to its key, in addition to [`note_cost`](Self::note_cost). For requests
-    /// whose slot was warm (busy, so that its keys are counted one by one) when they came.
+    /// Adds the price of a request to its key (given by `hash`), in addition to
+    /// [`note_cost`](Self::note_cost). For requests whose slot was warm (busy, so that its keys are counted
+    /// one by one) when they came.
     pub fn note_key_cost(&mut self, hash: u64, cost: Price) {
         if let Some((_, record)) = self.records.find(hash) {
             record.tally.cost = record.tally.cost.saturating_add(cost.micro());
@@ -299,8 +300,8 @@ impl HotKeys {
         }
     }
 
-    /// Ends the pane (50 ms) if its time is over, and reports keys that become hot or cease to be. Called
-    /// once a turn while there is traffic, and at [`wake_at`](Self::wake_at).
+    /// Ends the pane (50 ms) if its time is over, and reports to `events` keys that become hot or cease to be.
+    /// Called once a turn while there is traffic, and at [`wake_at`](Self::wake_at).
     #[inline]
     pub fn tick(&mut self, now: Timestamp, events: &mut impl FnMut(Event<'_>)) {
         if self.is_due(now) {
@@ -368,7 +369,7 @@ impl HotKeys {
 
     /// Counts a request for a key without a record, once its slot is warm (busy, so that its keys are counted
     /// one by one), and gives the key a record if it has a quarter of the load that makes it hot, or costs
-    /// much.
+    /// much. `hash` is the key's hash.
     fn note_stranger(&mut self, slot: u16, hash: u64, key: &[u8], access: Access) {
         let Some(counted) = self.counts.add(hash, 1, self.slots.missed(slot)) else { return };
         let cost = self.costs.get(hash).unwrap_or_default().certain();
@@ -481,7 +482,7 @@ impl HotKeys {
         events(Event::Demoted { id });
     }
 
-    /// Promotes the keys that have become hot, hottest first.
+    /// Promotes the keys that have become hot, hottest first, and reports them to `events`.
     fn promote(&mut self, now: Timestamp, events: &mut impl FnMut(Event<'_>)) {
         let mut rising = std::mem::take(&mut self.rising);
         rising.sort_by_key(|at| std::cmp::Reverse(self.records.at(*at).certain(Window::Last)));
@@ -501,7 +502,8 @@ impl HotKeys {
     }
 
     /// True if there is room for one more hot key. If there is none, the weakest hot key is demoted if the
-    /// newcomer has at least twice its load.
+    /// newcomer has at least twice its load. `newcomer` is the index of the new key's record; `events` hears
+    /// of a demotion.
     fn make_room(&mut self, newcomer: u16, events: &mut impl FnMut(Event<'_>)) -> bool {
         if self.hot < self.settings.keys_max {
             return true;

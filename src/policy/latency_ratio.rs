@@ -183,6 +183,7 @@ impl LatencyRatio {
     }
 
     /// Records the latency of a reply in microseconds, without the time in which this core did not run.
+    /// `class` is the index of the class of commands.
     #[inline]
     pub fn record(&mut self, class: usize, micros: u64) {
         match self.classes.get_mut(class) {

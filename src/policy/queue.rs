@@ -430,7 +430,7 @@ impl<T: Copy> Queue<T> {
         self.progress = now;
     }
 
-    /// Excludes a time in which this core did not run from the backend's silence and from the age of
+    /// Excludes a time (`late`) in which this core did not run from the backend's silence and from the age of
     /// requests.
     pub fn handle_late(&mut self, late: Duration) {
         self.progress = self.progress.after(late);
@@ -805,7 +805,8 @@ impl TierQueue {
     }
 
     /// Ends the tier's overload if it was empty often enough in the last interval. True if requests have
-    /// waited in it without a break for so long that it may be overloaded.
+    /// waited in it without a break for so long that it may be overloaded. `clock` is the present time by the
+    /// queue's clock.
     fn is_suspect(&mut self, clock: Duration, interval: Duration) -> bool {
         let waiting = self.list.length;
         // Requests of a single connection do not mean an overload: its client decides how many of them wait.

@@ -163,8 +163,8 @@ impl ReplicaChoice {
         }
     }
 
-    /// Records the reply of a node: its latency is added to the node's average and to the present window (the
-    /// second that is in progress).
+    /// Records the reply of the node at `place` in the table of nodes: its latency is added to the node's
+    /// average and to the present window (the second that is in progress).
     pub fn handle_reply(&mut self, place: usize, role: Role, class: usize, took: Duration, now: Timestamp) {
         let peer = self.peer(place, role, now);
         peer.failures = 0;
@@ -181,8 +181,8 @@ impl ReplicaChoice {
         peer.times[class].get_or_insert_default().add(took.as_micros() as u64);
     }
 
-    /// Records a failure of a node: a timeout, a lost connection, or a reply by which it cannot serve reads
-    /// now. The fifth in a row ejects a replica.
+    /// Records a failure of the node at `place` in the table of nodes: a timeout, a lost connection, or a
+    /// reply by which it cannot serve reads now. The fifth in a row ejects a replica.
     pub fn handle_failure(&mut self, place: usize, role: Role, now: Timestamp) {
         let peer = self.peer(place, role, now);
         peer.failures += 1;
@@ -250,7 +250,7 @@ impl ReplicaChoice {
         self.peers.get(place)?.as_ref()?.out_until.filter(|until| *until > now)
     }
 
-    /// Returns the share of its usual reads that a node gets, from 0 to 1.
+    /// Returns the share of its usual reads that the node at `place` in the table of nodes gets, from 0 to 1.
     fn weight(&self, place: usize, now: Timestamp) -> f64 {
         let Some(Some(peer)) = self.peers.get(place) else { return 1.0 };
         match (peer.role, peer.out_until, peer.back_since) {
@@ -274,8 +274,8 @@ impl ReplicaChoice {
         cost * f64::from(candidate.in_flight + 1)
     }
 
-    /// Gives a new node an average latency: twice the median of the others. While no node has an average, it
-    /// gets none until its first reply.
+    /// Gives a new node, at `place` in the table of nodes, an average latency: twice the median of the others.
+    /// While no node has an average, it gets none until its first reply.
     fn welcome(&mut self, place: usize, now: Timestamp) -> f64 {
         let costs = self.peers.iter().flatten().filter_map(|peer| peer.cost);
         let mut costs: Vec<f64> = costs.map(|(cost, at)| faded(cost, at, now)).collect();
@@ -417,7 +417,7 @@ fn place_of(micros: u64) -> usize {
     ((power as usize + 1) * PARTS + (micros >> power) as usize - PARTS).min(COUNTS - 1)
 }
 
-/// Returns the least latency that the counter at this index counts, in microseconds.
+/// Returns the least latency that the counter at the index `place` counts, in microseconds.
 fn least_of(place: usize) -> u64 {
     if place < PARTS {
         return place as u64;

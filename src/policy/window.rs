@@ -633,7 +633,8 @@ impl Window {
     }
 
     /// Asks all cores for a probe (measurement of the base latency) before the window shrinks by 20 %, unless
-    /// there was one lately with a similar window. True while a probe is awaited.
+    /// there was one lately with a similar window. True while a probe is awaited. `at` is the present time, in
+    /// seconds.
     fn awaits_probe(&mut self, at: f64) -> bool {
         let is_known = at - self.probed_at < LOOK_FRESH && self.size * CUT >= LOOK_PART * self.probed_size;
         if is_known || self.size < 2.0 * self.least {
@@ -654,7 +655,8 @@ impl Window {
     }
 
     /// Begins a probe (measurement of the base latency) at the time when all cores do, so that none of them
-    /// fills the backend's queue meanwhile. Only a window that was full is made smaller.
+    /// fills the backend's queue meanwhile. Only a window that was full is made smaller. `at` is the present
+    /// time, in seconds.
     fn probe(&mut self, at: f64) {
         let wanted = power_of_two_above((40.0 * self.median).max(0.5));
         self.probe_every = PROBE_MOST.min((2.0 * self.probe_every).max(wanted));
@@ -686,7 +688,7 @@ impl Window {
     }
 
     /// Makes the present median latency the new base: the backend is slow by itself, rather than because of
-    /// too many requests in flight.
+    /// too many requests in flight. `at` is the present time, in seconds.
     fn learn_anew(&mut self, at: f64, median: f64) {
         let times = if self.own_base > 0.0 { median / self.own_base } else { 1.0 };
         for floor in self.floors.iter_mut().filter(|floor| floor.is_known()) {
@@ -812,7 +814,8 @@ impl Window {
     }
 
     /// Ends a round of replies during a probe (measurement of the base latency): collects its latencies and,
-    /// once the probe is over, learns from them and restores the window.
+    /// once the probe is over, learns from them and restores the window. `at` is the present time, `window`
+    /// the window before the probe, and `until` its end, in seconds.
     fn end_probe_round(&mut self, at: f64, window: f64, until: f64) {
         let room = QUARTER_KEPT - self.quarter_seen.len();
         self.quarter_seen.extend(self.seen.iter().map(|seen| seen.low).take(room));
@@ -940,7 +943,8 @@ impl Window {
     }
 
     /// Counts a round of replies that took too long with hardly any request in flight. The second in a row
-    /// means that the backend is slow, where at most [`ALONE`] cores have full windows.
+    /// means that the backend is slow, where at most [`ALONE`] cores have full windows. `at` is the present
+    /// time, in seconds.
     fn count_floor(&mut self, at: f64, common: &Common) {
         self.floor += 1;
         if self.floor >= 2 && common.limited <= ALONE {
@@ -1030,8 +1034,8 @@ mod tests {
         }
     }
 
-    /// Simulates a backend that serves `servers` requests at once, each in `takes` seconds, before a window
-    /// that always has requests waiting.
+    /// Simulates a backend that serves `servers` requests at once, each in `takes` seconds, from the time
+    /// `from` for `lasts` seconds, before a window that always has requests waiting.
     fn crowd(window: &mut Window, from: f64, lasts: f64, servers: usize, takes: f64) -> f64 {
         let mut board = Alone::default();
         let at = |seconds: f64| Timestamp::from_nanos((seconds * 1e9) as u64);
@@ -1130,7 +1134,8 @@ mod tests {
         assert!(late.size() >= punctual.size() / 2, "{} and {}", late.size(), punctual.size());
     }
 
-    /// Feeds 59 replies, 10 ms apart, each after `took`, and returns the size of the window then.
+    /// Feeds 59 replies, 10 ms apart, each after `took`, and returns the size of the window then. `depth` is
+    /// the number of requests in flight that each reply saw.
     fn replies(window: &mut Window, took: Duration, depth: u32, mut each: impl FnMut(&mut Window)) -> usize {
         let mut board = Alone::default();
         let from = seconds(window.looked_at.0);

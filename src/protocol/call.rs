@@ -39,7 +39,7 @@ pub enum CallOption {
 }
 
 impl CallOption {
-    /// Returns the option with that name, in any case of letters; `None` if there is none.
+    /// Returns the option with the name `word`, in any case of letters; `None` if there is none.
     pub fn of(word: &[u8]) -> Option<Self> {
         let named = [
             ("user", Self::User),

@@ -65,7 +65,8 @@ pub fn write_line(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the line that says how many lines a monitoring client was not sent.
+/// Appends the line that says how many lines a monitoring client was not sent. `unix_micros` is the present
+/// time.
 pub fn write_left_out(out: &mut Vec<u8>, unix_micros: u64, lines: u64) {
     begin(out, &Heading { unix_micros, database: Database::FIRST, address: WEIR });
     out.extend_from_slice(b" \"... ");

@@ -207,7 +207,7 @@ impl ReplyScanner {
         if self.before > 0 { &mut self.before } else { &mut self.left }
     }
 
-    /// Stores the type of the reply, if this element is the reply itself.
+    /// Stores the type of the reply (`kind`, its first byte), if this element is the reply itself.
     fn note_kind(&mut self, kind: u8) {
         if self.before == 0 && self.kind == 0 {
             self.kind = kind;

@@ -21,7 +21,8 @@ pub struct RequestLimits {
 }
 
 impl RequestLimits {
-    /// Returns the limits for a client that has authenticated, or need not.
+    /// Returns the limits for a client that has authenticated, or need not. Its requests may have up to
+    /// `request_bytes_max` bytes.
     pub fn trusted(request_bytes_max: usize) -> Self {
         Self {
             arguments_max: limits::ARGUMENTS_MAX,

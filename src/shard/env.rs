@@ -105,8 +105,8 @@ impl Env {
         }
     }
 
-    /// Returns the number of requests refused because of overload whose backend has this number; 0 if none
-    /// was.
+    /// Returns the number of requests refused because of overload whose backend has the number `place`; 0 if
+    /// none was.
     pub fn refused_for(&self, place: usize) -> u64 {
         self.refused_for.get(place).copied().unwrap_or_default()
     }

@@ -192,8 +192,8 @@ impl Gathers {
         (index as u32, bytes)
     }
 
-    /// Adds the reply to one part. With the last part, joins all but the parts in `left_out` into one reply;
-    /// for an array of values, that is an error if it exceeds `bytes_max` bytes.
+    /// Adds the reply (`message`) to one part. With the last part, joins all but the parts in `left_out` into
+    /// one reply; for an array of values, that is an error if it exceeds `bytes_max` bytes.
     pub fn part_arrived(
         &mut self,
         index: u32,
@@ -283,7 +283,8 @@ impl Gathering {
         matches!(&self.join, Join::Values(order) if order.len() > KEYS_PER_TURN)
     }
 
-    /// Joins up to `values_max` more values. Returns the reply once it is complete; None before.
+    /// Joins up to `values_max` more values. Returns the reply, of at most `bytes_max` bytes, once it is
+    /// complete; None before.
     fn join_more(&mut self, bytes_max: usize, values_max: usize) -> Option<Vec<u8>> {
         let Join::Values(order) = &self.join else { return None };
         let parts: Vec<&[u8]> = self.parts.iter().flatten().map(Part::bytes).collect();
@@ -427,7 +428,8 @@ impl Joining {
         Self { reply, joined: 0, left }
     }
 
-    /// Joins up to `values_max` more values into the array. True once the reply is complete.
+    /// Joins up to `values_max` more values into the array; more than `bytes_max` bytes are an error. True
+    /// once the reply is complete.
     fn advance(&mut self, order: &[u16], parts: &[&[u8]], bytes_max: usize, values_max: usize) -> bool {
         let mut values: Vec<Option<Elements<'_>>> = parts
             .iter()

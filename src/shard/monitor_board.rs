@@ -133,7 +133,7 @@ fn sender_bits(sender: Sender) -> u64 {
 }
 
 impl MonitorBoard {
-    /// Creates a board with room for this many monitors, at most [`MONITORS_MAX`].
+    /// Creates a board with room for this many (`places`) monitors, at most [`MONITORS_MAX`].
     pub fn new(places: usize) -> Self {
         let places = places.min(MONITORS_MAX as usize);
         let zeros = || std::iter::repeat_with(AtomicU64::default).take(places).collect();

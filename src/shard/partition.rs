@@ -36,7 +36,8 @@ pub struct Part {
 }
 
 impl Part {
-    /// Returns the place of the part's only key in the bytes of its request, which ends with the key.
+    /// Returns the place of the part's only key in the bytes of its request (`frame`), which ends with the
+    /// key.
     pub const fn place_of_key(&self, frame: &[u8]) -> Argument {
         const END: u32 = 2;
         Argument { start: frame.len() as u32 - END - self.key_bytes, length: self.key_bytes }

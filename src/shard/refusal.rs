@@ -312,7 +312,8 @@ pub fn reasoned_abort(reply: &[u8], step_error: &[u8]) -> Option<Vec<u8>> {
         .then(|| [b"-EXECABORT Transaction discarded because of: ".as_slice(), step_error, b"\r\n"].concat())
 }
 
-/// Appends an `-OVERLOADED` reply. Hand-written rather than formatted, as [`throttled`] is.
+/// Appends an `-OVERLOADED` reply with the reason, the backend's address and the time after which to retry.
+/// Hand-written rather than formatted, as [`throttled`] is.
 fn overloaded(out: &mut Vec<u8>, reason: &str, backend: &str, retry_after: Duration) {
     for text in ["-OVERLOADED reason=", reason, " backend=", backend, " retry_after_ms="] {
         out.extend_from_slice(text.as_bytes());

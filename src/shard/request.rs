@@ -28,7 +28,7 @@ pub struct ReplyTo {
 }
 
 impl ReplyTo {
-    /// Returns the address of a client's request that is in one piece.
+    /// Returns the address of the client's request with this sequence number, that is in one piece.
     #[inline]
     pub fn new(shard: ShardId, client: ClientId, sequence: u32) -> Self {
         Self { shard, part: 0, client: client.index, generation: client.generation, sequence }
@@ -47,8 +47,8 @@ impl ReplyTo {
         is_flight.then_some(FlightId { index: self.client & !FLIGHT, generation: self.generation })
     }
 
-    /// Returns the reply address of one piece of a request that was split by key because its slot is half
-    /// moved. It keeps the sequence number of the whole request.
+    /// Returns the reply address of piece `part` of the request with index `whole`, that was split by key
+    /// because its slot is half moved. It keeps the sequence number of the whole request.
     #[must_use]
     pub fn piece(self, shard: ShardId, whole: u32, part: u16) -> Self {
         Self { shard, part, client: PIECE | whole, ..self }
@@ -187,7 +187,7 @@ impl Touches {
         self.start & Self::REPORTED != 0
     }
 
-    /// Unpacks which keys the request reads or writes, given the bytes of the request.
+    /// Unpacks which keys the request reads or writes, given the bytes of the request (`frame`).
     pub fn of(self, frame: &[u8]) -> Touched<'_> {
         let length = usize::from(self.length & !Self::MAY_BE_KEPT);
         let this = Self { start: self.start & !Self::REPORTED, ..self };

@@ -184,7 +184,7 @@ impl Events {
     }
 
     /// Records that a key was removed because its value has no element left. If the value had none before the
-    /// command either, the key had only been created to be filled, which is no event.
+    /// command either (`was_empty`), the key had only been created to be filled, which is no event.
     pub(super) fn note_emptied(&mut self, database: u8, key: &[u8], was_empty: bool) {
         if self.is_on && was_empty {
             self.queue.pop_if(|event| event.name == "new" && *event.key == *key);

@@ -64,7 +64,7 @@ impl Interest {
         keys
     }
 
-    /// Ends the watches, the wait and the tracking of a connection that has been closed.
+    /// Ends the watches, the wait and the tracking of a connection (`session`) that has been closed.
     pub(super) fn forget(&mut self, session: u64) {
         self.watches.end(session);
         self.waits.leave(session);

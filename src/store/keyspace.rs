@@ -151,7 +151,7 @@ impl Keyspace {
         }
     }
 
-    /// Sets the present time, which applies until the next call.
+    /// Sets the present time (`unix_ms`), which applies until the next call.
     pub(super) fn set_now(&mut self, unix_ms: u64) {
         self.now_ms = unix_ms;
     }
@@ -260,7 +260,7 @@ impl Keyspace {
     }
 
     /// Updates the counts and bounds about hashes with expiring fields, after a value of a segment has
-    /// changed.
+    /// changed: `before_ms` and `after_ms` are the earliest expiries of fields before and after.
     fn note_fields(&mut self, segment: usize, before_ms: u64, after_ms: u64) {
         let database = self.here_mut();
         let segment = &mut database.segments[segment];
@@ -488,8 +488,8 @@ impl Keyspace {
         swept
     }
 
-    /// Sweeps a segment from its last entry down: an entry that moves into a removed entry's place was
-    /// visited before.
+    /// Sweeps a segment from its last entry down: an entry that moves into a removed entry's place was visited
+    /// before. Looks at entries until `swept` has `budget` of them.
     fn sweep_one(&mut self, budget: usize, swept: &mut Swept) {
         let (index, now_ms) = (self.here().sweep_segment, self.now_ms);
         let segment = &mut self.here_mut().segments[index];

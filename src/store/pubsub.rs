@@ -175,7 +175,7 @@ fn message_bytes(post: &Post, patterns: &[Box<[u8]>], channel: &[u8], message: &
 }
 
 /// Sends a message to all connections that are subscribed to a channel or to a pattern that it matches, and
-/// returns their number.
+/// returns their number. `actor` is the connection whose request is being carried out.
 fn send_to_all(
     post: &mut Post,
     actor: Option<u64>,
@@ -225,8 +225,8 @@ fn spublish(call: &mut Call<'_>) -> Done {
     call.number(receivers)
 }
 
-/// Sends a message to all connections that are subscribed to a name, and returns their number. `actor` is the
-/// connection whose request is being carried out.
+/// Sends a message to all connections that are subscribed to a name in the namespace `space`, and returns
+/// their number. `actor` is the connection whose request is being carried out.
 fn send(
     post: &mut Post,
     actor: Option<u64>,

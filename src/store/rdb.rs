@@ -477,7 +477,8 @@ impl<'a> Reader<'a> {
         Ok(Value::Stream(Box::new(stream)))
     }
 
-    /// Reads the pending entries and the consumers of a group of a stream, in a format of Redis.
+    /// Reads the pending entries and the consumers of a group of a stream, in the format of Redis that the
+    /// type byte `kind` names.
     fn redis_group(&mut self, kind: u8, group: &mut Group) -> Result<(), Refusal> {
         let mut deliveries = BTreeMap::new();
         for _ in 0..self.length()? {

@@ -127,7 +127,7 @@ impl<'a> Reply<'a> {
         self.write(text.len(), |out| encode::verbatim(out, protocol, text));
     }
 
-    /// Appends a text on a line of its own after a type byte. Line breaks in the text become spaces.
+    /// Appends a text on a line of its own after a type byte (`kind`). Line breaks in the text become spaces.
     #[cfg(feature = "scripts")]
     pub(super) fn line(&mut self, kind: u8, text: &[u8]) {
         self.write(text.len(), |out| {

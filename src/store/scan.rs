@@ -127,7 +127,8 @@ pub(super) fn nothing(out: &mut Reply<'_>) -> Done {
     Ok(())
 }
 
-/// Returns random positions for HRANDFIELD and its variants. A negative count allows repetitions.
+/// Returns random positions below `length` for HRANDFIELD and its variants. A negative count allows
+/// repetitions.
 pub(super) fn picks(
     random: &mut Random,
     count: i64,

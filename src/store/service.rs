@@ -32,7 +32,7 @@ struct Turns {
 pub trait StoreClients {
     /// Registers a client that has connected, and returns its id.
     fn handle_client_opened(&mut self, now: Now) -> ClientId;
-    /// Handles bytes from a client. Each complete request in them runs when the client's turn comes.
+    /// Handles bytes (`chunk`) from a client. Each complete request in them runs when the client's turn comes.
     fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now);
     /// Handles that a client has closed its sending side: its requests are answered, and then the connection
     /// is closed.

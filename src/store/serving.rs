@@ -77,7 +77,8 @@ impl Engine {
         }
     }
 
-    /// Serves one waiting call by `serve`. If the value has nothing for it, the call waits on.
+    /// Serves the waiting call with this ticket by `serve`. If the value has nothing for it, the call waits
+    /// on.
     fn serve_call(
         &mut self,
         ticket: u64,

@@ -107,8 +107,8 @@ impl<E: Keyed> Table<E> {
         self.hasher.hash(key) as u32
     }
 
-    /// Returns the position of the entry of `key`, valid until the next insertion or removal; `None` if there
-    /// is none.
+    /// Returns the position of the entry of `key`, given also the key's hash, valid until the next insertion
+    /// or removal; `None` if there is none.
     pub(super) fn find(&self, hash: u32, key: &[u8]) -> Option<usize> {
         let mut at = self.first_cell(hash)?;
         while let Some(cell) = self.cells.get(at).filter(|cell| !cell.is_empty() && cell.hash == hash) {
@@ -121,7 +121,7 @@ impl<E: Keyed> Table<E> {
         None
     }
 
-    /// Adds an entry whose key must not exist yet, and returns its position.
+    /// Adds an entry, given its key's hash, whose key must not exist yet, and returns its position.
     pub(super) fn insert(&mut self, hash: u32, entry: E) -> usize {
         if (self.entries.len() + 1) * 4 > self.homes * 3 {
             self.resize((self.homes * 2).max(CELLS_MIN));

@@ -100,8 +100,8 @@ impl Tracking {
         (self.readers.len(), self.items, self.prefixes.len())
     }
 
-    /// Sets the connection whose request is being carried out; `None` for changes that happen by time, such
-    /// as expiries.
+    /// Sets the connection (`session`) whose request is being carried out; `None` for changes that happen by
+    /// time, such as expiries.
     pub(super) fn set_actor(&mut self, session: Option<u64>) {
         self.actor = session;
     }
@@ -111,7 +111,8 @@ impl Tracking {
         self.readers.contains_key(key) || self.prefixes.keys().any(|prefix| key.starts_with(prefix))
     }
 
-    /// Records that a connection has read a key, so that it is sent a message when the key changes.
+    /// Records that a connection (`session`) has read a key, so that it is sent a message when the key
+    /// changes.
     fn note_read(&mut self, session: u64, key: &[u8]) {
         if !self.clients.get(&session).is_some_and(Client::tracks) {
             return;
@@ -211,8 +212,8 @@ impl Tracking {
         (self.bytes, self.items) = (0, 0);
     }
 
-    /// Turns tracking off for a connection. Its reads stay in the table, and count again if tracking is
-    /// turned on later.
+    /// Turns tracking off for a connection (`session`). Its reads stay in the table, and count again if
+    /// tracking is turned on later.
     pub(super) fn end(&mut self, session: u64) {
         let Some(client) = self.clients.remove(&session) else { return };
         for prefix in client.options.prefixes {
@@ -226,7 +227,7 @@ impl Tracking {
         }
     }
 
-    /// Removes a connection that has been closed, or has sent RESET.
+    /// Removes a connection (`session`) that has been closed, or has sent RESET.
     pub(super) fn forget(&mut self, session: u64) {
         self.end(session);
         self.hearing.remove(&session);
@@ -244,7 +245,8 @@ impl Tracking {
         self.clients.is_empty() && self.readers.is_empty()
     }
 
-    /// Sets the RESP version of a connection: only with RESP3 it can be sent invalidation messages.
+    /// Sets the RESP version of a connection (`session`): only with RESP3 it can be sent invalidation
+    /// messages.
     pub(super) fn set_protocol(&mut self, session: u64, protocol: Protocol) {
         if protocol == Protocol::Resp3 {
             self.hearing.insert(session);
@@ -259,7 +261,8 @@ impl Tracking {
         client.options.redirect.is_some_and(|target| !self.hearing.contains(&target))
     }
 
-    /// Ends a request of a connection, after which an earlier `CLIENT CACHING` has no effect any more.
+    /// Ends a request of a connection (`session`), after which an earlier `CLIENT CACHING` has no effect any
+    /// more.
     pub(super) fn end_caching(&mut self, session: u64) {
         if let Some(client) = self.clients.get_mut(&session) {
             client.is_exception = false;

@@ -214,7 +214,7 @@ impl Waits {
         Ok(())
     }
 
-    /// Ends the wait of a connection's call and returns the call; `None` if none waits.
+    /// Ends the wait of the call of a connection (`session`) and returns the call; `None` if none waits.
     pub(super) fn leave(&mut self, session: u64) -> Option<Waiter> {
         let ticket = self.by_session.get(&session)?;
         self.end(*ticket)
@@ -241,8 +241,8 @@ impl Waits {
         Some(waiter)
     }
 
-    /// Lists a key as one that may serve calls which wait for this kind of value; does nothing if none waits
-    /// for it there.
+    /// Lists a key of a database as one that may serve calls which wait for this kind of value; does nothing
+    /// if none waits for it there.
     pub(super) fn signal(&mut self, database: u8, key: &[u8], kind: Kind) {
         if self.by_kind[kind as usize] == 0 || !self.by_key[usize::from(database)].contains_key(key) {
             return;
@@ -269,13 +269,14 @@ impl Waits {
         Some((place.0, place.1, streamed))
     }
 
-    /// Removes a call while it is served, and returns it; it stays listed for its keys. The caller puts it
-    /// back or ends it.
+    /// Removes the call with this ticket while it is served, and returns it; it stays listed for its keys. The
+    /// caller puts it back or ends it.
     pub(super) fn take_out(&mut self, ticket: u64) -> Option<Waiter> {
         self.by_ticket.remove(&ticket)
     }
 
-    /// Puts back a call that [`Waits::take_out`] has taken out, because nothing could be served to it.
+    /// Puts back the call with this ticket that [`Waits::take_out`] has taken out, because nothing could be
+    /// served to it.
     pub(super) fn put_back(&mut self, ticket: u64, waiter: Waiter) {
         self.by_ticket.insert(ticket, waiter);
     }

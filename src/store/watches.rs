@@ -59,13 +59,14 @@ impl Watches {
         self.by_key[usize::from(database)].keys().cloned()
     }
 
-    /// Returns the keys that a connection watches, each with its database.
+    /// Returns the keys that a connection (`session`) watches, each with its database.
     pub(super) fn of(&self, session: u64) -> Vec<(u8, Name)> {
         self.by_session.get(&session).map_or_else(Vec::new, |watched| watched.keys.clone())
     }
 
-    /// Adds a watch. Has no effect if the connection watches the key already, or any of its watched keys has
-    /// changed. An error if there are too many watches.
+    /// Adds a watch of a key, in a database, by a connection (`session`). Has no effect if the connection
+    /// watches the key already, or any of its watched keys has changed. An error if there are too many
+    /// watches.
     pub(super) fn add(&mut self, session: u64, database: u8, key: &[u8]) -> Result<(), Refusal> {
         let watched = self.by_session.entry(session).or_default();
         if watched.broken {
@@ -96,7 +97,7 @@ impl Watches {
         }
     }
 
-    /// Ends all watches of a connection. True if a watched key had changed.
+    /// Ends all watches of a connection (`session`). True if a watched key had changed.
     pub(super) fn end(&mut self, session: u64) -> bool {
         let Some(watched) = self.by_session.remove(&session) else { return false };
         self.remove(session, watched.keys);

@@ -21,7 +21,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// Creates a reply with status 200 and this body.
+    /// Creates a reply with status 200 and this body. `content_type` is the body's media type.
     pub fn page(content_type: &'static str, body: String) -> Self {
         Self { status: Status::Ok, content_type, headers: Vec::new(), body }
     }

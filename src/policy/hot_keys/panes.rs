@@ -45,7 +45,8 @@ impl Panes {
         Self { settings, nanos: [0; PANES], loads: [0; PANES] }
     }
 
-    /// Adds a pane (interval of about 50 ms) that has ended, with its length and its number of requests.
+    /// Adds a pane (interval of about 50 ms) that has ended, with its length (`nanos`) and its number of
+    /// requests (`load`).
     pub fn end(&mut self, nanos: u64, load: u64) {
         keep(&mut self.nanos, nanos);
         keep(&mut self.loads, load);

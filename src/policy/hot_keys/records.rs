@@ -88,6 +88,7 @@ pub(super) struct Tally {
 
 impl Tally {
     /// Creates the counts for requests of which only the last one's access is known: all count as that.
+    /// `error` is the most requests that the key may have had besides.
     pub fn of(requests: u64, access: Access, error: u64) -> Self {
         let mut tally = Self { error, ..Self::default() };
         *tally.of_access(access) = requests;
@@ -181,8 +182,8 @@ impl Record {
         self.count(window) - self.error(window)
     }
 
-    /// Ends a pane (interval in which requests are counted) of this length: moves the present counts into the
-    /// counts by pane and the rates.
+    /// Ends a pane (interval in which requests are counted) of this length (`seconds`): moves the present
+    /// counts into the counts by pane and the rates.
     pub fn end_pane(&mut self, seconds: f64) {
         let Tally { reads, writes, elsewhere, error, cost } = std::mem::take(&mut self.tally);
         let served = reads.saturating_add(writes).saturating_add(elsewhere);
@@ -228,7 +229,7 @@ impl Records {
         Some((at, &mut self.all[usize::from(at)]))
     }
 
-    /// Returns the id of a key, if it is hot.
+    /// Returns the id of the key with this hash, if it is hot.
     #[inline]
     pub fn id_of(&self, hash: u64) -> Option<HotId> {
         let at = self.place_of(hash)?;
@@ -247,7 +248,7 @@ impl Records {
         }
     }
 
-    /// Creates a record for a key that has none. None if there is no room.
+    /// Creates a record for a key, with its hash and hash slot, that has none. None if there is no room.
     pub fn admit(&mut self, hash: u64, slot: u16, key: &[u8]) -> Option<&mut Record> {
         let at = match self.unused.pop() {
             Some(at) => at,
@@ -271,7 +272,7 @@ impl Records {
         (record.is_hot() && record.generation == id.generation).then_some(record)
     }
 
-    /// Returns the id of the key whose record is at an index.
+    /// Returns the id of the key whose record is at the index `at`.
     #[inline]
     pub fn id(&self, at: u16) -> HotId {
         HotId { index: at, generation: self.all[usize::from(at)].generation }

@@ -67,8 +67,9 @@ impl Summary {
         }
     }
 
-    /// Adds a weight to a key's count. `missed` is the most that may not have been counted for the key while
-    /// it had no place. Returns the key's new count; None if no place could be freed.
+    /// Adds a weight to the count of the key with this hash. `missed` is the most that may not have been
+    /// counted for the key while it had no place. Returns the key's new count; None if no place could be
+    /// freed.
     pub fn add(&mut self, hash: u64, weight: u64, missed: u64) -> Option<Counted> {
         if let Some(found) = self.find(hash) {
             let counted = &mut self.places[found].counted;
@@ -97,7 +98,7 @@ impl Summary {
         Some(counted)
     }
 
-    /// Returns the count of a key; None if it has no place.
+    /// Returns the count of the key with this hash; None if it has no place.
     pub fn get(&self, hash: u64) -> Option<Counted> {
         self.find(hash).map(|found| self.places[found].counted)
     }

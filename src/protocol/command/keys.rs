@@ -205,7 +205,8 @@ pub fn sort_names_patterns(arguments: &Arguments<'_>) -> bool {
 }
 
 impl KeyCount {
-    /// Reads the number of keys from argument `at`, and checks that as many arguments follow.
+    /// Reads the number of keys from argument `at`, and checks that as many arguments follow. `command` is the
+    /// name for the error.
     fn read(self, command: &'static str, arguments: &Arguments<'_>, at: usize) -> Result<usize, KeyError> {
         let given = arguments.get(at).ok_or(KeyError::Syntax)?;
         let room = arguments.len() - at - 1;

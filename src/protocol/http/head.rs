@@ -123,7 +123,7 @@ pub fn may_be_whole(bytes: &[u8], seen: usize) -> bool {
         || (seen.saturating_sub(1)..bytes.len()).any(|at| is_misplaced(bytes, at))
 }
 
-/// True if the byte at this index of a head is a CR or LF alone, or zero. A line ends with both CR and LF:
+/// True if the byte at index `at` of a head is a CR or LF alone, or zero. A line ends with both CR and LF:
 /// software that takes one alone for an end sees another request. A CR at the very end may still get its LF.
 fn is_misplaced(head: &[u8], at: usize) -> bool {
     match head[at] {
@@ -253,6 +253,7 @@ fn understand(request: &Request<'_, '_>) -> Result<Head, Status> {
 }
 
 /// Returns the length of the body from the headers; `None` if they give none. An ambiguous length is refused.
+/// `is_modern` is true for HTTP/1.1.
 fn length(headers: &[Header<'_>], is_modern: bool) -> Result<Option<Length>, Status> {
     let mut codings = values(headers, "transfer-encoding");
     let mut lengths = values(headers, "content-length");

@@ -154,7 +154,8 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// Creates the state of a new connection.
+    /// Creates the HTTP state of a new connection, whose responses may have at most `response_bytes_max` bytes
+    /// of body.
     pub fn new(response_bytes_max: usize) -> Self {
         Self {
             held: Vec::new(),
@@ -488,7 +489,7 @@ fn manner(head: &Head, keeps: bool) -> Manner {
 
 impl Asked {
     /// Takes the next RESP reply to the request. True if it was the last one; then the response has been
-    /// written to `out`.
+    /// written to `out`. A response of more than `bytes_max` bytes is replaced by an error.
     fn hear(&mut self, reply: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> bool {
         let Self { kind, manner, in_base64, text, is_too_large } = self;
         let (manner, in_base64) = (&*manner, *in_base64);

@@ -161,7 +161,8 @@ pub fn write(out: &mut Vec<u8>, manner: &Manner, code: u16, more: &str, body: Op
 /// Interim response (100) after which the client sends its body.
 pub const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// Writes the response to a CORS preflight: the methods and headers that the page of `manner.origin` may use.
+/// Writes the response to a CORS preflight: the methods (`allowed`) and headers that the page of
+/// `manner.origin` may use and, with `crosses_networks`, that it may reach a private network.
 pub fn preflight(out: &mut Vec<u8>, manner: &Manner, allowed: &str, crosses_networks: bool) {
     let network = if crosses_networks { "access-control-allow-private-network: true\r\n" } else { "" };
     let more = format!(

@@ -252,8 +252,8 @@ impl Work {
         }
     }
 
-    /// Acts on the event that a handshake waits for next: changes the socket events that the thread waits
-    /// for, queues the handshake, removes it, or passes the client to a shard.
+    /// Acts on the event that the handshake at index `place` waits for next: changes the socket events that
+    /// the thread waits for, queues the handshake, removes it, or passes the client to a shard.
     fn note(&mut self, place: usize, step: Step) {
         let flags = match step {
             Step::Wait => EventFlags::IN,

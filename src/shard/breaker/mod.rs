@@ -137,7 +137,8 @@ impl Breaker {
     }
 
     /// Records a backend's reply, with its text if it is an error: ends the trial that it answers, and ejects
-    /// the backend after too many failures. `late` is the delay of this core itself.
+    /// the backend after too many failures. `late` is the delay of this core itself. `pending` is the record
+    /// of the request.
     #[cold]
     pub fn record_reply(
         &mut self,
@@ -176,7 +177,7 @@ impl Breaker {
     }
 
     /// Records the loss of a connection, or a failed attempt to open it, as a failure of the backend if
-    /// requests were unanswered (`pending`) on it.
+    /// requests were unanswered (`pending`) on it. `reason` is the word for logs.
     pub fn record_loss(
         &mut self,
         env: &mut Env,

@@ -240,8 +240,9 @@ impl KeyTracking {
         });
     }
 
-    /// Sets the client that will take the invalidation messages for the command with this number. Returns the
-    /// stores with their links, and the options to send to them; `None` if no such command waits for it.
+    /// Sets the client that will take the invalidation messages for the command with this number (`sequence`).
+    /// Returns the stores with their links, and the options to send to them; `None` if no such command waits
+    /// for it.
     pub fn aim(
         &mut self,
         sequence: u32,
@@ -252,8 +253,8 @@ impl KeyTracking {
         Some((&self.links, &pending.options))
     }
 
-    /// Ends the `CLIENT TRACKING ON` command with this number with `error`, before any store was sent it.
-    /// `None` if there is no such command.
+    /// Ends the `CLIENT TRACKING ON` command with this number (`sequence`) with `error`, before any store was
+    /// sent it. `None` if there is no such command.
     pub fn refuse(&mut self, sequence: u32, error: Vec<u8>) -> Option<TrackingReply> {
         let pending = self.pending.take_if(|pending| pending.sequence == sequence)?;
         let left = pending.target.map(|aim| aim.peer).filter(|peer| !self.is_aimed_at(*peer));

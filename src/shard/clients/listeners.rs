@@ -109,6 +109,7 @@ impl Listeners {
 
     /// Adds a client to the listeners of a channel or pattern, and reports it to the name's home core, which
     /// has the subscription for all clients. The client gets messages once stores have acknowledged it.
+    /// `tenant` is the client's tenant.
     pub fn join(&mut self, kind: Subscription, name: &[u8], (client, tenant): (ClientId, TenantId)) {
         let name = Bytes::copy_from_slice(name);
         let listening = match self.names[kind as usize].entry(name.clone()) {

@@ -140,8 +140,8 @@ impl ClientStage {
         said
     }
 
-    /// Ends a request to primaries with `reply`. Returns false if the request is tried a second time instead,
-    /// because a node that was asked is no primary.
+    /// Ends the request with number `sequence`, which went to primaries, with `reply`. Returns false if the
+    /// request is tried a second time instead, because a node that was asked is no primary.
     pub(super) fn end_addressed(
         &mut self,
         env: &mut Env,

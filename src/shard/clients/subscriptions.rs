@@ -355,7 +355,7 @@ impl Subscriptions {
 
     /// Begins to wait for the acknowledgements of a change, and returns the requests to send. Until the
     /// acknowledgements have come, `opening` keeps the change among the subscriptions that stores have not
-    /// acknowledged.
+    /// acknowledged. `sequence` is the number of the client's command.
     pub fn expect(&mut self, change: Change, sequence: u32, opening: Option<Opening>) -> Vec<FeedRequest> {
         debug_assert!(self.pending.is_none(), "a client's commands about subscriptions are alone");
         let Change { requests, acknowledgements, shared, kind, begins, begun } = change;
@@ -375,8 +375,8 @@ impl Subscriptions {
         requests
     }
 
-    /// Writes the requests that subscribe to these channels or patterns, or end that, at each store that
-    /// their messages come from.
+    /// Writes the requests that subscribe to these channels or patterns, or end that if `begins` is false, at
+    /// each store that their messages come from.
     fn requests(
         &mut self,
         (kind, begins): (Subscription, bool),
@@ -708,7 +708,8 @@ impl ClientStage {
     }
 }
 
-/// Writes the acknowledgement of one channel or pattern; without a name, that there was none to end.
+/// Writes the acknowledgement of one channel or pattern; without a name, that there was none to end. `word` is
+/// the command's name, and `count` the number of subscriptions that the client has then.
 fn acknowledge(out: &mut Vec<u8>, protocol: Protocol, word: &[u8], name: Option<&[u8]>, count: usize) {
     encode::push(out, protocol, 3);
     encode::bulk(out, word);

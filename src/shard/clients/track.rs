@@ -33,8 +33,9 @@ impl Tracks {
         self.current
     }
 
-    /// Binds all later requests to the current track (set of backend connections), or lifts that. Does not
-    /// bind them to the track to replicas, which carries only reads: being overtaken does them no harm.
+    /// Binds all later requests to the current track (set of backend connections), or lifts that if
+    /// `is_pinned` is false. Does not bind them to the track to replicas, which carries only reads: being
+    /// overtaken does them no harm.
     pub fn pin(&mut self, is_pinned: bool) {
         self.is_pinned = is_pinned && self.current != Track::Replica;
     }

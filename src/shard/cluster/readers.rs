@@ -68,7 +68,8 @@ enum Doubt {
 }
 
 impl Readers {
-    /// Creates the state of a core that has sent no read to a replica yet.
+    /// Creates the state of a core that has sent no read to a replica yet. `seed` is that of its random
+    /// choices.
     pub fn new(seed: u64) -> Self {
         Self {
             policy: ReplicaChoice::default(),
@@ -232,8 +233,9 @@ impl Readers {
         }
     }
 
-    /// Records a replica's reply to a read: its response time, or its failure. `doubt` says why the reply may
-    /// be wrong; `late` is the delay of this core itself, for which the replica is not blamed.
+    /// Records the reply of a replica (`backend`) to a read: its response time, or its failure. `doubt` says
+    /// why the reply may be wrong; `late` is the delay of this core itself, for which the replica is not
+    /// blamed.
     fn record_replica(
         &mut self,
         (backend, pending): (BackendId, &Pending),

@@ -34,8 +34,9 @@ pub struct Retries {
 }
 
 impl Slots {
-    /// Chooses which requests of a lost connection may be retried. `pending` are the records of its
-    /// unanswered requests; `was_sent` is false if none of the requests left weir.
+    /// Chooses which requests of a lost connection may be retried. `pending` are the records of its unanswered
+    /// requests; `was_sent` is false if none of the requests left weir. `reason` is why the connection was
+    /// lost.
     #[inline(never)]
     pub fn choose_retries(
         &mut self,

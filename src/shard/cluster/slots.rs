@@ -368,8 +368,8 @@ impl Slots {
         self.holds.contains_key(&slot)
     }
 
-    /// Records that a request was carried out, or may have been. An earlier request of its client connection
-    /// for the same key must not be sent again then.
+    /// Records that a request (`frame`) was carried out, or may have been. An earlier request of its client
+    /// connection for the same key must not be sent again then.
     pub(super) fn record_carried_out(&mut self, connection: u64, to: ReplyTo, slot: u16, frame: &[u8]) {
         if let Some(hold) = self.holds.get_mut(&slot) {
             hold.carried_out.note(connection, to, frame);
@@ -613,7 +613,8 @@ impl Slots {
 
     /// Removes from the unanswered requests the one that the next reply on a connection answers, if nothing
     /// more has to be done for it: the reply is not an error, no held request of the slot waits for it, and
-    /// its response time is not needed to choose between replicas. True if so.
+    /// its response time is not needed to choose between replicas. True if so. `is_compared` says that
+    /// response times are needed.
     #[inline]
     pub fn settle_if_plain(&mut self, connection: ConnectionId, is_error: bool, is_compared: bool) -> bool {
         let Self { holds, down, unanswered, .. } = self;
@@ -629,8 +630,8 @@ impl Slots {
         is_plain
     }
 
-    /// Handles an owner's reply that may be a refusal; `error` is its text if it is an error. If the request
-    /// was not carried out, it is held for later, or its client is sent an error.
+    /// Handles the reply of a slot's owner (`sender`) that may be a refusal; `error` is its text if it is an
+    /// error. If the request was not carried out, it is held for later, or its client is sent an error.
     pub fn take_owner_reply(
         &mut self,
         env: &mut Env,
@@ -841,7 +842,7 @@ impl Slots {
     }
 }
 
-/// Puts `ASKING` before the bytes of a request to the node that is importing its slot.
+/// Puts `ASKING` before the bytes of a request (`frame`) to the node that is importing its slot.
 pub fn behind_asking(frame: &[u8]) -> Vec<u8> {
     [ASKING, frame].concat()
 }
@@ -887,12 +888,12 @@ fn is_replica(role: &[u8]) -> bool {
     first.is_some_and(|role| matches!(role, b"slave" | b"replica"))
 }
 
-/// Puts `ROLE` before the bytes of a request that only a primary may carry out.
+/// Puts `ROLE` before the bytes of a request (`frame`) that only a primary may carry out.
 pub fn behind_role(frame: &[u8]) -> Vec<u8> {
     [ROLE, frame].concat()
 }
 
-/// Returns the keys of a request, or of all requests of a transaction.
+/// Returns the keys of a request (`frame`), or of all requests of a transaction.
 fn keys_of(frame: &[u8]) -> Vec<Box<[u8]>> {
     let mut keys: Vec<Box<[u8]>> = Vec::new();
     let frame = frame.strip_prefix(ASKING).unwrap_or(frame);
@@ -909,8 +910,8 @@ enum Way {
 }
 
 impl Slots {
-    /// Decides where a refused request is sent, and records a new owner of the slot. None if the refusal
-    /// cannot be true.
+    /// Decides where a request that the node `sender` refused is sent, and records a new owner of the slot.
+    /// None if the refusal cannot be true.
     fn record_refusal(
         &mut self,
         refused: NodeRefusal<'_>,
@@ -1050,8 +1051,8 @@ impl Slots {
         }
     }
 
-    /// Records a node's CLUSTERDOWN to a request for a slot. Returns the error's text, shared with earlier
-    /// errors of the same text.
+    /// Records the CLUSTERDOWN of the node `sender`, with its words, to a request for a slot. Returns the
+    /// error's text, shared with earlier errors of the same text.
     fn record_down(
         &mut self,
         (slot, sender): (u16, BackendId),
@@ -1078,8 +1079,8 @@ impl Slots {
         }
     }
 
-    /// Splits a request whose keys are not all on one node (TRYAGAIN) and holds the pieces, one per key.
-    /// False if it cannot be split or too many requests are held.
+    /// Splits a request (`frame`) whose keys are not all on one node (TRYAGAIN) and holds the pieces, one per
+    /// key. False if it cannot be split or too many requests are held.
     fn hold_apart(&mut self, env: &mut Env, whole: &Envelope, frame: &[u8], tries: Tries) -> bool {
         let apart = taken_apart(frame.strip_prefix(ASKING).unwrap_or(frame));
         let Some((pieces, join)) = apart.filter(|(pieces, _)| self.held + pieces.len() <= HELD_MAX) else {
@@ -1172,8 +1173,8 @@ fn track_at_owner(track: Track) -> Track {
     if track == Track::Replica { Track::Usual } else { track }
 }
 
-/// Strips the commands that were sent right before a request (`ASKING`, and `PTTL` and `HPTTL` before a
-/// fetch) from its bytes. Returns the rest and its number of requests.
+/// Strips the commands that were sent right before a request (`ASKING`, and `PTTL` and `HPTTL` before a fetch)
+/// from its bytes (`frame`). Returns the rest and its number of requests.
 fn as_asked(frame: &[u8], requests: usize, to: ReplyTo) -> (&[u8], usize) {
     let (frame, requests) = match frame.strip_prefix(ASKING) {
         Some(rest) => (rest, requests - 1),

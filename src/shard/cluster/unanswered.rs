@@ -112,7 +112,8 @@ pub struct Unanswered {
 }
 
 impl Unanswered {
-    /// Adds a request that was sent, with all data that is needed to send it again.
+    /// Adds a request, with its envelope (reply address and terms), that was sent, with all data that is
+    /// needed to send it again.
     #[inline]
     pub fn push(&mut self, (envelope, requests): (&Envelope, usize), tries: Tries, message: Message<'_>) {
         match message {

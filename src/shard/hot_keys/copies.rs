@@ -65,9 +65,9 @@ impl Copies {
         self.slots[usize::from(slot) / 64 % WORDS] & (1 << (slot % 64)) != 0
     }
 
-    /// Stores a copy in place of an older one of the same reply. Drops it if there are `HOT_COPIES_MAX`
-    /// copies already, or more than `bytes_max` bytes. Calls `tell` with the number of requests that the
-    /// replaced copy answered, for its home core.
+    /// Stores a copy in place of an older one of the same reply. Drops it if there are `HOT_COPIES_MAX` copies
+    /// already, or more than `bytes_max` bytes. Calls `tell` with the number of requests that the replaced
+    /// copy answered, for its home core. `own` is this core.
     pub fn take(
         &mut self,
         copy: &Copy,
@@ -93,8 +93,8 @@ impl Copies {
         self.by_slot.entry(held.copy.slot).or_default().push(held);
     }
 
-    /// Returns the copy of another core's kept reply to this request, with the time at which the store was
-    /// asked for it. None if there is none, its lifetime is over, or its key was written since.
+    /// Returns the copy of another core's kept reply to this request (`frame`), with the time at which the
+    /// store was asked for it. None if there is none, its lifetime is over, or its key was written since.
     pub fn find(
         &mut self,
         route: Route,

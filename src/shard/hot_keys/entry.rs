@@ -300,9 +300,10 @@ impl Entry {
         versions.look(self.cell, Cell::of_backend(self.backend))
     }
 
-    /// Looks up whether a read is answered from memory, joins a fetch or is sent, and counts the result.
-    /// Drops the kept reply if it may no longer be sent, not even while the store is unavailable. `ttl`
-    /// limits which fetches may be joined, `stale_max` how long after its expiry a reply may be sent.
+    /// Looks up whether a read, by the key's kept replies and the `flights` (fetches) in progress, is answered
+    /// from memory, joins a fetch or is sent, and counts the result. Drops the kept reply if it may no longer
+    /// be sent, not even while the store is unavailable. `ttl` limits which fetches may be joined, `stale_max`
+    /// how long after its expiry a reply may be sent.
     pub fn find(
         &mut self,
         read: Read<'_>,
@@ -507,7 +508,8 @@ impl Entry {
         Ok(())
     }
 
-    /// Counts reads that were answered on other cores, from the copies of kept replies that they were lent.
+    /// Counts this many (`hits`) reads that were answered on other cores, from the copies of kept replies that
+    /// they were lent.
     pub fn handle_hits(&mut self, hits: u32) {
         self.tally.hits += u64::from(hits);
         self.tally.all_reads += u64::from(hits);
@@ -627,7 +629,8 @@ impl Entry {
     }
 
     /// Handles a fetched reply. Keeps it unless it is too large, its key was written meanwhile, or another
-    /// core may have seen a later reply to the same read. Returns the counter for the result.
+    /// core may have seen a later reply to the same read. Returns the counter for the result. `told` is the
+    /// digest of the reply, and `fits` says that it is not too large.
     pub fn handle_fetched(
         &mut self,
         id: FlightId,

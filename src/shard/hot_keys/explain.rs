@@ -50,7 +50,8 @@ impl Forecast {
 }
 
 impl HotKeyStage {
-    /// Returns how a request would be handled that is sent to its store from this core.
+    /// Returns how a request would be handled that is sent to its store from this core. `may_move` is true
+    /// before a cluster, where slots change their owners.
     pub fn forecast(
         &self,
         (touches, effect): (Touches, Effect),

@@ -77,7 +77,8 @@ pub struct Waiter {
 
 impl Flight {
     /// Handles that the fetch has been put on the connection to the store. Stores the versions (`snapshot`,
-    /// `look`) that are compared with the present ones when its reply comes.
+    /// `look`) that are compared with the present ones when its reply comes. `is_kept` says that the reply is
+    /// to be kept.
     pub fn handle_sent(&mut self, snapshot: Option<Snapshot>, look: Look, is_kept: bool, now: Timestamp) {
         (self.sent_at, self.stage, self.look) = (now, Stage::Sent, Some(look));
         (self.snapshot, self.is_kept) = (snapshot, is_kept);
@@ -128,7 +129,7 @@ impl Landed {
         Self { waiters: waiters.into_iter(), outcome, spared: Vec::new().into_iter(), stale: Bytes::new() }
     }
 
-    /// Adds requests (`spared`) that get a kept, expired reply instead of the error.
+    /// Adds requests (`spared`) that get a kept, expired reply (`stale`) instead of the error.
     pub fn sparing(self, (spared, stale): (Vec<Envelope>, Bytes)) -> Self {
         Self { spared: spared.into_iter(), stale, ..self }
     }
@@ -184,7 +185,8 @@ impl Flights {
     }
 
     /// Begins a fetch with the tier (importance), route and account of `terms`; the caller still has to send
-    /// it. Its reply is addressed to the fetch itself.
+    /// it. Its reply is addressed to the fetch itself. `hot` is the key, `is_ahead_of_time` says that the
+    /// fetch renews a kept reply, and `frame` is the request's bytes.
     pub fn begin(
         &mut self,
         shard: ShardId,

@@ -359,8 +359,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Holds a request back until earlier ones of its client connection are sent. False if `HOT_WAITERS_MAX`
-    /// requests or `HOT_HELD_BYTES_MAX` bytes are held back already.
+    /// Holds a request (`frame`) for the hot key `id` back until earlier ones of its client connection are
+    /// sent. False if `HOT_WAITERS_MAX` requests or `HOT_HELD_BYTES_MAX` bytes are held back already.
     fn hold(
         &mut self,
         connection: u64,
@@ -424,8 +424,8 @@ impl HotKeyStage {
         self.copies.has(slot)
     }
 
-    /// Returns the lent reply to a request for a key whose home is another core; None if there is no valid
-    /// one.
+    /// Returns the lent reply to a request (`frame`) for a key whose home is another core; None if there is no
+    /// valid one.
     pub fn find_copy(&mut self, env: &mut Env, route: Route, frame: &[u8], now: Timestamp) -> Option<Bytes> {
         let (reply, asked_at) = self.copies.find(route, frame, &self.settings.versions, now)?;
         self.ages.record(now.nanos_since(asked_at));
@@ -461,14 +461,14 @@ impl HotKeyStage {
         self.under_way.open(envelope.reply_to, open);
     }
 
-    /// Returns the record of a read that is sent to the store without a shared fetch; it is kept until the
-    /// read is answered.
+    /// Returns the record of a read (`frame`) that is sent to the store without a shared fetch; it is kept
+    /// until the read is answered.
     fn read(&self, id: HotId, envelope: &Envelope, frame: &[u8]) -> Open {
         open_read(&self.keys, id, envelope, frame)
     }
 
-    /// Begins a fetch of the reply to a request, for which no read waits yet. A fetch that no read joins is
-    /// dropped before it is sent, unless it renews a kept reply (`is_ahead_of_time`).
+    /// Begins a fetch of the reply to a request (`frame`), for which no read waits yet. A fetch that no read
+    /// joins is dropped before it is sent, unless it renews a kept reply (`is_ahead_of_time`).
     fn fetch(
         &mut self,
         env: &Env,
@@ -574,8 +574,8 @@ impl HotKeyStage {
         unnoticed.map(|entry| told(entry)).collect()
     }
 
-    /// Records that a queued request is for a key that has become hot. The request stays in the queue and
-    /// counts as in flight from now on.
+    /// Records that a queued request (`frame`) is for a key that has become hot. The request stays in the
+    /// queue and counts as in flight from now on.
     pub fn handle_queued(&mut self, env: &Env, id: HotId, envelope: &Envelope, frame: &[u8]) {
         self.handle_unqueued(env, envelope);
         let Some(entry) = entry_of(&mut self.entries, id) else { return };
@@ -620,8 +620,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles a request for several keys whose home is this core. Each hot key among them is treated like
-    /// the key of a request that has only one.
+    /// Handles a request (`frame`) for several keys whose home is this core. Each hot key among them is
+    /// treated like the key of a request that has only one.
     fn meet_keys(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8]) -> Meeting {
         if self.known == 0 {
             return Meeting::Passes;
@@ -1078,7 +1078,8 @@ impl HotKeyStage {
     }
 
     /// Sends a failed fetch once more, for waiting reads whose client connection has sent nothing for the key
-    /// since. Returns the reads that get the error instead; None if the fetch is not sent again.
+    /// since. Returns the reads that get the error instead; None if the fetch is not sent again. `hot` is the
+    /// key.
     fn fetch_again(&mut self, env: &Env, (id, hot): (FlightId, HotId)) -> Option<Vec<Waiter>> {
         let entry = entry_of(&mut self.entries, hot)?;
         let may_wait = |waiter: &Envelope| entry.is_latest(connection_of(env, waiter), id);
@@ -1106,7 +1107,7 @@ impl HotKeyStage {
     }
 
     /// Handles a fetch that failed because the store is unavailable. Returns the waiting reads whose tenant
-    /// accepts expired replies (`stale_on_error`), and the reply that they get.
+    /// accepts expired replies (`stale_on_error`), and the reply that they get. `hot` is the key.
     fn spare(
         &mut self,
         env: &mut Env,
@@ -1136,7 +1137,7 @@ impl HotKeyStage {
     }
 
     /// Builds the reply to an `MGET` from kept, possibly expired values when the store is unavailable. None
-    /// unless every value is kept and may be sent.
+    /// unless every value is kept and may be sent. `connection` is that of the client.
     fn spare_values(
         &mut self,
         env: &mut Env,
@@ -1251,8 +1252,8 @@ impl HotKeyStage {
         entries.fold((0, 0), |(all, all_bytes), (kept, bytes)| (all + kept, all_bytes + bytes))
     }
 
-    /// Holds back the reads that joined a fetch after it was sent, to handle them again: the key has expired
-    /// meanwhile, and they may have come after that.
+    /// Holds back the reads that joined the fetch `flight` of the key `id` after it was sent, to handle them
+    /// again: the key has expired meanwhile, and they may have come after that.
     fn hold_again(&mut self, env: &Env, (id, flight): (FlightId, &mut Flight), now: Timestamp) {
         let Some(entry) = entry_of(&mut self.entries, flight.hot) else { return };
         let mut held: HashMap<u64, Vec<Held>> = HashMap::new();
@@ -1271,9 +1272,9 @@ impl HotKeyStage {
         }
     }
 
-    /// Limits the replies of a fetch that one client connection gets at once to `replies_max`, at least one,
-    /// because more might exceed its output limit. Its further reads are sent on their own, before any later
-    /// request of the connection.
+    /// Limits the replies of the fetch `flight` that one client connection gets at once to `replies_max`, at
+    /// least one, because more might exceed its output limit. Its further reads are sent on their own, before
+    /// any later request of the connection.
     fn send_apart(&mut self, env: &mut Env, (id, flight): (FlightId, &mut Flight), replies_max: usize) {
         if flight.waiters.len() <= replies_max {
             return;
@@ -1806,8 +1807,8 @@ fn says_away(reply: &[u8]) -> bool {
     reply.first() == Some(&b'-') && AWAY_TOLD.iter().chain(&AWAY_FOUND).any(|word| reply.starts_with(word))
 }
 
-/// True if a write of one key was certainly not carried out: it was not sent, or the store refused it because
-/// it is unavailable.
+/// True if a write of one key was certainly not carried out: it was not sent, or the store's `reply` refused
+/// it because it is unavailable.
 fn was_not_carried_out(outcome: Outcome, reply: &[u8]) -> bool {
     match outcome {
         Outcome::Refused => true,
@@ -1834,8 +1835,8 @@ fn as_fetched(route: Route) -> Route {
     Route { track, ..route }
 }
 
-/// Returns the record of a read that is sent to the store without a shared fetch; it is kept until the read
-/// is answered. A replica's reply may be older than the kept one, so it is not compared.
+/// Returns the record of a read (`frame`) that is sent to the store without a shared fetch; it is kept until
+/// the read is answered. A replica's reply may be older than the kept one, so it is not compared.
 fn open_read(keys: &HotKeys, id: HotId, envelope: &Envelope, frame: &[u8]) -> Open {
     if envelope.route.track == Track::Replica {
         Open::Keys([(id, None)].into())
@@ -1869,8 +1870,8 @@ fn dialect_of(route: Route) -> (Protocol, Database) {
     (route.protocol, route.database)
 }
 
-/// Returns a hash that identifies a read by its bytes, RESP version and database. `GET` and `MGET` of one key
-/// have the same hash, because they ask for the same value.
+/// Returns a hash that identifies a read by its bytes (`frame`), RESP version and database. `GET` and `MGET`
+/// of one key have the same hash, because they ask for the same value.
 fn number_of(keys: &HotKeys, frame: &[u8], (protocol, database): (Protocol, Database)) -> u64 {
     match value::key_of(frame) {
         Some(key) => number_of_value(hash_of(keys, database, key), protocol),

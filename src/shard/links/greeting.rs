@@ -99,8 +99,8 @@ impl Links {
         Greeted::Waits
     }
 
-    /// Handles one reply to the greeting, and opens the connection for requests if it is the last reply.
-    /// Returns the reason to give the connection up, if there is one.
+    /// Handles the reply to one step of the greeting, and opens the connection for requests if it is the last
+    /// reply. Returns the reason to give the connection up, if there is one.
     fn take_greeting(
         &mut self,
         env: &Env,

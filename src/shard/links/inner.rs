@@ -57,7 +57,7 @@ impl Inner {
 
 impl Link {
     /// Adds a request to the greeting that asks a backend for the tier (importance) of this connection, and
-    /// returns true, if its reply to `CLIENT INFO` shows that it may be a weir.
+    /// returns true, if its reply to `CLIENT INFO` (`told`) shows that it may be a weir.
     pub fn ask_for_tier(&mut self, told: &[u8]) -> bool {
         let Some(name) = self.name.as_ref().filter(|_| Inner::may_have_told(told)) else { return false };
         let id = name.id.to_string();

@@ -77,8 +77,8 @@ pub fn connection_for(settings: &ShardSettings, route: Route) -> ConnectionId {
     ConnectionId(first + place_among(settings, route, per_dialect))
 }
 
-/// Returns the index of a request's connection among those to one database: all connections of one RESP
-/// version are next to each other.
+/// Returns the index of a request's connection among those to one database: the `per_dialect` connections of
+/// one RESP version are next to each other.
 #[inline]
 fn place_among(settings: &ShardSettings, route: Route, per_dialect: u32) -> u32 {
     let (usual, heavy) = (settings.links_per_backend, settings.heavy_links);

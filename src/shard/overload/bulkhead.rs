@@ -297,7 +297,8 @@ impl Bulkhead {
     }
 
     /// Begins a turn (pass of the shard's loop): passes the time and the state of the window to the queue,
-    /// which ages its requests. Does nothing the second time in one turn.
+    /// which ages its requests. Does nothing the second time in one turn. `late` is the time by which this
+    /// turn of the core began later than planned.
     pub fn begin_turn(&mut self, late: Duration, now: Timestamp) {
         let circumstances = Circumstances {
             late,
@@ -484,8 +485,8 @@ impl Bulkhead {
         Some((self.unpark(taken), taken.is_old))
     }
 
-    /// Sets whether the backend is ejected or returning: each request is then checked by the breaker before
-    /// it is sent.
+    /// Sets by `is_gated` whether the backend is ejected or returning: each request is then checked by the
+    /// breaker before it is sent.
     pub fn set_gated(&mut self, is_gated: bool) {
         self.is_gated = is_gated;
         self.set_limit();

@@ -18,8 +18,9 @@ use crate::values::time::Now;
 const _: () = assert!(KINDS >= 2 * COMMAND_CLASSES, "reads and writes of each class are a kind");
 
 impl Overload {
-    /// Counts an answered request as no longer in flight and, if its reply is selected as a sample, adjusts
-    /// the window's size. `late` is the delay of this core itself, for which the backend is not blamed.
+    /// Counts an answered request (`pending` is its record) as no longer in flight and, if its reply is
+    /// selected as a sample, adjusts the window's size. `late` is the delay of this core itself, for which the
+    /// backend is not blamed.
     #[expect(clippy::inline_always, reason = "every reply: a call would be half of it")]
     #[inline(always)]
     pub fn handle_answered(
@@ -105,7 +106,7 @@ impl Overload {
     }
 }
 
-/// Returns the log line for a change of a backend's shedding level, with its cause.
+/// Returns the log line for a change of a backend's shedding level on the core `shard`, with its cause.
 fn described(shard: usize, backend: &str, change: &Change) -> String {
     let Change { from, to, seen } = *change;
     let why = seen.map_or_else(

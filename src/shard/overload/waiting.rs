@@ -88,8 +88,9 @@ impl Overload {
         Ok(is_eased.then_some(parked.envelope.reply_to))
     }
 
-    /// Queues a request. Returns a message (note) that its client connection should not be read from for now,
-    /// if many of its requests wait. An error if there is no room.
+    /// Queues a request at the bulkhead with this index. `late` is the time by which this turn of the core
+    /// began later than planned. Returns a message (note) that its client connection should not be read from
+    /// for now, if many of its requests wait. An error if there is no room.
     pub fn park(
         &mut self,
         env: &mut Env,

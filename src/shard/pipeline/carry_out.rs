@@ -140,7 +140,7 @@ impl Shard {
     }
 
     /// Takes the next step of a walk (`SCAN`) over the nodes of a cluster: sends the `SCAN` to the next node,
-    /// or answers that the walk has ended or cannot go on.
+    /// or answers that the walk has ended or cannot go on. `charge` is the price taken for the request.
     fn walk_on(
         &mut self,
         id: ClientId,

@@ -188,7 +188,7 @@ impl Shard {
     }
 
     /// Adds to an explanation how the request's key would be treated if it is hot. Only the key's home core
-    /// knows that; another core adds the number of the home core.
+    /// knows that; another core adds the number of the home core. `track` is the request's set of connections.
     fn explain_hot(
         &mut self,
         map: &mut Explained,
@@ -218,7 +218,7 @@ impl Shard {
     }
 
     /// Adds the window, queue, breaker and shedding level in front of a backend to an explanation, as on the
-    /// core that would send the request.
+    /// core (`home`) that would send the request on this track (set of connections).
     fn explain_standing(
         &mut self,
         map: &mut Explained,

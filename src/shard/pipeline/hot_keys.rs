@@ -70,7 +70,7 @@ impl Shard {
     }
 
     /// Refuses a write to a key that is written more often than `limit` times per second. The refusal names
-    /// the key.
+    /// the key, and `retry_after` as the time until a write may come again.
     fn refuse_write(
         &mut self,
         envelope: &Envelope,

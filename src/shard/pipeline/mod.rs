@@ -301,8 +301,8 @@ impl Shard {
         id
     }
 
-    /// Takes bytes from a client. Returns how many more bytes of its next request are known to be missing, 0
-    /// while the client should not be read from.
+    /// Takes bytes (`chunk`) from a client. Returns how many more bytes of its next request are known to be
+    /// missing, 0 while the client should not be read from.
     pub fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now) -> usize {
         self.env.counters.add(Counter::ClientBytesReceived, chunk.len() as u64);
         if self.clients.hear(id, now) { self.decode(id, chunk, now) } else { 0 }
@@ -343,7 +343,8 @@ impl Shard {
         self.clients.handle_clients_asked(&mut self.env, asked, now)
     }
 
-    /// Records that the socket of a backend connection is connected.
+    /// Records that the socket of a backend connection is connected. `generation` tells the connection from
+    /// earlier ones in its place.
     pub fn handle_link_connected(&mut self, connection: ConnectionId, generation: u32, now: Now) {
         if self.private.is_mine(connection) {
             return self.private.handle_connected(connection, generation, now);
@@ -351,7 +352,8 @@ impl Shard {
         self.upstream.handle_connected(&mut self.env, connection, generation, now);
     }
 
-    /// Records that the socket of a backend connection could not be connected, or was lost.
+    /// Records that the socket of a backend connection could not be connected, or was lost. `generation` tells
+    /// the connection from earlier ones in its place.
     pub fn handle_link_lost(&mut self, connection: ConnectionId, generation: u32, loss: Loss, now: Now) {
         if self.private.is_mine(connection) {
             self.private.handle_lost(&mut self.env, connection, generation);
@@ -361,7 +363,8 @@ impl Shard {
         upstream.handle_lost(env, (connection, generation), loss, &mut replies, now);
     }
 
-    /// Takes bytes from a backend. Returns how many more bytes of the present reply are known to be missing.
+    /// Takes bytes (`chunk`) from a backend; `generation` tells the connection from earlier ones in its place.
+    /// Returns how many more bytes of the present reply are known to be missing.
     pub fn handle_link_bytes(
         &mut self,
         connection: ConnectionId,

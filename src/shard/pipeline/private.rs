@@ -152,8 +152,8 @@ impl Shard {
         }
     }
 
-    /// Returns the destination of a command that needs a private link (a connection to a store that the
-    /// client has to itself). The error is the text of the reply.
+    /// Returns the destination of a command that needs, for this `usage`, a private link (a connection to a
+    /// store that the client has to itself). The error is the text of the reply.
     pub(super) fn private_destination(
         &self,
         (command, usage): (&'static Command, PrivateUse),
@@ -236,8 +236,8 @@ impl Shard {
         }
     }
 
-    /// Returns the private link (connection to a store) that a client's request goes over: the client's own,
-    /// or one that it is lent now. None if there is none; the request is refused then.
+    /// Returns, for this `usage`, the private link (connection to a store) that a client's request goes over:
+    /// the client's own, or one that it is lent now. None if there is none; the request is refused then.
     fn link_for_request(
         &mut self,
         (id, usage): (ClientId, LinkUse),
@@ -685,7 +685,7 @@ impl Shard {
     }
 
     /// Changes the database of a client and of the private link (unshared connection to a store) to the last
-    /// one that its transaction has selected, as the reply shows.
+    /// one that its transaction has selected, as the reply shows. `holder` is the client.
     fn follow_selects(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -721,7 +721,7 @@ impl Shard {
     }
 
     /// Handles the reply to a blocking command whose client has left in this turn (pass of the shard's loop):
-    /// the elements in it may be put back.
+    /// the elements in it may be put back. `holder` is the client, and `link` the connection that it had.
     fn lose_reply(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -739,8 +739,8 @@ impl Shard {
         }
     }
 
-    /// Counts the elements that a store has popped for a client that had left, and puts them back if the
-    /// client's tenant wants that (`give_back`).
+    /// Counts the elements that a store has popped, as its `reply` shows, for a client that had left, and puts
+    /// them back if the client's tenant wants that (`give_back`).
     fn take_orphans(
         &mut self,
         place: (BackendId, Database),
@@ -785,7 +785,7 @@ impl Shard {
 
     /// Sends a blocking command to another node of a cluster, because a node has refused it: it does not own
     /// the slot of the request's keys, or no longer. Returns the request if it is not sent again; the refusal
-    /// is its reply then.
+    /// is its reply then. `holder` is the client that has the `link`.
     fn ask_elsewhere(
         &mut self,
         (link, holder): (PrivateId, ClientId),

@@ -301,8 +301,8 @@ impl Link {
         self.partial.len()
     }
 
-    /// Keeps the beginning of a reply until the rest comes. A reply that exceeds `bytes_max` is dropped, and
-    /// its bytes are only counted.
+    /// Keeps the beginning (`chunk`) of a reply until the rest comes. A reply that exceeds `bytes_max` is
+    /// dropped, and its bytes are only counted.
     pub(super) fn keep_partial(&mut self, chunk: &[u8], bytes_max: usize) {
         if self.let_go > 0 || self.partial.len() + chunk.len() > bytes_max {
             self.let_go += (self.partial.len() + chunk.len()) as u64;
@@ -312,8 +312,8 @@ impl Link {
         self.partial.extend_from_slice(chunk);
     }
 
-    /// Takes a reply that has been received to its end, of which `end` is the last part; an error in place of
-    /// a reply that was dropped.
+    /// Takes a reply that has been received to its end, of which `end` is the last part and which may have
+    /// `bytes_max` bytes; an error in place of a reply that was dropped.
     pub(super) fn take_whole(&mut self, end: &[u8], bytes_max: usize) -> Vec<u8> {
         let mut whole = std::mem::take(&mut self.partial);
         if std::mem::take(&mut self.let_go) > 0 || whole.len() + end.len() > bytes_max {

@@ -135,8 +135,9 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Creates the record of a blocking command that is about to be sent. Another process cannot go on with
-    /// it if `has_own_terms` is true: its terms (`QOS CALL`) are not those of its connection.
+    /// Creates the record of a blocking command that is about to be sent. Another process cannot go on with it
+    /// if `has_own_terms` is true: its terms (`QOS CALL`) are not those of its connection. `slot` is the hash
+    /// slot of the command's keys.
     pub fn new(arguments: &Arguments<'_>, slot: u16, has_own_terms: bool) -> Self {
         let is_kept = arguments.frame().len() <= COPY_BYTES_MAX;
         // The request is kept so that it can be sent to another node, or so that popped elements can be put
@@ -468,6 +469,7 @@ impl PrivateLinks {
 
     /// Lends a client a private link (unshared connection to a store) to a database of a store: an idle one,
     /// or a new one. None if all links of this core are lent, or if the tenant holds as many as it may.
+    /// `holder` is the client.
     pub fn lend(
         &mut self,
         env: &mut Env,
@@ -502,7 +504,7 @@ impl PrivateLinks {
 
     /// Lends a client a private link (unshared connection to a store) for a request about a running script
     /// (such as `SCRIPT KILL`), even if all links of this core or of the tenant are lent. None if several such
-    /// requests are in flight already.
+    /// requests are in flight already. `holder` is the client.
     pub fn lend_for_interrupt(
         &mut self,
         env: &mut Env,
@@ -619,9 +621,9 @@ impl PrivateLinks {
         }
     }
 
-    /// Sends a request about subscriptions over the feed of a store (the core's own link for channels with
-    /// one subscription for all clients), which is opened if there is none. Its answer, and all messages,
-    /// come as [`Event::Feed`].
+    /// Sends a request (`frame`) about subscriptions over the feed of a store (the core's own link for
+    /// channels with one subscription for all clients), which is opened if there is none. Its answer, and all
+    /// messages, come as [`Event::Feed`].
     pub fn send_to_feed(&mut self, env: &mut Env, backend: BackendId, frame: &[u8], now: Now) {
         let id = self.feeds.get(&backend).copied().unwrap_or_else(|| {
             let id = self.vacant();
@@ -829,8 +831,8 @@ impl PrivateLinks {
         env.pool.give(frame);
     }
 
-    /// Sends the bytes of a request over a private link (unshared connection to a store), and records the
-    /// reply that its store owes.
+    /// Sends the bytes of a request (`frame`) over a private link (unshared connection to a store), and
+    /// records the reply that its store owes.
     fn post(&mut self, env: &mut Env, (id, expected): (PrivateId, Expected), frame: &[u8], now: Now) {
         let Some(link) = self.at(id) else { return };
         link.append(env, Message::Small(frame));
@@ -1104,7 +1106,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Handles that a private link's socket is connected, so that the greeting is sent.
+    /// Handles that a private link's socket is connected, so that the greeting is sent. `generation` tells the
+    /// link from earlier ones in its place.
     pub fn handle_connected(&mut self, connection: ConnectionId, generation: u32, now: Now) {
         let id = self.id_of(connection, generation);
         if let Some(link) = self.at(id) {
@@ -1114,7 +1117,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Handles that a private link's socket was lost or could not be connected.
+    /// Handles that a private link's socket was lost or could not be connected. `generation` tells the link
+    /// from earlier ones in its place.
     pub fn handle_lost(&mut self, env: &mut Env, connection: ConnectionId, generation: u32) {
         let id = self.id_of(connection, generation);
         let Some(link) = self.peek(id) else { return };
@@ -1147,8 +1151,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Handles bytes that a store sent over a private link (unshared connection to a store). The replies and
-    /// messages in them are taken with [`Self::poll_event`].
+    /// Handles bytes (`chunk`) that a store sent over a private link (unshared connection to a store). The
+    /// replies and messages in them are taken with [`Self::poll_event`].
     pub fn handle_bytes(
         &mut self,
         env: &mut Env,
@@ -1323,7 +1327,7 @@ impl PrivateLinks {
     }
 
     /// Handles that the bytes taken for a private link (unshared connection to a store) were written to its
-    /// socket: the next ones may be sent.
+    /// socket: the next ones may be sent. `generation` tells the link from earlier ones in its place.
     pub fn handle_transmitted(&mut self, connection: ConnectionId, generation: u32) {
         let id = self.id_of(connection, generation);
         if let Some(link) = self.at(id) {
@@ -1332,8 +1336,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Gives up all private links (unshared connections to stores) to backends for which `has_left` is true,
-    /// because their addresses belong to other servers now, or to none.
+    /// Gives up, with this `reason`, all private links (unshared connections to stores) to backends for which
+    /// `has_left` is true, because their addresses belong to other servers now, or to none.
     pub fn leave(&mut self, env: &mut Env, has_left: impl Fn(BackendId) -> bool, reason: &'static str) {
         for index in 0..self.places.len() {
             let place = &self.places[index];

@@ -123,7 +123,8 @@ impl PrivateLinks {
         links.any(|link| link.abandoned.is_some() || link.puts_back.is_some())
     }
 
-    /// Sends a request about the blocking command on a private link (`link`) over another one (`helper`).
+    /// Sends a request, with these words, about the blocking command on a private link (`link`) over another
+    /// one (`helper`).
     pub(super) fn run_errand(
         &mut self,
         env: &mut Env,

@@ -42,6 +42,7 @@ impl Upstream {
     }
 
     /// Gives up a connection: closes its socket and answers its requests, or retries them where that is safe.
+    /// `reason` is the word that the error replies name.
     pub(super) fn drop_link(
         &mut self,
         env: &mut Env,
@@ -163,7 +164,8 @@ impl Upstream {
     }
 
     /// Handles a lost connection to a replica: sends its unanswered reads to the owners of their slots.
-    /// `spread` is a random byte that varies the pause before the connection is opened again.
+    /// `spread` is a random byte that varies the pause before the connection is opened again. `reason` is the
+    /// word for the loss.
     fn lose_reads(
         &mut self,
         env: &mut Env,

@@ -152,7 +152,8 @@ impl Upstream {
         self.links.poll_transmit()
     }
 
-    /// Handles a finished send on a connection: the next one may begin.
+    /// Handles a finished send on a connection: the next one may begin. `generation` tells the connection from
+    /// earlier ones in its place.
     pub fn handle_transmitted(&mut self, connection: ConnectionId, generation: u32) {
         self.links.handle_transmitted(connection, generation);
     }

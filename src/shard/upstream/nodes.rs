@@ -192,7 +192,8 @@ impl Upstream {
     }
 
     /// Handles a reply that may be a node's refusal, or a replica's doubtful answer. If the request was not
-    /// carried out, it is held for later, sent elsewhere, or refused to its client.
+    /// carried out, it is held for later, sent elsewhere, or refused to its client. `kind` is the reply's
+    /// first byte, `end` its last bytes, and `pending` the record of the request.
     #[inline(never)]
     pub(super) fn redirect_if_refused(
         &mut self,
@@ -232,7 +233,7 @@ impl Upstream {
         }
     }
 
-    /// Sends a read to its slot's owner after a replica gave an error, an empty reply or none.
+    /// Sends a read (`frame`) to its slot's owner after a replica gave an error, an empty reply or none.
     pub(super) fn ask_owner(
         &mut self,
         env: &mut Env,

@@ -19,7 +19,8 @@ use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::time::Now;
 
 impl Upstream {
-    /// Handles that a connection's socket is connected, so that the greeting is sent.
+    /// Handles that a connection's socket is connected, so that the greeting is sent. `generation` tells the
+    /// connection from earlier ones in its place.
     pub fn handle_connected(&mut self, env: &mut Env, connection: ConnectionId, generation: u32, now: Now) {
         self.links.handle_connected(env, connection, generation, now);
     }
@@ -62,8 +63,8 @@ impl Upstream {
         }
     }
 
-    /// Takes back the buffer that was lent for a reply, with `received` bytes more in it. Handles the reply
-    /// if it is complete now.
+    /// Takes back the buffer that was lent for a reply, with `received` bytes more in it. Handles the reply if
+    /// it is complete now. `generation` tells the connection from earlier ones in its place.
     pub fn handle_filled(
         &mut self,
         env: &mut Env,
@@ -208,7 +209,8 @@ impl Upstream {
         }
     }
 
-    /// Passes on the reply to a command that was sent right before a fetch (`PTTL`, `HPTTL`, `ASKING`).
+    /// Passes on the reply to a command that was sent right before a fetch (`PTTL`, `HPTTL`, `ASKING`). `end`
+    /// is the reply's last part.
     fn take_ahead(
         &mut self,
         env: &mut Env,

@@ -231,8 +231,9 @@ impl Machine {
     }
 }
 
-/// Compiles source text. The garbage collector is stopped meanwhile, because the compiler of Lua 5.1 holds a
-/// string that the collector does not see.
+/// Compiles source text (`code`), whose name in errors is `name` and whose globals are in `environment`. The
+/// garbage collector is stopped meanwhile, because the compiler of Lua 5.1 holds a string that the collector
+/// does not see.
 pub(super) fn compile(lua: &Lua, code: &[u8], name: &str, environment: &Table) -> Result<Function, Error> {
     if code.first() == Some(&0x1b) {
         let line = format!("[string \"{}\"]:1: unexpected symbol near 'char(27)'", "\u{1b}LuaQ");

@@ -126,8 +126,8 @@ impl Scripts {
         self.machine.as_mut().ok_or(NO_SCRIPT)
     }
 
-    /// Compiles a script and adds it to the cache. Fails with Redis's text for an error of the compiler, or
-    /// if SCRIPT LOAD finds no room.
+    /// Compiles a script (`source`) and adds it to the cache. Fails with Redis's text for an error of the
+    /// compiler, or if SCRIPT LOAD finds no room.
     fn add(&mut self, digest: Digest, source: &[u8], origin: Origin) -> Result<Rc<Script>, Refusal> {
         let (flags, code_at) = shebang::parse(source)?;
         let script = Rc::new(Script { source: source.into(), flags, code_at });

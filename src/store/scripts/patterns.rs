@@ -196,7 +196,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// True if the subject has a byte at `s` that matches the pattern item from `p` up to `end`.
+    /// True if the subject has a byte at offset `s` that matches the pattern item from `p` up to `end`.
     fn fits(&self, s: usize, p: usize, end: usize) -> bool {
         let Some(byte) = self.subject.get(s).copied() else { return false };
         match self.pattern[p] {
@@ -313,8 +313,8 @@ impl<'a> Matcher<'a> {
         Ok(matched)
     }
 
-    /// Matches the same bytes as an earlier capture (`%1`) at `s`. Returns the offset after them; `None` if
-    /// they differ.
+    /// Matches the same bytes as an earlier capture (`%1`; `digit` is the one after the percent sign) at
+    /// offset `s`. Returns the offset after them; `None` if they differ.
     fn repeated(&mut self, s: usize, digit: u8) -> Matched {
         let index = usize::from(digit).wrapping_sub(usize::from(b'1'));
         if index >= self.level || self.captures[index].1 == Extent::Open {

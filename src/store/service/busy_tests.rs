@@ -93,7 +93,7 @@ impl Bench {
         std::array::from_fn(|_| self.service.handle_client_opened(Now::default()))
     }
 
-    /// Sends a request whose words are separated by `_`.
+    /// Sends a request (`line`) whose words are separated by `_`.
     fn send(&mut self, client: ClientId, line: &str) {
         self.service.handle_client_bytes(client, &request(line), Now::default());
     }

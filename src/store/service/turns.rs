@@ -77,8 +77,8 @@ impl Allowance {
 }
 
 impl Service {
-    /// Handles bytes from a client. Carries out its requests at once if the connection may spend effort (steps
-    /// of work), else keeps them for its turn.
+    /// Handles bytes (`chunk`) from a client. Carries out its requests at once if the connection may spend
+    /// effort (steps of work), else keeps them for its turn.
     pub(super) fn take_requests(&mut self, id: ClientId, chunk: &[u8], now: Now) {
         let Some(connection) = self.connections.get(id) else { return };
         if connection.ending {
@@ -147,9 +147,9 @@ impl Service {
         }
     }
 
-    /// Carries out requests until there are no more, the allowance is spent, or too many reply bytes wait.
-    /// Returns the effort (steps of work) that they took. If `sockets` is `None`, a request that may run a
-    /// script waits for the connection's turn.
+    /// Carries out the requests that were kept, and those in `chunk`, until there are no more, the allowance
+    /// is spent, or too many reply bytes wait. Returns the effort (steps of work) that they took. If `sockets`
+    /// is `None`, a request that may run a script waits for the connection's turn.
     fn carry_out(
         &mut self,
         id: ClientId,

@@ -25,7 +25,7 @@ pub enum Ending {
     RefusedByClient,
 }
 
-/// Classifies a reply by its first bytes, which must include its first word.
+/// Classifies a reply by its first bytes (`head`), which must include its first word.
 pub fn classify(head: &[u8]) -> Ending {
     if head.first() != Some(&b'-') && head.first() != Some(&b'!') {
         return Ending::Served;
@@ -39,7 +39,8 @@ pub fn classify(head: &[u8]) -> Ending {
     }
 }
 
-/// Returns the text of an error reply, without its type byte and, for a long error of RESP3, its length.
+/// Returns the text of an error reply (`head`), without its type byte and, for a long error of RESP3, its
+/// length.
 pub fn error_text(head: &[u8]) -> &[u8] {
     match head {
         [b'-', text @ ..] => text,
@@ -51,7 +52,7 @@ pub fn error_text(head: &[u8]) -> &[u8] {
     }
 }
 
-/// Returns the first word of an error reply, which names the kind of error.
+/// Returns the first word of an error reply (`head`), which names the kind of error.
 pub fn first_word(head: &[u8]) -> &[u8] {
     error_text(head).split(u8::is_ascii_whitespace).next().unwrap_or_default()
 }

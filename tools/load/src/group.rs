@@ -183,7 +183,7 @@ impl Group {
         }
     }
 
-    /// Records the end of a request that was due and has never been sent.
+    /// Records the end, in this phase, of a request that was due and has never been sent.
     fn finish_due(&mut self, intended: Timestamp, phase: u16, ending: Ending, now: Timestamp) {
         self.tallies[usize::from(phase)].record(ending, now.since(intended));
     }

@@ -122,7 +122,7 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// Counts a request that has ended, and its latency.
+    /// Counts a request that has ended, and its latency (`took`).
     pub fn record(&mut self, ending: Ending, took: Duration) {
         let counts = &mut self.counts;
         counts.lost += u64::from(ending == Ending::Lost);

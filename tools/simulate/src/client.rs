@@ -98,8 +98,8 @@ struct Walk {
 }
 
 impl Work {
-    /// Counts a reply to a request in the world's result, unless the request was sent outside the counted
-    /// time.
+    /// Counts a reply (a refusal if `is_refused`) to a request in the world's result, unless the request was
+    /// sent outside the counted time.
     fn count(&mut self, is_refused: bool, now: Timestamp) {
         let Some(sent_at) = self.sent_at.pop_front() else { return };
         if sent_at < self.load.counted_from || sent_at >= self.load.until {
@@ -171,7 +171,8 @@ impl Client {
         }
     }
 
-    /// Decides on the client's next action, such as sending a burst.
+    /// Decides on the client's next action, such as sending a burst. `step` is the present event of the
+    /// simulation; `over` is true once clients are to end.
     pub fn act(&mut self, step: u64, now: Timestamp, over: bool, history: &mut History) -> Move {
         if let Some(duty) = &mut self.duty {
             return duty.act(over, &mut history.ledger, (&mut self.stage, self.leaving));
@@ -191,7 +192,8 @@ impl Client {
         self.leave(step, over, history)
     }
 
-    /// Returns the bytes of the next request of a client in a world under overload.
+    /// Returns the bytes of the next request of a client in a world under overload. `step` is the present
+    /// event of the simulation.
     fn send_one(&mut self, step: u64, now: Timestamp, history: &mut History) -> Vec<u8> {
         let mut burst = Burst::default();
         if let Some(Work { load, tier, sent_at, .. }) = &mut self.work {
@@ -276,7 +278,8 @@ impl Client {
         self.work.as_ref().map(|work| (work.tier, work.tally))
     }
 
-    /// Handles bytes from weir, and checks each complete reply against those that its request may get.
+    /// Handles bytes from weir, and checks each complete reply against those that its request may get. `step`
+    /// is the present event of the simulation.
     pub fn receive(
         &mut self,
         mut bytes: &[u8],

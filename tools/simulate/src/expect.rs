@@ -463,7 +463,7 @@ fn contains(reply: &[u8], text: &str) -> bool {
     reply.windows(text.len()).any(|window| window == text.as_bytes())
 }
 
-/// True for a refusal because weir knows no node that owns the slot.
+/// True for a refusal (`reply`) because weir knows no node that owns the slot.
 fn is_of_cluster(reply: &[u8]) -> bool {
     reply.starts_with(b"-UNAVAILABLE ") && OF_CLUSTERS.iter().any(|text| contains(reply, text))
 }
@@ -524,7 +524,7 @@ fn all(writes: &[usize], fate: Fate, history: &mut History) -> Result<(), String
     writes.iter().try_for_each(|write| history.settle(*write, fate))
 }
 
-/// Checks that a reply has exactly these bytes.
+/// Checks that a reply has exactly the expected bytes.
 pub(super) fn same(reply: &[u8], expected: &[u8]) -> Result<(), String> {
     if reply == expected { Ok(()) } else { Err(format!("expected {}", expected.escape_ascii())) }
 }

@@ -127,7 +127,8 @@ impl Roles {
         matches!(fall.next, Step::TakenOver | Step::Back | Step::Wiser)
     }
 
-    /// Begins the failure or hand-over of a primary, in a random way. Does nothing if it has no replica.
+    /// Begins the failure or hand-over of a primary (`old`), in a random way. Does nothing if it has no
+    /// replica.
     pub fn begin(&mut self, old: u16, random: &mut Random) {
         let Some(successor) = self.replica_of(old) else { return };
         let way = *random.pick(&[Way::Killed, Way::Vanished, Way::Stopped, Way::Stopped, Way::HandsOver]);

@@ -246,16 +246,16 @@ impl History {
         })
     }
 
-    /// True if a delete or increase of this key between these steps was lost, so that its effect need not be
-    /// seen.
+    /// True if a delete or increase of this key between the steps of `sent` and `answered` was lost, so that
+    /// its effect need not be seen.
     fn may_have_been_lost(&self, key: &str, sent: Sent, answered: u64) -> bool {
         let lost = self.lost_unnamed.get(key);
         lost.is_some_and(|lost| lost.iter().any(|step| (sent.step..=answered).contains(step)))
     }
 
     /// True if a read may have been answered by a node that was replaced and does not know it, and that never
-    /// had this write, because its successor carried it out. The write need not be acknowledged, and may have
-    /// been sent past weir: the replaced node lacks it either way.
+    /// had the write with this number, because its successor carried it out. The write need not be
+    /// acknowledged, and may have been sent past weir: the replaced node lacks it either way.
     fn may_be_missed(&self, number: usize, read: Sent) -> bool {
         let write = &self.writes[number];
         let acknowledged = if let Fate::Done(step) = write.fate { Some(step) } else { None };
@@ -405,7 +405,7 @@ impl History {
     }
 
     /// Checks the reply to an increase: each increase must get a value of its own, above all values that were
-    /// known before.
+    /// known before. `step` is the present event of the simulation, and `value` the reply.
     pub fn check_count(&mut self, sent: Sent, step: u64, key: &str, value: i64) -> Checked {
         if self.may_have_been_lost(key, sent, step) {
             return Ok(());
@@ -478,8 +478,8 @@ impl History {
             })
     }
 
-    /// Checks that a read may find the value of this write at all: it was sent for this key, and was neither
-    /// refused nor lost, and has not expired.
+    /// Checks that a read may find the value of the write with this number at all: it was sent for this key,
+    /// and was neither refused nor lost, and has not expired.
     fn check_source(&self, read: Sent, key: &str, number: usize) -> Checked {
         match self.writes.get(number) {
             None => Err(format!("{key} holds write {number}, which nobody made")),

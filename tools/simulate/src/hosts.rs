@@ -346,7 +346,7 @@ impl Hosts {
         self.cores[core].due = self.cores[core].shard.poll_deadline();
     }
 
-    /// Takes everything that a shard has for others, and sends it.
+    /// Takes everything that the shard with number `core` has for others, and sends it.
     fn send_what_is_due(&mut self, core: usize) {
         let host = core / usize::from(self.shape.cores);
         while let Some(action) = self.cores[core].shard.poll_action() {

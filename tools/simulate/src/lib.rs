@@ -172,7 +172,7 @@ pub fn run_tracked(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failu
 }
 
 /// Runs the world of a seed in which clients wait for elements of queues that they share, and increase
-/// counters under `WATCH`.
+/// counters under `WATCH`. Clients act for `steps` events; `voice` says how much is printed.
 pub fn run_queues(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
     finish(&mut World::queueing(seed, steps, voice), seed, &format!("--queues --steps {steps}"))
 }

@@ -193,7 +193,7 @@ fn counter_of(group: u64) -> String {
     format!("{{{group}}}count")
 }
 
-/// Returns the number of an element from its text; `None` if the text is no element.
+/// Returns the number of an element from its text (`word`); `None` if the text is no element.
 fn number_of(word: &[u8]) -> Option<usize> {
     std::str::from_utf8(word).ok()?.strip_prefix('e')?.parse().ok()
 }
@@ -397,7 +397,7 @@ impl Duty {
     }
 
     /// Handles a reply of weir. Returns true if it is a refusal; an error if it is not possible for its
-    /// request.
+    /// request. `step` is the present event of the simulation.
     pub fn take_reply(&mut self, reply: &[u8], step: u64, ledger: &mut Ledger) -> Result<bool, String> {
         let asked = self.asked.pop_front().ok_or("was answered without having asked")?;
         let described = format!("{asked:?}");
@@ -492,7 +492,8 @@ impl Duty {
         }
     }
 
-    /// Checks that elements that one client takes from the beginning of a queue come in the order of their pushes.
+    /// Checks that elements, of which `number` is the newest, that one client takes from the beginning of a
+    /// queue come in the order of their pushes.
     fn check_order(&mut self, number: usize, ledger: &Ledger) -> Result<(), String> {
         let Element { producer, queue, .. } = &ledger.elements[number];
         let newest = self.newest.insert((*producer, queue.clone()), number);

@@ -53,7 +53,8 @@ pub(super) struct Burst {
 }
 
 impl Writer {
-    /// Adds one random request to the burst, or a few that belong together.
+    /// Adds one random request to the burst, or a few that belong together. `step` is the present event of the
+    /// simulation.
     pub fn add(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
         if self.has_favourites && self.random.per_mille(self.mere_reads) {
             return self.get(burst, step);

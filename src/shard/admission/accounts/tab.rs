@@ -192,7 +192,8 @@ impl Ledger {
     }
 
     /// Opens a tab (sum of its consecutive requests, booked in the buckets later) for a payer, unless another
-    /// tab is open or booking it would put a further bucket on the list of those to report.
+    /// tab is open or booking it would put a further bucket on the list of those to report. `lease` is the
+    /// time for which a grant of quota is valid.
     #[inline(never)]
     pub fn open(&mut self, payer: Payer, lease: Duration, rules: Rules, now: Timestamp) {
         let Self { open_for, tab, buckets, .. } = self;

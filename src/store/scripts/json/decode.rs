@@ -89,7 +89,7 @@ impl Decoder<'_> {
         raise(self.lua, format!("Expected {expected} but found {found} at character {}", token.at + 1))
     }
 
-    /// Returns the byte at an offset; 0 beyond the end of the text.
+    /// Returns the byte at the offset `at`; 0 beyond the end of the text.
     fn byte(&self, at: usize) -> u8 {
         self.text.get(at).copied().unwrap_or(0)
     }
