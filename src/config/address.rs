@@ -1,4 +1,4 @@
-//! Addresses to listen on.
+//! Addresses that weir listens on, as flags give them: TCP addresses, or `off`.
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! CPUs that the shards run on.
+//! The flag `--cores`: the CPUs that the shards run on.
 
 use std::fmt;
 use std::str::FromStr;

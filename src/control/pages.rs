@@ -1,4 +1,4 @@
-//! The pages of the admin port.
+//! The pages of the admin port: which page a request gets, and what the pages are made from.
 
 use super::bulkhead_series::write_bulkheads;
 use super::cluster::cluster_page;

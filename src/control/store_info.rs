@@ -81,17 +81,17 @@ enum Rule {
     Sum,
     /// The joined value is the sum of the stores' numbers, which have a fraction.
     SumOfFractions,
-    /// The sum of bytes as people read it, made from the field without `_human`.
+    /// The joined value is the sum of bytes as people read it, made from the field without `_human`.
     Human,
-    /// The sum of integers; 0, which stands for no limit, if one of them is 0.
+    /// The joined value is the sum of integers; 0, which stands for no limit, if one of them is 0.
     SumOfLimits,
-    /// The largest integer: for flags, 1 if it is 1 at any store.
+    /// The joined value is the largest integer: for flags, 1 if it is 1 at any store.
     Largest,
     /// The joined value is the smallest of the stores' integers.
     Smallest,
-    /// `ok` if all stores have that value, else the first other value.
+    /// The joined value is `ok` if all stores have that value, else the first other value.
     AllOk,
-    /// The value that all stores have; none if they differ.
+    /// The joined value is the value that all stores have; none if they differ.
     Agreed,
 }
 

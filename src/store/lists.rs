@@ -1,4 +1,4 @@
-//! Commands on lists.
+//! Commands on lists, as the embedded store carries them out.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::LOOK;

@@ -36,7 +36,8 @@ pub(super) const FOR_SUBSCRIBERS: &[&str] = &[
     "reset",
 ];
 
-/// Returns the refusal of any other command of a subscriber with RESP2.
+/// Returns the refusal of a command that a subscriber with RESP2 may not send, which is named with its
+/// subcommand.
 pub(super) fn refusal_to_subscriber(name: &str, subcommand: Option<&[u8]>) -> Refusal {
     const CONTAINERS: &[&str] =
         &["acl", "client", "command", "config", "memory", "object", "pubsub", "xgroup", "xinfo"];

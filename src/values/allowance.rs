@@ -1,4 +1,5 @@
-//! Messages about quotas between cores and the control executor.
+//! Messages about quotas between cores, which report what they spent, and the control executor, which grants
+//! amounts.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Positions of a command's keys among its arguments.
+//! Positions of a command's keys among its arguments: the rules by which they are found.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Replies of stores and of weir, written as JSON.
+//! Replies of stores and of weir, written as JSON for clients that speak HTTP.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,4 @@
-//! The command line of `weir-calibrate`.
+//! The command line of `weir-calibrate`, which fits the weights of request units to a server's costs.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};

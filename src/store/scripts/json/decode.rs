@@ -1,4 +1,4 @@
-//! The reader of JSON (`cjson.decode`).
+//! The reader of JSON: `cjson.decode` of Lua scripts.
 
 use mlua::{Error, Integer, Lua, MultiValue, Value};
 
