@@ -153,7 +153,7 @@ pub struct Config {
     pub disabled: Vec<Layer>,
     /// Layers of traffic management in dry run: they decide and count, without effect.
     pub shadowed: Vec<Layer>,
-    /// Limits of the window and the queue before each backend.
+    /// Limits of the window (limit on requests in flight) and the queue before each backend.
     pub overload: OverloadLimits,
     /// Limits of the hot-key cache of each core.
     pub hot: HotLimits,

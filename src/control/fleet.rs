@@ -23,7 +23,8 @@ use crate::values::limits::TENANTS_SHOWN_MAX;
 use crate::values::usage::Amount;
 use crate::values::{BucketId, Capacity, MicroUnits, Part, TenantId, Timestamp, Usage};
 
-/// The interval between two exchanges with the fleet's store.
+/// The interval between two exchanges with the fleet's store (Redis server with the counters of shared
+/// quotas).
 pub const PERIOD: Duration = Duration::from_secs(1);
 /// The time, in milliseconds, after which the store forgets a counter that nobody changes.
 const LIFETIME_MS: &str = "60000";
@@ -46,33 +47,38 @@ pub struct FleetSettings {
     pub users_max: usize,
 }
 
-/// A round trip to the fleet's store: the requests, and the number of their replies.
+/// A round trip to the fleet's store (Redis server with the counters of shared quotas): the requests, and the
+/// number of their replies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
     /// The number of the exchange; the store's reply is passed back with the same number.
     pub number: u64,
-    /// The encoded commands to send to the fleet's store.
+    /// The encoded commands to send to the fleet's store (Redis server with the counters of shared quotas).
     pub request: Vec<u8>,
     /// The number of commands, each of which has one reply.
     pub replies: usize,
 }
 
-/// The outcome of an exchange with the fleet's store.
+/// The outcome of an exchange with the fleet's store (Redis server with the counters of shared quotas).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The reply of the fleet's store to the exchange was used.
+    /// The reply of the fleet's store (Redis server with the counters of shared quotas) to the exchange was
+    /// used.
     Answered,
-    /// No reply of the fleet's store came within a period.
+    /// No reply of the fleet's store (Redis server with the counters of shared quotas) came within a period.
     Lost,
-    /// The reply of the fleet's store was an error, or could not be parsed.
+    /// The reply of the fleet's store (Redis server with the counters of shared quotas) was an error, or could
+    /// not be parsed.
     Refused,
 }
 
 impl Ending {
-    /// All outcomes of an exchange with the fleet's store, in the order of their numbers.
+    /// All outcomes of an exchange with the fleet's store (Redis server with the counters of shared quotas),
+    /// in the order of their numbers.
     pub const ALL: [Self; 3] = [Self::Answered, Self::Lost, Self::Refused];
 
-    /// Returns the word for this outcome of an exchange with the fleet's store, in metrics and pages.
+    /// Returns the word for this outcome of an exchange with the fleet's store (Redis server with the counters
+    /// of shared quotas), in metrics and pages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Answered => "answered",
@@ -87,7 +93,8 @@ impl Ending {
 enum State {
     /// The host has not learned of other hosts of the fleet since its start.
     Starting,
-    /// The last exchange with the fleet's store was answered.
+    /// The last exchange with the fleet's store (Redis server with the counters of shared quotas) was
+    /// answered.
     Connected,
     /// The last exchange with the fleet's store was not answered; the shares of quotas from the one before
     /// stay in force.
@@ -161,7 +168,7 @@ pub struct FleetQuotas {
     state: State,
     hosts_told: u64,
     problem: Option<String>,
-    /// Lines about the fleet that are to be logged.
+    /// Lines about the fleet (weir processes that share quotas) that are to be logged.
     lines: Vec<String>,
 }
 
@@ -469,7 +476,8 @@ impl FleetQuotas {
         self.fleet.hosts()
     }
 
-    /// Returns the time since a reply of the fleet's store was last used; None before the first.
+    /// Returns the time since a reply of the fleet's store (Redis server with the counters of shared quotas)
+    /// was last used; None before the first.
     pub fn age(&self, now: Timestamp) -> Option<Duration> {
         self.fleet.heard_at().map(|heard_at| now.since(heard_at))
     }
@@ -607,7 +615,8 @@ fn places(settings: &FleetSettings, quotas: &Quotas) -> Vec<Place> {
     everybody.into_iter().chain(tenants).collect()
 }
 
-/// Returns the name of a host in the fleet's store: sixteen hexadecimal digits.
+/// Returns the name of a host in the fleet's store (Redis server with the counters of shared quotas): sixteen
+/// hexadecimal digits.
 fn name_of(host: HostId) -> String {
     format!("{:016x}", host.0)
 }

@@ -39,7 +39,7 @@ struct Users {
     heavy: Vec<BucketId>,
 }
 
-/// The terms for users whose demand is not counted with the fleet.
+/// The terms for users whose demand is not counted with the fleet (weir processes that share quotas).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserTerms {
     /// The part of each such user's quota that this process may give out.

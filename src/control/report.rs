@@ -41,7 +41,7 @@ pub struct ShardReport {
     pub bulkheads: Vec<BulkheadFigures>,
     /// Numbers of requests refused because of overload, by reason and tier (importance).
     pub pressures: Pressures,
-    /// Numbers of hot keys, kept replies and fetches in flight for them.
+    /// Numbers of hot keys, kept replies (those held in memory) and fetches in flight for them.
     pub hot: HotFigures,
     /// The ages of the replies that were sent from memory.
     pub hot_ages: Durations,

@@ -39,16 +39,18 @@ const ROW: u32 = 5;
 const LOSSES_APART: Duration = Duration::from_millis(100);
 /// Fewest recent replies of a store before their share of failures can eject it.
 const SAMPLES: u64 = 100;
-/// Fewest recent replies before their share of failures can eject a store that was ejected lately.
+/// Fewest recent replies before their share of failures can eject a store that was ejected (taken out of use)
+/// lately.
 const SAMPLES_RETURNING: u64 = 20;
-/// Share of failures among a store's replies above which, beyond two standard deviations, it is ejected.
+/// Share of failures among a store's replies above which, beyond two standard deviations, it is ejected (taken
+/// out of use).
 const FAILING: f64 = 0.2;
 /// Time for which replies and failures count towards a store's share of failures.
 const MEMORY: Duration = Duration::from_secs(10);
 /// Interval at which each core checks the recent replies of every store ([`Watch::look`]).
 pub const LOOKS_APART: Duration = Duration::from_millis(250);
 /// Consecutive comparisons with the other stores, 250 ms apart, at which a store must be slow before it is
-/// ejected for that: two seconds.
+/// ejected (taken out of use) for that: two seconds.
 const SLOW_LOOKS: u32 = 8;
 /// Ratio of a store's 95th percentile of latencies to the other stores' above which it counts as slow.
 const SLOWER: f64 = 3.0;
@@ -65,16 +67,16 @@ const BEFORE: Duration = Duration::from_secs(3);
 const EXCUSED: Duration = Duration::from_secs(60);
 /// First and longest pause after an ejection, in which all requests to the store are refused.
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(4)];
-/// First and longest pause after an ejection for failed connections alone.
+/// First and longest pause after an ejection (taking out of use) for failed connections alone.
 const PAUSES_LOST: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
 /// Time after which a trial request without an answer is given up.
 const TRIAL: Duration = Duration::from_secs(3);
 /// Time over which the fraction of requests let through to a store that answered its trial grows to 1.
 const RETURN: Duration = Duration::from_secs(2);
-/// Fraction of requests that is let through to an ejected store right after it answered again; it grows to 1
-/// over [`RETURN`].
+/// Fraction of requests that is let through to an ejected store (one taken out of use) right after it answered
+/// again; it grows to 1 over [`RETURN`].
 const FIRST_PART: f64 = 0.1;
-/// Time without a new ejection after which one earlier ejection is forgotten.
+/// Time without a new ejection (taking out of use) after which one earlier ejection is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 /// Maximum number of ejections that are counted: six bits of the shared word.
 const OPENINGS_MAX: u8 = 63;
@@ -112,12 +114,12 @@ impl Stage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Cause {
-    /// The store was ejected because too many of its replies were failures.
+    /// The store was ejected (taken out of use) because too many of its replies were failures.
     #[default]
     Errors,
-    /// The store was ejected because connections to it failed or were lost.
+    /// The store was ejected (taken out of use) because connections to it failed or were lost.
     Losses,
-    /// The store was ejected because its replies came late.
+    /// The store was ejected (taken out of use) because its replies came late.
     Slowness,
     /// The store's replies came late because of load, as a quick reply to the trial request showed.
     Load,
@@ -241,8 +243,8 @@ impl Standing {
         }
     }
 
-    /// True if the store may be ejected for slowness: it is healthy, and its slowness was not found to be due
-    /// to load within the last minute.
+    /// True if the store may be ejected (taken out of use) for slowness: it is healthy, and its slowness was
+    /// not found to be due to load within the last minute.
     fn is_judged_by_time(self, now: Timestamp) -> bool {
         self.stage == Stage::Well && !(self.cause == Cause::Load && now.since(self.at) < EXCUSED)
     }
@@ -260,7 +262,7 @@ pub struct Tally {
     pub failures: u64,
 }
 
-/// The failures that justify an ejection of a store.
+/// The failures that justify an ejection (taking out of use) of a store.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Evidence {
     /// Number of consecutive failures of the store that one core saw.
@@ -280,7 +282,8 @@ struct Look {
 /// one. The oldest is dropped.
 const LOOKS_KEPT: usize = (MEMORY.as_millis() / LOOKS_APART.as_millis()) as usize + 1;
 
-/// One core's observations of one store, from which the core decides whether the store has to be ejected.
+/// One core's observations of one store, from which the core decides whether the store has to be ejected
+/// (taken out of use).
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
     row: u32,

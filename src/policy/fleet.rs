@@ -53,19 +53,20 @@ impl HostId {
     }
 }
 
-/// Question to the fleet's store, sent in one round trip.
+/// Question to the fleet's store (Redis server with the counters of shared quotas), sent in one round trip.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Question {
     /// Counter that this host raises in each period; hosts whose tick does not change count as gone.
     pub tick: u64,
-    /// Hosts that have been gone for long, whose entries in the fleet's store are to be removed.
+    /// Hosts that have been gone for long, whose entries in the fleet's store (Redis server with the counters
+    /// of shared quotas) are to be removed.
     pub gone: Vec<HostId>,
     /// Quotas, by their indices in the host's list, and the amounts to add to their counters in the fleet's
     /// store, in thousandths of a request unit.
     pub added: Vec<(usize, u64)>,
 }
 
-/// Outcome of handling a reply of the fleet's store.
+/// Outcome of handling a reply of the fleet's store (Redis server with the counters of shared quotas).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The reply was used to compute the shares of quotas.
@@ -99,11 +100,13 @@ struct Scope {
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     tick: u64,
-    /// Number of replies of the fleet's store since the host's tick last changed.
+    /// Number of replies of the fleet's store (Redis server with the counters of shared quotas) since the
+    /// host's tick last changed.
     missed: u32,
 }
 
-/// An exchange with the fleet's store that has not been answered.
+/// An exchange with the fleet's store (Redis server with the counters of shared quotas) that has not been
+/// answered.
 #[derive(Clone, Debug)]
 struct Asked {
     at: Timestamp,
@@ -214,7 +217,8 @@ impl Fleet {
         self.scopes.get(scope).is_some_and(|scope| scope.is_above(self.floor(), elapsed))
     }
 
-    /// Returns the time since the fleet's store was last asked, or one period before the first time.
+    /// Returns the time since the fleet's store (Redis server with the counters of shared quotas) was last
+    /// asked, or one period before the first time.
     fn elapsed(&self, now: Timestamp) -> Duration {
         self.asked_at.map_or(self.period, |asked_at| now.since(asked_at))
     }
@@ -361,7 +365,8 @@ impl Fleet {
         self.heard_at
     }
 
-    /// True if no reply of the fleet's store was used for longer than shares stay in force (60 s).
+    /// True if no reply of the fleet's store (Redis server with the counters of shared quotas) was used for
+    /// longer than shares stay in force (60 s).
     pub fn is_out_of_patience(&self, now: Timestamp) -> bool {
         is_too_old(self.heard_at, now)
     }

@@ -71,10 +71,11 @@ const LONG_MIN: f64 = 500.0;
 /// reply in common and a pause that spoils two slices is not enough.
 const LOOKS_UP: u32 = SECOND as u32 + 2;
 /// Consecutive checks, 250 ms apart, at which the ratio of usual to recent latency must be above the leave
-/// threshold before a shedding level is left; also the least number between any two changes of the level.
+/// threshold before a shedding level (which requests are refused or cost more) is left; also the least number
+/// between any two changes of the level.
 const LOOKS: u32 = SECOND as u32;
 /// Consecutive checks, 250 ms apart, without waiting requests or more in flight than usual after which a
-/// shedding level is left: ten seconds.
+/// shedding level (which requests are refused or cost more) is left: ten seconds.
 const LOOKS_ALONE: u32 = SLICES as u32;
 /// Distance of the ratio of usual to recent latency above a shedding level's threshold at which the level is
 /// left, or half the way from the threshold to 1 if that is less.
@@ -116,24 +117,25 @@ pub struct Seen {
     pub long_p95: Duration,
 }
 
-/// Change of the shedding level that a core has chosen for a backend, with the reason.
+/// Change of the shedding level (which requests are refused or cost more) that a core has chosen for a
+/// backend, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
     /// The level of load shedding before the change.
     pub from: Level,
     /// The level of load shedding from now on.
     pub to: Level,
-    /// The ratio of usual to recent latency that led to the change; `None` if the shedding level fell because
-    /// there were too few replies to measure one.
+    /// The ratio of usual to recent latency that led to the change; `None` if the shedding level (which
+    /// requests are refused or cost more) fell because there were too few replies to measure one.
     pub seen: Option<Seen>,
 }
 
-/// One core's view of one backend's latency: recent and usual percentiles, and the shedding level that
-/// follows.
+/// One core's view of one backend's latency: recent and usual percentiles, and the shedding level (which
+/// requests are refused or cost more) that follows.
 #[derive(Debug)]
 pub struct LatencyRatio {
     /// Latency ratios (usual 95th percentile divided by the present one, 1 is steady) below which shedding
-    /// levels 1, 2 and 3 are entered, the highest ratio first.
+    /// levels (which requests are refused or cost more) 1, 2 and 3 are entered, the highest ratio first.
     thresholds: [f64; 3],
     /// Latencies by class of commands; `None` for a class that was never used.
     classes: [Option<Box<Times>>; COMMAND_CLASSES],
@@ -163,8 +165,9 @@ pub struct LatencyRatio {
 }
 
 impl LatencyRatio {
-    /// Creates the view of a backend about which nothing is known yet. `thresholds` are the ratios of usual
-    /// to recent latency below which shedding levels 1, 2 and 3 are entered, the highest first.
+    /// Creates the view of a backend about which nothing is known yet. `thresholds` are the ratios of usual to
+    /// recent latency below which shedding levels (which requests are refused or cost more) 1, 2 and 3 are
+    /// entered, the highest first.
     pub fn new(thresholds: [f64; 3], now: Timestamp) -> Self {
         Self {
             thresholds,
@@ -193,8 +196,8 @@ impl LatencyRatio {
         }
     }
 
-    /// Ends the slices (250 ms each) that have passed, and returns the change of the shedding level if there
-    /// is one. Called about every 100 ms while there is traffic.
+    /// Ends the slices (250 ms each) that have passed, and returns the change of the shedding level (which
+    /// requests are refused or cost more) if there is one. Called about every 100 ms while there is traffic.
     pub fn handle_tick(&mut self, now: Timestamp, company: Company) -> Option<Change> {
         let passed = now.nanos_since(self.ticked_at).min(JUMP_MAX);
         self.ticked_at = now;
@@ -292,24 +295,26 @@ impl LatencyRatio {
 struct Verdict {
     seen: Seen,
     /// Upper bound of the ratio of usual to recent latency: the recent percentiles that it is computed from
-    /// are taken two standard deviations lower, so that chance alone does not raise the shedding level.
+    /// are taken two standard deviations lower, so that chance alone does not raise the shedding level (which
+    /// requests are refused or cost more).
     surely: f64,
 }
 
 /// Shedding level of a core for a backend, and the counts of checks that change it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Steps {
-    /// The shedding level that this core has chosen for the backend.
+    /// The shedding level (which requests are refused or cost more) that this core has chosen for the backend.
     level: Level,
-    /// Consecutive checks (250 ms apart) with the ratio below the threshold of each shedding level, while
-    /// requests waited or more were in flight than usual.
+    /// Consecutive checks (250 ms apart) with the ratio below the threshold of each shedding level (which
+    /// requests are refused or cost more), while requests waited or more were in flight than usual.
     below: [u32; 3],
-    /// Consecutive checks (250 ms apart) with the ratio above the threshold at which the shedding level is
-    /// left.
+    /// Consecutive checks (250 ms apart) with the ratio above the threshold at which the shedding level (which
+    /// requests are refused or cost more) is left.
     above: u32,
     /// Consecutive checks (250 ms apart) at which no requests waited and no more were in flight than usual.
     alone: u32,
-    /// Number of checks (250 ms apart) since the shedding level last changed.
+    /// Number of checks (250 ms apart) since the shedding level (which requests are refused or cost more) last
+    /// changed.
     since: u32,
 }
 

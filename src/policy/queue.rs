@@ -72,7 +72,8 @@ const LATE: Duration = Duration::from_millis(1);
 /// Silence of a backend after which the clock that measures waiting in the queue pauses; twice the median
 /// latency if that is longer.
 const SILENT: Duration = Duration::from_millis(20);
-/// Longest time for which the clock that measures waiting in the queue pauses while the window grows.
+/// Longest time for which the clock that measures waiting in the queue pauses while the window (limit on
+/// requests in flight) grows.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Capacity for requests that is kept while no request waits.
@@ -83,7 +84,7 @@ const TIERS: usize = 4;
 /// Index that stands for no request and no chain.
 const NONE: u32 = u32::MAX;
 
-/// A request that is added to the queue, to wait for room in a backend's window.
+/// A request that is added to the queue, to wait for room in a backend's window (limit on requests in flight).
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting<T> {
     /// The caller's handle of the request, which the queue gives back when the request leaves.
@@ -195,13 +196,14 @@ pub struct Circumstances {
     pub in_flight: usize,
     /// Usual latency of the backend's replies.
     pub median: Duration,
-    /// True while the window still grows, so that the backend's capacity is not known yet.
+    /// True while the window (limit on requests in flight) still grows, so that the backend's capacity is not
+    /// known yet.
     pub is_growing: bool,
 }
 
 #[derive(Debug)]
 struct Node<T> {
-    /// Request in the queue, which waits until the backend's window has room.
+    /// Request in the queue, which waits until the backend's window (limit on requests in flight) has room.
     waiting: Waiting<T>,
     /// Time of arrival of the request, without the time in which this core did not run.
     came: Timestamp,
@@ -321,7 +323,7 @@ pub struct Queue<T> {
     away: Duration,
     /// Time at which the backend last sent something, without the time in which this core did not run.
     progress: Timestamp,
-    /// Time for which the clock may still pause because the window grows.
+    /// Time for which the clock may still pause because the window (limit on requests in flight) grows.
     pause_left: Duration,
     /// Number of calls of [`Queue::take`] so far, which wraps.
     taken: u32,
@@ -413,7 +415,7 @@ impl<T: Copy> Queue<T> {
     }
 
     /// Returns the interval over which the queue decides whether tiers (degrees of importance) are overloaded,
-    /// which is also the time after which requests to a stalled backend are refused.
+    /// which is also the time after which requests to a stalled (silent) backend are refused.
     pub fn interval(&self) -> Duration {
         self.patience.interval
     }
@@ -633,8 +635,9 @@ impl<T: Copy> Queue<T> {
     }
 
     /// Passes to `refuse` the requests that could not be answered before their deadlines (`expected` is the
-    /// latency of a reply), those that waited too long, and those to a stalled backend. Without `is_obeyed`
-    /// the queue's own overload rules refuse nothing; deadlines, stalls and the 2 s limit still do.
+    /// latency of a reply), those that waited too long, and those to a stalled (silent) backend. Without
+    /// `is_obeyed` the queue's own overload rules refuse nothing; deadlines, stalls and the 2 s limit still
+    /// do.
     pub fn expire(
         &mut self,
         now: Timestamp,

@@ -32,17 +32,18 @@ const SAMPLES_MIN: u32 = 100;
 const SLOW_TIMES: u64 = 3;
 /// Latency up to which no node counts as slow, in microseconds.
 const SLOW_MICROS: u64 = 2_000;
-/// Slow windows in a row after which a replica is ejected.
+/// Slow windows in a row after which a replica is ejected (taken out of use).
 const SLOW_WINDOWS: u32 = 3;
-/// Number of failures in a row after which a replica is ejected.
+/// Number of failures in a row after which a replica is ejected (taken out of use).
 const FAILURES: u32 = 5;
-/// Time for which a replica is ejected, multiplied by the number of recent ejections.
+/// Time for which a replica is ejected (taken out of use), multiplied by the number of recent ejections.
 const OUT_FOR: Duration = Duration::from_secs(5);
 /// Longest time for which a replica is ejected from answering reads.
 const OUT_MOST: Duration = Duration::from_secs(300);
-/// Time without a failure after which one earlier ejection of a replica no longer lengthens its next one.
+/// Time without a failure after which one earlier ejection (taking out of use) of a replica no longer
+/// lengthens its next one.
 const HEALTHY: Duration = Duration::from_secs(60);
-/// Share of its usual reads that a replica gets when it comes back after an ejection.
+/// Share of its usual reads that a replica gets when it comes back after an ejection (taking out of use).
 const WEIGHT_FIRST: f64 = 0.1;
 /// Time after which a replica that came back gets its usual reads again.
 const RETURNING: Duration = Duration::from_secs(10);
@@ -67,7 +68,7 @@ pub struct Candidate {
     pub in_flight: u32,
 }
 
-/// Reason why a replica is ejected.
+/// Reason why a replica is ejected (taken out of use).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// The replica failed this many times in a row: timeouts, lost connections, or replies by which the node
@@ -84,10 +85,10 @@ pub enum Why {
     },
 }
 
-/// An ejection of a replica or its end, for the log.
+/// An ejection (taking out of use) of a replica or its end, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The node at this place in the table of nodes is ejected, for a reason and a time.
+    /// The node at this place in the table of nodes is ejected (taken out of use), for a reason and a time.
     Out(usize, Why, Duration),
     /// The node at this place in the table of nodes gets reads again, few at first.
     Back(usize),
@@ -111,9 +112,9 @@ struct Peer {
     failures: u32,
     times: [Option<Box<Times>>; COMMAND_CLASSES],
     slow_windows: u32,
-    /// End of the time for which the node is ejected.
+    /// End of the time for which the node is ejected (taken out of use).
     out_until: Option<Timestamp>,
-    /// Time at which the node came back after an ejection; None if it never was ejected.
+    /// Time at which the node came back after an ejection; None if it never was ejected (taken out of use).
     back_since: Option<Timestamp>,
     /// Number of recent ejections of the node, by which the next one is longer: one less for each minute
     /// without a failure since.
@@ -206,8 +207,8 @@ impl ReplicaChoice {
         now.since(self.window_began) >= WINDOW
     }
 
-    /// Ends a window (one second of latencies): replicas that were slow in three windows in a row are
-    /// ejected, and those whose ejection is over come back.
+    /// Ends a window (one second of latencies): replicas that were slow in three windows in a row are ejected
+    /// (taken out of use), and those whose ejection is over come back.
     pub fn handle_window(&mut self, now: Timestamp) {
         // After a longer gap the percentiles cover more than one window, so they are not compared.
         let is_whole = now.since(self.window_began) < 2 * WINDOW;

@@ -149,8 +149,8 @@ pub(super) enum ToControl {
     },
     /// A shard's report of the quota that it spent, and of the tenants that it spent it for.
     Spent(Report),
-    /// A line for the log about a backend: its shedding level changed, or it, or a replica, was ejected or is
-    /// used again.
+    /// A line for the log about a backend: its shedding level (which requests are refused or cost more)
+    /// changed, or it, or a replica, was ejected (taken out of use) or is used again.
     Line(String),
     /// A line for the log from another thread, and its kind.
     Said(log::Kind, String),
@@ -172,7 +172,8 @@ pub(super) enum ToControl {
     Slots(Arc<Map>, String),
     /// State of the cluster's replicas: how far each lags behind its primary.
     Replicas(Arc<[ReplicaState]>),
-    /// The reply of the fleet's store to an exchange, or the reason why there is none.
+    /// The reply of the fleet's store (Redis server with the counters of shared quotas) to an exchange, or the
+    /// reason why there is none.
     Fleet {
         number: u64,
         answer: Result<Vec<u8>, String>,
@@ -219,8 +220,8 @@ pub(super) enum ToReplicas {
     Wanted(bool),
 }
 
-/// A message from the control executor to the thread that communicates with the fleet's store: an exchange,
-/// and the time after which its reply is of no use.
+/// A message from the control executor to the thread that communicates with the fleet's store (Redis server
+/// with the counters of shared quotas): an exchange, and the time after which its reply is of no use.
 #[derive(Debug)]
 pub(super) struct ToFleet {
     pub exchange: Exchange,

@@ -349,7 +349,8 @@ impl Counters {
 /// at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pressure {
-    /// The window was full, and no queue is configured in which the request could wait.
+    /// The window (limit on requests in flight) was full, and no queue is configured in which the request
+    /// could wait.
     Window,
     /// The queue in front of the backend was full, or the request waited in it for too long.
     Queue,

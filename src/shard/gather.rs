@@ -103,7 +103,7 @@ struct Gathering {
     /// The bytes of the parts that have come, and of the lists that map keys to parts.
     bytes: usize,
     settlement: Settlement,
-    /// The reply as far as it is joined, if that takes several turns; None else.
+    /// The reply as far as it is joined, if that takes several turns (passes of the shard's loop); None else.
     joining: Option<Box<Joining>>,
 }
 
@@ -149,8 +149,8 @@ pub enum Arrival {
         /// The measurements of all parts, from which the cost of the request follows.
         settlement: Settlement,
     },
-    /// The last part has come, and there are so many values that the caller joins them over several turns,
-    /// with [`Gathers::go_on_joining`]. The measurements are those of all parts.
+    /// The last part has come, and there are so many values that the caller joins them over several turns
+    /// (passes of the shard's loop), with [`Gathers::go_on_joining`]. The measurements are those of all parts.
     Complete(Settlement),
 }
 

@@ -20,7 +20,8 @@ const BULK_HEAD_BYTES_MAX: usize = 1 + 10 + 4;
 /// Maximum number of bytes of a request before its first key, without the name of the command.
 const FRAME_HEAD_BYTES_MAX: usize = 1 + 10 + 2 + BULK_HEAD_BYTES_MAX;
 
-/// Part of a split request: the keys that have one home core, backend and connection.
+/// Part of a split request: the keys that have one home core (the core through which a key's requests pass),
+/// backend and connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     /// The core that is the home of all keys of the part, and sends its request.

@@ -11,15 +11,15 @@ use crate::values::{TenantId, Tier, Timestamp};
 /// The purpose of an expected reply, which decides how it is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// The reply to a client's request, or to a fetch of a hot key.
+    /// The reply to a client's request, or to a fetch of a hot key (one read for all requests that wait).
     Answer(ReplyTo),
     /// The reply to a client's request that weir has answered already. It is dropped.
     Abandoned(ReplyTo),
     /// Replies to so many requests of a transaction before its `EXEC`, or to commands sent right before a
     /// request (`ROLE`, `ASKING`). No client gets them, since only the last reply counts.
     Steps(u32),
-    /// The reply to a command that was sent right before a fetch: `PTTL` or `HPTTL`, or `ASKING` if the fetch
-    /// was redirected.
+    /// The reply to a command that was sent right before a fetch (shared read of a hot key): `PTTL` or
+    /// `HPTTL`, or `ASKING` if the fetch was redirected.
     Ahead(ReplyTo),
     /// The reply to the oldest unanswered fence (`CLIENT KILL`) that was sent between requests.
     Fence,
@@ -55,7 +55,8 @@ pub enum Odd {
     /// The request costs much, or was sent before the connection was open.
     Costly,
     /// The request was sent after a costly one (`Costly`) that was unanswered on the same connection. Its
-    /// response time says little about other requests, so the window does not learn from it.
+    /// response time says little about other requests, so the window (limit on requests in flight) does not
+    /// learn from it.
     Behind,
     /// A weir at the other end of the connection refused the request.
     Refused,
@@ -78,8 +79,9 @@ impl Pending {
         }
     }
 
-    /// Creates the record of the reply to a client's request or a fetch. `depth` is the number of requests in
-    /// flight when it was sent, and `odd` says why its response time is no sample, if it is none.
+    /// Creates the record of the reply to a client's request or a fetch (shared read of a hot key). `depth` is
+    /// the number of requests in flight when it was sent, and `odd` says why its response time is no sample,
+    /// if it is none.
     #[inline]
     pub fn answer(envelope: &Envelope, (depth, odd): (u32, Odd), sent_at: Timestamp) -> Self {
         let useful_ms = if envelope.deadline == Timestamp::MAX || envelope.overdue == Overdue::Awaited {

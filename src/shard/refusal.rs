@@ -101,7 +101,7 @@ pub enum NotSent {
     Ejected(Duration),
     /// Too many requests are in flight on the backend connection, or too many bytes wait to be sent on it.
     Full,
-    /// Too many bytes wait to be sent to the key's home core.
+    /// Too many bytes wait to be sent to the key's home core (the core through which a key's requests pass).
     CoreFull,
     /// As many requests as the window permits are in flight at the backend, and requests may not wait; a
     /// retry makes sense after this time.
@@ -109,7 +109,8 @@ pub enum NotSent {
     /// The queue in front of the backend is full, or the request would have waited in it for too long; a
     /// retry makes sense after this time.
     Queue(Duration),
-    /// The backend has stalled; a retry makes sense after this time.
+    /// The backend has stalled (sends nothing although requests are in flight); a retry makes sense after this
+    /// time.
     Stalled(Duration),
     /// The backend is busy with a script.
     Busy,

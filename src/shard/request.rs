@@ -14,8 +14,8 @@ use crate::values::{BackendId, ClientId, Database, ShardId, TenantId, Tier, Time
 pub struct ReplyTo {
     /// The shard that accepted the client.
     pub shard: ShardId,
-    /// Index of the part of a split request; 0 for a request in one piece. For a fetch, 1 marks the reply to
-    /// a command sent before it ([`Self::ahead`]).
+    /// Index of the part of a split request; 0 for a request in one piece. For a fetch (shared read of a hot
+    /// key), 1 marks the reply to a command sent before it ([`Self::ahead`]).
     pub part: u16,
     /// The client's place in that shard's table of clients. Two high bits mark the addresses of flights
     /// (fetches of hot keys) and of pieces (one key's part of a split request) instead.
@@ -60,14 +60,15 @@ impl ReplyTo {
         (self.client & (PIECE | FLIGHT) == PIECE).then_some(self.client & !PIECE)
     }
 
-    /// Returns the reply address of a command that weir sends right before a fetch, such as `PTTL`.
+    /// Returns the reply address of a command that weir sends right before a fetch (shared read of a hot key),
+    /// such as `PTTL`.
     #[must_use]
     pub fn ahead(self) -> Self {
         Self { part: 1, ..self }
     }
 
-    /// True for the reply to a command that was sent before a fetch rather than to the fetch itself.
-    /// Meaningful only for flights.
+    /// True for the reply to a command that was sent before a fetch (shared read of a hot key) rather than to
+    /// the fetch itself. Meaningful only for flights.
     pub fn is_ahead(self) -> bool {
         self.part == 1
     }
@@ -226,7 +227,7 @@ pub enum Track {
     /// Connections for requests that cost much, so that cheap requests do not wait behind them.
     Heavy,
     /// Connections for reads that a replica of a cluster may answer as well as the primary: the key's home
-    /// core chooses.
+    /// core (the core through which a key's requests pass) chooses.
     Replica,
 }
 
@@ -303,9 +304,9 @@ impl Nature {
     /// The nature of every transaction, whatever its requests are.
     pub const TRANSACTION: Self = Self { class: Class::Multi, effect: Effect::Write };
 
-    /// Returns which keys count as touched by a request that is sent from the core that has its client
-    /// instead of the key's home: none for a read, which bypasses the kept replies of hot keys; unknown ones
-    /// for any other request, which may change hot keys.
+    /// Returns which keys count as touched by a request that is sent from the core that has its client instead
+    /// of the key's home: none for a read, which bypasses the kept replies (those held in memory) of hot keys;
+    /// unknown ones for any other request, which may change hot keys.
     pub const fn touches(self) -> Touches {
         match self.effect {
             Effect::Read => Touches::NOTHING,

@@ -89,7 +89,7 @@ pub struct ShardSettings {
     pub admission: AdmissionSettings,
     /// Limits on the memory, connections and waits of clients, and rules for clients over HTTP.
     pub clients: ClientLimits,
-    /// Windows, queues, shedding and breakers in front of backends.
+    /// Windows (limits on requests in flight), queues, shedding and breakers in front of backends.
     pub overload: OverloadSettings,
     /// Detection of hot keys, and the cache of their replies.
     pub hot: HotSettings,
@@ -146,7 +146,7 @@ pub struct HotSettings {
     pub tracked_ttl: Option<Duration>,
     /// The largest number of replies that a core keeps.
     pub entries_max: usize,
-    /// The largest number of bytes that the kept replies of a core may have.
+    /// The largest number of bytes that the kept replies (those held in memory) of a core may have.
     pub bytes_max: usize,
     /// Requests per second from which other cores get copies of a key's replies: from all other cores
     /// together, and from the core that gets a copy. Both have to be reached.
@@ -193,12 +193,12 @@ pub enum Mode {
     On,
 }
 
-/// Settings for windows, queues, shedding and breakers.
+/// Settings for windows (limits on requests in flight), queues, shedding and breakers.
 #[derive(Clone, Debug)]
 pub struct OverloadSettings {
     /// Mode of the windows, which limit the requests in flight at each backend.
     pub window: Mode,
-    /// Mode of the queues, in which requests wait for room in a window.
+    /// Mode of the queues, in which requests wait for room in a window (limit on requests in flight).
     pub queue: Mode,
     /// Mode of deadlines, and of refusing less important requests, or pricing them higher, when stores become
     /// slow.

@@ -78,9 +78,9 @@ pub const METERED_MINUTES_MAX: u64 = 24 * 60;
 /// tenants that never rest fit, and an hour of the most tenants there can be, which suggestions need; with
 /// more activity the oldest minutes go first.
 pub const METERED_ENTRIES_MAX: usize = 61 * TENANTS_MAX;
-/// Maximum number of tenants with figures of their own among the metrics. With four outcomes each that is
-/// some 500 lines, about a tenth of what one scrape usually bears, from each process of a fleet; the tenants
-/// beyond them are summed up as one.
+/// Maximum number of tenants with figures of their own among the metrics. With four outcomes each that is some
+/// 500 lines, about a tenth of what one scrape usually bears, from each process of a fleet (weir processes
+/// that share quotas); the tenants beyond them are summed up as one.
 pub const TENANT_SERIES_MAX: usize = 100;
 /// Maximum number of tenants on one page or in one reply, since it is written in one go while shards wait for
 /// the control executor. Further tenants are asked for by the name of the last one.

@@ -15,8 +15,9 @@ use crate::values::Timestamp;
 /// The number of periods with low demand after which a user is no longer counted.
 const QUIET_MAX: u32 = 10;
 
-/// State about the users of tenants: the terms for users whose demand is not counted with the fleet, as last
-/// passed to the pools (`None` before that), and how many heavy users are not counted for want of room.
+/// State about the users of tenants: the terms for users whose demand is not counted with the fleet (weir
+/// processes that share quotas), as last passed to the pools (`None` before that), and how many heavy users
+/// are not counted for want of room.
 #[derive(Debug, Default)]
 pub(super) struct Users {
     terms: Option<UserTerms>,
@@ -53,9 +54,9 @@ impl FleetQuotas {
         self.places.split_off(self.first_user())
     }
 
-    /// Selects, at the end of a period, the users whose quotas are counted with the fleet: removes users
-    /// whose demand was low for more than `QUIET_MAX` periods, and those with the lowest if room is short,
-    /// then adds the new users with the highest demand up to `users_max`.
+    /// Selects, at the end of a period, the users whose quotas are counted with the fleet (weir processes that
+    /// share quotas): removes users whose demand was low for more than `QUIET_MAX` periods, and those with the
+    /// lowest if room is short, then adds the new users with the highest demand up to `users_max`.
     pub(super) fn choose_users(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         if self.settings.users_max == 0 {
             return;

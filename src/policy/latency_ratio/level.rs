@@ -34,7 +34,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// All shedding levels, the mildest first.
+    /// All shedding levels (which requests are refused or cost more), the mildest first.
     pub const ALL: [Self; 4] = [Self::Steady, Self::Strained, Self::Overloaded, Self::Shedding];
 
     /// Returns the price of a request of a tier (importance) at this level, in percent of the usual one.
@@ -72,7 +72,8 @@ impl Level {
     }
 }
 
-/// A core's proposal of a shedding level for one backend, which it publishes to the other cores.
+/// A core's proposal of a shedding level (which requests are refused or cost more) for one backend, which it
+/// publishes to the other cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// Time at which the core made the proposal.
@@ -84,9 +85,9 @@ pub struct Told {
     pub replies: u32,
 }
 
-/// Returns the highest shedding level that is proposed, or exceeded, by cores with half of all replies. A few
-/// cores with bad luck decide nothing, nor does one core that blames the backend for its own lateness.
-/// Without proposals it is `Steady`.
+/// Returns the highest shedding level (which requests are refused or cost more) that is proposed, or exceeded,
+/// by cores with half of all replies. A few cores with bad luck decide nothing, nor does one core that blames
+/// the backend for its own lateness. Without proposals it is `Steady`.
 pub fn agreed(told: impl IntoIterator<Item = Told>, now: Timestamp) -> Level {
     let mut replies = [0_u64; Level::ALL.len()];
     for one in told {

@@ -118,7 +118,7 @@ pub struct Client {
     pub(super) first_try: Option<Box<FirstTry>>,
     /// True while the held request waits for the control executor's answer about quotas, for another request
     /// of its tenant to be charged at its real cost, or for the map of the cluster; or while its keys are
-    /// assigned to backends over several turns.
+    /// assigned to backends over several turns (passes of the shard's loop).
     pub(super) waits_for_quota: bool,
     /// The number of requests that weir answered before their backend did (at their deadline, for instance),
     /// and that the backend may still carry out.
@@ -438,9 +438,10 @@ impl Client {
         self.tracks.pin(self.unsettled > 0);
     }
 
-    /// True if earlier requests of the client may be in flight at the home core of `slot`, apart from the one
-    /// that has just taken its place in the order of replies. May be true without need, as slots share bits.
-    /// `part` is the number of the request's part, 0 if it was not split.
+    /// True if earlier requests of the client may be in flight at the home core (the core through which a
+    /// key's requests pass) of `slot`, apart from the one that has just taken its place in the order of
+    /// replies. May be true without need, as slots share bits. `part` is the number of the request's part, 0
+    /// if it was not split.
     #[inline]
     pub fn has_handed_over(&mut self, slot: u16, part: u16) -> bool {
         // With a later part, earlier parts of the same request may be under way.
@@ -450,8 +451,8 @@ impl Client {
         self.handed_over & slot_bit(slot) != 0
     }
 
-    /// Records that a request of the client goes to the home core of a slot, or with None to any number of
-    /// cores.
+    /// Records that a request of the client goes to the home core (the core through which a key's requests
+    /// pass) of a slot, or with None to any number of cores.
     #[inline]
     pub fn hand_over(&mut self, slot: Option<u16>) {
         self.handed_over |= slot.map_or(u64::MAX, slot_bit);

@@ -30,7 +30,8 @@ use crate::values::{BackendId, ClientId};
 pub const CHANNELS_MAX: usize = 16_384;
 /// Maximum number of bytes of the names of all channels and patterns of one client together.
 pub const CHANNEL_BYTES_MAX: usize = 1 << 20;
-/// Bytes of memory that a shared subscription takes in the lists of its core and of its home core.
+/// Bytes of memory that a shared subscription takes in the lists of its core and of its home core (the one
+/// that subscribes for all clients).
 const SHARED_SUBSCRIPTION_BYTES: usize = 96;
 
 /// The stores that send the messages of a channel or pattern.
@@ -117,7 +118,8 @@ struct Pending {
     /// The messages that have come since the command was sent, which the client gets after the reply; None if
     /// the command ends subscriptions.
     messages: Option<Vec<u8>>,
-    /// The first error of a store or a home core, which becomes the reply.
+    /// The first error of a store or a home core (the one that subscribes for all clients), which becomes the
+    /// reply.
     refusal: Option<Vec<u8>>,
     /// The command's entry among the subscriptions that stores have not acknowledged; while it exists,
     /// messages (`PUBLISH`) to these channels wait.
@@ -557,7 +559,8 @@ impl Subscriptions {
         }
     }
 
-    /// Ends the client's command about subscriptions if all stores and home cores have answered; None if not.
+    /// Ends the client's command about subscriptions if all stores and home cores (those that subscribe for
+    /// all clients) have answered; None if not.
     fn complete(&mut self) -> Option<Completed> {
         let pending = self.pending.take_if(|pending| pending.requests == 0)?;
         let Some(mut reply) = pending.refusal else {

@@ -34,7 +34,8 @@ const USED: Duration = Duration::from_secs(60);
 pub struct ReaderFigures {
     /// Number of reads that the node answered as a replica.
     pub answered: u64,
-    /// The numbers of times that the node was ejected as a replica: for failures, and for slowness.
+    /// The numbers of times that the node was ejected (taken out of use) as a replica: for failures, and for
+    /// slowness.
     pub out: [u64; 2],
     /// True while this core sends the node no reads as a replica, because it was ejected.
     pub is_out: bool,
@@ -124,7 +125,7 @@ impl Readers {
         self.used_at.is_some_and(|used_at| now.since(used_at) <= USED)
     }
 
-    /// Writes to the log which replicas were ejected or answer reads again.
+    /// Writes to the log which replicas were ejected (taken out of use) or answer reads again.
     pub fn log_changes(&mut self, env: &mut Env, now: Timestamp) {
         if self.policy.is_due(now) {
             self.policy.handle_window(now);

@@ -130,7 +130,8 @@ pub struct Released {
     /// The request's reply address, and the route on which it is sent.
     pub envelope: Envelope,
     pub message: Stored,
-    /// The number of requests in the message: more than one for a transaction, or for a fetch with `PTTL`.
+    /// The number of requests in the message: more than one for a transaction, or for a fetch (shared read of
+    /// a hot key) with `PTTL`.
     pub requests: usize,
     pub tries: Tries,
     /// True if `ASKING` must be sent before the request.
@@ -577,8 +578,8 @@ impl Slots {
         })
     }
 
-    /// Holds a request that waited for room in its window, if its slot is held or has another owner by now.
-    /// True if it is held.
+    /// Holds a request that waited for room in its window (limit on requests in flight), if its slot is held
+    /// or has another owner by now. True if it is held.
     pub fn hold_if_moved(
         &mut self,
         env: &mut Env,

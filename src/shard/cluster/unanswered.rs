@@ -59,7 +59,8 @@ impl Tries {
 pub struct Sent {
     /// The request's reply address, route, tier (importance), deadline and account.
     pub envelope: Envelope,
-    /// The number of requests in the message: more than one for a transaction, or a fetch with `PTTL`.
+    /// The number of requests in the message: more than one for a transaction, or a fetch (shared read of a
+    /// hot key) with `PTTL`.
     pub requests: u16,
     pub tries: Tries,
 }

@@ -21,9 +21,10 @@ pub enum Forecast {
     Cold,
     /// A reply to the request is kept in memory and would be sent.
     Kept,
-    /// A fetch of the reply exists already, and the request would wait for it.
+    /// A fetch (shared read of a hot key) of the reply exists already, and the request would wait for it.
     Joins,
-    /// No reply is kept and none is being fetched: the request would start a fetch from the store.
+    /// No reply is kept and none is being fetched: the request would start a fetch (shared read of a hot key)
+    /// from the store.
     Fetched,
     /// The request would be held back until earlier ones of its connection are sent, and then be handled
     /// again.

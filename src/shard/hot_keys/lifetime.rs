@@ -33,8 +33,8 @@ enum Left {
     For(Duration),
 }
 
-/// The commands sent before a fetch to learn how long its reply is valid (PTTL, HPTTL), and the store's
-/// replies to them.
+/// The commands sent before a fetch (shared read of a hot key) to learn how long its reply is valid (PTTL,
+/// HPTTL), and the store's replies to them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lifetime {
     questions: usize,

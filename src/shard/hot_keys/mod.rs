@@ -95,8 +95,8 @@ const ASKS_AGAIN: Duration = Duration::from_millis(50);
 /// most that part of the limit.
 const OUTPUT_PART: usize = 4;
 
-/// Maximum number of reads in one transaction that are compared with kept replies. The keys of further reads
-/// count as written.
+/// Maximum number of reads in one transaction that are compared with kept replies (those held in memory). The
+/// keys of further reads count as written.
 const INNER_READS_MAX: usize = 1_024;
 
 /// The least time between two searches of the queues in front of the stores for requests about a key that has
@@ -123,9 +123,11 @@ pub enum Meeting {
     PassesReported,
     /// The request is answered with this reply from memory.
     Answered(Bytes),
-    /// The request waits for a fetch, or is held back behind earlier requests of its connection.
+    /// The request waits for a fetch (shared read of a hot key), or is held back behind earlier requests of
+    /// its connection.
     Waits,
-    /// The request is refused: too many reads wait already, for its fetch or on this core.
+    /// The request is refused: too many reads wait already, for its fetch (shared read of a hot key) or on
+    /// this core.
     Crowded,
     /// The write is refused: its key is written more often than permitted.
     WrittenTooOften {
@@ -136,7 +138,8 @@ pub enum Meeting {
     },
 }
 
-/// The hot keys of one core: their kept replies and fetches, and the requests that wait.
+/// The hot keys of one core: their kept replies (those held in memory) and fetches, and the requests that
+/// wait.
 #[derive(Debug)]
 pub struct HotKeyStage {
     settings: HotSettings,
@@ -149,10 +152,10 @@ pub struct HotKeyStage {
     warming: usize,
     warmed_at: Timestamp,
     flights: Flights,
-    /// Fetches that may be sent, in this order.
+    /// Fetches (shared reads of hot keys) that may be sent, in this order.
     to_send: VecDeque<FlightId>,
-    /// Requests, each with its bytes, that no longer wait for a fetch or for earlier requests, and are to be
-    /// sent to the store on their own.
+    /// Requests, each with its bytes, that no longer wait for a fetch (shared read of a hot key) or for
+    /// earlier requests, and are to be sent to the store on their own.
     detached: VecDeque<(Envelope, Vec<u8>)>,
     /// Keys and client connections whose held-back requests for the key may go on.
     resuming: VecDeque<(HotId, u64)>,
@@ -174,15 +177,15 @@ pub struct HotKeyStage {
     fields: FieldExpiry,
     /// Ages of the replies from memory when they were sent: the time since the store was asked.
     ages: Durations,
-    /// Copies of kept replies to lend to other cores.
+    /// Copies of kept replies (those held in memory) to lend to other cores.
     to_lend: VecDeque<(ShardId, Copy)>,
     to_tell: VecDeque<(ShardId, CopyHits)>,
     /// The time of the end of the last turn (pass of the shard's loop).
     turned_at: Timestamp,
     /// The time at which the waiting reads were last counted as requests for their keys.
     counted_at: Timestamp,
-    /// The longest `stale_on_error` of any tenant: how long after its expiry a kept reply may be sent while
-    /// its store is unavailable.
+    /// The longest `stale_on_error` of any tenant: how long after its expiry a kept reply (one held in memory)
+    /// may be sent while its store is unavailable.
     stale_max: Duration,
 }
 
@@ -397,7 +400,7 @@ impl HotKeyStage {
     }
 
     /// Handles a core's report of how many requests it answered from copies of a key whose home is this core.
-    /// Renews a kept reply that expires soon.
+    /// Renews a kept reply (one held in memory) that expires soon.
     pub fn handle_copy_hits(&mut self, env: &Env, told: CopyHits, now: Timestamp) {
         let CopyHits { from, id, hits } = told;
         self.keys.note_many(id, u64::from(hits));
@@ -410,7 +413,7 @@ impl HotKeyStage {
         }
     }
 
-    /// Stores a copy of another core's kept reply, which that core lends to this one.
+    /// Stores a copy of another core's kept reply (one held in memory), which that core lends to this one.
     pub fn take_copy(&mut self, env: &Env, copy: &Copy, now: Timestamp) {
         let Self { copies, to_tell, settings, .. } = self;
         let bytes_max = settings.bytes_max;
@@ -418,7 +421,7 @@ impl HotKeyStage {
             .take(copy, (env.settings.id, bytes_max), now, &mut |home, hits| to_tell.push_back((home, hits)));
     }
 
-    /// True if this core has copies of other cores' kept replies for keys in a slot.
+    /// True if this core has copies of other cores' kept replies (those held in memory) for keys in a slot.
     #[inline]
     pub fn has_copies(&self, slot: u16) -> bool {
         self.copies.has(slot)
@@ -433,13 +436,14 @@ impl HotKeyStage {
         Some(reply)
     }
 
-    /// Returns the next copy of a kept reply to lend to another core, and that core; None if there is none.
+    /// Returns the next copy of a kept reply (one held in memory) to lend to another core, and that core; None
+    /// if there is none.
     pub fn poll_copy(&mut self) -> Option<(ShardId, Copy)> {
         self.to_lend.pop_front()
     }
 
-    /// Returns the next report of how many requests a copy of a kept reply answered, and the home core that
-    /// gets it.
+    /// Returns the next report of how many requests a copy of a kept reply (one held in memory) answered, and
+    /// the home core (the core through which a key's requests pass) that gets it.
     pub fn poll_hits(&mut self) -> Option<(ShardId, CopyHits)> {
         self.to_tell.pop_front()
     }
@@ -467,8 +471,9 @@ impl HotKeyStage {
         open_read(&self.keys, id, envelope, frame)
     }
 
-    /// Begins a fetch of the reply to a request (`frame`), for which no read waits yet. A fetch that no read
-    /// joins is dropped before it is sent, unless it renews a kept reply (`is_ahead_of_time`).
+    /// Begins a fetch (shared read of a hot key) of the reply to a request (`frame`), for which no read waits
+    /// yet. A fetch that no read joins is dropped before it is sent, unless it renews a kept reply
+    /// (`is_ahead_of_time`).
     fn fetch(
         &mut self,
         env: &Env,
@@ -492,7 +497,8 @@ impl HotKeyStage {
         flight
     }
 
-    /// Queues a fetch to be sent, unless other fetches of the same reply have to be answered first.
+    /// Queues a fetch (shared read of a hot key) to be sent, unless other fetches of the same reply have to be
+    /// answered first.
     fn let_leave(&mut self, id: FlightId) {
         let Some(flight) = self.flights.get(id).filter(|flight| flight.stage == Stage::Gathering) else {
             return;
@@ -518,9 +524,9 @@ impl HotKeyStage {
         Meeting::Waits
     }
 
-    /// Sends on their own, in their order, the requests of a client connection that wait for a fetch which is
-    /// not sent yet, or are held back. The connection's next request for the key is about to be sent or
-    /// queued, and could overtake them otherwise.
+    /// Sends on their own, in their order, the requests of a client connection that wait for a fetch (shared
+    /// read of a hot key) which is not sent yet, or are held back. The connection's next request for the key
+    /// is about to be sent or queued, and could overtake them otherwise.
     fn detach(&mut self, env: &mut Env, id: HotId, connection: u64) {
         let Some(entry) = entry_of(&mut self.entries, id).filter(|entry| entry.is_to_wait(connection)) else {
             return;
@@ -785,7 +791,8 @@ impl HotKeyStage {
         ids.into_iter().for_each(|id| self.detach(env, id, connection));
     }
 
-    /// True if fetches, detached or resumed requests, copies or reports wait to be sent.
+    /// True if fetches (shared reads of hot keys), detached or resumed requests, copies or reports wait to be
+    /// sent.
     #[inline]
     pub fn has_to_send(&self) -> bool {
         !self.to_send.is_empty()
@@ -795,8 +802,8 @@ impl HotKeyStage {
             || !self.to_tell.is_empty()
     }
 
-    /// Returns the next request, with its bytes, that no longer waits for a fetch or for other requests and
-    /// is to be sent before anything else; None if there is none.
+    /// Returns the next request, with its bytes, that no longer waits for a fetch (shared read of a hot key)
+    /// or for other requests and is to be sent before anything else; None if there is none.
     pub fn poll_detached(&mut self) -> Option<(Envelope, Vec<u8>)> {
         self.detached.pop_front()
     }
@@ -818,9 +825,9 @@ impl HotKeyStage {
         self.resumed.pop_front().map(|held| (held.envelope, held.frame))
     }
 
-    /// Returns the envelope (record that goes with a request's bytes) of the next fetch to send and the number
-    /// of requests that it consists of (up to three, with PTTL and HPTTL), and appends its bytes to `out`.
-    /// Drops fetches that no read waits for. None if there is nothing to send.
+    /// Returns the envelope (record that goes with a request's bytes) of the next fetch (shared read of a hot
+    /// key) to send and the number of requests that it consists of (up to three, with PTTL and HPTTL), and
+    /// appends its bytes to `out`. Drops fetches that no read waits for. None if there is nothing to send.
     pub fn poll_fetch(&mut self, env: &Env, out: &mut Vec<u8>, now: Timestamp) -> Option<(Envelope, usize)> {
         loop {
             let id = self.to_send.pop_front()?;
@@ -848,8 +855,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles that a fetch has been put on its connection to the store. Later requests of the waiting client
-    /// connections may go on, except where weir stands in front of a cluster.
+    /// Handles that a fetch (shared read of a hot key) has been put on its connection to the store. Later
+    /// requests of the waiting client connections may go on, except where weir stands in front of a cluster.
     fn handle_fetch_sent(&mut self, env: &Env, id: FlightId, at: Timestamp) {
         let Some(flight) = self.flights.get(id).filter(|flight| flight.stage != Stage::Sent) else { return };
         let mut entry = entry_of(&mut self.entries, flight.hot);
@@ -1002,8 +1009,9 @@ impl HotKeyStage {
         });
     }
 
-    /// Handles the reply to a fetch, or its failure. Returns the reads that the reply is for; None for the
-    /// reply to a command sent before the fetch (`PTTL`, `HPTTL`), and for an unknown fetch.
+    /// Handles the reply to a fetch (shared read of a hot key), or its failure. Returns the reads that the
+    /// reply is for; None for the reply to a command sent before the fetch (`PTTL`, `HPTTL`), and for an
+    /// unknown fetch.
     pub fn land(
         &mut self,
         env: &mut Env,
@@ -1077,9 +1085,9 @@ impl HotKeyStage {
         Some(Landed::new(flight.waiters, outcome).sparing(spared))
     }
 
-    /// Sends a failed fetch once more, for waiting reads whose client connection has sent nothing for the key
-    /// since. Returns the reads that get the error instead; None if the fetch is not sent again. `hot` is the
-    /// key.
+    /// Sends a failed fetch (shared read of a hot key) once more, for waiting reads whose client connection
+    /// has sent nothing for the key since. Returns the reads that get the error instead; None if the fetch is
+    /// not sent again. `hot` is the key.
     fn fetch_again(&mut self, env: &Env, (id, hot): (FlightId, HotId)) -> Option<Vec<Waiter>> {
         let entry = entry_of(&mut self.entries, hot)?;
         let may_wait = |waiter: &Envelope| entry.is_latest(connection_of(env, waiter), id);
@@ -1106,8 +1114,9 @@ impl HotKeyStage {
         Some(told)
     }
 
-    /// Handles a fetch that failed because the store is unavailable. Returns the waiting reads whose tenant
-    /// accepts expired replies (`stale_on_error`), and the reply that they get. `hot` is the key.
+    /// Handles a fetch (shared read of a hot key) that failed because the store is unavailable. Returns the
+    /// waiting reads whose tenant accepts expired replies (`stale_on_error`), and the reply that they get.
+    /// `hot` is the key.
     fn spare(
         &mut self,
         env: &mut Env,
@@ -1184,10 +1193,10 @@ impl HotKeyStage {
         has_room(self.kept())
     }
 
-    /// Compares a reply that the store has just sent with the kept reply to the same request (`asked` is its
-    /// hash). If they differ though no write went through weir, the key was written without weir: the key's
-    /// cell (counter of writes) changes, so that no core sends the older reply to a client that has seen this
-    /// one.
+    /// Compares a reply that the store has just sent with the kept reply (one held in memory) to the same
+    /// request (`asked` is its hash). If they differ though no write went through weir, the key was written
+    /// without weir: the key's cell (counter of writes) changes, so that no core sends the older reply to a
+    /// client that has seen this one.
     fn compare(&mut self, env: &mut Env, (id, asked): (HotId, u64), reply: &[u8], now: Timestamp) {
         let Self { entries, keys, settings, .. } = self;
         let Some(entry) = entry_of(entries, id).filter(|_| settings.mode == Mode::On) else { return };
@@ -1246,14 +1255,14 @@ impl HotKeyStage {
         }
     }
 
-    /// Returns the number of kept replies on this core, and their bytes.
+    /// Returns the number of kept replies (those held in memory) on this core, and their bytes.
     fn kept(&self) -> (usize, usize) {
         let entries = self.entries.iter().flatten().map(|entry| entry.kept());
         entries.fold((0, 0), |(all, all_bytes), (kept, bytes)| (all + kept, all_bytes + bytes))
     }
 
-    /// Holds back the reads that joined the fetch `flight` of the key `id` after it was sent, to handle them
-    /// again: the key has expired meanwhile, and they may have come after that.
+    /// Holds back the reads that joined the fetch (shared read of a hot key) `flight` of the key `id` after it
+    /// was sent, to handle them again: the key has expired meanwhile, and they may have come after that.
     fn hold_again(&mut self, env: &Env, (id, flight): (FlightId, &mut Flight), now: Timestamp) {
         let Some(entry) = entry_of(&mut self.entries, flight.hot) else { return };
         let mut held: HashMap<u64, Vec<Held>> = HashMap::new();
@@ -1272,9 +1281,9 @@ impl HotKeyStage {
         }
     }
 
-    /// Limits the replies of the fetch `flight` that one client connection gets at once to `replies_max`, at
-    /// least one, because more might exceed its output limit. Its further reads are sent on their own, before
-    /// any later request of the connection.
+    /// Limits the replies of the fetch (shared read of a hot key) `flight` that one client connection gets at
+    /// once to `replies_max`, at least one, because more might exceed its output limit. Its further reads are
+    /// sent on their own, before any later request of the connection.
     fn send_apart(&mut self, env: &mut Env, (id, flight): (FlightId, &mut Flight), replies_max: usize) {
         if flight.waiters.len() <= replies_max {
             return;
@@ -1308,8 +1317,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Takes requests whose deadline passed while they waited for a fetch or were held back. Returns each
-    /// with the reason for its refusal.
+    /// Takes requests whose deadline passed while they waited for a fetch (shared read of a hot key) or were
+    /// held back. Returns each with the reason for its refusal.
     pub fn take_late(&mut self, env: &Env, now: Timestamp) -> Vec<(Envelope, NotSent)> {
         let mut late = Vec::new();
         for Late { envelope, hot, flight, is_bound, waited } in self.flights.take_late(now) {
@@ -1514,8 +1523,8 @@ impl HotKeyStage {
         self.end_kept(env, backend, now);
     }
 
-    /// Ends the time for which kept replies of a store's keys may be sent, on all cores. They stay for
-    /// tenants that accept old replies while the store is unavailable.
+    /// Ends the time for which kept replies (those held in memory) of a store's keys may be sent, on all
+    /// cores. They stay for tenants that accept old replies while the store is unavailable.
     fn end_kept(&mut self, env: &Env, backend: BackendId, now: Timestamp) {
         let Self { entries, to_lend, .. } = self;
         for entry in entries.iter_mut().flatten().filter(|entry| env.backend_of(entry.slot) == backend) {
@@ -1533,8 +1542,8 @@ impl HotKeyStage {
         self.tracking.poll_task()
     }
 
-    /// Drops a key that is no longer hot. All requests for it that are held back, or wait for a fetch which
-    /// is not sent yet, are sent on their own.
+    /// Drops a key that is no longer hot. All requests for it that are held back, or wait for a fetch (shared
+    /// read of a hot key) which is not sent yet, are sent on their own.
     fn let_go(&mut self, env: &Env, mut entry: Box<Entry>) {
         // Later writes of the key go unnoticed, so copies on other cores become invalid now.
         self.settings.versions.pass(Cell::of_hash(entry.hash));
@@ -1568,8 +1577,8 @@ impl HotKeyStage {
             && now.since(self.counted_at) >= ASKS_AGAIN
     }
 
-    /// Counts reads that wait for a store which stands still as further requests, so that their keys stay
-    /// hot: their clients send no others meanwhile, and kept replies may be needed soon.
+    /// Counts reads that wait for a store which stands still as further requests, so that their keys stay hot:
+    /// their clients send no others meanwhile, and kept replies (those held in memory) may be needed soon.
     fn count_waiting(&mut self, now: Timestamp) {
         self.counted_at = now;
         for (hot, waiting) in self.flights.slow(now.before(ASKS_AGAIN)) {
@@ -1613,8 +1622,9 @@ impl HotKeyStage {
         ])
     }
 
-    /// Handles a change of slot owners in a cluster: makes all kept replies for keys in slots that
-    /// `has_changed` selects invalid, because the new owner may lack writes that the former one had.
+    /// Handles a change of slot owners in a cluster: makes all kept replies (those held in memory) for keys in
+    /// slots that `has_changed` selects invalid, because the new owner may lack writes that the former one
+    /// had.
     pub fn handle_owners(&mut self, has_changed: impl Fn(u16) -> bool) {
         for entry in self.entries.iter_mut().flatten().filter(|entry| has_changed(entry.slot)) {
             entry.registration = Registration::Unregistered;
@@ -1681,7 +1691,8 @@ impl HotKeyStage {
         figures
     }
 
-    /// Returns the numbers of hot keys, kept replies, fetches and waiting requests on this core.
+    /// Returns the numbers of hot keys, kept replies (those held in memory), fetches and waiting requests on
+    /// this core.
     pub fn figures(&self, env: &Env) -> HotFigures {
         let (kept, kept_bytes) = self.kept();
         HotFigures {
@@ -1739,7 +1750,7 @@ pub struct HotKey {
     /// The key's state: `counted` (not hot), `warming`, `kept`, `shared` (too few reads are answered from
     /// memory, so no reply is kept) or `stale` (expired replies are sent because the store is unavailable).
     pub state: &'static str,
-    /// The number of other cores that hold copies of the key's kept replies.
+    /// The number of other cores that hold copies of the key's kept replies (those held in memory).
     pub copies: usize,
     /// True if the store will report the key's next change (CLIENT TRACKING).
     pub is_tracked: bool,
@@ -1756,7 +1767,7 @@ pub struct HotFigures {
     pub kept_bytes: usize,
     /// Number of copies that other cores have lent to this one.
     pub copies: usize,
-    /// Number of fetches that have not ended.
+    /// Number of fetches (shared reads of hot keys) that have not ended.
     pub flights: usize,
     /// Number of requests for hot keys that wait for a fetch or are held back.
     pub waiters: usize,
@@ -1779,8 +1790,8 @@ pub struct Unnoticed {
     pub key: Vec<u8>,
 }
 
-/// Returns whether the store will report the next change of a key for which a fetch is sent now. Asks the
-/// store to do so if it was not asked.
+/// Returns whether the store will report the next change of a key for which a fetch (shared read of a hot key)
+/// is sent now. Asks the store to do so if it was not asked.
 fn register(tracking: &mut Tracking, env: &Env, entry: &mut Entry, now: Timestamp) -> Registration {
     match entry.registration {
         Registration::Unregistered => {}
@@ -1891,8 +1902,8 @@ fn number_of_value(key: u64, protocol: Protocol) -> u64 {
     key ^ protocol as u64
 }
 
-/// Returns how long after its expiry the asker's tenant accepts a kept reply while the store is unavailable;
-/// zero if it accepts none, or if the quotas have changed since.
+/// Returns how long after its expiry the asker's tenant accepts a kept reply (one held in memory) while the
+/// store is unavailable; zero if it accepts none, or if the quotas have changed since.
 fn longer(asker: Option<Asker>, quotas: &Quotas) -> Duration {
     let own = asker.filter(|asker| asker.version() == quotas.version() as u16);
     own.map_or(Duration::ZERO, |asker| quotas.tenant(asker.tenant()).stale_on_error)

@@ -59,8 +59,8 @@ pub enum Registration {
 }
 
 impl Registration {
-    /// True if the reply to a fetch that was sent under an earlier registration may be kept now: it is the
-    /// same registration, or the store refuses to register the key.
+    /// True if the reply to a fetch (shared read of a hot key) that was sent under an earlier registration may
+    /// be kept now: it is the same registration, or the store refuses to register the key.
     pub fn covers(self, earlier: Self) -> bool {
         match self {
             Self::Registered(_) => earlier == self,

@@ -28,8 +28,8 @@ pub fn told(reply: &[u8]) -> &[u8] {
     reply.strip_prefix(ALONE).unwrap_or(reply)
 }
 
-/// Converts a kept reply into the form that a request (`frame`) asks for: with the array header for `MGET` of
-/// one key, without it for `GET`.
+/// Converts a kept reply (one held in memory) into the form that a request (`frame`) asks for: with the array
+/// header for `MGET` of one key, without it for `GET`.
 pub fn as_asked(frame: &[u8], reply: Bytes) -> Bytes {
     let is_alone = reply.starts_with(ALONE);
     match (key_of(frame), is_asked_of_several(frame)) {

@@ -182,7 +182,8 @@ impl Links {
 
     /// Makes a connection ready for requests: opens it if it is closed, and sends a `CLIENT KILL` for each
     /// connection that was given up since it last did. Returns an error if it may not be opened yet or has no
-    /// room for requests; also if `has_room` is false, by which the caller says that its window is full.
+    /// room for requests; also if `has_room` is false, by which the caller says that its window (limit on
+    /// requests in flight) is full.
     #[cold]
     pub fn make_ready(
         &mut self,

@@ -80,7 +80,8 @@ impl Overload {
     }
 
     /// Compares recent response times with usual ones, for each backend with traffic, and publishes the
-    /// shedding level that follows (0 to 3) to other cores. Logs changes of the level.
+    /// shedding level (which requests are refused or cost more) that follows (0 to 3) to other cores. Logs
+    /// changes of the level.
     pub fn compare_latencies(&mut self, env: &mut Env, now: Now) {
         if env.settings.overload.shed == Mode::Off {
             return;
@@ -106,7 +107,8 @@ impl Overload {
     }
 }
 
-/// Returns the log line for a change of a backend's shedding level on the core `shard`, with its cause.
+/// Returns the log line for a change of a backend's shedding level (which requests are refused or cost more)
+/// on the core `shard`, with its cause.
 fn described(shard: usize, backend: &str, change: &Change) -> String {
     let Change { from, to, seen } = *change;
     let why = seen.map_or_else(

@@ -463,8 +463,8 @@ impl Shard {
         }
     }
 
-    /// Hands a request over to its key's home core, unless this core's copy of a hot key's reply answers it.
-    /// Refuses it if the batch for that core is full.
+    /// Hands a request over to its key's home core (the core through which a key's requests pass), unless this
+    /// core's copy of a hot key's reply answers it. Refuses it if the batch for that core is full.
     #[inline(never)]
     fn hand_over(&mut self, home: ShardId, envelope: &Envelope, message: Message<'_>, now: Now) {
         if self.hot_keys.is_on() && self.is_copied(envelope, message, now) {
@@ -495,8 +495,8 @@ impl Shard {
         self.put_out(envelope, message, requests, now);
     }
 
-    /// Sends a message of `requests` requests over this core's backend connections, bypassing the kept
-    /// replies of hot keys.
+    /// Sends a message of `requests` requests over this core's backend connections, bypassing the kept replies
+    /// (those held in memory) of hot keys.
     #[expect(clippy::inline_always, reason = "every request, see above")]
     #[inline(always)]
     pub(super) fn put_out(&mut self, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) {

@@ -33,8 +33,8 @@ fn reported(envelope: &Envelope) -> Envelope {
 const RETRY_CROWDED: Duration = Duration::from_millis(10);
 
 impl Shard {
-    /// Handles a request whose key may be hot: answers it from memory, lets it wait for a fetch of the key's
-    /// reply, sends it, or refuses it. Sends other requests that this makes ready.
+    /// Handles a request whose key may be hot: answers it from memory, lets it wait for a fetch (shared read
+    /// of a hot key) of the key's reply, sends it, or refuses it. Sends other requests that this makes ready.
     #[inline(never)]
     pub(super) fn meet(&mut self, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) {
         self.meet_one((envelope, Arrival::First), message, requests, now);

@@ -93,7 +93,7 @@ pub struct Shard {
     admission: AdmissionStage,
     /// Hot keys and the replies kept of them.
     hot_keys: HotKeyStage,
-    /// Connections to stores, and their windows and queues.
+    /// Connections to stores, and their windows (limits on requests in flight) and queues.
     upstream: Upstream,
     /// Connections to stores that are each lent to one client (blocking commands, `WATCH`, subscriptions).
     private: PrivateLinks,
@@ -441,9 +441,9 @@ impl Shard {
         }
     }
 
-    /// Closes the connections to a store whose name resolves to another address now; later requests connect
-    /// to the new address. Requests in flight are answered `-UNAVAILABLE`, and kept replies for the store's
-    /// keys are dropped.
+    /// Closes the connections to a store whose name resolves to another address now; later requests connect to
+    /// the new address. Requests in flight are answered `-UNAVAILABLE`, and kept replies (those held in
+    /// memory) for the store's keys are dropped.
     pub fn handle_store_moved(&mut self, backend: BackendId, now: Now) {
         let (env, upstream, mut replies) = self.towards_clients();
         upstream.handle_store_moved(env, backend, &mut replies, now);

@@ -18,7 +18,8 @@ use crate::values::time::Now;
 use crate::values::{BackendId, ClientId};
 
 impl Shard {
-    /// Splits a request by key, and sends each part to the home core of its keys.
+    /// Splits a request by key, and sends each part to the home core (the core through which a key's requests
+    /// pass) of its keys.
     pub(super) fn split(
         &mut self,
         id: ClientId,

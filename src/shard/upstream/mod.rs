@@ -206,7 +206,7 @@ impl Upstream {
         links_of(&self.links, self.backends, index)
     }
 
-    /// Begins to handle a bulkhead (window and queue) at the end of each turn.
+    /// Begins to handle a bulkhead (window and queue) at the end of each turn (pass of the shard's loop).
     fn list(&mut self, index: usize) {
         let Self { links, overload, backends, .. } = self;
         overload.list(index, || {

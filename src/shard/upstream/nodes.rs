@@ -157,8 +157,8 @@ impl Upstream {
         cluster.choose_reader(home, offer, now)
     }
 
-    /// Holds a request that waited for room in its window, if its slot is held or has another owner by now.
-    /// True if it is held.
+    /// Holds a request that waited for room in its window (limit on requests in flight), if its slot is held
+    /// or has another owner by now. True if it is held.
     pub(super) fn hold_if_moved(
         &mut self,
         env: &mut Env,

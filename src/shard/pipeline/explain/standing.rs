@@ -59,8 +59,9 @@ impl Standing {
         }
     }
 
-    /// Adds to an explanation what is decided about the request for its deadline, the shedding level, the
-    /// window, the queue and a stalled store.
+    /// Adds to an explanation what is decided about the request for its deadline, the shedding level (which
+    /// requests are refused or cost more), the window (limit on requests in flight), the queue and a stalled
+    /// (silent) store.
     pub fn explain(&self, map: &mut Explained, overload: &OverloadSettings, terms: &Terms) {
         map.text("deadline", self.deadline(overload.shed, terms.deadline));
         map.text("level", level(overload.shed, terms));
