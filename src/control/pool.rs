@@ -54,7 +54,7 @@ struct Holder {
     wanted: u64,
     /// The amount that was not granted of what the core needed to continue without asking.
     unmet: u64,
-    /// The amount that was not granted of what one request needed.
+    /// The amount that was not granted of what one request needed, in millionths of a request unit.
     denied: u64,
     granted_at: Timestamp,
     heard_at: Timestamp,

@@ -35,7 +35,8 @@ struct Users {
     /// Number of the interval in which demand is being measured. The next interval begins when heavy users
     /// are taken.
     stretch: u32,
-    /// Buckets of users found to be heavy in this interval, at most `FLEET_CANDIDATES_MAX`.
+    /// Buckets of the users whose demand in this interval was above [`UserTerms::floor`] (heavy users), at
+    /// most `FLEET_CANDIDATES_MAX`.
     heavy: Vec<BucketId>,
 }
 

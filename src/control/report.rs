@@ -33,7 +33,8 @@ pub struct ShardReport {
     pub paused_clients: usize,
     /// Number of clients for which stores track keys (`CLIENT TRACKING`).
     pub tracking_clients: usize,
-    /// The numbers of shared channels and of shared patterns whose home is the shard.
+    /// The numbers of shared channels and of shared patterns for which the shard, as their home, has the one
+    /// subscription of all clients.
     pub shared_channels: [usize; 2],
     /// The distribution of the times that backends took to reply.
     pub service_times: Durations,

@@ -125,7 +125,8 @@ impl TenantSeries {
         self.others
     }
 
-    /// Gives free places for metrics to tenants that have none of their own.
+    /// Gives metrics of their own to tenants that have none, as long as there are fewer than
+    /// `TENANT_SERIES_MAX` tenants with metrics of their own.
     fn fill(&mut self) {
         let free = TENANT_SERIES_MAX - self.places.len();
         let without: Vec<TenantId> =

@@ -26,7 +26,7 @@ pub struct TenantsQuery {
     after: String,
     /// Shows only the tenant of this name.
     tenant: Option<String>,
-    /// The number of minutes that are shown one by one.
+    /// The number of the last minutes whose usage is shown one by one.
     minutes: u64,
 }
 

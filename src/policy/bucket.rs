@@ -55,7 +55,8 @@ impl Bucket {
         self.part
     }
 
-    /// Returns the burst of this bucket's part, the highest level it can have.
+    /// Returns the burst of the part of the quota that this bucket has: the highest level that the bucket can
+    /// have.
     pub fn burst(&self) -> MicroUnits {
         self.capacity.scaled(self.part).burst
     }

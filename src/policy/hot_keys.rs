@@ -309,7 +309,8 @@ impl HotKeys {
         }
     }
 
-    /// True if the pane's time is over, so that [`tick`](Self::tick) has to be called.
+    /// True if the present pane (interval of 50 ms in which requests are counted) is over, so that
+    /// [`tick`](Self::tick) has to be called.
     #[inline]
     pub fn is_due(&self, now: Timestamp) -> bool {
         now >= self.pane_ends

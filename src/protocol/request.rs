@@ -200,7 +200,8 @@ impl RequestDecoder {
         Some(room)
     }
 
-    /// Takes back the lent buffer, with the bytes that were received into it.
+    /// Takes back the buffer that [`Self::lend`] lent, with the bytes of the request that were received into
+    /// it.
     pub fn take_back(&mut self, buffer: Vec<u8>) {
         debug_assert!(self.held.is_empty() && self.lent_bytes > 0, "what is taken back was lent");
         self.held = buffer;

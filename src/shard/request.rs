@@ -144,7 +144,8 @@ pub enum Touched<'a> {
         /// True if the reply depends on the key's value alone, so that it may be kept.
         may_be_kept: bool,
     },
-    /// Several keys, all with the sending core as their home.
+    /// Several keys, for all of which the sending core is the home core (the core through which a key's
+    /// requests pass).
     Keys,
     /// Keys with any core as their home: they are found only by parsing the request, and sometimes not even
     /// then.

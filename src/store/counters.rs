@@ -23,7 +23,7 @@ const MAGIC: &[u8] = b"HYLL";
 const DENSE: u8 = 0;
 const SPARSE: u8 = 1;
 const SEED: u64 = 0xadc8_3b19;
-/// The constant of the estimate: 1 / (2 ln 2).
+/// The constant of the `HyperLogLog` estimate of the number of distinct elements: 1 / (2 ln 2).
 const ALPHA: f64 = 0.721_347_520_444_481_7;
 
 /// The refusal of a string that has not the header of a counter.

@@ -36,7 +36,7 @@ impl Effort {
         Self { most, spent: Cell::new(0) }
     }
 
-    /// Returns the units that the request has taken so far.
+    /// Returns the units of effort (steps of work) that the request has taken so far.
     pub(super) fn spent(&self) -> u64 {
         self.spent.get()
     }
@@ -46,7 +46,7 @@ impl Effort {
         self.most.saturating_sub(self.spent.get())
     }
 
-    /// Counts units for work that is done in any case, even beyond the limit.
+    /// Counts units of effort (steps of work) for work that is done in any case, even beyond the limit.
     pub(super) fn charge(&self, units: u64) {
         self.spent.set(self.spent.get().saturating_add(units));
     }
@@ -70,7 +70,8 @@ impl Effort {
         self.charge((bytes / BYTES) as u64);
     }
 
-    /// Counts the units for a request by its length, even beyond the limit.
+    /// Counts the units of effort (steps of work) for a request by its number of `arguments` and its length in
+    /// `bytes`, even beyond the limit.
     pub(super) fn charge_request(&self, arguments: usize, bytes: usize) {
         self.charge(REQUEST + ARGUMENT * arguments as u64 + (bytes / BYTES) as u64);
     }

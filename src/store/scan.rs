@@ -107,7 +107,8 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Inserts the next cursor and the number of strings before the elements.
+    /// Completes the reply to a `SCAN`: inserts the cursor for the client's next call and the number of
+    /// elements before the elements.
     pub(super) fn finish(self, out: &mut Reply<'_>, next: Option<u64>) -> Done {
         self.refused?;
         out.insert(0, |out| {

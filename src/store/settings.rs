@@ -31,21 +31,21 @@ pub(super) enum Kind {
     MemoryOrShare,
     /// The setting is exactly one of these words.
     Choice(&'static [&'static str]),
-    /// One or more of these words, separated by spaces.
+    /// The setting is one or more of these words, separated by spaces.
     Choices(&'static [&'static str]),
-    /// Pairs of numbers, seconds and changes, as in the setting `save`.
+    /// The setting is a list of pairs of numbers, seconds and changes, as in `save`.
     Saves,
     /// The setting is a list of numbers between 0 and 100 (percentiles).
     Shares,
-    /// Any UTF-8 text of at most [`VALUE_BYTES_MAX`] bytes.
+    /// The setting is any UTF-8 text of at most [`VALUE_BYTES_MAX`] bytes.
     Text,
-    /// Only the present value; the error for any other one gives this reason.
+    /// The setting accepts only its present value; the error for any other one gives this reason.
     Only(&'static str),
-    /// No value: the setting cannot change while the server runs.
+    /// The setting accepts no value: it cannot change while the server runs.
     Immutable,
-    /// No value: Redis changes the setting only if its configuration file permits that.
+    /// The setting accepts no value: Redis changes it only if the configuration file permits that.
     Protected,
-    /// A value that another part of the store checks, keeps and shows.
+    /// The setting has a value that another part of the store checks, keeps and shows.
     Own,
 }
 

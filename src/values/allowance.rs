@@ -18,7 +18,8 @@ impl BucketId {
 /// Rate and burst of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Capacity {
-    /// Income in request units per second; the same number as millionths per microsecond.
+    /// Income of the bucket in request units per second; the same number is also its income in millionths per
+    /// microsecond.
     pub ru_per_second: u64,
     /// Maximum number of millionths of a request unit that the bucket holds.
     pub burst: MicroUnits,
@@ -62,7 +63,7 @@ impl Part {
         if billionths < Self::WHOLE.0 as u64 { Self(billionths as u32) } else { Self::WHOLE }
     }
 
-    /// Creates the part that is one of `parts` equal ones.
+    /// Creates the part of a quota that one host has if `parts` hosts have equal ones.
     pub const fn even(parts: u64) -> Self {
         Self((Self::WHOLE.0 as u64 / if parts == 0 { 1 } else { parts }) as u32)
     }
@@ -80,7 +81,7 @@ impl Part {
         (amount as u128 * self.0 as u128 / Self::WHOLE.0 as u128) as u64
     }
 
-    /// Returns the part as a number from 0 to 1.
+    /// Returns the part of the quota as a number from 0 to 1.
     pub fn ratio(self) -> f64 {
         f64::from(self.0) / f64::from(Self::WHOLE.0)
     }
@@ -100,12 +101,13 @@ pub struct Demand {
     /// Sum of the prices of requests in the period that this report ends; 0 in a report within a period, so
     /// that none is counted twice.
     pub asked: MicroUnits,
-    /// Amount spent since the last report; negative where settlements gave back more than was spent.
+    /// Amount that the core spent from the bucket since its last report; negative where settlements gave back
+    /// more than was spent.
     pub spent: i64,
     /// Part of `spent` by which requests cost more than the prices taken on their arrival. Set for the bucket
     /// of all requests only.
     pub surprise: MicroUnits,
-    /// Amount that the core may spend but does not need, and gives back.
+    /// Amount that the core may still spend from the bucket but does not need, and gives back.
     pub returned: MicroUnits,
     /// Amount that the core spent beyond what it had been granted and that no grant has covered since.
     pub owed: MicroUnits,

@@ -49,7 +49,7 @@ impl KeyName {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rate {
     per_second: f64,
-    /// Time over which the rate has been measured, in seconds, at most 1.
+    /// Time over which the rate has been measured so far, in seconds; it stops growing at 1.
     known: f64,
 }
 

@@ -34,7 +34,7 @@ impl Slots {
         *counter >= self.warm_at
     }
 
-    /// Adds a weight to a slot's counter, which stops at its maximum.
+    /// Adds a weight to the counter of a slot (all keys with some hashes), which stops at its maximum.
     #[inline]
     pub fn add(&mut self, slot: u16, weight: u64) {
         let counter = &mut self.counters[usize::from(slot) % COUNTERS];

@@ -39,7 +39,7 @@ impl Counted {
 struct Place {
     hash: u64,
     counted: Counted,
-    /// The next place with the same head, in the hash table's chain.
+    /// Index of the next place in the chain of places that start at the same head of the hash table.
     next: u16,
 }
 

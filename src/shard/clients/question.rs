@@ -24,7 +24,7 @@ pub struct ScopeLimit {
 pub enum StoreView {
     /// Settings only, which say nothing about anybody's requests or keys.
     Settings,
-    /// Settings, and the numbers of keys, for a client that may use all keys.
+    /// The client, which may use all keys, sees the stores' settings and the numbers of their keys.
     KeyCounts,
     /// The client is an administrator, and may see all fields.
     All,

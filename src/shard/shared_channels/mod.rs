@@ -32,7 +32,8 @@ use crate::values::{BackendId, ClientId, ShardId, TenantId};
 /// may have, as a fraction: 4 of 5.
 const TENANT_PART: (usize, usize) = (4, 5);
 
-/// Maximum numbers of channels and of patterns whose home is one core.
+/// Maximum numbers of shared channels and of shared patterns that one core may have subscriptions for as their
+/// home core.
 pub type HomeLimits = [usize; SHARED_KINDS];
 
 /// A channel or pattern that has subscribers, or whose end its stores have not acknowledged yet.
@@ -154,7 +155,8 @@ impl SharedChannels {
         }
     }
 
-    /// Returns the numbers of channels and of patterns whose home is this core.
+    /// Returns the numbers of shared channels and of shared patterns for which this core, as their home core,
+    /// has the subscriptions.
     pub fn counts(&self) -> [usize; SHARED_KINDS] {
         self.names.each_ref().map(HashMap::len)
     }

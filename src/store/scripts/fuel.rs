@@ -120,7 +120,8 @@ impl Fuel {
         self.left.set(left);
     }
 
-    /// Returns the units spent since the last call of this function.
+    /// Returns the units of effort (steps of work) that the script has spent since the last call of this
+    /// function.
     pub(super) fn take_spent(&self) -> u64 {
         self.spent.take()
     }

@@ -155,7 +155,7 @@ fn collect(table: &Table) -> Result<Vec<(Value, Value)>, Error> {
     Ok(pairs)
 }
 
-/// True if the counters include the error that this table stands for already.
+/// True if the engine's counters of errors include the error that this table of a script stands for already.
 pub(super) fn is_counted(table: &Table) -> Result<bool, Error> {
     Ok(table.raw_get::<Value>(errors::COUNTED)? == Value::Boolean(true))
 }

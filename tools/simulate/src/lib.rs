@@ -79,7 +79,7 @@ pub struct Summary {
     pub takeovers: u64,
     /// The number of changes of hot keys that stores reported to weir (CLIENT TRACKING).
     pub changes_told: u64,
-    /// The number of lost connections over which stores reported changes of keys.
+    /// The number of lost connections of weir's over which stores reported changes of keys.
     pub trackers_lost: u64,
     /// The number of elements of queues that clients received.
     pub elements_delivered: u64,

@@ -14,7 +14,7 @@ pub struct Arrows {
     /// Pairs of operations, by index, that the same connection sent in this order and that belong to
     /// different clusters.
     pub sent_earlier: Vec<(u32, u32)>,
-    /// Rules of time by which one cluster comes before another.
+    /// Rules of time by which one cluster (a value's write and its reads) comes before another.
     pub lines: Vec<Line>,
 }
 
