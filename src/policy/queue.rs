@@ -637,7 +637,7 @@ impl<T: Copy> Queue<T> {
     /// Passes to `refuse` the requests that could not be answered before their deadlines (`expected` is the
     /// latency of a reply), those that waited too long, and those to a stalled (silent) backend. Without
     /// `is_obeyed` the queue's own overload rules refuse nothing; deadlines, stalls and the 2 s limit still
-    /// do.
+    /// do. `is_stalled` says that the backend sends nothing.
     pub fn expire(
         &mut self,
         now: Timestamp,

@@ -849,7 +849,8 @@ impl Window {
     /// replies came no sooner with far fewer requests in flight, the backend is slow: its latency becomes the
     /// base (latency when few requests wait at the backend) and the window is restored. Both this core's own
     /// median and that of all cores have to show it, since other cores' records may be from before their cuts,
-    /// and own replies are few.
+    /// and own replies are few. `rounds` is the number of rounds since the cut, `crowd` the sum of the full
+    /// windows of all cores now, and `own` this core's own median latency.
     fn end_cut_round(&mut self, at: f64, before: Before, (rounds, crowd): (u32, f64), own: f64) {
         let Before { window, median, .. } = before;
         // Other cores with more in flight than before make up for this core's cut.

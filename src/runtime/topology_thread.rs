@@ -241,7 +241,7 @@ impl TopologyThread {
     }
 
     /// Takes the nodes' views of the cluster out of their replies, and records which nodes reported how many
-    /// databases they have.
+    /// databases they have. `started` is when the round began.
     fn take_views(&mut self, answers: Vec<Answer>, started: Timestamp) -> Vec<View> {
         let take = |Answer { address, view, databases }| {
             if databases.is_some() {

@@ -193,7 +193,8 @@ impl Gathers {
     }
 
     /// Adds the reply (`message`) to one part. With the last part, joins all but the parts in `left_out` into
-    /// one reply; for an array of values, that is an error if it exceeds `bytes_max` bytes.
+    /// one reply; for an array of values, that is an error if it exceeds `bytes_max` bytes. `outcome` has the
+    /// measurements of that part.
     pub fn part_arrived(
         &mut self,
         index: u32,

@@ -63,8 +63,8 @@ pub enum Odd {
 }
 
 impl Pending {
-    /// Creates the record of a reply to a request that does not count towards the limit of requests in
-    /// flight.
+    /// Creates the record of a reply to a request that does not count towards the limit of requests in flight.
+    /// `purpose` says what the reply is for, `sent_at` when the request was sent.
     pub const fn uncounted(purpose: Purpose, sent_at: Timestamp) -> Self {
         Self {
             purpose,

@@ -195,6 +195,7 @@ impl Events {
     }
 
     /// Handles that a key was added: if the same command had emptied it before, the emptying is no event.
+    /// `database` is that of the key.
     pub(super) fn note_added(&mut self, database: u8, key: &[u8]) {
         if self.emptied.as_ref().is_some_and(|(other, emptied)| *other == database && **emptied == *key) {
             self.emptied = None;

@@ -36,7 +36,8 @@ impl Interest {
         }
     }
 
-    /// Records a change of a key that the command will not withdraw, so that it is final at once.
+    /// Records a change of a key that the command will not withdraw, so that it is final at once. `database`
+    /// is that of the key.
     pub(super) fn touch_for_certain(&mut self, database: u8, key: &[u8]) {
         self.touch(database, key);
         self.settle();

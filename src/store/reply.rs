@@ -110,7 +110,7 @@ impl<'a> Reply<'a> {
         self.write(0, |out| encode::array(out, count));
     }
 
-    /// Appends the header of a push message: an array in RESP2.
+    /// Appends the header of a push message: an array in RESP2. `count` is the number of its elements.
     pub(super) fn push(&mut self, protocol: Protocol, count: usize) {
         self.write(0, |out| encode::push(out, protocol, count));
     }

@@ -256,7 +256,7 @@ fn xreadgroup(call: &mut Call<'_>) -> Done {
 
 /// Serves a call that has waited with entries of the stream at `key` that the group has not delivered: writes
 /// the reply. False if there are none; an error if there is no such group. At most `count` entries are
-/// written; with `forgets` (NOACK) they do not become pending.
+/// written; with `forgets` (NOACK) they do not become pending. The entries are for `consumer`.
 pub(super) fn serve(
     call: &mut Call<'_>,
     key: &[u8],
@@ -285,7 +285,7 @@ pub(super) fn serve(
 }
 
 /// Records the entries that were written into the reply as delivered, for each stream. With `forgets` (NOACK)
-/// they do not become pending.
+/// they do not become pending. They become pending with `consumer` of `group`.
 fn note_deliveries(
     call: &mut Call<'_>,
     keys: &[&[u8]],
@@ -342,7 +342,8 @@ fn deliver(
 }
 
 /// Writes the entries of one stream of XREADGROUP, and returns the ids that count as delivered; `None` if the
-/// reply leaves the stream out. At most `count` entries are written.
+/// reply leaves the stream out. At most `count` entries are written. `consumer` of `group` reads them, and
+/// `from` says which ones.
 fn write_deliveries(
     call: &mut Call<'_>,
     key: &[u8],

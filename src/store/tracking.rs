@@ -323,7 +323,8 @@ fn changes<'a>(keys: impl ExactSizeIterator<Item = &'a [u8]>) -> Bytes {
 
 /// Returns a message for a connection that tracks keys, with the connection that it goes to; if messages are
 /// redirected to a connection that cannot be sent any, a message about that. `None` if the connection itself
-/// cannot be sent messages. `hearing` has the connections that can be sent messages.
+/// cannot be sent messages. `hearing` has the connections that can be sent messages. `client` is the tracking
+/// state of the connection with number `session`.
 fn addressed(
     hearing: &BTreeSet<u64>,
     (session, client): (u64, &Client),
@@ -432,7 +433,8 @@ pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// Refuses options of `CLIENT TRACKING` that contradict each other or the options that are in force.
+/// Refuses options of `CLIENT TRACKING` that contradict each other or the options that are in force. `known`
+/// are those in force, if tracking is on.
 fn check(wanted: &TrackingOptions, known: Option<&TrackingOptions>) -> Result<(), Refusal> {
     let refuse = |words| Err(Refusal::Words(words));
     if !wanted.is_broadcast && !wanted.prefixes.is_empty() {

@@ -281,8 +281,8 @@ impl Waits {
         self.by_ticket.insert(ticket, waiter);
     }
 
-    /// Returns the next call after ticket `after` that waits for the key: its ticket, and the elements that
-    /// it wants. `None` if there is none.
+    /// Returns the next call after ticket `after` that waits for the key: its ticket, and the elements that it
+    /// wants. `None` if there is none. `database` is that of the key.
     pub(super) fn next_behind(&self, database: u8, key: &[u8], after: u64) -> Option<(u64, &Want)> {
         let row = self.by_key[usize::from(database)].get(key)?;
         let ticket = *row.range(after + 1..).next()?;

@@ -49,7 +49,7 @@ impl Watches {
         (watching.count(), self.by_session.values().map(|watched| watched.keys.len()).sum())
     }
 
-    /// True if any connection watches the key.
+    /// True if any connection watches the key. `database` is that of the key.
     pub(super) fn covers(&self, database: u8, key: &[u8]) -> bool {
         self.by_key[usize::from(database)].contains_key(key)
     }
@@ -87,6 +87,7 @@ impl Watches {
     }
 
     /// Records for all connections that watch the key that it has changed, and drops their other watches.
+    /// `database` is that of the key.
     pub(super) fn break_all(&mut self, database: u8, key: &[u8]) {
         let Some(sessions) = self.by_key[usize::from(database)].get(key) else { return };
         for session in sessions.clone() {

@@ -63,7 +63,8 @@ pub(super) struct Shaking {
 }
 
 impl Shaking {
-    /// Begins a handshake on a socket, which must be non-blocking.
+    /// Begins a handshake on a socket, which must be non-blocking. `since` is the time at which the client
+    /// connected.
     pub fn new(socket: TcpStream, entrance: Entrance, address: IpAddr, since: Timestamp) -> Self {
         Self { socket, entrance, address, since, state: State::Hello(Box::default()), heard: false }
     }

@@ -129,7 +129,8 @@ impl Breaker {
     }
 
     /// Counts a backend's reply to a client's request. True if [`Breaker::record_reply`] must be called with
-    /// it: it is an error, or the backend failed lately or is on trial.
+    /// it: it is an error, or the backend failed lately or is on trial. `is_error` says that the reply is an
+    /// error.
     #[inline]
     pub fn count_reply(&mut self, backend: BackendId, is_error: bool) -> bool {
         let health = &mut self.health[usize::from(backend.0)];

@@ -331,7 +331,8 @@ impl Client {
     }
 
     /// Builds the envelope that goes with a request to a backend: destination of the reply, route, account,
-    /// tier (importance), deadline.
+    /// tier (importance), deadline. The request goes to `backend`; `nature` says whether it writes and what
+    /// class it has, and `touches` which keys it is about.
     pub fn envelope(
         &self,
         reply_to: ReplyTo,

@@ -141,7 +141,8 @@ impl ClientStage {
     }
 
     /// Ends the request with number `sequence`, which went to primaries, with `reply`. Returns false if the
-    /// request is tried a second time instead, because a node that was asked is no primary.
+    /// request is tried a second time instead, because a node that was asked is no primary. `addressed` says
+    /// which nodes it was sent to.
     pub(super) fn end_addressed(
         &mut self,
         env: &mut Env,

@@ -378,7 +378,8 @@ impl Subscriptions {
     }
 
     /// Writes the requests that subscribe to these channels or patterns, or end that if `begins` is false, at
-    /// each store that their messages come from.
+    /// each store that their messages come from. `kind` says whether the names are channels, patterns or
+    /// sharded channels, and `purpose` why the requests are sent.
     fn requests(
         &mut self,
         (kind, begins): (Subscription, bool),

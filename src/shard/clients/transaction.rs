@@ -246,8 +246,9 @@ impl Transaction {
         self.requests += 1;
     }
 
-    /// Queues a request that weir answers itself. `bytes_max` is the most bytes that the transaction may
-    /// take.
+    /// Queues a request that weir answers itself. `bytes_max` is the most bytes that the transaction may take.
+    /// `database` is the one selected at that point of the transaction; `asked` are the facts about the
+    /// request's cost, which `weights` turn into a price.
     pub fn queue_local(
         &mut self,
         (command, local): (&'static Command, LocalCommand),

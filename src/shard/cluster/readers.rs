@@ -236,7 +236,7 @@ impl Readers {
 
     /// Records the reply of a replica (`backend`) to a read: its response time, or its failure. `doubt` says
     /// why the reply may be wrong; `late` is the delay of this core itself, for which the replica is not
-    /// blamed.
+    /// blamed. `pending` is the record of the read.
     fn record_replica(
         &mut self,
         (backend, pending): (BackendId, &Pending),
@@ -271,7 +271,7 @@ impl Slots {
     /// Handles a replica's reply to a read, and adds its response time, less the core's own delay `late`, to
     /// the figures by which replicas are chosen (`readers`). Returns the read, with its bytes, if the reply is
     /// an error or empty and so may be wrong: it is to be sent to the slot's owner then. None if the client
-    /// gets the reply.
+    /// gets the reply. `pending` is the record of the read, which was sent over `connection`.
     #[inline(never)]
     pub fn take_replica_reply(
         &mut self,

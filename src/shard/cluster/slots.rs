@@ -370,7 +370,8 @@ impl Slots {
     }
 
     /// Records that a request (`frame`) was carried out, or may have been. An earlier request of its client
-    /// connection for the same key must not be sent again then.
+    /// connection for the same key must not be sent again then. `slot` is the key's slot, `to` the request's
+    /// reply address.
     pub(super) fn record_carried_out(&mut self, connection: u64, to: ReplyTo, slot: u16, frame: &[u8]) {
         if let Some(hold) = self.holds.get_mut(&slot) {
             hold.carried_out.note(connection, to, frame);
@@ -395,7 +396,9 @@ impl Slots {
 }
 
 impl Slots {
-    /// Adds a request that was sent over a connection to the unanswered ones.
+    /// Adds a request that was sent over a connection to the unanswered ones. `envelope` is the request's
+    /// record, `requests` the number of requests in the message, and `tries` counts its redirects and waits so
+    /// far.
     #[inline]
     pub fn push_sent(
         &mut self,
@@ -633,6 +636,7 @@ impl Slots {
 
     /// Handles the reply of a slot's owner (`sender`) that may be a refusal; `error` is its text if it is an
     /// error. If the request was not carried out, it is held for later, or its client is sent an error.
+    /// `pending` is the record of the request, which was sent over `connection` on `track`.
     pub fn take_owner_reply(
         &mut self,
         env: &mut Env,
@@ -1053,7 +1057,7 @@ impl Slots {
     }
 
     /// Records the CLUSTERDOWN of the node `sender`, with its words, to a request for a slot. Returns the
-    /// error's text, shared with earlier errors of the same text.
+    /// error's text, shared with earlier errors of the same text. `sent_at` is when the request was sent.
     fn record_down(
         &mut self,
         (slot, sender): (u16, BackendId),

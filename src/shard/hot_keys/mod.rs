@@ -242,7 +242,8 @@ impl HotKeyStage {
     }
 
     /// Handles a request that [`HotKeyStage::notices`] selected, before it is sent to its store. `arrival`
-    /// says whether the request is new or was counted before, and `frame` is its bytes.
+    /// says whether the request is new or was counted before, and `frame` is its bytes. `envelope` is its
+    /// record.
     pub fn meet(
         &mut self,
         env: &mut Env,

@@ -23,7 +23,7 @@ impl Links {
     /// Appends a message of `requests` requests (more than one for a transaction, or with commands such as
     /// `ASKING` before a request) to the output of its connection, and records the replies that are owed for
     /// it. `depth` is the number of requests in flight with it; `is_costly` says that its response time says
-    /// nothing about that of others.
+    /// nothing about that of others. `envelope` is the record of the request that counts.
     #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
     #[inline(always)]
     pub fn send(

@@ -377,7 +377,7 @@ impl Bulkhead {
 
     /// Queues a request after the earlier ones of its client connection. `Ok(true)` if no more requests of
     /// that connection should be read for now; `Err` gives the request back if the queue has no room. `late`
-    /// is the time by which this turn of the core began later than planned.
+    /// is the time by which this turn of the core began later than planned. `parked` is the request.
     pub fn park(
         &mut self,
         (connection, parked): (u64, Parked),

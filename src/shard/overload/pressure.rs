@@ -20,7 +20,7 @@ const _: () = assert!(KINDS >= 2 * COMMAND_CLASSES, "reads and writes of each cl
 impl Overload {
     /// Counts an answered request (`pending` is its record) as no longer in flight and, if its reply is
     /// selected as a sample, adjusts the window's size. `late` is the delay of this core itself, for which the
-    /// backend is not blamed.
+    /// backend is not blamed. `index` is that of its bulkhead (window and queue).
     #[expect(clippy::inline_always, reason = "every reply: a call would be half of it")]
     #[inline(always)]
     pub fn handle_answered(

@@ -90,7 +90,8 @@ impl Overload {
 
     /// Queues a request at the bulkhead with this index. `late` is the time by which this turn of the core
     /// began later than planned. Returns a message (note) that its client connection should not be read from
-    /// for now, if many of its requests wait. An error if there is no room.
+    /// for now, if many of its requests wait. An error if there is no room. `envelope` is the request's
+    /// record, `requests` the number of requests in its message.
     pub fn park(
         &mut self,
         env: &mut Env,
@@ -114,7 +115,8 @@ impl Overload {
     }
 
     /// Queues a fetch of a hot key (one read for all requests that wait) for the next place in the window
-    /// (limit on requests in flight). The queue always has room for it, because fetches are few.
+    /// (limit on requests in flight). The queue always has room for it, because fetches are few. `envelope` is
+    /// the fetch's record, `requests` the number of requests in its message.
     pub fn park_fetch(
         &mut self,
         env: &mut Env,

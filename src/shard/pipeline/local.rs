@@ -18,6 +18,7 @@ const OK: &str = "OK";
 
 impl Shard {
     /// Answers a command that weir carries out itself. Some answers come later, from the control executor.
+    /// `charge` is the price taken for the command.
     pub(super) fn answer_locally(
         &mut self,
         id: ClientId,

@@ -60,7 +60,8 @@ enum LinkUse {
 
 impl Shard {
     /// Handles a request of a client that has connections to stores of its own (private links), if such a
-    /// client's request goes another way than other clients' requests. False if it does not.
+    /// client's request goes another way than other clients' requests. False if it does not. `handling` says
+    /// how weir handles its `command`.
     #[cold]
     pub(super) fn handle_tied(
         &mut self,
@@ -174,7 +175,8 @@ impl Shard {
         }
     }
 
-    /// Sends an admitted request over a connection that its client has to itself (private link).
+    /// Sends an admitted request over a connection that its client has to itself (private link). The request
+    /// goes to `backend`; `charge` is the price taken for it.
     pub(super) fn send_private(
         &mut self,
         id: ClientId,
@@ -238,6 +240,7 @@ impl Shard {
 
     /// Returns, for this `usage`, the private link (connection to a store) that a client's request goes over:
     /// the client's own, or one that it is lent now. None if there is none; the request is refused then.
+    /// `backend` is that store, `bytes` the length of the request, and `charge` the price taken for it.
     fn link_for_request(
         &mut self,
         (id, usage): (ClientId, LinkUse),
@@ -280,7 +283,8 @@ impl Shard {
     }
 
     /// Lends a client a connection of its own (private link) to each of these stores. None if one cannot be
-    /// had; the client's request is refused then.
+    /// had; the client's request is refused then. `purpose` is what the connections are for, and `charge` the
+    /// price taken for the request.
     pub(super) fn lend_all(
         &mut self,
         id: ClientId,
@@ -407,6 +411,7 @@ impl Shard {
     }
 
     /// Carries out `WATCH`. A client that watches keys already can add more, if they are at the same store.
+    /// The keys are at `backend`, in `slot`; `charge` is the price taken for the command.
     fn watch(
         &mut self,
         id: ClientId,
@@ -445,7 +450,8 @@ impl Shard {
 
     /// Carries out the transaction of a client that watches keys, over its link. `place` is the store of the
     /// transaction's keys, if it has any. If the watch is broken nothing is sent, and the client gets a null
-    /// reply.
+    /// reply. `block` is the transaction's bytes and `replies` the number of replies to it; `splice` has
+    /// weir's own replies, `selects` the databases that it selects, and `charge` is the price taken for it.
     pub(super) fn execute_watched(
         &mut self,
         id: ClientId,

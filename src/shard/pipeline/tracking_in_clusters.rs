@@ -230,7 +230,8 @@ impl Shard {
 
     /// Keeps a copy of a request (or transaction) of a client for which keys are tracked at `store`, with the
     /// number of its replies, to send it once more if a node of a cluster redirects it. A request above
-    /// [`COPY_BYTES_MAX`] bytes is not kept, and is refused when it is redirected.
+    /// [`COPY_BYTES_MAX`] bytes is not kept, and is refused when it is redirected. `caching_bytes` is the
+    /// length of the `CLIENT CACHING` command before it.
     pub(super) fn keep_for_another_node(
         &mut self,
         (id, store): (ClientId, BackendId),

@@ -317,7 +317,7 @@ impl Shard {
     /// Handles the loss of a link on which a client takes invalidation messages of other clients: it would
     /// miss some, so it is closed, except if the link was not open yet or its node holds no keys. Commands
     /// that wait for the link are refused with `error`. False if the link is not such a link. `store` is where
-    /// the link led to, and `reason` why it was lost.
+    /// the link led to, and `reason` why it was lost. `was_open` says that the link was open.
     pub(super) fn lose_inbox(
         &mut self,
         (id, link): (ClientId, PrivateId),

@@ -504,7 +504,8 @@ impl PrivateLinks {
 
     /// Lends a client a private link (unshared connection to a store) for a request about a running script
     /// (such as `SCRIPT KILL`), even if all links of this core or of the tenant are lent. None if several such
-    /// requests are in flight already. `holder` is the client.
+    /// requests are in flight already. `holder` is the client. `backend` is the store, `protocol` the RESP
+    /// version of the client.
     pub fn lend_for_interrupt(
         &mut self,
         env: &mut Env,
@@ -518,7 +519,8 @@ impl PrivateLinks {
     }
 
     /// Lends a client a private link (unshared connection to a store). `beyond` is the number of links by
-    /// which the limit of this core may be exceeded. None if there is no room for another link.
+    /// which the limit of this core may be exceeded. None if there is no room for another link. `holder` is
+    /// the client, `tenant` its tenant, and `purpose` what the link is for.
     fn lend_beyond(
         &mut self,
         env: &mut Env,
@@ -561,7 +563,8 @@ impl PrivateLinks {
     }
 
     /// Opens a private link (unshared connection to a store). `beyond` is the number of links by which the
-    /// limit may be exceeded. None if there is no room for another link.
+    /// limit may be exceeded. None if there is no room for another link. The link leads to `backend`, where
+    /// `database` is selected.
     fn open(
         &mut self,
         env: &mut Env,
@@ -832,7 +835,7 @@ impl PrivateLinks {
     }
 
     /// Sends the bytes of a request (`frame`) over a private link (unshared connection to a store), and
-    /// records the reply that its store owes.
+    /// records the reply that its store owes. `expected` says which reply that is.
     fn post(&mut self, env: &mut Env, (id, expected): (PrivateId, Expected), frame: &[u8], now: Now) {
         let Some(link) = self.at(id) else { return };
         link.append(env, Message::Small(frame));
@@ -912,7 +915,7 @@ impl PrivateLinks {
 
     /// Asks the store, over another link, to end the blocking command that waits on a private link (unshared
     /// connection to a store): as at its timeout, or with an error. False if none waits, if the store has not
-    /// reported the link's number, or if there is no room for another link.
+    /// reported the link's number, or if there is no room for another link. `is_error` chooses the error.
     pub fn unblock(&mut self, env: &mut Env, id: PrivateId, is_error: bool, now: Now) -> bool {
         let Some(link) = self.peek(id).filter(|link| link.waits()) else { return false };
         let (backend, protocol) = (link.backend, link.protocol);
@@ -950,7 +953,7 @@ impl PrivateLinks {
 
     /// Returns a link to a store for a request of weir's own, among those that `fits` selects: an idle one,
     /// one on which such a request is in flight, or one that is opened now. None if there is no room for
-    /// another link.
+    /// another link. `place` is the store and the database.
     fn helper(
         &mut self,
         env: &mut Env,
@@ -1016,7 +1019,7 @@ impl PrivateLinks {
 
     /// Sends a request that puts back `count` elements which a store has popped for a client that had
     /// disconnected. The error returns the version cells (counters of writes) of their key, if there is no
-    /// room for another link.
+    /// room for another link. `backend` and `database` are where they were popped.
     pub fn put_back(
         &mut self,
         env: &mut Env,

@@ -124,7 +124,7 @@ impl PrivateLinks {
     }
 
     /// Sends a request, with these words, about the blocking command on a private link (`link`) over another
-    /// one (`helper`).
+    /// one (`helper`). `subject` says what the request is about.
     pub(super) fn run_errand(
         &mut self,
         env: &mut Env,

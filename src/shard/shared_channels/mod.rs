@@ -173,7 +173,7 @@ impl SharedChannels {
 
     /// Handles that a client of core `from` subscribes to a channel or pattern. `stores` are the stores to
     /// subscribe at if it is new on this core. A refused join changes nothing; the caller answers it with
-    /// [`Self::refuse`].
+    /// [`Self::refuse`]. `tenant` is the client's tenant.
     pub fn join(
         &mut self,
         from: ShardId,

@@ -148,6 +148,7 @@ impl Upstream {
     }
 
     /// Passes on one complete reply to the request at `to`, with its size and the time that the backend took.
+    /// `pending` is the record of the request, and `end` the reply's last part.
     #[expect(
         clippy::too_many_arguments,
         reason = "one step of `handle_bytes`, in a function of its own to be readable"
@@ -184,7 +185,8 @@ impl Upstream {
     }
 
     /// Passes on a reply that came in several parts, of which `end` is the last. A reply above
-    /// `--max-reply-bytes` was dropped, and an error takes its place.
+    /// `--max-reply-bytes` was dropped, and an error takes its place. `to` is the address of the reply,
+    /// `outcome` its measurements.
     #[inline(never)]
     fn give_parts(
         &mut self,
@@ -210,7 +212,7 @@ impl Upstream {
     }
 
     /// Passes on the reply to a command that was sent right before a fetch (`PTTL`, `HPTTL`, `ASKING`). `end`
-    /// is the reply's last part.
+    /// is the reply's last part. `pending` is the record of that command.
     fn take_ahead(
         &mut self,
         env: &mut Env,

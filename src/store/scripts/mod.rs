@@ -286,7 +286,7 @@ fn run_on(
 }
 
 /// Appends the value of a script or function as its reply, or its error; `name` is the script's digest or the
-/// function's name.
+/// function's name. `protocol` is the RESP version that the script chose.
 fn write_result(call: &mut Call<'_>, (value, protocol): Ran, name: &str) -> Result<(), Failure> {
     let client = call.session.protocol;
     let versions = Versions { client, script: protocol, effort: call.effort };

@@ -235,7 +235,8 @@ pub(super) fn gsub_text(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> V
     Ok([Value::String(lua.create_string(out)?), Value::Integer(count)].into_iter().collect())
 }
 
-/// Appends a replacement, in which `%1` to `%9` stand for captures and `%0` for the whole match.
+/// Appends a replacement, in which `%1` to `%9` stand for captures and `%0` for the whole match. The match in
+/// `subject` is from `start` to `end`.
 fn add_replacement(
     out: &mut Vec<u8>,
     matcher: &Matcher<'_>,

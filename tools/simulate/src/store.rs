@@ -651,7 +651,8 @@ fn spoil(engine: &mut Engine, session: &mut Session, now: Now) {
     engine.execute(session, Arguments::new(b"?", &words), now, &mut Vec::new());
 }
 
-/// Returns the reply of a cluster's node that does not carry the request out; `None` if it does.
+/// Returns the reply of a cluster's node that does not carry the request out; `None` if it does. `cluster` and
+/// `node` are the cluster and the node's number in it.
 fn answer_as_node(
     connection: &mut Connection,
     (engine, random): (&mut Engine, &mut Random),
