@@ -1,10 +1,10 @@
-//! Addresses to listen on.
+//! Addresses that weir listens on, as flags give them: TCP addresses, or `off`.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-/// Address to listen on, or `off`.
+/// Value of a flag that names a listener: the address on which weir accepts connections, or `off` for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenAddress {
     /// The value `off`: weir does not listen for these connections.
@@ -14,7 +14,7 @@ pub enum ListenAddress {
 }
 
 impl ListenAddress {
-    /// Returns the address; `None` for `off`.
+    /// Returns the address to listen on; `None` if the flag's value is `off`.
     pub const fn address(self) -> Option<SocketAddr> {
         match self {
             Self::Off => None,

@@ -1,4 +1,4 @@
-//! CPUs that the shards run on.
+//! The flag `--cores`: the CPUs that the shards run on.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ const CPUS_MAX: usize = 1024;
 pub enum Cores {
     /// The first CPUs that the process may use, as many as this number.
     Count(usize),
-    /// Exactly these CPUs, in this order.
+    /// The shards run on exactly these CPUs, in this order.
     These(Vec<usize>),
 }
 

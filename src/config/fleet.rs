@@ -9,7 +9,8 @@ use super::{ConfigError, Credentials, Flags, FleetStore};
 pub struct FleetTerms {
     /// The Redis server in which all hosts of the fleet count their demand.
     pub store: FleetStore,
-    /// Name of the fleet, with which the names of its keys in the Redis server begin.
+    /// Name of the fleet (weir processes that share quotas), with which the names of its keys in the Redis
+    /// server begin.
     pub namespace: String,
     /// Number of users whose demand is counted in the fleet, those with the highest demand on this host; 0 if
     /// each host enforces users' quotas by itself.
@@ -17,7 +18,8 @@ pub struct FleetTerms {
 }
 
 impl FleetTerms {
-    /// Reads the settings of the fleet from the flags; `None` without `--fleet`.
+    /// Reads the settings of the fleet (weir processes that share quotas) from the flags; `None` without
+    /// `--fleet`.
     pub(super) fn from_flags(flags: &Flags) -> Result<Option<Self>, ConfigError> {
         let users_max = flags.fleet_users as usize;
         let Some(store) = flags.fleet.clone() else {

@@ -1,4 +1,4 @@
-//! Settings of the hot-key cache.
+//! Settings of the hot-key cache, which keeps the replies to reads of keys that are requested often.
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;

@@ -10,7 +10,7 @@ pub enum Layer {
     Rate,
     /// Refusing or charging more for requests of low tiers when latency rises, and deadlines.
     Shed,
-    /// The queue before each backend.
+    /// Queues of requests that wait for room in a backend's window.
     Queue,
     /// The window of requests in flight at each backend.
     Window,
@@ -40,7 +40,8 @@ impl Layer {
         Self::Retries,
     ];
 
-    /// Returns a note for `--help` on what the layer does, in parentheses; empty if the name says it.
+    /// Returns a note for `--help` on what the layer (part of the traffic management) does, in parentheses;
+    /// empty if the name says it.
     const fn meaning(self) -> &'static str {
         match self {
             Self::Rate => " (quotas)",
@@ -54,7 +55,8 @@ impl Layer {
         }
     }
 
-    /// True if the layer can run without effect (`--shadow`), deciding and counting only.
+    /// True if the layer (part of the traffic management) can run without effect (`--shadow`), deciding and
+    /// counting only.
     pub const fn has_shadow(self) -> bool {
         !matches!(self, Self::Replicas | Self::Tracking)
     }

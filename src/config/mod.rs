@@ -138,7 +138,7 @@ pub struct Config {
     pub clients_bytes_max: usize,
     /// Time after which clients that must authenticate and have not are closed; `None` for never.
     pub login_timeout: Option<Duration>,
-    /// Algorithm by which quotas are enforced.
+    /// Algorithm by which quotas are enforced: token buckets of request units, or a mere count of requests.
     pub limiter: LimiterKind,
     /// Time between two reconciliations, in which cores report the quota that they spent and receive grants.
     pub reconcile: Duration,
@@ -153,7 +153,7 @@ pub struct Config {
     pub disabled: Vec<Layer>,
     /// Layers of traffic management in dry run: they decide and count, without effect.
     pub shadowed: Vec<Layer>,
-    /// Limits of the window and the queue before each backend.
+    /// Limits of the window (limit on requests in flight) and the queue before each backend.
     pub overload: OverloadLimits,
     /// Limits of the hot-key cache of each core.
     pub hot: HotLimits,

@@ -19,7 +19,7 @@ const DEFAULT_PORT: u16 = 6379;
 /// The stores that `--storage` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Storage {
-    /// The embedded store, within this process.
+    /// weir stores the keys itself, in an embedded store within this process.
     Embedded,
     /// One or more servers, over which the keys are spread.
     Servers {
@@ -60,7 +60,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Returns the user, if any, and the password.
+    /// Returns the name of the user, if any, and the password, with which weir logs in.
     pub fn pair(&self) -> (Option<String>, String) {
         (self.user.clone(), self.password.clone())
     }
@@ -192,7 +192,7 @@ fn read_credentials(text: &str) -> Result<Credentials, String> {
 /// The Redis server in which the weir processes of a fleet count their demand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetStore {
-    /// Address of the server.
+    /// Address of the Redis server that the fleet shares.
     pub server: ServerAddress,
     /// User and password with which weir authenticates to the server; none if it needs none.
     pub credentials: Option<Credentials>,

@@ -28,7 +28,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The admin port's token, kept as a digest.
+/// The token that changes over the admin port require; only a digest of it is kept.
 #[derive(Clone, Debug)]
 pub struct AdminToken(PasswordDigest);
 

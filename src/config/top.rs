@@ -1,4 +1,4 @@
-//! Flags of `weir top`.
+//! Flags of `weir top`, which shows the state of a running weir in a terminal.
 
 use clap::builder::{StringValueParser, TypedValueParser as _};
 use clap::{ArgAction, Args, ValueEnum};

@@ -8,7 +8,8 @@ use super::exposition::{Exposition, Kind};
 use crate::shard::{BULKHEADS, BreakerStage, BulkheadFigures, Pressure};
 use crate::values::Tier;
 
-/// The two kinds of connections that each store has a bulkhead for, in the order of `shard::Track`.
+/// The two kinds of connections that each store has a bulkhead (window and queue) for, in the order of
+/// `shard::Track`.
 const TRACKS: [&str; BULKHEADS] = ["usual", "heavy"];
 
 /// The way in which a figure of several cores becomes one: their sum, or the largest.
@@ -57,7 +58,8 @@ const FIGURES: [(&str, &str, Join, Figure); 9] = [
     ),
 ];
 
-/// Returns the figures of one bulkhead on each core; `place` is backend × `BULKHEADS` + track.
+/// Returns the figures of one bulkhead (window and queue) on each core; `place` is backend × `BULKHEADS` +
+/// track.
 pub(super) fn at(totals: &Totals, place: usize) -> impl Iterator<Item = &BulkheadFigures> + Clone {
     totals.shards.iter().filter_map(move |report| report.bulkheads.get(place))
 }
@@ -139,8 +141,8 @@ pub(super) fn stage_of(totals: &Totals, backend: usize) -> BreakerStage {
 /// Maximum number of backends with an `INFO` line each; the metrics have all of them.
 const LINES_MAX: usize = 64;
 
-/// Returns the lines of `INFO` about bulkheads: one per backend, then the number of requests refused for each
-/// reason.
+/// Returns the lines of `INFO` about bulkheads (windows and queues): one per backend, then the number of
+/// requests refused for each reason.
 pub(super) fn bulkhead_lines(backends: &[String], totals: &Totals) -> Vec<(String, String)> {
     let mut lines: Vec<(String, String)> = Vec::new();
     for (index, backend) in known(backends).take(LINES_MAX) {

@@ -39,8 +39,9 @@ impl ClientRounds {
         self.begin()
     }
 
-    /// Takes a shard's answer to the present question. After the last shard's, returns the joined reply and
-    /// its addressee, and the caller calls [`ClientRounds::begin`]; None before.
+    /// Takes a shard's answer to the `CLIENT` command that all shards are being asked about. After the last
+    /// shard's, returns the joined reply and the address that it goes to, and the caller calls
+    /// [`ClientRounds::begin`] for the next command; None before.
     pub fn handle_told(&mut self, shard: ShardId, told: ClientsTold) -> Option<(ReplyTo, Vec<u8>)> {
         let round = self.under_way.as_mut()?;
         round.told[usize::from(shard.0)] = Some(told);

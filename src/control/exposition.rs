@@ -77,7 +77,8 @@ impl Exposition {
         Self::default()
     }
 
-    /// Starts a family. Its samples must be added before the next family starts.
+    /// Starts a family of samples: one metric, with its name, its help text and its type. Its samples must be
+    /// added before the next family starts.
     pub fn family<'a>(&'a mut self, name: &'a str, help: &str, kind: Kind) -> Family<'a> {
         debug_assert!(is_name(name), "{name} is no name of a metric");
         debug_assert_eq!(kind == Kind::Counter, name.ends_with("_total"), "{name}");

@@ -23,7 +23,8 @@ use crate::values::limits::TENANTS_SHOWN_MAX;
 use crate::values::usage::Amount;
 use crate::values::{BucketId, Capacity, MicroUnits, Part, TenantId, Timestamp, Usage};
 
-/// The interval between two exchanges with the fleet's store.
+/// The interval between two exchanges with the fleet's store (Redis server with the counters of shared
+/// quotas).
 pub const PERIOD: Duration = Duration::from_secs(1);
 /// The time, in milliseconds, after which the store forgets a counter that nobody changes.
 const LIFETIME_MS: &str = "60000";
@@ -46,33 +47,38 @@ pub struct FleetSettings {
     pub users_max: usize,
 }
 
-/// A round trip to the fleet's store: the requests, and the number of their replies.
+/// A round trip to the fleet's store (Redis server with the counters of shared quotas): the requests, and the
+/// number of their replies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
     /// The number of the exchange; the store's reply is passed back with the same number.
     pub number: u64,
-    /// The encoded commands to send to the fleet's store.
+    /// The encoded commands to send to the fleet's store (Redis server with the counters of shared quotas).
     pub request: Vec<u8>,
     /// The number of commands, each of which has one reply.
     pub replies: usize,
 }
 
-/// The outcome of an exchange with the fleet's store.
+/// The outcome of an exchange with the fleet's store (Redis server with the counters of shared quotas).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The reply of the fleet's store to the exchange was used.
+    /// The reply of the fleet's store (Redis server with the counters of shared quotas) to the exchange was
+    /// used.
     Answered,
-    /// No reply of the fleet's store came within a period.
+    /// No reply of the fleet's store (Redis server with the counters of shared quotas) came within a period.
     Lost,
-    /// The reply of the fleet's store was an error, or could not be parsed.
+    /// The reply of the fleet's store (Redis server with the counters of shared quotas) was an error, or could
+    /// not be parsed.
     Refused,
 }
 
 impl Ending {
-    /// All outcomes, in the order of their numbers.
+    /// All outcomes of an exchange with the fleet's store (Redis server with the counters of shared quotas),
+    /// in the order of their numbers.
     pub const ALL: [Self; 3] = [Self::Answered, Self::Lost, Self::Refused];
 
-    /// The word for this outcome in metrics and pages.
+    /// Returns the word for this outcome of an exchange with the fleet's store (Redis server with the counters
+    /// of shared quotas), in metrics and pages.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Answered => "answered",
@@ -87,7 +93,8 @@ impl Ending {
 enum State {
     /// The host has not learned of other hosts of the fleet since its start.
     Starting,
-    /// The last exchange with the fleet's store was answered.
+    /// The last exchange with the fleet's store (Redis server with the counters of shared quotas) was
+    /// answered.
     Connected,
     /// The last exchange with the fleet's store was not answered; the shares of quotas from the one before
     /// stay in force.
@@ -127,7 +134,8 @@ struct Place {
     key: String,
     bucket: BucketId,
     capacity: Capacity,
-    /// This host's part of the quota, as last passed to the pools; None before the first time.
+    /// This host's part of the quota, as last passed to the pools (the parts of buckets that no core holds);
+    /// None before the first time.
     told: Option<Part>,
 }
 
@@ -160,7 +168,7 @@ pub struct FleetQuotas {
     state: State,
     hosts_told: u64,
     problem: Option<String>,
-    /// Lines about the fleet that are to be logged.
+    /// Lines about the fleet (weir processes that share quotas) that are to be logged.
     lines: Vec<String>,
 }
 
@@ -311,8 +319,9 @@ impl FleetQuotas {
         exchange
     }
 
-    /// Handles the reply to the exchange with this number: all of the store's replies in a row, or the reason
-    /// why there are none. Ignores a reply that is no longer awaited.
+    /// Handles the reply to the exchange with this number: all replies of the fleet's store in a row, or the
+    /// reason why there are none. Updates this host's part of each shared quota in `pools`. Ignores a reply
+    /// that is no longer awaited.
     pub fn handle_answer(
         &mut self,
         number: u64,
@@ -430,7 +439,8 @@ impl FleetQuotas {
         self.state = next;
     }
 
-    /// Passes this host's parts of quotas to the pools, as far as they have changed since the last call.
+    /// Passes this host's parts of quotas to the pools (the parts of buckets that no core holds), as far as
+    /// they have changed since the last call.
     fn apply(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         self.tell_terms(pools);
         for (at, place) in self.places.iter_mut().enumerate() {
@@ -442,7 +452,7 @@ impl FleetQuotas {
         }
     }
 
-    /// Passes this host's initial parts to the pools, at the start.
+    /// Passes this host's initial parts to the pools (the parts of buckets that no core holds), at the start.
     pub fn start(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         self.apply(pools, now);
     }
@@ -466,7 +476,8 @@ impl FleetQuotas {
         self.fleet.hosts()
     }
 
-    /// Returns the time since a reply of the fleet's store was last used; None before the first.
+    /// Returns the time since a reply of the fleet's store (Redis server with the counters of shared quotas)
+    /// was last used; None before the first.
     pub fn age(&self, now: Timestamp) -> Option<Duration> {
         self.fleet.heard_at().map(|heard_at| now.since(heard_at))
     }
@@ -577,7 +588,7 @@ impl Exchange {
 }
 
 impl FleetSettings {
-    /// Returns the key of a quota's counter in the fleet's store.
+    /// Returns the key of the counter of a quota (`scope` names it) in the fleet's store.
     fn key(&self, scope: &str) -> String {
         format!("{{weir:{}}}:d:{scope}", self.namespace)
     }
@@ -604,7 +615,8 @@ fn places(settings: &FleetSettings, quotas: &Quotas) -> Vec<Place> {
     everybody.into_iter().chain(tenants).collect()
 }
 
-/// Returns the name of a host in the fleet's store: sixteen hexadecimal digits.
+/// Returns the name of a host in the fleet's store (Redis server with the counters of shared quotas): sixteen
+/// hexadecimal digits.
 fn name_of(host: HostId) -> String {
     format!("{:016x}", host.0)
 }

@@ -1,4 +1,4 @@
-//! Metrics of the fleet.
+//! Metrics and `INFO` lines about the fleet: weirs that share quotas.
 
 use super::FleetQuotas;
 use super::exposition::{Exposition, Kind};

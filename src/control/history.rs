@@ -69,7 +69,7 @@ impl History {
         self.points.push_back(Point::of(view, totals, &since));
     }
 
-    /// Makes the page `/history.json`.
+    /// Makes the page `/history.json`, which shows some figures of the last ten minutes.
     pub(super) fn page(&self, view: View<'_>) -> Response {
         let each = |figure: fn(&Point) -> Option<f32>| self.points.iter().map(figure).map(shown).collect();
         let document = Document {
@@ -106,7 +106,8 @@ impl History {
         Response::json(Status::Ok, &document)
     }
 
-    /// Returns the series of figures of each name in the latest points, for at most `most` names.
+    /// Makes a series of figures, by `make`, for each name in the latest points of the history, for at most
+    /// `most` names. `of` picks the named figures of a point.
     fn series<'a, const N: usize, S>(
         &'a self,
         most: usize,
@@ -251,8 +252,8 @@ mod tests {
             serde_json::from_str(&history.page(view).body).expect("it is JSON")
         }
 
-        /// Adds the figures of the next five seconds: requests per second, and request units per second of a
-        /// tenant.
+        /// Adds to the counters what five seconds bring: requests per second, and request units per second of
+        /// a tenant, booked at second `at`.
         fn pass(&mut self, requests: u64, tenant: u16, units: u64, at: u64) {
             self.totals.shards[0].counters.add(Counter::Requests, 5 * requests);
             let usage = Usage { admitted: 5_000_000 * units, ..Usage::default() };

@@ -14,7 +14,7 @@ use crate::values::{Database, escaped};
 
 /// A hot key as the reply to `QOS HOTKEYS` and the pages show it, with the core that is its home.
 pub(super) struct Told<'a> {
-    /// The home core of the key.
+    /// Index of the core that is the key's home.
     pub home: usize,
     pub key: &'a HotKey,
     /// The tenant that asked for the key last, if the asker may know it.
@@ -53,7 +53,7 @@ pub(super) fn hottest<'a>(
 
 /// Writes the reply to `QOS HOTKEYS`: an array of maps. A tenant with key prefixes sees only keys with these,
 /// one with databases only those in them, and only administrators see which other tenants asked for a key.
-/// Empty if the asker is no longer a tenant.
+/// Empty if the asker is no longer a tenant. `count` is the most keys to write.
 pub fn write_hot_keys(
     out: &mut Vec<u8>,
     protocol: Protocol,
@@ -76,7 +76,7 @@ fn is_for(asker: &Tenant, key: &HotKey) -> bool {
     asker.may_use(key.database) && (asker.keys.is_empty() || asker.keys.iter().any(is_own))
 }
 
-/// Makes the admin page `/hotkeys`, which shows all hot keys.
+/// Makes the admin page `/hotkeys`, which shows all hot keys. `query` is the query string.
 pub(super) fn hot_keys_page(totals: &Totals, query: &str, now: Now) -> Response {
     let count = match count_in(query) {
         Ok(count) => count,
@@ -241,7 +241,7 @@ pub(super) mod tests {
         (response.status, serde_json::from_str(&response.body).expect("it is JSON"))
     }
 
-    /// Undoes the page's escaping, as its readers do.
+    /// Undoes the escaping of a key on the page, as the page's readers do.
     fn unescaped(text: &str) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut rest = text.as_bytes();

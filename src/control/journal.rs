@@ -29,7 +29,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Appends a line, and drops the oldest if there are too many.
+    /// Appends a line `text`, of the kind `about`, written at `unix_ms`, and drops the oldest if there are too
+    /// many.
     pub fn write(&mut self, about: &'static str, text: &str, unix_ms: u64) {
         if self.lines.len() == JOURNAL_LINES_MAX {
             self.lines.pop_front();

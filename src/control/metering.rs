@@ -27,9 +27,9 @@ pub struct Meter {
     /// The number of entries in all `tenants`, at most `entries_max` after each new minute.
     entries: usize,
     entries_max: usize,
-    /// The latest minute in which usage was reported.
+    /// The latest minute in which usage was reported, counted from the start of the process.
     latest: u64,
-    /// The first minute whose usage is kept.
+    /// The first minute whose usage is kept, counted from the start of the process.
     kept_from: u64,
     late_reports: u64,
 }
@@ -51,7 +51,7 @@ pub struct Figures {
 }
 
 impl Meter {
-    /// Creates a meter without any usage yet, for the tenants of these quotas.
+    /// Creates a meter that has recorded no usage yet, with a place for each tenant of these quotas.
     pub fn new(quotas: &Quotas) -> Self {
         Self {
             tenants: vec![None; quotas.len()],
@@ -72,7 +72,8 @@ impl Meter {
     }
 
     /// Adds a shard's report, whose tenant ids belong to the given version of the quotas. A report of a
-    /// version that is no longer kept is dropped and counted, since its ids cannot be resolved.
+    /// version that is no longer kept is dropped and counted, since its ids cannot be resolved. `minute` is
+    /// the present minute.
     pub fn take_report(
         &mut self,
         versions: &Versions,
@@ -196,7 +197,7 @@ impl Meter {
         self.kept_from.max((minute + 1).saturating_sub(METERED_MINUTES_MAX))
     }
 
-    /// Returns the counters since the start, for the metrics.
+    /// Returns the counters of the tenants' usage since the start, for the metrics.
     pub fn series(&self) -> &TenantSeries {
         &self.series
     }

@@ -1,4 +1,4 @@
-//! The pages of the admin port.
+//! The pages of the admin port: which page a request gets, and what the pages are made from.
 
 use super::bulkhead_series::write_bulkheads;
 use super::cluster::cluster_page;
@@ -52,7 +52,7 @@ pub struct View<'a> {
 pub struct Looks {
     /// Counters of some moments ago, from which rates per second are computed.
     pub recent: Recent,
-    /// The last lines of the log.
+    /// The last lines of weir's log.
     pub journal: Journal,
     /// Figures of the last ten minutes, for `/history.json`.
     pub history: History,
@@ -65,7 +65,8 @@ pub fn foreign(head: &Head) -> Option<Response> {
         .then(|| Response::problem(Status::Forbidden, "web pages of other origins may not read this", None))
 }
 
-/// Makes a page; `query` is the query string. [`Route::Explain`] is not made here, as it takes an answer of a
+/// Makes the page of the admin port that `route` names; `query` is the query string, and `looks` is kept from
+/// one page to the next, to compute rates. [`Route::Explain`] is not made here, as it takes an answer of a
 /// shard.
 pub fn page(route: Route, query: &str, view: View<'_>, looks: &mut Looks) -> Response {
     match (route, view.totals) {

@@ -20,15 +20,15 @@ use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Part, ShardId
 const WHOLE_SHARE: u64 = 65_536;
 /// The part (a tenth of the whole) of a quota that is split evenly among the cores.
 const EVEN_PARTS: u64 = WHOLE_SHARE / 10;
-/// The allowance that a core should have at the start of a period: this many times its demand in the
-/// last one, plus `LUMPS_GIVEN` times the largest cost of a request.
+/// The allowance (what a core may spend without asking) that a core should have at the start of a period: this
+/// many times its demand in the last one, plus `LUMPS_GIVEN` times the largest cost of a request.
 const PERIODS_GIVEN: u64 = 2;
-/// The number of times that the largest cost of a request is in the allowance of a core at the start of a
-/// period.
+/// The number of times that the largest cost of a request is in the allowance (what a core may spend without
+/// asking) of a core at the start of a period.
 const LUMPS_GIVEN: u64 = 4;
-/// The divisor for the amount that a core gets when it asks within a period: at least an eighth of the pool,
-/// so that it need not ask again after a few requests. Up to the core's demand for a period, this takes
-/// precedence over other cores' shares.
+/// The divisor for the amount that a core gets when it asks within a period: at least an eighth of the pool
+/// (the part of a bucket that no core holds), so that it need not ask again after a few requests. Up to the
+/// core's demand for a period, this takes precedence over other cores' shares.
 const PART_WHEN_ASKED: i64 = 8;
 
 /// The divisor for the most that the global bucket may owe because requests cost more than their prices: a
@@ -38,13 +38,14 @@ const SURPRISE_PARTS: u64 = 4;
 /// The timing of reports from cores and of grants to them.
 #[derive(Clone, Copy, Debug)]
 pub struct Rhythm {
-    /// The interval at which cores report spent quota to the pools.
+    /// The interval at which cores report spent quota to the pools (the parts of buckets that no core holds).
     pub period: Duration,
-    /// The time for which a core may spend a grant.
+    /// The time for which a core may spend a grant (amount of quota to spend).
     pub lease: Duration,
 }
 
-/// A core that draws from a pool: the allowance that it holds, and its demand.
+/// A core that draws from a pool: the allowance (what a core may spend without asking) that it holds, and its
+/// demand.
 #[derive(Clone, Debug)]
 struct Holder {
     shard: ShardId,
@@ -53,7 +54,7 @@ struct Holder {
     wanted: u64,
     /// The amount that was not granted of what the core needed to continue without asking.
     unmet: u64,
-    /// The amount that was not granted of what one request needed.
+    /// The amount that was not granted of what one request needed, in millionths of a request unit.
     denied: u64,
     granted_at: Timestamp,
     heard_at: Timestamp,
@@ -71,7 +72,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Creates a pool with a full bucket, of which this process has a part.
+    /// Creates a pool (the part of a bucket that no core holds) with a full bucket, of which this process has
+    /// a part.
     pub fn full(capacity: Capacity, part: Part, now: Timestamp) -> Self {
         let bucket = Bucket::full(capacity, part, now);
         Self { bucket, holders: Vec::new(), forgiven: 0, asked: 0, asked_in: 0 }
@@ -99,13 +101,15 @@ impl Pool {
         self.bucket.capacity()
     }
 
-    /// Changes the capacity or this process's part. The level stays, but is cut to the new burst.
+    /// Changes the rate and burst of the quota, or this process's part of them. The amount in the pool (the
+    /// part of a bucket that no core holds) stays, but is cut to the new burst.
     pub fn resize(&mut self, capacity: Capacity, part: Part, now: Timestamp) {
         let elsewhere = self.outstanding();
         self.bucket.resize(capacity, part, now, elsewhere);
     }
 
-    /// Returns the amount left in the bucket and in all cores' allowances together.
+    /// Returns the amount left in the bucket and in all cores' allowances (what cores may spend without
+    /// asking) together.
     pub fn remaining(&self, now: Timestamp) -> i64 {
         let elsewhere = self.outstanding();
         self.bucket.level_at(now, elsewhere).saturating_add(signed(elsewhere))
@@ -116,13 +120,15 @@ impl Pool {
         std::mem::take(&mut self.forgiven)
     }
 
-    /// True if the pool can be dropped without loss: it is full, and no core holds an allowance from it.
+    /// True if the pool can be dropped without loss: it is full, and no core holds an allowance (what a core
+    /// may spend without asking) from it.
     pub fn is_idle(&self, now: Timestamp, rhythm: Rhythm) -> bool {
         let active = |holder: &Holder| holder.outstanding != 0 || now.since(holder.heard_at) <= rhythm.lease;
         !self.holders.iter().any(active) && self.remaining(now) >= signed(self.bucket.burst())
     }
 
-    /// Handles a core's report about its bucket, and returns the grant for the core.
+    /// Handles a core's report about its bucket, and returns the grant (amount of quota to spend) for the
+    /// core.
     pub fn handle_demand(
         &mut self,
         shard: ShardId,
@@ -160,7 +166,8 @@ impl Pool {
         }
     }
 
-    /// Takes back allowances of cores that have not reported for longer than a lease and a period.
+    /// Takes back allowances (what cores may spend without asking) of cores that have not reported for longer
+    /// than a lease and a period.
     fn reclaim(&mut self, now: Timestamp, rhythm: Rhythm) {
         for holder in &mut self.holders {
             let lapsed = now.since(holder.heard_at) > rhythm.lease + rhythm.period;
@@ -194,8 +201,9 @@ impl Pool {
         })
     }
 
-    /// Books a core's report. Spending beyond its allowance is charged to the pool; returns the part of it
-    /// that the core counts as its debt and is relieved of.
+    /// Books a core's report. Spending beyond its allowance (what a core may spend without asking) is charged
+    /// to the pool (the part of a bucket that no core holds); returns the part of it that the core counts as
+    /// its debt and is relieved of.
     fn book(&mut self, index: usize, demand: &Demand, now: Timestamp) -> i64 {
         let holder = &mut self.holders[index];
         holder.heard_at = now;
@@ -265,7 +273,8 @@ impl Pool {
         Granted { amount: amount as u64, dry_from: dry.then_some(whole) }
     }
 
-    /// Returns the amount to leave to other cores: the part of their shares that they need.
+    /// Returns the amount to leave to the cores other than the one with this index: the part of their shares
+    /// that they need.
     fn reserved_for_others(&self, index: usize, now: Timestamp, rhythm: Rhythm) -> i64 {
         let there = self.bucket.level().max(0).saturating_add(signed(self.outstanding()));
         let others =
@@ -278,7 +287,8 @@ impl Pool {
             .fold(0, i64::saturating_add)
     }
 
-    /// Returns a core's share of the pool, in 65,536ths.
+    /// Returns the share of the pool (the part of a bucket that no core holds), in 65,536ths, that the core
+    /// with this index may have.
     fn share_of(&self, index: usize, now: Timestamp, rhythm: Rhythm) -> u64 {
         let live = |holder: &&Holder| now.since(holder.heard_at) <= rhythm.lease;
         let (count, wanted) = self
@@ -294,7 +304,8 @@ impl Pool {
         EVEN_PARTS / count.max(1) + by_demand as u64
     }
 
-    /// True if the bucket is full and no core but the given one holds an allowance from it.
+    /// True if the bucket is full and no core but the given one holds an allowance (what a core may spend
+    /// without asking) from it.
     fn holds_all(&self, index: usize) -> bool {
         let own = self.holders[index].outstanding;
         signed(self.outstanding()) == own.max(0)
@@ -365,12 +376,14 @@ mod tests {
             self.pool.handle_demand(ShardId(shard), &demand, self.now(), RHYTHM)
         }
 
-        /// Reports that core `shard` wants `wanted` micro-units for a period, and returns the grant.
+        /// Reports that core `shard` wants `wanted` micro-units for a period, and returns the grant (amount of
+        /// quota to spend).
         fn wants(&mut self, shard: u16, wanted: u64) -> u64 {
             self.tell(shard, Demand { wanted, ..QUIET }).amount as u64
         }
 
-        /// Reports that a request at core `shard` waits for `needed` micro-units, and returns the grant.
+        /// Reports that a request at core `shard` waits for `needed` micro-units, and returns the grant
+        /// (amount of quota to spend).
         fn needs(&mut self, shard: u16, needed: u64) -> u64 {
             self.tell(shard, Demand { needed, lump: needed, ..QUIET }).amount as u64
         }

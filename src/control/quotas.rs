@@ -10,7 +10,7 @@ use crate::values::TenantId;
 pub enum QuotaSource {
     /// Quotas that the process started with: those of its quota file, or those that hold without one.
     Start,
-    /// The quota file changed.
+    /// The quota file changed, so it was read again.
     Change,
     /// SIGHUP ordered to read the quota file, whether it changed or not.
     Signal,
@@ -42,7 +42,7 @@ pub struct QuotaHistory {
     refused: [u64; QuotaSource::ALL.len()],
     /// The last refusal, unless other quotas were put in force since.
     pub last_refusal: Option<QuotaRefusal>,
-    /// The number of the version in force.
+    /// The version number of the quotas in force.
     pub version: u64,
     /// The number of tenants in the quotas in force.
     pub tenants: usize,
@@ -98,7 +98,7 @@ pub struct Versions {
 
 impl Versions {
     /// Creates the versions with the quotas that the process starts with. `file` is the name of its quota
-    /// file, if it has one.
+    /// file, if it has one. `unix_ms` is the time of the start.
     pub fn new(quotas: Arc<Quotas>, file: Option<String>, unix_ms: u64) -> Self {
         let mut history =
             QuotaHistory { version: quotas.version(), tenants: quotas.len(), ..Default::default() };
@@ -113,7 +113,8 @@ impl Versions {
         }
     }
 
-    /// Puts quotas in force, under the next version number, and returns them.
+    /// Puts quotas in force, under the next version number, and returns them. `source` is where they come
+    /// from, and `unix_ms` the present time.
     pub fn take(&mut self, quotas: Quotas, source: QuotaSource, unix_ms: u64) -> Arc<Quotas> {
         let next = Arc::new(quotas.with_version(self.current.version() + 1));
         self.before = Some(std::mem::replace(&mut self.current, Arc::clone(&next)));
@@ -124,7 +125,8 @@ impl Versions {
         next
     }
 
-    /// Records quotas that were refused because they were wrong. The quotas in force stay.
+    /// Records quotas that were refused because they were wrong. The quotas in force stay. `source` is where
+    /// they came from, and `unix_ms` the present time.
     pub fn refuse(&mut self, problem: QuotaError, source: QuotaSource, unix_ms: u64) {
         self.history.refused[source as usize] += 1;
         self.history.last_refusal = Some(QuotaRefusal { unix_ms, source, problem });

@@ -54,14 +54,14 @@ pub struct Since {
 pub struct ShardSince {
     /// The increase of the shard's counters during the interval.
     pub counters: Counters,
-    /// The requests that the shard refused because of overload, by reason and tier.
+    /// The requests that the shard refused because of overload, by reason and tier (importance).
     pub pressures: Pressures,
     /// The CPU time that the shard's thread used during the interval.
     pub cpu: Duration,
 }
 
 impl Since {
-    /// Returns the rate per second of an increase over this interval.
+    /// Returns the rate per second of an increase (`count`) over this interval.
     pub fn per_second(&self, count: f64) -> f64 {
         count / self.period.as_secs_f64().max(0.001)
     }

@@ -9,11 +9,12 @@ use crate::values::allowance::Report;
 use crate::values::limits::{FLEET_CANDIDATES_MAX, POOLS_MAX};
 use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Part, Timestamp, signed};
 
-/// Number of pools that each report checks for being idle, in rotation; two more are checked for each demand
-/// in the report.
+/// Number of pools (the parts of buckets that no core holds) that each report checks for being idle, in
+/// rotation; two more are checked for each demand in the report.
 const SWEPT_PER_REPORT: usize = 4;
 
-/// The pools of all buckets in use, and this process's parts of them.
+/// The pools (the parts of buckets that no core holds) of all buckets in use, and this process's parts of
+/// them.
 #[derive(Debug)]
 pub struct Reconciliation {
     rhythm: Rhythm,
@@ -34,14 +35,15 @@ struct Users {
     /// Number of the interval in which demand is being measured. The next interval begins when heavy users
     /// are taken.
     stretch: u32,
-    /// Buckets of users found to be heavy in this interval, at most `FLEET_CANDIDATES_MAX`.
+    /// Buckets of the users whose demand in this interval was above [`UserTerms::floor`] (heavy users), at
+    /// most `FLEET_CANDIDATES_MAX`.
     heavy: Vec<BucketId>,
 }
 
-/// The terms for users whose demand is not counted with the fleet.
+/// The terms for users whose demand is not counted with the fleet (weir processes that share quotas).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserTerms {
-    /// This process's part of each such user's quota.
+    /// The part of each such user's quota that this process may give out.
     pub part: Part,
     /// Part of a second's quota; a user whose demand in a measuring interval is above it counts as heavy.
     pub floor: Part,
@@ -50,16 +52,16 @@ pub struct UserTerms {
 /// A user whose demand in one measuring interval was above [`UserTerms::floor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeavyUser {
-    /// The bucket of the user's quota.
+    /// Id of the token bucket of the user's quota.
     pub bucket: BucketId,
-    /// The user's whole quota.
+    /// The user's whole quota: its rate and burst, over all hosts.
     pub capacity: Capacity,
     /// The user's demand in the interval, in millionths of a request unit.
     pub asked: MicroUnits,
 }
 
 impl Reconciliation {
-    /// Creates a state without pools, in which every bucket is full.
+    /// Creates a state without pools (the parts of buckets that no core holds), in which every bucket is full.
     pub fn new(rhythm: Rhythm) -> Self {
         Self {
             rhythm,
@@ -150,7 +152,8 @@ impl Reconciliation {
         self.forgiven
     }
 
-    /// Handles a core's report: adds a grant to `grants` for each of its demands, in order.
+    /// Handles a core's report: adds a grant (amount of quota to spend) to `grants` for each of its demands,
+    /// in order.
     pub fn handle_report(&mut self, report: &Report, now: Timestamp, grants: &mut Vec<Grant>) {
         let rhythm = self.rhythm;
         let current = report.version >= self.version;
@@ -179,8 +182,9 @@ impl Reconciliation {
         self.pools.sweep(SWEPT_PER_REPORT + 2 * report.demands.len(), |pool| pool.is_idle(now, rhythm));
     }
 
-    /// Returns the amount left in a bucket, in its pool and in all cores' allowances; the whole burst of this
-    /// process's part if it is not in use.
+    /// Returns the amount left in a bucket, in its pool (the part of a bucket that no core holds) and in all
+    /// cores' allowances (what cores may spend without asking); the whole burst of this process's part if it
+    /// is not in use.
     pub fn remaining(&self, bucket: BucketId, capacity: Capacity, now: Timestamp) -> i64 {
         let full = || signed(capacity.scaled(self.part(bucket)).burst);
         self.pools.get(bucket).map_or_else(full, |pool| pool.remaining(now))
@@ -205,7 +209,8 @@ impl Users {
     }
 }
 
-/// Returns the empty grant for a bucket for which no pool can be made, since too many are in use.
+/// Returns the empty grant (amount of quota to spend) for a bucket for which no pool (the part of a bucket
+/// that no core holds) can be made, since too many are in use.
 fn nothing(bucket: BucketId, part: Part, now: Timestamp) -> Grant {
     Grant { bucket, amount: 0, holds: 0, level: 0, at: now, share: 0, part, dry_from: Some(0) }
 }

@@ -12,7 +12,7 @@ use crate::shard::ReaderFigures;
 use crate::values::Timestamp;
 use crate::values::limits::REPLICA_LAG_MAX;
 
-/// The control executor's knowledge of replicas.
+/// Replication state of a cluster's replicas, as the control executor knows it.
 #[derive(Clone, Debug, Default)]
 pub struct ReplicaFacts {
     /// True if there is a cluster, and reads from replicas are not switched off.

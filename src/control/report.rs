@@ -35,15 +35,16 @@ pub struct ShardReport {
     pub paused_clients: usize,
     /// Number of clients for which stores track keys (`CLIENT TRACKING`).
     pub tracking_clients: usize,
-    /// The numbers of shared channels and of shared patterns whose home is the shard.
+    /// The numbers of shared channels and of shared patterns for which the shard, as their home, has the one
+    /// subscription of all clients.
     pub shared_channels: [usize; 2],
     /// The distribution of the times that backends took to reply.
     pub service_times: Durations,
     /// The state of each bulkhead (window and queue), by backend and track.
     pub bulkheads: Vec<BulkheadFigures>,
-    /// Numbers of requests refused because of overload, by reason and tier.
+    /// Numbers of requests refused because of overload, by reason and tier (importance).
     pub pressures: Pressures,
-    /// Numbers of hot keys, kept replies and fetches in flight for them.
+    /// Numbers of hot keys, kept replies (those held in memory) and fetches in flight for them.
     pub hot: HotFigures,
     /// The ages of the replies that were sent from memory.
     pub hot_ages: Durations,
@@ -101,7 +102,7 @@ impl ShardReport {
     }
 }
 
-/// The reports of all shards together.
+/// The reports of all shards, one each, from which metrics and pages of the whole process are made.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
     /// The reports of all shards, in the order of the shards.
@@ -132,7 +133,7 @@ impl Totals {
 /// Facts about the process, independent of its traffic.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessFacts {
-    /// The process ID.
+    /// The operating system's id of this process.
     pub pid: u32,
     /// The first TCP port, or 0 if there is none.
     pub port: u16,

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 /// may occur more than once (`module`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreSection {
-    /// The section's title, such as `Memory`.
+    /// The section's title in the store's `INFO`, such as `Memory`.
     pub title: String,
     /// The names and values of the section's fields.
     pub fields: Vec<(String, String)>,
@@ -68,7 +68,7 @@ impl StoreInfo {
         self.sections.iter().find(|section| section.is(title))
     }
 
-    /// Returns all sections, in the store's order.
+    /// Returns all sections of the store's `INFO`, in the store's order.
     pub fn sections(&self) -> impl Iterator<Item = &StoreSection> {
         self.sections.iter()
     }
@@ -77,21 +77,21 @@ impl StoreInfo {
 /// Way in which the values of a field at several stores become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// The sum of integers.
+    /// The joined value is the sum of the stores' integers.
     Sum,
-    /// The sum of numbers with a fraction.
+    /// The joined value is the sum of the stores' numbers, which have a fraction.
     SumOfFractions,
-    /// The sum of bytes as people read it, made from the field without `_human`.
+    /// The joined value is the sum of bytes as people read it, made from the field without `_human`.
     Human,
-    /// The sum of integers; 0, which stands for no limit, if one of them is 0.
+    /// The joined value is the sum of integers; 0, which stands for no limit, if one of them is 0.
     SumOfLimits,
-    /// The largest integer: for flags, 1 if it is 1 at any store.
+    /// The joined value is the largest integer: for flags, 1 if it is 1 at any store.
     Largest,
-    /// The smallest of the stores' integers.
+    /// The joined value is the smallest of the stores' integers.
     Smallest,
-    /// `ok` if all stores have that value, else the first other value.
+    /// The joined value is `ok` if all stores have that value, else the first other value.
     AllOk,
-    /// The value that all stores have; none if they differ.
+    /// The joined value is the value that all stores have; none if they differ.
     Agreed,
 }
 

@@ -25,7 +25,7 @@ const MINUTES_EASED: usize = 54;
 /// A suggestion of a larger quota for a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Suggestion {
-    /// The suggested quota, in request units per second.
+    /// The rate of the suggested quota, in request units per second.
     pub ru_per_second: u64,
     /// The number of minutes, of the last 60, in which the tenant was near its quota.
     pub minutes_near: usize,

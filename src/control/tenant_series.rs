@@ -37,7 +37,8 @@ struct Place {
 #[derive(Clone, Copy, Debug)]
 struct Standing {
     place: u8,
-    /// The recent demand, which fades by a sixtieth each minute, in millionths of a request unit.
+    /// The tenant's recent demand: the sum of its requests' prices, which fades by a sixtieth each minute, in
+    /// millionths of a request unit.
     asked: f64,
 }
 
@@ -124,7 +125,8 @@ impl TenantSeries {
         self.others
     }
 
-    /// Gives free places for metrics to tenants that have none of their own.
+    /// Gives metrics of their own to tenants that have none, as long as there are fewer than
+    /// `TENANT_SERIES_MAX` tenants with metrics of their own.
     fn fill(&mut self) {
         let free = TENANT_SERIES_MAX - self.places.len();
         let without: Vec<TenantId> =

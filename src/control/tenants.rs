@@ -26,12 +26,13 @@ pub struct TenantsQuery {
     after: String,
     /// Shows only the tenant of this name.
     tenant: Option<String>,
-    /// The number of minutes that are shown one by one.
+    /// The number of the last minutes whose usage is shown one by one.
     minutes: u64,
 }
 
 impl TenantsQuery {
-    /// Parses the query string. The error says what is wrong with it.
+    /// Parses the query string of the page `/tenants` (`after`, `tenant`, `minutes`). The error says what is
+    /// wrong with it.
     pub fn parse(query: &str) -> Result<Self, String> {
         let mut found = Self::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -117,7 +118,8 @@ impl Tenants<'_> {
         Told { id, tenant, figures, suggestion: suggestion(self.meter, id, tenant.limit, minute) }
     }
 
-    /// Makes the page `/tenants`, in the order of names.
+    /// Makes the page `/tenants`, which shows tenants in the order of their names; `query` is the query
+    /// string.
     pub fn page(&self, query: &str) -> Response {
         let query = match TenantsQuery::parse(query) {
             Ok(query) => query,
@@ -169,7 +171,8 @@ impl Tenants<'_> {
         }
     }
 
-    /// Returns the minutes with any usage among the last `minutes`, the current one included.
+    /// Returns the usage of the tenant `told` in each of the last `minutes` minutes, the current one included,
+    /// without those in which it had none.
     fn minutes_shown(&self, told: &Told<'_>, minutes: u64) -> Vec<MinuteShown> {
         let now = self.minute();
         let series = self.meter.series_of(told.id, (now + 1).saturating_sub(minutes), now);

@@ -1,4 +1,4 @@
-//! Counters of TLS, and their metrics.
+//! Counters of TLS handshakes and connections, and the metrics made of them.
 
 use std::time::Duration;
 

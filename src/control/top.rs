@@ -10,9 +10,9 @@ use crate::config::TopSort;
 /// The use of colours in the display, besides words and shapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
-    /// Colours by ANSI escape sequences.
+    /// The display is coloured by ANSI escape sequences.
     Ansi,
-    /// Plain text without colours.
+    /// The display is plain text without colours.
     None,
 }
 
@@ -33,7 +33,7 @@ pub struct Window {
 const LOG_LINES: usize = 8;
 /// Maximum number of rows of each table but the first.
 const OTHERS_LINES: usize = 5;
-/// The greatest width of a column, in characters.
+/// The greatest width of a column in a table of `weir top`, in characters.
 const CELL_LETTERS_MAX: usize = 48;
 
 /// Returns the whole display, line by line. `from` is the address of the admin port from which `state` was

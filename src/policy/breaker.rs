@@ -39,16 +39,18 @@ const ROW: u32 = 5;
 const LOSSES_APART: Duration = Duration::from_millis(100);
 /// Fewest recent replies of a store before their share of failures can eject it.
 const SAMPLES: u64 = 100;
-/// Fewest recent replies before their share of failures can eject a store that was ejected lately.
+/// Fewest recent replies before their share of failures can eject a store that was ejected (taken out of use)
+/// lately.
 const SAMPLES_RETURNING: u64 = 20;
-/// Share of failures among a store's replies above which, beyond two standard deviations, it is ejected.
+/// Share of failures among a store's replies above which, beyond two standard deviations, it is ejected (taken
+/// out of use).
 const FAILING: f64 = 0.2;
 /// Time for which replies and failures count towards a store's share of failures.
 const MEMORY: Duration = Duration::from_secs(10);
 /// Interval at which each core checks the recent replies of every store ([`Watch::look`]).
 pub const LOOKS_APART: Duration = Duration::from_millis(250);
 /// Consecutive comparisons with the other stores, 250 ms apart, at which a store must be slow before it is
-/// ejected for that: two seconds.
+/// ejected (taken out of use) for that: two seconds.
 const SLOW_LOOKS: u32 = 8;
 /// Ratio of a store's 95th percentile of latencies to the other stores' above which it counts as slow.
 const SLOWER: f64 = 3.0;
@@ -65,16 +67,16 @@ const BEFORE: Duration = Duration::from_secs(3);
 const EXCUSED: Duration = Duration::from_secs(60);
 /// First and longest pause after an ejection, in which all requests to the store are refused.
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(4)];
-/// First and longest pause after an ejection for failed connections alone.
+/// First and longest pause after an ejection (taking out of use) for failed connections alone.
 const PAUSES_LOST: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
 /// Time after which a trial request without an answer is given up.
 const TRIAL: Duration = Duration::from_secs(3);
 /// Time over which the fraction of requests let through to a store that answered its trial grows to 1.
 const RETURN: Duration = Duration::from_secs(2);
-/// Fraction of requests that is let through to an ejected store right after it answered again; it grows to 1
-/// over [`RETURN`].
+/// Fraction of requests that is let through to an ejected store (one taken out of use) right after it answered
+/// again; it grows to 1 over [`RETURN`].
 const FIRST_PART: f64 = 0.1;
-/// Time without a new ejection after which one earlier ejection is forgotten.
+/// Time without a new ejection (taking out of use) after which one earlier ejection is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 /// Maximum number of ejections that are counted: six bits of the shared word.
 const OPENINGS_MAX: u8 = 63;
@@ -112,12 +114,12 @@ impl Stage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Cause {
-    /// Too many of the store's replies were failures.
+    /// The store was ejected (taken out of use) because too many of its replies were failures.
     #[default]
     Errors,
-    /// Connections to the store failed or were lost.
+    /// The store was ejected (taken out of use) because connections to it failed or were lost.
     Losses,
-    /// The store's replies came late.
+    /// The store was ejected (taken out of use) because its replies came late.
     Slowness,
     /// The store's replies came late because of load, as a quick reply to the trial request showed.
     Load,
@@ -130,7 +132,7 @@ impl Cause {
 /// State of one store's breaker, which all cores share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// The breaker's present stage.
+    /// The present stage of the store's breaker, which says which requests are let through.
     pub stage: Stage,
     /// Reason why the store was last ejected.
     pub cause: Cause,
@@ -196,7 +198,7 @@ impl Standing {
 
     /// Ends a trial whose request was answered, and returns the state after it. `is_quick` decides for stores
     /// ejected for slowness: a slow answer ejects again; a quick one at the first ejection means that the
-    /// slowness was due to load.
+    /// slowness was due to load. `spread` (0 to 255) varies the pause of an ejection by chance.
     #[must_use]
     pub fn end_trial(self, is_quick: bool, now: Timestamp, spread: u8) -> Self {
         match self.cause {
@@ -241,8 +243,8 @@ impl Standing {
         }
     }
 
-    /// True if the store may be ejected for slowness: it is healthy, and its slowness was not found to be due
-    /// to load within the last minute.
+    /// True if the store may be ejected (taken out of use) for slowness: it is healthy, and its slowness was
+    /// not found to be due to load within the last minute.
     fn is_judged_by_time(self, now: Timestamp) -> bool {
         self.stage == Stage::Well && !(self.cause == Cause::Load && now.since(self.at) < EXCUSED)
     }
@@ -254,18 +256,19 @@ const RETRY_LEAST: Duration = Duration::from_millis(20);
 /// Numbers of replies of a store to all cores, as counts that only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Number of all replies, failures included.
+    /// Number of all replies of the store to all cores, failures included.
     pub replies: u64,
     /// Failures: replies that count as failures, and lost connections.
     pub failures: u64,
 }
 
-/// The failures that justify an ejection of a store.
+/// The failures that justify an ejection (taking out of use) of a store.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Evidence {
-    /// Number of consecutive failures that one core saw.
+    /// Number of consecutive failures of the store that one core saw.
     Row(u32),
-    /// Number of failures among the recent replies of all cores, and number of those replies.
+    /// Among the recent replies of a store to all cores: the number of failures, and the number of all
+    /// replies.
     Failing(u64, u64),
 }
 
@@ -279,7 +282,8 @@ struct Look {
 /// one. The oldest is dropped.
 const LOOKS_KEPT: usize = (MEMORY.as_millis() / LOOKS_APART.as_millis()) as usize + 1;
 
-/// One core's observations of one store.
+/// One core's observations of one store, from which the core decides whether the store has to be ejected
+/// (taken out of use).
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
     row: u32,
@@ -289,13 +293,14 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// True if nothing has failed since the last reply that was not a failure.
+    /// True if this core has seen no failure of the store since the last reply that was not a failure.
     #[inline]
     pub const fn is_calm(&self) -> bool {
         self.row == 0
     }
 
-    /// Records a reply that is not a failure.
+    /// Records a reply of the store that is not a failure, after which failures in a row are counted from
+    /// zero.
     pub fn handle_answer(&mut self) {
         self.row = 0;
     }

@@ -16,7 +16,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Creates a full bucket.
+    /// Creates the full token bucket of a quota, of which this bucket has `part`.
     pub fn full(capacity: Capacity, part: Part, now: Timestamp) -> Self {
         let level = signed(capacity.scaled(part).burst);
         Self { capacity, part, level, refilled_micros: now.as_nanos() / 1_000 }
@@ -30,7 +30,8 @@ impl Bucket {
         self.level
     }
 
-    /// Returns the level at `now` as [`Bucket::refill`] would, without changing anything.
+    /// Returns the level at `now` as [`Bucket::refill`] would, without changing anything. `elsewhere` is the
+    /// amount that cores hold from this bucket, which counts towards the burst.
     pub fn level_at(&self, now: Timestamp, elsewhere: u64) -> i64 {
         let elapsed = (now.as_nanos() / 1_000).saturating_sub(self.refilled_micros);
         let room = signed(self.burst()).saturating_sub(signed(elsewhere)).saturating_sub(self.level).max(0);
@@ -38,7 +39,8 @@ impl Bucket {
         self.level.saturating_add(signed(came_in).min(room))
     }
 
-    /// Returns the level as of the last refill.
+    /// Returns the amount in the bucket, in millionths of a request unit, as of the last refill; below zero it
+    /// is owed.
     pub const fn level(&self) -> i64 {
         self.level
     }
@@ -53,7 +55,8 @@ impl Bucket {
         self.part
     }
 
-    /// Returns the burst of this bucket's part, the highest level it can have.
+    /// Returns the burst of the part of the quota that this bucket has: the highest level that the bucket can
+    /// have.
     pub fn burst(&self) -> MicroUnits {
         self.capacity.scaled(self.part).burst
     }
@@ -68,6 +71,7 @@ impl Bucket {
     }
 
     /// Changes the quota, or this bucket's part of it. The level stays, but is cut to the new burst.
+    /// `elsewhere` is the amount that cores hold from this bucket.
     pub fn resize(&mut self, capacity: Capacity, part: Part, now: Timestamp, elsewhere: u64) {
         self.refill(now, elsewhere);
         (self.capacity, self.part) = (capacity, part);

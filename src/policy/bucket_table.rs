@@ -9,7 +9,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::values::BucketId;
 
-/// Number of tables that the entries are divided among.
+/// Number of hash tables among which the buckets of quotas are divided.
 const PARTS: usize = 256;
 /// Maximum number of entries checked to find an idle one when there is no room.
 const LOOKED_AT_MAX: usize = 16;

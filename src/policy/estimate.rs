@@ -44,7 +44,8 @@ const _: () = assert!(COMMAND_CLASSES <= u8::BITS as usize);
 struct Spread {
     mean: f64,
     variance: f64,
-    /// Number of samples that the mean and variance are computed from, at most [`SLOW_SAMPLES`].
+    /// Number of samples (costs of single requests) that the mean and variance are computed from, at most
+    /// [`SLOW_SAMPLES`].
     samples: u32,
 }
 
@@ -76,7 +77,7 @@ impl UnderWay {
         self.0 == [0; COMMAND_CLASSES]
     }
 
-    /// Adds the requests of another count.
+    /// Adds the requests in another count to these, class by class.
     pub fn add(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
     }

@@ -20,7 +20,7 @@ const COUNT_BITS: u32 = 32;
 pub struct FixedWindows(Arc<[AtomicU64]>);
 
 impl FixedWindows {
-    /// Creates windows for `clients` clients.
+    /// Creates the windows (seconds) in which the requests of `clients` clients are counted.
     pub fn new(clients: usize) -> Self {
         Self(std::iter::repeat_with(AtomicU64::default).take(clients).collect())
     }

@@ -53,19 +53,20 @@ impl HostId {
     }
 }
 
-/// Question to the fleet's store, sent in one round trip.
+/// Question to the fleet's store (Redis server with the counters of shared quotas), sent in one round trip.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Question {
     /// Counter that this host raises in each period; hosts whose tick does not change count as gone.
     pub tick: u64,
-    /// Hosts that have been gone for long, whose entries in the fleet's store are to be removed.
+    /// Hosts that have been gone for long, whose entries in the fleet's store (Redis server with the counters
+    /// of shared quotas) are to be removed.
     pub gone: Vec<HostId>,
     /// Quotas, by their indices in the host's list, and the amounts to add to their counters in the fleet's
     /// store, in thousandths of a request unit.
     pub added: Vec<(usize, u64)>,
 }
 
-/// Outcome of handling a reply of the fleet's store.
+/// Outcome of handling a reply of the fleet's store (Redis server with the counters of shared quotas).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The reply was used to compute the shares of quotas.
@@ -99,11 +100,13 @@ struct Scope {
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     tick: u64,
-    /// Number of replies of the fleet's store since the host's tick last changed.
+    /// Number of replies of the fleet's store (Redis server with the counters of shared quotas) since the
+    /// host's tick last changed.
     missed: u32,
 }
 
-/// An exchange with the fleet's store that has not been answered.
+/// An exchange with the fleet's store (Redis server with the counters of shared quotas) that has not been
+/// answered.
 #[derive(Clone, Debug)]
 struct Asked {
     at: Timestamp,
@@ -135,7 +138,7 @@ pub struct Fleet {
 
 impl Fleet {
     /// Creates the view of a host that knows no other host. `quotas` are the sizes of the shared quotas, in
-    /// request units per second.
+    /// request units per second. `period` is the time between two exchanges with the fleet's store.
     pub fn new(own: HostId, period: Duration, quotas: impl Iterator<Item = u64>) -> Self {
         let scopes: Vec<Scope> = quotas.map(|quota| Scope::new(quota, UNKNOWN)).collect();
         Self {
@@ -159,15 +162,15 @@ impl Fleet {
         self.scopes.push(Scope { heard_at: self.heard_at, ..Scope::new(ru_per_second, part) });
     }
 
-    /// Removes a quota that [`Fleet::admit`] added; the quota at the end of the list takes its index. An
-    /// exchange in flight is given up.
+    /// Removes the quota with index `place`, which [`Fleet::admit`] added; the quota at the end of the list
+    /// takes its index. An exchange in flight is given up.
     pub fn dismiss(&mut self, place: usize) {
         self.handle_lost();
         debug_assert!(place >= self.fixed, "it is one that came");
         self.scopes.swap_remove(place);
     }
 
-    /// Changes the size of a quota, in request units per second.
+    /// Changes the size of the quota with index `place`, in request units per second.
     pub fn resize(&mut self, place: usize, ru_per_second: u64) {
         self.scopes[place].ru_per_second = ru_per_second;
     }
@@ -198,21 +201,24 @@ impl Fleet {
         self.scopes.extend(guests);
     }
 
-    /// Counts the price of a request towards the demand on a quota, whether the request was admitted or not.
+    /// Counts the price of a request towards the demand on the quota with index `scope`, whether the request
+    /// was admitted or not.
     pub fn handle_demand(&mut self, scope: usize, amount: MicroUnits) {
         if let Some(scope) = self.scopes.get_mut(scope) {
             scope.demand = scope.demand.saturating_add(amount);
         }
     }
 
-    /// True if the demand on a quota since the store was last asked exceeds the part that every host may give
-    /// out anyway, so that other hosts have to know of it.
+    /// True if the demand on a quota since the fleet's store was last asked exceeds the part that every host
+    /// may give out anyway, so that other hosts have to know of it. `scope` is the quota's index in the list
+    /// of shared quotas.
     pub fn is_heavy(&self, scope: usize, now: Timestamp) -> bool {
         let elapsed = self.elapsed(now);
         self.scopes.get(scope).is_some_and(|scope| scope.is_above(self.floor(), elapsed))
     }
 
-    /// Returns the time since the fleet's store was last asked, or one period before the first time.
+    /// Returns the time since the fleet's store (Redis server with the counters of shared quotas) was last
+    /// asked, or one period before the first time.
     fn elapsed(&self, now: Timestamp) -> Duration {
         self.asked_at.map_or(self.period, |asked_at| now.since(asked_at))
     }
@@ -237,7 +243,7 @@ impl Fleet {
     }
 
     /// Chooses the counters to read at the fleet's store, with the amounts to add to them. `elapsed` is the
-    /// time since it was last asked.
+    /// time since it was last asked. `hosts` is the number of hosts.
     fn choose(&mut self, elapsed: Duration, hosts: u64) -> Vec<(usize, u64)> {
         let floor = self.floor();
         let is_heavy = |scope: &Scope| scope.is_above(floor, elapsed);
@@ -341,13 +347,14 @@ impl Fleet {
         1 + self.others.values().filter(|seen| seen.missed < MISSED_MAX).count() as u64
     }
 
-    /// Returns the part of a quota that this host may give out now.
+    /// Returns the part of the quota with index `scope` that this host may give out now.
     pub fn part(&self, scope: usize, now: Timestamp) -> Part {
         let Some(scope) = self.scopes.get(scope) else { return Part::WHOLE };
         if scope.is_out_of_patience(now) { scope.part.min(Part::even(self.hosts())) } else { scope.part }
     }
 
-    /// Returns the demand on a quota in the last period, in millionths of a request unit per second.
+    /// Returns the demand on the quota with index `scope` in the last period, in millionths of a request unit
+    /// per second.
     pub fn demand(&self, scope: usize) -> MicroUnits {
         self.scopes.get(scope).map_or(0, |scope| scope.demand_shown)
     }
@@ -358,7 +365,8 @@ impl Fleet {
         self.heard_at
     }
 
-    /// True if no reply of the fleet's store was used for longer than shares stay in force (60 s).
+    /// True if no reply of the fleet's store (Redis server with the counters of shared quotas) was used for
+    /// longer than shares stay in force (60 s).
     pub fn is_out_of_patience(&self, now: Timestamp) -> bool {
         is_too_old(self.heard_at, now)
     }
@@ -389,15 +397,16 @@ impl Scope {
             > came_in * u128::from(part.billionths())
     }
 
-    /// Takes this host's demand of a time span, in whole thousandths of a request unit, at most as much as a
-    /// host may claim. A rest of less than a thousandth stays.
+    /// Takes this host's demand of a time span (`elapsed`), in whole thousandths of a request unit, at most as
+    /// much as a host may claim. A rest of less than a thousandth stays.
     fn take_demand(&mut self, elapsed: Duration) -> u64 {
         let whole = self.demand / MICRO_PER_MILLI;
         self.demand %= MICRO_PER_MILLI;
         whole.min(self.claim_max(elapsed))
     }
 
-    /// Returns the largest demand that one host may claim for a time span, in thousandths of a request unit.
+    /// Returns the largest demand that one host may claim for a time span (`elapsed`), in thousandths of a
+    /// request unit.
     fn claim_max(&self, elapsed: Duration) -> u64 {
         let milli = u128::from(CLAIM_QUOTAS) * u128::from(self.ru_per_second) * elapsed.as_millis();
         milli.min(u128::from(u64::MAX)) as u64

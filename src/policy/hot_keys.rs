@@ -55,8 +55,8 @@ pub use records::KeyName;
 /// Length of a pane (the interval in which requests are counted) in nanoseconds, the shortest time that
 /// anything is decided by.
 const PANE: u64 = 50_000_000;
-/// Length of a pane, in nanoseconds, above which the core did not run or slept and the requests that came
-/// meanwhile have yet to be counted.
+/// Length of a pane (interval of 50 ms), in nanoseconds, above which the core did not run or slept and the
+/// requests that came meanwhile have yet to be counted.
 const LONG: u64 = 3 * PANE;
 /// Time over which expensive keys are looked for, in nanoseconds: such keys may be asked for rarely.
 const COST_SPAN: u64 = 1_000_000_000;
@@ -95,7 +95,7 @@ impl Default for HotSettings {
 /// Effect of a request on its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// The request leaves the key unchanged.
+    /// The request reads the key, and leaves it unchanged.
     Read,
     /// The request may change the key.
     Write,
@@ -107,7 +107,7 @@ pub enum Access {
 pub struct HotId {
     /// Index of the key's record, below 512.
     pub index: u16,
-    /// Number of demotions that there were before at this index.
+    /// Number of keys at this index that stopped being hot before, which distinguishes the key from them.
     pub generation: u32,
 }
 
@@ -116,18 +116,18 @@ pub struct HotId {
 pub enum Event<'a> {
     /// A key is hot from now on.
     Promoted {
-        /// The id that [`HotKeys::note_key`] returns for the key.
+        /// The key's id, which [`HotKeys::note_key`] returns for each request for the key from now on.
         id: HotId,
-        /// The key's hash.
+        /// The key's hash, by which requests for it are recognised.
         hash: u64,
-        /// The key's slot.
+        /// The key's hash slot, 0 to 16,383.
         slot: u16,
         /// The key. Only [whole](KeyName::is_whole) ones may be cached.
         key: &'a KeyName,
     },
     /// A key is not hot any more.
     Demoted {
-        /// The id that the key had.
+        /// The id that the key had while it was hot.
         id: HotId,
     },
 }
@@ -141,11 +141,11 @@ pub struct Report<'a> {
     pub key: &'a KeyName,
     /// The hash by which the search identifies the key.
     pub hash: u64,
-    /// The key's slot.
+    /// The key's hash slot, 0 to 16,383.
     pub slot: u16,
     /// Reads per second over the last second, including those answered on other cores.
     pub reads_per_second: f64,
-    /// Reads per second answered on other cores.
+    /// Reads per second that other cores answered from their copies of the key's replies.
     pub elsewhere_per_second: f64,
     /// Writes per second over the last second.
     pub writes_per_second: f64,
@@ -258,7 +258,8 @@ impl HotKeys {
         self.slots.count(slot)
     }
 
-    /// Counts a request for a key of a warm slot. Returns the key's id if it is hot, else None.
+    /// Counts a request for a key of a warm slot (one whose keys are counted one by one). Returns the key's id
+    /// if it is hot, else None. `hash` is the key's hash.
     #[inline]
     pub fn note_key(&mut self, slot: u16, hash: u64, key: &[u8], access: Access) -> Option<HotId> {
         if let Some((at, record)) = self.records.find(hash) {
@@ -281,8 +282,9 @@ impl HotKeys {
         self.cost_slots.add(slot, cost.micro() >> COST_SHIFT);
     }
 
-    /// Adds the price of a request to its key, in addition to [`note_cost`](Self::note_cost). For requests
-    /// whose slot was warm when they came.
+    /// Adds the price of a request to its key (given by `hash`), in addition to
+    /// [`note_cost`](Self::note_cost). For requests whose slot was warm (busy, so that its keys are counted
+    /// one by one) when they came.
     pub fn note_key_cost(&mut self, hash: u64, cost: Price) {
         if let Some((_, record)) = self.records.find(hash) {
             record.tally.cost = record.tally.cost.saturating_add(cost.micro());
@@ -298,8 +300,8 @@ impl HotKeys {
         }
     }
 
-    /// Ends the pane (50 ms) if its time is over, and reports keys that become hot or cease to be. Called
-    /// once a turn while there is traffic, and at [`wake_at`](Self::wake_at).
+    /// Ends the pane (50 ms) if its time is over, and reports to `events` keys that become hot or cease to be.
+    /// Called once a turn while there is traffic, and at [`wake_at`](Self::wake_at).
     #[inline]
     pub fn tick(&mut self, now: Timestamp, events: &mut impl FnMut(Event<'_>)) {
         if self.is_due(now) {
@@ -307,13 +309,15 @@ impl HotKeys {
         }
     }
 
-    /// True if the pane's time is over, so that [`tick`](Self::tick) has to be called.
+    /// True if the present pane (interval of 50 ms in which requests are counted) is over, so that
+    /// [`tick`](Self::tick) has to be called.
     #[inline]
     pub fn is_due(&self, now: Timestamp) -> bool {
         now >= self.pane_ends
     }
 
-    /// Returns when the next pane ends; None if no key has a record, since nothing depends on it then.
+    /// Returns when the next pane (interval of 50 ms) ends; None if no key has a record, since nothing depends
+    /// on it then.
     pub fn wake_at(&self) -> Option<Timestamp> {
         (!self.records.is_empty()).then_some(self.pane_ends)
     }
@@ -329,7 +333,8 @@ impl HotKeys {
         self.reports(move |record| record.cost.per_second() >= least)
     }
 
-    /// Returns the counts of events since the start.
+    /// Returns how many keys became hot and stopped being hot since the start, and how many requests could not
+    /// be counted.
     pub fn counters(&self) -> HotCounters {
         let passed_over = self.counts.passed_over() + self.costs.passed_over();
         HotCounters { passed_over, ..self.counters }
@@ -363,8 +368,9 @@ impl HotKeys {
         }
     }
 
-    /// Counts a request for a key without a record, once its slot is warm, and gives the key a record if it
-    /// has a quarter of the load that makes it hot, or costs much.
+    /// Counts a request for a key without a record, once its slot is warm (busy, so that its keys are counted
+    /// one by one), and gives the key a record if it has a quarter of the load that makes it hot, or costs
+    /// much. `hash` is the key's hash.
     fn note_stranger(&mut self, slot: u16, hash: u64, key: &[u8], access: Access) {
         let Some(counted) = self.counts.add(hash, 1, self.slots.missed(slot)) else { return };
         let cost = self.costs.get(hash).unwrap_or_default().certain();
@@ -477,7 +483,7 @@ impl HotKeys {
         events(Event::Demoted { id });
     }
 
-    /// Promotes the keys that have become hot, hottest first.
+    /// Promotes the keys that have become hot, hottest first, and reports them to `events`.
     fn promote(&mut self, now: Timestamp, events: &mut impl FnMut(Event<'_>)) {
         let mut rising = std::mem::take(&mut self.rising);
         rising.sort_by_key(|at| std::cmp::Reverse(self.records.at(*at).certain(Window::Last)));
@@ -497,7 +503,8 @@ impl HotKeys {
     }
 
     /// True if there is room for one more hot key. If there is none, the weakest hot key is demoted if the
-    /// newcomer has at least twice its load.
+    /// newcomer has at least twice its load. `newcomer` is the index of the new key's record; `events` hears
+    /// of a demotion.
     fn make_room(&mut self, newcomer: u16, events: &mut impl FnMut(Event<'_>)) -> bool {
         if self.hot < self.settings.keys_max {
             return true;

@@ -71,10 +71,11 @@ const LONG_MIN: f64 = 500.0;
 /// reply in common and a pause that spoils two slices is not enough.
 const LOOKS_UP: u32 = SECOND as u32 + 2;
 /// Consecutive checks, 250 ms apart, at which the ratio of usual to recent latency must be above the leave
-/// threshold before a shedding level is left; also the least number between any two changes of the level.
+/// threshold before a shedding level (which requests are refused or cost more) is left; also the least number
+/// between any two changes of the level.
 const LOOKS: u32 = SECOND as u32;
 /// Consecutive checks, 250 ms apart, without waiting requests or more in flight than usual after which a
-/// shedding level is left: ten seconds.
+/// shedding level (which requests are refused or cost more) is left: ten seconds.
 const LOOKS_ALONE: u32 = SLICES as u32;
 /// Distance of the ratio of usual to recent latency above a shedding level's threshold at which the level is
 /// left, or half the way from the threshold to 1 if that is less.
@@ -105,34 +106,36 @@ pub struct Company {
 /// Latency ratio of a backend at one check, and the class of commands that lowered it most.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
-    /// The latency ratio of all classes together.
+    /// The latency ratio (usual latency divided by recent latency) of all classes of commands together.
     pub ratio: f64,
     /// Index of the class of commands that lowered the ratio most.
     pub class: usize,
-    /// The 95th percentile of latency of the class that lowered the ratio most, in the short window.
+    /// The 95th percentile of recent latency (the short window) of the class of commands that lowered the
+    /// ratio most.
     pub short_p95: Duration,
     /// The usual 95th percentile of latency (the reference) of the class that lowered the ratio most.
     pub long_p95: Duration,
 }
 
-/// Change of the shedding level that a core has chosen for a backend, with the reason.
+/// Change of the shedding level (which requests are refused or cost more) that a core has chosen for a
+/// backend, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
     /// The level of load shedding before the change.
     pub from: Level,
     /// The level of load shedding from now on.
     pub to: Level,
-    /// The ratio of usual to recent latency that led to the change; `None` if the shedding level fell because
-    /// there were too few replies to measure one.
+    /// The ratio of usual to recent latency that led to the change; `None` if the shedding level (which
+    /// requests are refused or cost more) fell because there were too few replies to measure one.
     pub seen: Option<Seen>,
 }
 
-/// One core's view of one backend's latency: recent and usual percentiles, and the shedding level that
-/// follows.
+/// One core's view of one backend's latency: recent and usual percentiles, and the shedding level (which
+/// requests are refused or cost more) that follows.
 #[derive(Debug)]
 pub struct LatencyRatio {
     /// Latency ratios (usual 95th percentile divided by the present one, 1 is steady) below which shedding
-    /// levels 1, 2 and 3 are entered, the highest ratio first.
+    /// levels (which requests are refused or cost more) 1, 2 and 3 are entered, the highest ratio first.
     thresholds: [f64; 3],
     /// Latencies by class of commands; `None` for a class that was never used.
     classes: [Option<Box<Times>>; COMMAND_CLASSES],
@@ -140,11 +143,11 @@ pub struct LatencyRatio {
     ticked_at: Timestamp,
     /// Nanoseconds of the present slice (250 ms) that have passed.
     passed: u64,
-    /// Means of the number of requests in flight.
+    /// Means of the number of requests in flight at the backend, over short and long times.
     in_flight: InFlight,
-    /// True if requests waited for room in the window in the present slice.
+    /// True if requests waited for room in the window in the present slice (250 ms).
     waits: bool,
-    /// True if in the last slice requests waited for room, or more were in flight than usual.
+    /// True if in the last slice (250 ms) requests waited for room, or more were in flight than usual.
     is_in_company: bool,
     /// Number of consecutive slices (250 ms) in which the ratio was too low for their latencies to be learnt
     /// as usual.
@@ -154,7 +157,7 @@ pub struct LatencyRatio {
     /// Latency ratio of the backend, with the class that lowered it most, at the last check (each slice of
     /// 250 ms); None before the first check and where there were too few replies.
     seen: Option<Seen>,
-    /// Number of replies in the ten seconds before the last check.
+    /// Number of replies of the backend to this core in the ten seconds before the last check.
     replies: u32,
     /// Shedding level that this core has chosen for the backend, with the counts of checks (250 ms apart)
     /// that raise and lower it.
@@ -162,8 +165,9 @@ pub struct LatencyRatio {
 }
 
 impl LatencyRatio {
-    /// Creates the view of a backend about which nothing is known yet. `thresholds` are the ratios of usual
-    /// to recent latency below which shedding levels 1, 2 and 3 are entered, the highest first.
+    /// Creates the view of a backend about which nothing is known yet. `thresholds` are the ratios of usual to
+    /// recent latency below which shedding levels (which requests are refused or cost more) 1, 2 and 3 are
+    /// entered, the highest first.
     pub fn new(thresholds: [f64; 3], now: Timestamp) -> Self {
         Self {
             thresholds,
@@ -182,6 +186,7 @@ impl LatencyRatio {
     }
 
     /// Records the latency of a reply in microseconds, without the time in which this core did not run.
+    /// `class` is the index of the class of commands.
     #[inline]
     pub fn record(&mut self, class: usize, micros: u64) {
         match self.classes.get_mut(class) {
@@ -191,8 +196,8 @@ impl LatencyRatio {
         }
     }
 
-    /// Ends the slices (250 ms each) that have passed, and returns the change of the shedding level if there
-    /// is one. Called about every 100 ms while there is traffic.
+    /// Ends the slices (250 ms each) that have passed, and returns the change of the shedding level (which
+    /// requests are refused or cost more) if there is one. Called about every 100 ms while there is traffic.
     pub fn handle_tick(&mut self, now: Timestamp, company: Company) -> Option<Change> {
         let passed = now.nanos_since(self.ticked_at).min(JUMP_MAX);
         self.ticked_at = now;
@@ -289,25 +294,27 @@ impl LatencyRatio {
 #[derive(Clone, Copy, Debug)]
 struct Verdict {
     seen: Seen,
-    /// Upper bound of the ratio of usual to recent latency, computed from recent percentiles that are two
-    /// standard deviations lower, so that chance alone enters no level.
+    /// Upper bound of the ratio of usual to recent latency: the recent percentiles that it is computed from
+    /// are taken two standard deviations lower, so that chance alone does not raise the shedding level (which
+    /// requests are refused or cost more).
     surely: f64,
 }
 
 /// Shedding level of a core for a backend, and the counts of checks that change it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Steps {
-    /// The present level of load shedding.
+    /// The shedding level (which requests are refused or cost more) that this core has chosen for the backend.
     level: Level,
-    /// Consecutive checks (250 ms apart) with the ratio below the threshold of each shedding level, while
-    /// requests waited or more were in flight than usual.
+    /// Consecutive checks (250 ms apart) with the ratio below the threshold of each shedding level (which
+    /// requests are refused or cost more), while requests waited or more were in flight than usual.
     below: [u32; 3],
-    /// Consecutive checks (250 ms apart) with the ratio above the threshold at which the shedding level is
-    /// left.
+    /// Consecutive checks (250 ms apart) with the ratio above the threshold at which the shedding level (which
+    /// requests are refused or cost more) is left.
     above: u32,
     /// Consecutive checks (250 ms apart) at which no requests waited and no more were in flight than usual.
     alone: u32,
-    /// Number of checks (250 ms apart) since the shedding level last changed.
+    /// Number of checks (250 ms apart) since the shedding level (which requests are refused or cost more) last
+    /// changed.
     since: u32,
 }
 
@@ -355,7 +362,7 @@ struct InFlight {
     now: f64,
     /// Mean number of requests in flight over a minute.
     usual: f64,
-    /// Time over which the numbers have been measured, in seconds, at most 60.
+    /// Time over which the numbers of requests in flight have been averaged, in seconds, at most 60.
     known: f64,
 }
 

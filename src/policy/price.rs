@@ -82,15 +82,15 @@ pub struct Measured {
 pub struct Breakdown {
     /// Price of the request as such, whatever its size.
     pub base: MicroUnits,
-    /// Price of the request's bytes.
+    /// The part of the price that is due for the request's bytes.
     pub bytes_in: MicroUnits,
-    /// Price of the reply's bytes.
+    /// The part of the price that is due for the reply's bytes.
     pub bytes_out: MicroUnits,
     /// Price of the reply's rows, or of the entries looked at to find them.
     pub rows: MicroUnits,
     /// Price of the keys that the request writes, where it names several.
     pub keys: MicroUnits,
-    /// Price of the time beyond the usual latency.
+    /// The part of the price that is due for latency beyond the usual.
     pub slowness: MicroUnits,
     /// Amount added to reach the floor of the kind of command.
     pub to_floor: MicroUnits,

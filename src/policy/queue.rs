@@ -41,26 +41,26 @@ const TURN: MicroUnits = 8 * UNIT;
 /// Maximum number of a tenant's turns of fair queueing that one request takes up, however high its price is.
 const TURNS_MAX: u64 = 16;
 /// Number of intervals ([`Patience::interval`]) for which requests must have waited without a break before a
-/// tier counts as overloaded: longer than a few costly requests keep a backend busy.
+/// tier (importance) counts as overloaded: longer than a few costly requests keep a backend busy.
 const STANDING: f64 = 1.5;
-/// Fraction of its length half an interval ago that a tier's queue must exceed for the tier to count as
-/// overloaded: the queue has hardly become shorter.
+/// Fraction of its length half an interval ago that a tier's queue must exceed for the tier (importance) to
+/// count as overloaded: the queue has hardly become shorter.
 const SHORTER: f64 = 0.9;
-/// Number of intervals ([`Patience::interval`]) after which a tier in which requests waited without a break
-/// counts as overloaded even if its queue becomes shorter.
+/// Number of intervals ([`Patience::interval`]) after which a tier (importance) in which requests waited
+/// without a break counts as overloaded even if its queue becomes shorter.
 const INTERVALS_MOST: f64 = 4.0;
-/// Mean number of waiting requests per connection at which a tier counts as deep and not as overloaded:
-/// clients that pipeline wait for their own requests.
+/// Mean number of waiting requests per connection at which a tier (importance) counts as deep and not as
+/// overloaded: clients that pipeline wait for their own requests.
 const DEEP: usize = 8;
-/// Longest wait of a request, in intervals ([`Patience::interval`]), with which a tier counts as deep (long
-/// only because clients pipeline); with a longer one the tier can count as overloaded.
+/// Longest wait of a request, in intervals ([`Patience::interval`]), with which a tier (importance) counts as
+/// deep (long only because clients pipeline); with a longer one the tier can count as overloaded.
 const DEEP_WAIT: f64 = 4.0;
 /// Longest time, in intervals ([`Patience::interval`]), for which a connection may wait to have its oldest
 /// request sent in a deep tier (long only because clients pipeline); with a longer one the tier can count as
 /// overloaded.
 const DEEP_WAIT_NEXT: f64 = 0.25;
 /// Number of intervals ([`Patience::interval`]) after which a request is refused that has been its
-/// connection's oldest waiting one for so long, if other connections wait in its tier.
+/// connection's oldest waiting one for so long, if other connections wait in its tier (importance).
 const AGE_CALM: f64 = 1.5;
 /// Longest time for which a request may be its connection's oldest waiting one before it is refused; or twice
 /// [`Patience::calm`] if that is longer.
@@ -72,7 +72,8 @@ const LATE: Duration = Duration::from_millis(1);
 /// Silence of a backend after which the clock that measures waiting in the queue pauses; twice the median
 /// latency if that is longer.
 const SILENT: Duration = Duration::from_millis(20);
-/// Longest time for which the clock that measures waiting in the queue pauses while the window grows.
+/// Longest time for which the clock that measures waiting in the queue pauses while the window (limit on
+/// requests in flight) grows.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Capacity for requests that is kept while no request waits.
@@ -83,14 +84,14 @@ const TIERS: usize = 4;
 /// Index that stands for no request and no chain.
 const NONE: u32 = u32::MAX;
 
-/// A request that is added to the queue, to wait for room in a backend's window.
+/// A request that is added to the queue, to wait for room in a backend's window (limit on requests in flight).
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting<T> {
     /// The caller's handle of the request, which the queue gives back when the request leaves.
     pub item: T,
-    /// The client connection, whose requests keep their order.
+    /// Number of the client connection that sent the request; its waiting requests keep their order.
     pub connection: u64,
-    /// The tenant, which takes turns with others of its tier.
+    /// The tenant, which takes turns with others of its tier (importance).
     pub tenant: TenantId,
     /// Tier (importance) of the request. Later requests of a connection wait in the tier of its first.
     pub tier: Tier,
@@ -105,7 +106,7 @@ pub struct Waiting<T> {
 /// A request that has left the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken<T> {
-    /// The caller's handle, as given in [`Waiting`].
+    /// The caller's handle for the request, as given in [`Waiting`].
     pub item: T,
     /// True if further requests of the connection may be started: [`Queue::push`] had returned that none
     /// should be, and few of its requests wait now.
@@ -156,7 +157,7 @@ pub enum Refused {
     Deadline,
     /// Too many requests wait, or the request waited too long.
     Overloaded,
-    /// The backend has stalled.
+    /// The backend has stalled: it has sent nothing for a while though requests are in flight.
     Stalled,
 }
 
@@ -165,8 +166,8 @@ pub enum Refused {
 pub struct Patience {
     /// Longest age of a request in an overloaded tier (5 ms by default); older requests are refused.
     pub target: Duration,
-    /// Interval of which multiples decide whether a tier is overloaded and a request too old (100 ms by
-    /// default).
+    /// Interval of which multiples decide whether a tier (importance) is overloaded and a request too old (100
+    /// ms by default).
     pub interval: Duration,
 }
 
@@ -193,15 +194,16 @@ pub struct Circumstances {
     pub late: Duration,
     /// Number of requests in flight at the backend.
     pub in_flight: usize,
-    /// Usual latency of a reply.
+    /// Usual latency of the backend's replies.
     pub median: Duration,
-    /// True while the window still grows, so that the backend's capacity is not known yet.
+    /// True while the window (limit on requests in flight) still grows, so that the backend's capacity is not
+    /// known yet.
     pub is_growing: bool,
 }
 
 #[derive(Debug)]
 struct Node<T> {
-    /// Request in the queue, which waits until the backend's window has room.
+    /// Request in the queue, which waits until the backend's window (limit on requests in flight) has room.
     waiting: Waiting<T>,
     /// Time of arrival of the request, without the time in which this core did not run.
     came: Timestamp,
@@ -210,7 +212,8 @@ struct Node<T> {
     clock: Duration,
     /// Indices of the neighbours in the tier's list, in the order of arrival.
     in_tier: Links,
-    /// Indices of the neighbours in the list of the tenant's requests in the tier, in the order of arrival.
+    /// Indices of the neighbours in the list of the tenant's requests in the tier (importance), in the order
+    /// of arrival.
     of_tenant: Links,
     /// Index of the next waiting request of the same connection, or [`NONE`].
     behind: u32,
@@ -243,18 +246,18 @@ impl Default for List {
     }
 }
 
-/// Waiting requests of one client connection, in their order: all in one tier, with one tenant.
+/// Waiting requests of one client connection, in their order: all in one tier (importance), with one tenant.
 #[derive(Clone, Copy, Debug)]
 struct Chain {
     /// The connection, by the number that [`Waiting::connection`] gives it.
     connection: u64,
-    /// Index of the oldest request of the connection.
+    /// Index in `Queue::nodes` of the connection's oldest waiting request.
     first: u32,
-    /// Index of the newest request of the connection.
+    /// Index in `Queue::nodes` of the connection's newest waiting request.
     last: u32,
-    /// Tier in which the requests wait.
+    /// Index of the tier (importance) of the connection's waiting requests.
     tier: usize,
-    /// Tenant with which the requests wait.
+    /// The tenant of all the connection's waiting requests.
     tenant: TenantId,
     /// Number of the connection's waiting requests, and of their bytes.
     held: Held,
@@ -268,7 +271,7 @@ struct Chain {
 
 #[derive(Debug, Default)]
 struct Share {
-    /// The tenant's requests in the tier, in the order of arrival.
+    /// The tenant's requests in the tier (importance), in the order of arrival.
     list: List,
     /// Connections of the tenant, the one whose turn it is first.
     ring: List,
@@ -279,23 +282,24 @@ struct Share {
 
 #[derive(Debug, Default)]
 struct TierQueue {
-    /// All requests of the tier, in the order of arrival.
+    /// All requests of the tier (importance), in the order of arrival.
     list: List,
-    /// Number of connections with waiting requests.
+    /// Number of client connections with waiting requests in this tier (importance).
     connections: usize,
-    /// Shares of the tenants with waiting requests.
+    /// For each tenant with waiting requests in this tier (importance), these requests and its state in fair
+    /// queueing.
     tenants: IdMap<TenantId, Share>,
-    /// Tenants in the order of their turns.
+    /// Tenants with waiting requests in this tier (importance), in the order of their turns.
     turns: VecDeque<TenantId>,
-    /// Time at which the tier was empty last, by the queue's clock.
+    /// Time at which the tier (importance) was empty last, by the queue's clock.
     empty_at: Duration,
     /// The number of the tier's requests when it was last recorded, and that time by the queue's clock.
     seen: (Duration, usize),
-    /// Time since which the tier is overloaded, by the queue's clock, or the last time that this was
-    /// confirmed; `None` if it is not.
+    /// Time since which the tier (importance) is overloaded, by the queue's clock, or the last time that this
+    /// was confirmed; `None` if it is not.
     over_since: Option<Duration>,
-    /// Number of turns since `over_since` at whose end the tier was empty. Two of them in an interval end the
-    /// overload.
+    /// Number of turns since `over_since` at whose end the tier (importance) was empty. Two of them in an
+    /// interval end the overload.
     empty_turns: u32,
 }
 
@@ -304,11 +308,11 @@ struct TierQueue {
 pub struct Queue<T> {
     /// All waiting requests; lists and chains refer to them by index.
     nodes: Slab<Node<T>>,
-    /// Chains of the connections with waiting requests.
+    /// For each client connection with waiting requests, a chain of these requests in their order.
     chains: Slab<Chain>,
-    /// Index of the chain of each connection.
+    /// For each client connection with waiting requests, by its number, the index of its chain in `chains`.
     chain_of: IdMap<u64, u32>,
-    /// Requests by tier, the most important first.
+    /// The waiting requests by tier, the most important tier first.
     tiers: [TierQueue; TIERS],
     /// The queue's clock, which pauses for delays that the backend did not cause.
     clock: Duration,
@@ -319,7 +323,7 @@ pub struct Queue<T> {
     away: Duration,
     /// Time at which the backend last sent something, without the time in which this core did not run.
     progress: Timestamp,
-    /// Time for which the clock may still pause because the window grows.
+    /// Time for which the clock may still pause because the window (limit on requests in flight) grows.
     pause_left: Duration,
     /// Number of calls of [`Queue::take`] so far, which wraps.
     taken: u32,
@@ -327,7 +331,7 @@ pub struct Queue<T> {
     held: Held,
     /// Maximum number of requests and bytes that may wait.
     limit: Held,
-    /// Limits of the time that requests may wait.
+    /// Limits of the time for which requests may wait in the queue.
     patience: Patience,
     /// The earliest deadline of any waiting request, or an earlier time.
     soonest: Timestamp,
@@ -394,7 +398,8 @@ impl<T: Copy> Queue<T> {
         tenants.next().is_some_and(|first| tenants.any(|other| other != first))
     }
 
-    /// True if at least one tier is in overload: its requests come faster than the backend serves them.
+    /// True if at least one tier (importance) is in overload: its requests come faster than the backend serves
+    /// them.
     pub fn is_any_over(&self) -> bool {
         self.tiers.iter().any(|queue| queue.over_since.is_some())
     }
@@ -404,13 +409,13 @@ impl<T: Copy> Queue<T> {
         self.tiers[..=tier as usize].iter().any(|queue| queue.list.length > 0)
     }
 
-    /// True if the tier is in overload: its requests come faster than the backend serves them.
+    /// True if the tier (importance) is in overload: its requests come faster than the backend serves them.
     pub fn is_over(&self, tier: Tier) -> bool {
         self.tiers[tier as usize].over_since.is_some()
     }
 
-    /// Returns the interval over which the queue decides whether tiers are overloaded, which is also the time
-    /// after which requests to a stalled backend are refused.
+    /// Returns the interval over which the queue decides whether tiers (degrees of importance) are overloaded,
+    /// which is also the time after which requests to a stalled (silent) backend are refused.
     pub fn interval(&self) -> Duration {
         self.patience.interval
     }
@@ -427,7 +432,7 @@ impl<T: Copy> Queue<T> {
         self.progress = now;
     }
 
-    /// Excludes a time in which this core did not run from the backend's silence and from the age of
+    /// Excludes a time (`late`) in which this core did not run from the backend's silence and from the age of
     /// requests.
     pub fn handle_late(&mut self, late: Duration) {
         self.progress = self.progress.after(late);
@@ -558,8 +563,8 @@ impl<T: Copy> Queue<T> {
         &self.chains[self.chain_of[&connection] as usize]
     }
 
-    /// Advances the clock when the first request comes after a time in which none waited: every tier counts
-    /// as empty during that time.
+    /// Advances the clock when the first request comes after a time in which none waited: every tier
+    /// (importance) counts as empty during that time.
     fn wake(&mut self, now: Timestamp) {
         self.clock += now.since(self.turned_at);
         self.turned_at = now;
@@ -583,8 +588,8 @@ impl<T: Copy> Queue<T> {
         None
     }
 
-    /// Returns the index of the request whose turn it is in a tier, among tenants for which `may` is true;
-    /// None if there is none.
+    /// Returns the index of the request whose turn it is in a tier (importance), among tenants for which `may`
+    /// is true; None if there is none.
     fn next_of(&mut self, tier: usize, may: &impl Fn(TenantId) -> bool) -> Option<u32> {
         let queue = &mut self.tiers[tier];
         let mut allowed = queue.turns.iter().filter(|tenant| may(**tenant));
@@ -630,8 +635,9 @@ impl<T: Copy> Queue<T> {
     }
 
     /// Passes to `refuse` the requests that could not be answered before their deadlines (`expected` is the
-    /// latency of a reply), those that waited too long, and those to a stalled backend. Without `is_obeyed`
-    /// the queue's own overload rules refuse nothing; deadlines, stalls and the 2 s limit still do.
+    /// latency of a reply), those that waited too long, and those to a stalled (silent) backend. Without
+    /// `is_obeyed` the queue's own overload rules refuse nothing; deadlines, stalls and the 2 s limit still
+    /// do. `is_stalled` says that the backend sends nothing.
     pub fn expire(
         &mut self,
         now: Timestamp,
@@ -676,8 +682,8 @@ impl<T: Copy> Queue<T> {
         self.soonest = deadlines.min().unwrap_or(Timestamp::MAX);
     }
 
-    /// True if a request has waited longer than `--queue-target` in an overloaded tier in which other
-    /// requests wait.
+    /// True if a request has waited longer than `--queue-target` in an overloaded tier (importance) in which
+    /// other requests wait.
     fn is_too_old_in_overload(&self, node: &Node<T>) -> bool {
         let queue = &self.tiers[self.chain(node.waiting.connection).tier];
         queue.over_since.is_some()
@@ -686,7 +692,7 @@ impl<T: Copy> Queue<T> {
     }
 
     /// True if the first waiting request of a connection has been the first for too long, while other
-    /// connections wait in its tier.
+    /// connections wait in its tier (importance).
     fn is_too_old(&self, chain: &Chain) -> bool {
         let age = self.clock.saturating_sub(chain.since.clock);
         self.tiers[chain.tier].connections > 1 && age > self.patience.calm()
@@ -703,7 +709,8 @@ impl<T: Copy> Queue<T> {
         }
     }
 
-    /// Ends a turn (pass of the core's loop): decides which tiers count as overloaded from now on.
+    /// Ends a turn (pass of the core's loop): decides which tiers (degrees of importance) count as overloaded
+    /// from now on.
     pub fn handle_turn_end(&mut self) {
         let clock = self.clock;
         for tier in 0..TIERS {
@@ -790,8 +797,8 @@ impl<T: Copy> Queue<T> {
 }
 
 impl TierQueue {
-    /// Handles that no request has waited in the tier since its state was last decided, which may end its
-    /// overload.
+    /// Handles that no request has waited in the tier (importance) since its state was last decided, which
+    /// ends its overload if that lasted for an `interval`. `clock` is the queue's clock.
     fn handle_idle(&mut self, clock: Duration, interval: Duration) {
         (self.empty_at, self.seen) = (clock, (clock, 0));
         self.empty_turns += 2;
@@ -801,7 +808,8 @@ impl TierQueue {
     }
 
     /// Ends the tier's overload if it was empty often enough in the last interval. True if requests have
-    /// waited in it without a break for so long that it may be overloaded.
+    /// waited in it without a break for so long that it may be overloaded. `clock` is the present time by the
+    /// queue's clock.
     fn is_suspect(&mut self, clock: Duration, interval: Duration) -> bool {
         let waiting = self.list.length;
         // Requests of a single connection do not mean an overload: its client decides how many of them wait.

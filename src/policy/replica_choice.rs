@@ -20,7 +20,7 @@ use std::time::Duration;
 use crate::values::limits::COMMAND_CLASSES;
 use crate::values::{Random, Timestamp};
 
-/// Time constant with which latency averages fade.
+/// Time constant with which the averages of nodes' latencies forget earlier replies.
 const DECAY: Duration = Duration::from_secs(10);
 /// Latency assumed for a new node until its first reply, as a multiple of the other nodes' median.
 const NEWCOMER: f64 = 2.0;
@@ -32,17 +32,18 @@ const SAMPLES_MIN: u32 = 100;
 const SLOW_TIMES: u64 = 3;
 /// Latency up to which no node counts as slow, in microseconds.
 const SLOW_MICROS: u64 = 2_000;
-/// Slow windows in a row after which a replica is ejected.
+/// Slow windows in a row after which a replica is ejected (taken out of use).
 const SLOW_WINDOWS: u32 = 3;
-/// Number of failures in a row after which a replica is ejected.
+/// Number of failures in a row after which a replica is ejected (taken out of use).
 const FAILURES: u32 = 5;
-/// Time for which a replica is ejected, multiplied by the number of recent ejections.
+/// Time for which a replica is ejected (taken out of use), multiplied by the number of recent ejections.
 const OUT_FOR: Duration = Duration::from_secs(5);
 /// Longest time for which a replica is ejected from answering reads.
 const OUT_MOST: Duration = Duration::from_secs(300);
-/// Time without a failure after which one earlier ejection of a replica no longer lengthens its next one.
+/// Time without a failure after which one earlier ejection (taking out of use) of a replica no longer
+/// lengthens its next one.
 const HEALTHY: Duration = Duration::from_secs(60);
-/// Share of its usual reads that a replica gets when it comes back after an ejection.
+/// Share of its usual reads that a replica gets when it comes back after an ejection (taking out of use).
 const WEIGHT_FIRST: f64 = 0.1;
 /// Time after which a replica that came back gets its usual reads again.
 const RETURNING: Duration = Duration::from_secs(10);
@@ -61,33 +62,33 @@ pub enum Role {
 pub struct Candidate {
     /// Place of the node in the table of nodes.
     pub place: usize,
-    /// Role of the node.
+    /// Role of the node for the read's keys: owner of their slot, or replica of the owner.
     pub role: Role,
     /// Number of requests of this core in flight at the node.
     pub in_flight: u32,
 }
 
-/// Reason why a replica is ejected.
+/// Reason why a replica is ejected (taken out of use).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// This many consecutive failures: timeouts, lost connections, or replies by which the node cannot serve
-    /// reads now.
+    /// The replica failed this many times in a row: timeouts, lost connections, or replies by which the node
+    /// cannot serve reads now.
     Failures(u32),
     /// The replica was slow in one class of commands.
     Slow {
-        /// Index of the class of commands.
+        /// Index of the class of commands in which the replica was slow.
         class: usize,
-        /// The replica's own 95th percentile.
+        /// The replica's own 95th percentile of latency in that class.
         p95: Duration,
-        /// The median of its peers' 95th percentiles.
+        /// The median of the 95th percentiles of latency of the nodes with which the replica was compared.
         median: Duration,
     },
 }
 
-/// An ejection of a replica or its end, for the log.
+/// An ejection (taking out of use) of a replica or its end, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The node at this place in the table of nodes is ejected, for a reason and a time.
+    /// The node at this place in the table of nodes is ejected (taken out of use), for a reason and a time.
     Out(usize, Why, Duration),
     /// The node at this place in the table of nodes gets reads again, few at first.
     Back(usize),
@@ -111,9 +112,9 @@ struct Peer {
     failures: u32,
     times: [Option<Box<Times>>; COMMAND_CLASSES],
     slow_windows: u32,
-    /// End of the time for which the node is ejected.
+    /// End of the time for which the node is ejected (taken out of use).
     out_until: Option<Timestamp>,
-    /// Time at which the node came back after an ejection; None if it never was ejected.
+    /// Time at which the node came back after an ejection; None if it never was ejected (taken out of use).
     back_since: Option<Timestamp>,
     /// Number of recent ejections of the node, by which the next one is longer: one less for each minute
     /// without a failure since.
@@ -163,8 +164,8 @@ impl ReplicaChoice {
         }
     }
 
-    /// Records the reply of a node: its latency is added to the node's average and to the present window (the
-    /// second that is in progress).
+    /// Records the reply of the node at `place` in the table of nodes: its latency is added to the node's
+    /// average and to the present window (the second that is in progress).
     pub fn handle_reply(&mut self, place: usize, role: Role, class: usize, took: Duration, now: Timestamp) {
         let peer = self.peer(place, role, now);
         peer.failures = 0;
@@ -181,8 +182,8 @@ impl ReplicaChoice {
         peer.times[class].get_or_insert_default().add(took.as_micros() as u64);
     }
 
-    /// Records a failure of a node: a timeout, a lost connection, or a reply by which it cannot serve reads
-    /// now. The fifth in a row ejects a replica.
+    /// Records a failure of the node at `place` in the table of nodes: a timeout, a lost connection, or a
+    /// reply by which it cannot serve reads now. The fifth in a row ejects a replica.
     pub fn handle_failure(&mut self, place: usize, role: Role, now: Timestamp) {
         let peer = self.peer(place, role, now);
         peer.failures += 1;
@@ -206,8 +207,8 @@ impl ReplicaChoice {
         now.since(self.window_began) >= WINDOW
     }
 
-    /// Ends a window (one second of latencies): replicas that were slow in three windows in a row are
-    /// ejected, and those whose ejection is over come back.
+    /// Ends a window (one second of latencies): replicas that were slow in three windows in a row are ejected
+    /// (taken out of use), and those whose ejection is over come back.
     pub fn handle_window(&mut self, now: Timestamp) {
         // After a longer gap the percentiles cover more than one window, so they are not compared.
         let is_whole = now.since(self.window_began) < 2 * WINDOW;
@@ -239,7 +240,7 @@ impl ReplicaChoice {
         }
     }
 
-    /// Takes the events since the last call.
+    /// Returns the ejections of replicas, and the ends of ejections, since the last call.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
@@ -250,7 +251,7 @@ impl ReplicaChoice {
         self.peers.get(place)?.as_ref()?.out_until.filter(|until| *until > now)
     }
 
-    /// Returns the share of its usual reads that a node gets, from 0 to 1.
+    /// Returns the share of its usual reads that the node at `place` in the table of nodes gets, from 0 to 1.
     fn weight(&self, place: usize, now: Timestamp) -> f64 {
         let Some(Some(peer)) = self.peers.get(place) else { return 1.0 };
         match (peer.role, peer.out_until, peer.back_since) {
@@ -274,8 +275,8 @@ impl ReplicaChoice {
         cost * f64::from(candidate.in_flight + 1)
     }
 
-    /// Gives a new node an average latency: twice the median of the others. While no node has an average, it
-    /// gets none until its first reply.
+    /// Gives a new node, at `place` in the table of nodes, an average latency: twice the median of the others.
+    /// While no node has an average, it gets none until its first reply.
     fn welcome(&mut self, place: usize, now: Timestamp) -> f64 {
         let costs = self.peers.iter().flatten().filter_map(|peer| peer.cost);
         let mut costs: Vec<f64> = costs.map(|(cost, at)| faded(cost, at, now)).collect();
@@ -417,7 +418,7 @@ fn place_of(micros: u64) -> usize {
     ((power as usize + 1) * PARTS + (micros >> power) as usize - PARTS).min(COUNTS - 1)
 }
 
-/// Returns the least latency that the counter at this index counts, in microseconds.
+/// Returns the least latency that the counter at the index `place` counts, in microseconds.
 fn least_of(place: usize) -> u64 {
     if place < PARTS {
         return place as u64;

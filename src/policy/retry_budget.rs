@@ -12,7 +12,7 @@ const LEAST_PER_SECOND: f64 = 10.0;
 /// Maximum number of retries that the budget can hold, over all cores.
 const SAVED_MAX: f64 = 1_000.0;
 
-/// One core's part of the budget of retries.
+/// One core's part of the budget that limits how many lost reads are sent again.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryBudget {
     /// Number of retries that may be sent now, with fractions.

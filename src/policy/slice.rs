@@ -21,8 +21,9 @@ const PERIODS_KEPT: u64 = 2;
 /// Number of largest recent costs that an allowance (the amount that a core may spend without asking) keeps
 /// at the end of a period, besides [`PERIODS_KEPT`].
 const LUMPS_KEPT: u64 = 4;
-/// Size of a bucket, as the time in which its rate fills it, below which requests in flight may turn out to
-/// cost more than it holds.
+/// A bucket that its rate fills in less than this time is short. Where nearly a core's whole share of a short
+/// bucket is left, the core admits a request without regard to those in flight that may turn out dear, because
+/// a tenant with rare large replies would otherwise get only a part of its quota.
 const SHORT_BURST: Duration = Duration::from_secs(1);
 /// The whole of a bucket, in the unit of a core's share: 65,536ths.
 const WHOLE_SHARE: u128 = 65_536;
@@ -32,18 +33,20 @@ const WHOLE_SHARE: u128 = 65_536;
 /// ([`Slice::take`]) once all slices let the request pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// This bucket permits the request.
+    /// The bucket has enough for the request.
     Fits,
-    /// The core cannot decide: the control executor must be asked for a grant, and the request waits.
+    /// The core cannot decide: the control executor must be asked for a grant (amount of quota to spend), and
+    /// the request waits.
     Ask,
     /// The bucket does not have enough, and will not have before this time has passed.
     Refused(Duration),
 }
 
-/// Rules that all slices of a core follow at the moment.
+/// Rules that all slices (one core's parts of buckets) of a core follow at the moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Interval at which slices report to the control executor and are granted amounts to spend.
+    /// Interval at which slices (one core's parts of buckets) report to the control executor and are granted
+    /// amounts to spend.
     pub period: Duration,
     /// Time for which a grant is valid.
     pub lease: Duration,
@@ -66,10 +69,12 @@ pub struct Slice {
     /// Sum of the costs of requests in the period before, refused ones included, in thousandths of a request
     /// unit, rounded up.
     wanted_before_milli: u32,
-    /// Amount in the bucket that no core held (the level of the pool) at the last grant.
+    /// Amount in the bucket that no core held (the level of the pool) at the last grant (amount of quota to
+    /// spend).
     level: i64,
-    /// Time of the last grant, or, while the control executor does not answer, the time up to which this core
-    /// has refilled its own allowance. Before the first grant it is the time when the slice was made.
+    /// Time of the last grant (amount of quota to spend), or, while the control executor does not answer, the
+    /// time up to which this core has refilled its own allowance (what a core may spend without asking).
+    /// Before the first grant it is the time when the slice (one core's part of a bucket) was made.
     heard_at: Timestamp,
     /// The largest recent cost of a request, in thousandths of a request unit, rounded up.
     lump_milli: u32,
@@ -77,13 +82,14 @@ pub struct Slice {
     share: u16,
     /// Number of requests admitted that have not been charged at their real cost yet, at most 65,535.
     under_way: u16,
-    /// True once the control executor has sent a grant.
+    /// True once the control executor has sent a grant (amount of quota to spend).
     heard: bool,
     /// True if a report to the control executor is about to be sent.
     asking: bool,
     /// Number of reports that the control executor has not answered yet.
     unanswered: u8,
-    /// True if a request had to ask the control executor for a grant in this period.
+    /// True if a request had to ask the control executor for a grant (amount of quota to spend) in this
+    /// period.
     asked: bool,
     /// Least cost, in thousandths of a request unit, that the control executor could not grant the last time;
     /// `u32::MAX` if it could grant all.
@@ -152,13 +158,13 @@ impl Slice {
         self.ask(cost)
     }
 
-    /// Takes a cost from the allowance, and counts it as demand.
+    /// Takes a cost from the allowance (what a core may spend without asking), and counts it as demand.
     pub fn take(&mut self, cost: Price) {
         self.take_wanted(cost, Wanted::of(cost));
     }
 
-    /// Takes a cost from the allowance; `wanted` is its rounded form, computed before by callers that take it
-    /// from several slices.
+    /// Takes a cost from the allowance (what a core may spend without asking); `wanted` is its rounded form,
+    /// computed before by callers that take it from several slices (one core's parts of buckets).
     pub fn take_wanted(&mut self, cost: Price, wanted: Wanted) {
         self.note_wanted(wanted);
         self.book(cost.signed());
@@ -172,8 +178,9 @@ impl Slice {
         self.book(spent);
     }
 
-    /// Returns the time of the last grant. While the control executor does not answer, it is the time up to
-    /// which this core has refilled its own allowance; before the first grant, the time when the slice was
+    /// Returns the time of the last grant (amount of quota to spend). While the control executor does not
+    /// answer, it is the time up to which this core has refilled its own allowance (what a core may spend
+    /// without asking); before the first grant, the time when the slice (one core's part of a bucket) was
     /// made.
     pub const fn heard_at(&self) -> Timestamp {
         self.heard_at
@@ -192,8 +199,9 @@ impl Slice {
     }
 
     /// Returns the report to send to the control executor now, or None if there is nothing to report.
-    /// `needed` is the amount that a waiting request needs. Gives back what the core does not need of its
-    /// allowance.
+    /// `capacity` has the quota's rate and burst, `needed` is the amount that a waiting request needs, and
+    /// `rules` say how long a grant is valid. Gives back what the core does not need of its allowance (the
+    /// amount that it may spend without asking).
     pub fn report(
         &mut self,
         bucket: BucketId,
@@ -233,8 +241,8 @@ impl Slice {
         self.wanted_milli as u64 * MICRO_PER_MILLI
     }
 
-    /// True if a grant of the control executor is awaited already. If not, one counts as awaited from now on,
-    /// and the caller has to send a report.
+    /// True if a grant (amount of quota to spend) of the control executor is awaited already. If not, one
+    /// counts as awaited from now on, and the caller has to send a report.
     pub const fn await_answer(&mut self) -> bool {
         let awaited = self.is_awaited();
         self.asking |= !awaited;
@@ -258,9 +266,9 @@ impl Slice {
         self.allowance > 0 || self.spent != 0 || self.wanted_milli > 0 || self.wanted_before_milli > 0
     }
 
-    /// Applies a grant. The allowance becomes the amount that this core holds by the control executor's
-    /// count, less what was spent since the report: the control executor does not know of amounts spent while
-    /// it did not answer, or of expired grants.
+    /// Applies a grant. The allowance (what a core may spend without asking) becomes the amount that this core
+    /// holds by the control executor's count, less what was spent since the report: the control executor does
+    /// not know of amounts spent while it did not answer, or of expired grants.
     pub fn handle_grant(&mut self, grant: &Grant) {
         self.unanswered = self.unanswered.saturating_sub(1);
         let holds = signed(grant.holds).saturating_sub(self.spent);
@@ -277,12 +285,13 @@ impl Slice {
         self.share = grant.share.min(u32::from(u16::MAX)) as u16;
     }
 
-    /// True if the slice can be dropped: a new one would be the same.
+    /// True if the slice (one core's part of a bucket) can be dropped: a new one would be the same.
     pub fn is_idle(&self, capacity: Capacity, now: Timestamp) -> bool {
         self.allowance == 0 && self.is_full(capacity, now)
     }
 
-    /// True if the bucket must be full again by now, however much was taken from it at the last grant.
+    /// True if the bucket must be full again by now, however much was taken from it at the last grant (amount
+    /// of quota to spend).
     fn is_full(&self, capacity: Capacity, now: Timestamp) -> bool {
         if self.spent != 0 || self.wanted_milli != 0 || self.is_awaited() {
             return false;
@@ -312,10 +321,11 @@ impl Slice {
         self.level.saturating_add_unsigned(came_in).min(signed(capacity.burst))
     }
 
-    /// Returns the amount of a bucket that this core can count on: its allowance, and its share of the pool's
-    /// level by now. The second value is the amount above which the risk of unsettled requests is ignored:
-    /// nearly all of this core's share. There is one only where the burst is shorter than `SHORT_BURST`,
-    /// since a tenant with rare large replies would otherwise be served only a part of its quota.
+    /// Returns the amount of a bucket that this core can count on: its allowance (what a core may spend
+    /// without asking), and its share of the pool's level by now. The second value is the amount above which
+    /// the risk of unsettled requests is ignored: nearly all of this core's share. There is one only where the
+    /// burst is shorter than `SHORT_BURST`, since a tenant with rare large replies would otherwise be served
+    /// only a part of its quota.
     pub fn in_sight(&self, capacity: Capacity, now: Timestamp, rules: Rules) -> (i64, Option<i64>) {
         let share = if self.heard { u32::from(self.share) } else { rules.even_share };
         let part = |whole: i64| (i128::from(whole) * i128::from(share) / WHOLE_SHARE as i128) as i64;
@@ -385,8 +395,8 @@ impl Slice {
     }
 }
 
-/// A cost in thousandths of a request unit, rounded up. 4 bytes, because there may be a million slices with
-/// such costs.
+/// A cost in thousandths of a request unit, rounded up. 4 bytes, because there may be a million slices (one
+/// core's parts of buckets) with such costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     milli: u32,
@@ -424,8 +434,8 @@ mod tests {
         even_share: 65_536,
     };
 
-    /// Creates a slice that got a grant at 100 ms, which stated this level of the pool and the least cost
-    /// that the pool could not cover.
+    /// Creates a slice (one core's part of a bucket) that got a grant (amount of quota to spend) at 100 ms,
+    /// which stated this level of the pool and the least cost that the pool could not cover.
     fn told(level: u64, dry_from: Option<MicroUnits>) -> Slice {
         let mut slice = Slice::untouched(Timestamp::ZERO);
         slice.take(Price::new(UNIT));

@@ -74,12 +74,13 @@ const BLOCK: usize = 64;
 /// Number of replies in the first block of a kind of requests. Blocks, whose medians are candidates for the
 /// base latency, double up to [`BLOCK`]; until then their medians are provisional.
 const BLOCK_FIRST: usize = 4;
-/// Part of the allowed latency, or of the window, that a cut aims at: a mild cut reduces the window by 20 %.
+/// A mild cut leaves this part of the window (it shrinks by 20 %); a deep cut aims at this part of the allowed
+/// latency.
 const CUT: f64 = 0.8;
-/// Smallest part of the window that one deep cut leaves.
+/// Smallest part of the window that one deep cut (at more than twice the allowed latency) leaves.
 const CUT_DEEPEST: f64 = 0.2;
-/// Part of the earlier load, over all cores, below which the number of requests in flight must have fallen
-/// for the result of a deep cut to be judged.
+/// Part of the earlier load, over all cores, below which the number of requests in flight must have fallen for
+/// the result of a deep cut (at more than twice the allowed latency) to be judged.
 const LESS: f64 = 0.9;
 /// Part of the way to the mean window of all cores whose windows are full that a core's window moves in one
 /// round.
@@ -96,8 +97,8 @@ const PROBE_PART: f64 = 0.25;
 /// Time, in seconds, for which the result of a probe (measurement of the base latency) permits the window to
 /// shrink by 20 % (mild cut); after that a mild cut waits for another probe.
 const LOOK_FRESH: f64 = 4.0;
-/// Times of probes (measurements of the base latency) before a mild cut are multiples of this, in seconds, so
-/// that all cores probe at the same time.
+/// A mild cut shrinks the window by 20 %; the base latency is measured before it by a probe, which begins at a
+/// multiple of this time, in seconds, so that all cores probe at the same time.
 const LOOK_STEP: f64 = 0.25;
 /// Where replies are slow, times of probes (measurements of the base latency) before a mild cut are multiples
 /// of the next power of two, in seconds, above this many median latencies.
@@ -110,14 +111,14 @@ const LOOK_PART: f64 = 0.5;
 const QUARTERS: f64 = 2.0;
 /// Time, in seconds, for which the latency at a quarter of the window that a probe has measured is used.
 const QUARTER_LASTS: f64 = 10.0;
-/// Exponent by which a deep cut shows that the backend was crowded: if the cut left the part p of the
-/// requests in flight, latency fell to p to the power of this, or lower.
+/// Exponent by which a deep cut (at more than twice the allowed latency) shows that the backend was crowded:
+/// if the cut left the part p of the requests in flight, latency fell to p to the power of this, or lower.
 const CROWDED: f64 = 0.75;
 /// Time after a probe (measurement of the base latency) for which the window does not grow, as a multiple of
 /// the full window's latency.
 const SETTLES: f64 = 2.0;
-/// Exponent by which a probe shows that the backend is crowded even with a quarter of the window: with a
-/// window divided by n, latency fell by n to the power of this, or more.
+/// Exponent by which a probe (measurement of the base latency) shows that the backend is crowded even with a
+/// quarter of the window: with a window divided by n, latency fell by n to the power of this, or more.
 const ALL_CROWD: f64 = 0.9;
 /// Fewest replies that a probe (measurement of the base latency) needs for a result.
 const QUARTER_LEAST: usize = 8;
@@ -126,8 +127,8 @@ const QUARTER_KEPT: usize = 128;
 /// Part of the time between sending and deadline that the median reply may take: half of the replies take
 /// longer than the median.
 const DEADLINE_PART: f64 = 0.6;
-/// Latency, as a multiple of the base, below which deadlines never push the allowed latency: no smaller
-/// window would be faster.
+/// Latency, as a multiple of the base (latency when few requests wait at the backend), below which deadlines
+/// never push the allowed latency: no smaller window would be faster.
 const DEADLINE_BASES: f64 = 1.5;
 /// Time after which a window that was not used shrinks to twice the most in flight lately, in seconds.
 const UNUSED: f64 = 5.0;
@@ -157,7 +158,8 @@ impl Bounds {
     }
 }
 
-/// Number of kinds of requests (class of command, read or write) that have a base of their own.
+/// Number of kinds of requests (class of command, read or write) that have a base (latency when few requests
+/// wait at the backend) of their own.
 pub const KINDS: usize = 16;
 /// Weight that the earlier mix of kinds of requests keeps each time that the mix of the last round is added.
 const MIX_KEPT: f64 = 0.9;
@@ -209,9 +211,10 @@ pub struct Record {
 /// Figures of all cores together, computed from their records.
 #[derive(Clone, Copy, Debug)]
 struct Common {
-    /// Median latency over all cores, in seconds.
+    /// Median over all cores of the backend's latency, in seconds.
     median: f64,
-    /// Median of the bases of all cores, in seconds.
+    /// Median over all cores of their base latencies (latency when few requests wait at the backend), in
+    /// seconds.
     base: f64,
     /// Mean window of the cores whose windows are full, in requests; 0 where none is.
     window: f64,
@@ -225,10 +228,10 @@ struct Common {
     probe_at: f64,
 }
 
-/// State before a deep cut, with which its result is compared.
+/// State before a deep cut (at more than twice the allowed latency), with which its result is compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Before {
-    /// Window of this core, in requests.
+    /// Window (largest number of requests in flight) of this core before the cut, in requests.
     window: f64,
     /// Median latency in the round before the cut, in seconds.
     median: f64,
@@ -240,8 +243,9 @@ struct Before {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trial {
     None,
-    /// A deep cut of the window, to see whether replies come sooner with fewer requests in flight, with the
-    /// state before it and the number of rounds (of replies) seen since.
+    /// A deep cut (at more than twice the allowed latency) of the window, to see whether replies come sooner
+    /// with fewer requests in flight, with the state before it and the number of rounds (of replies) seen
+    /// since.
     Cut {
         before: Before,
         rounds: u32,
@@ -274,11 +278,12 @@ struct Floor {
     older: f64,
     /// Latencies of the block that is being filled, in seconds.
     block: Vec<f64>,
-    /// Number of latencies that complete the block.
+    /// Number of latencies at which the block is complete, and its median is taken.
     block_wanted: usize,
     /// The lesser of `newer` and `older`, in seconds; 0 while unknown.
     base: f64,
-    /// Weight of the kind among all kinds of requests in the last rounds.
+    /// Weight of this kind of requests among all kinds in the last rounds (stretches of replies that decide
+    /// about the window).
     weight: f64,
     /// Number of replies of the kind in this round (stretch of replies that decides about the window).
     seen: u32,
@@ -347,7 +352,7 @@ impl Floor {
     }
 }
 
-/// The window of one core at one backend.
+/// The window (limit of requests in flight) of one core at one backend, which follows the backend's latency.
 #[derive(Clone, Debug)]
 pub struct Window {
     /// Present size of the window, in requests.
@@ -361,7 +366,7 @@ pub struct Window {
     /// Start of the present round of replies, whose median latency decides how the window changes, in seconds
     /// of the monotonic clock. Replies to requests sent before it do not count.
     started: f64,
-    /// Replies sampled in the present round (see `started`).
+    /// Latencies of replies sampled in the present round (stretch of replies, since `started`).
     seen: Vec<Seen>,
     /// Number of replies that each kept sample stands for.
     stride: u32,
@@ -380,7 +385,8 @@ pub struct Window {
     /// True after a cut or at the start of a probe (measurement of the base latency) until no more requests
     /// than the window permits are in flight; replies do not count until then.
     is_draining: bool,
-    /// Experiment with the window's size that is in progress.
+    /// Experiment with the window's size that is in progress, by which the base latency or the effect of a cut
+    /// is measured.
     trial: Trial,
     /// Number of rounds of replies in a row with a median latency above the allowed one.
     above: u32,
@@ -393,7 +399,8 @@ pub struct Window {
     is_growing: bool,
     /// Base of each kind of requests: latency of its replies when little waits at the backend.
     floors: [Floor; KINDS],
-    /// End of the present base period, in seconds.
+    /// End of the present base period, in seconds. The base latency (latency when few requests wait at the
+    /// backend) is the least of this period and the one before.
     period_ends: f64,
     /// Latency of a reply when few requests wait at the backend (the base), for the present mix of kinds of
     /// requests, as this core measured it, in seconds.
@@ -417,7 +424,7 @@ pub struct Window {
     quarter_seen: Vec<f64>,
     /// Latency at a quarter of the window as this core measured it, in seconds; 0 if unknown.
     own_quarter: f64,
-    /// Time at which `own_quarter` was measured, in seconds.
+    /// Time at which the latency at a quarter of the window (`own_quarter`) was measured, in seconds.
     own_quarter_at: f64,
     /// Latency at a quarter of the window over all cores, in seconds; 0 if unknown.
     quarter: f64,
@@ -483,7 +490,7 @@ impl Window {
         }
     }
 
-    /// Returns how many requests may be in flight.
+    /// Returns the size of the window: how many requests may be in flight at the backend.
     pub fn size(&self) -> usize {
         self.size as usize
     }
@@ -494,8 +501,8 @@ impl Window {
         duration(self.base)
     }
 
-    /// Returns the latency expected of a request sent now: the base if none is in flight, the last median if
-    /// the window is full, in proportion between.
+    /// Returns the latency expected of a request sent now: the base (latency when few requests wait at the
+    /// backend) if none is in flight, the last median if the window is full, in proportion between.
     pub fn expected(&self, in_flight: usize) -> Duration {
         let full = (in_flight as f64 / self.size).min(1.0);
         duration(self.base + (self.median - self.base).max(0.0) * full)
@@ -626,7 +633,8 @@ impl Window {
     }
 
     /// Asks all cores for a probe (measurement of the base latency) before the window shrinks by 20 %, unless
-    /// there was one lately with a similar window. True while a probe is awaited.
+    /// there was one lately with a similar window. True while a probe is awaited. `at` is the present time, in
+    /// seconds.
     fn awaits_probe(&mut self, at: f64) -> bool {
         let is_known = at - self.probed_at < LOOK_FRESH && self.size * CUT >= LOOK_PART * self.probed_size;
         if is_known || self.size < 2.0 * self.least {
@@ -647,7 +655,8 @@ impl Window {
     }
 
     /// Begins a probe (measurement of the base latency) at the time when all cores do, so that none of them
-    /// fills the backend's queue meanwhile. Only a window that was full is made smaller.
+    /// fills the backend's queue meanwhile. Only a window that was full is made smaller. `at` is the present
+    /// time, in seconds.
     fn probe(&mut self, at: f64) {
         let wanted = power_of_two_above((40.0 * self.median).max(0.5));
         self.probe_every = PROBE_MOST.min((2.0 * self.probe_every).max(wanted));
@@ -679,7 +688,7 @@ impl Window {
     }
 
     /// Makes the present median latency the new base: the backend is slow by itself, rather than because of
-    /// too many requests in flight.
+    /// too many requests in flight. `at` is the present time, in seconds.
     fn learn_anew(&mut self, at: f64, median: f64) {
         let times = if self.own_base > 0.0 { median / self.own_base } else { 1.0 };
         for floor in self.floors.iter_mut().filter(|floor| floor.is_known()) {
@@ -805,7 +814,8 @@ impl Window {
     }
 
     /// Ends a round of replies during a probe (measurement of the base latency): collects its latencies and,
-    /// once the probe is over, learns from them and restores the window.
+    /// once the probe is over, learns from them and restores the window. `at` is the present time, `window`
+    /// the window before the probe, and `until` its end, in seconds.
     fn end_probe_round(&mut self, at: f64, window: f64, until: f64) {
         let room = QUARTER_KEPT - self.quarter_seen.len();
         self.quarter_seen.extend(self.seen.iter().map(|seen| seen.low).take(room));
@@ -835,10 +845,12 @@ impl Window {
         }
     }
 
-    /// Ends a round of replies after a deep cut of the window. If replies came no sooner with far fewer
-    /// requests in flight, the backend is slow: its latency becomes the base and the window is restored. Both
-    /// this core's own median and that of all cores have to show it, since other cores' records may be from
-    /// before their cuts, and own replies are few.
+    /// Ends a round of replies after a deep cut (at more than twice the allowed latency) of the window. If
+    /// replies came no sooner with far fewer requests in flight, the backend is slow: its latency becomes the
+    /// base (latency when few requests wait at the backend) and the window is restored. Both this core's own
+    /// median and that of all cores have to show it, since other cores' records may be from before their cuts,
+    /// and own replies are few. `rounds` is the number of rounds since the cut, `crowd` the sum of the full
+    /// windows of all cores now, and `own` this core's own median latency.
     fn end_cut_round(&mut self, at: f64, before: Before, (rounds, crowd): (u32, f64), own: f64) {
         let Before { window, median, .. } = before;
         // Other cores with more in flight than before make up for this core's cut.
@@ -932,7 +944,8 @@ impl Window {
     }
 
     /// Counts a round of replies that took too long with hardly any request in flight. The second in a row
-    /// means that the backend is slow, where at most [`ALONE`] cores have full windows.
+    /// means that the backend is slow, where at most [`ALONE`] cores have full windows. `at` is the present
+    /// time, in seconds.
     fn count_floor(&mut self, at: f64, common: &Common) {
         self.floor += 1;
         if self.floor >= 2 && common.limited <= ALONE {
@@ -1022,8 +1035,8 @@ mod tests {
         }
     }
 
-    /// Simulates a backend that serves `servers` requests at once, each in `takes` seconds, before a window
-    /// that always has requests waiting.
+    /// Simulates a backend that serves `servers` requests at once, each in `takes` seconds, from the time
+    /// `from` for `lasts` seconds, before a window that always has requests waiting.
     fn crowd(window: &mut Window, from: f64, lasts: f64, servers: usize, takes: f64) -> f64 {
         let mut board = Alone::default();
         let at = |seconds: f64| Timestamp::from_nanos((seconds * 1e9) as u64);
@@ -1122,7 +1135,8 @@ mod tests {
         assert!(late.size() >= punctual.size() / 2, "{} and {}", late.size(), punctual.size());
     }
 
-    /// Feeds 59 replies, 10 ms apart, each after `took`, and returns the size of the window then.
+    /// Feeds 59 replies, 10 ms apart, each after `took`, and returns the size of the window then. `depth` is
+    /// the number of requests in flight that each reply saw.
     fn replies(window: &mut Window, took: Duration, depth: u32, mut each: impl FnMut(&mut Window)) -> usize {
         let mut board = Alone::default();
         let from = seconds(window.looked_at.0);
@@ -1161,7 +1175,8 @@ mod tests {
         }
     }
 
-    /// The board of two cores, of which the other has published its record before shrinking, and none since.
+    /// The board of two cores: the first record is this core's, the second that of the other, which has
+    /// published its state before it shrank its window, and none since.
     struct Two(Record, Record);
 
     impl Board for Two {

@@ -28,18 +28,19 @@ pub fn begin_call(out: &mut Vec<u8>, request: &[u8], millis: u64, tier: Option<T
 /// Name of an option of `QOS CALL` and `QOS SET`; its value is the next word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOption {
-    /// Name of the user, within the tenant, whose quota the request is charged to.
+    /// The option `USER`: name of the user, within the tenant, whose quota the request is charged to.
     User,
-    /// Importance of the request under overload.
+    /// The option `TIER`: importance of the request under overload.
     Tier,
-    /// Time, in milliseconds, after which the reply is of no more use to the client.
+    /// The option `DEADLINE`: time, in milliseconds, after which the reply is of no more use to the client.
     Deadline,
-    /// Treatment of a request that a store has not answered yet when its deadline passes.
+    /// The option `INFLIGHT`: treatment of a request that a store has not answered yet when its deadline
+    /// passes.
     InFlight,
 }
 
 impl CallOption {
-    /// Returns the option with that name, in any case of letters; `None` if there is none.
+    /// Returns the option with the name `word`, in any case of letters; `None` if there is none.
     pub fn of(word: &[u8]) -> Option<Self> {
         let named = [
             ("user", Self::User),

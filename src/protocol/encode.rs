@@ -74,7 +74,8 @@ pub fn array(out: &mut Vec<u8>, count: usize) {
     header(out, b'*', count);
 }
 
-/// Appends the header of a message that is the reply to no request: an array in RESP2.
+/// Appends the header of a message that is the reply to no request: an array in RESP2. `count` is the number
+/// of elements that follow.
 pub fn push(out: &mut Vec<u8>, protocol: Protocol, count: usize) {
     header(out, if protocol == Protocol::Resp3 { b'>' } else { b'*' }, count);
 }
@@ -108,7 +109,7 @@ pub fn verbatim(out: &mut Vec<u8>, protocol: Protocol, text: &str) {
     }
 }
 
-/// Appends the header of an element with a count or length: type byte, number and line end.
+/// Appends the header of an element with a count or length: type byte (`kind`), number and line end.
 pub fn header(out: &mut Vec<u8>, kind: u8, count: usize) {
     out.push(kind);
     decimal(out, count as i64);

@@ -1,4 +1,4 @@
-//! Options of `CLIENT TRACKING ON`.
+//! Options of `CLIENT TRACKING ON`: how they are parsed, and which are refused.
 
 use super::{Arguments, encode};
 

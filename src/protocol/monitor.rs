@@ -65,7 +65,8 @@ pub fn write_line(
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the line that says how many lines a monitoring client was not sent.
+/// Appends the line that says how many lines a monitoring client was not sent. `unix_micros` is the present
+/// time.
 pub fn write_left_out(out: &mut Vec<u8>, unix_micros: u64, lines: u64) {
     begin(out, &Heading { unix_micros, database: Database::FIRST, address: WEIR });
     out.extend_from_slice(b" \"... ");
@@ -104,7 +105,7 @@ fn write_word(out: &mut Vec<u8>, shown: &[u8], missing: usize) {
     out.push(b'"');
 }
 
-/// Appends a note such as `"... (N more arguments)"`.
+/// Appends a note that `count` of `what` were left out, such as `"... (N more arguments)"`.
 fn note(out: &mut Vec<u8>, count: u64, what: &str) {
     out.extend_from_slice(b"\"... (");
     encode::decimal(out, count as i64);
@@ -144,7 +145,7 @@ fn escape(out: &mut Vec<u8>, mut bytes: &[u8]) {
 /// State that decides, word by word, which words of a request may be passwords and are hidden.
 #[derive(Clone, Copy, Debug)]
 enum Secrets {
-    /// No word is a password.
+    /// No word of the request is a password.
     None,
     /// A request `AUTH`, in which all words after the name are hidden.
     All,

@@ -14,7 +14,7 @@ use crate::values::limits::COPY_BYTES_MAX;
 /// Output that is handed to the socket in one send.
 #[derive(Debug)]
 pub enum Segment {
-    /// Small messages, copied into one buffer.
+    /// Small messages, one after the other in a buffer that they were copied to.
     Gathered(Vec<u8>),
     /// One large message, or the rest of it, shared without a copy.
     Shared(Bytes),
@@ -61,7 +61,7 @@ const POOL_BYTES_KEPT: usize = 32 * 1024 * 1024;
 /// Number of bytes at which a buffer of small messages is closed, and at which a send takes no further
 /// pieces, so that a long queue of output is sent in bounded steps.
 const SEGMENT_BYTES_MAX: usize = 256 * 1024;
-/// Maximum number of pieces of one send.
+/// Maximum number of pieces of memory that one send hands to the kernel.
 const SEGMENT_PIECES_MAX: usize = 64;
 
 /// Reusable buffers of one core, lent to a connection while it has output: an idle connection has none.

@@ -207,7 +207,7 @@ impl ReplyScanner {
         if self.before > 0 { &mut self.before } else { &mut self.left }
     }
 
-    /// Stores the type of the reply, if this element is the reply itself.
+    /// Stores the type of the reply (`kind`, its first byte), if this element is the reply itself.
     fn note_kind(&mut self, kind: u8) {
         if self.before == 0 && self.kind == 0 {
             self.kind = kind;
@@ -292,7 +292,7 @@ impl<'a> Elements<'a> {
         self.rest
     }
 
-    /// Returns how many elements are left.
+    /// Returns how many elements of the RESP array are left to iterate over.
     pub fn left(&self) -> usize {
         self.left
     }

@@ -21,7 +21,8 @@ pub struct RequestLimits {
 }
 
 impl RequestLimits {
-    /// Returns the limits for a client that has authenticated, or need not.
+    /// Returns the limits for a client that has authenticated, or need not. Its requests may have up to
+    /// `request_bytes_max` bytes.
     pub fn trusted(request_bytes_max: usize) -> Self {
         Self {
             arguments_max: limits::ARGUMENTS_MAX,
@@ -84,7 +85,7 @@ pub struct Request<'a> {
     pub shared: Option<&'a Bytes>,
 }
 
-/// The request decoder of one connection.
+/// The decoder of one client connection, which finds whole requests in the received bytes.
 #[derive(Debug, Default)]
 pub struct RequestDecoder {
     /// Bytes that were received and kept: first `held_done` bytes of requests that `next` has returned, then
@@ -199,7 +200,8 @@ impl RequestDecoder {
         Some(room)
     }
 
-    /// Takes back the lent buffer, with the bytes that were received into it.
+    /// Takes back the buffer that [`Self::lend`] lent, with the bytes of the request that were received into
+    /// it.
     pub fn take_back(&mut self, buffer: Vec<u8>) {
         debug_assert!(self.held.is_empty() && self.lent_bytes > 0, "what is taken back was lent");
         self.held = buffer;

@@ -51,9 +51,9 @@ impl Topology {
         BackendId(range_of(slot, self.backends))
     }
 
-    /// Returns the home core of a slot. Cores have contiguous ranges of slots too, which line up with those
-    /// of backends: a core talks only to the few backends that share slots with it, and the requests that it
-    /// receives can be sent in few pieces.
+    /// Returns the home core (the core through which a key's requests pass) of a slot. Cores have contiguous
+    /// ranges of slots too, which line up with those of backends: a core talks only to the few backends that
+    /// share slots with it, and the requests that it receives can be sent in few pieces.
     pub fn home_of(&self, slot: u16) -> ShardId {
         ShardId(range_of(slot, self.shards))
     }

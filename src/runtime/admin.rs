@@ -113,8 +113,8 @@ impl Admin {
     }
 
     /// Runs a step that depends on the client (a read from its socket, or a write to it) within
-    /// `REQUEST_TIMEOUT`. While the step lasts, the connection counts as waiting and may be closed in favour
-    /// of a new one.
+    /// `REQUEST_TIMEOUT`. While the step lasts, the connection (number `place`) counts as waiting and may be
+    /// closed in favour of a new one.
     async fn waiting<T>(&self, place: usize, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         self.places.borrow_mut()[place].waits_since = Some(self.next_wait());
         let done = within(work).await;
@@ -124,6 +124,7 @@ impl Admin {
 }
 
 /// Serves the requests of one admin connection, one after the other, until the client or weir closes it.
+/// `place` is the connection's index among the open admin connections.
 async fn converse(admin: &Admin, place: usize, mut stream: TcpStream) -> io::Result<()> {
     let mut received = Vec::new();
     loop {
@@ -202,7 +203,8 @@ enum Rest {
 
 /// Handles a POST of quotas: checks that the client may write and that the body fits in memory, receives the
 /// body, and has the control executor check the quotas and put them in force. Returns the reply, and whether
-/// the body was read.
+/// the body was read. `place` is the index of the connection, `stream` its socket, and `received` its bytes
+/// that were read so far.
 async fn post(
     admin: &Admin,
     place: usize,

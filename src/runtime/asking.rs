@@ -129,7 +129,7 @@ pub(super) fn connect(
     Ok(Line::new(socket, session))
 }
 
-/// Splits received bytes into the whole RESP replies that they consist of.
+/// Splits received bytes (`told`) into the whole RESP replies that they consist of.
 fn apart(mut told: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let scanned = ReplyScanner::default().scan(told).ok().flatten()?;

@@ -484,7 +484,8 @@ impl Control {
     }
 
     /// Handles a core's report of the quota it spent: posts new grants to that core at once, since its
-    /// requests may wait for them, and books the usage with the fleet and the meter.
+    /// requests may wait for them, and books the usage with the fleet (weir processes that share quotas) and
+    /// the meter.
     fn reconcile(&mut self, report: &Report) {
         let now = self.settings.clock.now().monotonic;
         if !report.demands.is_empty() {

@@ -22,17 +22,19 @@ pub trait Dials {
     /// Handles that a connection that the tool had dialed is open. A connection that is dialed again has
     /// another `generation`.
     fn handle_connected(&mut self, id: ConnectionId, generation: u32);
-    /// Takes bytes that a connection has received.
+    /// Takes bytes that a connection has received. `generation` tells it from earlier connections with the
+    /// same `id`.
     fn handle_bytes(&mut self, id: ConnectionId, generation: u32, bytes: &[u8], now: Timestamp);
-    /// Handles that the peer of a connection has ended its sending side.
+    /// Handles that the peer of a connection (`id` and `generation`) has ended its sending side.
     fn handle_end(&mut self, id: ConnectionId, generation: u32, now: Timestamp);
-    /// Handles that a connection could not be opened, with the reason in the operating system's words;
-    /// `handle_lost` follows.
+    /// Handles that a connection (`id` and `generation`) could not be opened, with the reason in the operating
+    /// system's words; `handle_lost` follows.
     fn note_unreachable(&mut self, id: ConnectionId, generation: u32, error: &str);
     /// Handles that a connection failed, or could not be opened. `generation` tells it from earlier
     /// connections with the same `id`.
     fn handle_lost(&mut self, id: ConnectionId, generation: u32, now: Timestamp);
-    /// Takes back a segment of bytes that was sent, or whose socket is closed.
+    /// Takes back a segment of bytes that was sent, or whose socket is closed. `id` and `generation` name the
+    /// connection.
     fn handle_transmitted(&mut self, id: ConnectionId, generation: u32, segment: Segment);
     /// Returns the next action to carry out (connect, close and so on), if any. The action names a target by
     /// its index in the list given to [`Dialer::new`].

@@ -652,8 +652,9 @@ impl Driver {
         }
     }
 
-    /// Reports to the application that a connection to a store failed in its TLS handshake, or after it
-    /// before the store sent any data; at most once per connection. Does nothing for clients.
+    /// Reports to the application that a connection to a store failed in its TLS handshake, or after it before
+    /// the store sent any data; at most once per connection. Does nothing for clients. `problem` describes the
+    /// failure, and `outcome` is counted for the handshake.
     fn complain(
         &mut self,
         token: Token,

@@ -54,8 +54,8 @@ impl FleetThread {
         receive(connection, (exchange.replies, FLEET_ANSWER_BYTES_MAX), clock, deadline)
     }
 
-    /// Connects to the fleet's store and authenticates. The host name is looked up each time, since a store
-    /// that moved has another address.
+    /// Connects to the fleet's store (Redis server with the counters of shared quotas) and authenticates. The
+    /// host name is looked up each time, since a store that moved has another address.
     fn connect(&self, deadline: Timestamp) -> io::Result<Line> {
         let FleetStore { server, credentials, .. } = &self.store;
         let mut problem = io::ErrorKind::NotFound.into();

@@ -95,6 +95,7 @@ fn table(config: &Config) -> Vec<Listener> {
 }
 
 /// Opens every listener of the table. Sockets that the previous process had open are taken over from it.
+/// `shards` is the number of shards, each of which has a socket of its own for most listeners.
 pub(super) fn open(
     config: &Config,
     shards: usize,
@@ -129,7 +130,7 @@ pub(super) fn open_takeover(path: &Path, before: &mut Option<Predecessor>) -> Re
 
 impl Listener {
     /// Opens the listener's sockets, at least one, or takes them over from the previous process. Returns them
-    /// with the address that they are bound to.
+    /// with the address that they are bound to. `shards` is the number of shards.
     fn open(
         &self,
         before: &mut Option<Predecessor>,

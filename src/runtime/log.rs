@@ -35,7 +35,8 @@ pub(super) enum Kind {
     Cluster,
     /// A store's host name resolves to another address.
     Moved,
-    /// A core's treatment of a backend changed: its load shedding level, or its ejection after failures.
+    /// A core's treatment of a backend changed: its load shedding level (which requests are refused or cost
+    /// more), or its ejection after failures.
     Level,
     /// The fleet's store, or a host of the fleet, appeared or disappeared.
     Fleet,

@@ -145,7 +145,8 @@ impl Mesh {
         }
     }
 
-    /// Records that the kernel failed to wake a shard, so that the next [`Mesh::sleepers`] returns it again.
+    /// Records that the kernel failed to wake the shard with number `peer`, so that the next
+    /// [`Mesh::sleepers`] returns it again.
     pub fn ring_again(&mut self, peer: usize) {
         // A peer that is awake by now only looks at its rings once more.
         self.peers[peer].parked.store(true, Ordering::Relaxed);

@@ -50,7 +50,7 @@ use crate::values::{BackendId, Grant, ShardId, StoreVersion, Timestamp};
 /// A message from the control executor, or another thread, to a shard.
 #[derive(Debug)]
 pub(super) enum ToShard {
-    /// New quotas are in force.
+    /// These quotas are in force from now on.
     Quotas(Arc<Quotas>),
     /// Amounts of quota that the central pools grant to this core.
     Grants(Vec<Grant>),
@@ -63,7 +63,7 @@ pub(super) enum ToShard {
     /// A confirmation of the cluster's map: all primaries were asked at or after this time, and agree with
     /// it.
     SlotsConfirmed(Timestamp),
-    /// The replication lag of the cluster's replicas.
+    /// State of the cluster's replicas: how far each lags behind its primary.
     Replicas(Arc<[ReplicaState]>),
     /// A client whose TLS handshake is done, to be served by this shard.
     SecureClient(Box<SecureClient>),
@@ -117,9 +117,9 @@ pub(super) enum Takeover {
 /// A message from the control executor to the thread that communicates with another process in a takeover.
 #[derive(Debug)]
 pub(super) enum ToTakeover {
-    /// All shards have stopped accepting.
+    /// All shards have stopped accepting clients.
     Deaf,
-    /// A client for the successor process.
+    /// A client to be handed to the successor process.
     Moved(Box<Moved>),
     /// All clients have been sent to the successor.
     AllMoved,
@@ -149,8 +149,8 @@ pub(super) enum ToControl {
     },
     /// A shard's report of the quota that it spent, and of the tenants that it spent it for.
     Spent(Report),
-    /// A line for the log about a backend: its shedding level changed, or it, or a replica, was ejected or is
-    /// used again.
+    /// A line for the log about a backend: its shedding level (which requests are refused or cost more)
+    /// changed, or it, or a replica, was ejected (taken out of use) or is used again.
     Line(String),
     /// A line for the log from another thread, and its kind.
     Said(log::Kind, String),
@@ -170,9 +170,10 @@ pub(super) enum ToControl {
     StoreMoved(String),
     /// A new map of the cluster, and the reason for it.
     Slots(Arc<Map>, String),
-    /// The replication lag of the cluster's replicas.
+    /// State of the cluster's replicas: how far each lags behind its primary.
     Replicas(Arc<[ReplicaState]>),
-    /// The reply of the fleet's store to an exchange, or the reason why there is none.
+    /// The reply of the fleet's store (Redis server with the counters of shared quotas) to an exchange, or the
+    /// reason why there is none.
     Fleet {
         number: u64,
         answer: Result<Vec<u8>, String>,
@@ -219,8 +220,8 @@ pub(super) enum ToReplicas {
     Wanted(bool),
 }
 
-/// A message from the control executor to the thread that communicates with the fleet's store: an exchange,
-/// and the time after which its reply is of no use.
+/// A message from the control executor to the thread that communicates with the fleet's store (Redis server
+/// with the counters of shared quotas): an exchange, and the time after which its reply is of no use.
 #[derive(Debug)]
 pub(super) struct ToFleet {
     pub exchange: Exchange,

@@ -27,8 +27,8 @@ pub(super) struct NamesThread {
 }
 
 impl NamesThread {
-    /// Selects the stores that are configured by host name; the others have fixed IP addresses. `stores`
-    /// lists all in order of backend number.
+    /// Selects the stores that are configured by host name; the others have fixed IP addresses. `stores` lists
+    /// all in order of backend number. Their names are looked up again after each `interval`.
     pub fn new<'a>(
         stores: impl Iterator<Item = (&'a ServerAddress, Option<Place>)>,
         interval: Duration,

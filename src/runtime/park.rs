@@ -23,7 +23,7 @@ pub(super) fn full_peer_sleep(blocked: Duration) -> Duration {
 /// much.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
-/// The reason why a sleep ended.
+/// The reason why a core's sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
     /// The sleep ended because the eventfd was signalled.

@@ -43,7 +43,7 @@ const BUFFER_GROUP: u16 = 0;
 /// The ring's name for a descriptor, which it also puts in the completions of operations on it.
 pub type Token = u32;
 
-/// A completed operation, or an event.
+/// A completed operation of the core's `io_uring`, or an event that it reports.
 #[derive(Debug)]
 pub enum Completion {
     /// A listener has accepted a connection, or failed to. If `ended`, the accept operation is over and must
@@ -514,7 +514,7 @@ impl Ring {
     }
 }
 
-/// The result of an attempt to submit operations.
+/// The result of an attempt to hand the queued operations of an `io_uring` to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entered {
     Taken,

@@ -329,7 +329,8 @@ fn usable_cpus() -> Vec<usize> {
     (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
 }
 
-/// Logs the addresses that weir listens on, its CPUs, its storage, and its limits.
+/// Logs the addresses that weir listens on, its CPUs, its storage, and its limits. `slots` is the map of the
+/// cluster, if the stores are one.
 fn report_start(
     config: &Config,
     opened: &Opened,
@@ -415,8 +416,9 @@ fn resolve(config: &Config) -> Result<Vec<(Option<Spot>, BackendSettings)>, Stri
     }
 }
 
-/// Prepares the thread that waits for a process that takes over, and its mailbox. `None` without
-/// `--takeover`.
+/// Prepares the thread that waits for a process that takes over, and its mailbox. `None` without `--takeover`.
+/// `before` is the process that this one takes over from, if there is one; `shards` and `control` are the
+/// mailboxes that are told of a takeover, and `manager` is the service manager.
 fn incumbent(
     config: &Config,
     opened: &mut Opened,
@@ -789,7 +791,7 @@ impl Certificates {
     }
 
     /// Starts the threads for TLS handshakes and for watching the certificate files. Returns their mailboxes;
-    /// `None` without TLS.
+    /// `None` without TLS. `shards` and `control` are the mailboxes that the threads report to.
     fn start(
         self,
         listeners: Doors,
@@ -890,7 +892,8 @@ fn topology_thread(
 }
 
 /// Makes the state of the thread that asks a cluster's replicas for their replication lag, and the channel to
-/// it. `None` unless the replicas layer is on.
+/// it. `None` unless the replicas layer is on. `shards` and `control` are the mailboxes to which lag is
+/// reported; `map` is the first map of the cluster.
 fn replicas_thread(
     config: &Config,
     (shards, control): (Vec<Mailbox<ToShard>>, Mailbox<ToControl>),

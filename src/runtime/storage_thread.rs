@@ -18,7 +18,7 @@ use crate::store::{Sockets, StoreClients, StoreService};
 use crate::values::time::Now;
 use crate::values::{Action, BackendId, Loss, Owner};
 
-/// A message to the storage executor.
+/// A message to the executor of the embedded store.
 pub(super) enum ToStorage {
     /// The engine's end of a socket pair whose other end a shard uses as its connection to the store.
     Adopt(OwnedFd),

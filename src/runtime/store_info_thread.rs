@@ -34,9 +34,9 @@ const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 /// A store, the requests that ask it for `INFO`, and the connection for them.
 struct Store {
     route: Route,
-    /// The request for the sections that a store shows by default.
+    /// The question for those sections of `INFO` that a store shows if none is named.
     default: Question,
-    /// The request for all sections.
+    /// The question for all sections of the store's `INFO`.
     everything: Question,
     asked: Mutex<Asked>,
 }
@@ -110,7 +110,7 @@ impl StoreInfoThread {
 
     /// Asks one store for `INFO` over the kept connection, or over a new one. `None` if that fails. A failure
     /// of the kept connection does not count, since the store may have closed it meanwhile: a new one is
-    /// tried.
+    /// tried. `everything` asks for all sections instead of the default ones.
     fn ask_store(&self, store: &Store, everything: bool, deadline: Timestamp) -> Option<StoreInfo> {
         let mut asked = store.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if asked.rests_until > self.clock.now().monotonic {

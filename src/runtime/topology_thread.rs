@@ -21,7 +21,7 @@ use crate::shard::Doubt;
 use crate::values::limits::CLUSTER_REPLY_BYTES_MAX;
 use crate::values::{BackendId, Random, ServerAddress, Timestamp};
 
-/// The longest time that the start of the process waits for a first map.
+/// The longest time that the start of the process waits for a first map of the cluster.
 const START_PATIENCE: Duration = Duration::from_secs(2);
 /// The longest time that a node may take to reply to `CLUSTER SLOTS` and `CLUSTER NODES`; after that the node
 /// counts as unanswered.
@@ -33,8 +33,8 @@ const DATABASES_HOLD: Duration = Duration::from_secs(60);
 const DATABASES_BYTES_MAX: usize = 64 * 1024;
 /// The stack size, in bytes, of a thread that asks one node and ends with its reply.
 const STACK_BYTES: usize = 256 * 1024;
-/// The capacity of the channel on which shards report that the map may be wrong; reports that do not fit are
-/// dropped, since they say nothing new.
+/// The capacity of the channel on which shards report that the cluster's map may be wrong; reports that do not
+/// fit are dropped, since they say nothing new.
 pub(super) const DOUBTS_MAX: usize = 256;
 
 /// The thread's state: its knowledge of the cluster, the nodes to ask next, and the addresses that it
@@ -60,7 +60,7 @@ pub(super) struct TopologyThread {
 }
 
 /// The mailboxes of the shards and the control executor, which receive new maps, and the channel on which
-/// shards report doubts about the map.
+/// shards report doubts about the cluster's map.
 pub(super) struct Listeners {
     pub shards: Vec<Mailbox<ToShard>>,
     pub control: Mailbox<ToControl>,
@@ -79,9 +79,9 @@ struct Answer {
 /// The result of a round in which nodes were asked about the cluster.
 #[derive(Default)]
 struct Round {
-    /// The new map, if it differs from the previous one.
+    /// The new map of the cluster, if it differs from the previous one.
     map: Option<Arc<Map>>,
-    /// True if all primaries have replied and agree with the map.
+    /// True if all primaries have replied and agree with the cluster's map.
     is_sure: bool,
 }
 
@@ -116,7 +116,8 @@ impl TopologyThread {
         }
     }
 
-    /// Asks nodes until one has replied, for at most `START_PATIENCE`. Returns the map, which may be empty.
+    /// Asks nodes until one has replied, for at most `START_PATIENCE`. Returns the cluster's map, which may be
+    /// empty.
     pub fn find_first(&mut self) -> Arc<Map> {
         let until = self.clock.now().monotonic.after(START_PATIENCE);
         while self.cluster.map().version() == 0 && self.clock.now().monotonic < until {
@@ -167,8 +168,9 @@ impl TopologyThread {
         }
     }
 
-    /// Handles a shard's report that the map may be wrong, and all others that are queued: plans when to ask
-    /// nodes again, watches the replicas of lost primaries, and patches the map with redirects (MOVED).
+    /// Handles a shard's report that the cluster's map may be wrong, and all others that are queued: plans
+    /// when to ask nodes again, watches the replicas of lost primaries, and patches the map with redirects
+    /// (MOVED).
     fn hear(&mut self, first: Doubt, listeners: &Listeners) {
         let doubts: Vec<Doubt> =
             std::iter::once(first).chain(listeners.doubts.try_iter().take(DOUBTS_MAX)).collect();
@@ -239,7 +241,7 @@ impl TopologyThread {
     }
 
     /// Takes the nodes' views of the cluster out of their replies, and records which nodes reported how many
-    /// databases they have.
+    /// databases they have. `started` is when the round began.
     fn take_views(&mut self, answers: Vec<Answer>, started: Timestamp) -> Vec<View> {
         let take = |Answer { address, view, databases }| {
             if databases.is_some() {

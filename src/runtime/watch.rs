@@ -37,7 +37,7 @@ const WALKS_MAX: u32 = 5;
 /// A watch that reports when one file may have changed, by events of the kernel or by polling.
 pub(super) struct FileWatch {
     path: PathBuf,
-    /// The kernel's watch (inotify); none if the kernel does not report changes.
+    /// The kernel's watch (inotify) over the file; none if the kernel does not report changes.
     inotify: Option<OwnedFd>,
     /// The metadata of the file when it was last checked; none if it could not be read then.
     seen: Option<Stamp>,

@@ -8,7 +8,8 @@ use super::settings::{BULKHEADS, Mode, ShardSettings};
 use crate::policy::latency_ratio::{Level, agreed};
 use crate::values::{BackendId, Tier, Timestamp};
 
-/// Interval at which the backends' shedding levels are taken from the board of all cores (`board.rs`).
+/// Interval at which the backends' shedding levels (which requests are refused or cost more) are taken from
+/// the board of all cores (`board.rs`).
 const LOOKS_APART: Duration = Duration::from_millis(100);
 
 /// Shedding level of each backend, as the latency ratios of all cores give it, and the highest level of all
@@ -24,7 +25,8 @@ pub struct BackendLevels {
 }
 
 impl BackendLevels {
-    /// Creates the shedding levels of this many backends, all at the lowest one (steady).
+    /// Creates the shedding levels (which requests are refused or cost more) of this many backends, all at the
+    /// lowest one (steady).
     pub fn new(backends: u16) -> Self {
         Self {
             levels: vec![Level::Steady; usize::from(backends)],
@@ -34,15 +36,16 @@ impl BackendLevels {
         }
     }
 
-    /// True if the backends' shedding levels are to be read from the board of all cores again, at most every
-    /// 100 ms.
+    /// True if the backends' shedding levels (which requests are refused or cost more) are to be read from the
+    /// board of all cores again, at most every 100 ms.
     #[inline]
     pub fn is_due(&self, now: Timestamp) -> bool {
         now >= self.look_at
     }
 
-    /// Reads from the board of all cores the shedding levels that the cores agree on. Does nothing if
-    /// shedding is off, or if all levels are steady and no core proposed a higher one in the last 3 s.
+    /// Reads from the board of all cores the shedding levels (which requests are refused or cost more) that
+    /// the cores agree on. Does nothing if shedding is off, or if all levels are steady and no core proposed a
+    /// higher one in the last 3 s.
     pub fn look(&mut self, settings: &ShardSettings, now: Timestamp) {
         self.look_at = now.after(LOOKS_APART);
         let overload = &settings.overload;
@@ -61,8 +64,8 @@ impl BackendLevels {
         self.highest != Level::Steady
     }
 
-    /// Returns the shedding level of a backend; for None, a request that goes to several backends, the
-    /// highest level of all.
+    /// Returns the shedding level (which requests are refused or cost more) of a backend; for None, a request
+    /// that goes to several backends, the highest level of all.
     pub fn level(&self, backend: Option<BackendId>) -> Level {
         backend.map_or(self.highest, |backend| self.levels[usize::from(backend.0)])
     }
@@ -73,8 +76,8 @@ impl BackendLevels {
         if self.is_any() { self.level(backend).price_percent(tier) } else { 100 }
     }
 
-    /// True if a request of this tier is refused because of its backend's shedding level. Every hundredth
-    /// passes, so that the core notices when the backend is fast again.
+    /// True if a request of this tier (importance) is refused because of its backend's shedding level. Every
+    /// hundredth passes, so that the core notices when the backend is fast again.
     pub fn refuses(&mut self, backend: Option<BackendId>, tier: Tier) -> bool {
         let level = self.level(backend);
         // Only requests that could be refused are counted: if others were counted too, the few that pass
@@ -87,7 +90,8 @@ impl BackendLevels {
     }
 }
 
-/// Returns the shedding level of a backend that the cores agree on, whether shedding is on or not.
+/// Returns the shedding level (which requests are refused or cost more) of a backend that the cores agree on,
+/// whether shedding is on or not.
 pub fn agreed_at(board: &Noticeboard, settings: &ShardSettings, backend: usize, now: Timestamp) -> Level {
     agreed(board.of(settings.id, backend * BULKHEADS).told(), now)
 }

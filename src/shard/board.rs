@@ -31,10 +31,11 @@ struct Place {
     /// Requests in flight in the lower 32 bits; above them the requests that wait (29 bits) and the flags at
     /// [`BUSY`], [`FULL`] and [`STALLED`].
     load: AtomicU64,
-    /// The shedding level that the core proposes for the backend, in the lower 8 bits, and above it the
-    /// number of replies that the proposal is based on.
+    /// The shedding level (which requests are refused or cost more) that the core proposes for the backend, in
+    /// the lower 8 bits, and above it the number of replies that the proposal is based on.
     level: AtomicU64,
-    /// Time at which the core wrote the shedding level that it proposes, in nanoseconds.
+    /// Time at which the core wrote the shedding level (which requests are refused or cost more) that it
+    /// proposes, in nanoseconds.
     level_at: AtomicU64,
 }
 
@@ -42,9 +43,9 @@ struct Place {
 /// last wrote them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Number of requests that wait in the queue.
+    /// Number of requests that wait in the bulkhead's queue.
     pub waiting: u32,
-    /// Number of requests in flight.
+    /// Number of requests in flight in the bulkhead's window.
     pub in_flight: u32,
     /// True if the queue is full: no more requests may wait.
     pub is_full: bool,
@@ -59,8 +60,8 @@ pub struct Load {
 pub struct Noticeboard {
     places: Box<[Place]>,
     shards: usize,
-    /// Time until which cores read each other's proposals of shedding levels, in nanoseconds; 3 s after the
-    /// last proposal of a level above steady.
+    /// Time until which cores read each other's proposals of shedding levels (which requests are refused or
+    /// cost more), in nanoseconds; 3 s after the last proposal of a level above steady.
     alarmed_until: AtomicU64,
 }
 
@@ -73,7 +74,8 @@ impl Noticeboard {
         Self { places, shards, alarmed_until: AtomicU64::new(0) }
     }
 
-    /// True if any core proposed a shedding level above steady in the last 3 s.
+    /// True if any core proposed a shedding level (which requests are refused or cost more) above steady in
+    /// the last 3 s.
     pub fn is_alarmed(&self, now: Timestamp) -> bool {
         self.alarmed_until.load(Ordering::Relaxed) > now.as_nanos()
     }
@@ -101,10 +103,11 @@ const WAITING_MAX: u32 = (1 << 29) - 1;
 const BUSY: u32 = 61;
 /// Bit in `Place::load` which says that no more requests may wait.
 const FULL: u32 = 62;
-/// Bit in `Place::load` which says that the backend has stalled.
+/// Bit in `Place::load` which says that the backend has stalled (sends nothing although requests are in
+/// flight).
 const STALLED: u32 = 63;
-/// Time for which cores read each other's proposals of shedding levels after a core proposed one above
-/// steady.
+/// Time for which cores read each other's proposals of shedding levels (which requests are refused or cost
+/// more) after a core proposed one above steady.
 const ALARM: Duration = Duration::from_secs(3);
 
 impl Section<'_> {
@@ -138,13 +141,14 @@ impl Section<'_> {
         self.places.iter().any(|place| place.load.load(Ordering::Relaxed) >> BUSY & 1 == 1)
     }
 
-    /// Returns the window, the response times and the number of replies that this core wrote last.
+    /// Returns the window (limit on requests in flight), the response times and the number of replies that
+    /// this core wrote last.
     pub fn record(&self) -> Record {
         self.places[self.own].read()
     }
 
-    /// Writes the shedding level that this core proposes for the backend. A level above steady makes all
-    /// cores read the levels for 3 s.
+    /// Writes the shedding level (which requests are refused or cost more) that this core proposes for the
+    /// backend. A level above steady makes all cores read the levels for 3 s.
     pub fn tell_level(&self, told: Told) {
         let place = &self.places[self.own];
         let word = u64::from(told.replies) << 8 | told.level as u64;
@@ -155,7 +159,8 @@ impl Section<'_> {
         }
     }
 
-    /// Returns the shedding levels that all cores proposed, in the order of the cores.
+    /// Returns the shedding levels (which requests are refused or cost more) that all cores proposed, in the
+    /// order of the cores.
     pub fn told(&self) -> impl Iterator<Item = Told> {
         self.places.iter().map(|place| {
             let word = place.level.load(Ordering::Relaxed);

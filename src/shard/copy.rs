@@ -8,12 +8,13 @@ use crate::policy::hot_keys::HotId;
 use crate::protocol::Protocol;
 use crate::values::{Database, ShardId, Timestamp};
 
-/// A reply to one request for a hot key, lent by the key's home core to another core.
+/// A reply to one request for a hot key, lent by the key's home core (the core through which a key's requests
+/// pass) to another core.
 #[derive(Clone, Debug)]
 pub struct Copy {
-    /// The home core of the key, which lent the copy.
+    /// The home core (the core through which a key's requests pass) of the key, which lent the copy.
     pub home: ShardId,
-    /// Number of the hot key at its home core.
+    /// Number of the hot key at its home core (the core through which a key's requests pass).
     pub id: HotId,
     /// Hash slot of the key.
     pub slot: u16,
@@ -47,7 +48,7 @@ impl Copy {
 pub struct CopyHits {
     /// The core that answered from the copies.
     pub from: ShardId,
-    /// Number of the hot key at its home core.
+    /// Number of the hot key at its home core (the core through which a key's requests pass).
     pub id: HotId,
     /// Requests answered from copies since the last report.
     pub hits: u32,

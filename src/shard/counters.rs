@@ -349,7 +349,8 @@ impl Counters {
 /// at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pressure {
-    /// The window was full, and no queue is configured in which the request could wait.
+    /// The window (limit on requests in flight) was full, and no queue is configured in which the request
+    /// could wait.
     Window,
     /// The queue in front of the backend was full, or the request waited in it for too long.
     Queue,
@@ -378,17 +379,17 @@ impl Pressure {
     }
 }
 
-/// Numbers of requests refused because of overload, by reason and by tier.
+/// Numbers of requests refused because of overload, by reason and by tier (importance).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pressures([[u64; Tier::ALL.len()]; Pressure::ALL.len()]);
 
 impl Pressures {
-    /// Counts one request of a tier, refused for a reason.
+    /// Counts one request of a tier (importance), refused for a reason.
     pub fn add(&mut self, pressure: Pressure, tier: Tier) {
         self.0[pressure as usize][tier as usize] += 1;
     }
 
-    /// Returns the number of requests of a tier that were refused for a reason.
+    /// Returns the number of requests of a tier (importance) that were refused for a reason.
     pub fn get(&self, pressure: Pressure, tier: Tier) -> u64 {
         self.0[pressure as usize][tier as usize]
     }

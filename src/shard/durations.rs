@@ -27,7 +27,7 @@ impl Default for Durations {
 }
 
 impl Durations {
-    /// Counts one time, in nanoseconds.
+    /// Counts one duration, given in nanoseconds.
     #[inline]
     pub fn record(&mut self, nanos: u64) {
         if nanos != self.run.0 {
@@ -46,7 +46,7 @@ impl Durations {
         self.micros.saturating_record_n((nanos / 1_000).clamp(1, MICROS_MAX), count);
     }
 
-    /// Adds the counts of another core's histogram.
+    /// Adds the durations that another core has counted to these.
     pub fn merge(&mut self, other: &Self) {
         self.sum_nanos = self.sum_nanos.saturating_add(other.sum_nanos);
         self.micros.add(&other.micros).expect("all have the same bounds");
@@ -75,12 +75,12 @@ impl Durations {
         told
     }
 
-    /// Returns how many times were counted.
+    /// Returns the number of durations that were counted.
     pub fn count(&self) -> u64 {
         self.micros.len()
     }
 
-    /// Returns the sum of all times that were counted.
+    /// Returns the sum of all durations that were counted.
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum_nanos)
     }

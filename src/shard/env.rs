@@ -25,11 +25,11 @@ pub struct Env {
     pub settings: ShardSettings,
     /// Quotas in force, which a reload replaces.
     pub quotas: Arc<Quotas>,
-    /// Spare buffers for reuse.
+    /// Spare buffers, used again so that requests need not allocate memory.
     pub pool: BufferPool,
-    /// Counters of this core.
+    /// Counters of events on this core.
     pub counters: Counters,
-    /// Numbers of requests refused because of overload, by reason and tier.
+    /// Numbers of requests refused because of overload, by reason and tier (importance).
     pub pressures: Pressures,
     /// Numbers of requests refused because of overload, by the number of their backend.
     refused_for: Vec<u64>,
@@ -50,7 +50,8 @@ pub struct Env {
     pub pieces: Pieces,
     /// Addresses of the cluster's nodes, by the place of each node in the map's table.
     node_names: Vec<String>,
-    /// Shedding level of each backend: which tiers of requests to it are refused or priced higher.
+    /// Shedding level of each backend: which tiers (degrees of importance) of requests to it are refused or
+    /// priced higher.
     pub backend_levels: BackendLevels,
     /// Log lines that wait to be written.
     pub lines: VecDeque<String>,
@@ -96,7 +97,7 @@ impl Env {
         }
     }
 
-    /// Counts a request of a tier that was refused because of this backend's overload.
+    /// Counts a request of a tier (importance) that was refused because of this backend's overload.
     pub fn count_refused(&mut self, pressure: Pressure, tier: Tier, backend: BackendId) {
         self.pressures.add(pressure, tier);
         if let Some(count) = self.refused_for.get_mut(usize::from(backend.0)) {
@@ -104,8 +105,8 @@ impl Env {
         }
     }
 
-    /// Returns the number of requests refused because of overload whose backend has this number; 0 if none
-    /// was.
+    /// Returns the number of requests refused because of overload whose backend has the number `place`; 0 if
+    /// none was.
     pub fn refused_for(&self, place: usize) -> u64 {
         self.refused_for.get(place).copied().unwrap_or_default()
     }

@@ -117,8 +117,9 @@ impl Fences {
         self.since(seen).filter(move |fence| fence.backend == backend)
     }
 
-    /// Removes a fence because the store has killed the connection that it names, or does not know it. True
-    /// if the fence is this shard's own, so that the other shards have to be informed.
+    /// Removes the fence with this origin and sequence number because the store has killed the connection that
+    /// it names, or does not know it. True if the fence is this shard's own, so that the other shards have to
+    /// be informed.
     pub fn lift(&mut self, origin: ShardId, sequence: u64) -> bool {
         let heard = &mut self.heard[usize::from(origin.0)];
         *heard = (*heard).max(sequence);

@@ -63,12 +63,14 @@ pub struct Receivers {
 }
 
 impl Receivers {
-    /// Creates the record for a `PUBLISH` to this channel.
+    /// Creates the record by which the numbers of this process's own subscribers are added to a store's reply
+    /// to a `PUBLISH` to this channel.
     pub fn of_message(channel: &[u8]) -> Self {
         Self { channels: vec![channel.into()], is_message: true, own: Vec::new() }
     }
 
-    /// Creates the record for `PUBSUB NUMSUB` of these channels.
+    /// Creates the record by which the numbers of this process's own subscribers are added to a store's reply
+    /// to `PUBSUB NUMSUB` of these channels.
     pub fn of_channels<'a>(channels: impl Iterator<Item = &'a [u8]>) -> Self {
         Self { channels: channels.map(Box::from).collect(), is_message: false, own: Vec::new() }
     }
@@ -101,7 +103,7 @@ struct Gathering {
     /// The bytes of the parts that have come, and of the lists that map keys to parts.
     bytes: usize,
     settlement: Settlement,
-    /// The reply as far as it is joined, if that takes several turns; None else.
+    /// The reply as far as it is joined, if that takes several turns (passes of the shard's loop); None else.
     joining: Option<Box<Joining>>,
 }
 
@@ -140,15 +142,15 @@ pub enum Arrival {
     Stored(usize),
     /// The last missing part has come, and the reply to the whole request is ready.
     Joined {
-        /// The reply to the whole request.
+        /// The joined reply to the whole request.
         reply: Vec<u8>,
         /// The bytes that waited for this part and no longer do.
         waited: usize,
         /// The measurements of all parts, from which the cost of the request follows.
         settlement: Settlement,
     },
-    /// The last part has come, and there are so many values that the caller joins them over several turns,
-    /// with [`Gathers::go_on_joining`]. The measurements are those of all parts.
+    /// The last part has come, and there are so many values that the caller joins them over several turns
+    /// (passes of the shard's loop), with [`Gathers::go_on_joining`]. The measurements are those of all parts.
     Complete(Settlement),
 }
 
@@ -161,8 +163,9 @@ impl Gathers {
         self.0.len()
     }
 
-    /// Registers a request in `parts` parts. Returns its index, and the bytes of memory that it takes until
-    /// the parts come.
+    /// Registers a request that is split into `parts` parts, whose replies will be joined by the rule `join`.
+    /// `effect` says whether the request writes, `protocol` is the RESP version of the joined reply. Returns
+    /// the request's index, and the bytes of memory that it takes until the parts come.
     pub fn insert(
         &mut self,
         (join, effect): (Join, Effect),
@@ -189,8 +192,9 @@ impl Gathers {
         (index as u32, bytes)
     }
 
-    /// Adds the reply to one part. With the last part, joins all but the parts in `left_out` into one reply;
-    /// for an array of values, that is an error if it exceeds `bytes_max` bytes.
+    /// Adds the reply (`message`) to one part. With the last part, joins all but the parts in `left_out` into
+    /// one reply; for an array of values, that is an error if it exceeds `bytes_max` bytes. `outcome` has the
+    /// measurements of that part.
     pub fn part_arrived(
         &mut self,
         index: u32,
@@ -280,7 +284,8 @@ impl Gathering {
         matches!(&self.join, Join::Values(order) if order.len() > KEYS_PER_TURN)
     }
 
-    /// Joins up to `values_max` more values. Returns the reply once it is complete; None before.
+    /// Joins up to `values_max` more values. Returns the reply, of at most `bytes_max` bytes, once it is
+    /// complete; None before.
     fn join_more(&mut self, bytes_max: usize, values_max: usize) -> Option<Vec<u8>> {
         let Join::Values(order) = &self.join else { return None };
         let parts: Vec<&[u8]> = self.parts.iter().flatten().map(Part::bytes).collect();
@@ -424,7 +429,8 @@ impl Joining {
         Self { reply, joined: 0, left }
     }
 
-    /// Joins up to `values_max` more values into the array. True once the reply is complete.
+    /// Joins up to `values_max` more values into the array; more than `bytes_max` bytes are an error. True
+    /// once the reply is complete.
     fn advance(&mut self, order: &[u16], parts: &[&[u8]], bytes_max: usize, values_max: usize) -> bool {
         let mut values: Vec<Option<Elements<'_>>> = parts
             .iter()

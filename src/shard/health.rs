@@ -42,7 +42,8 @@ pub struct HealthBoard {
 const FRESH: u64 = 3;
 
 impl HealthBoard {
-    /// Creates a board of all stores' health, shared by the cores, on which every store is healthy.
+    /// Creates a board for so many cores and stores of all stores' health, shared by the cores, on which every
+    /// store is healthy.
     pub fn new(shards: u16, backends: u16) -> Self {
         let (shards, backends) = (usize::from(shards), usize::from(backends));
         Self {
@@ -56,14 +57,15 @@ impl HealthBoard {
         &self.seen[backend * self.shards..(backend + 1) * self.shards]
     }
 
-    /// Publishes the replies and failures that a core has counted of a store so far.
+    /// Publishes the replies and failures that a core has counted of a store (`backend` is its number) so far.
     pub fn tell(&self, shard: ShardId, backend: usize, tally: Tally) {
         let own = &self.of(backend)[usize::from(shard.0)];
         own.replies.store(tally.replies, Ordering::Relaxed);
         own.failures.store(tally.failures, Ordering::Relaxed);
     }
 
-    /// Returns the replies and failures of a store that all cores have counted together.
+    /// Returns the replies and failures of a store (`backend` is its number) that all cores have counted
+    /// together.
     pub fn tally(&self, backend: usize) -> Tally {
         self.of(backend).iter().fold(Tally::default(), |sum, seen| Tally {
             replies: sum.replies + seen.replies.load(Ordering::Relaxed),
@@ -71,7 +73,8 @@ impl HealthBoard {
         })
     }
 
-    /// Publishes the 95th percentile of a store's response times in a class of commands, as one core sees it.
+    /// Publishes the 95th percentile (`p95`) of a store's response times in a class of commands, as one core
+    /// sees it.
     pub fn tell_time(&self, shard: ShardId, (backend, class): (usize, usize), p95: Duration, now: Timestamp) {
         let micros = (p95.as_micros() as u64).min(u64::from(u32::MAX));
         let own = &self.of(backend)[usize::from(shard.0)].times[class];
@@ -90,13 +93,13 @@ impl HealthBoard {
         fresh(&all[usize::from(shard.0)]).or_else(|| all.iter().filter_map(fresh).max())
     }
 
-    /// Returns the state of a store's breaker.
+    /// Returns the state of the breaker of the store with number `backend`.
     pub fn standing(&self, backend: usize) -> Standing {
         Standing::from_bits(self.common[backend].standing.load(Ordering::Relaxed))
     }
 
-    /// Changes the state of a store's breaker. False if another core changed it first; nothing is changed
-    /// then.
+    /// Changes the state of the breaker of the store with number `backend`. False if another core changed it
+    /// first; nothing is changed then.
     pub fn change(&self, backend: usize, from: Standing, to: Standing) -> bool {
         let standing = &self.common[backend].standing;
         let (from, to) = (from.to_bits(), to.to_bits());
@@ -108,12 +111,14 @@ impl HealthBoard {
         self.common[backend].standing.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the response time up to which the reply to a trial request counts as fast.
+    /// Returns the response time up to which the reply to a trial request to the store with number `backend`
+    /// counts as fast.
     pub fn fair(&self, backend: usize) -> Duration {
         Duration::from_micros(self.common[backend].fair.load(Ordering::Relaxed))
     }
 
-    /// Sets the response time up to which the reply to a trial request counts as fast.
+    /// Sets, for the store with number `backend`, the response time (`fair`) up to which the reply to a trial
+    /// request counts as fast.
     pub fn set_fair(&self, backend: usize, fair: Duration) {
         self.common[backend].fair.store(fair.as_micros() as u64, Ordering::Relaxed);
     }

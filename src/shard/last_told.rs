@@ -81,8 +81,8 @@ impl LastTold {
         self.places[look.place].load(Ordering::SeqCst) / SEEN == look.seen / SEEN
     }
 
-    /// Records that a fetched reply is kept. False if it must not be kept: a client was given a reply that
-    /// may be newer since the fetch was sent.
+    /// Records that a fetched reply is kept. False if it must not be kept: a client was given a reply that may
+    /// be newer since the fetch (shared read of a hot key) was sent.
     pub fn keep(&self, look: &Look, told: Told) -> bool {
         let kept = self.places[told.place].fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
             let may_be_kept = now / SEEN == look.seen / SEEN || now & DIGEST == told.digest;

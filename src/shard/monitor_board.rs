@@ -20,9 +20,9 @@ pub struct Sender {
 /// The requests that a monitor (a client that has sent `MONITOR`) is allowed to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sight {
-    /// Requests of all clients, for an administrator.
+    /// The monitor, who is an administrator, sees the requests of all clients.
     All,
-    /// Requests of the clients of one tenant.
+    /// The monitor sees the requests of the clients of this tenant.
     Tenant(Sender),
 }
 
@@ -36,10 +36,10 @@ impl Sight {
     }
 }
 
-/// Whether a monitor can be sent lines now.
+/// Whether a monitor (a client that has sent `MONITOR`) can be sent lines now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// Few enough bytes wait for the monitor that further lines can be sent.
+    /// The monitor keeps up: few enough bytes wait for it that further lines can be sent.
     Ready,
     /// So many bytes wait for the monitor that lines for it are left out.
     Behind,
@@ -54,7 +54,7 @@ pub type MonitorPlace = usize;
 pub struct MonitorSet(u64);
 
 impl MonitorSet {
-    /// Adds the monitor in a place.
+    /// Adds the monitor that has this place on the board to the set.
     pub fn add(&mut self, place: MonitorPlace) {
         self.0 |= 1 << place;
     }
@@ -72,7 +72,7 @@ impl MonitorSet {
         self.0 == 0
     }
 
-    /// Iterates over the places.
+    /// Iterates over the places that the set's monitors have on the board.
     pub fn iter(self) -> impl Iterator<Item = MonitorPlace> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -133,7 +133,7 @@ fn sender_bits(sender: Sender) -> u64 {
 }
 
 impl MonitorBoard {
-    /// Creates a board with room for this many monitors, at most [`MONITORS_MAX`].
+    /// Creates a board with room for this many (`places`) monitors, at most [`MONITORS_MAX`].
     pub fn new(places: usize) -> Self {
         let places = places.min(MONITORS_MAX as usize);
         let zeros = || std::iter::repeat_with(AtomicU64::default).take(places).collect();

@@ -20,14 +20,15 @@ const BULK_HEAD_BYTES_MAX: usize = 1 + 10 + 4;
 /// Maximum number of bytes of a request before its first key, without the name of the command.
 const FRAME_HEAD_BYTES_MAX: usize = 1 + 10 + 2 + BULK_HEAD_BYTES_MAX;
 
-/// Part of a split request: the keys that have one home core, backend and connection.
+/// Part of a split request: the keys that have one home core (the core through which a key's requests pass),
+/// backend and connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// Home core of the part's keys.
+    /// The core that is the home of all keys of the part, and sends its request.
     pub home: ShardId,
     /// Slot of the part's first key.
     pub slot: u16,
-    /// Number of keys in the part.
+    /// Number of the request's keys that belong to the part.
     pub keys: u32,
     /// Length of the part's last key, in bytes.
     key_bytes: u32,
@@ -36,7 +37,8 @@ pub struct Part {
 }
 
 impl Part {
-    /// Returns the place of the part's only key in the bytes of its request, which ends with the key.
+    /// Returns the place of the part's only key in the bytes of its request (`frame`), which ends with the
+    /// key.
     pub const fn place_of_key(&self, frame: &[u8]) -> Argument {
         const END: u32 = 2;
         Argument { start: frame.len() as u32 - END - self.key_bytes, length: self.key_bytes }
@@ -133,7 +135,8 @@ impl Partition {
         (arguments.len() - 1) / self.step
     }
 
-    /// True if the keys are in several parts.
+    /// True if the request's keys go to several destinations (core, backend, connection), each with a part of
+    /// its own.
     fn is_split(&self) -> bool {
         self.parts.len() > 1
     }
@@ -211,8 +214,8 @@ impl Partition {
         }
     }
 
-    /// Copies the next keys, `keys_max` at most, with their values if they have any, to the requests of their
-    /// parts.
+    /// Copies the next keys of a request that is split, `keys_max` at most, with their values if they have
+    /// any, to the requests of the parts (one part per destination) that the keys belong to.
     fn copy(&mut self, pool: &mut BufferPool, arguments: &Arguments<'_>, keys_max: usize) {
         let step = self.step;
         if self.frames.is_empty() {

@@ -11,15 +11,15 @@ use crate::values::{TenantId, Tier, Timestamp};
 /// The purpose of an expected reply, which decides how it is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// The reply to a client's request, or to a fetch of a hot key.
+    /// The reply to a client's request, or to a fetch of a hot key (one read for all requests that wait).
     Answer(ReplyTo),
     /// The reply to a client's request that weir has answered already. It is dropped.
     Abandoned(ReplyTo),
     /// Replies to so many requests of a transaction before its `EXEC`, or to commands sent right before a
     /// request (`ROLE`, `ASKING`). No client gets them, since only the last reply counts.
     Steps(u32),
-    /// The reply to a command that was sent right before a fetch: `PTTL` or `HPTTL`, or `ASKING` if the fetch
-    /// was redirected.
+    /// The reply to a command that was sent right before a fetch (shared read of a hot key): `PTTL` or
+    /// `HPTTL`, or `ASKING` if the fetch was redirected.
     Ahead(ReplyTo),
     /// The reply to the oldest unanswered fence (`CLIENT KILL`) that was sent between requests.
     Fence,
@@ -33,7 +33,7 @@ pub struct Pending {
     pub class: Class,
     pub effect: Effect,
     pub tier: Tier,
-    /// Whether the response time is unusual, so that it does not count as a sample.
+    /// The reason, if there is one, why the response time does not count as a sample of the backend's latency.
     pub odd: Odd,
     pub tenant: TenantId,
     /// The number of requests in flight at the bulkhead (the window in front of a backend) when this one was
@@ -55,15 +55,16 @@ pub enum Odd {
     /// The request costs much, or was sent before the connection was open.
     Costly,
     /// The request was sent after a costly one (`Costly`) that was unanswered on the same connection. Its
-    /// response time says little about other requests, so the window does not learn from it.
+    /// response time says little about other requests, so the window (limit on requests in flight) does not
+    /// learn from it.
     Behind,
     /// A weir at the other end of the connection refused the request.
     Refused,
 }
 
 impl Pending {
-    /// Creates the record of a reply to a request that does not count towards the limit of requests in
-    /// flight.
+    /// Creates the record of a reply to a request that does not count towards the limit of requests in flight.
+    /// `purpose` says what the reply is for, `sent_at` when the request was sent.
     pub const fn uncounted(purpose: Purpose, sent_at: Timestamp) -> Self {
         Self {
             purpose,
@@ -78,7 +79,9 @@ impl Pending {
         }
     }
 
-    /// Creates the record of the reply to a client's request or a fetch.
+    /// Creates the record of the reply to a client's request or a fetch (shared read of a hot key). `depth` is
+    /// the number of requests in flight when it was sent, and `odd` says why its response time is no sample,
+    /// if it is none.
     #[inline]
     pub fn answer(envelope: &Envelope, (depth, odd): (u32, Odd), sent_at: Timestamp) -> Self {
         let useful_ms = if envelope.deadline == Timestamp::MAX || envelope.overdue == Overdue::Awaited {

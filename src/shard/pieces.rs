@@ -66,8 +66,9 @@ impl Pieces {
         to
     }
 
-    /// Takes the reply to a piece (one key's part of a split request). If this was the last piece, returns
-    /// the reply address of the whole request, its outcome, and the joined reply; else None.
+    /// Takes the reply to a piece (one key's part of a split request): piece `part` of the request with index
+    /// `whole`. If this was the last piece, returns the reply address of the whole request, its outcome, and
+    /// the joined reply; else None. An error takes the place of a joined reply above `bytes_max` bytes.
     pub fn handle_reply(
         &mut self,
         (whole, part): (u32, u16),
@@ -112,9 +113,9 @@ fn together(one: Outcome, other: Outcome) -> Outcome {
     }
 }
 
-/// Splits a request into one per key, and says how the replies become one. None if the command cannot be
-/// split, has fewer than 2 keys or more than [`PIECES_MAX`], or writes several values (`MSET`): other clients
-/// would see it half done.
+/// Splits a request (`frame`) into one per key, and says how the replies become one. None if the command
+/// cannot be split, has fewer than 2 keys or more than [`PIECES_MAX`], or writes several values (`MSET`):
+/// other clients would see it half done.
 pub fn taken_apart(frame: &[u8]) -> Option<(Vec<Vec<u8>>, Join)> {
     let mut consumed = 0;
     let mut decoder = RequestDecoder::default();

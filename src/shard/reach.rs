@@ -12,8 +12,8 @@ const DATABASES_MAX: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Untold;
 
-/// Calls `each` with every key of a message. Fails if the message is malformed or has a command whose keys
-/// are unknown.
+/// Calls `each` with every key of a message. Fails if the message is malformed or has a command whose keys are
+/// unknown. It fails also for a request above `bytes_max` bytes.
 pub fn for_each_key(message: &[u8], bytes_max: usize, each: &mut impl FnMut(&[u8])) -> Result<(), Untold> {
     for_each_request(message, bytes_max, &mut |arguments| {
         let command = command::recognise(arguments).map_err(|_| Untold)?;
@@ -25,7 +25,8 @@ pub fn for_each_key(message: &[u8], bytes_max: usize, each: &mut impl FnMut(&[u8
 /// Calls `each` with every key that a message may change, and its database: `database`, or one that the
 /// message selects. Because a store may refuse a `SELECT`, keys after one are passed for each database before
 /// it, too. With `trusts_scripts` a script changes the keys that it names; without, a script makes the call
-/// fail, as does a command that changes keys without naming them.
+/// fail, as does a command that changes keys without naming them. It fails also for a request above
+/// `bytes_max` bytes.
 pub fn for_each_written_key(
     message: &[u8],
     (database, bytes_max): (Database, usize),
@@ -80,12 +81,12 @@ pub struct Inner<'a> {
     pub part: Option<u32>,
     /// The key that is read.
     pub key: &'a [u8],
-    /// Bytes of the request that reads the key.
+    /// The bytes of the request, within the transaction, that reads the key.
     pub frame: &'a [u8],
 }
 
-/// Calls `each` with every key of a transaction that is read by `MGET` or by a cacheable command with a
-/// single key. A message that is not a transaction has none.
+/// Calls `each` with every key of a transaction that is read by `MGET` or by a cacheable command with a single
+/// key. A message that is not a transaction has none. It stops at a request above `bytes_max` bytes.
 pub fn for_each_inner_read(message: &[u8], bytes_max: usize, each: &mut impl FnMut(Inner<'_>)) {
     let mut next: Option<u32> = None;
     // An error needs no handling here: a message whose keys are unknown counts as a write, which makes kept

@@ -25,7 +25,7 @@ use crate::routing::cluster::NodeRefusal;
 pub enum Refusal<'a> {
     /// The backend could not be reached, or its connection was lost before it answered (`-UNAVAILABLE`).
     Unavailable {
-        /// Address of the backend.
+        /// Address of the backend that the request was for.
         backend: &'a str,
         /// Word for the event that made the backend unavailable, such as `connection-lost`.
         reason: &'static str,
@@ -42,7 +42,7 @@ pub enum Refusal<'a> {
         user: Option<&'a str>,
         /// Limit of the quota, in request units per second; for a key, in writes per second.
         limit: u64,
-        /// Whole request units that are left.
+        /// Whole request units that are left in the quota's bucket.
         remaining: u64,
         /// Time after which the quota covers the request.
         retry_after: Duration,
@@ -58,7 +58,7 @@ pub enum Refusal<'a> {
     },
     /// The backend stalled with the request in flight (`-OVERLOADED`). A write may still be carried out.
     Abandoned {
-        /// Address of the backend.
+        /// Address of the backend that the request was sent to.
         backend: &'a str,
         /// True if the request was a write, which may still be carried out.
         may_have_happened: bool,
@@ -67,13 +67,13 @@ pub enum Refusal<'a> {
     },
     /// The backend is busy with a script (`-BUSY`, like a store's own error).
     Busy {
-        /// Name of the backend.
+        /// Address of the backend that the request was for.
         backend: &'a str,
     },
     /// The backend is busy with a script, and the request is a transaction (`-EXECABORT ... BUSY`, as a store says
     /// itself).
     BusyForTransaction {
-        /// Name of the backend.
+        /// Address of the backend that the transaction was for.
         backend: &'a str,
     },
     /// The deadline passed, or could not be met, so a reply would be useless (`-DEADLINE`).
@@ -101,7 +101,7 @@ pub enum NotSent {
     Ejected(Duration),
     /// Too many requests are in flight on the backend connection, or too many bytes wait to be sent on it.
     Full,
-    /// Too many bytes wait to be sent to the key's home core.
+    /// Too many bytes wait to be sent to the key's home core (the core through which a key's requests pass).
     CoreFull,
     /// As many requests as the window permits are in flight at the backend, and requests may not wait; a
     /// retry makes sense after this time.
@@ -109,7 +109,8 @@ pub enum NotSent {
     /// The queue in front of the backend is full, or the request would have waited in it for too long; a
     /// retry makes sense after this time.
     Queue(Duration),
-    /// The backend has stalled; a retry makes sense after this time.
+    /// The backend has stalled (sends nothing although requests are in flight); a retry makes sense after this
+    /// time.
     Stalled(Duration),
     /// The backend is busy with a script.
     Busy,
@@ -159,8 +160,8 @@ impl Stage {
     }
 }
 
-/// Retry delay for requests of a tier that is refused because the backend is slow: shedding levels last for
-/// at least a second.
+/// Retry delay for requests of a tier (importance) that is refused because the backend is slow: shedding
+/// levels last for at least a second.
 const RETRY_STRAINED: Duration = Duration::from_secs(1);
 /// Retry delay for a request whose slot is moving between two nodes.
 const RETRY_MOVED: Duration = Duration::from_millis(100);
@@ -312,7 +313,8 @@ pub fn reasoned_abort(reply: &[u8], step_error: &[u8]) -> Option<Vec<u8>> {
         .then(|| [b"-EXECABORT Transaction discarded because of: ".as_slice(), step_error, b"\r\n"].concat())
 }
 
-/// Appends an `-OVERLOADED` reply. Hand-written rather than formatted, as [`throttled`] is.
+/// Appends an `-OVERLOADED` reply with the reason, the backend's address and the time after which to retry.
+/// Hand-written rather than formatted, as [`throttled`] is.
 fn overloaded(out: &mut Vec<u8>, reason: &str, backend: &str, retry_after: Duration) {
     for text in ["-OVERLOADED reason=", reason, " backend=", backend, " retry_after_ms="] {
         out.extend_from_slice(text.as_bytes());
@@ -321,8 +323,9 @@ fn overloaded(out: &mut Vec<u8>, reason: &str, backend: &str, retry_after: Durat
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a `-THROTTLED` reply. During a flood most replies are of this kind, so it avoids the formatting
-/// machinery, which is slower.
+/// Appends a `-THROTTLED` reply that names the scope of the quota, the tenant and the user, the quota's limit
+/// and what remains of it, and the time after which to retry. During a flood most replies are of this kind, so
+/// it avoids the formatting machinery, which is slower.
 fn throttled(
     out: &mut Vec<u8>,
     [scope, tenant]: [&str; 2],

@@ -17,7 +17,8 @@ pub trait Replies {
     fn note(&mut self, env: &mut Env, to: ReplyTo, note: Note);
 }
 
-/// Refuses a request: answers its client with the error for `why`, and counts it.
+/// Refuses a request: answers its client with the error for `why`, and counts it. `to`, `backend` and `tier`
+/// are the request's reply address, backend and importance.
 pub fn turn_away(
     env: &mut Env,
     replies: &mut impl Replies,

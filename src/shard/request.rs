@@ -14,8 +14,8 @@ use crate::values::{BackendId, ClientId, Database, ShardId, TenantId, Tier, Time
 pub struct ReplyTo {
     /// The shard that accepted the client.
     pub shard: ShardId,
-    /// Index of the part of a split request; 0 for a request in one piece. For a fetch, 1 marks the reply to
-    /// a command sent before it ([`Self::ahead`]).
+    /// Index of the part of a split request; 0 for a request in one piece. For a fetch (shared read of a hot
+    /// key), 1 marks the reply to a command sent before it ([`Self::ahead`]).
     pub part: u16,
     /// The client's place in that shard's table of clients. Two high bits mark the addresses of flights
     /// (fetches of hot keys) and of pieces (one key's part of a split request) instead.
@@ -28,7 +28,7 @@ pub struct ReplyTo {
 }
 
 impl ReplyTo {
-    /// Returns the address of a client's request that is in one piece.
+    /// Returns the address of the client's request with this sequence number, that is in one piece.
     #[inline]
     pub fn new(shard: ShardId, client: ClientId, sequence: u32) -> Self {
         Self { shard, part: 0, client: client.index, generation: client.generation, sequence }
@@ -47,8 +47,8 @@ impl ReplyTo {
         is_flight.then_some(FlightId { index: self.client & !FLIGHT, generation: self.generation })
     }
 
-    /// Returns the reply address of one piece of a request that was split by key because its slot is half
-    /// moved. It keeps the sequence number of the whole request.
+    /// Returns the reply address of piece `part` of the request with index `whole`, that was split by key
+    /// because its slot is half moved. It keeps the sequence number of the whole request.
     #[must_use]
     pub fn piece(self, shard: ShardId, whole: u32, part: u16) -> Self {
         Self { shard, part, client: PIECE | whole, ..self }
@@ -60,14 +60,15 @@ impl ReplyTo {
         (self.client & (PIECE | FLIGHT) == PIECE).then_some(self.client & !PIECE)
     }
 
-    /// Returns the reply address of a command that weir sends right before a fetch, such as `PTTL`.
+    /// Returns the reply address of a command that weir sends right before a fetch (shared read of a hot key),
+    /// such as `PTTL`.
     #[must_use]
     pub fn ahead(self) -> Self {
         Self { part: 1, ..self }
     }
 
-    /// True for the reply to a command that was sent before a fetch rather than to the fetch itself.
-    /// Meaningful only for flights.
+    /// True for the reply to a command that was sent before a fetch (shared read of a hot key) rather than to
+    /// the fetch itself. Meaningful only for flights.
     pub fn is_ahead(self) -> bool {
         self.part == 1
     }
@@ -116,7 +117,7 @@ pub struct PrivateId {
 pub struct Selected {
     /// Index of the request's reply among the elements of the backend's reply to `EXEC`.
     pub element: u32,
-    /// The database that the request names.
+    /// The database that the `SELECT` names.
     pub database: Database,
 }
 
@@ -134,7 +135,7 @@ pub struct Touches {
 /// Which keys a request reads or writes, unpacked from [`Touches`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touched<'a> {
-    /// No key, or none that can ever be hot.
+    /// The request reads or writes no key, or only keys that can never be hot.
     Nothing,
     /// A single key, whose home is the core that sends the request.
     Key {
@@ -143,7 +144,8 @@ pub enum Touched<'a> {
         /// True if the reply depends on the key's value alone, so that it may be kept.
         may_be_kept: bool,
     },
-    /// Several keys, all with the sending core as their home.
+    /// Several keys, for all of which the sending core is the home core (the core through which a key's
+    /// requests pass).
     Keys,
     /// Keys with any core as their home: they are found only by parsing the request, and sometimes not even
     /// then.
@@ -151,7 +153,7 @@ pub enum Touched<'a> {
 }
 
 impl Touches {
-    /// A request about no key.
+    /// A request that reads or writes no key.
     pub const NOTHING: Self = Self { start: 0, length: 0 };
     /// A request for several keys with one home core.
     pub const KEYS: Self = Self { start: 1, length: 0 };
@@ -187,7 +189,7 @@ impl Touches {
         self.start & Self::REPORTED != 0
     }
 
-    /// Unpacks which keys the request reads or writes, given the bytes of the request.
+    /// Unpacks which keys the request reads or writes, given the bytes of the request (`frame`).
     pub fn of(self, frame: &[u8]) -> Touched<'_> {
         let length = usize::from(self.length & !Self::MAY_BE_KEPT);
         let this = Self { start: self.start & !Self::REPORTED, ..self };
@@ -226,7 +228,7 @@ pub enum Track {
     /// Connections for requests that cost much, so that cheap requests do not wait behind them.
     Heavy,
     /// Connections for reads that a replica of a cluster may answer as well as the primary: the key's home
-    /// core chooses.
+    /// core (the core through which a key's requests pass) chooses.
     Replica,
 }
 
@@ -303,9 +305,9 @@ impl Nature {
     /// The nature of every transaction, whatever its requests are.
     pub const TRANSACTION: Self = Self { class: Class::Multi, effect: Effect::Write };
 
-    /// Returns which keys count as touched by a request that is sent from the core that has its client
-    /// instead of the key's home: none for a read, which bypasses the kept replies of hot keys; unknown ones
-    /// for any other request, which may change hot keys.
+    /// Returns which keys count as touched by a request that is sent from the core that has its client instead
+    /// of the key's home: none for a read, which bypasses the kept replies (those held in memory) of hot keys;
+    /// unknown ones for any other request, which may change hot keys.
     pub const fn touches(self) -> Touches {
         match self.effect {
             Effect::Read => Touches::NOTHING,
@@ -360,11 +362,11 @@ pub enum Overdue {
 /// Tenant id of requests whose tenant is unknown.
 pub const NOBODY: TenantId = TenantId(u16::MAX);
 
-/// Data for the refusal of a request: the address of its reply, its backend and its tier.
+/// Data for the refusal of a request: the address of its reply, its backend and its tier (importance).
 pub type Addressee = (ReplyTo, BackendId, Tier);
 
 impl Envelope {
-    /// Returns where to send a refusal of this request, with its backend and tier.
+    /// Returns where to send a refusal of this request, with its backend and tier (importance).
     pub fn addressee(&self) -> Addressee {
         (self.reply_to, self.route.backend, self.tier)
     }

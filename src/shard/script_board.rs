@@ -55,8 +55,9 @@ impl ScriptBoard {
     }
 }
 
-/// True if a script's first line declares that it writes nothing: `#!lua` with the flag `no-writes` and no word that
-/// servers refuse. A line that only a server can tell apart, such as one with quotes, counts as none.
+/// True if the first line of a script (`source`) declares that it writes nothing: `#!lua` with the flag
+/// `no-writes` and no word that servers refuse. A line that only a server can tell apart, such as one with
+/// quotes, counts as none.
 pub fn declares_no_writes(source: &[u8]) -> bool {
     if !source.starts_with(b"#!") {
         return false;

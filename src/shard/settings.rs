@@ -90,7 +90,7 @@ pub struct ShardSettings {
     pub admission: AdmissionSettings,
     /// Limits on the memory, connections and waits of clients, and rules for clients over HTTP.
     pub clients: ClientLimits,
-    /// Windows, queues, shedding and breakers in front of backends.
+    /// Windows (limits on requests in flight), queues, shedding and breakers in front of backends.
     pub overload: OverloadSettings,
     /// Detection of hot keys, and the cache of their replies.
     pub hot: HotSettings,
@@ -147,7 +147,7 @@ pub struct HotSettings {
     pub tracked_ttl: Option<Duration>,
     /// The largest number of replies that a core keeps.
     pub entries_max: usize,
-    /// The largest number of bytes that the kept replies of a core may have.
+    /// The largest number of bytes that the kept replies (those held in memory) of a core may have.
     pub bytes_max: usize,
     /// Requests per second from which other cores get copies of a key's replies: from all other cores
     /// together, and from the core that gets a copy. Both have to be reached.
@@ -185,21 +185,21 @@ impl HotSettings {
 /// Mode of one layer of the traffic management, such as quotas, queues or the breaker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// The layer does not run.
+    /// The layer (part of the traffic management) does nothing.
     Off,
-    /// The layer runs and counts its decisions, but they have no effect.
+    /// The layer (part of the traffic management) runs and counts its decisions, but they have no effect.
     Shadow,
-    /// The layer runs and its decisions take effect.
+    /// The layer (part of the traffic management) runs and its decisions take effect.
     #[default]
     On,
 }
 
-/// Settings for windows, queues, shedding and breakers.
+/// Settings for windows (limits on requests in flight), queues, shedding and breakers.
 #[derive(Clone, Debug)]
 pub struct OverloadSettings {
     /// Mode of the windows, which limit the requests in flight at each backend.
     pub window: Mode,
-    /// Mode of the queues, in which requests wait for room in a window.
+    /// Mode of the queues, in which requests wait for room in a window (limit on requests in flight).
     pub queue: Mode,
     /// Mode of deadlines, and of refusing less important requests, or pricing them higher, when stores become
     /// slow.
@@ -259,11 +259,11 @@ pub const BULKHEADS: usize = 2;
 /// Method by which requests are admitted or refused.
 #[derive(Clone, Debug)]
 pub enum Limiter {
-    /// Admits all requests, and prices none.
+    /// All requests are admitted, and none is priced.
     Off,
     /// Decides by token buckets, but only counts the requests that would be refused.
     Shadow,
-    /// Admits requests by token buckets.
+    /// A request is admitted if the payer's token buckets have enough for its price.
     Buckets,
     /// Admits a fixed number of requests per tenant and second, whatever they cost, as one server with fixed
     /// windows would.

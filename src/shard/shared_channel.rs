@@ -33,7 +33,8 @@ pub struct SharedName {
     pub generation: u32,
 }
 
-/// Message from a core with subscribers to the home core of a channel or pattern.
+/// Message from a core with subscribers to the home core (the one that subscribes for all clients) of a
+/// channel or pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToHome {
     /// A client of the sending core subscribes.
@@ -52,14 +53,16 @@ pub enum ToHome {
         /// The client whose subscription has ended.
         client: ClientId,
     },
-    /// The core has dropped all its subscribers, because the home core has lost the subscription.
+    /// The core has dropped all its subscribers, because the home core (the one that subscribes for all
+    /// clients) has lost the subscription.
     Forget {
         /// The channel or pattern whose subscription was lost.
         name: SharedName,
     },
 }
 
-/// Message from the home core of a channel or pattern to a core with subscribers.
+/// Message from the home core (the one that subscribes for all clients) of a channel or pattern to a core with
+/// subscribers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromHome {
     /// All stores have acknowledged the subscription of a client, which gets all messages from here on.
@@ -75,7 +78,7 @@ pub enum FromHome {
         name: SharedName,
         /// The client whose subscription is refused.
         client: ClientId,
-        /// The error reply to the client.
+        /// The error reply that the client gets.
         error: Bytes,
     },
     /// The connection to a store is lost, so all subscriptions to the channel or pattern have ended.
@@ -90,11 +93,11 @@ pub enum FromHome {
         /// The channel or pattern whose messages were dropped.
         name: SharedName,
     },
-    /// A message that was published.
+    /// A message that was published to a channel.
     Message {
         /// The channel or pattern that brought the message.
         name: SharedName,
-        /// The complete message, in RESP2.
+        /// The complete message, in the form of RESP2.
         message: Bytes,
     },
     /// New numbers of subscribers of a channel or pattern, which all cores are sent.
@@ -148,10 +151,10 @@ impl OwnNumbers {
     }
 }
 
-/// Messages from home cores that wait, in order. The bytes of published messages are bounded: above
-/// [`SHARED_MESSAGES_BYTES_MAX`] those of the channel or pattern with the most bytes are dropped, and its
-/// subscribers are told. If more than three quarters are left, the next largest follows, and so on: a flood
-/// over many channels is not searched for each of its messages.
+/// Messages from home cores (those that subscribe for all clients) that wait, in order. The bytes of published
+/// messages are bounded: above [`SHARED_MESSAGES_BYTES_MAX`] those of the channel or pattern with the most
+/// bytes are dropped, and its subscribers are told. If more than three quarters are left, the next largest
+/// follows, and so on: a flood over many channels is not searched for each of its messages.
 #[derive(Debug, Default)]
 pub struct FromHomeQueue {
     waiting: VecDeque<FromHome>,
@@ -168,7 +171,8 @@ impl FromHomeQueue {
         }
     }
 
-    /// Takes the oldest message; None if nothing waits.
+    /// Removes and returns the oldest message of a home core (the one that subscribes for all clients) that
+    /// waits to be delivered on this core; None if nothing waits.
     pub fn pop(&mut self) -> Option<FromHome> {
         let told = self.waiting.pop_front()?;
         self.message_bytes -= told.message_bytes();

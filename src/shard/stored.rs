@@ -39,8 +39,8 @@ impl Stored {
         }
     }
 
-    /// Stores a copy of a request's bytes. A request above [`COPY_BYTES_MAX`] is shared from then on, so that
-    /// it is not copied again.
+    /// Stores a copy of a request's bytes (`frame`). A request above [`COPY_BYTES_MAX`] is shared from then
+    /// on, so that it is not copied again.
     pub fn of(frame: &[u8], pool: &mut BufferPool) -> Self {
         if frame.len() > COPY_BYTES_MAX {
             Self::Shared(Bytes::copy_from_slice(frame))

@@ -16,7 +16,8 @@ use crate::values::limits::TENANTS_MAX;
 
 /// The number of counters (cells) of a tenant: one for all patterns, and others that channels share by hash.
 const CELLS: u16 = 64;
-/// The index of the counter for patterns, which may match any channel.
+/// The index, among a tenant's counters, of the one that counts unacknowledged subscriptions to patterns,
+/// which may match any channel.
 const PATTERNS: u16 = 0;
 
 type Row = [AtomicU32; CELLS as usize];
@@ -25,7 +26,7 @@ type Row = [AtomicU32; CELLS as usize];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cells {
     tenant: TenantId,
-    /// A bit for each of the tenant's counters that is in the set.
+    /// Bit set of the indices of the tenant's counters that are meant.
     bits: u64,
 }
 

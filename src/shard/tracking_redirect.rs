@@ -15,7 +15,7 @@ use crate::routing::cluster::NodeKey;
 use crate::shard::request::{PrivateId, ReplyTo};
 use crate::values::{BackendId, ClientId, ShardId};
 
-/// A client connection on any core.
+/// A client connection on any core, given by the core and the client's id there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The core that has the client.
@@ -25,7 +25,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Returns the client at a reply address.
+    /// Returns the client connection that a reply address leads to.
     pub fn of(to: ReplyTo) -> Self {
         Self { shard: to.shard, client: to.client_id() }
     }
@@ -80,7 +80,7 @@ pub enum RedirectMessage {
     Answer {
         /// Destination of the reply: the client that tracks keys, and the number of its command.
         to: ReplyTo,
-        /// The target, or the encoded error reply.
+        /// The client that is to take the invalidation messages, or, if it cannot, the encoded error reply.
         found: Result<Target, Box<[u8]>>,
     },
     /// To the target's core: messages of a client that tracks keys will come from one more node of a cluster,
@@ -108,7 +108,7 @@ pub enum RedirectMessage {
     Gone {
         /// The client that tracks keys, by its id on its core.
         tracker: ClientId,
-        /// The target that is gone.
+        /// The client that took the invalidation messages and has disconnected.
         target: Peer,
     },
 }

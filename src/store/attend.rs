@@ -70,7 +70,8 @@ impl Running<'_> {
     }
 }
 
-/// Appends the reply to FUNCTION STATS.
+/// Appends the reply to FUNCTION STATS: the function that is running, if any, and the numbers of libraries and
+/// functions.
 pub(super) fn write_stats(
     out: &mut Reply<'_>,
     protocol: Protocol,

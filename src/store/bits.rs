@@ -181,7 +181,7 @@ fn find_bit(bytes: &[u8], bit: u8, first: usize, end: usize) -> Option<usize> {
     None
 }
 
-/// The operation of BITOP.
+/// The operation by which BITOP combines the bits of its source strings.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Operation {
     And,

@@ -129,7 +129,7 @@ pub(super) struct Tally {
     pub(super) reset: Counters,
 }
 
-/// Counters of the engine, which only grow.
+/// Counters of events in the embedded engine, which only grow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
     pub(super) commands: u64,

@@ -12,12 +12,12 @@ const SUBSCRIPTION_BYTES: usize = 192;
 
 type Name = Box<[u8]>;
 
-/// The namespaces of subscriptions.
+/// The kinds of names that connections subscribe to, each with a namespace of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Space {
     Channels,
     Patterns,
-    /// Sharded channels (SSUBSCRIBE).
+    /// The names of sharded channels (SSUBSCRIBE).
     Shards,
 }
 
@@ -39,8 +39,8 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    /// Subscribes a connection to a name. False if the connection was subscribed already; an error if the
-    /// subscriptions would take too much memory.
+    /// Subscribes a connection (`session`) to a name. False if the connection was subscribed already; an error
+    /// if the subscriptions would take too much memory.
     pub(super) fn subscribe(
         &mut self,
         session: u64,
@@ -64,7 +64,8 @@ impl Channels {
         Ok(true)
     }
 
-    /// Ends a connection's subscription to a name, if the connection has one.
+    /// Ends the subscription of a connection (`session`) to a channel, sharded channel or pattern (`space`
+    /// says which of them the name is), if the connection has one.
     pub(super) fn unsubscribe(&mut self, session: u64, space: Space, name: &[u8]) {
         let Some(subscriber) = self.subscribers.get_mut(&session) else { return };
         if !subscriber.names[space as usize].remove(name) {
@@ -83,7 +84,7 @@ impl Channels {
         }
     }
 
-    /// Ends all subscriptions of a connection.
+    /// Ends all subscriptions of a connection (`session`).
     pub(super) fn forget(&mut self, session: u64) {
         for space in [Space::Channels, Space::Patterns, Space::Shards] {
             for name in self.names_of(session, space) {
@@ -92,18 +93,18 @@ impl Channels {
         }
     }
 
-    /// Returns the names of one namespace that a connection is subscribed to.
+    /// Returns the names of one namespace that a connection (`session`) is subscribed to.
     pub(super) fn names_of(&self, session: u64, space: Space) -> Vec<Name> {
         let subscriber = self.subscribers.get(&session);
         subscriber.map_or_else(Vec::new, |known| known.names[space as usize].iter().cloned().collect())
     }
 
-    /// Returns the number of names of one namespace that a connection is subscribed to.
+    /// Returns the number of names of one namespace that a connection (`session`) is subscribed to.
     pub(super) fn count_of(&self, session: u64, space: Space) -> usize {
         self.subscribers.get(&session).map_or(0, |known| known.names[space as usize].len())
     }
 
-    /// Sets the RESP version in which a connection gets messages.
+    /// Sets the RESP version in which a connection (`session`) gets messages.
     pub(super) fn set_protocol(&mut self, session: u64, protocol: Protocol) {
         if let Some(subscriber) = self.subscribers.get_mut(&session) {
             subscriber.protocol = protocol;
@@ -121,7 +122,8 @@ impl Channels {
         self.spaces[space as usize].keys().map(|name| &**name)
     }
 
-    /// Returns the number of connections that are subscribed to a name.
+    /// Returns the number of connections that are subscribed to this channel, sharded channel or pattern;
+    /// `space` says which of the three the name is.
     pub(super) fn number(&self, space: Space, name: &[u8]) -> usize {
         self.spaces[space as usize].get(name).map_or(0, BTreeSet::len)
     }

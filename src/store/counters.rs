@@ -8,10 +8,11 @@
 
 use super::refusal::Refusal;
 
-/// The number of registers of a counter, a power of two.
+/// The number of registers of a `HyperLogLog`, a power of two.
 const REGISTERS: usize = 1 << INDEX_BITS;
 const INDEX_BITS: u32 = 14;
-/// The number of bits of a hash that are not part of the index.
+/// The number of bits of a hash that do not choose a register of the `HyperLogLog`: the zeros among them are
+/// counted.
 const VALUE_BITS: usize = 64 - INDEX_BITS as usize;
 const REGISTER_BITS: usize = 6;
 const HEADER_BYTES: usize = 16;
@@ -22,7 +23,7 @@ const MAGIC: &[u8] = b"HYLL";
 const DENSE: u8 = 0;
 const SPARSE: u8 = 1;
 const SEED: u64 = 0xadc8_3b19;
-/// The constant of the estimate: 1 / (2 ln 2).
+/// The constant of the `HyperLogLog` estimate of the number of distinct elements: 1 / (2 ln 2).
 const ALPHA: f64 = 0.721_347_520_444_481_7;
 
 /// The refusal of a string that has not the header of a counter.
@@ -30,7 +31,7 @@ const NO_COUNTER: Refusal = Refusal::Words("WRONGTYPE Key is not a valid HyperLo
 /// The refusal of a counter whose sparse registers do not add up to 16,384.
 const DAMAGED: Refusal = Refusal::Words("INVALIDOBJ Corrupted HLL object detected");
 
-/// All registers of a counter, one byte each.
+/// All registers of a `HyperLogLog`, one byte each.
 #[derive(Clone)]
 pub(super) struct Registers {
     values: Box<[u8; REGISTERS]>,
@@ -108,7 +109,7 @@ impl Registers {
         (ALPHA * all * all / sum).round() as u64
     }
 
-    /// Has the counter encoded densely from now on.
+    /// Has the `HyperLogLog` encoded densely (all registers in full) from now on.
     pub(super) fn make_dense(&mut self) {
         self.dense = true;
     }
@@ -210,7 +211,7 @@ pub(super) fn cached(bytes: &[u8]) -> Result<Option<u64>, Refusal> {
     Ok((count >> 63 == 0).then_some(count))
 }
 
-/// Stores a count in the header of a counter.
+/// Stores a count in the header of a `HyperLogLog`, where it is valid until the value changes.
 pub(super) fn cache(bytes: &mut [u8], count: u64) {
     bytes[8..HEADER_BYTES].copy_from_slice(&count.to_le_bytes());
 }

@@ -18,7 +18,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("pfselftest", 1, Effect::Read, pfselftest),
 ];
 
-/// The units of effort to read, write or merge all registers of a counter.
+/// The units of effort (steps of work) to read, write or merge all registers of a counter.
 const REGISTERS_EFFORT: u64 = 256;
 
 fn pfadd(call: &mut Call<'_>) -> Done {
@@ -60,7 +60,7 @@ fn registers(call: &mut Call<'_>, key: &[u8]) -> Result<Option<Registers>, Refus
     call.keyspace.read_string(key, |bytes| bytes.map(Registers::decode).transpose())?
 }
 
-/// Stores a counter under `key`, which keeps its expiry.
+/// Stores a `HyperLogLog` under `key`; the key keeps its expiry.
 fn store(call: &mut Call<'_>, key: &[u8], registers: &Registers) -> Done {
     let mut digits = Digits::new(0);
     let former = call.keyspace.peek(key).map(|entry| &entry.value);

@@ -8,22 +8,22 @@
 use super::refusal::Refusal;
 use std::cell::Cell;
 
-/// The units of effort charged for any request, besides its arguments and bytes.
+/// The units of effort (steps of work) charged for any request, besides its arguments and bytes.
 const REQUEST: u64 = 8;
-/// The units of effort charged for each argument of a request.
+/// The units of effort (steps of work) charged for each argument of a request.
 const ARGUMENT: u64 = 4;
-/// The number of bytes that are copied or compared per unit of effort.
+/// The number of bytes that are copied or compared per unit of effort (steps of work).
 const BYTES: usize = 512;
-/// The units of effort to read the next element in a row.
+/// The units of effort (steps of work) to read the next element in a row.
 pub(super) const LOOK: u64 = 1;
-/// The units of effort to look an element up by its hash.
+/// The units of effort (steps of work) to look an element up by its hash.
 pub(super) const FIND: u64 = 4;
-/// The units of effort to add an element to a hash table.
+/// The units of effort (steps of work) to add an element to a hash table.
 pub(super) const INSERT: u64 = 8;
-/// The units of effort to add an element to a sorted order, or to remove one.
+/// The units of effort (steps of work) to add an element to a sorted order, or to remove one.
 pub(super) const RANK: u64 = 16;
 
-/// The effort of one request: the units that it has taken, and the most that it may take.
+/// The effort (steps of work) of one request: the units that it has taken, and the most that it may take.
 #[derive(Debug)]
 pub(super) struct Effort {
     most: u64,
@@ -36,17 +36,17 @@ impl Effort {
         Self { most, spent: Cell::new(0) }
     }
 
-    /// Returns the units that the request has taken so far.
+    /// Returns the units of effort (steps of work) that the request has taken so far.
     pub(super) fn spent(&self) -> u64 {
         self.spent.get()
     }
 
-    /// Returns the units that the request may still take.
+    /// Returns the units of effort (steps of work) that the request may still take.
     pub(super) fn left(&self) -> u64 {
         self.most.saturating_sub(self.spent.get())
     }
 
-    /// Counts units for work that is done in any case, even beyond the limit.
+    /// Counts units of effort (steps of work) for work that is done in any case, even beyond the limit.
     pub(super) fn charge(&self, units: u64) {
         self.spent.set(self.spent.get().saturating_add(units));
     }
@@ -70,7 +70,8 @@ impl Effort {
         self.charge((bytes / BYTES) as u64);
     }
 
-    /// Counts the units for a request by its length, even beyond the limit.
+    /// Counts the units of effort (steps of work) for a request by its number of `arguments` and its length in
+    /// `bytes`, even beyond the limit.
     pub(super) fn charge_request(&self, arguments: usize, bytes: usize) {
         self.charge(REQUEST + ARGUMENT * arguments as u64 + (bytes / BYTES) as u64);
     }

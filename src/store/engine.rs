@@ -46,9 +46,9 @@ pub struct EngineStatistics {
     pub refused_for_memory: u64,
     /// Number of commands refused because they would exceed the effort limit or the limit on a reply's size.
     pub refused_for_cost: u64,
-    /// Number of commands carried out.
+    /// Number of commands that the engine has carried out.
     pub commands: u64,
-    /// Number of replies that were errors.
+    /// Number of the engine's replies that were errors.
     pub errors: u64,
     /// Number of keys removed because their lifetime had ended.
     pub expired: u64,
@@ -72,7 +72,7 @@ pub struct Engine {
     /// The clock that bounds the run time of scripts and times commands. `None` unless [`Engine::with_clock`]
     /// set one.
     clock: Option<Clock>,
-    /// The units of effort that the last request took.
+    /// The units of effort (steps of work) that the last request took.
     effort: u64,
 }
 
@@ -182,7 +182,8 @@ impl Engine {
         }
     }
 
-    /// The units of effort that the last request took. Reading one element of a list takes one unit.
+    /// The units of effort (steps of work) that the last request took. Reading one element of a list takes one
+    /// unit.
     pub fn effort(&self) -> u64 {
         self.effort
     }

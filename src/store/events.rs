@@ -29,16 +29,16 @@ pub(super) enum Class {
     Hash,
     SortedSet,
     Expired,
-    /// Evictions of keys, which the engine never makes.
+    /// Events of keys that are evicted for want of memory, which the engine never does.
     #[expect(dead_code, reason = "the class has a letter")]
     Evicted,
     Stream,
     /// Events of modules, which the engine does not have.
     #[expect(dead_code, reason = "the class has a letter")]
     Module,
-    /// A key was added.
+    /// Events of keys that are added.
     New,
-    /// A read found no key.
+    /// Events of reads that find no key.
     Missed,
 }
 
@@ -184,7 +184,7 @@ impl Events {
     }
 
     /// Records that a key was removed because its value has no element left. If the value had none before the
-    /// command either, the key had only been created to be filled, which is no event.
+    /// command either (`was_empty`), the key had only been created to be filled, which is no event.
     pub(super) fn note_emptied(&mut self, database: u8, key: &[u8], was_empty: bool) {
         if self.is_on && was_empty {
             self.queue.pop_if(|event| event.name == "new" && *event.key == *key);
@@ -195,6 +195,7 @@ impl Events {
     }
 
     /// Handles that a key was added: if the same command had emptied it before, the emptying is no event.
+    /// `database` is that of the key.
     pub(super) fn note_added(&mut self, database: u8, key: &[u8]) {
         if self.emptied.as_ref().is_some_and(|(other, emptied)| *other == database && **emptied == *key) {
             self.emptied = None;

@@ -90,7 +90,8 @@ impl Condition {
             .find_map(|(word, condition)| call.is(index, word).then_some(condition))
     }
 
-    /// True if the condition allows the new expiry. A field without an expiry counts as expiring last of all.
+    /// True if the condition allows the new expiry (`new_ms`) in place of the old one (`old_ms`). A field
+    /// without an expiry counts as expiring last of all.
     fn allows(self, old_ms: Option<u64>, new_ms: u64) -> bool {
         match self {
             Self::Always => true,
@@ -159,8 +160,8 @@ fn set_lifetimes(call: &mut Call<'_>, unit: Unit, name: &'static str) -> Done {
     })
 }
 
-/// Sets the expiry of a field, or removes the field if that time has passed. Returns the number that is the
-/// reply for the field.
+/// Sets the expiry of a field, or removes the field if that time has passed at `now_ms`. Returns the number
+/// that is the reply for the field.
 fn set_expiry(fields: &mut Fields, name: &[u8], expires_ms: u64, now_ms: u64) -> i64 {
     if expires_ms <= now_ms {
         fields.remove(name);

@@ -43,7 +43,7 @@ enum Shape {
     Large(Table<Field>),
 }
 
-/// The effect of setting a field.
+/// Whether setting a field of a hash added the field or replaced its value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     Added,

@@ -9,8 +9,8 @@ const STEPS_PER_UNIT: usize = 16;
 /// The number of matching steps after which effort is charged anew.
 const STEPS_MAX: usize = 1024;
 
-/// True if the whole of `text` matches `pattern`. Steps are charged as effort, because both may be long; an
-/// error if the effort is used up.
+/// True if the whole of `text` matches `pattern`. Steps are charged as effort (steps of work), because both
+/// may be long; an error if the effort is used up.
 pub(super) fn matches(pattern: &[u8], text: &[u8], effort: &Effort) -> Result<bool, Refusal> {
     let mut steps = 0;
     glob::matches(pattern, text, |more| {

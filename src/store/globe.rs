@@ -13,7 +13,7 @@ pub(super) const LONGITUDE_MAX: f64 = 180.0;
 /// The largest latitude of the square Mercator projection, in degrees.
 pub(super) const LATITUDE_MAX: f64 = 85.051_128_78;
 /// The columns and rows by which a cell's neighbours differ from it, in the order in which Redis searches
-/// them; the cell itself comes first.
+/// them; the cell (rectangle of the grid) itself comes first.
 const NEIGHBORS: [(i32, i32); 9] =
     [(0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1)];
 /// The digits of the textual form of a geohash.
@@ -34,7 +34,7 @@ struct Cell {
     steps: u32,
 }
 
-/// The edges of a cell, in degrees.
+/// The edges of a cell of the grid of geohashes, in degrees.
 struct Edges {
     west: f64,
     east: f64,
@@ -52,7 +52,7 @@ impl Place {
         Cell::of(self, STEPS_MAX, LATITUDE_MAX).bits() as f64
     }
 
-    /// Returns the place that a score means: the center of its cell.
+    /// Returns the place that a score means: the center of its cell (rectangle of the grid).
     pub(super) fn of_score(score: f64) -> Self {
         let bits = score as u64;
         let cell = Cell { x: gathered(bits >> 1), y: gathered(bits), steps: STEPS_MAX };
@@ -116,8 +116,8 @@ impl Cell {
         }
     }
 
-    /// Returns the cell that is this many columns east and rows north of it, around the globe in both
-    /// directions.
+    /// Returns the cell (rectangle of the grid) that is this many columns east and rows north of it, around
+    /// the globe in both directions.
     fn beside(self, columns: i32, rows: i32) -> Self {
         let mask = (1_u32 << self.steps) - 1;
         Self {
@@ -127,7 +127,8 @@ impl Cell {
         }
     }
 
-    /// Returns the scores of the places in the cell: the first score, and the first beyond the last.
+    /// Returns the range of sorted-set scores that encode places in this cell (rectangle of the grid): the
+    /// first score, and the first beyond the last.
     fn scores(self) -> (f64, f64) {
         let shift = 2 * (STEPS_MAX - self.steps);
         ((self.bits() << shift) as f64, ((self.bits() + 1) << shift) as f64)
@@ -247,7 +248,8 @@ impl Area {
         }
     }
 
-    /// Returns the number of halvings at which a cell is still about as large as the area or larger.
+    /// Returns the number of halvings of the globe after which a cell (rectangle of the grid of geohashes) is
+    /// still about as large as the searched area, or larger.
     fn steps(&self) -> u32 {
         let mut reach = match self.outline {
             Outline::Circle { radius } => radius,

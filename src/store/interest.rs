@@ -36,7 +36,8 @@ impl Interest {
         }
     }
 
-    /// Records a change of a key that the command will not withdraw, so that it is final at once.
+    /// Records a change of a key that the command will not withdraw, so that it is final at once. `database`
+    /// is that of the key.
     pub(super) fn touch_for_certain(&mut self, database: u8, key: &[u8]) {
         self.touch(database, key);
         self.settle();
@@ -64,7 +65,7 @@ impl Interest {
         keys
     }
 
-    /// Ends the watches, the wait and the tracking of a connection that has been closed.
+    /// Ends the watches, the wait and the tracking of a connection (`session`) that has been closed.
     pub(super) fn forget(&mut self, session: u64) {
         self.watches.end(session);
         self.waits.leave(session);

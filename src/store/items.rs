@@ -3,7 +3,7 @@
 use super::text::Text;
 use std::collections::VecDeque;
 
-/// An end of a list.
+/// One of the two ends of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Left,

@@ -92,9 +92,9 @@ pub(super) enum Lifetime {
 /// The result of a sweep, which removes expired keys: the numbers of keys visited and removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// The number of keys visited.
+    /// The number of keys that the sweep looked at.
     pub visited: usize,
-    /// The number of expired keys removed.
+    /// The number of expired keys that the sweep removed.
     pub removed: usize,
 }
 
@@ -113,7 +113,7 @@ struct Database {
 /// All keys of an engine.
 pub(super) struct Keyspace {
     databases: Vec<Database>,
-    /// The number of the selected database.
+    /// The number of the selected database, on which all operations but memory accounting and sweeps work.
     selected: u8,
     /// The number of the database at which the next sweep for expired keys begins.
     sweep_database: u8,
@@ -151,7 +151,7 @@ impl Keyspace {
         }
     }
 
-    /// Sets the present time, which applies until the next call.
+    /// Sets the present time (`unix_ms`), which applies until the next call.
     pub(super) fn set_now(&mut self, unix_ms: u64) {
         self.now_ms = unix_ms;
     }
@@ -260,7 +260,7 @@ impl Keyspace {
     }
 
     /// Updates the counts and bounds about hashes with expiring fields, after a value of a segment has
-    /// changed.
+    /// changed: `before_ms` and `after_ms` are the earliest expiries of fields before and after.
     fn note_fields(&mut self, segment: usize, before_ms: u64, after_ms: u64) {
         let database = self.here_mut();
         let segment = &mut database.segments[segment];
@@ -488,8 +488,8 @@ impl Keyspace {
         swept
     }
 
-    /// Sweeps a segment from its last entry down: an entry that moves into a removed entry's place was
-    /// visited before.
+    /// Sweeps a segment from its last entry down: an entry that moves into a removed entry's place was visited
+    /// before. Looks at entries until `swept` has `budget` of them.
     fn sweep_one(&mut self, budget: usize, swept: &mut Swept) {
         let (index, now_ms) = (self.here().sweep_segment, self.now_ms);
         let segment = &mut self.here_mut().segments[index];

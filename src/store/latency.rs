@@ -43,7 +43,7 @@ struct Samples {
     longest_ms: u64,
 }
 
-/// The samples of all events.
+/// The durations that were recorded for all latency events (LATENCY).
 #[derive(Debug, Default)]
 pub(super) struct Latencies {
     samples: [Samples; Event::ALL.len()],

@@ -86,7 +86,8 @@ impl Conditions {
         Ok(conditions)
     }
 
-    /// True if the conditions allow the new expiry. A key without an expiry counts as expiring last of all.
+    /// True if the conditions allow the new expiry (`new_ms`) in place of the old one (`old_ms`). A key
+    /// without an expiry counts as expiring last of all.
     fn allow(&self, old_ms: u64, new_ms: i64) -> bool {
         let new_ms = u64::try_from(new_ms).unwrap_or(0);
         let volatile = old_ms != NEVER_MS;

@@ -2,15 +2,15 @@
 
 use crate::values::limits::{ENGINE_EFFORT_MAX, ENGINE_REPLY_BYTES_MAX};
 
-/// The limits of an engine: memory, reply size and effort.
+/// The limits of an engine: memory, reply size and effort (steps of work).
 #[derive(Clone, Debug)]
 pub struct EngineLimits {
     /// The approximate bytes of all keys and values at which writes that need memory are refused.
     pub bytes_max: u64,
     /// Maximum number of bytes of a reply, or of all replies of a transaction together.
     pub reply_bytes_max: usize,
-    /// Maximum number of units of effort of a request, or of a whole transaction; a unit is about one element
-    /// read.
+    /// Maximum number of units of effort (steps of work) of a request, or of a whole transaction; a unit is
+    /// about one element read.
     pub effort_max: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Commands on lists.
+//! Commands on lists, as the embedded store carries them out.
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::LOOK;
@@ -124,7 +124,7 @@ fn pop_several(call: &mut Call<'_>, end: End) -> Done {
     Ok(())
 }
 
-/// Refuses a pop whose reply could not hold the items, before any item is removed.
+/// Refuses a pop whose reply could not hold `count` items, before any item is removed.
 fn expect_popped(call: &Call<'_>, end: End, count: usize) -> Done {
     expect_popped_from(call, call.at(1), end, count)
 }
@@ -212,7 +212,7 @@ fn llen(call: &mut Call<'_>) -> Done {
 }
 
 /// Returns the positions from `start` to `stop` inclusive, as a half-open range. Negative numbers count from
-/// the end of the list.
+/// the end of the list, which has `length` items.
 pub(super) fn positions(start: i64, stop: i64, length: usize) -> (usize, usize) {
     let length = length as i64;
     let absolute = |index: i64| if index < 0 { index.saturating_add(length) } else { index };
@@ -233,8 +233,8 @@ fn lrange(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Returns the position that `index` means; `None` if the list does not reach that far. Negative numbers
-/// count from the end.
+/// Returns the position that `index` means; `None` if the list does not reach that far. Negative numbers count
+/// from the end of the list, which has `length` items.
 fn position(index: i64, length: usize) -> Option<usize> {
     let index = if index < 0 { index.checked_add(length as i64)? } else { index };
     usize::try_from(index).ok().filter(|position| *position < length)
@@ -339,8 +339,8 @@ fn move_item(call: &mut Call<'_>, from: End, to: End) -> Done {
     if transfer(call, (call.at(1), from), (call.at(2), to))? { Ok(()) } else { call.null() }
 }
 
-/// Moves an item from one list to another, and writes it as the reply. False if there is no list to take it
-/// from.
+/// Moves an item from one end (`from`) of the list `source` to one end (`to`) of the list `target`, and writes
+/// it as the reply. False if there is no list to take it from.
 fn transfer(
     call: &mut Call<'_>,
     (source, from): (&[u8], End),

@@ -67,9 +67,9 @@ impl Entry {
 /// The entries of a stream that a trim (XTRIM, XADD) keeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Keep {
-    /// At most this many of the newest entries.
+    /// The trim keeps at most this many of the newest entries.
     Newest(u64),
-    /// Entries whose ids are at least this id.
+    /// The trim keeps the entries whose ids are at least this one.
     Since(Id),
 }
 
@@ -219,6 +219,8 @@ impl Log {
     }
 
     /// Removes the oldest entries beyond those that `keep` says to keep, and returns how many it removed.
+    /// `precision` says whether exactly those are removed, or only whole nodes (groups of entries, as Redis
+    /// stores them).
     pub(super) fn trim(&mut self, keep: Keep, precision: Precision) -> u64 {
         let mut removed = 0;
         while let Some((first, entry)) = self.entries.first_key_value() {

@@ -18,10 +18,12 @@
 use super::refusal::Refusal;
 use std::cmp::Ordering;
 
-/// Maximum number of units of effort that one addition of long numbers takes: some tenths of a millisecond.
+/// Maximum number of units of effort (steps of work) that one addition of long numbers takes: some tenths of a
+/// millisecond.
 const EFFORT_MAX: u64 = 4_000;
 
-/// Returns the units of effort to add this number: `EFFORT_MAX` if it is long or has an exponent, else 0.
+/// Returns the units of effort (steps of work) to add this number: `EFFORT_MAX` if it is long or has an
+/// exponent, else 0.
 pub(super) fn effort(text: &[u8]) -> u64 {
     let long = text.len() > 40 || text.iter().any(|byte| byte.eq_ignore_ascii_case(&b'e'));
     if long { EFFORT_MAX } else { 0 }
@@ -67,7 +69,7 @@ pub(super) fn is_finite(text: &[u8]) -> Result<bool, Refusal> {
     Ok(read(text)?.is_some())
 }
 
-/// Parses a decimal number; `None` for an infinity.
+/// Parses a decimal number as a floating-point number of 80 bits (`long double`); `None` for an infinity.
 fn read(text: &[u8]) -> Result<Option<LongDouble>, Refusal> {
     if text.len() >= TEXT_BYTES_MAX {
         return Err(Refusal::NotAFloat);

@@ -22,7 +22,7 @@ pub(super) struct Members {
 
 #[derive(Clone)]
 enum Shape {
-    /// Integers in ascending order.
+    /// The set is small and has only integers, kept in ascending order.
     Integers(Vec<i64>),
     Texts(Table<Text>),
 }

@@ -1,4 +1,4 @@
-//! Numbers as Redis reads and writes them.
+//! Numbers in the forms in which Redis reads and writes them.
 
 use crate::protocol::encode;
 use std::io::Write as _;

@@ -106,7 +106,7 @@ pub(super) fn integers(bytes: &[u8]) -> Result<Vec<i64>, Refusal> {
     Ok(rest.chunks_exact(width).map(spread).collect())
 }
 
-/// Decompresses a string that LZF has compressed, to `length` bytes.
+/// Decompresses a string (`packed`) that LZF has compressed, to `length` bytes.
 pub(super) fn decompressed(packed: &[u8], length: usize) -> Result<Vec<u8>, Refusal> {
     let mut out: Vec<u8> = Vec::with_capacity(length.min(packed.len().saturating_mul(4)));
     let mut left = packed;

@@ -145,7 +145,7 @@ enum Order {
     Farthest,
 }
 
-/// The parsed arguments of a search.
+/// The parsed arguments of a search for the members of a sorted set within an area (GEOSEARCH and the like).
 #[derive(Default)]
 struct Search<'a> {
     center: Option<Place>,
@@ -371,7 +371,8 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Returns the members in the area, in the order of the reply.
+    /// Returns the members of the sorted set `ranking` that lie in the searched area, in the order of the
+    /// reply.
     fn run(&self, call: &Call<'_>, ranking: &Ranking) -> Result<Vec<Found>, Refusal> {
         let (Some(center), Some(outline)) = (self.center, self.outline) else { return Ok(Vec::new()) };
         let area = Area { center, outline };

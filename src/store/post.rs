@@ -12,7 +12,7 @@ use crate::values::limits::{ENGINE_EVENTS_BYTES_MAX, ENGINE_MESSAGES_BYTES_MAX};
 /// A reply or message for a connection, which the service in front of the engine sends.
 #[derive(Clone, Debug)]
 pub struct Delivery {
-    /// The number of the connection's session.
+    /// The number of the session (the engine's state of one connection) to which the bytes are sent.
     pub session: u64,
     /// A whole reply or message.
     pub bytes: Bytes,

@@ -36,7 +36,8 @@ pub(super) const FOR_SUBSCRIBERS: &[&str] = &[
     "reset",
 ];
 
-/// Returns the refusal of any other command of a subscriber with RESP2.
+/// Returns the refusal of a command that a subscriber with RESP2 may not send, which is named with its
+/// subcommand.
 pub(super) fn refusal_to_subscriber(name: &str, subcommand: Option<&[u8]>) -> Refusal {
     const CONTAINERS: &[&str] =
         &["acl", "client", "command", "config", "memory", "object", "pubsub", "xgroup", "xinfo"];
@@ -175,7 +176,7 @@ fn message_bytes(post: &Post, patterns: &[Box<[u8]>], channel: &[u8], message: &
 }
 
 /// Sends a message to all connections that are subscribed to a channel or to a pattern that it matches, and
-/// returns their number.
+/// returns their number. `actor` is the connection whose request is being carried out.
 fn send_to_all(
     post: &mut Post,
     actor: Option<u64>,
@@ -193,8 +194,8 @@ fn send_to_all(
     Ok(receivers)
 }
 
-/// Sends a message about an event of a key to the subscribers of a channel. An error if the request has
-/// caused too many bytes of events.
+/// Sends a message about an event of a key to the subscribers of a channel. `actor` is the connection whose
+/// request caused the event, if any. An error if the request has caused too many bytes of events.
 pub(super) fn publish_event(
     post: &mut Post,
     actor: Option<u64>,
@@ -225,8 +226,8 @@ fn spublish(call: &mut Call<'_>) -> Done {
     call.number(receivers)
 }
 
-/// Sends a message to all connections that are subscribed to a name, and returns their number. `actor` is the
-/// connection whose request is being carried out.
+/// Sends a message to all connections that are subscribed to a name in the namespace `space`, and returns
+/// their number. `actor` is the connection whose request is being carried out.
 fn send(
     post: &mut Post,
     actor: Option<u64>,

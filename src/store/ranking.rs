@@ -90,7 +90,8 @@ impl Ranking {
         self.insert_ordered(Scored { member: text, score });
     }
 
-    /// True if the sorted set is no longer small with this member.
+    /// True if the sorted set, once it has this member, exceeds the size up to which Redis would store it in
+    /// its compact form.
     fn outgrows(&self, member: &[u8]) -> bool {
         let shapes = self.scores.hasher().shapes();
         self.len() > shapes.get(Size::RankingMembers) || member.len() > shapes.get(Size::RankingBytes)
@@ -151,8 +152,9 @@ impl Ranking {
         None
     }
 
-    /// Returns the index of the piece that contains `rank`, and the position in it; for a rank equal to the
-    /// length, the index after the last piece.
+    /// Returns the index of the piece (part of the order, of bounded length) that contains the member with
+    /// rank `rank`, and its position in the piece; for a rank equal to the length, the index after the last
+    /// piece.
     fn piece_of(&self, rank: usize) -> (usize, usize) {
         let mut left = rank;
         for (index, piece) in self.pieces.iter().enumerate() {

@@ -118,7 +118,7 @@ pub(super) fn write(value: &Value, fits: &dyn Fn(usize) -> Result<(), Refusal>) 
     Ok(sealed(writer.bytes, version))
 }
 
-/// Appends the format version and the checksum.
+/// Appends the format version and the checksum to the bytes of a dumped value.
 fn sealed(mut bytes: Vec<u8>, version: u16) -> Vec<u8> {
     bytes.extend_from_slice(&version.to_le_bytes());
     let checksum = checksum(&bytes);
@@ -439,7 +439,7 @@ impl<'a> Reader<'a> {
         filled.unwrap_or(Err(DAMAGED))
     }
 
-    /// Reads a stream in a format of Redis.
+    /// Reads a stream in the format of Redis that the type byte `kind` names.
     fn redis_stream(&mut self, kind: u8) -> Result<Value, Refusal> {
         let mut stream = Stream::default();
         for _ in 0..self.length()? {
@@ -477,7 +477,8 @@ impl<'a> Reader<'a> {
         Ok(Value::Stream(Box::new(stream)))
     }
 
-    /// Reads the pending entries and the consumers of a group of a stream, in a format of Redis.
+    /// Reads the pending entries and the consumers of a group of a stream, in the format of Redis that the
+    /// type byte `kind` names.
     fn redis_group(&mut self, kind: u8, group: &mut Group) -> Result<(), Refusal> {
         let mut deliveries = BTreeMap::new();
         for _ in 0..self.length()? {

@@ -21,7 +21,7 @@ pub(super) enum Refusal {
     TooLong,
     /// The reply would have more than this many bytes.
     ReplyTooLarge(usize),
-    /// The request would take more than this many units of effort.
+    /// The request would take more than this many units of effort (steps of work).
     TooMuchWork(u64),
     InvalidCursor,
     InvalidExpire(&'static str),

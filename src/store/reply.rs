@@ -21,7 +21,7 @@ pub(super) struct Reply<'a> {
     /// The limit that error texts state. For a command in a transaction it is larger than `bytes_max`, which
     /// is what the other commands leave.
     bytes_max_told: usize,
-    /// Maximum number of bytes of an error's text.
+    /// Maximum number of bytes of the text of an error reply.
     refusal_bytes_max: usize,
     over: bool,
 }
@@ -110,7 +110,7 @@ impl<'a> Reply<'a> {
         self.write(0, |out| encode::array(out, count));
     }
 
-    /// Appends the header of a push message: an array in RESP2.
+    /// Appends the header of a push message: an array in RESP2. `count` is the number of its elements.
     pub(super) fn push(&mut self, protocol: Protocol, count: usize) {
         self.write(0, |out| encode::push(out, protocol, count));
     }
@@ -127,7 +127,7 @@ impl<'a> Reply<'a> {
         self.write(text.len(), |out| encode::verbatim(out, protocol, text));
     }
 
-    /// Appends a text on a line of its own after a type byte. Line breaks in the text become spaces.
+    /// Appends a text on a line of its own after a type byte (`kind`). Line breaks in the text become spaces.
     #[cfg(feature = "scripts")]
     pub(super) fn line(&mut self, kind: u8, text: &[u8]) {
         self.write(text.len(), |out| {

@@ -58,7 +58,8 @@ impl<'a> ScanOptions<'a> {
         u32::try_from(self.cursor).ok()
     }
 
-    /// True if an element that the scan has reached matches the pattern. Charges the matching as effort.
+    /// True if an element that the scan has reached matches the pattern. Charges the matching as effort (steps
+    /// of work).
     pub(super) fn wants(&self, name: &[u8], effort: &Effort) -> Result<bool, Refusal> {
         effort.spend(1, LOOK)?;
         self.pattern.map_or(Ok(true), |pattern| glob::matches(pattern, name, effort))
@@ -106,7 +107,8 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Inserts the next cursor and the number of strings before the elements.
+    /// Completes the reply to a `SCAN`: inserts the cursor for the client's next call and the number of
+    /// elements before the elements.
     pub(super) fn finish(self, out: &mut Reply<'_>, next: Option<u64>) -> Done {
         self.refused?;
         out.insert(0, |out| {
@@ -126,7 +128,8 @@ pub(super) fn nothing(out: &mut Reply<'_>) -> Done {
     Ok(())
 }
 
-/// Returns random positions for HRANDFIELD and its variants. A negative count allows repetitions.
+/// Returns random positions below `length` for HRANDFIELD and its variants. A negative count allows
+/// repetitions.
 pub(super) fn picks(
     random: &mut Random,
     count: i64,

@@ -14,8 +14,8 @@ use crate::values::{Action, ClientId, Owner, Timestamp};
 use busy::Aside;
 use turns::{Allowance, Standing};
 
-/// The service's state of a connection: whether requests wait and for what, and the effort that the
-/// connection may spend.
+/// The service's state of a connection: whether requests wait and for what, and the effort (steps of work)
+/// that the connection may spend.
 #[derive(Debug, Default)]
 struct Turns {
     standing: Standing,
@@ -32,7 +32,7 @@ struct Turns {
 pub trait StoreClients {
     /// Registers a client that has connected, and returns its id.
     fn handle_client_opened(&mut self, now: Now) -> ClientId;
-    /// Handles bytes from a client. Each complete request in them runs when the client's turn comes.
+    /// Handles bytes (`chunk`) from a client. Each complete request in them runs when the client's turn comes.
     fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now);
     /// Handles that a client has closed its sending side: its requests are answered, and then the connection
     /// is closed.

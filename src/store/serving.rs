@@ -44,7 +44,8 @@ impl Engine {
         Kind::of(&self.keyspace.entry(place).value)
     }
 
-    /// Serves calls that wait for a key, in order, as long as its value can serve them.
+    /// Serves calls that wait for a key, in order, as long as its value can serve them. `kind` is the type of
+    /// that value; None if there is none, or no call waits for such values.
     fn serve_row(&mut self, key: &[u8], kind: Option<Kind>, effort: &Effort, now: Now) {
         let mut behind = 0;
         while let Some((ticket, want)) =
@@ -77,7 +78,8 @@ impl Engine {
         }
     }
 
-    /// Serves one waiting call by `serve`. If the value has nothing for it, the call waits on.
+    /// Serves the waiting call with this ticket by `serve`. If the value has nothing for it, the call waits
+    /// on.
     fn serve_call(
         &mut self,
         ticket: u64,

@@ -1,4 +1,4 @@
-//! The engine's state about a connection.
+//! The engine's state about one connection: its database, name, RESP version and transaction.
 
 use crate::protocol::{Argument, Arguments, Protocol};
 

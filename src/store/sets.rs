@@ -244,8 +244,8 @@ fn sets_at<'a>(
     keys.map(|index| call.keyspace.peek_as::<Members>(call.at(index))).collect()
 }
 
-/// Returns the combination of several sets. `fits` checks every new member, since the result is not yet
-/// counted in the keyspace's memory.
+/// Returns the combination of the sets at the keys from argument `start` on. `fits` checks every new member,
+/// since the result is not yet counted in the keyspace's memory.
 fn combined(
     call: &Call<'_>,
     start: usize,

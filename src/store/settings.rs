@@ -21,31 +21,31 @@ const VALUE_BYTES_MAX: usize = 1_024;
 /// The kind of a setting, which decides the values that it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// `yes` or `no`.
+    /// The setting is `yes` or `no`.
     Switch,
-    /// An integer in this range, both ends included.
+    /// The setting is an integer in this range, both ends included.
     Number(i64, i64),
     /// A number of bytes, with or without a unit such as `mb`, of at least this many bytes.
     Memory(i64),
     /// A number of bytes, or a percentage of the memory such as `5%`.
     MemoryOrShare,
-    /// Exactly one of these words.
+    /// The setting is exactly one of these words.
     Choice(&'static [&'static str]),
-    /// One or more of these words, separated by spaces.
+    /// The setting is one or more of these words, separated by spaces.
     Choices(&'static [&'static str]),
-    /// Pairs of numbers, seconds and changes, as in the setting `save`.
+    /// The setting is a list of pairs of numbers, seconds and changes, as in `save`.
     Saves,
-    /// Numbers between 0 and 100 (percentiles).
+    /// The setting is a list of numbers between 0 and 100 (percentiles).
     Shares,
-    /// Any UTF-8 text of at most [`VALUE_BYTES_MAX`] bytes.
+    /// The setting is any UTF-8 text of at most [`VALUE_BYTES_MAX`] bytes.
     Text,
-    /// Only the present value; the error for any other one gives this reason.
+    /// The setting accepts only its present value; the error for any other one gives this reason.
     Only(&'static str),
-    /// No value: the setting cannot change while the server runs.
+    /// The setting accepts no value: it cannot change while the server runs.
     Immutable,
-    /// No value: Redis changes the setting only if its configuration file permits that.
+    /// The setting accepts no value: Redis changes it only if the configuration file permits that.
     Protected,
-    /// A value that another part of the store checks, keeps and shows.
+    /// The setting has a value that another part of the store checks, keeps and shows.
     Own,
 }
 
@@ -154,7 +154,8 @@ fn saves(text: &str) -> Result<String, Reason> {
     if words.chunks(2).all(fits) { Ok(words.join(" ")) } else { Err("Invalid save parameters".to_owned()) }
 }
 
-/// Parses numbers separated by spaces, each between 0 and 100; `None` for any other text.
+/// Parses the value of a setting that is a list of percentages separated by spaces, each between 0 and 100;
+/// `None` for any other text.
 fn shares(text: &str) -> Option<Vec<f64>> {
     let share = |word: &str| word.parse::<f64>().ok().filter(|share| (0.0..=100.0).contains(share));
     text.split_ascii_whitespace().map(share).collect()

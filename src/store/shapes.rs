@@ -13,7 +13,7 @@ pub(super) struct Shapes {
     sizes: [AtomicUsize; Size::COUNT],
 }
 
-/// The size limits by what they count.
+/// The limits up to which Redis would store a collection in its compact form, by what they limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
     /// The most fields of a small hash (`hash-max-listpack-entries`).

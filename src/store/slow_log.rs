@@ -26,7 +26,8 @@ pub(super) type Clock = Rc<dyn Fn() -> Timestamp>;
 /// The value of `slowlog-log-slower-than` (in microseconds) below which the clock is read around each
 /// request.
 const SHORT_US: i64 = 1_000;
-/// The units of effort from which on a request may take [`SHORT_US`] or longer, and so is timed.
+/// The units of effort (steps of work) from which on a request may take [`SHORT_US`] or longer, and so is
+/// timed.
 const MUCH_EFFORT: u64 = 2_000;
 /// The most words of a request that an entry keeps, as in Redis; of each word, it keeps `WORD_BYTES_MAX`
 /// bytes.
@@ -54,7 +55,7 @@ pub(super) struct SlowLog {
     /// The least duration of a logged request in microseconds; a negative value turns the log off.
     slower_than_us: i64,
     entries_max: usize,
-    /// Entries, the newest first.
+    /// The logged requests, the newest first.
     entries: VecDeque<Entry>,
     next_id: u64,
     /// The time at which the last timed request ended, or at which the present turn began, whichever is
@@ -85,8 +86,8 @@ impl SlowLog {
         self.entries.truncate(self.entries_max);
     }
 
-    /// Begins a request in the turn that began at `now`. Reads the clock if the threshold is so short that
-    /// each request is timed.
+    /// Begins the timing of a request in the turn (pass of the service's loop) that began at `now`. Reads the
+    /// clock if the threshold is so short that each request is timed.
     pub(super) fn begin(&mut self, clock: Option<&Clock>, now: Now) {
         self.ended = self.ended.max(now.monotonic);
         if let Some(clock) = clock.filter(|_| (0..SHORT_US).contains(&self.slower_than_us)) {

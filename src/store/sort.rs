@@ -80,12 +80,12 @@ struct Element {
     weight: Weight,
 }
 
-/// The value by which an element is ordered.
+/// The value by which SORT orders an element.
 enum Weight {
     Number(f64),
     /// Bytes of another key that BY names; `None` if there is no such key.
     Bytes(Option<Text>),
-    /// The element's own bytes.
+    /// The element is ordered by its own bytes.
     Itself,
 }
 

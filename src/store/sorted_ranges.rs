@@ -57,7 +57,7 @@ enum LexBound<'a> {
     Excluding(&'a [u8]),
 }
 
-/// A range with parsed bounds.
+/// The range of a sorted set that a command asks for, by ranks, scores or bytes, with its bounds parsed.
 #[derive(Clone, Copy)]
 enum Span<'a> {
     Ranks(i64, i64, Direction),

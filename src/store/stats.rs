@@ -101,7 +101,7 @@ fn longest_of(range: usize) -> u64 {
     (((STEPS + range % STEPS + 1) as u64) << (log - STEPS.ilog2())) - 1
 }
 
-/// The statistics of one command or subcommand.
+/// The statistics of one command or subcommand: calls, errors and times.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Figures {
     pub(super) calls: u64,
@@ -157,7 +157,7 @@ pub(super) struct Stats {
     plain: Vec<Figures>,
     /// The statistics of subcommands by their full names.
     named: BTreeMap<&'static str, Figures>,
-    /// The number of errors by their codes.
+    /// The number of errors that clients were sent, by the error's code (its first word).
     errors: BTreeMap<Box<str>, u64>,
 }
 
@@ -213,7 +213,8 @@ impl Stats {
         self.errors.clear();
     }
 
-    /// Returns the key of the statistics of a request for the command at `position` of the directory.
+    /// Returns the place in the statistics where a request is counted; `position` is its command's in the
+    /// directory of commands.
     pub(super) fn slot(&self, position: usize, arguments: Arguments<'_>) -> Slot {
         match self.names.get(position) {
             Some((_, Some(container))) => match container.resolve(&arguments) {
@@ -231,7 +232,8 @@ impl Stats {
         self.latest
     }
 
-    /// Counts a call that began at `began`, and returns its duration in nanoseconds; 0 without a clock.
+    /// Counts in `slot` a call that began at `began`, and whether it `failed`, and returns its duration in
+    /// nanoseconds; 0 without a clock.
     pub(super) fn end(&mut self, slot: Slot, began: Timestamp, failed: bool) -> u64 {
         if let Some(clock) = &self.clock {
             self.latest = clock();

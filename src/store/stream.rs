@@ -16,7 +16,7 @@ const CONSUMER_BYTES: usize = 96;
 /// The approximate bytes of a group, besides its name.
 const GROUP_BYTES: usize = 160;
 
-/// A name of a group or consumer.
+/// The name of a group of consumers, or of a consumer.
 type Name = Box<[u8]>;
 
 /// The record of an entry that was delivered to a consumer and not acknowledged yet.
@@ -81,7 +81,7 @@ impl Group {
         self.last = id;
     }
 
-    /// Adds a consumer, or records that it has sent a command. True if it is new.
+    /// Adds a consumer, or records that it has sent a command at `now_ms`. True if it is new.
     pub(super) fn see(&mut self, name: &[u8], now_ms: u64) -> bool {
         if let Some(consumer) = self.consumers.get_mut(name) {
             consumer.seen_ms = now_ms;
@@ -93,7 +93,7 @@ impl Group {
         true
     }
 
-    /// Records that entries have become pending with a consumer, which must exist.
+    /// Records that entries have become pending with a consumer at `now_ms`, which must exist.
     pub(super) fn note_active(&mut self, name: &[u8], now_ms: u64) {
         if let Some(consumer) = self.consumers.get_mut(name) {
             consumer.active_ms = Some(now_ms);
@@ -154,7 +154,8 @@ impl Stream {
         self.log.bytes() + self.groups_bytes
     }
 
-    /// Returns the number of entries and pending entries, on which the effort to remove the stream depends.
+    /// Returns the number of entries and pending entries, on which the effort (steps of work) to remove the
+    /// stream depends.
     pub(super) fn elements(&self) -> usize {
         self.log.len() + self.pending
     }
@@ -167,7 +168,8 @@ impl Stream {
         self.groups.get(name)
     }
 
-    /// Adds a group that delivers entries after id `last`. False if there is one of this name.
+    /// Adds a group that delivers entries after id `last`. False if there is one of this name. `read` is the
+    /// number of entries that it counts as read, if known.
     pub(super) fn add_group(&mut self, name: &[u8], last: Id, read: Option<u64>) -> bool {
         if self.groups.contains_key(name) {
             return false;

@@ -91,7 +91,7 @@ pub(super) fn no_such_group(call: &Call<'_>, key: usize, group: usize) -> Refusa
     Refusal::Quoting(format!("NOGROUP No such consumer group '{group}' for key name '{key}'"))
 }
 
-/// Returns the refusal of a command on a key or group that does not exist.
+/// Returns the refusal of a command on a key or group that does not exist; `context` ends the text.
 fn no_such_key_or_group(key: &[u8], group: &[u8], context: &str) -> Refusal {
     let (key, group) = (quoted(key), quoted(group));
     Refusal::Quoting(format!("NOGROUP No such key '{key}' or consumer group '{group}'{context}"))
@@ -255,7 +255,8 @@ fn xreadgroup(call: &mut Call<'_>) -> Done {
 }
 
 /// Serves a call that has waited with entries of the stream at `key` that the group has not delivered: writes
-/// the reply. False if there are none; an error if there is no such group.
+/// the reply. False if there are none; an error if there is no such group. At most `count` entries are
+/// written; with `forgets` (NOACK) they do not become pending. The entries are for `consumer`.
 pub(super) fn serve(
     call: &mut Call<'_>,
     key: &[u8],
@@ -283,7 +284,8 @@ pub(super) fn serve(
     Ok(true)
 }
 
-/// Records the entries that were written into the reply as delivered, for each stream.
+/// Records the entries that were written into the reply as delivered, for each stream. With `forgets` (NOACK)
+/// they do not become pending. They become pending with `consumer` of `group`.
 fn note_deliveries(
     call: &mut Call<'_>,
     keys: &[&[u8]],
@@ -340,7 +342,8 @@ fn deliver(
 }
 
 /// Writes the entries of one stream of XREADGROUP, and returns the ids that count as delivered; `None` if the
-/// reply leaves the stream out.
+/// reply leaves the stream out. At most `count` entries are written. `consumer` of `group` reads them, and
+/// `from` says which ones.
 fn write_deliveries(
     call: &mut Call<'_>,
     key: &[u8],
@@ -574,7 +577,7 @@ fn group_of<'a>(call: &'a Call<'_>) -> Result<(&'a Stream, &'a Group), Refusal> 
     stream.zip(group).ok_or_else(|| no_such_key_or_group(key, name, ""))
 }
 
-/// True if a pending entry was last delivered at least `idle_ms` milliseconds ago.
+/// True if a pending entry was last delivered at least `idle_ms` milliseconds before `now_ms`.
 fn is_idle(pending: &Pending, idle_ms: u64, now_ms: u64) -> bool {
     now_ms.saturating_sub(pending.delivered_ms) >= idle_ms
 }

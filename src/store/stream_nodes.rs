@@ -44,8 +44,8 @@ pub(super) fn id(bytes: &[u8]) -> Result<Id, Refusal> {
     Ok(Id { ms: u64::from_be_bytes(*ms), sequence: u64::from_be_bytes(sequence) })
 }
 
-/// Reads the entries of a node, and hands each that is not deleted to `take` with its words, the names and values of its
-/// fields.
+/// Reads the entries of a node (packed list of stream entries), and hands each that is not deleted to `take`
+/// with its words, the names and values of its fields. Ids in the node are counted from `first`.
 pub(super) fn read(
     first: Id,
     node: &[u8],

@@ -39,7 +39,8 @@ fn part(text: &[u8]) -> Option<u64> {
     digits.parse().ok()
 }
 
-/// Parses an id, `ms` or `ms-sequence`.
+/// Parses an id of a stream entry, `ms` or `ms-sequence`; in the first form the sequence number is
+/// `missing_sequence`.
 fn id(text: &[u8], missing_sequence: u64) -> Result<Id, Refusal> {
     let parsed = match text.iter().position(|byte| *byte == b'-') {
         None => part(text).map(|ms| Id { ms, sequence: missing_sequence }),
@@ -95,7 +96,8 @@ impl Wanted {
         }
     }
 
-    /// Returns the id of the next entry of a stream; `None` if no id is greater than the last one.
+    /// Returns the id of the next entry of a stream whose last one is `last`; `None` if no id is greater than
+    /// the last one.
     fn settle(self, last: Id, now_ms: u64) -> Option<Id> {
         let id = match self {
             Self::Any if now_ms > last.ms => Id { ms: now_ms, sequence: 0 },
@@ -388,7 +390,7 @@ fn xsetid(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// Checks that a new last id and a new count (XSETID) agree with the entries that exist.
+/// Checks that a new last id and a new count (`added`) (XSETID) agree with the entries that exist.
 fn check_entries(log: &Log, last: Id, added: Option<u64>) -> Result<(), Refusal> {
     if log.len() > 0 && last < log.newest() {
         return Err(Refusal::Words(
@@ -520,8 +522,8 @@ fn xread(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Serves a call that has waited with the entries of the stream at `key` after an id: writes the reply. False
-/// if there are none.
+/// Serves a call that has waited with the entries of the stream at `key` after an id: writes the reply, of at
+/// most `count` entries. False if there are none.
 pub(super) fn serve(
     call: &mut Call<'_>,
     key: &[u8],

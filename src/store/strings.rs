@@ -404,8 +404,9 @@ fn setrange(call: &mut Call<'_>) -> Done {
     call.number(length)
 }
 
-/// Makes sure that the key in argument 1 exists and that a string of `end` bytes fits in memory, since a
-/// small request may ask for a large string.
+/// Makes sure that the key in argument 1 exists and that a string of `end` bytes fits in memory, since a small
+/// request may ask for a large string. `length` is the present length of the string at the key; None if there
+/// is no such key.
 pub(super) fn make_room(call: &mut Call<'_>, length: Option<usize>, end: usize) -> Result<(), Refusal> {
     let held = match call.keyspace.peek(call.at(1)).map(|entry| &entry.value) {
         Some(Value::Buffer(buffer)) => buffer.capacity(),

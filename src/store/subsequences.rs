@@ -8,7 +8,7 @@ use super::value::Value;
 
 pub(super) const COMMANDS: &[Command] = &[command("lcs", -3, Effect::Read, lcs)];
 
-/// The number of cells of the comparison table that are computed per unit of effort.
+/// The number of cells of the comparison table that are computed per unit of effort (steps of work).
 const CELLS_PER_UNIT: usize = 32;
 
 /// The options of LCS.
@@ -80,11 +80,12 @@ fn string(call: &mut Call<'_>, index: usize) -> Result<Vec<u8>, Refusal> {
     }
 }
 
-/// A step when both strings are traced from their ends to their beginnings.
+/// A step of the search for the longest common subsequence of two strings, which goes from their ends to their
+/// beginnings.
 enum Step {
     /// The bytes at these positions of both strings belong to the common subsequence.
     Match(usize, usize),
-    /// A byte of one of the strings is left out.
+    /// A byte of one of the strings is passed over: it does not belong to the common subsequence.
     Gap,
 }
 
@@ -150,7 +151,8 @@ struct Stretch {
     length: usize,
 }
 
-/// Writes the reply of `LCS ... IDX`: the common stretches from the last to the first, and the total length.
+/// Writes the reply of `LCS ... IDX`: the stretches that both strings have in common, from the last to the
+/// first, and the total length. `table` is the filled table of the search.
 fn write_places(
     out: &mut Reply<'_>,
     protocol: crate::protocol::Protocol,

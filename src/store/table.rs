@@ -14,9 +14,9 @@ use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use std::sync::Arc;
 
 const CELLS_MIN: usize = 8;
-/// The weight of an entry against the count of a scan, relative to an empty cell.
+/// The weight of an entry against the count of a scan, relative to an empty cell (place of the hash table).
 const CELLS_PER_ENTRY: usize = 10;
-/// The position that an empty cell contains, since it belongs to no entry.
+/// The position that an empty cell (place of the hash table) contains, since it belongs to no entry.
 const ABSENT: u32 = u32::MAX;
 /// The number of lowest bits of a hash that a scan ignores: it continues at multiples of 2 to this power.
 pub(super) const GRAIN_BITS: u32 = 4;
@@ -43,7 +43,7 @@ impl Hasher {
         rapidhash_v3_seeded(key, &self.0.0)
     }
 
-    /// The sizes up to which collections are small.
+    /// Returns the sizes up to which Redis would store collections in their compact forms.
     pub(super) fn shapes(&self) -> &Shapes {
         &self.0.1
     }
@@ -107,8 +107,8 @@ impl<E: Keyed> Table<E> {
         self.hasher.hash(key) as u32
     }
 
-    /// Returns the position of the entry of `key`, valid until the next insertion or removal; `None` if there
-    /// is none.
+    /// Returns the position of the entry of `key`, given also the key's hash, valid until the next insertion
+    /// or removal; `None` if there is none.
     pub(super) fn find(&self, hash: u32, key: &[u8]) -> Option<usize> {
         let mut at = self.first_cell(hash)?;
         while let Some(cell) = self.cells.get(at).filter(|cell| !cell.is_empty() && cell.hash == hash) {
@@ -121,7 +121,7 @@ impl<E: Keyed> Table<E> {
         None
     }
 
-    /// Adds an entry whose key must not exist yet, and returns its position.
+    /// Adds an entry, given its key's hash, whose key must not exist yet, and returns its position.
     pub(super) fn insert(&mut self, hash: u32, entry: E) -> usize {
         if (self.entries.len() + 1) * 4 > self.homes * 3 {
             self.resize((self.homes * 2).max(CELLS_MIN));
@@ -177,13 +177,14 @@ impl<E: Keyed> Table<E> {
         ((u64::from(hash) * self.homes as u64) >> 32) as usize
     }
 
-    /// Returns the smallest hash whose home is cell `at`; `None` if that cell is no home.
+    /// Returns the smallest hash whose home is cell `at`; `None` if that cell (place of the hash table) is no
+    /// home.
     fn first_hash(&self, at: usize) -> Option<u32> {
         (at < self.homes).then(|| (((at as u64) << 32) / self.homes as u64) as u32)
     }
 
-    /// Returns the first cell in which `hash` may be: all hashes before it in its run are smaller. `None` if
-    /// there is none.
+    /// Returns the first cell (place of the hash table) in which `hash` may be: all hashes before it in its
+    /// run are smaller. `None` if there is none.
     fn first_cell(&self, hash: u32) -> Option<usize> {
         if self.cells.is_empty() {
             return None;
@@ -213,7 +214,8 @@ impl<E: Keyed> Table<E> {
         self.cells[at] = cell;
     }
 
-    /// Empties a cell by moving the rest of its run back by one, up to the first cell that is in its home.
+    /// Removes the entry in cell `at` of a hash table: the cells after it move back by one, up to an empty
+    /// cell or one whose entry is in the cell that its hash names.
     fn close_gap(&mut self, at: usize) {
         let mut end = at + 1;
         while self.cells.get(end).is_some_and(|cell| !cell.is_empty() && self.home(cell.hash) < end) {

@@ -16,14 +16,14 @@ use crate::values::limits::ENGINE_TRACKED_BYTES_MAX;
 const KEY_BYTES: usize = 96;
 /// The approximate bytes that one connection's read of a key takes in the table.
 const READER_BYTES: usize = 32;
-/// Maximum number of prefixes of one connection.
+/// Maximum number of key prefixes that one connection may track.
 const PREFIXES_MAX: usize = 256;
 /// Maximum number of bytes of all prefixes of one connection.
 const PREFIXES_BYTES_MAX: usize = 64 * 1024;
 
 type Name = Box<[u8]>;
 
-/// The message that all keys may have changed.
+/// The message to a connection that tracks keys that all keys may have changed.
 const ALL: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
 /// Maximum bytes of the names of changed keys, with [`CHANGE_BYTES`] each, that wait to be told of by prefix. Beyond
 /// them, connections are told that all keys may have changed.
@@ -63,7 +63,7 @@ pub(super) struct Tracking {
     /// Connections that have read each key, by the key's name in any database. Connections that have been
     /// closed are left out when the key changes.
     readers: BTreeMap<Name, BTreeSet<u64>>,
-    /// The approximate bytes of `readers`.
+    /// The approximate number of bytes that `readers` takes.
     bytes: usize,
     /// The number of reads in `readers`: a key that two connections have read counts twice.
     items: usize,
@@ -100,8 +100,8 @@ impl Tracking {
         (self.readers.len(), self.items, self.prefixes.len())
     }
 
-    /// Sets the connection whose request is being carried out; `None` for changes that happen by time, such
-    /// as expiries.
+    /// Sets the connection (`session`) whose request is being carried out; `None` for changes that happen by
+    /// time, such as expiries.
     pub(super) fn set_actor(&mut self, session: Option<u64>) {
         self.actor = session;
     }
@@ -111,7 +111,8 @@ impl Tracking {
         self.readers.contains_key(key) || self.prefixes.keys().any(|prefix| key.starts_with(prefix))
     }
 
-    /// Records that a connection has read a key, so that it is sent a message when the key changes.
+    /// Records that a connection (`session`) has read a key, so that it is sent a message when the key
+    /// changes.
     fn note_read(&mut self, session: u64, key: &[u8]) {
         if !self.clients.get(&session).is_some_and(Client::tracks) {
             return;
@@ -211,8 +212,8 @@ impl Tracking {
         (self.bytes, self.items) = (0, 0);
     }
 
-    /// Turns tracking off for a connection. Its reads stay in the table, and count again if tracking is
-    /// turned on later.
+    /// Turns tracking off for a connection (`session`). Its reads stay in the table, and count again if
+    /// tracking is turned on later.
     pub(super) fn end(&mut self, session: u64) {
         let Some(client) = self.clients.remove(&session) else { return };
         for prefix in client.options.prefixes {
@@ -226,7 +227,7 @@ impl Tracking {
         }
     }
 
-    /// Removes a connection that has been closed, or has sent RESET.
+    /// Removes a connection (`session`) that has been closed, or has sent RESET.
     pub(super) fn forget(&mut self, session: u64) {
         self.end(session);
         self.hearing.remove(&session);
@@ -244,7 +245,8 @@ impl Tracking {
         self.clients.is_empty() && self.readers.is_empty()
     }
 
-    /// Sets the RESP version of a connection: only with RESP3 it can be sent invalidation messages.
+    /// Sets the RESP version of a connection (`session`): only with RESP3 it can be sent invalidation
+    /// messages.
     pub(super) fn set_protocol(&mut self, session: u64, protocol: Protocol) {
         if protocol == Protocol::Resp3 {
             self.hearing.insert(session);
@@ -259,7 +261,8 @@ impl Tracking {
         client.options.redirect.is_some_and(|target| !self.hearing.contains(&target))
     }
 
-    /// Ends a request of a connection, after which an earlier `CLIENT CACHING` has no effect any more.
+    /// Ends a request of a connection (`session`), after which an earlier `CLIENT CACHING` has no effect any
+    /// more.
     pub(super) fn end_caching(&mut self, session: u64) {
         if let Some(client) = self.clients.get_mut(&session) {
             client.is_exception = false;
@@ -318,8 +321,10 @@ fn changes<'a>(keys: impl ExactSizeIterator<Item = &'a [u8]>) -> Bytes {
     Bytes::from(bytes)
 }
 
-/// Returns a message for a connection that tracks keys, with the connection that it goes to; if messages are redirected to
-/// a connection that cannot be sent any, a message about that. `None` if the connection itself cannot be sent messages.
+/// Returns a message for a connection that tracks keys, with the connection that it goes to; if messages are
+/// redirected to a connection that cannot be sent any, a message about that. `None` if the connection itself
+/// cannot be sent messages. `hearing` has the connections that can be sent messages. `client` is the tracking
+/// state of the connection with number `session`.
 fn addressed(
     hearing: &BTreeSet<u64>,
     (session, client): (u64, &Client),
@@ -340,7 +345,7 @@ fn addressed(
 }
 
 impl Prefix {
-    /// Returns the approximate bytes of the changed keys.
+    /// Returns the approximate bytes of the changed keys that begin with this prefix.
     fn changed_bytes(&self) -> usize {
         self.changed.keys().map(|key| CHANGE_BYTES + key.len()).sum()
     }
@@ -428,7 +433,8 @@ pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// Refuses options of `CLIENT TRACKING` that contradict each other or the options that are in force.
+/// Refuses options of `CLIENT TRACKING` that contradict each other or the options that are in force. `known`
+/// are those in force, if tracking is on.
 fn check(wanted: &TrackingOptions, known: Option<&TrackingOptions>) -> Result<(), Refusal> {
     let refuse = |words| Err(Refusal::Words(words));
     if !wanted.is_broadcast && !wanted.prefixes.is_empty() {

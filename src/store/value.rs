@@ -1,4 +1,4 @@
-//! The value of a key, of any type.
+//! The value of a key in the embedded store: a string, list, set, sorted set, hash or stream.
 
 use super::fields::Fields;
 use super::items::Items;

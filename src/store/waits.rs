@@ -66,13 +66,13 @@ pub(super) enum Timeout {
 /// The elements that a call waits for, and takes from the first of its keys that has some.
 #[derive(Clone, Debug)]
 pub(super) enum Want {
-    /// One item of a list (BLPOP, BRPOP).
+    /// The call waits for one item from this end of a list (BLPOP, BRPOP).
     Item(End),
     /// Up to this many items of a list (BLMPOP).
     Items(End, usize),
     /// One item of a list, moved to another one (BLMOVE, BRPOPLPUSH).
     Moved { from: End, to: End, target: Name },
-    /// One member of a sorted set (BZPOPMIN, BZPOPMAX).
+    /// The call waits for one member of a sorted set (BZPOPMIN, BZPOPMAX).
     Member(Extreme),
     /// Up to this many members of a sorted set (BZMPOP).
     Members(Extreme, usize),
@@ -126,7 +126,7 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    /// Returns the reply for a timeout of the call.
+    /// Returns the reply to the waiting call if its timeout is over.
     pub(super) fn reply_at_end(&self) -> Vec<u8> {
         let mut reply = Vec::new();
         match self.want {
@@ -214,7 +214,7 @@ impl Waits {
         Ok(())
     }
 
-    /// Ends the wait of a connection's call and returns the call; `None` if none waits.
+    /// Ends the wait of the call of a connection (`session`) and returns the call; `None` if none waits.
     pub(super) fn leave(&mut self, session: u64) -> Option<Waiter> {
         let ticket = self.by_session.get(&session)?;
         self.end(*ticket)
@@ -241,8 +241,8 @@ impl Waits {
         Some(waiter)
     }
 
-    /// Lists a key as one that may serve calls which wait for this kind of value; does nothing if none waits
-    /// for it there.
+    /// Lists a key of a database as one that may serve calls which wait for this kind of value; does nothing
+    /// if none waits for it there.
     pub(super) fn signal(&mut self, database: u8, key: &[u8], kind: Kind) {
         if self.by_kind[kind as usize] == 0 || !self.by_key[usize::from(database)].contains_key(key) {
             return;
@@ -269,19 +269,20 @@ impl Waits {
         Some((place.0, place.1, streamed))
     }
 
-    /// Removes a call while it is served, and returns it; it stays listed for its keys. The caller puts it
-    /// back or ends it.
+    /// Removes the call with this ticket while it is served, and returns it; it stays listed for its keys. The
+    /// caller puts it back or ends it.
     pub(super) fn take_out(&mut self, ticket: u64) -> Option<Waiter> {
         self.by_ticket.remove(&ticket)
     }
 
-    /// Puts back a call that [`Waits::take_out`] has taken out, because nothing could be served to it.
+    /// Puts back the call with this ticket that [`Waits::take_out`] has taken out, because nothing could be
+    /// served to it.
     pub(super) fn put_back(&mut self, ticket: u64, waiter: Waiter) {
         self.by_ticket.insert(ticket, waiter);
     }
 
-    /// Returns the next call after ticket `after` that waits for the key: its ticket, and the elements that
-    /// it wants. `None` if there is none.
+    /// Returns the next call after ticket `after` that waits for the key: its ticket, and the elements that it
+    /// wants. `None` if there is none. `database` is that of the key.
     pub(super) fn next_behind(&self, database: u8, key: &[u8], after: u64) -> Option<(u64, &Want)> {
         let row = self.by_key[usize::from(database)].get(key)?;
         let ticket = *row.range(after + 1..).next()?;

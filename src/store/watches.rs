@@ -15,11 +15,11 @@ type Name = Box<[u8]>;
 #[derive(Debug, Default)]
 struct Watched {
     keys: Vec<(u8, Name)>,
-    /// True if a watched key has changed.
+    /// True if a watched key has changed, so that the connection's EXEC fails.
     broken: bool,
 }
 
-/// The watches of all connections.
+/// The keys that all connections watch (WATCH).
 #[derive(Debug)]
 pub(super) struct Watches {
     by_key: Vec<BTreeMap<Name, BTreeSet<u64>>>,
@@ -49,7 +49,7 @@ impl Watches {
         (watching.count(), self.by_session.values().map(|watched| watched.keys.len()).sum())
     }
 
-    /// True if any connection watches the key.
+    /// True if any connection watches the key. `database` is that of the key.
     pub(super) fn covers(&self, database: u8, key: &[u8]) -> bool {
         self.by_key[usize::from(database)].contains_key(key)
     }
@@ -59,13 +59,14 @@ impl Watches {
         self.by_key[usize::from(database)].keys().cloned()
     }
 
-    /// Returns the keys that a connection watches, each with its database.
+    /// Returns the keys that a connection (`session`) watches, each with its database.
     pub(super) fn of(&self, session: u64) -> Vec<(u8, Name)> {
         self.by_session.get(&session).map_or_else(Vec::new, |watched| watched.keys.clone())
     }
 
-    /// Adds a watch. Has no effect if the connection watches the key already, or any of its watched keys has
-    /// changed. An error if there are too many watches.
+    /// Adds a watch of a key, in a database, by a connection (`session`). Has no effect if the connection
+    /// watches the key already, or any of its watched keys has changed. An error if there are too many
+    /// watches.
     pub(super) fn add(&mut self, session: u64, database: u8, key: &[u8]) -> Result<(), Refusal> {
         let watched = self.by_session.entry(session).or_default();
         if watched.broken {
@@ -86,6 +87,7 @@ impl Watches {
     }
 
     /// Records for all connections that watch the key that it has changed, and drops their other watches.
+    /// `database` is that of the key.
     pub(super) fn break_all(&mut self, database: u8, key: &[u8]) {
         let Some(sessions) = self.by_key[usize::from(database)].get(key) else { return };
         for session in sessions.clone() {
@@ -96,7 +98,7 @@ impl Watches {
         }
     }
 
-    /// Ends all watches of a connection. True if a watched key had changed.
+    /// Ends all watches of a connection (`session`). True if a watched key had changed.
     pub(super) fn end(&mut self, session: u64) -> bool {
         let Some(watched) = self.by_session.remove(&session) else { return false };
         self.remove(session, watched.keys);

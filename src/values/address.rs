@@ -1,4 +1,4 @@
-//! Addresses of servers.
+//! Addresses of servers: a host name or IP address, and a port.
 
 use std::fmt;
 

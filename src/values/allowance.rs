@@ -1,4 +1,5 @@
-//! Messages about quotas between cores and the control executor.
+//! Messages about quotas between cores, which report what they spent, and the control executor, which grants
+//! amounts.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ impl BucketId {
 /// Rate and burst of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Capacity {
-    /// Income in request units per second; the same number as millionths per microsecond.
+    /// Income of the bucket in request units per second; the same number is also its income in millionths per
+    /// microsecond.
     pub ru_per_second: u64,
     /// Maximum number of millionths of a request unit that the bucket holds.
     pub burst: MicroUnits,
@@ -61,7 +63,7 @@ impl Part {
         if billionths < Self::WHOLE.0 as u64 { Self(billionths as u32) } else { Self::WHOLE }
     }
 
-    /// Creates the part that is one of `parts` equal ones.
+    /// Creates the part of a quota that one host has if `parts` hosts have equal ones.
     pub const fn even(parts: u64) -> Self {
         Self((Self::WHOLE.0 as u64 / if parts == 0 { 1 } else { parts }) as u32)
     }
@@ -71,7 +73,7 @@ impl Part {
         self.0 as u64
     }
 
-    /// Returns this part of an amount, rounded down.
+    /// Returns this part (share of a quota) of an amount, rounded down.
     pub const fn of(self, amount: u64) -> u64 {
         if self.0 == Self::WHOLE.0 {
             return amount;
@@ -79,7 +81,7 @@ impl Part {
         (amount as u128 * self.0 as u128 / Self::WHOLE.0 as u128) as u64
     }
 
-    /// Returns the part as a number from 0 to 1.
+    /// Returns the part of the quota as a number from 0 to 1.
     pub fn ratio(self) -> f64 {
         f64::from(self.0) / f64::from(Self::WHOLE.0)
     }
@@ -93,21 +95,24 @@ pub struct Demand {
     pub bucket: BucketId,
     /// Rate and burst of the bucket, in the version of the quotas that the core uses.
     pub capacity: Capacity,
-    /// Sum of the prices of requests in a recent period, whether they were admitted or not.
+    /// Sum of the prices of the requests of the present period or the one before, whichever is more, admitted
+    /// or not.
     pub wanted: MicroUnits,
     /// Sum of the prices of requests in the period that this report ends; 0 in a report within a period, so
     /// that none is counted twice.
     pub asked: MicroUnits,
-    /// Amount spent since the last report; negative where settlements gave back more than was spent.
+    /// Amount that the core spent from the bucket since its last report; negative where settlements gave back
+    /// more than was spent.
     pub spent: i64,
     /// Part of `spent` by which requests cost more than the prices taken on their arrival. Set for the bucket
     /// of all requests only.
     pub surprise: MicroUnits,
-    /// Amount that the core may spend but does not need, and gives back.
+    /// Amount that the core may still spend from the bucket but does not need, and gives back.
     pub returned: MicroUnits,
     /// Amount that the core spent beyond what it had been granted and that no grant has covered since.
     pub owed: MicroUnits,
-    /// Amount of quota that a request needs which waits for the grant; 0 if none waits.
+    /// Amount of quota that a request needs which waits for the grant (amount of quota to spend); 0 if none
+    /// waits.
     pub needed: MicroUnits,
     /// The largest recent cost of one request: a core that may spend less than that can admit no such
     /// request.
@@ -117,15 +122,15 @@ pub struct Demand {
 /// Answer of the control executor to a [`Demand`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// The bucket that the grant is about.
+    /// The bucket of a quota from which the core gets the amount.
     pub bucket: BucketId,
     /// Amount that may be spent in addition. Where the core spent more than it had, the pool (the part of the
     /// bucket that no core holds) takes that debt over, and the amount includes it.
     pub amount: i64,
     /// The whole amount that the core may spend with this grant, by the count of the control executor.
     pub holds: MicroUnits,
-    /// Amount in the pool (the part of the bucket that no core holds) after the grant, by which the core
-    /// estimates what it can count on until the next.
+    /// Amount in the pool (the part of the bucket that no core holds) after the grant (amount of quota to
+    /// spend), by which the core estimates what it can count on until the next.
     pub level: i64,
     /// Time of the grant, which is valid for a lease (five periods) from then on.
     pub at: Timestamp,
@@ -144,7 +149,7 @@ pub struct Grant {
 /// Report of one core to the control executor about all its buckets.
 #[derive(Debug)]
 pub struct Report {
-    /// The core that reports.
+    /// The core that sends the report.
     pub shard: ShardId,
     /// The version of the quotas that the core uses.
     pub version: u64,

@@ -5,7 +5,7 @@ use super::{BackendId, ClientId, ConnectionId};
 /// Owner of a socket: a client connection, or a connection to a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
-    /// A client connection.
+    /// The socket belongs to a client's connection.
     Client(ClientId),
     /// A connection to a backend; the number distinguishes its successive sockets.
     Link(ConnectionId, u32),

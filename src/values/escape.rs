@@ -1,4 +1,4 @@
-//! Bytes written as text.
+//! Bytes of clients written as text for people, with everything unprintable escaped.
 
 use std::fmt::Write as _;
 

@@ -10,7 +10,7 @@ pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 /// Factor of the hash, an odd number whose bits have no pattern: 2^64 divided by the golden ratio.
 const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Hasher of one number.
+/// Hasher for map keys that are a single number, such as ids.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IdHasher(u64);
 

@@ -78,9 +78,9 @@ pub const METERED_MINUTES_MAX: u64 = 24 * 60;
 /// tenants that never rest fit, and an hour of the most tenants there can be, which suggestions need; with
 /// more activity the oldest minutes go first.
 pub const METERED_ENTRIES_MAX: usize = 61 * TENANTS_MAX;
-/// Maximum number of tenants with figures of their own among the metrics. With four outcomes each that is
-/// some 500 lines, about a tenth of what one scrape usually bears, from each process of a fleet; the tenants
-/// beyond them are summed up as one.
+/// Maximum number of tenants with figures of their own among the metrics. With four outcomes each that is some
+/// 500 lines, about a tenth of what one scrape usually bears, from each process of a fleet (weir processes
+/// that share quotas); the tenants beyond them are summed up as one.
 pub const TENANT_SERIES_MAX: usize = 100;
 /// Maximum number of tenants on one page or in one reply, since it is written in one go while shards wait for
 /// the control executor. Further tenants are asked for by the name of the last one.
@@ -241,7 +241,7 @@ pub const HOT_HELD_BYTES_MAX: usize = 16 << 20;
 pub const HOT_WAITERS_PER_FLIGHT_MAX: usize = 4_096;
 /// Maximum number of requests that wait for fetches of hot keys on one core.
 pub const HOT_WAITERS_MAX: usize = 65_536;
-/// The longest deadline, in milliseconds.
+/// The longest deadline that a client, or a tenant's quotas, may set for requests: a day, in milliseconds.
 pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 /// Longest time beyond `--hot-ttl` for which a tenant may have cached replies while their store is
 /// unavailable.
@@ -314,7 +314,7 @@ pub const FLEET_HOSTS_MAX: usize = 4_096;
 pub const FLEET_KEYS_MAX: usize = 1_000;
 /// Maximum number of users that one host looks at in one period to find those with the highest demand.
 pub const FLEET_CANDIDATES_MAX: usize = 8 * FLEET_KEYS_MAX;
-/// Maximum number of entries of hosts long gone that one host removes in one period.
+/// Maximum number of hosts, gone for long, whose entries in the fleet's store one host removes in one period.
 pub const FLEET_FORGOTTEN_AT_ONCE: usize = 64;
 /// Maximum number of bytes of the fleet store's answer: enough for the most hosts and quotas, with room to
 /// spare.

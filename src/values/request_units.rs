@@ -52,7 +52,7 @@ const _: () = assert!(PRICE_MAX <= i64::MAX as u64);
 /// Weights of the terms whose sum is a request's price, in millionths of a request unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weights {
-    /// Price of any request.
+    /// The part of the price that is the same for all requests.
     pub base: MicroUnits,
     /// Price of a request that weir answers from memory, instead of `base`.
     pub hit: MicroUnits,

@@ -26,7 +26,7 @@ impl<T> Spares<T> {
         spare
     }
 
-    /// True if the stack has room for one more object.
+    /// True if one more spare object may be kept.
     pub fn has_room(&self) -> bool {
         self.kept.len() < self.most
     }

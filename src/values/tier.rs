@@ -8,12 +8,12 @@ use std::str::FromStr;
 pub enum Tier {
     /// Somebody waits for the reply, and cannot do without it.
     Critical,
-    /// Somebody waits for the reply.
+    /// Requests for whose reply somebody waits.
     #[default]
     Standard,
     /// Nobody waits for the reply, but the work must get done.
     Batch,
-    /// The work may be dropped.
+    /// Requests whose work may be dropped.
     Sheddable,
 }
 

@@ -80,7 +80,7 @@ pub fn duration(text: &str) -> Result<Duration, &'static str> {
     scaled(number, nanos_per_unit).map(Duration::from_nanos).ok_or(DURATION_WANTED)
 }
 
-/// Reads a duration above 0.
+/// Parses a duration with a unit, such as `5s`, that must be above 0. The error is a text for the user.
 pub fn positive_duration(text: &str) -> Result<Duration, &'static str> {
     duration(text).and_then(|duration| {
         if duration.is_zero() {

@@ -18,7 +18,7 @@ pub enum UsageKind {
 }
 
 impl UsageKind {
-    /// All outcomes.
+    /// All outcomes of requests that metering distinguishes.
     pub const ALL: [Self; 4] = [Self::Admitted, Self::Throttled, Self::Shed, Self::Cached];
 
     /// Returns the outcome's name in metrics and pages.
@@ -60,7 +60,7 @@ impl Usage {
         self.admitted == 0 && self.throttled == 0 && self.shed == 0 && self.cached == 0
     }
 
-    /// Returns the request units with this outcome.
+    /// Returns the sum of the request units of requests with this outcome.
     pub const fn of(&self, kind: UsageKind) -> MicroUnits {
         match kind {
             UsageKind::Admitted => self.admitted,
@@ -91,7 +91,7 @@ impl UsageSum {
         }
     }
 
-    /// Returns the request units with this outcome.
+    /// Returns the sum of the request units of requests with this outcome.
     pub const fn of(&self, kind: UsageKind) -> Amount {
         Amount(self.0[kind as usize])
     }

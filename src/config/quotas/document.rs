@@ -25,7 +25,7 @@ impl QuotaError {
         Self { file: file.to_owned(), place: None, problem }
     }
 
-    /// Creates an error about the byte of the file's text at offset `at`.
+    /// Creates an error of the quota file `file` about the byte of the file's text at offset `at`.
     pub(super) fn at(file: &str, text: &[u8], at: usize, problem: String) -> Self {
         let before = &text[..at.min(text.len())];
         let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
@@ -170,7 +170,7 @@ impl<'a> Section<'a> {
     }
 
     /// Reads the key's value, a text that `read` accepts and that errors must not show; `None` if the section
-    /// does not have the key.
+    /// does not have the key. `wanted` describes the expected value in the error.
     pub fn secret<T>(
         &'a self,
         key: &'a str,
@@ -184,7 +184,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Reads the key's value, a list of texts; `None` if the section does not have the key.
+    /// Reads the value of `key` in this section of the quota file, a list of texts; `None` if the section does
+    /// not have the key. `wanted` describes the expected value in the error.
     pub fn texts(
         &'a self,
         key: &'a str,
@@ -194,7 +195,7 @@ impl<'a> Section<'a> {
     }
 
     /// Reads the key's value, a list of whole numbers up to `most`; `None` if the section does not have the
-    /// key.
+    /// key. `wanted` describes the expected value in the error.
     pub fn numbers(
         &'a self,
         key: &'a str,
@@ -205,6 +206,7 @@ impl<'a> Section<'a> {
     }
 
     /// Reads the key's value, a list whose items `read` accepts; `None` if the section does not have the key.
+    /// `wanted` describes the expected value in the error.
     fn list<T>(
         &'a self,
         key: &'a str,
@@ -241,7 +243,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Returns the names of all keys in the section.
+    /// Returns the names of all keys in this section of the quota file.
     pub fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         self.table.keys().map(|key| key.get_ref().as_ref())
     }

@@ -90,7 +90,7 @@ pub struct Tenant {
 /// Identity of a client that has authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignedIn {
-    /// The client's tenant.
+    /// The tenant that the client belongs to.
     pub tenant: TenantId,
     /// The user within the tenant; none if the client named no user.
     pub user: Option<String>,
@@ -103,7 +103,8 @@ pub struct Quotas {
     by_name: BTreeMap<String, TenantId>,
     strangers: Option<TenantId>,
     global: Option<Limit>,
-    /// The longest `stale_on_error` of any tenant.
+    /// The longest time for which any tenant accepts expired replies while a store is unavailable
+    /// (`stale_on_error`).
     stale_on_error_max: Duration,
     /// True if the clients of any tenant share subscriptions.
     shares_channels: bool,
@@ -179,12 +180,14 @@ impl Quotas {
         self.global
     }
 
-    /// Returns the longest `stale_on_error` of any tenant.
+    /// Returns the longest time for which any tenant accepts expired replies while a store is unavailable
+    /// (`stale_on_error`).
     pub fn stale_on_error_max(&self) -> Duration {
         self.stale_on_error_max
     }
 
-    /// True if the clients of any tenant share subscriptions.
+    /// True if the clients of any tenant share weir's subscriptions to channels, instead of having connections
+    /// of their own for them.
     pub fn shares_channels(&self) -> bool {
         self.shares_channels
     }

@@ -15,15 +15,16 @@ use crate::values::Timestamp;
 /// The number of periods with low demand after which a user is no longer counted.
 const QUIET_MAX: u32 = 10;
 
-/// State about the users of tenants: the terms for users whose demand is not counted with the fleet, as last
-/// passed to the pools (`None` before that), and how many heavy users are not counted for want of room.
+/// State about the users of tenants: the terms for users whose demand is not counted with the fleet (weir
+/// processes that share quotas), as last passed to the pools (`None` before that), and how many heavy users
+/// are not counted for want of room.
 #[derive(Debug, Default)]
 pub(super) struct Users {
     terms: Option<UserTerms>,
     left_out: u64,
 }
 
-/// Numbers of the users counted with the fleet.
+/// Numbers of the users whose demand is added up over all hosts of the fleet, for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct UserFigures {
     /// The number of users whose consumption is now added up over all hosts of the fleet.
@@ -43,7 +44,8 @@ impl FleetQuotas {
         (most > 0).then_some(UserFigures { counted, most, left_out: self.users.left_out })
     }
 
-    /// Returns the index in `places` of the first user; users come last.
+    /// Returns the index in `places` (the quotas that are counted with the fleet) of the first quota of a
+    /// user; users come last.
     fn first_user(&self) -> usize {
         self.places.partition_point(|place| !matches!(place.whose, Whose::User { .. }))
     }
@@ -52,9 +54,9 @@ impl FleetQuotas {
         self.places.split_off(self.first_user())
     }
 
-    /// Selects, at the end of a period, the users whose quotas are counted with the fleet: removes users
-    /// whose demand was low for more than `QUIET_MAX` periods, and those with the lowest if room is short,
-    /// then adds the new users with the highest demand up to `users_max`.
+    /// Selects, at the end of a period, the users whose quotas are counted with the fleet (weir processes that
+    /// share quotas): removes users whose demand was low for more than `QUIET_MAX` periods, and those with the
+    /// lowest if room is short, then adds the new users with the highest demand up to `users_max`.
     pub(super) fn choose_users(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         if self.settings.users_max == 0 {
             return;
@@ -130,8 +132,8 @@ impl FleetQuotas {
         });
     }
 
-    /// Passes the part of their quotas that users who are not counted may spend to the pools, if it has
-    /// changed.
+    /// Passes the part of their quotas that users who are not counted may spend to the pools (the parts of
+    /// buckets that no core holds), if it has changed.
     pub(super) fn tell_terms(&mut self, pools: &mut Reconciliation) {
         let terms = UserTerms { part: self.fleet.uncounted(), floor: self.fleet.floor() };
         if self.settings.users_max > 0 && self.users.terms != Some(terms) {

@@ -36,7 +36,7 @@ pub enum Route {
     Cluster,
     /// `/fleet`: how quotas are shared with other hosts.
     Fleet,
-    /// A path that no page has.
+    /// A path at which the admin port has no page (status 404).
     NotFound,
 }
 
@@ -84,7 +84,7 @@ pub enum Persistence {
     Close,
 }
 
-/// The method of a request.
+/// The HTTP method of a request to the admin port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// GET: the reply has a body.
@@ -95,7 +95,7 @@ pub enum Method {
     Post,
 }
 
-/// The status of an HTTP reply.
+/// The HTTP status of a reply of the admin port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the status of its name")]
 pub enum Status {
@@ -134,7 +134,7 @@ impl Status {
         }
     }
 
-    /// The status's number and its words, separately.
+    /// Returns the number of the HTTP status and its words, separately.
     pub fn parts(self) -> (&'static str, &'static str) {
         self.line().split_once(' ').expect("every line has both")
     }

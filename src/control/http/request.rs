@@ -58,7 +58,7 @@ pub enum Body {
 }
 
 impl Body {
-    /// Returns the length of the body in bytes.
+    /// Returns the length of the request's body in bytes; 0 without a body.
     pub const fn bytes(self) -> u64 {
         match self {
             Self::None => 0,

@@ -7,12 +7,12 @@ use serde::Serialize;
 use super::{Method, PAGES, Persistence, Route, Status};
 use crate::control::json;
 
-/// A reply of the admin port.
+/// A reply of the admin port to an HTTP request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// The HTTP status of the reply.
     pub status: Status,
-    /// The media type of the body.
+    /// The media type of the reply's body, such as `text/plain`.
     pub content_type: &'static str,
     /// Names and values of headers that only this reply has.
     pub headers: Vec<(&'static str, &'static str)>,
@@ -21,7 +21,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// Creates a reply with status 200 and this body.
+    /// Creates a reply with status 200 and this body. `content_type` is the body's media type.
     pub fn page(content_type: &'static str, body: String) -> Self {
         Self { status: Status::Ok, content_type, headers: Vec::new(), body }
     }
@@ -50,12 +50,12 @@ impl Response {
         Self { status, headers: Vec::new(), content_type: "application/problem+json", body }
     }
 
-    /// Creates a refusal in the words of its status.
+    /// Creates a reply that refuses a request; its text is the words of the status.
     pub fn refusal(status: Status) -> Self {
         Self::text(status, status.line())
     }
 
-    /// Creates a refusal (405) that names the accepted methods.
+    /// Creates a refusal (405) that names the methods which the page `route` accepts.
     pub fn method_not_allowed(route: Route) -> Self {
         Self::refusal(Status::MethodNotAllowed).with_header("allow", route.allowed())
     }
@@ -67,7 +67,7 @@ impl Response {
         self
     }
 
-    /// Creates the reply that lists all pages, as text.
+    /// Creates the reply that lists all pages of the admin port, as text.
     pub fn index() -> Self {
         let lines: Vec<_> = PAGES.iter().map(|(path, _, what)| format!("{path:<16}{what}")).collect();
         Self::text(Status::Ok, &lines.join("\n"))

@@ -32,7 +32,7 @@ pub(in crate::control) struct TenantShown<'a> {
     pub throttled: Number,
     /// Request units per second refused because of overload.
     pub shed: Number,
-    /// Amounts over the current and the previous minute.
+    /// The tenant's request units over the current and the previous minute together.
     minute: Minute,
     suggested_ru_per_second: Option<u64>,
 }

@@ -15,11 +15,11 @@ const MANY: f64 = 0.01;
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Verdict {
     pub grade: Grade,
-    /// The reasons, the worst first.
+    /// The reasons for the state, the worst first.
     pub reasons: Vec<Reason>,
 }
 
-/// A reason for the verdict.
+/// A reason for the state of weir that the verdict names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Reason {
     grade: Grade,

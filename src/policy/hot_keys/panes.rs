@@ -15,7 +15,8 @@ pub(super) enum Window {
 }
 
 impl Window {
-    /// Returns the sum, over the window's panes, of values that are stored by pane, the newest first.
+    /// Returns the sum, over the window's panes, of values that are stored by pane (interval of 50 ms), the
+    /// newest first.
     pub fn sum(self, panes: &[u64; PANES]) -> u64 {
         let [a, b, c, d] = *panes;
         match self {
@@ -44,7 +45,8 @@ impl Panes {
         Self { settings, nanos: [0; PANES], loads: [0; PANES] }
     }
 
-    /// Adds a pane (interval of about 50 ms) that has ended, with its length and its number of requests.
+    /// Adds a pane (interval of about 50 ms) that has ended, with its length (`nanos`) and its number of
+    /// requests (`load`).
     pub fn end(&mut self, nanos: u64, load: u64) {
         keep(&mut self.nanos, nanos);
         keep(&mut self.loads, load);
@@ -55,7 +57,7 @@ impl Panes {
         self.nanos[0]
     }
 
-    /// Returns the length of a window in seconds.
+    /// Returns the time that a window (two panes, in which requests are counted) covers, in seconds.
     pub fn seconds(&self, window: Window) -> f64 {
         window.sum(&self.nanos) as f64 / 1e9
     }

@@ -49,7 +49,7 @@ impl KeyName {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rate {
     per_second: f64,
-    /// Time over which the rate has been measured, in seconds, at most 1.
+    /// Time over which the rate has been measured so far, in seconds; it stops growing at 1.
     known: f64,
 }
 
@@ -77,9 +77,10 @@ impl Rate {
 pub(super) struct Tally {
     pub reads: u64,
     pub writes: u64,
-    /// Reads answered on other cores.
+    /// Reads that other cores answered from their copies of the key's replies.
     pub elsewhere: u64,
-    /// Maximum number of requests that the key may have had in the pane before it was counted.
+    /// Maximum number of requests that the key may have had in the pane (interval of 50 ms) before it was
+    /// counted.
     pub error: u64,
     /// Price of the requests in millionths of a request unit.
     pub cost: MicroUnits,
@@ -87,6 +88,7 @@ pub(super) struct Tally {
 
 impl Tally {
     /// Creates the counts for requests of which only the last one's access is known: all count as that.
+    /// `error` is the most requests that the key may have had besides.
     pub fn of(requests: u64, access: Access, error: u64) -> Self {
         let mut tally = Self { error, ..Self::default() };
         *tally.of_access(access) = requests;
@@ -107,16 +109,16 @@ impl Tally {
     }
 }
 
-/// Status of a key's record: watched or hot.
+/// Whether a key is hot, or is only counted because it may become hot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heat {
-    /// The key is counted, and not hot.
+    /// The requests for the key are counted, and it is not hot.
     Watched,
     /// The key is hot since a time, and has been cold for `cold_for` nanoseconds without a break.
     Hot { since: Timestamp, cold_for: u64 },
 }
 
-/// The record of one key.
+/// The record of one key whose requests are counted one by one.
 #[derive(Debug)]
 pub(super) struct Record {
     pub hash: u64,
@@ -128,7 +130,7 @@ pub(super) struct Record {
     /// the newest first.
     counts: [u64; PANES],
     /// Parts of `counts` that are not certain: the requests that the key may have had before it was counted,
-    /// by pane, the newest first.
+    /// by pane (interval of 50 ms), the newest first.
     errors: [u64; PANES],
     /// Number of panes (intervals of 50 ms) in which the key was counted.
     pub panes: u32,
@@ -170,7 +172,7 @@ impl Record {
         window.sum(&self.counts)
     }
 
-    /// Returns by how much [`count`](Self::count) may be too high.
+    /// Returns by how much the record's [`count`](Self::count) of requests may be too high.
     pub fn error(&self, window: Window) -> u64 {
         window.sum(&self.errors)
     }
@@ -180,8 +182,8 @@ impl Record {
         self.count(window) - self.error(window)
     }
 
-    /// Ends a pane (interval in which requests are counted) of this length: moves the present counts into the
-    /// counts by pane and the rates.
+    /// Ends a pane (interval in which requests are counted) of this length (`seconds`): moves the present
+    /// counts into the counts by pane and the rates.
     pub fn end_pane(&mut self, seconds: f64) {
         let Tally { reads, writes, elsewhere, error, cost } = std::mem::take(&mut self.tally);
         let served = reads.saturating_add(writes).saturating_add(elsewhere);
@@ -227,7 +229,7 @@ impl Records {
         Some((at, &mut self.all[usize::from(at)]))
     }
 
-    /// Returns the id of a key, if it is hot.
+    /// Returns the id of the key with this hash, if it is hot.
     #[inline]
     pub fn id_of(&self, hash: u64) -> Option<HotId> {
         let at = self.place_of(hash)?;
@@ -246,7 +248,7 @@ impl Records {
         }
     }
 
-    /// Creates a record for a key that has none. None if there is no room.
+    /// Creates a record for a key, with its hash and hash slot, that has none. None if there is no room.
     pub fn admit(&mut self, hash: u64, slot: u16, key: &[u8]) -> Option<&mut Record> {
         let at = match self.unused.pop() {
             Some(at) => at,
@@ -270,7 +272,7 @@ impl Records {
         (record.is_hot() && record.generation == id.generation).then_some(record)
     }
 
-    /// Returns the id of the record at an index.
+    /// Returns the id of the key whose record is at the index `at`.
     #[inline]
     pub fn id(&self, at: u16) -> HotId {
         HotId { index: at, generation: self.all[usize::from(at)].generation }

@@ -4,9 +4,9 @@
 /// Number of counters. A core has a part of the 16,384 slots, so with four cores or more few of its slots
 /// share a counter.
 const COUNTERS: usize = 4_096;
-/// The highest bit of a counter: set if the slot is warm from the start of the pane, however few its
-/// requests. The other bits count requests. So one comparison finds a warm slot, and a request touches one
-/// cache line.
+/// The highest bit of a counter: set if the slot is warm from the start of the pane (interval of 50 ms),
+/// however few its requests. The other bits count requests. So one comparison finds a warm slot (one whose
+/// keys are counted one by one), and a request touches one cache line.
 const WARM: u32 = 1 << 31;
 
 /// Counts requests by hash slot, on one core.
@@ -23,7 +23,8 @@ impl Slots {
         Self { counters: Box::new([0; COUNTERS]), warm_at: clamped(warm_at) }
     }
 
-    /// Counts a request for a key of a slot. True if the slot is warm, so that the key is to be counted too.
+    /// Counts a request for a key of a slot. True if the slot is warm (busy, so that its keys are counted one
+    /// by one), so that the key is to be counted too.
     #[inline]
     pub fn count(&mut self, slot: u16) -> bool {
         let counter = &mut self.counters[usize::from(slot) % COUNTERS];
@@ -33,7 +34,7 @@ impl Slots {
         *counter >= self.warm_at
     }
 
-    /// Adds a weight to a slot's counter, which stops at its maximum.
+    /// Adds a weight to the counter of a slot (all keys with some hashes), which stops at its maximum.
     #[inline]
     pub fn add(&mut self, slot: u16, weight: u64) {
         let counter = &mut self.counters[usize::from(slot) % COUNTERS];
@@ -56,7 +57,8 @@ impl Slots {
     }
 
     /// Empties the counters for a new pane (interval of 50 ms). Slots are warm at `warm_at` requests; a slot
-    /// that was warm in the last pane by its requests is warm at once.
+    /// that was warm (busy, so that its keys are counted one by one) in the last pane by its requests is warm
+    /// at once.
     pub fn restart(&mut self, warm_at: u64) {
         self.warm_at = clamped(warm_at);
         for counter in self.counters.iter_mut() {

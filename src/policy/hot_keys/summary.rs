@@ -19,17 +19,17 @@ const HEADS: usize = 2 * PLACES;
 /// Index that marks the end of a chain of the hash table.
 const NOBODY: u16 = u16::MAX;
 
-/// Count of one key, with its error.
+/// Count of the requests for one key, and the part of it that may be too much.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
     /// Upper bound of the key's count: it may include requests for keys that had its place before.
     pub count: u64,
-    /// Part of `count` that is not certain.
+    /// Part of `count` that is not certain: the count of the key whose place this key took.
     pub error: u64,
 }
 
 impl Counted {
-    /// Returns the lower bound of the key's count.
+    /// Returns a number of requests that the key has certainly had.
     pub fn certain(self) -> u64 {
         self.count - self.error
     }
@@ -39,16 +39,16 @@ impl Counted {
 struct Place {
     hash: u64,
     counted: Counted,
-    /// The next place with the same head, in the hash table's chain.
+    /// Index of the next place in the chain of places that start at the same head of the hash table.
     next: u16,
 }
 
-/// The heaviest keys, by hash.
+/// The keys with the most requests, each with its count; they are found by their hashes.
 #[derive(Debug)]
 pub(super) struct Summary {
     heads: Box<[u16; HEADS]>,
     places: Vec<Place>,
-    /// Lower bound of the counts of all keys.
+    /// A number that no key's count is below.
     least: u64,
     cursor: usize,
     replaced: u32,
@@ -67,8 +67,9 @@ impl Summary {
         }
     }
 
-    /// Adds a weight to a key's count. `missed` is the most that may not have been counted for the key while
-    /// it had no place. Returns the key's new count; None if no place could be freed.
+    /// Adds a weight to the count of the key with this hash. `missed` is the most that may not have been
+    /// counted for the key while it had no place. Returns the key's new count; None if no place could be
+    /// freed.
     pub fn add(&mut self, hash: u64, weight: u64, missed: u64) -> Option<Counted> {
         if let Some(found) = self.find(hash) {
             let counted = &mut self.places[found].counted;
@@ -97,7 +98,7 @@ impl Summary {
         Some(counted)
     }
 
-    /// Returns the count of a key; None if it has no place.
+    /// Returns the count of the key with this hash; None if it has no place.
     pub fn get(&self, hash: u64) -> Option<Counted> {
         self.find(hash).map(|found| self.places[found].counted)
     }

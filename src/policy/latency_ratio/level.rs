@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::values::{Tier, Timestamp};
 
-/// Of the requests of a refused tier, one in this many is sent all the same, so that the latency stays known.
+/// Of the requests of a refused tier (importance), one in this many is sent all the same, so that the latency
+/// stays known.
 const PROBES: u32 = 100;
 /// Age from which a core's proposal of a level is ignored.
 const FRESH: Duration = Duration::from_secs(2);
@@ -21,7 +22,7 @@ const FRESH: Duration = Duration::from_secs(2);
 /// | 3 `Shedding` | 300 | refused, but for one request in a hundred |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// All tiers of requests are served at the usual price.
+    /// All tiers (degrees of importance) of requests are served at the usual price.
     #[default]
     Steady,
     /// `sheddable` requests cost 1.5 times as much.
@@ -33,10 +34,10 @@ pub enum Level {
 }
 
 impl Level {
-    /// All levels, the lowest first.
+    /// All shedding levels (which requests are refused or cost more), the mildest first.
     pub const ALL: [Self; 4] = [Self::Steady, Self::Strained, Self::Overloaded, Self::Shedding];
 
-    /// Returns the price of a request of a tier at this level, in percent of the usual one.
+    /// Returns the price of a request of a tier (importance) at this level, in percent of the usual one.
     pub const fn price_percent(self, tier: Tier) -> u32 {
         match (self, tier) {
             (Self::Strained, Tier::Sheddable) | (Self::Overloaded, Tier::Batch) => 150,
@@ -45,8 +46,9 @@ impl Level {
         }
     }
 
-    /// True if a request of a tier is refused at this level. `number` is the number of earlier calls: in
-    /// every hundredth call the request passes, so that cores notice when the backend has become faster.
+    /// True if a request of a tier (importance) is refused at this level. `number` is the number of earlier
+    /// calls: in every hundredth call the request passes, so that cores notice when the backend has become
+    /// faster.
     pub const fn refuses(self, tier: Tier, number: u32) -> bool {
         matches!((self, tier), (Self::Shedding, Tier::Sheddable)) && !number.is_multiple_of(PROBES)
     }
@@ -70,7 +72,8 @@ impl Level {
     }
 }
 
-/// A core's proposal of a shedding level for one backend, which it publishes to the other cores.
+/// A core's proposal of a shedding level (which requests are refused or cost more) for one backend, which it
+/// publishes to the other cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// Time at which the core made the proposal.
@@ -82,9 +85,9 @@ pub struct Told {
     pub replies: u32,
 }
 
-/// Returns the highest shedding level that is proposed, or exceeded, by cores with half of all replies. A few
-/// cores with bad luck decide nothing, nor does one core that blames the backend for its own lateness.
-/// Without proposals it is `Steady`.
+/// Returns the highest shedding level (which requests are refused or cost more) that is proposed, or exceeded,
+/// by cores with half of all replies. A few cores with bad luck decide nothing, nor does one core that blames
+/// the backend for its own lateness. Without proposals it is `Steady`.
 pub fn agreed(told: impl IntoIterator<Item = Told>, now: Timestamp) -> Level {
     let mut replies = [0_u64; Level::ALL.len()];
     for one in told {

@@ -486,7 +486,8 @@ impl Model {
         self.samples.iter().filter_map(is_wanted).collect()
     }
 
-    /// Returns the latency ratio over all classes; `None` if there are too few replies.
+    /// Returns the latency ratio (usual latency divided by recent latency) over all classes of commands;
+    /// `None` if there are too few replies.
     fn ratio(&self) -> Option<f64> {
         let (mut all, mut sum) = (0.0, 0.0);
         for (index, class) in self.classes.iter().enumerate() {

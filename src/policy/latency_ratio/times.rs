@@ -37,11 +37,11 @@ const _: () = assert!(KEPT_MAX as usize * SLICES <= u16::MAX as usize, "counters
 /// Latencies of a time span, counted by size. Sixteen bits per counter are enough for ten seconds.
 #[derive(Clone, Debug)]
 struct Counts<N> {
-    /// Number of samples of each size.
+    /// For each range of latencies, the number of samples in it.
     kept: [N; COUNTERS],
-    /// Number of all samples.
+    /// Number of samples of all latencies together.
     samples: u32,
-    /// Number of replies that the samples represent.
+    /// Number of replies that the samples stand for, since only some replies are sampled.
     replies: u32,
 }
 
@@ -61,7 +61,7 @@ impl<N: Copy + Default + AddAssign + SubAssign> Counts<N> {
         self.replies = self.replies.saturating_add(other.replies);
     }
 
-    /// Subtracts counts that were added before.
+    /// Subtracts the counts of latencies of a time span that were added before.
     fn subtract<M: Copy + Into<N>>(&mut self, other: &Counts<M>) {
         if other.samples == 0 {
             return;
@@ -122,15 +122,16 @@ pub(super) struct Judged {
     pub short: f64,
     /// Least 95th percentile that the last second has beyond chance, in microseconds.
     pub surely: f64,
-    /// Least 95th percentile that the last ten seconds have beyond chance, in microseconds.
+    /// Lower bound of the 95th percentile of latency in the last ten seconds, two standard deviations below
+    /// the measured one, in microseconds.
     pub surely_wide: f64,
-    /// Reference: the usual 95th percentile, in microseconds.
+    /// Reference for a class of commands: its usual 95th percentile of latency, in microseconds.
     pub long: f64,
 }
 
 #[derive(Debug)]
 pub(super) struct Times {
-    /// Samples of the present slice (250 ms).
+    /// Latencies sampled in the present slice (250 ms).
     current: Counts<u16>,
     /// Sampling interval: one reply in this many is sampled.
     stride: u32,
@@ -140,13 +141,13 @@ pub(super) struct Times {
     looked_at: u32,
     /// Slices (250 ms each) of the last ten seconds, the widest short window, in a ring.
     slices: Box<[Counts<u16>]>,
-    /// Index of the newest slice (250 ms).
+    /// Index of the newest slice (250 ms) in `slices`.
     newest: usize,
     /// Sum of the samples of all slices: those of the last ten seconds.
     wide: Counts<u32>,
     /// Parts (ten seconds each) of the last minute, the long window, in a ring.
     long: Box<[Counts<u16>]>,
-    /// Index of the newest part (ten seconds) of the last minute.
+    /// Index in `long` of the newest of the parts (ten seconds each) of the last minute.
     long_newest: usize,
     /// Age of the newest part of the last minute, in slices of 250 ms.
     long_age: usize,

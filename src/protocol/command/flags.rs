@@ -1,4 +1,4 @@
-//! Flags and families of commands, as `COMMAND INFO` lists them.
+//! Flags of commands (such as `write` or `fast`) and families of commands, as `COMMAND INFO` lists them.
 
 use std::ops::BitOr;
 

@@ -17,11 +17,11 @@ pub enum Handling {
     Split(Gather),
     /// The request goes to one store or more without regard to keys, and the replies are merged into one.
     FanOut(FanOut),
-    /// weir answers the request.
+    /// weir answers the request itself, without a store.
     Local(LocalCommand),
     /// The request needs a connection to its store that no other client uses.
     Private(PrivateUse),
-    /// weir refuses the request.
+    /// weir refuses the request, for this reason.
     Refused(Refusal),
 }
 
@@ -55,9 +55,9 @@ impl PrivateUse {
 /// Kind of names that a client subscribes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subscription {
-    /// Channels, by their names.
+    /// The client subscribes to channels, by their names.
     Channels,
-    /// All channels whose names match a pattern.
+    /// The client subscribes to all channels whose names match a pattern.
     Patterns,
     /// Channels of a cluster's shard (`SSUBSCRIBE`), which live on the node that a key of the same name would
     /// live on.
@@ -107,7 +107,7 @@ pub enum Gather {
     Values,
     /// `+OK` if every part's reply is `+OK`; else an error.
     AllOk,
-    /// The sum of the parts' integers.
+    /// The joined reply is the sum of the integers in the replies to the parts.
     Sum,
 }
 
@@ -115,15 +115,15 @@ pub enum Gather {
 /// into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FanOut {
-    /// All stores' arrays, one after the other.
+    /// The client's reply is one array: the elements of all stores' arrays, one store after the other.
     Concat,
-    /// The sum of all stores' integers.
+    /// The joined reply is the sum of all stores' integers.
     Sum,
     /// The reply of the store that has the subscribers of a channel; in a cluster the reply of one node,
     /// which passes the message on to the others.
     Channel,
-    /// The reply of one store, because each has all pattern subscriptions; in a cluster the sum over all
-    /// nodes.
+    /// `PUBSUB NUMPAT`: the reply of one store, because each store has all pattern subscriptions; in a cluster
+    /// the sum over all nodes.
     Patterns,
     /// `+OK` if every store's reply is `+OK`; else an error.
     AllOk,
@@ -319,7 +319,7 @@ pub enum Refusal {
     Blocks,
     /// The command turns its connection into a stream of messages.
     Subscribes,
-    /// The command watches keys for its connection (`WATCH`).
+    /// The command is refused because it watches keys for its connection (`WATCH`).
     Watches,
     /// The command waits until replicas have the writes of its connection.
     AwaitsReplicas,
@@ -329,21 +329,21 @@ pub enum Refusal {
     Replicates,
     /// The command concerns one server, and weir may stand in front of several.
     OneStore,
-    /// The command concerns the connections to the store, which are weir's.
+    /// The command concerns the connections to the store; these are weir's, not the client's.
     StoreClients,
     /// The command concerns a cluster, and to its clients weir is a single server.
     ClusterDisabled,
-    /// The command moves keys to another server.
+    /// The command is refused because it moves keys to another server (`MIGRATE`).
     Migrates,
     /// The command asks for messages about changes of keys by other clients (`CLIENT TRACKING`).
     Tracks,
-    /// The command manages users.
+    /// The command is refused because it manages the users of a store (`ACL`).
     Users,
     /// The command asks for announcements of maintenance, and weir makes none.
     Maintenance,
-    /// The command is for debugging a store.
+    /// The command is refused because it is for debugging a store.
     Debugs,
-    /// The command prepares later commands of its connection.
+    /// The command is refused because it prepares later commands of its connection, which other clients share.
     Prepares,
     /// The command would change how clients reach the store and log in there, and so keep weir out (`CONFIG SET
     /// requirepass`).

@@ -1,4 +1,4 @@
-//! Positions of a command's keys among its arguments.
+//! Positions of a command's keys among its arguments: the rules by which they are found.
 
 use std::fmt;
 
@@ -8,26 +8,27 @@ use super::{Arguments, Command};
 /// Rule by which the keys of a request are found. Positions count from the command name, which is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keys {
-    /// The command has no keys.
+    /// The command names no keys.
     None,
     /// Every `step`th argument from `first` to `last`; a negative `last` counts from the end, where -1 is the
     /// last.
     Range {
-        /// Position of the first key.
+        /// Position of the first key among the request's words.
         first: u8,
         /// Position of the last key, or of the last argument that may be a key; -1 is the last argument.
         last: i8,
-        /// Distance from one key to the next.
+        /// Distance from one key to the next, in arguments: 1 if every argument is a key, 2 if a value follows
+        /// each.
         step: u8,
     },
     /// Argument `at` is the number of keys that follow it.
     NumKeys {
-        /// Position of the number.
+        /// Position of the word that states the number of keys.
         at: u8,
         /// Position of a further key, which stands before the number and receives the result; none if the
         /// command has no such key.
         destination: Option<u8>,
-        /// The rules and error texts for the number of keys, as Redis has them.
+        /// The rule for the value that states the number of keys, with the error texts of Redis.
         count: KeyCount,
     },
     /// The keys are the first half of the arguments after the word `STREAMS`.
@@ -50,22 +51,22 @@ pub enum KeyCount {
     Script,
     /// `FCALL` and its variants, whose number of keys may be 0.
     Function,
-    /// `ZUNION` and related commands.
+    /// Error texts of `ZUNION` and related commands, for a wrong number of keys.
     SortedSets,
-    /// `SINTERCARD`.
+    /// Error texts of `SINTERCARD`, for a wrong number of keys.
     Intersection,
-    /// `LMPOP` and related commands.
+    /// Error texts of `LMPOP` and related commands, for a wrong number of keys.
     Pop,
 }
 
 /// Reason why the keys of a request cannot be found. Its text is the error reply that Redis would send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// The number of keys is not an integer.
+    /// The request is wrong: its word for the number of keys is not an integer.
     NotAnInteger,
     /// The number of keys of a function call is not an integer.
     BadCount,
-    /// The number of keys is negative.
+    /// The request is wrong: its number of keys is negative.
     NegativeCount,
     /// The number of keys is not an integer above 0.
     CountNotPositive,
@@ -204,7 +205,8 @@ pub fn sort_names_patterns(arguments: &Arguments<'_>) -> bool {
 }
 
 impl KeyCount {
-    /// Reads the number of keys from argument `at`, and checks that as many arguments follow.
+    /// Reads the number of keys from argument `at`, and checks that as many arguments follow. `command` is the
+    /// name for the error.
     fn read(self, command: &'static str, arguments: &Arguments<'_>, at: usize) -> Result<usize, KeyError> {
         let given = arguments.get(at).ok_or(KeyError::Syntax)?;
         let room = arguments.len() - at - 1;

@@ -38,7 +38,7 @@ pub fn learn(reply: &[u8]) -> usize {
     learned
 }
 
-/// Returns all learned commands.
+/// Returns all commands that were learned from stores.
 pub(super) fn all() -> impl Iterator<Item = &'static Command> + Clone {
     LEARNED.iter().filter_map(|cell| cell.get().copied())
 }
@@ -189,7 +189,8 @@ struct Spec {
 }
 
 impl Spec {
-    /// Reads a rule for finding keys; `None` if it has an unknown form.
+    /// Reads from `spec` (part of a store's reply to `COMMAND INFO`) a rule for finding keys; `None` if it has
+    /// an unknown form.
     fn read(spec: &[u8]) -> Option<Self> {
         let flags = texts(field(spec, b"flags")?);
         let has = |name: &[u8]| flags.contains(&name);
@@ -250,7 +251,7 @@ fn field<'a>(map: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     None
 }
 
-/// Returns those elements of a RESP array that are texts.
+/// Returns those elements of a RESP array (`list`) that are texts.
 fn texts(list: &[u8]) -> Vec<&[u8]> {
     reply::elements(list).into_iter().flatten().filter_map(reply::text).collect()
 }

@@ -8,7 +8,7 @@ const NAME_BYTES_MAX: usize = longest_name();
 /// Number of slots in the hash table of command names, a power of two: enough (more than three per command)
 /// that most names are found in the first slot.
 const CELLS: usize = 2048;
-/// Value of an empty slot in `INDEXES`.
+/// Value that marks a free slot of the hash table `INDEXES`.
 const EMPTY: u16 = u16::MAX;
 
 const _: () = assert!(NAME_BYTES_MAX <= learned::NAME_BYTES_MAX);

@@ -66,11 +66,11 @@ pub enum Class {
 impl Class {
     /// Number of classes: the length of an array that is indexed by [`Class::index`].
     pub const COUNT: usize = 6;
-    /// All classes, in the order of their indexes.
+    /// All classes of commands, in the order of their indexes.
     pub const ALL: [Self; Self::COUNT] =
         [Self::Point, Self::Multi, Self::Range, Self::Scan, Self::Script, Self::Control];
 
-    /// Returns the name of the class.
+    /// Returns the name of the class of commands.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Point => "point",
@@ -99,7 +99,7 @@ pub struct Command {
     pub effect: Effect,
     /// Class of the command, by the quantity that its cost grows with.
     pub class: Class,
-    /// Positions of the command's keys.
+    /// Rule by which the keys among the command's arguments are found.
     pub keys: Keys,
     /// Handling by weir, unless the arguments decide otherwise: see [`Command::handling_for`].
     pub handling: Handling,

@@ -294,8 +294,8 @@ fn write_spec(out: &mut Vec<u8>, protocol: Protocol, kind: &str, fields: &[(&str
     }
 }
 
-/// Writes the start of a key specification's part (`begin_search` or `find_keys`): everything before its
-/// fields, which the caller writes next.
+/// Writes the start, with the type `kind`, of a key specification's part (`begin_search` or `find_keys`):
+/// everything before its fields, which the caller writes next.
 fn write_spec_head(out: &mut Vec<u8>, protocol: Protocol, kind: &str, fields: usize) {
     encode::map(out, protocol, 2);
     encode::bulk(out, b"type");

@@ -1,4 +1,4 @@
-//! Replies of stores and of weir, written as JSON.
+//! Replies of stores and of weir, written as JSON for clients that speak HTTP.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -40,8 +40,8 @@ pub fn next<'a>(bytes: &mut &'a [u8]) -> Option<Reply<'a>> {
     })
 }
 
-/// Removes one whole reply from the start of `bytes` and appends it as JSON. An error inside an array becomes
-/// a string. `None` if the bytes are no valid RESP2.
+/// Removes one whole reply from the start of `bytes` and appends it as JSON; `in_base64` has its texts written
+/// in Base64. An error inside an array becomes a string. `None` if the bytes are no valid RESP2.
 pub fn write_json(out: &mut Vec<u8>, bytes: &mut &[u8], in_base64: bool) -> Option<()> {
     // Missing elements by depth: twice as many bytes as that depth takes in the reply.
     let mut missing: Vec<usize> = Vec::new();

@@ -16,8 +16,8 @@ use crate::values::limits::{HTTP_COMMANDS_MAX, HTTP_WORDS_MAX};
 pub const OF_CONNECTIONS: &str = "that command is about a connection, and a request of HTTP has none of its own: Authorization, X-Weir-User, -Tier and \
      -Deadline-Ms say who asks, X-Weir-Database which database, /multi-exec is a transaction";
 
-/// Writes the commands of an HTTP request as RESP to `frames`, and returns how their replies become the
-/// response. The error is the refusal sent to the client.
+/// Writes the commands of an HTTP request (`head` and `body`) as RESP to `frames`, and returns how their
+/// replies become the response. The error is the refusal sent to the client.
 pub fn encode_commands(head: &Head, body: &[u8], frames: &mut Vec<u8>) -> Result<Kind, Status> {
     match &head.target {
         Target::Key(key, query) => of_key(head.method, key, query, body, frames),

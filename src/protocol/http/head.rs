@@ -12,11 +12,11 @@ use super::host::Host;
 use super::source::Source;
 use crate::values::percent_decoded;
 
-/// Maximum number of bytes of a request's head.
+/// Maximum number of bytes of an HTTP request's head: request line and headers.
 pub const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// Maximum number of bytes of a request line.
+/// Maximum number of bytes of the first line of an HTTP request.
 const LINE_BYTES_MAX: usize = 16 * 1024;
-/// Maximum number of headers of a request.
+/// Maximum number of headers of an HTTP request.
 const HEADERS_MAX: usize = 64;
 /// Incomplete heads up to this many bytes are searched for their end whenever bytes arrive.
 const SHORT_BYTES: usize = 1024;
@@ -26,24 +26,24 @@ const SHORT_BYTES: usize = 1024;
 pub enum Target {
     /// `/v1/keys/{key}`: the key, and the query after the `?`.
     Key(Vec<u8>, String),
-    /// `/`: one command.
+    /// `/`: the body of the HTTP request is one command.
     Command,
-    /// `/pipeline`: several commands.
+    /// `/pipeline`: the body of the HTTP request is several commands, each carried out by itself.
     Pipeline,
-    /// `/multi-exec`: several commands as one transaction.
+    /// `/multi-exec`: the body of the HTTP request is several commands, carried out as one transaction.
     Transaction,
 }
 
-/// Length of a request's body.
+/// Length of an HTTP request's body, as its headers state it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
     /// A body of this length in bytes; 0 for no body.
     Known(u64),
-    /// A body in chunks.
+    /// The body comes in chunks (`Transfer-Encoding: chunked`), so its length is not known beforehand.
     Chunks,
 }
 
-/// Method of a request.
+/// Method of an HTTP request to serve keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     Get,
@@ -53,7 +53,7 @@ pub enum Method {
     Post,
     /// CORS preflight: a browser asks on behalf of a web page which methods and headers that page may use.
     Preflight {
-        /// Methods that the target allows.
+        /// HTTP methods that the target allows.
         allowed: &'static str,
         /// True if the page comes from a wider network than this server's, such as a public page that asks a
         /// private address.
@@ -83,7 +83,8 @@ pub struct Head {
     pub is_modern: bool,
     /// Value of the header `Authorization` as received (`Bearer ...`, `Basic ...`); none without one.
     pub authorization: Option<Vec<u8>>,
-    /// User within the tenant, tier and deadline from the headers, as words of options of `QOS CALL`.
+    /// User within the tenant, tier (importance) and deadline from the headers, as words of options of `QOS
+    /// CALL`.
     pub options: Vec<Vec<u8>>,
     /// Number of the database for the request's commands; 0 unless a header names one. The stores may have
     /// fewer databases.
@@ -122,7 +123,7 @@ pub fn may_be_whole(bytes: &[u8], seen: usize) -> bool {
         || (seen.saturating_sub(1)..bytes.len()).any(|at| is_misplaced(bytes, at))
 }
 
-/// True if the byte at this index of a head is a CR or LF alone, or zero. A line ends with both CR and LF:
+/// True if the byte at index `at` of a head is a CR or LF alone, or zero. A line ends with both CR and LF:
 /// software that takes one alone for an end sees another request. A CR at the very end may still get its LF.
 fn is_misplaced(head: &[u8], at: usize) -> bool {
     match head[at] {
@@ -252,6 +253,7 @@ fn understand(request: &Request<'_, '_>) -> Result<Head, Status> {
 }
 
 /// Returns the length of the body from the headers; `None` if they give none. An ambiguous length is refused.
+/// `is_modern` is true for HTTP/1.1.
 fn length(headers: &[Header<'_>], is_modern: bool) -> Result<Option<Length>, Status> {
     let mut codings = values(headers, "transfer-encoding");
     let mut lengths = values(headers, "content-length");
@@ -347,7 +349,8 @@ fn single<'h>(headers: &'h [Header<'_>], name: &'static str) -> Result<Option<&'
     Ok(value)
 }
 
-/// Returns user, tier and deadline of a request, from its headers, as words of options of `QOS CALL`.
+/// Returns user, tier (importance) and deadline of a request, from its headers, as words of options of `QOS
+/// CALL`.
 fn options(headers: &[Header<'_>]) -> Result<Vec<Vec<u8>>, Status> {
     let mut options = Vec::new();
     for (name, option) in

@@ -12,9 +12,9 @@ const SHOWN_MAX: usize = 100;
 pub enum Host {
     /// No name, as HTTP/1.0 allows. Browsers always send one.
     Unsaid,
-    /// An IP address, or localhost.
+    /// The request addresses the server by an IP address, or as localhost.
     Address,
-    /// Any other name, in lower case.
+    /// The request addresses the server by any other name, here in lower case.
     Name(String),
 }
 

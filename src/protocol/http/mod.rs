@@ -112,7 +112,8 @@ pub enum Step {
     Told,
 }
 
-/// The HTTP state of one connection.
+/// The state of one client connection that speaks HTTP: its received bytes, and its requests without a
+/// response.
 #[derive(Debug)]
 pub struct Conversation {
     /// Bytes that have been received and not been parsed yet.
@@ -125,7 +126,7 @@ pub struct Conversation {
     frames: Vec<u8>,
     /// Number of bytes of `frames` whose commands the shard has begun to carry out.
     taken: usize,
-    /// User, tier and deadline of the current request, as words of options of `QOS CALL`.
+    /// User, tier (importance) and deadline of the current request, as words of options of `QOS CALL`.
     options: Vec<Vec<u8>>,
     /// Number of the database for the current request's commands.
     database: i64,
@@ -153,7 +154,8 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// Creates the state of a new connection.
+    /// Creates the HTTP state of a new connection, whose responses may have at most `response_bytes_max` bytes
+    /// of body.
     pub fn new(response_bytes_max: usize) -> Self {
         Self {
             held: Vec::new(),
@@ -220,7 +222,7 @@ impl Conversation {
         &self.frames[self.taken..]
     }
 
-    /// Returns user, tier and deadline of the current request, as words of options of `QOS CALL`.
+    /// Returns user, tier (importance) and deadline of the current request, as words of options of `QOS CALL`.
     pub fn options(&self) -> &[Vec<u8>] {
         &self.options
     }
@@ -387,7 +389,8 @@ impl Conversation {
         Manner { is_head: head::wants_head_alone(&self.held), ..Manner::LAST }
     }
 
-    /// Refuses a request whose head was parsed. The connection lasts if the request has no body.
+    /// Answers a request whose head was parsed with the error `status`, and does not carry it out. The
+    /// connection lasts if the request has no body.
     fn deny(&mut self, head: &Head, status: Status) -> Step {
         let manner = manner(head, head.keeps && head.has_no_body());
         let mut text = Vec::new();
@@ -486,7 +489,7 @@ fn manner(head: &Head, keeps: bool) -> Manner {
 
 impl Asked {
     /// Takes the next RESP reply to the request. True if it was the last one; then the response has been
-    /// written to `out`.
+    /// written to `out`. A response of more than `bytes_max` bytes is replaced by an error.
     fn hear(&mut self, reply: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> bool {
         let Self { kind, manner, in_base64, text, is_too_large } = self;
         let (manner, in_base64) = (&*manner, *in_base64);
@@ -580,7 +583,7 @@ fn write_failure(text: &mut Vec<u8>, failure: Failure<'_>) {
 }
 
 /// Writes `{"result":...}` or `{"error":...}` for the next of `reply`'s RESP replies, and removes that reply
-/// from it.
+/// from it. `in_base64` has its texts written in Base64.
 fn write_outcome(text: &mut Vec<u8>, reply: &mut &[u8], in_base64: bool) {
     if reply.first() == Some(&b'-') {
         text.extend_from_slice(b"{\"error\":");
@@ -591,7 +594,7 @@ fn write_outcome(text: &mut Vec<u8>, reply: &mut &[u8], in_base64: bool) {
     text.push(b'}');
 }
 
-/// Writes the results and errors of a transaction's commands.
+/// Writes the results and errors of a transaction's commands. `in_base64` has texts written in Base64.
 fn write_outcomes(text: &mut Vec<u8>, mut replies: &[u8], in_base64: bool) {
     text.clear();
     text.push(b'[');

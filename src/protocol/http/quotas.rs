@@ -27,7 +27,8 @@ pub fn note_quotas(refusal: &mut Vec<u8>, others: &[(&'static str, u64, u64)]) {
     refusal.extend_from_slice(b"\r\n");
 }
 
-/// Splits a refusal worded by weir into the text that is shown and the state of other quotas that follows it.
+/// Splits a refusal (`error`) worded by weir into the text that is shown and the state of other quotas that
+/// follows it.
 pub(super) fn taken_off(error: &str) -> (&str, &str) {
     // The note is the last word of the error; names before it may contain the same marker.
     let noted = error.rsplit_once(ALSO).filter(|(_, noted)| !noted.contains(' '));
@@ -39,8 +40,8 @@ pub(super) fn scope_of(text: &str) -> Option<&'static str> {
     SCOPES.into_iter().find(|scope| *scope == text)
 }
 
-/// Returns the values of the headers `RateLimit-Policy` and `RateLimit`, for the quota that refused and the
-/// other quotas in `noted`.
+/// Returns the values of the headers `RateLimit-Policy` and `RateLimit`, for the quota that refused (its
+/// scope, limit, remaining units, and seconds until a retry) and the other quotas in `noted`.
 pub(super) fn headers(
     (scope, limit, remaining, seconds): (&'static str, u64, u64, u64),
     noted: &str,

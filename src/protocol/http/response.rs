@@ -161,7 +161,8 @@ pub fn write(out: &mut Vec<u8>, manner: &Manner, code: u16, more: &str, body: Op
 /// Interim response (100) after which the client sends its body.
 pub const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// Writes the response to a CORS preflight: the methods and headers that the page of `manner.origin` may use.
+/// Writes the response to a CORS preflight: the methods (`allowed`) and headers that the page of
+/// `manner.origin` may use and, with `crosses_networks`, that it may reach a private network.
 pub fn preflight(out: &mut Vec<u8>, manner: &Manner, allowed: &str, crosses_networks: bool) {
     let network = if crosses_networks { "access-control-allow-private-network: true\r\n" } else { "" };
     let more = format!(
@@ -226,7 +227,8 @@ pub struct Failure<'a> {
 }
 
 /// Writes an error reply of weir or of a store as an HTTP response, with the status that fits its error code.
-/// `is_key` is true for requests to `/v1/keys`.
+/// `manner` has the properties of the response that do not depend on its content: whether the connection
+/// stays open, HTTP version, origin. `is_key` is true for requests to `/v1/keys`.
 pub fn fail(out: &mut Vec<u8>, manner: &Manner, failure: Failure<'_>, is_key: bool) {
     let Failure { text, is_own } = failure;
     let (error, noted) = if is_own { quotas::taken_off(text) } else { (text, "") };

@@ -28,8 +28,8 @@ impl Databases {
         }
     }
 
-    /// Reads a node's reply (RESP2) to `CONFIG GET cluster-databases`. None for an error, such as that the
-    /// node does not permit `CONFIG`.
+    /// Reads a node's reply (`told`, in RESP2) to `CONFIG GET cluster-databases`. None for an error, such as
+    /// that the node does not permit `CONFIG`.
     pub fn in_config(told: &[u8]) -> Option<Self> {
         let mut elements = reply::elements(told)?;
         let Some(_name) = elements.next() else { return Some(Self::OnlyFirst) };

@@ -24,7 +24,7 @@ pub struct NodeKey {
     pub generation: u32,
 }
 
-/// Role of a node.
+/// Role of a cluster's node: primary or replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The node may own slots, though it need not.
@@ -126,7 +126,7 @@ impl Map {
         self.nodes.len()
     }
 
-    /// Returns all nodes.
+    /// Returns all nodes of the cluster.
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
         self.nodes.iter().flatten()
     }
@@ -207,7 +207,8 @@ impl Map {
         })
     }
 
-    /// Returns the keys of the nodes of an older map that are gone: their connections drain, then close.
+    /// Returns the keys (`NodeKey`, which identify nodes) of those nodes of an older map that this map lacks:
+    /// their connections drain, then close.
     pub fn gone_since(&self, older: &Self) -> impl Iterator<Item = NodeKey> {
         older.nodes().map(|node| node.key).filter(|key| self.node_of(*key).is_none())
     }

@@ -110,7 +110,7 @@ impl Default for Cluster {
 }
 
 impl Cluster {
-    /// Returns the map in force.
+    /// Returns the map of slots in force.
     pub fn map(&self) -> &Arc<Map> {
         &self.map
     }

@@ -245,7 +245,7 @@ impl Refresh {
         chosen
     }
 
-    /// Chooses the configured seeds to ask next, in rotation.
+    /// Chooses which of the configured addresses of nodes (seeds) to ask next, in rotation.
     fn choose_seeds(&mut self) -> Vec<usize> {
         let first = self.next_seed;
         let count = self.seeds.min(CLUSTER_VIEWS_MAX);

@@ -25,7 +25,7 @@ pub enum NodeRefusal<'a> {
     TryAgain,
     /// CLUSTERDOWN: the node considers the cluster not to work, or no node to own the slot.
     ClusterDown,
-    /// READONLY: the node is a replica.
+    /// READONLY: the node is a replica, and carries out no writes.
     ReadOnly,
     /// LOADING: the node still loads its data.
     Loading,

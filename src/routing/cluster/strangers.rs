@@ -18,7 +18,7 @@ pub struct Strangers {
 
 impl Strangers {
     /// Takes the result of a round of questions to nodes: the number of views that came, and how many of them
-    /// are of another cluster. True if the other cluster is to be adopted now.
+    /// (`strangers`) are of another cluster. True if the other cluster is to be adopted now.
     pub fn handle_round(&mut self, asked: &Ask, (views, strangers): (usize, usize), now: Timestamp) -> bool {
         if views > strangers {
             self.since = None;

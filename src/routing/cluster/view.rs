@@ -175,8 +175,8 @@ fn check(whole: &[u8]) -> Result<(), Unusable> {
     Ok(())
 }
 
-/// Returns the address of a node by its entry in `CLUSTER SLOTS`. NULL and an empty host stand for the host
-/// that answered; None for `?`, which means that no address is known.
+/// Returns the address of a node (`host` and `port`) by its entry in `CLUSTER SLOTS`. NULL and an empty host
+/// stand for the host that answered; None for `?`, which means that no address is known.
 fn endpoint(asked: &ServerAddress, host: &[u8], port: i64) -> Option<ServerAddress> {
     let port = u16::try_from(port).ok().filter(|port| *port != 0)?;
     let host = std::str::from_utf8(reply::text(host).unwrap_or_default()).ok()?;

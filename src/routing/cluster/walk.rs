@@ -41,7 +41,7 @@ const OVER: u64 = (1 << INNER_BITS) - 1;
 const MAPS_MAX: usize = 64;
 
 const _: () = assert!(CLUSTER_NODES_MAX * 3 <= 1 << VISIT_BITS, "a plan visits a node three times at most");
-/// Visit number that means that there is no such visit to a node.
+/// Visit number that means that there is no such visit (scan of one node) to a node.
 const NEVER: usize = usize::MAX;
 
 /// Position of a walk (`SCAN` over all nodes) in the plan made from some map of the cluster, which a cursor
@@ -62,23 +62,23 @@ pub enum WalkStep {
         node: NodeKey,
         /// Cursor that the node gave last, or 0.
         cursor: u64,
-        /// Position of the walk at this visit, from which [`WalkPosition::after`] makes the client's next
-        /// cursor.
+        /// Position of the walk (`SCAN` over all nodes) at this visit (scan of one node), from which
+        /// [`WalkPosition::after`] makes the client's next cursor.
         position: WalkPosition,
     },
     /// Waits for a confirmed map: the scan of a node has ended, and it has to be known first whether slots
     /// have moved since.
     Unsure,
-    /// Ends the walk: all keys were returned.
+    /// Ends the walk (`SCAN` over all nodes): all keys were returned.
     Done,
-    /// Refuses the walk, because there is no node to send `SCAN` to.
+    /// Refuses the walk (`SCAN` over all nodes), because there is no node to send `SCAN` to.
     Nowhere,
 }
 
 impl WalkPosition {
     /// Returns the cursor for the client once the node has answered with the cursor `next`; it is never 0,
-    /// since a `next` of 0 ends only this node's visit, not the walk. None if `next` is 2^37 - 1 or more and
-    /// so does not fit.
+    /// since a `next` of 0 ends only this node's visit (scan of one node), not the walk (`SCAN` over all
+    /// nodes). None if `next` is 2^37 - 1 or more and so does not fit.
     pub fn after(self, next: u64) -> Option<u64> {
         let inner = if next == 0 { OVER } else { next };
         (next < OVER).then(|| Self { inner, ..self }.to_cursor())
@@ -139,7 +139,7 @@ struct Plan {
     print: u32,
     visits: Vec<NodeKey>,
     map: Arc<Map>,
-    /// Numbers of the visits of each node, by its place in the table of nodes.
+    /// For each node, by its place in the table of nodes, the numbers of its visits (scans).
     at: Vec<Visits>,
 }
 
@@ -147,9 +147,11 @@ struct Plan {
 #[derive(Clone, Copy, Debug)]
 struct Visits {
     first: usize,
-    /// Number of the node's visit that comes after the first visits of all nodes from which slots move to it.
+    /// Number of the node's visit (scan of one node) that comes after the first visits of all nodes from which
+    /// slots move to it.
     as_target: usize,
-    /// Number of the second visit to this node, which follows the visits to all nodes that its slots move to.
+    /// Number of the second visit (scan of one node) to this node, which follows the visits to all nodes that
+    /// its slots move to.
     again: usize,
 }
 
@@ -215,8 +217,8 @@ impl Plan {
         self.at[usize::from(key.backend.0)]
     }
 
-    /// Returns the numbers of the visits (scans of one node) that are made for a slot, in their order, and
-    /// how many there are.
+    /// Returns the numbers of the visits (scans of one node) that are made for a slot, in their order, and how
+    /// many there are: one at its `owner`; three if the slot moves to `target`.
     fn visits_for(&self, owner: NodeKey, target: Option<NodeKey>) -> ([usize; 3], usize) {
         let Visits { first, again, .. } = self.visits_of(owner);
         match target {
@@ -225,8 +227,8 @@ impl Plan {
         }
     }
 
-    /// Translates a position in an older plan, or in this one, into this plan: the first visit that still has
-    /// to be made for some slot.
+    /// Translates a position in an older plan, or in this one, into this plan: the first visit (scan of one
+    /// node) that still has to be made for some slot.
     fn position_from(&self, older: &Self, at: WalkPosition) -> WalkPosition {
         let (visit, is_over) = (usize::from(at.visit), at.inner == OVER);
         if older.print == self.print {

@@ -119,7 +119,8 @@ impl Incumbent {
     }
 
     /// Lets shards and admin port accept clients, now that the previous process has stopped accepting; does
-    /// nothing if they do already.
+    /// nothing if they do already. `awaited` is the time until which the previous process was waited for; it
+    /// becomes None.
     fn listen(&self, awaited: &mut Option<Timestamp>) {
         if awaited.take().is_some() {
             self.shards.iter().for_each(|shard| shard.post(ToShard::Listen));
@@ -263,7 +264,8 @@ impl Incumbent {
     }
 
     /// Sleeps until a process connects, the successor sends a message, or the deadline has passed. An error
-    /// means that this process is to end, and the thread with it.
+    /// means that this process is to end, and the thread with it. `peer` is the connection to the successor,
+    /// if there is one.
     fn wait(&self, peer: Option<BorrowedFd<'_>>, deadline: Option<Timestamp>) -> Result<Events, ()> {
         let now = self.clock.now().monotonic;
         let pause = deadline.map(|deadline| deadline.since(now) + Duration::from_millis(1));

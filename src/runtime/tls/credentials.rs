@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// A verifier that refuses certificates with these names.
+    /// A verifier for tests, which refuses the certificates whose first byte is in the set.
     #[derive(Debug)]
     struct Refuses(HashSet<u8>);
 

@@ -45,7 +45,7 @@ impl Pace {
         may
     }
 
-    /// The time at which the next token is available.
+    /// Returns the time from which the next handshake may begin.
     pub fn next(&self) -> Timestamp {
         self.empty_since.after(self.period)
     }

@@ -138,12 +138,13 @@ pub(super) fn private_key(flag: &str, path: &Path) -> Result<PrivateKeyDer<'stat
 }
 
 /// Reads the certificate revocation lists in a PEM file. The error is a message for the operator, also if
-/// there are none.
+/// there are none. `flag` is the flag that named the file.
 fn revocations(flag: &str, path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
     objects(flag, path, "no revocation list")
 }
 
 /// Reads the certificates in a PEM file. The error is a message for the operator, also if there are none.
+/// `flag` is the flag that named the file.
 pub(super) fn certificates(flag: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     objects(flag, path, "no certificate")
 }

@@ -28,7 +28,7 @@ const NOT_TLS_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/pla
 /// The event that a handshake waits for, or its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Waits for bytes from the client.
+    /// The handshake waits for bytes from the client.
     Wait,
     /// Waits until the client accepts bytes that are sent to it.
     Send,
@@ -63,7 +63,8 @@ pub(super) struct Shaking {
 }
 
 impl Shaking {
-    /// Begins a handshake on a socket, which must be non-blocking.
+    /// Begins a handshake on a socket, which must be non-blocking. `since` is the time at which the client
+    /// connected.
     pub fn new(socket: TcpStream, entrance: Entrance, address: IpAddr, since: Timestamp) -> Self {
         Self { socket, entrance, address, since, state: State::Hello(Box::default()), heard: false }
     }

@@ -52,9 +52,9 @@ const CROWD_TOLD: Duration = Duration::from_secs(60);
 /// The thread's niceness: shards, which have 0, come first where CPUs are scarce.
 const NICENESS: i32 = 5;
 
-/// A message to the handshakes thread.
+/// A message to the thread that does TLS handshakes with clients.
 pub(in crate::runtime) enum ToHandshakes {
-    /// New certificates are in force.
+    /// New certificates are in force, for later handshakes.
     Terms(Arc<Terms>),
     /// An order to accept no more clients, and to drop the handshakes in progress.
     Stop,
@@ -252,8 +252,8 @@ impl Work {
         }
     }
 
-    /// Acts on the event that a handshake waits for next: changes the socket events that the thread waits
-    /// for, queues the handshake, removes it, or passes the client to a shard.
+    /// Acts on the event that the handshake at index `place` waits for next: changes the socket events that
+    /// the thread waits for, queues the handshake, removes it, or passes the client to a shard.
     fn note(&mut self, place: usize, step: Step) {
         let flags = match step {
             Step::Wait => EventFlags::IN,

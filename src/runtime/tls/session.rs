@@ -59,7 +59,7 @@ pub(in crate::runtime) struct Heard {
     pub ended: bool,
 }
 
-/// The TLS state of one connection.
+/// The TLS state of one connection, which encrypts what is sent and decrypts what is received.
 pub(in crate::runtime) struct Session {
     connection: Connection,
     far: Far,
@@ -86,7 +86,8 @@ impl Session {
         Self::new(Connection::Server(connection), far, true)
     }
 
-    /// Makes the session of a connection to a store, before the handshake.
+    /// Makes the session of a connection to a store, before the handshake. `host` names the store in messages,
+    /// and `name` is the name that its certificate must have.
     pub fn with_store(
         config: Arc<ClientConfig>,
         host: &str,
@@ -240,9 +241,10 @@ impl Session {
         name_in(certificate).filter(|name| name.len() <= TENANT_NAME_BYTES_MAX).map(Into::into)
     }
 
-    /// Returns a message about a connection to a store that was lost before the store sent any data; `None`
-    /// if there was a message already. With TLS 1.3 the handshake is done on this side before the store has
-    /// checked weir's certificate. `outcome` is counted if the handshake was not done.
+    /// Returns a message, with the reason `problem`, about a connection to a store that was lost before the
+    /// store sent any data; `None` if there was a message already. With TLS 1.3 the handshake is done on this
+    /// side before the store has checked weir's certificate. `outcome` is counted if the handshake was not
+    /// done.
     pub fn complaint(&mut self, problem: &str, outcome: Handshake) -> Option<String> {
         match &mut self.far {
             Far::Store { name, handshake, told } if !self.heard && !*told => {

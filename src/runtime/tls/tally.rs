@@ -61,7 +61,7 @@ impl Tally {
         few
     }
 
-    /// Counts a client as arrived at its shard.
+    /// Counts a client as arrived at its shard, so that it is no longer on the way from the handshakes thread.
     pub fn end_transit(&self) {
         self.in_transit.fetch_sub(1, Ordering::Relaxed);
     }

@@ -13,7 +13,8 @@ const REPLY_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// The size of one read, in bytes.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Fetches a page from an admin port. Returns its body; the error is a message for the user.
+/// Fetches the page `path` from the admin port at `host`. Returns its body; the error is a message for the
+/// user.
 pub(super) fn get(host: &str, path: &str) -> Result<String, String> {
     let reply =
         reply(host, path).map_err(|error| format!("no answer from the admin port {host}: {error}"))?;

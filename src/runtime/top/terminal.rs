@@ -17,7 +17,7 @@ const COLUMNS: usize = 80;
 /// The number of rows assumed if the terminal reports none.
 const ROWS: usize = 24;
 
-/// A key that was pressed.
+/// A key that the user of `weir top` has pressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
     /// The user or a signal ends the program: `q`, Ctrl-C, Ctrl-D, a signal, or a closed input.

@@ -28,7 +28,8 @@ use crate::values::{MicroUnits, Price, Timestamp, UNIT, Usage};
 #[derive(Clone, Copy, Debug)]
 pub enum Admission {
     /// The request is admitted. The charge is corrected to the real cost when its reply comes; None where
-    /// requests have no price, and in shadow mode for a request that would not have been admitted at once.
+    /// requests have no price, and in shadow mode (decisions are only counted) for a request that would not
+    /// have been admitted at once.
     Passed(Option<Charge>),
     /// The request has to wait for the replies to its client's requests in flight, as it would otherwise take
     /// another track (set of backend connections) and overtake them.
@@ -54,7 +55,7 @@ pub struct Throttled {
     pub retry_after: Duration,
 }
 
-/// The estimated cost of a request.
+/// The estimated cost of a request, from what is known before its reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Estimate {
     /// The parts of the cost that follow from command and arguments, including the surcharge.
@@ -69,10 +70,10 @@ pub struct Estimate {
 }
 
 impl AdmissionStage {
-    /// Admits a request of the payer whose tab (sum of its consecutive requests) is open, and takes its
-    /// price. None if the tab alone cannot decide; the caller then uses [`Self::admit`]. `take_track` puts
-    /// the request on its track (set of backend connections), or returns false if it must wait for its
-    /// client's requests in flight.
+    /// Admits a request of the payer whose tab (sum of its consecutive requests) is open, and takes its price.
+    /// None if the tab alone cannot decide; the caller then uses [`Self::admit`]. `take_track` puts the
+    /// request on its track (set of backend connections), or returns false if it must wait for its client's
+    /// requests in flight. `asked` are the facts about the request's cost, `class` the class of its command.
     #[expect(clippy::inline_always, reason = "every request: a call would be a third of it")]
     #[inline(always)]
     pub fn admit_on_tab(
@@ -96,7 +97,7 @@ impl AdmissionStage {
     /// Decides on a request that arrived at `came`, and takes its price if it is admitted. The price is
     /// `percent` of the usual one (above 100 if the backend is slow). `take_track` puts the request on its
     /// track (set of backend connections), or returns false if it must wait for its client's requests in
-    /// flight.
+    /// flight. `asked` are the facts about the request's cost, `class` the class of its command.
     pub fn admit(
         &mut self,
         env: &mut Env,
@@ -141,6 +142,8 @@ impl AdmissionStage {
     }
 
     /// Estimates the price of a request now. It is `percent` of the usual price; below 100 counts as 100.
+    /// `asked` are the facts about the request's cost, `class` the class of its command; `payer` is the
+    /// account of its client, if the client has one.
     pub fn estimate(
         &mut self,
         payer: Option<Payer>,
@@ -163,14 +166,15 @@ impl AdmissionStage {
     }
 
     /// Returns the track (set of backend connections) for a request with this estimated price: the heavy one
-    /// for expensive requests.
+    /// for expensive requests. `payer` is the account of its client, if it has one.
     pub fn track(&mut self, payer: Option<Payer>, class: Class, estimate: Price) -> Track {
         let Some(payer) = payer.filter(|_| self.is_priced()) else { return Track::Usual };
         track_of(self.heavy_from, estimate, class, self.accounts.is_seen(payer, class))
     }
 
     /// Returns a charge for a request that is answered even if its quota is used up, such as a request about
-    /// the quota itself. Nothing is taken until its real cost is known.
+    /// the quota itself. Nothing is taken until its real cost is known. `payer` is the account that is
+    /// charged; None if no quota applies.
     pub fn charge_afterwards(&mut self, payer: Option<Payer>, asked: &Asked, class: Class) -> Option<Charge> {
         let payer = payer.filter(|_| self.is_priced())?;
         self.accounts.begin(payer, class);
@@ -233,8 +237,9 @@ impl AdmissionStage {
         Some(Admission::AfterSettlement)
     }
 
-    /// Refuses a request because a scope's bucket has less than its price, and counts the price as throttled.
-    /// In shadow mode the request passes, and is only counted.
+    /// Refuses a request because the bucket of a scope (global, tenant or user) has less than its price, and
+    /// counts the price as throttled. In shadow mode the request passes, and is only counted. `cost` is that
+    /// price, and `retry_after` the time after which the client may try again.
     fn throttle(
         &mut self,
         env: &mut Env,
@@ -274,7 +279,8 @@ fn count(quotas: &Quotas, payer: Payer, windows: &FixedWindows, now: Now) -> Adm
 }
 
 /// Returns the track (set of backend connections) for a request with this estimated price. Ranges, scans and
-/// scripts take the heavy track until such a request of the tenant has shown its real cost.
+/// scripts take the heavy track until such a request of the tenant has shown its real cost. `is_known` says
+/// that one has.
 #[inline]
 fn track_of(heavy_from: Option<MicroUnits>, estimate: Price, class: Class, is_known: bool) -> Track {
     let may_be_anything = !is_known && matches!(class, Class::Range | Class::Scan | Class::Script);

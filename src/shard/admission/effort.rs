@@ -42,8 +42,8 @@ pub fn looks_at(command: &Command, arguments: &Arguments<'_>) -> u64 {
     }
 }
 
-/// Returns the absolute value of a number among the arguments, as a distance from either end; 0 if the word
-/// is not a number.
+/// Returns the absolute value of the number in argument `index`, which commands use as a position counted from
+/// the beginning or, if negative, from the end; 0 if the argument is no number.
 fn number(arguments: &Arguments<'_>, index: usize) -> u64 {
     let text = arguments.get(index).and_then(|word| std::str::from_utf8(word).ok());
     text.and_then(|text| text.parse::<i64>().ok()).map_or(0, i64::unsigned_abs)

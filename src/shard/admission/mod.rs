@@ -141,7 +141,7 @@ impl AdmissionStage {
     }
 
     /// True if requests wait for the control executor's answer about a quota, or passed in shadow mode
-    /// without it.
+    /// (decisions are only counted) without it.
     pub fn is_answer_awaited(&self) -> bool {
         !self.waiting.is_empty() || !self.undecided_in_shadow.is_empty()
     }
@@ -190,13 +190,13 @@ impl AdmissionStage {
         self.accounts.flush(now);
     }
 
-    /// Returns the bucket of a scope and its size, or None if the scope has no limit.
+    /// Returns the bucket of a scope (global, tenant or user) and its size, or None if the scope has no limit.
     pub fn bucket(&self, scope: Scope) -> Option<(BucketId, Capacity)> {
         self.accounts.bucket(scope).zip(self.accounts.capacity(scope))
     }
 
-    /// Returns the decision of one scope alone about a price, the size of its bucket, and the amount left in
-    /// it. None if the scope has no limit. Takes nothing.
+    /// Returns the decision of one scope (global, tenant or user) alone about a price, the size of its bucket,
+    /// and the amount left in it. None if the scope has no limit. Takes nothing.
     pub fn peek(
         &mut self,
         scope: Scope,

@@ -1,4 +1,4 @@
-//! The real cost of a request, once its reply has come.
+//! Settlement: the correction of a request's estimated price by its real cost, once its reply has come.
 
 use super::accounts::{Accounts, Bill, Charge};
 use crate::shard::outcome::{CACHED, Settlement};

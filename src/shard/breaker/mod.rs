@@ -23,8 +23,8 @@ use crate::values::{BackendId, Tier, Timestamp};
 const COMPARED_FROM: usize = 3;
 /// The least time between two log lines about ejections in shadow mode (ejections are only logged).
 const SHADOWS_APART: Duration = Duration::from_secs(10);
-/// The time for which no costly request is used as the trial of an ejected backend. After it any request is,
-/// if no others have come.
+/// The time for which no costly request is used as the trial of an ejected backend (one taken out of use).
+/// After it any request is, if no others have come.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The divisor of the time between two comparisons: a core that was late for more than a tenth of that time
@@ -49,9 +49,10 @@ pub struct Breaker {
 /// Whether one core checks each request to a backend before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// All requests to the backend are sent.
+    /// Requests to the backend are not checked: all are sent.
     Open,
-    /// The backend is ejected or returning: [`Breaker::check`] decides about each request to it.
+    /// The backend is ejected (taken out of use) or returning: [`Breaker::check`] decides about each request
+    /// to it.
     Closed,
 }
 
@@ -60,14 +61,14 @@ pub enum Gate {
 pub enum Pass {
     /// The backend is healthy again: the request takes the usual way, through window and queue.
     AsUsual,
-    /// The request is sent if the backend's window has room, else refused.
+    /// The request is sent if the backend's window (limit on requests in flight) has room, else refused.
     WithRoom,
-    /// The request is sent, even if the backend's window is full.
+    /// The request is sent, even if the backend's window (limit on requests in flight) is full.
     Always,
-    /// The request is sent as a trial of the ejected backend. If it cannot be sent, the caller calls
-    /// [`Breaker::handle_trial_unsent`].
+    /// The request is sent as a trial of the ejected backend (one taken out of use). If it cannot be sent, the
+    /// caller calls [`Breaker::handle_trial_unsent`].
     Trial,
-    /// The request is refused.
+    /// The request is not sent, for this reason; its client gets an error.
     Refused(NotSent),
 }
 
@@ -86,7 +87,7 @@ struct Health {
     trial: Option<Timestamp>,
     /// The number of requests that may pass while the backend returns, with fractions; at most 2.
     credit: f64,
-    /// The text of the last failure, for logs.
+    /// The text of the backend's last failure, for logs.
     failure: &'static str,
     /// The number of times that this core ejected the backend.
     ejections: u64,
@@ -128,7 +129,8 @@ impl Breaker {
     }
 
     /// Counts a backend's reply to a client's request. True if [`Breaker::record_reply`] must be called with
-    /// it: it is an error, or the backend failed lately or is on trial.
+    /// it: it is an error, or the backend failed lately or is on trial. `is_error` says that the reply is an
+    /// error.
     #[inline]
     pub fn count_reply(&mut self, backend: BackendId, is_error: bool) -> bool {
         let health = &mut self.health[usize::from(backend.0)];
@@ -137,7 +139,8 @@ impl Breaker {
     }
 
     /// Records a backend's reply, with its text if it is an error: ends the trial that it answers, and ejects
-    /// the backend after too many failures. `late` is the delay of this core itself.
+    /// the backend after too many failures. `late` is the delay of this core itself. `pending` is the record
+    /// of the request.
     #[cold]
     pub fn record_reply(
         &mut self,
@@ -176,7 +179,7 @@ impl Breaker {
     }
 
     /// Records the loss of a connection, or a failed attempt to open it, as a failure of the backend if
-    /// requests were unanswered (`pending`) on it.
+    /// requests were unanswered (`pending`) on it. `reason` is the word for logs.
     pub fn record_loss(
         &mut self,
         env: &mut Env,
@@ -208,7 +211,7 @@ impl Breaker {
     }
 
     /// Ejects a backend for a `cause`, unless another core has done so; the text `why` goes to the log. In
-    /// shadow mode, only logs that it would be ejected.
+    /// shadow mode, only logs that it would be ejected (taken out of use).
     fn eject(&mut self, env: &mut Env, backend: BackendId, cause: Cause, why: &str, now: Now) {
         let place = usize::from(backend.0);
         let health = &mut self.health[place];
@@ -257,8 +260,8 @@ impl Breaker {
         self.gates.push_back((backend, Gate::Open));
     }
 
-    /// Decides about a request to an ejected or returning backend. While the backend is ejected, requests of
-    /// class `Control` pass all the same.
+    /// Decides about a request to an ejected or returning backend. While the backend is ejected (taken out of
+    /// use), requests of class `Control` pass all the same.
     #[cold]
     pub fn check(&mut self, env: &mut Env, envelope: &Envelope, now: Now) -> Pass {
         let (backend, place) = (envelope.route.backend, usize::from(envelope.route.backend.0));
@@ -304,7 +307,8 @@ impl Breaker {
         refused
     }
 
-    /// Puts off the trial of an ejected backend, because the trial request could not be sent (`why`).
+    /// Puts off the trial of an ejected backend (one taken out of use), because the trial request could not be
+    /// sent (`why`).
     pub fn handle_trial_unsent(&mut self, env: &Env, backend: BackendId, why: NotSent, now: Now) {
         let place = usize::from(backend.0);
         self.health[place].trial = None;
@@ -314,8 +318,8 @@ impl Breaker {
         board.change(place, trying, trying.put_off(now.monotonic.after(wait)));
     }
 
-    /// Ends the trial of an ejected backend: the trial request was answered after `took`, or failed (None).
-    /// Returns the backend to service, gradually or at once, or ejects it again.
+    /// Ends the trial of an ejected backend (one taken out of use): the trial request was answered after
+    /// `took`, or failed (None). Returns the backend to service, gradually or at once, or ejects it again.
     fn end_trial(&mut self, env: &mut Env, backend: BackendId, took: Option<Duration>, now: Now) {
         let place = usize::from(backend.0);
         self.health[place].trial = None;

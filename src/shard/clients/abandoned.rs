@@ -26,7 +26,7 @@ pub struct Owing {
 }
 
 impl Abandoned {
-    /// Keeps the charge of a request in flight whose client has disconnected.
+    /// Keeps the charge of the request in flight with this sequence number whose client has disconnected.
     pub fn remember(&mut self, id: ClientId, sequence: u32, owing: Owing) {
         self.0.insert((id, sequence), owing);
     }

@@ -335,6 +335,7 @@ impl ClientStage {
     }
 
     /// Takes the next segment (block of replies) to write to a client's socket; None if there is none.
+    /// `turn_started` is the start of the present turn (pass of the shard's loop).
     pub fn poll_transmit(&mut self, turn_started: Timestamp) -> Option<(Owner, Segment)> {
         while let Some(id) = self.outbox.to_send.pop_front() {
             let Some(client) = self.clients.get(id) else { continue };

@@ -23,7 +23,7 @@ use crate::values::{BackendId, Database, TenantId, Timestamp};
 /// The stages of the end of a client connection, seen from the side of what is still read and answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// The connection is not ending.
+    /// The connection is not ending: its requests are read and answered.
     Open,
     /// Nothing more is read from the client. All requests that were read are answered, then the connection is
     /// closed.
@@ -118,7 +118,7 @@ pub struct Client {
     pub(super) first_try: Option<Box<FirstTry>>,
     /// True while the held request waits for the control executor's answer about quotas, for another request
     /// of its tenant to be charged at its real cost, or for the map of the cluster; or while its keys are
-    /// assigned to backends over several turns.
+    /// assigned to backends over several turns (passes of the shard's loop).
     pub(super) waits_for_quota: bool,
     /// The number of requests that weir answered before their backend did (at their deadline, for instance),
     /// and that the backend may still carry out.
@@ -258,7 +258,7 @@ impl Client {
         self.database = database;
     }
 
-    /// Returns the client's identity: tenant, user, tier, deadline.
+    /// Returns the client's identity: tenant, user, tier (importance), deadline.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
@@ -331,7 +331,8 @@ impl Client {
     }
 
     /// Builds the envelope that goes with a request to a backend: destination of the reply, route, account,
-    /// tier, deadline.
+    /// tier (importance), deadline. The request goes to `backend`; `nature` says whether it writes and what
+    /// class it has, and `touches` which keys it is about.
     pub fn envelope(
         &self,
         reply_to: ReplyTo,
@@ -438,9 +439,10 @@ impl Client {
         self.tracks.pin(self.unsettled > 0);
     }
 
-    /// True if earlier requests of the client may be in flight at the home core of `slot`, apart from the one
-    /// that has just taken its place in the order of replies. May be true without need, as slots share bits.
-    /// `part` is the number of the request's part, 0 if it was not split.
+    /// True if earlier requests of the client may be in flight at the home core (the core through which a
+    /// key's requests pass) of `slot`, apart from the one that has just taken its place in the order of
+    /// replies. May be true without need, as slots share bits. `part` is the number of the request's part, 0
+    /// if it was not split.
     #[inline]
     pub fn has_handed_over(&mut self, slot: u16, part: u16) -> bool {
         // With a later part, earlier parts of the same request may be under way.
@@ -450,8 +452,8 @@ impl Client {
         self.handed_over & slot_bit(slot) != 0
     }
 
-    /// Records that a request of the client goes to the home core of a slot, or with None to any number of
-    /// cores.
+    /// Records that a request of the client goes to the home core (the core through which a key's requests
+    /// pass) of a slot, or with None to any number of cores.
     #[inline]
     pub fn hand_over(&mut self, slot: Option<u16>) {
         self.handed_over |= slot.map_or(u64::MAX, slot_bit);
@@ -598,7 +600,8 @@ impl Client {
         self.ties.as_deref_mut()
     }
 
-    /// Returns the client's ties to stores, and creates an empty record if it has none.
+    /// Returns the client's ties (own connections, watched or tracked keys, subscriptions) to stores, and
+    /// creates an empty record if it has none.
     pub fn ties_mut(&mut self) -> &mut Ties {
         self.ties.get_or_insert_default()
     }
@@ -649,7 +652,8 @@ impl Client {
         self.ties.as_ref().and_then(|ties| ties.watch).is_some_and(|watch| watch.is_broken)
     }
 
-    /// Frees the record of the client's ties to stores if it is empty.
+    /// Frees the record of the client's ties (own connections, watched or tracked keys, subscriptions) to
+    /// stores if it is empty.
     pub fn release_ties(&mut self) {
         let is_free = |ties: &Ties| {
             ties.link.is_none()

@@ -71,7 +71,7 @@ pub enum ClientsAsked {
 /// The part of one shard in the reply to a `CLIENT` command that goes to all shards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientsTold {
-    /// A line for each client that matches, with the client's number.
+    /// The reply to `CLIENT LIST`: a line for each client that matches, with the client's number.
     Lines(Vec<(u64, String)>),
     /// The shard's lines would take more than its share of `CLIENT_LIST_BYTES_MAX`.
     TooMany,

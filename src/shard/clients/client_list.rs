@@ -124,7 +124,7 @@ impl Client {
     }
 
     /// Describes the client in one line of `name=value` words: the line of [`Client::line`], with the client's
-    /// tier as the last word. `CLIENT LIST` answers with such lines.
+    /// tier (importance) as the last word. `CLIENT LIST` answers with such lines.
     fn line_with_tier(&self, quotas: &Quotas, now: Now) -> String {
         let mut line = self.line(quotas, now);
         line.pop();

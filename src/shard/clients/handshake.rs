@@ -68,8 +68,9 @@ impl ClientStage {
         }
     }
 
-    /// Logs a client in with a password, and counts it as a connection (seat) of its tenant. The error is the
-    /// text of the reply: a wrong password, which is counted, or a tenant that may have no more connections.
+    /// Logs a client in with a password, and a user name if `user` has one, and counts it as a connection
+    /// (seat) of its tenant. The error is the text of the reply: a wrong password, which is counted, or a
+    /// tenant that may have no more connections.
     pub(super) fn sign_in(
         &mut self,
         env: &mut Env,

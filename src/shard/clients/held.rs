@@ -22,8 +22,8 @@ pub struct HeldRequest {
     pub identity: Identity,
     /// Time at which the request arrived, from which its deadline counts.
     pub came: Timestamp,
-    /// The split of the request by key, if it has so many keys that this takes several turns; None for any
-    /// other request.
+    /// The split of the request by key, if it has so many keys that this takes several turns (passes of the
+    /// shard's loop); None for any other request.
     pub partition: Option<Box<Partition>>,
 }
 
@@ -40,7 +40,7 @@ impl HeldRequest {
     }
 
     /// Holds a large request, without a copy of its bytes, while weir computes its `partition` (which keys go
-    /// to which backend) over several turns.
+    /// to which backend) over several turns (passes of the shard's loop).
     pub fn to_partition(
         (frame, places): (Bytes, Vec<Argument>),
         partition: Partition,
@@ -61,7 +61,8 @@ impl HeldRequest {
 /// time.
 #[derive(Debug)]
 pub struct Resumed {
-    /// Address of the request's bytes, which distinguishes it from a request inside it (`QOS CALL`).
+    /// Address in memory of the bytes of the request that is resumed, by which it is told from a request
+    /// inside it (`QOS CALL`).
     address: usize,
     /// True once the request has to be held again, because it must wait for something else.
     is_held_again: bool,
@@ -107,15 +108,15 @@ impl ClientStage {
     }
 
     /// Returns the finished split by key of the request that is being handled, if it was made over several
-    /// turns.
+    /// turns (passes of the shard's loop).
     #[inline]
     pub fn partition(&self, env: &Env, arguments: &Arguments<'_>) -> Option<&Partition> {
         let resumed = self.resumed.as_ref().filter(|resumed| resumed.is(arguments))?;
         resumed.partition.as_deref().filter(|partition| partition.is_in_force(env, arguments))
     }
 
-    /// Takes the finished split by key of the request that is being handled, if it was made over several
-    /// turns.
+    /// Takes the finished split by key of the request that is being handled, if it was made over several turns
+    /// (passes of the shard's loop).
     pub fn take_partition(&mut self, env: &Env, arguments: &Arguments<'_>) -> Option<Partition> {
         let resumed = self.resumed.as_mut().filter(|resumed| resumed.is(arguments))?;
         resumed

@@ -6,8 +6,8 @@ use crate::config::{Quotas, Tenant, TenantId, Tier};
 use crate::shard::admission::{AdmissionStage, Payer, UserAccount};
 use crate::shard::request::Overdue;
 
-/// The tenant and user that a client's requests are charged to, and the terms of its requests: tier,
-/// deadline, old values.
+/// The tenant and user that a client's requests are charged to, and the terms of its requests: tier
+/// (importance), deadline, old values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// The tenant; None until the client authenticates.
@@ -31,7 +31,7 @@ pub struct Identity {
 /// The terms that a client chose for its requests; None where it chose nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chosen {
-    /// The chosen tier. A tier above the one that the quotas give has no effect.
+    /// The chosen tier (importance). A tier above the one that the quotas give has no effect.
     pub tier: Option<Tier>,
     /// The chosen deadline: the time after which a reply is useless.
     pub deadline: Option<Duration>,

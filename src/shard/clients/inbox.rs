@@ -59,7 +59,7 @@ impl Inbox {
         self.links.retain(|(_, own)| *own != link);
     }
 
-    /// True if invalidation messages come over this link.
+    /// True if the client takes invalidation messages of other clients over this link.
     pub fn has(&self, link: PrivateId) -> bool {
         self.links.iter().any(|(_, own)| *own == link)
     }
@@ -72,7 +72,8 @@ impl Inbox {
         }
     }
 
-    /// Takes the requests for numbers of links that are not answered yet.
+    /// Takes the requests of other clients for the numbers (`CLIENT ID`) of this client's links to nodes,
+    /// which are answered when those links are open.
     pub fn take_questions(&mut self) -> Vec<NodeQuestion> {
         std::mem::take(&mut self.questions)
     }

@@ -64,7 +64,7 @@ struct Repeatable {
 pub struct Repeat {
     /// The bytes of the requests to send to the store.
     pub bytes: Vec<u8>,
-    /// The number of replies that the store will send to the bytes.
+    /// The number of replies that the store sends when it has carried out `bytes`.
     pub replies: usize,
 }
 
@@ -95,9 +95,9 @@ struct Pending {
 /// The result of a `CLIENT TRACKING ON` command that all stores have answered.
 #[derive(Debug)]
 pub struct TrackingReply {
-    /// The sequence number of the client's command.
+    /// The sequence number of the client's `CLIENT TRACKING ON` command.
     pub sequence: u32,
-    /// The reply to the client's command.
+    /// The reply to the client's `CLIENT TRACKING ON` command.
     pub reply: Vec<u8>,
     /// The client that took this client's messages before and no longer does; None if there is none.
     pub left: Option<Peer>,
@@ -248,8 +248,9 @@ impl KeyTracking {
         });
     }
 
-    /// Sets the client that will take the invalidation messages for the command with this number. Returns the
-    /// stores with their links, and the options to send to them; `None` if no such command waits for it.
+    /// Sets the client that will take the invalidation messages for the command with this number (`sequence`).
+    /// Returns the stores with their links, and the options to send to them; `None` if no such command waits
+    /// for it.
     pub fn aim(
         &mut self,
         sequence: u32,
@@ -260,8 +261,8 @@ impl KeyTracking {
         Some((&self.links, &pending.options))
     }
 
-    /// Ends the `CLIENT TRACKING ON` command with this number with `error`, before any store was sent it.
-    /// `None` if there is no such command.
+    /// Ends the `CLIENT TRACKING ON` command with this number (`sequence`) with `error`, before any store was
+    /// sent it. `None` if there is no such command.
     pub fn refuse(&mut self, sequence: u32, error: Vec<u8>) -> Option<TrackingReply> {
         let pending = self.pending.take_if(|pending| pending.sequence == sequence)?;
         let left = pending.target.map(|aim| aim.peer).filter(|peer| !self.is_aimed_at(*peer));

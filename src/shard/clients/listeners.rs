@@ -24,7 +24,7 @@ struct Listening {
     /// pattern.
     generation: u32,
     listeners: Vec<Listener>,
-    /// Each client's index in `listeners`.
+    /// For each subscribed client, its index in `listeners`.
     places: HashMap<ClientId, u32>,
 }
 
@@ -80,23 +80,26 @@ pub struct Listeners {
     to_homes: Vec<ToHome>,
     undelivered: FromHomeQueue,
     /// The clients that have disconnected, with their subscriptions, whose end has not been reported to the
-    /// home cores yet.
+    /// home cores (those that subscribe for all clients) yet.
     left: Vec<(ClientId, Box<Subscriptions>)>,
     numbers: SharedNumbers,
 }
 
 impl Listeners {
-    /// True if messages wait to be sent to the home cores of channels, or to be delivered to clients.
+    /// True if messages wait to be sent to the home cores (those that subscribe for all clients) of channels,
+    /// or to be delivered to clients.
     pub fn has_work(&self) -> bool {
         !self.undelivered.is_empty() || self.has_output()
     }
 
-    /// True if joins or leaves of clients wait to be sent to the home cores of channels.
+    /// True if joins or leaves of clients wait to be sent to the home cores (those that subscribe for all
+    /// clients) of channels.
     pub fn has_output(&self) -> bool {
         !self.to_homes.is_empty() || !self.left.is_empty()
     }
 
-    /// True if messages of the home cores of channels wait to be delivered to clients.
+    /// True if messages of the home cores (those that subscribe for all clients) of channels wait to be
+    /// delivered to clients.
     pub fn has_undelivered(&self) -> bool {
         !self.undelivered.is_empty()
     }
@@ -109,6 +112,7 @@ impl Listeners {
 
     /// Adds a client to the listeners of a channel or pattern, and reports it to the name's home core, which
     /// has the subscription for all clients. The client gets messages once stores have acknowledged it.
+    /// `tenant` is the client's tenant.
     pub fn join(&mut self, kind: Subscription, name: &[u8], (client, tenant): (ClientId, TenantId)) {
         let name = Bytes::copy_from_slice(name);
         let listening = match self.names[kind as usize].entry(name.clone()) {
@@ -124,8 +128,8 @@ impl Listeners {
         self.to_homes.push(ToHome::Join { name, client, tenant });
     }
 
-    /// Removes a client from the listeners of a channel or pattern, and reports it to the name's home core;
-    /// does nothing if the client is no listener.
+    /// Removes a client from the listeners of a channel or pattern, and reports it to the name's home core
+    /// (the one that subscribes for all clients); does nothing if the client is no listener.
     pub fn leave(&mut self, kind: Subscription, name: &[u8], client: ClientId) {
         let names = &mut self.names[kind as usize];
         let Some(listening) = names.get_mut(name) else { return };
@@ -159,8 +163,8 @@ impl Listeners {
         was_there
     }
 
-    /// Removes and returns all listeners of a channel or pattern, because its home core has lost the
-    /// subscription.
+    /// Removes and returns all listeners of a channel or pattern, because its home core (the one that
+    /// subscribes for all clients) has lost the subscription.
     fn drop_lost(&mut self, name: &SharedName) -> Vec<Listener> {
         if self.find(name).is_none() {
             return Vec::new();
@@ -177,14 +181,15 @@ impl Listeners {
     }
 
     /// Keeps the subscriptions of a client that has disconnected, so that their end is reported to the names'
-    /// home cores.
+    /// home cores (those that subscribe for all clients).
     pub fn handle_left(&mut self, client: ClientId, subscriptions: Box<Subscriptions>) {
         if subscriptions.has_shared() {
             self.left.push((client, subscriptions));
         }
     }
 
-    /// Takes the messages (joins and leaves of clients) that are to be sent to the home cores of channels.
+    /// Takes the messages (joins and leaves of clients) that are to be sent to the home cores (those that
+    /// subscribe for all clients) of channels.
     pub fn take_output(&mut self) -> Vec<ToHome> {
         for (client, subscriptions) in std::mem::take(&mut self.left) {
             for (kind, name) in subscriptions.shared_names() {
@@ -203,7 +208,8 @@ impl Listeners {
         }
     }
 
-    /// Takes the next message of a channel's home core that is to be delivered to clients of this core.
+    /// Takes the next message of a channel's home core (the one that subscribes for all clients) that is to be
+    /// delivered to clients of this core.
     pub fn poll_undelivered(&mut self) -> Option<FromHome> {
         self.undelivered.pop()
     }
@@ -264,7 +270,8 @@ impl ClientStage {
         self.listeners.has_undelivered()
     }
 
-    /// True if messages about shared channels wait to be sent to home cores or delivered to clients.
+    /// True if messages about shared channels wait to be sent to home cores (those that subscribe for all
+    /// clients) or delivered to clients.
     pub fn has_shared_work(&self) -> bool {
         self.listeners.has_work()
     }
@@ -317,9 +324,9 @@ impl ClientStage {
         self.refuse_shared(env, id, error)
     }
 
-    /// Handles that the home core of a shared channel or pattern has lost its connection to a store. Returns
-    /// its listeners, which are removed: acknowledged ones miss messages; the commands of the others are to
-    /// be refused with [`Self::refuse_shared`].
+    /// Handles that the home core (the one that subscribes for all clients) of a shared channel or pattern has
+    /// lost its connection to a store. Returns its listeners, which are removed: acknowledged ones miss
+    /// messages; the commands of the others are to be refused with [`Self::refuse_shared`].
     pub fn handle_name_lost(&mut self, name: &SharedName) -> Vec<Listener> {
         self.listeners.drop_lost(name)
     }

@@ -42,7 +42,7 @@ impl Addressed {
 /// The result of the first try of a request that is tried a second time.
 #[derive(Debug, Default)]
 pub struct FirstTry {
-    /// The sequence number of the second try.
+    /// The sequence number of the request that is the second try, by which its reply is recognised.
     sequence: u32,
     /// The nodes that carried the request out in the first try, and their joined reply. They are not asked
     /// again.
@@ -116,7 +116,8 @@ impl ClientStage {
     }
 
     /// Records that a client's request is sent to primaries rather than to a slot, and keeps a copy for a
-    /// second try, unless this is the second try.
+    /// second try, unless this is the second try. `walk` is the position if the request is a step of a walk
+    /// (`SCAN`) over the nodes.
     pub fn note_addressed(&mut self, id: ClientId, walk: Option<WalkPosition>, arguments: &Arguments<'_>) {
         let client = self.clients.at(id);
         let again = client.first_try.is_none().then(|| Box::new(client.held(arguments)));
@@ -139,8 +140,9 @@ impl ClientStage {
         said
     }
 
-    /// Ends a request to primaries with `reply`. Returns false if the request is tried a second time instead,
-    /// because a node that was asked is no primary.
+    /// Ends the request with number `sequence`, which went to primaries, with `reply`. Returns false if the
+    /// request is tried a second time instead, because a node that was asked is no primary. `addressed` says
+    /// which nodes it was sent to.
     pub(super) fn end_addressed(
         &mut self,
         env: &mut Env,

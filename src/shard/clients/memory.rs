@@ -21,7 +21,8 @@ pub struct Holdings {
     bytes: usize,
     /// The bytes held by clients that have not logged in.
     strangers: usize,
-    /// The bytes that had been received (see [`WEIGHED_EVERY`]) by the time of the measurement.
+    /// The number of bytes that the core had received in all at the time of the measurement; the next
+    /// measurement comes [`WEIGHED_EVERY`] bytes later.
     received: u64,
 }
 

@@ -311,7 +311,7 @@ impl ClientStage {
         self.draining = true;
     }
 
-    /// True once weir drains.
+    /// True once weir drains, so that it accepts no more clients.
     pub fn is_draining(&self) -> bool {
         self.draining
     }
@@ -346,7 +346,8 @@ impl ClientStage {
     }
 
     /// Takes the next place in the order of a client's replies for a request that is sent in `parts` parts.
-    /// Returns the sequence number of that place.
+    /// Returns the sequence number of that place. `join` says how their replies are merged and whether the
+    /// request writes; `charge` is the price taken for it.
     pub fn expect_parts(
         &mut self,
         id: ClientId,
@@ -361,7 +362,8 @@ impl ClientStage {
     }
 
     /// Queues a request of a client for the control executor. The client's later requests wait for the reply,
-    /// so that each client has at most one such request in flight.
+    /// so that each client has at most one such request in flight. `charge` is the price taken for the
+    /// request.
     pub fn ask(&mut self, env: &Env, id: ClientId, charge: Option<Charge>, question: Question) {
         let client = self.clients.at(id);
         let sequence = client.expect_reply(Rewrite::AsItCame, charge);

@@ -141,7 +141,8 @@ impl ClientStage {
 
     /// Updates this shard's monitors (clients in MONITOR) at the end of a turn (pass of the shard's loop):
     /// those that have ended leave the board, and the others' entries on it are brought up to date. A monitor
-    /// that has room again after lines were left out is sent their number, before further lines.
+    /// that has room again after lines were left out is sent their number, before further lines. `unix_micros`
+    /// is the present time.
     pub fn look_after_monitors(&mut self, env: &mut Env, unix_micros: u64) {
         let bytes_max = waiting_bytes_max(env);
         let mut monitors = std::mem::take(&mut self.monitors);
@@ -168,7 +169,8 @@ impl ClientStage {
         self.monitors = monitors;
     }
 
-    /// Tells the monitors of this shard that have room how many lines they have missed, if any.
+    /// Tells the monitors of this shard that have room how many lines they have missed, if any. `unix_micros`
+    /// is the present time.
     pub fn tell_all_left_out(&mut self, env: &mut Env, unix_micros: u64) {
         let mut monitors = std::mem::take(&mut self.monitors);
         for monitor in monitors.iter_mut().filter(|monitor| monitor.reading == Reading::Ready) {

@@ -61,8 +61,9 @@ pub enum Readiness {
     /// The client waits in a blocking command, which may never end. It can move once the command is withdrawn from its
     /// store, and no bytes of the client come in meanwhile.
     Waits,
-    /// The client waits in a blocking command that cannot be withdrawn from its store, or has other ties to
-    /// stores: it is watching keys, for instance. Weir continues to read from it, so that its end is noticed.
+    /// The client waits in a blocking command that cannot be withdrawn from its store, or has other ties (own
+    /// connections, watched or tracked keys, subscriptions) to stores: it is watching keys, for instance. Weir
+    /// continues to read from it, so that its end is noticed.
     Stays,
     /// The client cannot move before it has sent more: the rest of a large request, or the end of a
     /// transaction.

@@ -65,7 +65,7 @@ impl Silence {
         !std::mem::take(&mut self.is_next_sent)
     }
 
-    /// Records the number of the client's next request, if its reply will be dropped.
+    /// Records the number (`sequence`) of the client's next request, if its reply will be dropped.
     #[cold]
     fn note_next(&mut self, sequence: u32) {
         if self.takes_next() {
@@ -73,7 +73,8 @@ impl Silence {
         }
     }
 
-    /// True if the reply to the request with this number is to be dropped; called once for each reply.
+    /// True if the reply to the request with this number (`sequence`) is to be dropped; called once for each
+    /// reply.
     #[cold]
     fn drops(&mut self, sequence: u32) -> bool {
         let place = self.dropped.iter().position(|dropped| *dropped == sequence);
@@ -137,8 +138,8 @@ impl Order {
         sequence
     }
 
-    /// Returns the change that the reply with this number needs, and the charge that is corrected to the real
-    /// price with it, if there is one. None if no reply with this number is expected any more.
+    /// Returns the change that the reply with this number (`sequence`) needs, and the charge that is corrected
+    /// to the real price with it, if there is one. None if no reply with this number is expected any more.
     pub fn waiting(&self, sequence: u32) -> Option<(Rewrite, Option<&Charge>)> {
         match self.entries.get(self.offset_of(sequence)) {
             Some(Entry::Waiting(rewrite, charge)) => Some((*rewrite, charge.as_ref())),
@@ -146,8 +147,8 @@ impl Order {
         }
     }
 
-    /// Takes the charge of an unanswered request by its number, to correct it to the real price; None if
-    /// there is none.
+    /// Takes the charge of an unanswered request by its number (`sequence`), to correct it to the real price;
+    /// None if there is none.
     pub fn take_charge(&mut self, sequence: u32) -> Option<Charge> {
         let offset = self.offset_of(sequence);
         match self.entries.get_mut(offset) {
@@ -169,8 +170,8 @@ impl Order {
         sequence.wrapping_sub(self.first_sequence) as usize
     }
 
-    /// Puts the reply with this number in its place. If no earlier reply is missing, the reply goes to the
-    /// output, together with the replies that waited for it.
+    /// Puts the reply with this number (`sequence`) in its place. If no earlier reply is missing, the reply
+    /// goes to the output, together with the replies that waited for it.
     pub fn answer(&mut self, sequence: u32, message: Message<'_>, pool: &mut BufferPool) {
         let offset = self.offset_of(sequence);
         debug_assert!(matches!(self.entries.get(offset), Some(Entry::Waiting(..))), "one reply per request");

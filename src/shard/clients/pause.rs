@@ -28,7 +28,7 @@ pub fn is_held_as_write(command: &Command, arguments: &Arguments<'_>, scripts: &
 pub struct Pause {
     /// The tenant whose clients wait; None for all clients.
     pub tenant: Option<String>,
-    /// The time at which the pause ends.
+    /// The time at which the pause ends by itself.
     pub until: Timestamp,
     /// Requests that CLIENT PAUSE delays: only writes, or all.
     pub extent: Paused,
@@ -48,13 +48,13 @@ impl Pause {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Paused {
     #[default]
-    /// No requests are paused.
+    /// No request of the client is held back.
     Nothing,
-    /// Requests that may write are paused.
+    /// Requests that may write are held back.
     Writes,
     /// All requests are paused except `CLIENT` and `QUIT`: the client that has ordered a pause of everything waits
     /// too, but can end the pause.
     AllButClient,
-    /// All requests are paused.
+    /// All requests of the client are held back.
     Everything,
 }

@@ -24,21 +24,21 @@ pub struct ScopeLimit {
 pub enum StoreView {
     /// Settings only, which say nothing about anybody's requests or keys.
     Settings,
-    /// Settings, and the numbers of keys, for a client that may use all keys.
+    /// The client, which may use all keys, sees the stores' settings and the numbers of their keys.
     KeyCounts,
-    /// All fields, for an administrator.
+    /// The client is an administrator, and may see all fields.
     All,
 }
 
 /// A client's request that needs data of all shards, which only the control executor can collect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// The command `QOS LIMITS`.
+    /// The command `QOS LIMITS`, which shows how much of its quotas is left for the client.
     Limits {
         /// The quota scopes (global, tenant, user) of the client whose limits and remaining amounts are asked
         /// for.
         limits: Vec<ScopeLimit>,
-        /// RESP version of the reply.
+        /// The RESP version that the client speaks, in which the reply is written.
         protocol: Protocol,
     },
     /// The command `INFO`, with the names of sections in lower case.
@@ -47,32 +47,32 @@ pub enum Question {
         sections: Vec<String>,
         /// Fields of the stores that the client may see.
         view: StoreView,
-        /// RESP version of the reply.
+        /// The RESP version that the client speaks, in which the reply is written.
         protocol: Protocol,
     },
     /// The command `CLIENT LIST`, or another that selects clients of all shards.
     Clients {
         /// The command: which clients it selects, and what is done with them.
         asked: ClientsAsked,
-        /// RESP version of the reply.
+        /// The RESP version that the client speaks, in which the reply is written.
         protocol: Protocol,
     },
-    /// The command `QOS HOTKEYS`.
+    /// The command `QOS HOTKEYS`, which lists the keys with the most requests.
     HotKeys {
         /// Name of the tenant whose client sent the command.
         asker: String,
         /// The largest number of keys to return.
         count: usize,
-        /// RESP version of the reply.
+        /// The RESP version that the client speaks, in which the reply is written.
         protocol: Protocol,
     },
-    /// The command `QOS TENANTS`.
+    /// The command `QOS TENANTS`, which shows how much of their quotas tenants have used.
     Tenants {
         /// Name of the tenant whose client sent the command.
         asker: String,
         /// Name after which the list of tenants starts, exclusive, in the order of names.
         after: String,
-        /// RESP version of the reply.
+        /// The RESP version that the client speaks, in which the reply is written.
         protocol: Protocol,
     },
 }

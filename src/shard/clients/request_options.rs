@@ -108,8 +108,8 @@ impl RequestOptions {
 }
 
 impl Identity {
-    /// Returns this identity with a client's options applied. A tier can be lowered, never raised: a higher
-    /// one is an error, whose text is the reply.
+    /// Returns this identity with a client's options applied. A tier (importance) can be lowered, never
+    /// raised: a higher one is an error, whose text is the reply.
     pub fn with_options(
         &self,
         env: &Env,

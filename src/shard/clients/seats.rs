@@ -53,8 +53,8 @@ impl ClientStage {
         }
     }
 
-    /// Counts a client as a connection (seat) of another tenant, or of none. Returns false and changes
-    /// nothing if that tenant may have no more connections.
+    /// Counts a client as a connection (seat) of another tenant, or of none. Returns false and changes nothing
+    /// if that tenant may have no more connections. `to` is that tenant; None for no tenant.
     pub(super) fn change_seat(&mut self, env: &Env, id: ClientId, to: Option<TenantId>) -> bool {
         let most = to.map_or(0, |tenant| seats_max(env, tenant));
         let seats = &env.settings.clients.seats;

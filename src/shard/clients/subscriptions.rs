@@ -31,13 +31,14 @@ use crate::values::{BackendId, ClientId};
 pub const CHANNELS_MAX: usize = 16_384;
 /// Maximum number of bytes of the names of all channels and patterns of one client together.
 pub const CHANNEL_BYTES_MAX: usize = 1 << 20;
-/// Bytes of memory that a shared subscription takes in the lists of its core and of its home core.
+/// Bytes of memory that a shared subscription takes in the lists of its core and of its home core (the one
+/// that subscribes for all clients).
 const SHARED_SUBSCRIPTION_BYTES: usize = 96;
 
 /// The stores that send the messages of a channel or pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// All messages come from this store.
+    /// All messages of the channel or pattern come from this store.
     Store(BackendId),
     /// Each store has messages of its own: a pattern matches channels of all of them, and each publishes the
     /// events of its own keys.
@@ -57,7 +58,7 @@ pub struct Subscriptions {
     names: [HashMap<Box<[u8]>, Origin>; 3],
     /// The client's patterns that stores compare with messages, each with its place among those of all clients.
     filters: HashMap<Box<[u8]>, Filter>,
-    /// The sum of the lengths of all names.
+    /// The sum of the lengths of the names of all the client's channels and patterns, in bytes.
     name_bytes: usize,
     /// The number of names for which weir has one subscription on behalf of all its clients ([`Origin::Shared`]).
     shared: usize,
@@ -80,7 +81,8 @@ struct Feed {
 /// A request to one store whose acknowledgements have not all come.
 #[derive(Debug)]
 struct Owed {
-    /// The word that each acknowledgement begins with, such as `psubscribe`.
+    /// The word that each acknowledgement of the request begins with, which is the request's own command, such
+    /// as `psubscribe`.
     word: &'static [u8],
     /// The number of acknowledgements that the store still has to send.
     left: usize,
@@ -119,7 +121,8 @@ struct Pending {
     /// The messages that have come since the command was sent, which the client gets after the reply; None if
     /// the command ends subscriptions.
     messages: Option<Vec<u8>>,
-    /// The first error of a store or a home core, which becomes the reply.
+    /// The first error of a store or a home core (the one that subscribes for all clients), which becomes the
+    /// reply.
     refusal: Option<Vec<u8>>,
     /// The command's entry among the subscriptions that stores have not acknowledged; while it exists,
     /// messages (`PUBLISH`) to these channels wait.
@@ -131,7 +134,7 @@ struct Pending {
 pub struct FeedRequest {
     /// The link that the request is sent over.
     pub link: PrivateId,
-    /// The request in the Redis protocol.
+    /// The bytes of the request, in the Redis protocol.
     pub frame: Vec<u8>,
 }
 
@@ -150,7 +153,7 @@ pub struct Change {
     begun: Vec<(Box<[u8]>, Origin)>,
 }
 
-/// Consequence of a lost link for its client.
+/// Consequence for a client of the loss of one of its links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedLoss {
     /// No consequence: no messages of the client came over the link.
@@ -166,7 +169,7 @@ pub enum FeedLoss {
 pub struct Moved {
     /// The node that last refused the channels or ended the subscriptions.
     pub from: BackendId,
-    /// The names of the channels.
+    /// The names of the sharded channels.
     pub names: Vec<Box<[u8]>>,
     /// The number of nodes that were asked for the channels so far.
     pub tries: u8,
@@ -188,8 +191,8 @@ pub enum Delivered {
     Acknowledged {
         /// Destination of the reply to the command.
         reply_to: ReplyTo,
-        /// The reply: all acknowledgements, and the messages that came since the command was sent; or the
-        /// error of a store.
+        /// The reply to the client's command about subscriptions: all acknowledgements, and the messages that
+        /// came since the command was sent; or the error of a store.
         reply: Vec<u8>,
         /// Requests that end at other stores the subscriptions that one store has refused.
         undo: Vec<FeedRequest>,
@@ -369,7 +372,7 @@ impl Subscriptions {
 
     /// Begins to wait for the acknowledgements of a change, and returns the requests to send. Until the
     /// acknowledgements have come, `opening` keeps the change among the subscriptions that stores have not
-    /// acknowledged.
+    /// acknowledged. `sequence` is the number of the client's command.
     pub fn expect(&mut self, change: Change, sequence: u32, opening: Option<Opening>) -> Vec<FeedRequest> {
         debug_assert!(self.pending.is_none(), "a client's commands about subscriptions are alone");
         let Change { requests, acknowledgements, shared, kind, begins, begun } = change;
@@ -389,8 +392,9 @@ impl Subscriptions {
         requests
     }
 
-    /// Writes the requests that subscribe to these channels or patterns, or end that, at each store that
-    /// their messages come from.
+    /// Writes the requests that subscribe to these channels or patterns, or end that if `begins` is false, at
+    /// each store that their messages come from. `kind` says whether the names are channels, patterns or
+    /// sharded channels, and `purpose` why the requests are sent.
     fn requests(
         &mut self,
         (kind, begins): (Subscription, bool),
@@ -571,7 +575,8 @@ impl Subscriptions {
         }
     }
 
-    /// Ends the client's command about subscriptions if all stores and home cores have answered; None if not.
+    /// Ends the client's command about subscriptions if all stores and home cores (those that subscribe for
+    /// all clients) have answered; None if not.
     fn complete(&mut self) -> Option<Completed> {
         let pending = self.pending.take_if(|pending| pending.requests == 0)?;
         let Some(mut reply) = pending.refusal else {
@@ -722,7 +727,8 @@ impl ClientStage {
     }
 }
 
-/// Writes the acknowledgement of one channel or pattern; without a name, that there was none to end.
+/// Writes the acknowledgement of one channel or pattern; without a name, that there was none to end. `word` is
+/// the command's name, and `count` the number of subscriptions that the client has then.
 fn acknowledge(out: &mut Vec<u8>, protocol: Protocol, word: &[u8], name: Option<&[u8]>, count: usize) {
     encode::push(out, protocol, 3);
     encode::bulk(out, word);

@@ -20,7 +20,7 @@ use crate::shard::request::Track;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tracks {
     current: Track,
-    /// The sequence number of the last expensive request.
+    /// The sequence number of the client's last expensive request.
     heavy: u32,
     /// True while the store may still carry out a request that weir has answered already, so that all later
     /// requests take the same track (set of backend connections).
@@ -33,8 +33,9 @@ impl Tracks {
         self.current
     }
 
-    /// Binds all later requests to the current track (set of backend connections), or lifts that. Does not
-    /// bind them to the track to replicas, which carries only reads: being overtaken does them no harm.
+    /// Binds all later requests to the current track (set of backend connections), or lifts that if
+    /// `is_pinned` is false. Does not bind them to the track to replicas, which carries only reads: being
+    /// overtaken does them no harm.
     pub fn pin(&mut self, is_pinned: bool) {
         self.is_pinned = is_pinned && self.current != Track::Replica;
     }

@@ -17,7 +17,7 @@ pub struct Transaction {
     requests: usize,
     /// The estimated amounts of work of all queued requests together, from which the price follows.
     asked: Asked,
-    /// Queued requests that weir answers itself.
+    /// Queued requests that weir answers itself, without the store.
     locals: Vec<LocalRequest>,
     /// The memory that `locals` takes, in bytes.
     locals_bytes: usize,
@@ -33,7 +33,7 @@ pub struct Transaction {
     /// Sequence number, in the client's order of replies, of the question to the control executor that `EXEC`
     /// waits for; None if it waits for none.
     awaited: Option<u32>,
-    /// Bytes of the control executor's replies.
+    /// Number of bytes of the control executor's replies that are kept for the transaction.
     answers_bytes: usize,
 }
 
@@ -138,13 +138,13 @@ impl Transaction {
     }
 
     /// Records that `EXEC` waits for the control executor's reply to the request of
-    /// [`Self::next_uncollected`], which has this number in the client's order of replies.
+    /// [`Self::next_uncollected`], which has this number (`sequence`) in the client's order of replies.
     pub fn await_answer(&mut self, sequence: u32) {
         self.awaited = Some(sequence);
     }
 
-    /// Takes a reply of the control executor, by its number in the client's order of replies. Returns false,
-    /// and does not take it, if `EXEC` does not wait for it.
+    /// Takes a reply of the control executor, by its number (`sequence`) in the client's order of replies.
+    /// Returns false, and does not take it, if `EXEC` does not wait for it.
     pub fn handle_answer(&mut self, sequence: u32, reply: &[u8]) -> bool {
         let is_awaited = self.awaited == Some(sequence);
         if is_awaited {
@@ -198,8 +198,9 @@ impl Transaction {
         Some((self.frames, self.requests + 2))
     }
 
-    /// Queues a request for the backend. `place` is the backend of its keys and, for a cluster, their slot;
-    /// None if it names no keys. `bytes_max` is the most bytes that the transaction may take.
+    /// Queues a request for the backend; `asked` is the amount of work, priced by `weights`, that it adds to
+    /// the transaction. `place` is the backend of its keys and, for a cluster, their slot; None if it names no
+    /// keys. `bytes_max` is the most bytes that the transaction may take.
     pub fn queue(
         &mut self,
         place: Option<(u16, BackendId)>,
@@ -245,8 +246,9 @@ impl Transaction {
         self.requests += 1;
     }
 
-    /// Queues a request that weir answers itself. `bytes_max` is the most bytes that the transaction may
-    /// take.
+    /// Queues a request that weir answers itself. `bytes_max` is the most bytes that the transaction may take.
+    /// `database` is the one selected at that point of the transaction; `asked` are the facts about the
+    /// request's cost, which `weights` turn into a price.
     pub fn queue_local(
         &mut self,
         (command, local): (&'static Command, LocalCommand),

@@ -45,7 +45,8 @@ pub struct Turns {
     /// Clients that have started as many requests as a turn (pass of the shard's loop) permits, but have sent
     /// more, which are continued in the next turn.
     next: VecDeque<ClientId>,
-    /// Clients whose next request has so many keys that it is split by key over several turns.
+    /// Clients whose next request has so many keys that it is split by key over several turns (passes of the
+    /// shard's loop).
     partitioning: VecDeque<ClientId>,
     /// Requests whose replies have so many values that they are joined over several turns, one after the
     /// other: the client, the request's sequence number, and its index in [`Gathers`]. The first is the one
@@ -66,7 +67,8 @@ impl Turns {
         (limits::REQUESTS_PER_TURN >> (self.congested / CONGESTED_MANY).min(31)).max(1)
     }
 
-    /// Lists a request whose reply is to be joined over several turns.
+    /// Lists a client's request whose reply is to be joined over several turns (passes of the shard's loop),
+    /// by the request's sequence number and the index (`gather`) of its replies.
     pub(super) fn list_to_join(&mut self, id: ClientId, sequence: u32, gather: u32) {
         self.joining.push_back((id, sequence, gather));
         self.in_steps += 1;
@@ -90,7 +92,7 @@ impl Turns {
 pub enum Progress {
     /// All bytes received are decoded, or never will be because the connection is ending.
     Done,
-    /// Bytes are left that will be decoded later.
+    /// Some received bytes are left that will be decoded later.
     Stalled,
 }
 
@@ -197,8 +199,8 @@ impl ClientStage {
         self.hold(id, arguments);
     }
 
-    /// Holds a request with very many keys, `step` arguments for each, while weir assigns its keys to
-    /// backends over several turns. Later requests of the client wait after it.
+    /// Holds a request with very many keys, `step` arguments for each, while weir assigns its keys to backends
+    /// over several turns (passes of the shard's loop). Later requests of the client wait after it.
     pub fn hold_for_turns(
         &mut self,
         env: &mut Env,
@@ -300,7 +302,8 @@ impl ClientStage {
         !self.turns.next.is_empty() || self.is_working_in_steps()
     }
 
-    /// True if requests with very many keys are being split, or their replies joined, over several turns.
+    /// True if requests with very many keys are being split, or their replies joined, over several turns
+    /// (passes of the shard's loop).
     pub fn is_working_in_steps(&self) -> bool {
         self.turns.in_steps > 0
     }

@@ -34,7 +34,8 @@ const USED: Duration = Duration::from_secs(60);
 pub struct ReaderFigures {
     /// Number of reads that the node answered as a replica.
     pub answered: u64,
-    /// The numbers of times that the node was ejected as a replica: for failures, and for slowness.
+    /// The numbers of times that the node was ejected (taken out of use) as a replica: for failures, and for
+    /// slowness.
     pub out: [u64; 2],
     /// True while this core sends the node no reads as a replica, because it was ejected.
     pub is_out: bool,
@@ -68,7 +69,8 @@ enum Doubt {
 }
 
 impl Readers {
-    /// Creates the state of a core that has sent no read to a replica yet.
+    /// Creates the state of a core that has sent no read to a replica yet. `seed` is that of its random
+    /// choices.
     pub fn new(seed: u64) -> Self {
         Self {
             policy: ReplicaChoice::default(),
@@ -123,7 +125,7 @@ impl Readers {
         self.used_at.is_some_and(|used_at| now.since(used_at) <= USED)
     }
 
-    /// Writes to the log which replicas were ejected or answer reads again.
+    /// Writes to the log which replicas were ejected (taken out of use) or answer reads again.
     pub fn log_changes(&mut self, env: &mut Env, now: Timestamp) {
         if self.policy.is_due(now) {
             self.policy.handle_window(now);
@@ -232,8 +234,9 @@ impl Readers {
         }
     }
 
-    /// Records a replica's reply to a read: its response time, or its failure. `doubt` says why the reply may
-    /// be wrong; `late` is the delay of this core itself, for which the replica is not blamed.
+    /// Records the reply of a replica (`backend`) to a read: its response time, or its failure. `doubt` says
+    /// why the reply may be wrong; `late` is the delay of this core itself, for which the replica is not
+    /// blamed. `pending` is the record of the read.
     fn record_replica(
         &mut self,
         (backend, pending): (BackendId, &Pending),
@@ -258,15 +261,17 @@ pub struct ReplicaReply<'a> {
     pub kind: u8,
     /// The beginning of the reply, if it came in several parts.
     pub kept: &'a [u8],
-    /// The last part of the reply.
+    /// The bytes of the reply that came last; earlier ones are in `kept`.
     pub end: &'a [u8],
     /// False for a reply that was too large to be kept.
     pub is_kept: bool,
 }
 
 impl Slots {
-    /// Handles a replica's reply. Returns the read, with its bytes, if the reply is an error or empty and so
-    /// may be wrong: it is to be sent to the owner then. None if the client gets the reply.
+    /// Handles a replica's reply to a read, and adds its response time, less the core's own delay `late`, to
+    /// the figures by which replicas are chosen (`readers`). Returns the read, with its bytes, if the reply is
+    /// an error or empty and so may be wrong: it is to be sent to the slot's owner then. None if the client
+    /// gets the reply. `pending` is the record of the read, which was sent over `connection`.
     #[inline(never)]
     pub fn take_replica_reply(
         &mut self,

@@ -34,8 +34,9 @@ pub struct Retries {
 }
 
 impl Slots {
-    /// Chooses which requests of a lost connection may be retried. `pending` are the records of its
-    /// unanswered requests; `was_sent` is false if none of the requests left weir.
+    /// Chooses which requests of a lost connection may be retried. `pending` are the records of its unanswered
+    /// requests; `was_sent` is false if none of the requests left weir. `reason` is why the connection was
+    /// lost.
     #[inline(never)]
     pub fn choose_retries(
         &mut self,
@@ -124,8 +125,8 @@ impl Slots {
 }
 
 /// True for a read of a kind that may be retried when its connection is lost: a client's whole request, not a
-/// script, which may write, not a piece of a split request, and not a fetch of a hot key, which is retried
-/// elsewhere.
+/// script, which may write, not a piece of a split request, and not a fetch of a hot key (one read for all
+/// requests that wait), which is retried elsewhere.
 fn is_mere_read(pending: &Pending, to: ReplyTo) -> bool {
     let is_own = to.piece_of().is_none() && to.flight_id().is_none();
     is_own && pending.effect == Effect::Read && pending.class != Class::Script

@@ -130,7 +130,8 @@ pub struct Released {
     /// The request's reply address, and the route on which it is sent.
     pub envelope: Envelope,
     pub message: Stored,
-    /// The number of requests in the message.
+    /// The number of requests in the message: more than one for a transaction, or for a fetch (shared read of
+    /// a hot key) with `PTTL`.
     pub requests: usize,
     pub tries: Tries,
     /// True if `ASKING` must be sent before the request.
@@ -144,17 +145,17 @@ pub struct MapChange {
     pub reachable: Vec<BackendId>,
     /// Places in the table of nodes that have another node now, or whose node has another role.
     pub changed: Vec<BackendId>,
-    /// Nodes that left the cluster.
+    /// Nodes that have left the cluster.
     pub gone: Vec<BackendId>,
 }
 
-/// A request that a node has refused.
+/// A request that a node of the cluster has refused.
 #[derive(Debug)]
 pub struct Refused {
-    /// The reply address, route, tier and account for sending it again.
+    /// The reply address, route, tier (importance) and account for sending it again.
     envelope: Envelope,
     frame: Vec<u8>,
-    /// The request as it was sent.
+    /// The request as it was sent to the node.
     sent: Sent,
     /// The node that refused the request.
     sender: BackendId,
@@ -368,8 +369,9 @@ impl Slots {
         self.holds.contains_key(&slot)
     }
 
-    /// Records that a request was carried out, or may have been. An earlier request of its client connection
-    /// for the same key must not be sent again then.
+    /// Records that a request (`frame`) was carried out, or may have been. An earlier request of its client
+    /// connection for the same key must not be sent again then. `slot` is the key's slot, `to` the request's
+    /// reply address.
     pub(super) fn record_carried_out(&mut self, connection: u64, to: ReplyTo, slot: u16, frame: &[u8]) {
         if let Some(hold) = self.holds.get_mut(&slot) {
             hold.carried_out.note(connection, to, frame);
@@ -394,7 +396,9 @@ impl Slots {
 }
 
 impl Slots {
-    /// Adds a request that was sent over a connection to the unanswered ones.
+    /// Adds a request that was sent over a connection to the unanswered ones. `envelope` is the request's
+    /// record, `requests` the number of requests in the message, and `tries` counts its redirects and waits so
+    /// far.
     #[inline]
     pub fn push_sent(
         &mut self,
@@ -460,8 +464,9 @@ impl Slots {
     }
 
     /// Holds the slots that have another owner now, while requests for them are in flight at the former owner
-    /// or wait for it: they must be carried out before requests to the new owner. `owner_at` gives the
-    /// backend of a connection; None for a connection to a replica, whose unanswered reads do not matter.
+    /// or wait for it: they must be carried out before requests to the new owner. `owner_at` gives the backend
+    /// of a connection; None for a connection to a replica, whose unanswered reads do not matter. `waiting`
+    /// has slot and backend of each request that waits in a queue.
     pub fn hold_moved(
         &mut self,
         owner_at: impl Fn(usize) -> Option<BackendId>,
@@ -576,8 +581,8 @@ impl Slots {
         })
     }
 
-    /// Holds a request that waited for room in its window, if its slot is held or has another owner by now.
-    /// True if it is held.
+    /// Holds a request that waited for room in its window (limit on requests in flight), if its slot is held
+    /// or has another owner by now. True if it is held.
     pub fn hold_if_moved(
         &mut self,
         env: &mut Env,
@@ -612,7 +617,8 @@ impl Slots {
 
     /// Removes from the unanswered requests the one that the next reply on a connection answers, if nothing
     /// more has to be done for it: the reply is not an error, no held request of the slot waits for it, and
-    /// its response time is not needed to choose between replicas. True if so.
+    /// its response time is not needed to choose between replicas. True if so. `is_compared` says that
+    /// response times are needed.
     #[inline]
     pub fn settle_if_plain(&mut self, connection: ConnectionId, is_error: bool, is_compared: bool) -> bool {
         let Self { holds, down, unanswered, .. } = self;
@@ -628,8 +634,9 @@ impl Slots {
         is_plain
     }
 
-    /// Handles an owner's reply that may be a refusal; `error` is its text if it is an error. If the request
-    /// was not carried out, it is held for later, or its client is sent an error.
+    /// Handles the reply of a slot's owner (`sender`) that may be a refusal; `error` is its text if it is an
+    /// error. If the request was not carried out, it is held for later, or its client is sent an error.
+    /// `pending` is the record of the request, which was sent over `connection` on `track`.
     pub fn take_owner_reply(
         &mut self,
         env: &mut Env,
@@ -840,7 +847,7 @@ impl Slots {
     }
 }
 
-/// Puts `ASKING` before the bytes of a request to the node that is importing its slot.
+/// Puts `ASKING` before the bytes of a request (`frame`) to the node that is importing its slot.
 pub fn behind_asking(frame: &[u8]) -> Vec<u8> {
     [ASKING, frame].concat()
 }
@@ -886,12 +893,12 @@ fn is_replica(role: &[u8]) -> bool {
     first.is_some_and(|role| matches!(role, b"slave" | b"replica"))
 }
 
-/// Puts `ROLE` before the bytes of a request that only a primary may carry out.
+/// Puts `ROLE` before the bytes of a request (`frame`) that only a primary may carry out.
 pub fn behind_role(frame: &[u8]) -> Vec<u8> {
     [ROLE, frame].concat()
 }
 
-/// Returns the keys of a request, or of all requests of a transaction.
+/// Returns the keys of a request (`frame`), or of all requests of a transaction.
 fn keys_of(frame: &[u8]) -> Vec<Box<[u8]>> {
     let mut keys: Vec<Box<[u8]>> = Vec::new();
     let frame = frame.strip_prefix(ASKING).unwrap_or(frame);
@@ -908,8 +915,8 @@ enum Way {
 }
 
 impl Slots {
-    /// Decides where a refused request is sent, and records a new owner of the slot. None if the refusal
-    /// cannot be true.
+    /// Decides where a request that the node `sender` refused is sent, and records a new owner of the slot.
+    /// None if the refusal cannot be true.
     fn record_refusal(
         &mut self,
         refused: NodeRefusal<'_>,
@@ -1049,8 +1056,8 @@ impl Slots {
         }
     }
 
-    /// Records a node's CLUSTERDOWN to a request for a slot. Returns the error's text, shared with earlier
-    /// errors of the same text.
+    /// Records the CLUSTERDOWN of the node `sender`, with its words, to a request for a slot. Returns the
+    /// error's text, shared with earlier errors of the same text. `sent_at` is when the request was sent.
     fn record_down(
         &mut self,
         (slot, sender): (u16, BackendId),
@@ -1077,8 +1084,8 @@ impl Slots {
         }
     }
 
-    /// Splits a request whose keys are not all on one node (TRYAGAIN) and holds the pieces, one per key.
-    /// False if it cannot be split or too many requests are held.
+    /// Splits a request (`frame`) whose keys are not all on one node (TRYAGAIN) and holds the pieces, one per
+    /// key. False if it cannot be split or too many requests are held.
     fn hold_apart(&mut self, env: &mut Env, whole: &Envelope, frame: &[u8], tries: Tries) -> bool {
         let apart = taken_apart(frame.strip_prefix(ASKING).unwrap_or(frame));
         let Some((pieces, join)) = apart.filter(|(pieces, _)| self.held + pieces.len() <= HELD_MAX) else {
@@ -1171,8 +1178,8 @@ fn track_at_owner(track: Track) -> Track {
     if track == Track::Replica { Track::Usual } else { track }
 }
 
-/// Strips the commands that were sent right before a request (`ASKING`, and `PTTL` and `HPTTL` before a
-/// fetch) from its bytes. Returns the rest and its number of requests.
+/// Strips the commands that were sent right before a request (`ASKING`, and `PTTL` and `HPTTL` before a fetch)
+/// from its bytes (`frame`). Returns the rest and its number of requests.
 fn as_asked(frame: &[u8], requests: usize, to: ReplyTo) -> (&[u8], usize) {
     let (frame, requests) = match frame.strip_prefix(ASKING) {
         Some(rest) => (rest, requests - 1),

@@ -57,9 +57,10 @@ impl Tries {
 /// A request that was sent and may have to be sent again to another node.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
-    /// The request's reply address, route, tier, deadline and account.
+    /// The request's reply address, route, tier (importance), deadline and account.
     pub envelope: Envelope,
-    /// The number of requests in the message: more than one for a transaction, or a fetch with `PTTL`.
+    /// The number of requests in the message: more than one for a transaction, or a fetch (shared read of a
+    /// hot key) with `PTTL`.
     pub requests: u16,
     pub tries: Tries,
 }
@@ -76,7 +77,8 @@ impl Sent {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     envelope: Envelope,
-    /// The position of the request's bytes, counted from the first byte ever kept, modulo 2^32.
+    /// The position of the request's bytes in the queue of kept requests, counted from the first byte ever
+    /// kept, modulo 2^32.
     start: u32,
     /// True if the request has an [`Odd`] entry as well, with data that most requests lack.
     is_odd: bool,
@@ -111,7 +113,8 @@ pub struct Unanswered {
 }
 
 impl Unanswered {
-    /// Adds a request that was sent, with all data that is needed to send it again.
+    /// Adds a request, with its envelope (reply address and terms), that was sent, with all data that is
+    /// needed to send it again.
     #[inline]
     pub fn push(&mut self, (envelope, requests): (&Envelope, usize), tries: Tries, message: Message<'_>) {
         match message {
@@ -283,8 +286,8 @@ mod tests {
     /// A slot, the number of requests, and the number of redirects so far.
     type Told = (u16, u16, u8);
 
-    /// Returns an envelope for a request of the slot; its client, weight and deadline depend on the slot, so
-    /// that envelopes differ.
+    /// Returns an envelope (record that goes with a request's bytes) for a request of the slot; its client,
+    /// weight and deadline depend on the slot, so that envelopes differ.
     fn envelope_for(slot: u16) -> Envelope {
         let client = ClientId { index: u32::from(slot), generation: 1 };
         let route = Route {

@@ -16,8 +16,8 @@ use crate::shard::versions::Versions;
 use crate::values::limits::{HOT_COPIES_MAX, SLOTS};
 use crate::values::{ShardId, Timestamp};
 
-/// The least time between two reports to home cores of how many requests were answered from the copies of
-/// kept replies that they lent.
+/// The least time between two reports to home cores (the cores through which the keys' requests pass) of how
+/// many requests were answered from the copies of kept replies (those held in memory) that they lent.
 const TOLD_APART: Duration = Duration::from_millis(10);
 /// The number of 64-bit words in a bit set of all hash slots.
 const WORDS: usize = SLOTS as usize / 64;
@@ -28,12 +28,12 @@ struct Held {
     hits: u32,
 }
 
-/// The copies of other cores' kept replies that one core holds.
+/// The copies of other cores' kept replies (those held in memory) that one core holds.
 #[derive(Debug)]
 pub struct Copies {
     by_slot: HashMap<u16, Vec<Held>>,
-    /// A bit set of the slots of whose keys this core has copies of kept replies, which is looked at before
-    /// the map, since nearly all requests find no copy.
+    /// A bit set of the slots of whose keys this core has copies of kept replies (those held in memory), which
+    /// is looked at before the map, since nearly all requests find no copy.
     slots: Box<[u64; WORDS]>,
     count: usize,
     bytes: usize,
@@ -59,15 +59,16 @@ impl Copies {
         self.count
     }
 
-    /// True if this core holds a copy of another core's kept reply for some key in this slot.
+    /// True if this core holds a copy of another core's kept reply (one held in memory) for some key in this
+    /// slot.
     #[inline]
     pub fn has(&self, slot: u16) -> bool {
         self.slots[usize::from(slot) / 64 % WORDS] & (1 << (slot % 64)) != 0
     }
 
-    /// Stores a copy in place of an older one of the same reply. Drops it if there are `HOT_COPIES_MAX`
-    /// copies already, or more than `bytes_max` bytes. Calls `tell` with the number of requests that the
-    /// replaced copy answered, for its home core.
+    /// Stores a copy in place of an older one of the same reply. Drops it if there are `HOT_COPIES_MAX` copies
+    /// already, or more than `bytes_max` bytes. Calls `tell` with the number of requests that the replaced
+    /// copy answered, for its home core (the core through which a key's requests pass). `own` is this core.
     pub fn take(
         &mut self,
         copy: &Copy,
@@ -93,8 +94,9 @@ impl Copies {
         self.by_slot.entry(held.copy.slot).or_default().push(held);
     }
 
-    /// Returns the copy of another core's kept reply to this request, with the time at which the store was
-    /// asked for it. None if there is none, its lifetime is over, or its key was written since.
+    /// Returns the copy of another core's kept reply (one held in memory) to this request (`frame`), with the
+    /// time at which the store was asked for it. None if there is none, its lifetime is over, or its key was
+    /// written since.
     pub fn find(
         &mut self,
         route: Route,
@@ -114,8 +116,8 @@ impl Copies {
         Some((held.copy.reply.clone(), held.copy.asked_at))
     }
 
-    /// Drops expired copies, and reports through `tell` to the home cores how many requests their copies
-    /// answered; at most once in 10 ms.
+    /// Drops expired copies, and reports through `tell` to the home cores (the cores through which the keys'
+    /// requests pass) how many requests their copies answered; at most once in 10 ms.
     pub fn handle_turn_end(
         &mut self,
         own: ShardId,

@@ -28,8 +28,9 @@ const PAUSE: Duration = Duration::from_secs(10);
 const TRIAL: Duration = Duration::from_secs(1);
 /// The least number of reads in `TRIAL` for which the measurement counts.
 const TRIAL_READS: u64 = 50;
-/// The least time before its expiry at which a kept reply is fetched again. The time is twice the last
-/// fetch's duration, but at least this and at most a quarter (`AHEAD_PART`) of the reply's lifetime.
+/// The least time before its expiry at which a kept reply (one held in memory) is fetched again. The time is
+/// twice the last fetch's duration, but at least this and at most a quarter (`AHEAD_PART`) of the reply's
+/// lifetime.
 const AHEAD_LEAST: Duration = Duration::from_millis(2);
 /// The divisor of a reply's lifetime: it is fetched again at most a quarter of its lifetime before its
 /// expiry.
@@ -68,21 +69,23 @@ pub enum Warmth {
     Warm,
 }
 
-/// The result of looking up a read among a key's kept replies and fetches.
+/// The result of looking up a read among a key's kept replies (those held in memory) and fetches (shared reads
+/// of hot keys).
 #[derive(Debug)]
 pub enum Found {
     /// A valid reply is kept in memory, and answers the read.
     Kept {
-        /// The kept reply.
+        /// The kept reply (one held in memory), which answers the read.
         reply: Bytes,
         /// The time at which the store was asked for the reply.
         asked_at: Timestamp,
-        /// True if the reply expires soon, so that a new fetch should begin now.
+        /// True if the reply expires soon, so that a new fetch (shared read of a hot key) should begin now.
         is_to_be_fetched: bool,
     },
-    /// A fetch of the reply has begun, and the read may wait for it.
+    /// A fetch (shared read of a hot key) of the reply has begun, and the read may wait for it.
     Flight(FlightId),
-    /// No kept reply or fetch in flight answers the read, so it may begin a fetch of the reply.
+    /// No kept reply (one held in memory) or fetch in flight answers the read, so it may begin a fetch (shared
+    /// read of a hot key) of the reply.
     Fetchable,
     /// The read is held back until it can no longer overtake an earlier request of its client connection.
     Behind,
@@ -93,7 +96,7 @@ pub enum Found {
 /// The way in which a request for a hot key reaches its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// The request is a read that waits for a fetch.
+    /// The request is a read that waits for a fetch (shared read of a hot key).
     Fetch(FlightId),
     /// The request is sent to the store on its own, as a read or as a write.
     Own(Access),
@@ -106,7 +109,7 @@ pub struct Read<'a> {
     pub connection: u64,
     /// The backend, slot, track (set of connections) and RESP version that the read would be sent with.
     pub route: Route,
-    /// The request's bytes.
+    /// The bytes of the read.
     pub frame: &'a [u8],
     /// True if an unanswered earlier request of the connection may be about any key.
     pub is_behind_any: bool,
@@ -149,20 +152,21 @@ struct Wait {
     /// The fetch that the connection's latest request waits for; `None` if that request is sent on its own.
     latest: Option<FlightId>,
     /// The fetch after which the connection's later requests are held back, and how many of the connection's
-    /// reads wait for it. Reads that can join the fetch are not held back. There is one while a fetch has not
-    /// been sent yet, and while reads wait that joined it after it was sent.
+    /// reads wait for it. Reads that can join the fetch (shared read of a hot key) are not held back. There is
+    /// one while a fetch has not been sent yet, and while reads wait that joined it after it was sent.
     bound: Option<(FlightId, u32)>,
     /// Requests held back, in the order in which they came. They are handled again when all earlier requests
     /// are sent and no fetch holds them back (`bound` is None).
     held: Vec<Held>,
 }
 
-/// A request that is held back on its key's home core so that it does not overtake earlier ones.
+/// A request that is held back on its key's home core (the core through which a key's requests pass) so that
+/// it does not overtake earlier ones.
 #[derive(Debug)]
 pub struct Held {
-    /// The request's reply address, route, tier, deadline and account.
+    /// The request's reply address, route, tier (importance), deadline and account.
     pub envelope: Envelope,
-    /// The request's bytes.
+    /// The bytes of the request that is held back.
     pub frame: Vec<u8>,
     /// The time since which the request has been held back.
     pub since: Timestamp,
@@ -201,8 +205,8 @@ struct Kept {
     ends_at: Timestamp,
 }
 
-/// A place for the kept reply to one request (`frame`) about the key, in one RESP version, with the fetches
-/// of it.
+/// A place for the kept reply (one held in memory) to one request (`frame`) about the key, in one RESP
+/// version, with the fetches of it.
 #[derive(Debug)]
 struct Answer {
     frame: Vec<u8>,
@@ -212,7 +216,8 @@ struct Answer {
     flights: Vec<FlightId>,
     too_large_until: Timestamp,
     used_at: Timestamp,
-    /// The envelope (tier, route, account) of the request that last began a fetch of the reply.
+    /// The envelope (tier, route, account) of the request that last began a fetch (shared read of a hot key)
+    /// of the reply.
     terms: Envelope,
 }
 
@@ -225,7 +230,7 @@ struct Elsewhere {
     holders: Vec<ShardId>,
 }
 
-/// The state of one hot key on its home core.
+/// The state of one hot key on its home core (the core through which a key's requests pass).
 #[derive(Debug)]
 pub struct Entry {
     pub id: HotId,
@@ -300,9 +305,10 @@ impl Entry {
         versions.look(self.cell, Cell::of_backend(self.backend))
     }
 
-    /// Looks up whether a read is answered from memory, joins a fetch or is sent, and counts the result.
-    /// Drops the kept reply if it may no longer be sent, not even while the store is unavailable. `ttl`
-    /// limits which fetches may be joined, `stale_max` how long after its expiry a reply may be sent.
+    /// Looks up whether a read, by the key's kept replies and the `flights` (fetches) in progress, is answered
+    /// from memory, joins a fetch (shared read of a hot key) or is sent, and counts the result. Drops the kept
+    /// reply if it may no longer be sent, not even while the store is unavailable. `ttl` limits which fetches
+    /// may be joined, `stale_max` how long after its expiry a reply may be sent.
     pub fn find(
         &mut self,
         read: Read<'_>,
@@ -323,7 +329,8 @@ impl Entry {
         found
     }
 
-    /// Looks up a read like [`Entry::find`], but counts and changes nothing.
+    /// Looks up the kept reply (one held in memory) to a read like [`Entry::find`], but counts and changes
+    /// nothing. `ttl` is the longest time for which a reply may be kept.
     pub fn forecast(
         &self,
         read: Read<'_>,
@@ -402,8 +409,8 @@ impl Entry {
     }
 
     /// Counts a read, and once a second decides whether replies are kept: if fewer than half of at least 50
-    /// reads were answered from memory or shared a fetch, or more than 30 % found a write in flight, no reply
-    /// is kept for 10 s.
+    /// reads were answered from memory or shared a fetch, or more than 30 % found a write in flight
+    /// (`is_fenced`), no reply is kept for 10 s.
     fn count(&mut self, found: &Found, is_fenced: bool, now: Timestamp) {
         let tally = &mut self.tally;
         if matches!(found, Found::Behind) {
@@ -438,15 +445,15 @@ impl Entry {
             || self.answers.iter().any(|answer| answer.is_idle(now) || answer.is_to(frame, protocol))
     }
 
-    /// True if the reply to a fetch may be kept: keeping is not paused, and the last reply to the same
-    /// request was not too large.
+    /// True if the reply to a fetch (shared read of a hot key) may be kept: keeping is not paused, and the
+    /// last reply to the same request was not too large.
     pub fn may_keep(&self, flight: &Flight, now: Timestamp) -> bool {
         let answer = self.answers.iter().find(|answer| answer.is_of(flight));
         now >= self.pauses_until && answer.is_some_and(|answer| now >= answer.too_large_until)
     }
 
-    /// Records that a fetch of the reply to a request (`frame`) has begun. If all `HOT_ANSWERS_MAX` places
-    /// for replies are taken, replaces the one that was unused for longest.
+    /// Records that a fetch (shared read of a hot key) of the reply to a request (`frame`) has begun. If all
+    /// `HOT_ANSWERS_MAX` places for replies are taken, replaces the one that was unused for longest.
     pub fn handle_fetch(&mut self, envelope: &Envelope, frame: &[u8], flight: FlightId, now: Timestamp) {
         let protocol = envelope.route.protocol;
         if let Some(answer) = self.answers.iter_mut().find(|answer| answer.is_to(frame, protocol)) {
@@ -470,15 +477,15 @@ impl Entry {
         });
     }
 
-    /// Counts requests from another core, or requests that it answered from copies of kept replies. True if
-    /// the cores that get copies are to be chosen again.
+    /// Counts requests from another core, or requests that it answered from copies of kept replies (those held
+    /// in memory). True if the cores that get copies are to be chosen again.
     pub fn handle_elsewhere(&mut self, from: ShardId, count: u32, now: Timestamp) -> bool {
         *self.elsewhere.asked.entry(from).or_default() += count;
         now.since(self.elsewhere.since) >= COPIED_AFTER
     }
 
-    /// Chooses the cores that get copies of kept replies: those that each ask for the key often enough,
-    /// provided that all of them together do. Returns the cores that held no copies before.
+    /// Chooses the cores that get copies of kept replies (those held in memory): those that each ask for the
+    /// key often enough, provided that all of them together do. Returns the cores that held no copies before.
     pub fn choose_holders(&mut self, settings: &HotSettings, now: Timestamp) -> Vec<ShardId> {
         let Elsewhere { since, asked, holders } = &mut self.elsewhere;
         let seconds = now.since(*since).as_secs_f64().max(COPIED_AFTER.as_secs_f64());
@@ -506,18 +513,21 @@ impl Entry {
         Ok(())
     }
 
-    /// Counts reads that were answered on other cores, from the copies of kept replies that they were lent.
+    /// Counts this many (`hits`) reads that were answered on other cores, from the copies of kept replies
+    /// (those held in memory) that they were lent.
     pub fn handle_hits(&mut self, hits: u32) {
         self.tally.hits += u64::from(hits);
         self.tally.all_reads += u64::from(hits);
     }
 
-    /// Returns the cores, apart from this one, that hold copies of the key's kept replies.
+    /// Returns the cores, apart from this one, that hold copies of the key's kept replies (those held in
+    /// memory).
     pub fn holders(&self) -> &[ShardId] {
         &self.elsewhere.holders
     }
 
-    /// Returns copies of all kept replies of the key, or only of the one that the fetch `only` brought.
+    /// Returns copies of all kept replies (those held in memory) of the key, or only of the one that the fetch
+    /// (shared read of a hot key) `only` brought.
     pub fn copies(&self, home: ShardId, only: Option<&Flight>) -> impl Iterator<Item = Copy> {
         let meant = self.answers.iter().filter(move |answer| only.is_none_or(|flight| answer.is_of(flight)));
         meant.filter_map(move |answer| {
@@ -537,8 +547,9 @@ impl Entry {
         })
     }
 
-    /// Finds a kept reply that expires soon while other cores answer from copies of it, so that no request on
-    /// this core would renew it. Returns the request's bytes and the envelope to fetch the reply with.
+    /// Finds a kept reply (one held in memory) that expires soon while other cores answer from copies of it,
+    /// so that no request on this core would renew it. Returns the request's bytes and the envelope (record
+    /// that goes with a request's bytes) to fetch the reply with.
     pub fn aging(&self, versions: &Versions, now: Timestamp) -> Option<(Vec<u8>, Envelope)> {
         let is_aging = |answer: &&Answer| {
             let kept = answer.kept.as_ref();
@@ -550,9 +561,9 @@ impl Entry {
         Some((answer.frame.clone(), answer.terms))
     }
 
-    /// Drops kept replies that differ from `reply`, which the store has just sent, among those to requests
-    /// for which `is_asked` is true. True if any dropped reply was still valid, which shows that the key was
-    /// written by someone who does not use weir.
+    /// Drops kept replies (those held in memory) that differ from `reply`, which the store has just sent,
+    /// among those to requests for which `is_asked` is true. True if any dropped reply was still valid, which
+    /// shows that the key was written by someone who does not use weir.
     pub fn forget_differing(
         &mut self,
         is_asked: impl Fn(&[u8], Protocol) -> bool,
@@ -571,9 +582,9 @@ impl Entry {
         differing.iter().any(|kept| kept.is_good(versions, now))
     }
 
-    /// Returns the kept reply that may be sent in place of a fetch's reply while the store is unavailable;
-    /// for `GET` and `MGET` also the reply to the other command. [`Stale::is_for`] decides which tenants may
-    /// get it.
+    /// Returns the kept reply (one held in memory) that may be sent in place of a fetch's reply while the
+    /// store is unavailable; for `GET` and `MGET` also the reply to the other command. [`Stale::is_for`]
+    /// decides which tenants may get it.
     pub fn stale(&self, flight: &Flight) -> Option<Stale<'_>> {
         let own = self.answers.iter().find(|answer| answer.is_of(flight));
         let is_value = value::key_of(&flight.frame).is_some();
@@ -581,8 +592,8 @@ impl Entry {
         own.and_then(|answer| answer.kept.as_ref().map(Stale)).or_else(value)
     }
 
-    /// Returns all kept replies to requests for the key's value (`GET`, `MGET` of one key) in this RESP
-    /// version.
+    /// Returns all kept replies (those held in memory) to requests for the key's value (`GET`, `MGET` of one
+    /// key) in this RESP version.
     pub fn stale_values(&self, protocol: Protocol) -> impl Iterator<Item = Stale<'_>> {
         let is_value =
             move |answer: &&Answer| answer.protocol == protocol && value::key_of(&answer.frame).is_some();
@@ -611,13 +622,13 @@ impl Entry {
         }
     }
 
-    /// Ends now the time for which kept replies may be sent. True if there were any.
+    /// Ends now the time for which kept replies (those held in memory) may be sent. True if there were any.
     pub fn end_kept(&mut self, now: Timestamp) -> bool {
         let kept = self.answers.iter_mut().filter_map(|answer| answer.kept.as_mut());
         kept.map(|kept| kept.good_until = kept.good_until.min(now)).count() > 0
     }
 
-    /// Drops the kept reply that a fetch was begun to replace.
+    /// Drops the kept reply (one held in memory) that a fetch (shared read of a hot key) was begun to replace.
     pub fn forget(&mut self, flight: &Flight) {
         if let Some(answer) = self.answers.iter_mut().find(|answer| answer.is_of(flight)) {
             answer.kept = None;
@@ -625,7 +636,8 @@ impl Entry {
     }
 
     /// Handles a fetched reply. Keeps it unless it is too large, its key was written meanwhile, or another
-    /// core may have seen a later reply to the same read. Returns the counter for the result.
+    /// core may have seen a later reply to the same read. Returns the counter for the result. `told` is the
+    /// digest of the reply, and `fits` says that it is not too large.
     pub fn handle_fetched(
         &mut self,
         id: FlightId,
@@ -679,7 +691,7 @@ impl Entry {
         Counter::HotFetched
     }
 
-    /// Removes a fetch that failed, or that was dropped before it was sent.
+    /// Removes a fetch (shared read of a hot key) that failed, or that was dropped before it was sent.
     pub fn handle_failed(&mut self, flight: FlightId) {
         for answer in &mut self.answers {
             answer.flights.retain(|own| *own != flight);
@@ -692,13 +704,13 @@ impl Entry {
         answer.map_or(&[], |answer| &answer.flights)
     }
 
-    /// Returns all unfinished fetches for the key.
+    /// Returns all unfinished fetches (shared reads of hot keys) for the key.
     pub fn flights(&self) -> impl Iterator<Item = FlightId> {
         self.answers.iter().flat_map(|answer| answer.flights.iter().copied())
     }
 
     /// Counts a request of a client connection that is not held back: it is sent on its own, or waits for a
-    /// fetch.
+    /// fetch (shared read of a hot key).
     pub fn handle_request(&mut self, connection: u64, way: Way) {
         let wait = self.waits.entry(connection).or_default();
         wait.requests += 1;
@@ -727,37 +739,38 @@ impl Entry {
         wait.is_to_resume()
     }
 
-    /// True if more than one read of a client connection waits for the fetch before which its later requests
-    /// may not be sent.
+    /// True if more than one read of a client connection waits for the fetch (shared read of a hot key) before
+    /// which its later requests may not be sent.
     pub fn waits_often(&self, connection: u64) -> bool {
         self.waits.get(&connection).and_then(|wait| wait.bound).is_some_and(|(_, reads)| reads > 1)
     }
 
-    /// Handles that a fetch has been put on its connection to the store: later requests of the client
-    /// connection no longer wait for it. True if requests that were held back may go on.
+    /// Handles that a fetch (shared read of a hot key) has been put on its connection to the store: later
+    /// requests of the client connection no longer wait for it. True if requests that were held back may go
+    /// on.
     pub fn handle_fetch_sent(&mut self, connection: u64, flight: FlightId) -> bool {
         let Some(wait) = self.waits.get_mut(&connection) else { return false };
         wait.bound.take_if(|(bound, _)| *bound == flight);
         wait.is_to_resume()
     }
 
-    /// True if a client connection's latest request waits for this fetch, so that the fetch may be sent again
-    /// without being overtaken.
+    /// True if a client connection's latest request waits for this fetch (shared read of a hot key), so that
+    /// the fetch may be sent again without being overtaken.
     pub fn is_latest(&self, connection: u64, flight: FlightId) -> bool {
         self.waits.get(&connection).is_some_and(|wait| wait.latest == Some(flight))
     }
 
-    /// Holds a client connection's later requests back until a fetch, for which `reads` of its reads wait,
-    /// has been sent or answered; with 0 reads, stops holding them back for it.
+    /// Holds a client connection's later requests back until a fetch (shared read of a hot key), for which
+    /// `reads` of its reads wait, has been sent or answered; with 0 reads, stops holding them back for it.
     pub fn bind(&mut self, connection: u64, flight: FlightId, reads: u32) {
         if let Some(wait) = self.waits.get_mut(&connection) {
             wait.bound = (reads > 0).then_some((flight, reads));
         }
     }
 
-    /// Handles that a request which did not wait for a fetch is over, answered or not. `was_sent` says
-    /// whether it is known to have been sent. True if requests of its client connection that were held back
-    /// may go on.
+    /// Handles that a request which did not wait for a fetch (shared read of a hot key) is over, answered or
+    /// not. `was_sent` says whether it is known to have been sent. True if requests of its client connection
+    /// that were held back may go on.
     pub fn handle_answered(&mut self, connection: u64, was_sent: bool) -> bool {
         self.handle_over(connection, |wait| {
             wait.own -= 1;
@@ -766,8 +779,9 @@ impl Entry {
         })
     }
 
-    /// Handles that the wait of a client connection's read for a fetch is over. `is_bound` says whether later
-    /// requests of the connection were held back after the fetch. True if they may go on now.
+    /// Handles that the wait of a client connection's read for a fetch (shared read of a hot key) is over.
+    /// `is_bound` says whether later requests of the connection were held back after the fetch. True if they
+    /// may go on now.
     pub fn handle_landed(&mut self, connection: u64, flight: FlightId, is_bound: bool) -> bool {
         self.handle_over(connection, |wait| {
             if let Some((bound, reads)) = &mut wait.bound
@@ -810,8 +824,8 @@ impl Entry {
         self.waits.entry(connection).or_default().held.push(held);
     }
 
-    /// Puts reads that their fetch could not answer before all other requests of their client connection that
-    /// are held back.
+    /// Puts reads that their fetch (shared read of a hot key) could not answer before all other requests of
+    /// their client connection that are held back.
     pub fn hold_first(&mut self, connection: u64, reads: impl Iterator<Item = Held>) {
         let wait = self.waits.entry(connection).or_default();
         wait.held.splice(..0, reads);
@@ -849,14 +863,14 @@ impl Entry {
     }
 
     /// Returns the client connections that have requests held back, or whose next requests would be, after a
-    /// fetch.
+    /// fetch (shared read of a hot key).
     pub fn waiting(&self) -> Vec<u64> {
         let waiting = self.waits.iter().filter(|(_, wait)| wait.bound.is_some() || !wait.held.is_empty());
         waiting.map(|(connection, _)| *connection).collect()
     }
 
-    /// Returns the fetch after which a client connection's later requests are held back; None if there is
-    /// none.
+    /// Returns the fetch (shared read of a hot key) after which a client connection's later requests are held
+    /// back; None if there is none.
     pub fn bound(&self, connection: u64) -> Option<FlightId> {
         self.waits.get(&connection).and_then(|wait| wait.bound).map(|(flight, _)| flight)
     }
@@ -872,7 +886,7 @@ impl Entry {
         }
     }
 
-    /// Returns the number of kept replies of the key, and their bytes.
+    /// Returns the number of kept replies (those held in memory) of the key, and their bytes.
     pub fn kept(&self) -> (usize, usize) {
         let kept = self.answers.iter().filter_map(|answer| answer.kept.as_ref());
         kept.fold((0, 0), |(count, bytes), kept| (count + 1, bytes + kept.reply.len()))
@@ -916,8 +930,8 @@ impl Answer {
         self.protocol == protocol && self.frame == frame
     }
 
-    /// True if this place for a kept reply may be given to the reply to another request. A place in use is
-    /// never given away, so that many different requests do not push each other out.
+    /// True if this place for a kept reply (one held in memory) may be given to the reply to another request.
+    /// A place in use is never given away, so that many different requests do not push each other out.
     fn is_idle(&self, now: Timestamp) -> bool {
         self.flights.is_empty() && now.since(self.used_at) >= IDLE
     }

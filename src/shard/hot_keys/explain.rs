@@ -17,13 +17,14 @@ pub enum Forecast {
     /// The request names several keys, or may be about any: it is always sent to the store and shares no
     /// fetch.
     Keys,
-    /// The request's key is not hot.
+    /// The request's key is not hot, so the request is sent to its store like any other.
     Cold,
     /// A reply to the request is kept in memory and would be sent.
     Kept,
-    /// A fetch of the reply exists already, and the request would wait for it.
+    /// A fetch (shared read of a hot key) of the reply exists already, and the request would wait for it.
     Joins,
-    /// The request would start a fetch from the store.
+    /// No reply is kept and none is being fetched: the request would start a fetch (shared read of a hot key)
+    /// from the store.
     Fetched,
     /// The request would be held back until earlier ones of its connection are sent, and then be handled
     /// again.
@@ -50,7 +51,9 @@ impl Forecast {
 }
 
 impl HotKeyStage {
-    /// Returns how a request would be handled that is sent to its store from this core.
+    /// Returns how a request would be handled that is sent to its store from this core. `may_move` is true
+    /// before a cluster, where slots change their owners. `touches` says which keys the request is about,
+    /// `effect` whether it writes, `connection` which client connection sent it.
     pub fn forecast(
         &self,
         (touches, effect): (Touches, Effect),

@@ -21,51 +21,53 @@ use crate::values::{ShardId, Tier, Timestamp};
 #[derive(Debug)]
 pub struct Flight {
     generation: u32,
-    /// The tier, route and account that the fetch is sent with, taken from the request that began it. The
-    /// fetch has no deadline of its own.
+    /// The tier (importance), route and account that the fetch (shared read of a hot key) is sent with, taken
+    /// from the request that began it. The fetch has no deadline of its own.
     pub envelope: Envelope,
     pub hot: HotId,
     pub frame: Vec<u8>,
     /// The reads that wait for the reply, in the order of their arrival.
     pub waiters: Vec<Waiter>,
     pub stage: Stage,
-    /// The time at which the fetch was sent; zero if it is not sent yet.
+    /// The time at which the fetch (shared read of a hot key) was sent; zero if it is not sent yet.
     pub sent_at: Timestamp,
-    /// Values of the version counters of the key and its backend, which writes change, when the fetch was
-    /// sent; None until then. If they have changed when the reply comes, the key may have been written in
-    /// between, and the reply is not kept.
+    /// Values of the version counters of the key and its backend, which writes change, when the fetch (shared
+    /// read of a hot key) was sent; None until then. If they have changed when the reply comes, the key may
+    /// have been written in between, and the reply is not kept.
     pub snapshot: Option<Snapshot>,
-    /// The digest of the last reply to this same read that any core had seen when the fetch was sent; `None`
-    /// until then.
+    /// The digest of the last reply to this same read that any core had seen when the fetch (shared read of a
+    /// hot key) was sent; `None` until then.
     pub look: Option<Look>,
     /// True if the reply is to be kept, unless its key is written meanwhile or the reply is too large.
     pub is_kept: bool,
     pub lifetime: Lifetime,
     /// True if weir stands in front of a cluster: later requests of the waiting client connections are held
-    /// back until the fetch is answered, because a node may redirect it and carry out requests that were sent
-    /// after it.
+    /// back until the fetch (shared read of a hot key) is answered, because a node may redirect it and carry
+    /// out requests that were sent after it.
     pub binds: bool,
-    /// True for a fetch that renews a kept reply before it expires: it is sent even if no request waits for
-    /// it.
+    /// True for a fetch (shared read of a hot key) that renews a kept reply (one held in memory) before it
+    /// expires: it is sent even if no request waits for it.
     is_ahead_of_time: bool,
     has_failed: bool,
-    /// Whether the store was going to report the key's next change (CLIENT TRACKING) when the fetch was sent.
+    /// Whether the store was going to report the key's next change (CLIENT TRACKING) when the fetch (shared
+    /// read of a hot key) was sent.
     pub registration: Registration,
 }
 
-/// The progress of a fetch.
+/// The progress of a fetch, the request by which a core reads a hot key for all reads that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The fetch is not sent yet, because an earlier fetch of the same reply is in flight; until that is
     /// answered, further reads join this one.
     Gathering,
-    /// The fetch waits for room in the window of its store; further reads join it until it is sent.
+    /// The fetch waits for room in the window (limit on requests in flight) of its store; further reads join
+    /// it until it is sent.
     Leaving,
-    /// The bytes of the fetch are on the connection to the store.
+    /// The bytes of the fetch (shared read of a hot key) are on the connection to the store.
     Sent,
 }
 
-/// A read that waits for the reply to a fetch.
+/// A read that waits for the reply to a fetch (shared read of a hot key).
 #[derive(Clone, Copy, Debug)]
 pub struct Waiter {
     pub envelope: Envelope,
@@ -76,37 +78,41 @@ pub struct Waiter {
 }
 
 impl Flight {
-    /// Handles that the fetch has been put on the connection to the store. Stores the versions (`snapshot`,
-    /// `look`) that are compared with the present ones when its reply comes.
+    /// Handles that the fetch (shared read of a hot key) has been put on the connection to the store. Stores
+    /// the versions (`snapshot`, `look`) that are compared with the present ones when its reply comes.
+    /// `is_kept` says that the reply is to be kept.
     pub fn handle_sent(&mut self, snapshot: Option<Snapshot>, look: Look, is_kept: bool, now: Timestamp) {
         (self.sent_at, self.stage, self.look) = (now, Stage::Sent, Some(look));
         (self.snapshot, self.is_kept) = (snapshot, is_kept);
         self.lifetime.handle_sent();
     }
 
-    /// True if later requests of a waiter's client connection are held back until this fetch is sent or
-    /// answered.
+    /// True if later requests of a waiter's client connection are held back until this fetch (shared read of a
+    /// hot key) is sent or answered.
     pub fn is_bound(&self, waiter: &Waiter) -> bool {
         self.stage != Stage::Sent || self.binds || waiter.is_bound
     }
 
-    /// Returns the waiters whose client connections have later requests held back after this fetch.
+    /// Returns the waiters whose client connections have later requests held back after this fetch (shared
+    /// read of a hot key).
     pub fn bound(&self) -> impl Iterator<Item = &Waiter> {
         self.waiters.iter().filter(|waiter| self.is_bound(waiter))
     }
 
-    /// True if the fetch need not be sent: no read waits for it, and it does not renew a kept reply.
+    /// True if the fetch (shared read of a hot key) need not be sent: no read waits for it, and it does not
+    /// renew a kept reply (one held in memory).
     pub fn is_for_nobody(&self) -> bool {
         self.waiters.is_empty() && !self.is_ahead_of_time
     }
 
-    /// Returns the tier that the fetch is sent with: that of its most important waiter.
+    /// Returns the tier that the fetch (shared read of a hot key) is sent with: that of its most important
+    /// waiter.
     pub fn tier(&self) -> Tier {
         self.waiters.iter().map(|waiter| waiter.envelope.tier).min().unwrap_or(self.envelope.tier)
     }
 
-    /// True if the key, or fields that the read is about, have expired since the fetch was sent. A read that
-    /// came after that must not get this reply.
+    /// True if the key, or fields that the read is about, have expired since the fetch (shared read of a hot
+    /// key) was sent. A read that came after that must not get this reply.
     pub fn has_ended(&self, now: Timestamp) -> bool {
         self.lifetime.has_ended(now.since(self.sent_at))
     }
@@ -117,8 +123,8 @@ impl Flight {
 pub struct Landed {
     waiters: std::vec::IntoIter<Waiter>,
     outcome: Outcome,
-    /// Requests that get a kept reply although it has expired (`stale_on_error`), because the store is
-    /// unavailable; `stale` is that reply.
+    /// Requests that get a kept reply (one held in memory) although it has expired (`stale_on_error`), because
+    /// the store is unavailable; `stale` is that reply.
     spared: std::vec::IntoIter<Envelope>,
     stale: Bytes,
 }
@@ -128,7 +134,7 @@ impl Landed {
         Self { waiters: waiters.into_iter(), outcome, spared: Vec::new().into_iter(), stale: Bytes::new() }
     }
 
-    /// Adds requests (`spared`) that get a kept, expired reply instead of the error.
+    /// Adds requests (`spared`) that get a kept, expired reply (`stale`) instead of the error.
     pub fn sparing(self, (spared, stale): (Vec<Envelope>, Bytes)) -> Self {
         Self { spared: spared.into_iter(), stale, ..self }
     }
@@ -139,8 +145,9 @@ impl Landed {
         Some((to, Outcome::cached(self.stale.len()), self.stale.clone()))
     }
 
-    /// Takes the next request that gets the fetched reply: its reply address and its outcome. The first one
-    /// is charged for the fetch; the others count as answered from memory, or as refused if the fetch failed.
+    /// Takes the next request that gets the fetched reply: its reply address and its outcome. The first one is
+    /// charged for the fetch (shared read of a hot key); the others count as answered from memory, or as
+    /// refused if the fetch failed.
     pub fn next(&mut self, reply_bytes: usize) -> Option<(ReplyTo, Outcome)> {
         let to = self.waiters.next()?.envelope.reply_to;
         let others = match self.outcome {
@@ -151,15 +158,16 @@ impl Landed {
     }
 }
 
-/// A read that waited for a fetch until its deadline passed.
+/// A read that waited for a fetch (shared read of a hot key) until its deadline passed.
 #[derive(Clone, Copy, Debug)]
 pub struct Late {
     pub envelope: Envelope,
     pub hot: HotId,
     pub flight: FlightId,
-    /// True if later requests of the client connection are held back until the fetch is sent or answered.
+    /// True if later requests of the client connection are held back until the fetch (shared read of a hot
+    /// key) is sent or answered.
     pub is_bound: bool,
-    /// The time since the fetch was sent; zero if it was not sent.
+    /// The time since the fetch (shared read of a hot key) was sent; zero if it was not sent.
     pub waited: Duration,
 }
 
@@ -178,13 +186,15 @@ impl Flights {
         self.all.len()
     }
 
-    /// Returns the number of reads that wait for fetches on this core.
+    /// Returns the number of reads that wait for fetches (shared reads of hot keys) on this core.
     pub fn waiters(&self) -> usize {
         self.waiters
     }
 
-    /// Begins a fetch with the tier, route and account of `terms`; the caller still has to send it. Its reply
-    /// is addressed to the fetch itself.
+    /// Begins a fetch (shared read of a hot key) with the tier (importance), route and account of `terms`; the
+    /// caller still has to send it. Its reply is addressed to the fetch itself. `hot` is the key,
+    /// `is_ahead_of_time` says that the fetch renews a kept reply (one held in memory), and `frame` is the
+    /// request's bytes.
     pub fn begin(
         &mut self,
         shard: ShardId,
@@ -229,21 +239,21 @@ impl Flights {
         ids.iter().rev().find(takes).copied()
     }
 
-    /// True for a fetch that is not sent yet: a read may join it even while a write of its key is in flight,
-    /// because the fetch will be sent after the write. False for an unknown id.
+    /// True for a fetch (shared read of a hot key) that is not sent yet: a read may join it even while a write
+    /// of its key is in flight, because the fetch will be sent after the write. False for an unknown id.
     pub fn is_gathering(&self, id: FlightId) -> bool {
         self.find(id).is_some_and(|flight| flight.stage != Stage::Sent && !flight.has_failed)
     }
 
-    /// True for a fetch in flight whose reply is to be kept, unless its key is written meanwhile or the reply
-    /// is too large.
+    /// True for a fetch (shared read of a hot key) in flight whose reply is to be kept, unless its key is
+    /// written meanwhile or the reply is too large.
     pub fn is_to_be_kept(&self, id: FlightId) -> bool {
         self.find(id).is_some_and(|flight| flight.stage == Stage::Sent && flight.is_kept)
     }
 
-    /// True for a fetch that was sent and may still be joined: it was sent less than `ttl` ago, no write of
-    /// its key was in flight then and none has begun since, and no core has seen a later reply that might
-    /// show a write that bypassed weir.
+    /// True for a fetch (shared read of a hot key) that was sent and may still be joined: it was sent less
+    /// than `ttl` ago, no write of its key was in flight then and none has begun since, and no core has seen a
+    /// later reply that might show a write that bypassed weir.
     pub fn is_fresh(&self, id: FlightId, versions: &Versions, (ttl, now): (Duration, Timestamp)) -> bool {
         self.find(id).is_some_and(|flight| {
             flight.stage == Stage::Sent
@@ -254,8 +264,9 @@ impl Flights {
         })
     }
 
-    /// True if a fetch may be sent now: of `beside`, the other fetches for the same reply, none is about to
-    /// be sent or in flight; or just one is in flight, and a write has begun since it was sent.
+    /// True if a fetch (shared read of a hot key) may be sent now: of `beside`, the other fetches for the same
+    /// reply, none is about to be sent or in flight; or just one is in flight, and a write has begun since it
+    /// was sent.
     pub fn may_leave(&self, id: FlightId, beside: &[FlightId], versions: &Versions) -> bool {
         let Some(flight) = self.find(id) else { return false };
         let others = beside.iter().filter(|other| **other != id).filter_map(|other| self.find(*other));
@@ -267,9 +278,9 @@ impl Flights {
         is_outdated && before.next().is_none()
     }
 
-    /// Adds a read to those that wait for a fetch. False if `HOT_WAITERS_PER_FLIGHT_MAX` reads wait for it
-    /// already, or `HOT_WAITERS_MAX` on this core. `obeys_deadlines` says that the read stops waiting at its
-    /// deadline.
+    /// Adds a read to those that wait for a fetch (shared read of a hot key). False if
+    /// `HOT_WAITERS_PER_FLIGHT_MAX` reads wait for it already, or `HOT_WAITERS_MAX` on this core.
+    /// `obeys_deadlines` says that the read stops waiting at its deadline.
     pub fn join(&mut self, id: FlightId, envelope: &Envelope, obeys_deadlines: bool) -> bool {
         let has_room = self.waiters < HOT_WAITERS_MAX;
         let Some(flight) = self.get(id) else { return false };
@@ -287,9 +298,9 @@ impl Flights {
         true
     }
 
-    /// Takes out of those that wait for a fetch the reads that `is_own` selects and after which their
-    /// connection's later requests are held back. Returns each with the request's bytes, to be sent on its
-    /// own.
+    /// Takes out of those that wait for a fetch (shared read of a hot key) the reads that `is_own` selects and
+    /// after which their connection's later requests are held back. Returns each with the request's bytes, to
+    /// be sent on its own.
     pub fn leave(&mut self, id: FlightId, is_own: impl Fn(&Envelope) -> bool) -> Vec<(Envelope, Vec<u8>)> {
         let Some(flight) = self.get(id) else { return Vec::new() };
         let binds_all = flight.stage != Stage::Sent || flight.binds;
@@ -300,8 +311,8 @@ impl Flights {
         left
     }
 
-    /// Removes and returns the waiting reads that `may_be` selects: they get a kept reply instead of the
-    /// fetched one.
+    /// Removes and returns the waiting reads that `may_be` selects: they get a kept reply (one held in memory)
+    /// instead of the fetched one.
     pub fn spare(&mut self, id: FlightId, may_be: impl Fn(&Envelope) -> bool) -> Vec<Waiter> {
         let Some(flight) = self.get(id) else { return Vec::new() };
         let may_be = |waiter: &mut Waiter| may_be(&waiter.envelope);
@@ -310,9 +321,10 @@ impl Flights {
         spared
     }
 
-    /// Prepares a failed fetch to be sent a second time, for the waiting reads that `may_wait` selects, with
-    /// the tier and account of the first of them. Returns the reads that get the error instead, always with
-    /// the first one. None if the fetch has failed before or no read would be left to wait.
+    /// Prepares a failed fetch (shared read of a hot key) to be sent a second time, for the waiting reads that
+    /// `may_wait` selects, with the tier (importance) and account of the first of them. Returns the reads that
+    /// get the error instead, always with the first one. None if the fetch has failed before or no read would
+    /// be left to wait.
     pub fn begin_again(&mut self, id: FlightId, may_wait: impl Fn(&Envelope) -> bool) -> Option<Vec<Waiter>> {
         let flight = self.get(id).filter(|flight| !flight.has_failed)?;
         let first = flight.waiters.first()?.envelope.reply_to;
@@ -330,7 +342,8 @@ impl Flights {
         Some(told)
     }
 
-    /// Removes a fetch and all reads that wait for it, and returns it; None if it is unknown.
+    /// Removes a fetch (shared read of a hot key) and all reads that wait for it, and returns it; None if it
+    /// is unknown.
     pub fn end(&mut self, id: FlightId) -> Option<Flight> {
         self.get(id)?;
         let flight = self.all.remove(id.index as usize);
@@ -338,8 +351,8 @@ impl Flights {
         Some(flight)
     }
 
-    /// Returns the keys of unanswered fetches that were sent before `before`, each with the number of reads
-    /// that wait.
+    /// Returns the keys of unanswered fetches (shared reads of hot keys) that were sent before `before`, each
+    /// with the number of reads that wait.
     pub fn slow(&self, before: Timestamp) -> impl Iterator<Item = (HotId, usize)> {
         let is_slow = move |flight: &&Flight| flight.stage == Stage::Sent && flight.sent_at < before;
         let all = self.all.iter().map(|(_, flight)| flight).filter(is_slow);

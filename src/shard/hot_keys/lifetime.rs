@@ -26,15 +26,15 @@ enum Left {
     /// The store was not asked, or its reply was not a number.
     #[default]
     Unknown,
-    /// The store has no such key.
+    /// The store has replied that there is no such key.
     NoKey,
-    /// The key, or the field, has no expiry.
+    /// The store has replied that the key, or the field, has no expiry.
     Endless,
     For(Duration),
 }
 
-/// The commands sent before a fetch to learn how long its reply is valid (PTTL, HPTTL), and the store's
-/// replies to them.
+/// The commands sent before a fetch (shared read of a hot key) to learn how long its reply is valid (PTTL,
+/// HPTTL), and the store's replies to them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lifetime {
     questions: usize,
@@ -45,8 +45,8 @@ pub struct Lifetime {
 }
 
 impl Lifetime {
-    /// Appends to `out` the commands that are sent before a read: PTTL for its key and, if `fields_expire` at
-    /// its store, HPTTL for the fields that it names.
+    /// Appends to `out` the commands that are sent before a read (`frame`): PTTL for its key and, if
+    /// `fields_expire` at its store, HPTTL for the fields that it names.
     pub fn ask(out: &mut Vec<u8>, (key, frame): (&[u8], &[u8]), fields_expire: bool) -> Self {
         encode::request(out, [b"PTTL".as_slice(), key].into_iter());
         if !fields_expire || !is_about_hash(frame) {
@@ -120,8 +120,8 @@ impl Left {
         if let Self::For(left) = self { left } else { ENDLESS }
     }
 
-    /// Reads a store's reply to PTTL or HPTTL in milliseconds (-1: no expiry); `missing` is returned for -2,
-    /// the reply of a store without such a key or field.
+    /// Reads a store's reply (`answer`) to PTTL or HPTTL in milliseconds (-1: no expiry); `missing` is
+    /// returned for -2, the reply of a store without such a key or field.
     fn of(answer: &[u8], missing: Self) -> Self {
         match integer(answer) {
             Some(-1) => Self::Endless,
@@ -149,7 +149,8 @@ impl FieldExpiry {
         self.0.push((backend, now.after(BELIEVED)));
     }
 
-    /// Forgets a store, which may have been replaced.
+    /// Forgets what is known about a store's hash fields that expire, because another server may have replaced
+    /// it.
     pub fn forget(&mut self, backend: BackendId) {
         self.0.retain(|(own, _)| *own != backend);
     }
@@ -159,8 +160,8 @@ fn key_left(told: &[u8]) -> Left {
     Left::of(told, Left::NoKey)
 }
 
-/// Returns the earliest expiry among the fields in a reply to `HPTTL`. A field that is missing does not
-/// expire.
+/// Returns the earliest expiry among the fields in a reply (`told`) to `HPTTL`. A field that is missing does
+/// not expire.
 fn fields_left(told: &[u8]) -> Left {
     let Some(answers) = elements(told) else { return Left::Unknown };
     answers.map(|answer| Left::of(answer, Left::Endless)).fold(Left::Endless, |earliest, left| {
@@ -172,15 +173,15 @@ fn fields_left(told: &[u8]) -> Left {
     })
 }
 
-/// True for a command about a hash. Among the commands whose replies may be kept, the names of these alone
-/// begin with an H.
+/// True for a command (`frame`) about a hash. Among the commands whose replies may be kept, the names of these
+/// alone begin with an H.
 fn is_about_hash(frame: &[u8]) -> bool {
     let name = elements(frame).and_then(|mut words| text(words.next()?));
     name.is_some_and(|name| matches!(name.first(), Some(b'h' | b'H')))
 }
 
-/// Returns the hash fields that a request names, if its reply is about these alone and they are at most
-/// [`FIELDS_MAX`]; else None.
+/// Returns the hash fields that a request (`frame`) names, if its reply is about these alone and they are at
+/// most [`FIELDS_MAX`]; else None.
 fn fields_of(frame: &[u8]) -> Option<Vec<&[u8]>> {
     let mut words = elements(frame)?;
     let name = text(words.next()?)?;

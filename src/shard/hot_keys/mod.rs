@@ -95,8 +95,8 @@ const ASKS_AGAIN: Duration = Duration::from_millis(50);
 /// most that part of the limit.
 const OUTPUT_PART: usize = 4;
 
-/// Maximum number of reads in one transaction that are compared with kept replies. The keys of further reads
-/// count as written.
+/// Maximum number of reads in one transaction that are compared with kept replies (those held in memory). The
+/// keys of further reads count as written.
 const INNER_READS_MAX: usize = 1_024;
 
 /// The least time between two searches of the queues in front of the stores for requests about a key that has
@@ -123,9 +123,11 @@ pub enum Meeting {
     PassesReported,
     /// The request is answered with this reply from memory.
     Answered(Bytes),
-    /// The request waits for a fetch, or is held back behind earlier requests of its connection.
+    /// The request waits for a fetch (shared read of a hot key), or is held back behind earlier requests of
+    /// its connection.
     Waits,
-    /// The request is refused: too many reads wait already, for its fetch or on this core.
+    /// The request is refused: too many reads wait already, for its fetch (shared read of a hot key) or on
+    /// this core.
     Crowded,
     /// The write is refused: its key is written more often than permitted.
     WrittenTooOften {
@@ -136,7 +138,8 @@ pub enum Meeting {
     },
 }
 
-/// The hot keys of one core: their kept replies and fetches, and the requests that wait.
+/// The hot keys of one core: their kept replies (those held in memory) and fetches, and the requests that
+/// wait.
 #[derive(Debug)]
 pub struct HotKeyStage {
     settings: HotSettings,
@@ -149,10 +152,10 @@ pub struct HotKeyStage {
     warming: usize,
     warmed_at: Timestamp,
     flights: Flights,
-    /// Fetches that may be sent, in this order.
+    /// Fetches (shared reads of hot keys) that may be sent, in this order.
     to_send: VecDeque<FlightId>,
-    /// Requests, each with its bytes, that no longer wait for a fetch or for earlier requests, and are to be
-    /// sent to the store on their own.
+    /// Requests, each with its bytes, that no longer wait for a fetch (shared read of a hot key) or for
+    /// earlier requests, and are to be sent to the store on their own.
     detached: VecDeque<(Envelope, Vec<u8>)>,
     /// Keys and client connections whose held-back requests for the key may go on.
     resuming: VecDeque<(HotId, u64)>,
@@ -174,15 +177,15 @@ pub struct HotKeyStage {
     fields: FieldExpiry,
     /// Ages of the replies from memory when they were sent: the time since the store was asked.
     ages: Durations,
-    /// Copies of kept replies to lend to other cores.
+    /// Copies of kept replies (those held in memory) to lend to other cores.
     to_lend: VecDeque<(ShardId, Copy)>,
     to_tell: VecDeque<(ShardId, CopyHits)>,
     /// The time of the end of the last turn (pass of the shard's loop).
     turned_at: Timestamp,
     /// The time at which the waiting reads were last counted as requests for their keys.
     counted_at: Timestamp,
-    /// The longest `stale_on_error` of any tenant: how long after its expiry a kept reply may be sent while
-    /// its store is unavailable.
+    /// The longest `stale_on_error` of any tenant: how long after its expiry a kept reply (one held in memory)
+    /// may be sent while its store is unavailable.
     stale_max: Duration,
 }
 
@@ -238,7 +241,9 @@ impl HotKeyStage {
         self.is_warm || envelope.nature.class == Class::Range
     }
 
-    /// Handles a request that [`HotKeyStage::notices`] selected, before it is sent to its store.
+    /// Handles a request that [`HotKeyStage::notices`] selected, before it is sent to its store. `arrival`
+    /// says whether the request is new or was counted before, and `frame` is its bytes. `envelope` is its
+    /// record.
     pub fn meet(
         &mut self,
         env: &mut Env,
@@ -358,8 +363,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Holds a request back until earlier ones of its client connection are sent. False if `HOT_WAITERS_MAX`
-    /// requests or `HOT_HELD_BYTES_MAX` bytes are held back already.
+    /// Holds a request (`frame`) for the hot key `id` back until earlier ones of its client connection are
+    /// sent. False if `HOT_WAITERS_MAX` requests or `HOT_HELD_BYTES_MAX` bytes are held back already.
     fn hold(
         &mut self,
         connection: u64,
@@ -396,7 +401,7 @@ impl HotKeyStage {
     }
 
     /// Handles a core's report of how many requests it answered from copies of a key whose home is this core.
-    /// Renews a kept reply that expires soon.
+    /// Renews a kept reply (one held in memory) that expires soon.
     pub fn handle_copy_hits(&mut self, env: &Env, told: CopyHits, now: Timestamp) {
         let CopyHits { from, id, hits } = told;
         self.keys.note_many(id, u64::from(hits));
@@ -409,7 +414,7 @@ impl HotKeyStage {
         }
     }
 
-    /// Stores a copy of another core's kept reply, which that core lends to this one.
+    /// Stores a copy of another core's kept reply (one held in memory), which that core lends to this one.
     pub fn take_copy(&mut self, env: &Env, copy: &Copy, now: Timestamp) {
         let Self { copies, to_tell, settings, .. } = self;
         let bytes_max = settings.bytes_max;
@@ -417,14 +422,14 @@ impl HotKeyStage {
             .take(copy, (env.settings.id, bytes_max), now, &mut |home, hits| to_tell.push_back((home, hits)));
     }
 
-    /// True if this core has copies of other cores' kept replies for keys in a slot.
+    /// True if this core has copies of other cores' kept replies (those held in memory) for keys in a slot.
     #[inline]
     pub fn has_copies(&self, slot: u16) -> bool {
         self.copies.has(slot)
     }
 
-    /// Returns the lent reply to a request for a key whose home is another core; None if there is no valid
-    /// one.
+    /// Returns the lent reply to a request (`frame`) for a key whose home is another core; None if there is no
+    /// valid one.
     pub fn find_copy(&mut self, env: &mut Env, route: Route, frame: &[u8], now: Timestamp) -> Option<Bytes> {
         let (reply, asked_at) = self.copies.find(route, frame, &self.settings.versions, now)?;
         self.ages.record(now.nanos_since(asked_at));
@@ -432,13 +437,14 @@ impl HotKeyStage {
         Some(reply)
     }
 
-    /// Returns the next copy of a kept reply to lend to another core, and that core; None if there is none.
+    /// Returns the next copy of a kept reply (one held in memory) to lend to another core, and that core; None
+    /// if there is none.
     pub fn poll_copy(&mut self) -> Option<(ShardId, Copy)> {
         self.to_lend.pop_front()
     }
 
-    /// Returns the next report of how many requests a copy of a kept reply answered, and the home core that
-    /// gets it.
+    /// Returns the next report of how many requests a copy of a kept reply (one held in memory) answered, and
+    /// the home core (the core through which a key's requests pass) that gets it.
     pub fn poll_hits(&mut self) -> Option<(ShardId, CopyHits)> {
         self.to_tell.pop_front()
     }
@@ -460,14 +466,15 @@ impl HotKeyStage {
         self.under_way.open(envelope.reply_to, open);
     }
 
-    /// Returns the record of a read that is sent to the store without a shared fetch; it is kept until the
-    /// read is answered.
+    /// Returns the record of a read (`frame`) that is sent to the store without a shared fetch; it is kept
+    /// until the read is answered.
     fn read(&self, id: HotId, envelope: &Envelope, frame: &[u8]) -> Open {
         open_read(&self.keys, id, envelope, frame)
     }
 
-    /// Begins a fetch of the reply to a request, for which no read waits yet. A fetch that no read joins is
-    /// dropped before it is sent, unless it renews a kept reply (`is_ahead_of_time`).
+    /// Begins a fetch (shared read of a hot key) of the reply to a request (`frame`), for which no read waits
+    /// yet. A fetch that no read joins is dropped before it is sent, unless it renews a kept reply
+    /// (`is_ahead_of_time`).
     fn fetch(
         &mut self,
         env: &Env,
@@ -491,7 +498,8 @@ impl HotKeyStage {
         flight
     }
 
-    /// Queues a fetch to be sent, unless other fetches of the same reply have to be answered first.
+    /// Queues a fetch (shared read of a hot key) to be sent, unless other fetches of the same reply have to be
+    /// answered first.
     fn let_leave(&mut self, id: FlightId) {
         let Some(flight) = self.flights.get(id).filter(|flight| flight.stage == Stage::Gathering) else {
             return;
@@ -517,9 +525,9 @@ impl HotKeyStage {
         Meeting::Waits
     }
 
-    /// Sends on their own, in their order, the requests of a client connection that wait for a fetch which is
-    /// not sent yet, or are held back. The connection's next request for the key is about to be sent or
-    /// queued, and could overtake them otherwise.
+    /// Sends on their own, in their order, the requests of a client connection that wait for a fetch (shared
+    /// read of a hot key) which is not sent yet, or are held back. The connection's next request for the key
+    /// is about to be sent or queued, and could overtake them otherwise.
     fn detach(&mut self, env: &mut Env, id: HotId, connection: u64) {
         let Some(entry) = entry_of(&mut self.entries, id).filter(|entry| entry.is_to_wait(connection)) else {
             return;
@@ -573,8 +581,8 @@ impl HotKeyStage {
         unnoticed.map(|entry| told(entry)).collect()
     }
 
-    /// Records that a queued request is for a key that has become hot. The request stays in the queue and
-    /// counts as in flight from now on.
+    /// Records that a queued request (`frame`) is for a key that has become hot. The request stays in the
+    /// queue and counts as in flight from now on.
     pub fn handle_queued(&mut self, env: &Env, id: HotId, envelope: &Envelope, frame: &[u8]) {
         self.handle_unqueued(env, envelope);
         let Some(entry) = entry_of(&mut self.entries, id) else { return };
@@ -619,8 +627,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles a request for several keys whose home is this core. Each hot key among them is treated like
-    /// the key of a request that has only one.
+    /// Handles a request (`frame`) for several keys whose home is this core. Each hot key among them is
+    /// treated like the key of a request that has only one.
     fn meet_keys(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8]) -> Meeting {
         if self.known == 0 {
             return Meeting::Passes;
@@ -784,7 +792,8 @@ impl HotKeyStage {
         ids.into_iter().for_each(|id| self.detach(env, id, connection));
     }
 
-    /// True if fetches, detached or resumed requests, copies or reports wait to be sent.
+    /// True if fetches (shared reads of hot keys), detached or resumed requests, copies or reports wait to be
+    /// sent.
     #[inline]
     pub fn has_to_send(&self) -> bool {
         !self.to_send.is_empty()
@@ -794,8 +803,8 @@ impl HotKeyStage {
             || !self.to_tell.is_empty()
     }
 
-    /// Returns the next request, with its bytes, that no longer waits for a fetch or for other requests and
-    /// is to be sent before anything else; None if there is none.
+    /// Returns the next request, with its bytes, that no longer waits for a fetch (shared read of a hot key)
+    /// or for other requests and is to be sent before anything else; None if there is none.
     pub fn poll_detached(&mut self) -> Option<(Envelope, Vec<u8>)> {
         self.detached.pop_front()
     }
@@ -817,9 +826,9 @@ impl HotKeyStage {
         self.resumed.pop_front().map(|held| (held.envelope, held.frame))
     }
 
-    /// Returns the envelope of the next fetch to send and the number of requests that it consists of (up to
-    /// three, with PTTL and HPTTL), and appends its bytes to `out`. Drops fetches that no read waits for.
-    /// None if there is nothing to send.
+    /// Returns the envelope (record that goes with a request's bytes) of the next fetch (shared read of a hot
+    /// key) to send and the number of requests that it consists of (up to three, with PTTL and HPTTL), and
+    /// appends its bytes to `out`. Drops fetches that no read waits for. None if there is nothing to send.
     pub fn poll_fetch(&mut self, env: &Env, out: &mut Vec<u8>, now: Timestamp) -> Option<(Envelope, usize)> {
         loop {
             let id = self.to_send.pop_front()?;
@@ -847,8 +856,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles that a fetch has been put on its connection to the store. Later requests of the waiting client
-    /// connections may go on, except where weir stands in front of a cluster.
+    /// Handles that a fetch (shared read of a hot key) has been put on its connection to the store. Later
+    /// requests of the waiting client connections may go on, except where weir stands in front of a cluster.
     fn handle_fetch_sent(&mut self, env: &Env, id: FlightId, at: Timestamp) {
         let Some(flight) = self.flights.get(id).filter(|flight| flight.stage != Stage::Sent) else { return };
         let mut entry = entry_of(&mut self.entries, flight.hot);
@@ -1001,8 +1010,9 @@ impl HotKeyStage {
         });
     }
 
-    /// Handles the reply to a fetch, or its failure. Returns the reads that the reply is for; None for the
-    /// reply to a command sent before the fetch (`PTTL`, `HPTTL`), and for an unknown fetch.
+    /// Handles the reply to a fetch (shared read of a hot key), or its failure. Returns the reads that the
+    /// reply is for; None for the reply to a command sent before the fetch (`PTTL`, `HPTTL`), and for an
+    /// unknown fetch.
     pub fn land(
         &mut self,
         env: &mut Env,
@@ -1076,8 +1086,9 @@ impl HotKeyStage {
         Some(Landed::new(flight.waiters, outcome).sparing(spared))
     }
 
-    /// Sends a failed fetch once more, for waiting reads whose client connection has sent nothing for the key
-    /// since. Returns the reads that get the error instead; None if the fetch is not sent again.
+    /// Sends a failed fetch (shared read of a hot key) once more, for waiting reads whose client connection
+    /// has sent nothing for the key since. Returns the reads that get the error instead; None if the fetch is
+    /// not sent again. `hot` is the key.
     fn fetch_again(&mut self, env: &Env, (id, hot): (FlightId, HotId)) -> Option<Vec<Waiter>> {
         let entry = entry_of(&mut self.entries, hot)?;
         let may_wait = |waiter: &Envelope| entry.is_latest(connection_of(env, waiter), id);
@@ -1104,8 +1115,9 @@ impl HotKeyStage {
         Some(told)
     }
 
-    /// Handles a fetch that failed because the store is unavailable. Returns the waiting reads whose tenant
-    /// accepts expired replies (`stale_on_error`), and the reply that they get.
+    /// Handles a fetch (shared read of a hot key) that failed because the store is unavailable. Returns the
+    /// waiting reads whose tenant accepts expired replies (`stale_on_error`), and the reply that they get.
+    /// `hot` is the key.
     fn spare(
         &mut self,
         env: &mut Env,
@@ -1135,7 +1147,7 @@ impl HotKeyStage {
     }
 
     /// Builds the reply to an `MGET` from kept, possibly expired values when the store is unavailable. None
-    /// unless every value is kept and may be sent.
+    /// unless every value is kept and may be sent. `connection` is that of the client.
     fn spare_values(
         &mut self,
         env: &mut Env,
@@ -1182,10 +1194,10 @@ impl HotKeyStage {
         has_room(self.kept())
     }
 
-    /// Compares a reply that the store has just sent with the kept reply to the same request (`asked` is its
-    /// hash). If they differ though no write went through weir, the key was written without weir: the key's
-    /// cell (counter of writes) changes, so that no core sends the older reply to a client that has seen this
-    /// one.
+    /// Compares a reply that the store has just sent with the kept reply (one held in memory) to the same
+    /// request (`asked` is its hash). If they differ though no write went through weir, the key was written
+    /// without weir: the key's cell (counter of writes) changes, so that no core sends the older reply to a
+    /// client that has seen this one.
     fn compare(&mut self, env: &mut Env, (id, asked): (HotId, u64), reply: &[u8], now: Timestamp) {
         let Self { entries, keys, settings, .. } = self;
         let Some(entry) = entry_of(entries, id).filter(|_| settings.mode == Mode::On) else { return };
@@ -1244,14 +1256,14 @@ impl HotKeyStage {
         }
     }
 
-    /// Returns the number of kept replies on this core, and their bytes.
+    /// Returns the number of kept replies (those held in memory) on this core, and their bytes.
     fn kept(&self) -> (usize, usize) {
         let entries = self.entries.iter().flatten().map(|entry| entry.kept());
         entries.fold((0, 0), |(all, all_bytes), (kept, bytes)| (all + kept, all_bytes + bytes))
     }
 
-    /// Holds back the reads that joined a fetch after it was sent, to handle them again: the key has expired
-    /// meanwhile, and they may have come after that.
+    /// Holds back the reads that joined the fetch (shared read of a hot key) `flight` of the key `id` after it
+    /// was sent, to handle them again: the key has expired meanwhile, and they may have come after that.
     fn hold_again(&mut self, env: &Env, (id, flight): (FlightId, &mut Flight), now: Timestamp) {
         let Some(entry) = entry_of(&mut self.entries, flight.hot) else { return };
         let mut held: HashMap<u64, Vec<Held>> = HashMap::new();
@@ -1270,9 +1282,9 @@ impl HotKeyStage {
         }
     }
 
-    /// Limits the replies of a fetch that one client connection gets at once to `replies_max`, at least one,
-    /// because more might exceed its output limit. Its further reads are sent on their own, before any later
-    /// request of the connection.
+    /// Limits the replies of the fetch (shared read of a hot key) `flight` that one client connection gets at
+    /// once to `replies_max`, at least one, because more might exceed its output limit. Its further reads are
+    /// sent on their own, before any later request of the connection.
     fn send_apart(&mut self, env: &mut Env, (id, flight): (FlightId, &mut Flight), replies_max: usize) {
         if flight.waiters.len() <= replies_max {
             return;
@@ -1306,8 +1318,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Takes requests whose deadline passed while they waited for a fetch or were held back. Returns each
-    /// with the reason for its refusal.
+    /// Takes requests whose deadline passed while they waited for a fetch (shared read of a hot key) or were
+    /// held back. Returns each with the reason for its refusal.
     pub fn take_late(&mut self, env: &Env, now: Timestamp) -> Vec<(Envelope, NotSent)> {
         let mut late = Vec::new();
         for Late { envelope, hot, flight, is_bound, waited } in self.flights.take_late(now) {
@@ -1512,8 +1524,8 @@ impl HotKeyStage {
         self.end_kept(env, backend, now);
     }
 
-    /// Ends the time for which kept replies of a store's keys may be sent, on all cores. They stay for
-    /// tenants that accept old replies while the store is unavailable.
+    /// Ends the time for which kept replies (those held in memory) of a store's keys may be sent, on all
+    /// cores. They stay for tenants that accept old replies while the store is unavailable.
     fn end_kept(&mut self, env: &Env, backend: BackendId, now: Timestamp) {
         let Self { entries, to_lend, .. } = self;
         for entry in entries.iter_mut().flatten().filter(|entry| env.backend_of(entry.slot) == backend) {
@@ -1531,8 +1543,8 @@ impl HotKeyStage {
         self.tracking.poll_task()
     }
 
-    /// Drops a key that is no longer hot. All requests for it that are held back, or wait for a fetch which
-    /// is not sent yet, are sent on their own.
+    /// Drops a key that is no longer hot. All requests for it that are held back, or wait for a fetch (shared
+    /// read of a hot key) which is not sent yet, are sent on their own.
     fn let_go(&mut self, env: &Env, mut entry: Box<Entry>) {
         // Later writes of the key go unnoticed, so copies on other cores become invalid now.
         self.settings.versions.pass(Cell::of_hash(entry.hash));
@@ -1566,8 +1578,8 @@ impl HotKeyStage {
             && now.since(self.counted_at) >= ASKS_AGAIN
     }
 
-    /// Counts reads that wait for a store which stands still as further requests, so that their keys stay
-    /// hot: their clients send no others meanwhile, and kept replies may be needed soon.
+    /// Counts reads that wait for a store which stands still as further requests, so that their keys stay hot:
+    /// their clients send no others meanwhile, and kept replies (those held in memory) may be needed soon.
     fn count_waiting(&mut self, now: Timestamp) {
         self.counted_at = now;
         for (hot, waiting) in self.flights.slow(now.before(ASKS_AGAIN)) {
@@ -1611,8 +1623,9 @@ impl HotKeyStage {
         ])
     }
 
-    /// Handles a change of slot owners in a cluster: makes all kept replies for keys in slots that
-    /// `has_changed` selects invalid, because the new owner may lack writes that the former one had.
+    /// Handles a change of slot owners in a cluster: makes all kept replies (those held in memory) for keys in
+    /// slots that `has_changed` selects invalid, because the new owner may lack writes that the former one
+    /// had.
     pub fn handle_owners(&mut self, has_changed: impl Fn(u16) -> bool) {
         for entry in self.entries.iter_mut().flatten().filter(|entry| has_changed(entry.slot)) {
             entry.registration = Registration::Unregistered;
@@ -1679,7 +1692,8 @@ impl HotKeyStage {
         figures
     }
 
-    /// Returns the numbers of hot keys, kept replies, fetches and waiting requests on this core.
+    /// Returns the numbers of hot keys, kept replies (those held in memory), fetches and waiting requests on
+    /// this core.
     pub fn figures(&self, env: &Env) -> HotFigures {
         let (kept, kept_bytes) = self.kept();
         HotFigures {
@@ -1737,7 +1751,7 @@ pub struct HotKey {
     /// The key's state: `counted` (not hot), `warming`, `kept`, `shared` (too few reads are answered from
     /// memory, so no reply is kept) or `stale` (expired replies are sent because the store is unavailable).
     pub state: &'static str,
-    /// The number of other cores that hold copies of the key's kept replies.
+    /// The number of other cores that hold copies of the key's kept replies (those held in memory).
     pub copies: usize,
     /// True if the store will report the key's next change (CLIENT TRACKING).
     pub is_tracked: bool,
@@ -1746,15 +1760,15 @@ pub struct HotKey {
 /// Figures on the hot keys of one core.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HotFigures {
-    /// Number of hot keys.
+    /// Number of keys that are hot on this core.
     pub keys: usize,
     /// Number of replies that are kept in memory for hot keys.
     pub kept: usize,
-    /// Number of bytes of kept replies.
+    /// Number of bytes of the replies that this core keeps.
     pub kept_bytes: usize,
     /// Number of copies that other cores have lent to this one.
     pub copies: usize,
-    /// Number of fetches that have not ended.
+    /// Number of fetches (shared reads of hot keys) that have not ended.
     pub flights: usize,
     /// Number of requests for hot keys that wait for a fetch or are held back.
     pub waiters: usize,
@@ -1767,18 +1781,18 @@ pub struct HotFigures {
 /// A key that has become hot and may have requests in the queues in front of its store.
 #[derive(Clone, Debug)]
 pub struct Unnoticed {
-    /// Identity of the hot key.
+    /// Id of the key that has become hot.
     pub id: HotId,
-    /// The key's store and hash slot.
+    /// The store that has the key, and the key's hash slot.
     pub place: (BackendId, u16),
     /// The database that the key is in.
     pub database: Database,
-    /// The key.
+    /// The bytes of the key that has become hot.
     pub key: Vec<u8>,
 }
 
-/// Returns whether the store will report the next change of a key for which a fetch is sent now. Asks the
-/// store to do so if it was not asked.
+/// Returns whether the store will report the next change of a key for which a fetch (shared read of a hot key)
+/// is sent now. Asks the store to do so if it was not asked.
 fn register(tracking: &mut Tracking, env: &Env, entry: &mut Entry, now: Timestamp) -> Registration {
     match entry.registration {
         Registration::Unregistered => {}
@@ -1805,8 +1819,8 @@ fn says_away(reply: &[u8]) -> bool {
     reply.first() == Some(&b'-') && AWAY_TOLD.iter().chain(&AWAY_FOUND).any(|word| reply.starts_with(word))
 }
 
-/// True if a write of one key was certainly not carried out: it was not sent, or the store refused it because
-/// it is unavailable.
+/// True if a write of one key was certainly not carried out: it was not sent, or the store's `reply` refused
+/// it because it is unavailable.
 fn was_not_carried_out(outcome: Outcome, reply: &[u8]) -> bool {
     match outcome {
         Outcome::Refused => true,
@@ -1833,8 +1847,8 @@ fn as_fetched(route: Route) -> Route {
     Route { track, ..route }
 }
 
-/// Returns the record of a read that is sent to the store without a shared fetch; it is kept until the read
-/// is answered. A replica's reply may be older than the kept one, so it is not compared.
+/// Returns the record of a read (`frame`) that is sent to the store without a shared fetch; it is kept until
+/// the read is answered. A replica's reply may be older than the kept one, so it is not compared.
 fn open_read(keys: &HotKeys, id: HotId, envelope: &Envelope, frame: &[u8]) -> Open {
     if envelope.route.track == Track::Replica {
         Open::Keys([(id, None)].into())
@@ -1868,8 +1882,8 @@ fn dialect_of(route: Route) -> (Protocol, Database) {
     (route.protocol, route.database)
 }
 
-/// Returns a hash that identifies a read by its bytes, RESP version and database. `GET` and `MGET` of one key
-/// have the same hash, because they ask for the same value.
+/// Returns a hash that identifies a read by its bytes (`frame`), RESP version and database. `GET` and `MGET`
+/// of one key have the same hash, because they ask for the same value.
 fn number_of(keys: &HotKeys, frame: &[u8], (protocol, database): (Protocol, Database)) -> u64 {
     match value::key_of(frame) {
         Some(key) => number_of_value(hash_of(keys, database, key), protocol),
@@ -1889,8 +1903,8 @@ fn number_of_value(key: u64, protocol: Protocol) -> u64 {
     key ^ protocol as u64
 }
 
-/// Returns how long after its expiry the asker's tenant accepts a kept reply while the store is unavailable;
-/// zero if it accepts none, or if the quotas have changed since.
+/// Returns how long after its expiry the asker's tenant accepts a kept reply (one held in memory) while the
+/// store is unavailable; zero if it accepts none, or if the quotas have changed since.
 fn longer(asker: Option<Asker>, quotas: &Quotas) -> Duration {
     let own = asker.filter(|asker| asker.version() == quotas.version() as u16);
     own.map_or(Duration::ZERO, |asker| quotas.tenant(asker.tenant()).stale_on_error)

@@ -59,8 +59,8 @@ pub enum Registration {
 }
 
 impl Registration {
-    /// True if the reply to a fetch that was sent under an earlier registration may be kept now: it is the
-    /// same registration, or the store refuses to register the key.
+    /// True if the reply to a fetch (shared read of a hot key) that was sent under an earlier registration may
+    /// be kept now: it is the same registration, or the store refuses to register the key.
     pub fn covers(self, earlier: Self) -> bool {
         match self {
             Self::Registered(_) => earlier == self,
@@ -78,7 +78,8 @@ pub enum Task {
     Open(BackendId),
     /// Ask a store to report the next change of this key.
     Register(BackendId, Vec<u8>),
-    /// Send a PING to a store whose tracker has been silent, to learn whether the connection still works.
+    /// Send a PING to a store whose tracker (connection on which a store reports changes of keys) has been
+    /// silent, to learn whether the connection still works.
     Ping(BackendId),
     /// Close the tracker of a backend (the connection on which its store reports changes of keys).
     Close(BackendId),
@@ -110,7 +111,8 @@ struct Tracker {
     asked: VecDeque<Option<(HotId, u64)>>,
     /// The time at which the store last sent something, or was sent a command while it owed no reply.
     heard_at: Timestamp,
-    /// The last time at which some key was known to be registered, or at which the tracker was opened.
+    /// The last time at which some key was known to be registered, or at which the tracker (connection on
+    /// which a store reports changes of keys) was opened.
     needed_at: Timestamp,
 }
 
@@ -172,8 +174,8 @@ impl Tracking {
         }
     }
 
-    /// Handles that a store has switched `CLIENT TRACKING` on for its tracker: from now on it tracks the keys
-    /// that are read there.
+    /// Handles that a store has switched `CLIENT TRACKING` on for its tracker (connection on which a store
+    /// reports changes of keys): from now on it tracks the keys that are read there.
     pub fn handle_tracks(&mut self, backend: BackendId, now: Timestamp) {
         let tracker = self.at(backend);
         (tracker.state, tracker.heard_at, tracker.needed_at) = (State::Tracks(now), now, now);
@@ -196,7 +198,8 @@ impl Tracking {
         tracker.asked.pop_front().flatten()
     }
 
-    /// Handles that a store has sent an invalidation message, so its tracker is not silent.
+    /// Handles that a store has sent an invalidation message, so its tracker (connection on which a store
+    /// reports changes of keys) is not silent.
     pub fn handle_message(&mut self, backend: BackendId, now: Timestamp) {
         self.at(backend).heard_at = now;
     }
@@ -279,8 +282,8 @@ impl Tracker {
         (self.state, self.is_missed) = (State::Opening, false);
     }
 
-    /// Returns the time at which [`Tracking::look_after`] has something to do about this tracker; None if
-    /// never.
+    /// Returns the time at which [`Tracking::look_after`] has something to do about this tracker (connection
+    /// on which a store reports changes of keys); None if never.
     fn due(&self) -> Option<Timestamp> {
         match self.state {
             State::Absent => self.is_missed.then_some(self.opens_at),

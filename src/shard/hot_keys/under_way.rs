@@ -23,8 +23,8 @@ pub enum Open {
     /// A request for several keys: the hot ones, each with its version cell (counter of writes) if it is
     /// written.
     Keys(Box<[(HotId, Option<Cell>)]>),
-    /// An `MGET`: the hot keys among its keys, whose values are compared with the kept replies when the reply
-    /// comes.
+    /// An `MGET`: the hot keys among its keys, whose values are compared with the kept replies (those held in
+    /// memory) when the reply comes.
     Values(Values),
     /// A request that may be about keys of any core, such as `EXEC`, or a script that declares its keys.
     Anywhere {
@@ -61,8 +61,8 @@ pub struct Values {
     pub are_all: bool,
     pub asker: Option<Asker>,
     pub protocol: Protocol,
-    /// True unless a replica answers: the reply is then at least as new as the kept replies, which are
-    /// dropped where they differ.
+    /// True unless a replica answers: the reply is then at least as new as the kept replies (those held in
+    /// memory), which are dropped where they differ.
     pub is_compared: bool,
 }
 

@@ -11,13 +11,14 @@ const ASKED_OF_SEVERAL_BY: &[u8] = b"$4\r\nMGET\r\n";
 const ALONE: &[u8] = b"*1\r\n";
 const NULLS: [&[u8]; 2] = [b"$-1\r\n", b"_\r\n"];
 
-/// Returns the key if a request asks for one key's value and nothing else (`GET key`, `MGET key`); else None.
+/// Returns the key if a request (`frame`) asks for one key's value and nothing else (`GET key`, `MGET key`);
+/// else None.
 pub fn key_of(frame: &[u8]) -> Option<&[u8]> {
     let key = ASKED_BY.iter().find_map(|before| after(frame, before))?;
     after_line(key)?.strip_suffix(b"\r\n")
 }
 
-/// True if a request is an `MGET`, of one key or of several.
+/// True if a request (`frame`) is an `MGET`, of one key or of several.
 pub fn is_asked_of_several(frame: &[u8]) -> bool {
     after_line(frame).is_some_and(|name| after(name, ASKED_OF_SEVERAL_BY).is_some())
 }
@@ -27,8 +28,8 @@ pub fn told(reply: &[u8]) -> &[u8] {
     reply.strip_prefix(ALONE).unwrap_or(reply)
 }
 
-/// Converts a kept reply into the form that a request (`frame`) asks for: with the array header for `MGET` of
-/// one key, without it for `GET`.
+/// Converts a kept reply (one held in memory) into the form that a request (`frame`) asks for: with the array
+/// header for `MGET` of one key, without it for `GET`.
 pub fn as_asked(frame: &[u8], reply: Bytes) -> Bytes {
     let is_alone = reply.starts_with(ALONE);
     match (key_of(frame), is_asked_of_several(frame)) {
@@ -38,9 +39,9 @@ pub fn as_asked(frame: &[u8], reply: Bytes) -> Bytes {
     }
 }
 
-/// True if two replies to requests for one key's value show different values. `MGET` answers nil where `GET`
-/// answers an error because the key has no string value, so a kept nil of `MGET` does not differ from an
-/// error.
+/// True if two replies (`kept` and `reply`) to requests for one key's value show different values. `MGET`
+/// answers nil where `GET` answers an error because the key has no string value, so a kept nil of `MGET` does
+/// not differ from an error.
 pub fn differ(kept: &[u8], reply: &[u8]) -> bool {
     // `MGET` answers nil for a key that holds no string, as for a missing one.
     let says_as_little = kept.starts_with(ALONE) && NULLS.contains(&told(kept)) && is_error(reply);

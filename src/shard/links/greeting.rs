@@ -99,8 +99,8 @@ impl Links {
         Greeted::Waits
     }
 
-    /// Handles one reply to the greeting, and opens the connection for requests if it is the last reply.
-    /// Returns the reason to give the connection up, if there is one.
+    /// Handles the reply to one step of the greeting, and opens the connection for requests if it is the last
+    /// reply. Returns the reason to give the connection up, if there is one.
     fn take_greeting(
         &mut self,
         env: &Env,
@@ -182,7 +182,8 @@ impl Links {
 
     /// Makes a connection ready for requests: opens it if it is closed, and sends a `CLIENT KILL` for each
     /// connection that was given up since it last did. Returns an error if it may not be opened yet or has no
-    /// room for requests; also if `has_room` is false, by which the caller says that its window is full.
+    /// room for requests; also if `has_room` is false, by which the caller says that its window (limit on
+    /// requests in flight) is full.
     #[cold]
     pub fn make_ready(
         &mut self,

@@ -30,7 +30,8 @@ use crate::values::{ConnectionId, Tier, Timestamp};
 const REST_MS_LEAST: u64 = 1;
 /// Beginnings of the errors by which a weir refuses requests.
 const REFUSALS: [&[u8]; 4] = [b"-DEADLINE ", b"-OVERLOADED ", b"-THROTTLED ", b"-UNAVAILABLE "];
-/// The beginning of a weir's error for a tier that it does not grant; the longest of all these beginnings.
+/// The beginning of a weir's error for a tier (importance) that it does not grant; the longest of all these
+/// beginnings.
 const TIER_REFUSED: &[u8] = b"-ERR QOS TIER ";
 
 impl Inner {
@@ -55,8 +56,8 @@ impl Inner {
 }
 
 impl Link {
-    /// Adds a request to the greeting that asks a backend for the tier of this connection, and returns true,
-    /// if its reply to `CLIENT INFO` shows that it may be a weir.
+    /// Adds a request to the greeting that asks a backend for the tier (importance) of this connection, and
+    /// returns true, if its reply to `CLIENT INFO` (`told`) shows that it may be a weir.
     pub fn ask_for_tier(&mut self, told: &[u8]) -> bool {
         let Some(name) = self.name.as_ref().filter(|_| Inner::may_have_told(told)) else { return false };
         let id = name.id.to_string();
@@ -113,7 +114,7 @@ impl Link {
 
 impl Links {
     /// Records an error reply from a weir; `end` is its last part. A refusal is marked, so that its time does
-    /// not count as the store's. After the refusal of a tier, no tier is passed on again.
+    /// not count as the store's. After the refusal of a tier (importance), no tier is passed on again.
     #[cold]
     pub fn record_weir_error(&mut self, connection: ConnectionId, end: &[u8]) {
         let link = &mut self.connections[connection.0 as usize];

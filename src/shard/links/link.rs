@@ -29,13 +29,13 @@ use crate::values::{BackendId, Database, ShardId, Tier, Timestamp};
 /// connected and greeted, are sent once it is open, and are refused during the pause after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkState {
-    /// Not connected; the next request opens the connection.
+    /// The connection is closed; the next request opens it.
     Closed,
     /// The socket is being connected; requests wait in the output.
     Opening { since: Timestamp },
     /// The greeting is being answered; requests wait in the output.
     Greeting { since: Timestamp },
-    /// Open: requests are sent on the connection.
+    /// The connection is open and greeted: requests are sent on it.
     Open,
     /// The last attempt failed; requests are refused until the given time.
     BackingOff { until: Timestamp },
@@ -53,7 +53,7 @@ pub enum Greeting {
     Select,
     /// `CLIENT INFO`: the store's id and address for the connection.
     Identity,
-    /// `CLIENT LIST ID` with the connection's own id, to a backend that may be a weir: its tier.
+    /// `CLIENT LIST ID` with the connection's own id, to a backend that may be a weir: its tier (importance).
     Tier,
     /// `QOS SET INFLIGHT WAIT`, to a backend that is a weir: it agrees to be sent deadlines.
     Terms,
@@ -169,7 +169,8 @@ impl Link {
         self.state = LinkState::Greeting { since: now };
     }
 
-    /// Records that the greeting is answered, so that requests are sent.
+    /// Records that the store has answered the whole greeting (login, database and the like) on this
+    /// connection, so that requests are sent from now on.
     pub fn opened(&mut self) {
         debug_assert!(self.greetings.is_empty(), "requests flow when all of it is answered");
         self.state = LinkState::Open;

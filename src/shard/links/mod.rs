@@ -147,8 +147,8 @@ impl Links {
         &mut self.fences
     }
 
-    /// Takes the fences of which another shard tells: connections given up, which stores are to be asked to
-    /// kill, and the fences that stores have answered.
+    /// Takes the fences of which another shard tells: those `raised` (connections given up, which stores are
+    /// to be asked to kill) and those `lifted` (which stores have answered).
     pub fn handle_fences(&mut self, (raised, lifted): (Vec<Fence>, Vec<(ShardId, u64)>)) {
         raised.into_iter().for_each(|fence| self.fences.hear(fence));
         lifted.into_iter().for_each(|(origin, sequence)| {
@@ -196,7 +196,8 @@ impl Links {
         None
     }
 
-    /// Handles a finished send on a connection: the next one may begin.
+    /// Handles a finished send on a connection: the next one may begin. `generation` tells the connection from
+    /// earlier ones in its place.
     pub fn handle_transmitted(&mut self, connection: ConnectionId, generation: u32) {
         if let Some(link) = self.current(connection, generation) {
             link.sending = false;

@@ -10,7 +10,7 @@ use crate::shard::pending::{Odd, Pending, Purpose};
 use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::{Action, BackendId, ConnectionId, Owner, Timestamp};
 
-/// The result of receiving bytes from a backend.
+/// The result of receiving bytes of a reply from a backend.
 #[derive(Debug)]
 pub enum Received<'a> {
     /// No reply has been received to its end yet.
@@ -38,6 +38,7 @@ pub struct Finished {
 
 impl Links {
     /// Takes one reply from the beginning of `chunk`, or keeps all of `chunk` as the beginning of a reply.
+    /// `generation` tells the connection from earlier ones in its place.
     #[inline]
     pub fn receive<'a>(
         &mut self,
@@ -83,7 +84,8 @@ impl Links {
         }
     }
 
-    /// Takes a reply that came in several parts; `None` for one that exceeded the limit and was dropped.
+    /// Takes a reply that came in several parts, of which `end` is the last; `None` for one that exceeded the
+    /// limit and was dropped.
     pub fn take_parts(&mut self, connection: ConnectionId, end: &[u8]) -> Option<Vec<u8>> {
         let link = &mut self.connections[connection.0 as usize];
         let mut partial = std::mem::take(&mut link.partial);
@@ -118,8 +120,8 @@ impl Links {
         }
     }
 
-    /// Keeps the beginning of a reply until the rest comes. A reply that exceeds `reply_bytes_max` is
-    /// dropped, and its bytes are only counted.
+    /// Keeps the beginning (`chunk`) of a reply until the rest comes. A reply that exceeds `reply_bytes_max`
+    /// is dropped, and its bytes are only counted.
     pub(super) fn keep_partial(&mut self, env: &mut Env, connection: ConnectionId, chunk: &[u8]) {
         let link = &mut self.connections[connection.0 as usize];
         if link.let_go > 0 {

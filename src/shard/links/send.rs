@@ -23,7 +23,7 @@ impl Links {
     /// Appends a message of `requests` requests (more than one for a transaction, or with commands such as
     /// `ASKING` before a request) to the output of its connection, and records the replies that are owed for
     /// it. `depth` is the number of requests in flight with it; `is_costly` says that its response time says
-    /// nothing about that of others.
+    /// nothing about that of others. `envelope` is the record of the request that counts.
     #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
     #[inline(always)]
     pub fn send(
@@ -77,8 +77,8 @@ pub fn connection_for(settings: &ShardSettings, route: Route) -> ConnectionId {
     ConnectionId(first + place_among(settings, route, per_dialect))
 }
 
-/// Returns the index of a request's connection among those to one database: all connections of one RESP
-/// version are next to each other.
+/// Returns the index of a request's connection among those to one database: the `per_dialect` connections of
+/// one RESP version are next to each other.
 #[inline]
 fn place_among(settings: &ShardSettings, route: Route, per_dialect: u32) -> u32 {
     let (usual, heavy) = (settings.links_per_backend, settings.heavy_links);

@@ -38,7 +38,8 @@ const STALLED_UNKNOWN: Duration = Duration::from_secs(1);
 /// The silence after which a backend with requests in flight is asked, over another connection, whether it is
 /// busy with a script.
 const SILENT: Duration = Duration::from_millis(50);
-/// The least and the largest retry delay (`retry_after`) that errors name to clients of a stalled backend.
+/// The least and the largest retry delay (`retry_after`) that errors name to clients of a stalled (silent)
+/// backend.
 const RETRY_STALLED: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// The least and the largest retry delay named to clients when the queue is full. The least is `RETRY_OVER`
 /// under lasting overload.
@@ -48,15 +49,17 @@ const RETRY_FULL: (Duration, Duration) = (Duration::from_millis(10), Duration::f
 const RETRY_OVER: Duration = Duration::from_millis(100);
 /// The number of waiting requests for which memory is kept while none waits.
 const PARKED_KEPT: usize = 64;
-/// The divisor that gives the part of the window reserved for requests of the critical tier (a tenth).
+/// The divisor that gives the part of the window (limit on requests in flight) reserved for requests of the
+/// critical tier (a tenth).
 pub const RESERVED: u32 = 10;
 
-/// A request that waits in the queue for room in the window.
+/// A request that waits in the queue for room in the window (limit on requests in flight).
 #[derive(Debug)]
 pub struct Parked {
     pub envelope: Envelope,
     pub message: Stored,
-    /// The number of requests in the message: more than one for a transaction, or for a fetch with `PTTL`.
+    /// The number of requests in the message: more than one for a transaction, or for a fetch (shared read of
+    /// a hot key) with `PTTL`.
     pub requests: usize,
     pub came: Timestamp,
 }
@@ -69,7 +72,8 @@ pub struct Bulkhead {
     queue: Queue<u32>,
     is_queue_obeyed: bool,
     parked: Slab<Parked>,
-    /// Fetches of hot keys that wait for room in the window; they are sent before all queued requests.
+    /// Fetches of hot keys that wait for room in the window (limit on requests in flight); they are sent
+    /// before all queued requests.
     fetches: VecDeque<Parked>,
     in_flight: u32,
     /// The number of requests in flight from which on each further request is checked by
@@ -92,8 +96,8 @@ pub struct Bulkhead {
     took: Option<Duration>,
     /// True if there was a moment without waiting requests since the last call of [`Bulkhead::take_waits`].
     was_empty: bool,
-    /// True while requests wait or the backend is stalled, so that the bulkhead is handled at the end of each
-    /// turn (pass of the shard's loop).
+    /// True while requests wait or the backend is stalled (sends nothing although requests are in flight), so
+    /// that the bulkhead (window and queue) is handled at the end of each turn (pass of the shard's loop).
     is_listed: bool,
     /// Numbers of requests in flight by tenant, counted only while `is_listed`.
     tenants: IdMap<TenantId, u32>,
@@ -125,15 +129,15 @@ impl Bulkhead {
         bulkhead
     }
 
-    /// True if a request may be sent without a closer check: the window has room, and the deadline would be
-    /// met even with the window full.
+    /// True if a request may be sent without a closer check: the window (limit on requests in flight) has
+    /// room, and the deadline would be met even with the window full.
     #[inline]
     pub fn has_room(&self, deadline: Timestamp, now: Timestamp) -> bool {
         self.in_flight < self.limit && now.as_nanos() + self.full_nanos <= deadline.as_nanos()
     }
 
-    /// True if a request cannot be answered by its deadline, judging by response times. When the window's
-    /// size is next adjusted, it then counts as full.
+    /// True if a request cannot be answered by its deadline, judging by response times. When the window (limit
+    /// on requests in flight) is next adjusted, it then counts as full.
     pub fn count_if_hopeless(&mut self, deadline: Timestamp, now: Timestamp) -> bool {
         let is_hopeless = self.is_hopeless(deadline, now);
         if is_hopeless {
@@ -149,8 +153,8 @@ impl Bulkhead {
         now.after(self.expected()) > deadline && (self.in_flight > 0 || now > deadline)
     }
 
-    /// Tells the window that a request missed its deadline: when the window's size is next adjusted, it
-    /// counts as full, though such requests are not sent.
+    /// Tells the window that a request missed its deadline: when the window (limit on requests in flight) is
+    /// next adjusted, it counts as full, though such requests are not sent.
     pub fn handle_missed(&mut self) {
         self.window.handle_missed();
     }
@@ -207,14 +211,14 @@ impl Bulkhead {
         }
     }
 
-    /// True if the reply to a request sent at `sent_at` is selected as a sample by which the window's size is
-    /// adjusted.
+    /// True if the reply to a request sent at `sent_at` is selected as a sample by which the window (limit on
+    /// requests in flight) is adjusted.
     #[inline]
     pub fn should_sample(&mut self, sent_at: Timestamp, now: Timestamp) -> bool {
         self.mode != Mode::Off && self.window.wants(sent_at, now)
     }
 
-    /// Adjusts the window's size by a sampled reply.
+    /// Adjusts the window (limit on requests in flight) by a sampled reply.
     #[inline(never)]
     pub fn handle_reply(&mut self, sample: &Sample, now: Timestamp, mut board: Section<'_>) {
         self.took = Some(now.since(sample.sent_at));
@@ -291,13 +295,14 @@ impl Bulkhead {
         self.is_stalled || self.is_busy
     }
 
-    /// True while the backend counts as stalled.
+    /// True while the backend counts as stalled (sends nothing although requests are in flight).
     pub fn is_stalled(&self) -> bool {
         self.is_stalled
     }
 
-    /// Begins a turn (pass of the shard's loop): passes the time and the state of the window to the queue,
-    /// which ages its requests. Does nothing the second time in one turn.
+    /// Begins a turn (pass of the shard's loop): passes the time and the state of the window (limit on
+    /// requests in flight) to the queue, which ages its requests. Does nothing the second time in one turn.
+    /// `late` is the time by which this turn of the core began later than planned.
     pub fn begin_turn(&mut self, late: Duration, now: Timestamp) {
         let circumstances = Circumstances {
             late,
@@ -336,7 +341,7 @@ impl Bulkhead {
         if self.is_busy { NotSent::Busy } else { NotSent::Stalled(self.retry_stalled(now)) }
     }
 
-    /// Returns the retry delay named to clients of a stalled backend, 100 ms to 1 s.
+    /// Returns the retry delay named to clients of a stalled (silent) backend, 100 ms to 1 s.
     pub fn retry_stalled(&self, now: Timestamp) -> Duration {
         self.queue.silence(now).clamp(RETRY_STALLED.0, RETRY_STALLED.1)
     }
@@ -351,7 +356,8 @@ impl Bulkhead {
         wait.clamp(least, RETRY_FULL.1)
     }
 
-    /// Queues a fetch of a hot key, which takes the next free place in the window.
+    /// Queues a fetch of a hot key (one read for all requests that wait), which takes the next free place in
+    /// the window (limit on requests in flight).
     pub fn park_fetch(&mut self, parked: Parked) {
         self.fetches.push_back(parked);
         self.set_limit();
@@ -370,7 +376,8 @@ impl Bulkhead {
     }
 
     /// Queues a request after the earlier ones of its client connection. `Ok(true)` if no more requests of
-    /// that connection should be read for now; `Err` gives the request back if the queue has no room.
+    /// that connection should be read for now; `Err` gives the request back if the queue has no room. `late`
+    /// is the time by which this turn of the core began later than planned. `parked` is the request.
     pub fn park(
         &mut self,
         (connection, parked): (u64, Parked),
@@ -403,13 +410,14 @@ impl Bulkhead {
         !was_empty && !is_empty
     }
 
-    /// True while requests wait or the backend is stalled, so that the bulkhead is handled at the end of each
-    /// turn (pass of the shard's loop).
+    /// True while requests wait or the backend is stalled (sends nothing although requests are in flight), so
+    /// that the bulkhead (window and queue) is handled at the end of each turn (pass of the shard's loop).
     pub fn is_listed(&self) -> bool {
         self.is_listed
     }
 
-    /// Returns all requests and fetches that wait for room in the window.
+    /// Returns all requests and fetches (shared reads of hot keys) that wait for room in the window (limit on
+    /// requests in flight).
     pub fn parked(&self) -> impl Iterator<Item = &Parked> {
         self.parked.iter().map(|(_, parked)| parked).chain(&self.fetches)
     }
@@ -430,8 +438,8 @@ impl Bulkhead {
         self.queue.is_empty() && self.fetches.is_empty()
     }
 
-    /// Begins to handle the bulkhead at the end of each turn (pass of the shard's loop), and to count its
-    /// requests in flight by tenant. `in_flight` gives the tenants of those in flight now.
+    /// Begins to handle the bulkhead (window and queue) at the end of each turn (pass of the shard's loop),
+    /// and to count its requests in flight by tenant. `in_flight` gives the tenants of those in flight now.
     pub fn begin_list(&mut self, in_flight: impl Iterator<Item = TenantId>) {
         self.is_listed = true;
         self.tenants.clear();
@@ -439,7 +447,7 @@ impl Bulkhead {
     }
 
     /// Passes to `refuse` the requests that have waited too long or can no longer meet their deadline, and
-    /// fetches that wait while nothing is sent to the backend.
+    /// fetches (shared reads of hot keys) that wait while nothing is sent to the backend.
     pub fn expire(&mut self, now: Timestamp, mut refuse: impl FnMut((Parked, bool), Refused)) {
         // Without requests in flight the next one is tried, as in [`Bulkhead::is_hopeless`]: replies may have
         // become faster.
@@ -462,9 +470,10 @@ impl Bulkhead {
         }
     }
 
-    /// Takes the next request to send, fetches first; None if the window has no room or nothing waits. The
-    /// first flag says whether its client connection may be read from again, the second whether it waited for
-    /// too long. While several tenants wait, none gets more than half of the window.
+    /// Takes the next request to send, fetches (shared reads of hot keys) first; None if the window (limit on
+    /// requests in flight) has no room or nothing waits. The first flag says whether its client connection may
+    /// be read from again, the second whether it waited for too long. While several tenants wait, none gets
+    /// more than half of the window.
     pub fn take(&mut self) -> Option<((Parked, bool), bool)> {
         let size = self.window.size() as u32;
         let is_reserved = self.fetches.is_empty() && !self.queue.has_any_of(Tier::Critical);
@@ -483,14 +492,15 @@ impl Bulkhead {
         Some((self.unpark(taken), taken.is_old))
     }
 
-    /// Sets whether the backend is ejected or returning: each request is then checked by the breaker before
-    /// it is sent.
+    /// Sets by `is_gated` whether the backend is ejected (taken out of use) or returning: each request is then
+    /// checked by the breaker before it is sent.
     pub fn set_gated(&mut self, is_gated: bool) {
         self.is_gated = is_gated;
         self.set_limit();
     }
 
-    /// True while the backend is ejected or returning, so that the breaker checks each request.
+    /// True while the backend is ejected (taken out of use) or returning, so that the breaker checks each
+    /// request.
     pub fn is_gated(&self) -> bool {
         self.is_gated
     }
@@ -500,8 +510,8 @@ impl Bulkhead {
         self.mode != Mode::On || (self.in_flight as usize) < self.window.size()
     }
 
-    /// Takes the next waiting request although the backend is ejected, so that the breaker decides about it.
-    /// The flag says whether its client connection may be read from again.
+    /// Takes the next waiting request although the backend is ejected (taken out of use), so that the breaker
+    /// decides about it. The flag says whether its client connection may be read from again.
     pub fn take_gated(&mut self) -> Option<(Parked, bool)> {
         if let Some(fetch) = self.fetches.pop_front() {
             return Some((fetch, false));
@@ -585,7 +595,7 @@ impl Bulkhead {
 /// The decision about a request that could not be sent without a closer check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The request is sent.
+    /// The request is sent to the backend now.
     Passes,
     /// The request is sent, although it would wait if windows were not in shadow mode (decisions are only
     /// counted).
@@ -594,8 +604,8 @@ pub enum Verdict {
     Waits,
     /// The request is refused: it could not be answered by its deadline.
     TooLate,
-    /// The request is refused because the backend is stalled; the time is the retry delay named to the
-    /// client.
+    /// The request is refused because the backend is stalled (sends nothing although requests are in flight);
+    /// the time is the retry delay named to the client.
     Stalled(Duration),
     /// The request is refused because the backend is busy with a script.
     Busy,
@@ -614,19 +624,21 @@ pub struct Figures {
     pub age: Duration,
     /// The backend's response time when few requests wait at it.
     pub base: Duration,
-    /// The median response time among the replies by which the window's size was last adjusted.
+    /// The median response time among the replies by which the window (limit on requests in flight) was last
+    /// adjusted.
     pub median: Duration,
     /// True if the queue accepts no more requests.
     pub is_full: bool,
-    /// True while the backend counts as stalled.
+    /// True while the backend counts as stalled (sends nothing although requests are in flight).
     pub is_stalled: bool,
-    /// The shedding level, 0 to 3: which tiers of requests to the backend this core refuses.
+    /// The shedding level, 0 to 3: which tiers (degrees of importance) of requests to the backend this core
+    /// refuses.
     pub level: u8,
     /// The latency ratio of the backend: usual divided by recent response time, 1 when steady, less when it
     /// is slow; None if there were too few replies.
     pub latency_ratio: Option<f64>,
-    /// The stage of the backend's circuit breaker, which all cores share: each core, and each of the
-    /// backend's bulkheads on it, reports the same stage.
+    /// The stage of the backend's circuit breaker, which all cores share: each core, and each of the backend's
+    /// bulkheads (windows and queues) on it, reports the same stage.
     pub breaker: BreakerStage,
     /// The number of times that this core ejected the backend as a whole.
     pub ejections: u64,
@@ -644,7 +656,8 @@ mod tests {
 
     const TENANT: TenantId = TenantId(0);
 
-    /// Returns a bulkhead that has seen 20 replies of the same duration, with no request in flight.
+    /// Returns a bulkhead (window and queue) that has seen 20 replies of the same duration, with no request in
+    /// flight.
     fn after_replies(took: Duration) -> (Bulkhead, Timestamp) {
         let settings = OverloadSettings::new(1, 1);
         let mut bulkhead = Bulkhead::new(1, &settings, false);

@@ -29,13 +29,14 @@ use crate::values::{BackendId, Timestamp};
 /// limit.
 const QUEUE_BYTES_LEAST: usize = 1 << 20;
 
-/// The windows, queues and response times of all backends, on one core.
+/// The windows (limits on requests in flight), queues and response times of all backends, on one core.
 #[derive(Debug)]
 pub struct Overload {
-    /// Windows and queues by backend and track (usual or expensive requests): `backend * BULKHEADS + track`.
+    /// Windows (limits on requests in flight) and queues by backend and track (usual or expensive requests):
+    /// `backend * BULKHEADS + track`.
     bulkheads: Vec<Bulkhead>,
-    /// Indices of bulkheads (windows and queues) with waiting requests or a stalled backend. They are handled
-    /// at the end of each turn (pass of the shard's loop).
+    /// Indices of bulkheads (windows and queues) with waiting requests or a stalled (silent) backend. They are
+    /// handled at the end of each turn (pass of the shard's loop).
     listed: Vec<usize>,
     /// Requests pushed out of a full queue by more important ones, which are still to be answered with a
     /// refusal.
@@ -44,7 +45,8 @@ pub struct Overload {
     may_wait: bool,
     /// Whether requests that cannot be answered by their deadline are refused: on, off, or only counted.
     deadlines: Mode,
-    /// The time of the next search of the requests in flight for passed deadlines and stalled backends.
+    /// The time of the next search of the requests in flight for passed deadlines and stalled (silent)
+    /// backends.
     early_at: Timestamp,
     service_times: Durations,
     /// The latency ratio of each backend: recent response times against usual ones.
@@ -139,7 +141,7 @@ impl Overload {
         self.deadlines
     }
 
-    /// Returns the time of the next search of the requests in flight for passed deadlines and stalled
+    /// Returns the time of the next search of the requests in flight for passed deadlines and stalled (silent)
     /// backends.
     #[inline]
     pub fn early_at(&self) -> Timestamp {
@@ -194,7 +196,8 @@ impl Overload {
     }
 }
 
-/// Returns the index of the bulkhead that requests to a backend pass on a track (set of connections).
+/// Returns the index of the bulkhead (window and queue) that requests to a backend pass on a track (set of
+/// connections).
 #[inline]
 pub const fn bulkhead_for(backend: BackendId, track: Track) -> usize {
     // Reads for replicas pass through their node's usual bulkhead, which nothing else uses.

@@ -18,8 +18,9 @@ use crate::values::time::Now;
 const _: () = assert!(KINDS >= 2 * COMMAND_CLASSES, "reads and writes of each class are a kind");
 
 impl Overload {
-    /// Counts an answered request as no longer in flight and, if its reply is selected as a sample, adjusts
-    /// the window's size. `late` is the delay of this core itself, for which the backend is not blamed.
+    /// Counts an answered request (`pending` is its record) as no longer in flight and, if its reply is
+    /// selected as a sample, adjusts the window's size. `late` is the delay of this core itself, for which the
+    /// backend is not blamed. `index` is that of its bulkhead (window and queue).
     #[expect(clippy::inline_always, reason = "every reply: a call would be half of it")]
     #[inline(always)]
     pub fn handle_answered(
@@ -79,7 +80,8 @@ impl Overload {
     }
 
     /// Compares recent response times with usual ones, for each backend with traffic, and publishes the
-    /// shedding level that follows (0 to 3) to other cores. Logs changes of the level.
+    /// shedding level (which requests are refused or cost more) that follows (0 to 3) to other cores. Logs
+    /// changes of the level.
     pub fn compare_latencies(&mut self, env: &mut Env, now: Now) {
         if env.settings.overload.shed == Mode::Off {
             return;
@@ -105,7 +107,8 @@ impl Overload {
     }
 }
 
-/// Returns the log line for a change of a backend's shedding level, with its cause.
+/// Returns the log line for a change of a backend's shedding level (which requests are refused or cost more)
+/// on the core `shard`, with its cause.
 fn described(shard: usize, backend: &str, change: &Change) -> String {
     let Change { from, to, seen } = *change;
     let why = seen.map_or_else(

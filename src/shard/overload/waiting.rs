@@ -34,19 +34,19 @@ impl Overload {
     }
 
     /// Returns the index of the bulkhead (window and queue) at this place of the list of those that are
-    /// handled at the end of each turn; None past its end.
+    /// handled at the end of each turn (pass of the shard's loop); None past its end.
     pub fn listed_at(&self, place: usize) -> Option<usize> {
         self.listed.get(place).copied()
     }
 
     /// Removes the bulkhead (window and queue) at this place from the list of those that are handled at the
-    /// end of each turn; the last one takes its place.
+    /// end of each turn (pass of the shard's loop); the last one takes its place.
     pub fn unlist(&mut self, place: usize) {
         self.listed.swap_remove(place);
     }
 
-    /// Begins to handle a bulkhead (window and queue) at the end of each turn, if it is not handled yet.
-    /// `in_flight` gives the tenants of its requests in flight.
+    /// Begins to handle a bulkhead (window and queue) at the end of each turn (pass of the shard's loop), if
+    /// it is not handled yet. `in_flight` gives the tenants of its requests in flight.
     pub fn list<I: Iterator<Item = TenantId>>(&mut self, index: usize, in_flight: impl FnOnce() -> I) {
         let bulkhead = &mut self.bulkheads[index];
         if !bulkhead.is_listed() {
@@ -88,8 +88,10 @@ impl Overload {
         Ok(is_eased.then_some(parked.envelope.reply_to))
     }
 
-    /// Queues a request. Returns a message (note) that its client connection should not be read from for now,
-    /// if many of its requests wait. An error if there is no room.
+    /// Queues a request at the bulkhead with this index. `late` is the time by which this turn of the core
+    /// began later than planned. Returns a message (note) that its client connection should not be read from
+    /// for now, if many of its requests wait. An error if there is no room. `envelope` is the request's
+    /// record, `requests` the number of requests in its message.
     pub fn park(
         &mut self,
         env: &mut Env,
@@ -112,8 +114,9 @@ impl Overload {
         }
     }
 
-    /// Queues a fetch of a hot key for the next place in the window. The queue always has room for it,
-    /// because fetches are few.
+    /// Queues a fetch of a hot key (one read for all requests that wait) for the next place in the window
+    /// (limit on requests in flight). The queue always has room for it, because fetches are few. `envelope` is
+    /// the fetch's record, `requests` the number of requests in its message.
     pub fn park_fetch(
         &mut self,
         env: &mut Env,
@@ -175,8 +178,8 @@ impl Overload {
         expired
     }
 
-    /// Ends a turn for a bulkhead (window and queue) and publishes its load to other cores. True if no
-    /// request waits in it, so that it need not be handled in the next turn.
+    /// Ends a turn (pass of the shard's loop) for a bulkhead (window and queue) and publishes its load to
+    /// other cores. True if no request waits in it, so that it need not be handled in the next turn.
     pub fn end_turn(&mut self, settings: &ShardSettings, index: usize) -> bool {
         self.bulkheads[index].end_turn(settings.overload.board.of(settings.id, index))
     }

@@ -102,8 +102,8 @@ impl PeerStage {
         self.batch_for(to).push_redirect(message);
     }
 
-    /// Adds to the batches for all other cores that a store has answered a fence of this core (the request to
-    /// kill a connection that was given up).
+    /// Adds to the batches for all other cores that a store has answered the fence of this core with this
+    /// sequence number (the request to kill a connection that was given up).
     pub fn tell_lifted(&mut self, own: ShardId, sequence: u64) {
         for shard in (0..self.outgoing.len() as u16).map(ShardId).filter(|shard| *shard != own) {
             self.batch_for(shard).push_lifted(own, sequence);

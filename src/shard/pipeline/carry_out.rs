@@ -33,7 +33,8 @@ const RETRY_UNSETTLED: Duration = Duration::from_millis(250);
 struct Stopped;
 
 impl Shard {
-    /// Admits a request and sends it to its destination, unless it is refused or has to wait.
+    /// Admits a request and sends it to its destination, unless it is refused or has to wait. `command` is
+    /// None if weir does not know it.
     #[inline]
     pub(super) fn carry_out(
         &mut self,
@@ -82,7 +83,7 @@ impl Shard {
     }
 
     /// Sends an admitted request that has no single home core. No other request of its client is in flight,
-    /// and later ones wait.
+    /// and later ones wait. `charge` is the price taken for it.
     #[inline(never)]
     fn carry_out_alone(
         &mut self,
@@ -140,7 +141,8 @@ impl Shard {
     }
 
     /// Takes the next step of a walk (`SCAN`) over the nodes of a cluster: sends the `SCAN` to the next node,
-    /// or answers that the walk has ended or cannot go on.
+    /// or answers that the walk has ended or cannot go on. `charge` is the price taken for the request.
+    /// `nature` says whether the request writes and what class it has.
     fn walk_on(
         &mut self,
         id: ClientId,
@@ -286,7 +288,8 @@ impl Shard {
     }
 
     /// Admits a request that weir answers by itself. Few of those have a price; `EXEC` has the price of all
-    /// requests of its transaction together.
+    /// requests of its transaction together. `local` is the command. Returns the charge; None if the request
+    /// has no price.
     #[inline(never)]
     fn admit_local(
         &mut self,
@@ -311,7 +314,9 @@ impl Shard {
     }
 
     /// Admits a request that cannot be charged to the tab (the sum of one payer's consecutive requests), such
-    /// as a transaction.
+    /// as a transaction. `asked` are the facts about its cost, `class` is the class of its command, `backend`
+    /// where it goes (None for several), and `usual` the track (set of connections) that it takes unless it is
+    /// expensive.
     #[inline(never)]
     fn admit_off_tab(
         &mut self,
@@ -384,9 +389,10 @@ impl Shard {
         http::note_quotas(text, &others);
     }
 
-    /// Makes the envelope of a request that must be the only one of its client in flight: takes the next
-    /// place in the order of the client's replies, and holds back the client's later requests until this one
-    /// is answered.
+    /// Makes the envelope (record that goes with a request's bytes) of a request that must be the only one of
+    /// its client in flight: takes the next place in the order of the client's replies, and holds back the
+    /// client's later requests until this one is answered. The request goes to `backend`; `rewrite` says how
+    /// its reply is to be changed, and `charge` is the price taken for it.
     pub(super) fn envelope_alone(
         &mut self,
         id: ClientId,
@@ -463,8 +469,8 @@ impl Shard {
         }
     }
 
-    /// Hands a request over to its key's home core, unless this core's copy of a hot key's reply answers it.
-    /// Refuses it if the batch for that core is full.
+    /// Hands a request over to its key's home core (the core through which a key's requests pass), unless this
+    /// core's copy of a hot key's reply answers it. Refuses it if the batch for that core is full.
     #[inline(never)]
     fn hand_over(&mut self, home: ShardId, envelope: &Envelope, message: Message<'_>, now: Now) {
         if self.hot_keys.is_on() && self.is_copied(envelope, message, now) {
@@ -495,8 +501,8 @@ impl Shard {
         self.put_out(envelope, message, requests, now);
     }
 
-    /// Sends a message of `requests` requests over this core's backend connections, bypassing the kept
-    /// replies of hot keys.
+    /// Sends a message of `requests` requests over this core's backend connections, bypassing the kept replies
+    /// (those held in memory) of hot keys.
     #[expect(clippy::inline_always, reason = "every request, see above")]
     #[inline(always)]
     pub(super) fn put_out(&mut self, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) {

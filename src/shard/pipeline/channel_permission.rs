@@ -19,6 +19,7 @@ pub(super) fn has_only_some(tenant: &Tenant) -> bool {
 
 /// Checks that a tenant may name the channels, or patterns of channels, in a request. True if the request
 /// names channels alone, so that its words need no check as keys. The error is the text of the reply.
+/// `handling` is how weir handles the command.
 pub(super) fn permit(
     tenant: &Tenant,
     (command, handling): (&'static Command, Handling),

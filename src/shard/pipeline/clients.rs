@@ -12,7 +12,7 @@ use crate::values::time::Now;
 
 impl Shard {
     /// Passes a client's command about other clients to all shards, through the control executor, which sends
-    /// back the joined answer.
+    /// back the joined answer. `charge` is the price taken for the command.
     pub(super) fn ask_about_clients(
         &mut self,
         id: ClientId,

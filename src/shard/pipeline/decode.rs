@@ -107,8 +107,8 @@ impl Shard {
     }
 
     /// Returns the number of arguments per key, and the bytes, of a large request that may be split by key
-    /// over several turns. None for any other request, and if its client is in a transaction or has
-    /// connections to stores of its own.
+    /// over several turns (passes of the shard's loop). None for any other request, and if its client is in a
+    /// transaction or has connections to stores of its own.
     #[cold]
     #[inline(never)]
     fn step_if_split(&mut self, id: ClientId, request: &Request<'_>) -> Option<(usize, Bytes)> {
@@ -123,7 +123,7 @@ impl Shard {
     }
 
     /// Holds the request that the decoder returned last while its keys are assigned to backends over several
-    /// turns; `step` is the number of arguments per key.
+    /// turns (passes of the shard's loop); `step` is the number of arguments per key.
     #[cold]
     #[inline(never)]
     fn hold_for_turns(&mut self, id: ClientId, step: usize, frame: Bytes, decoder: &mut RequestDecoder) {

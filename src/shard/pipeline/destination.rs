@@ -28,7 +28,8 @@ pub(super) enum Destination {
     Alone { slot: u16, backend: BackendId },
     /// Several backends or cores: the request is split by key.
     Parts(Gather),
-    /// All backends, straight from the core that has the client.
+    /// All backends: the core that has the client sends the request to each of them and makes one reply of
+    /// theirs.
     Stores(FanOut),
     /// The backend that the cursor of a `SCAN` names, with that backend's own cursor.
     Scan { backend: BackendId, cursor: u64 },
@@ -36,7 +37,7 @@ pub(super) enum Destination {
     Walk(WalkStep),
     /// A single backend, over a connection that the request's client has to itself.
     Private { slot: u16, backend: BackendId },
-    /// Weir itself, which answers the request.
+    /// weir itself, which answers this command without a store.
     Weir(LocalCommand),
 }
 
@@ -88,14 +89,16 @@ impl Destination {
     }
 }
 
-/// Where the keys of a request are: their backends and home cores.
+/// Where the keys of a request are: their backends and home cores (the cores through which the keys' requests
+/// pass).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
     /// The request names no keys, so no place follows from them.
     Nowhere,
     /// All keys are on one backend, have one home core and use one connection.
     Together { slot: u16, backend: BackendId, home: ShardId },
-    /// All keys are on one backend, but have several home cores or use several connections.
+    /// All keys are on one backend, but have several home cores (the cores through which the keys' requests
+    /// pass) or use several connections.
     OneBackend { slot: u16, backend: BackendId },
     /// The keys are on several backends; in a cluster, in several slots.
     Apart,
@@ -278,8 +281,8 @@ impl Shard {
         self.env.slots.is_none() && self.env.settings.topology.backends() == 1
     }
 
-    /// Returns the slot, backend and home core of the only key of a request; None if its command may have
-    /// several keys.
+    /// Returns the slot, backend and home core (the core through which a key's requests pass) of the only key
+    /// of a request; None if its command may have several keys.
     #[inline]
     fn place_of_only_key(
         &self,
@@ -294,9 +297,10 @@ impl Shard {
         Some((slot, self.env.backend_of(slot), self.env.settings.topology.home_of(slot)))
     }
 
-    /// Returns the slot, backend and home core that all keys of a request share; None if they share none. The
-    /// keys are every `step`th word from the first argument on. Stops at the first key that differs: a
-    /// request may have a million keys, and each is looked at again when the request is split.
+    /// Returns the slot, backend and home core (the core through which a key's requests pass) that all keys of
+    /// a request share; None if they share none. The keys are every `step`th word from the first argument on.
+    /// Stops at the first key that differs: a request may have a million keys, and each is looked at again
+    /// when the request is split.
     fn common_place(&self, step: usize, arguments: &Arguments<'_>) -> Option<(u16, BackendId, ShardId)> {
         let settings = &self.env.settings;
         let mut keys = (1..arguments.len()).step_by(step).map(|index| slot_of(arguments.at(index)));
@@ -340,8 +344,9 @@ impl Shard {
     }
 }
 
-/// Returns which words of a request are keys, for the home core that the request is sent to. For a script
-/// that writes they count as unknown, since it may write keys that it does not name.
+/// Returns which words of a request are keys, for the home core (the core through which a key's requests pass)
+/// that the request is sent to. For a script that writes they count as unknown, since it may write keys that
+/// it does not name.
 #[inline]
 pub(super) fn touches_of(command: &Command, arguments: &Arguments<'_>) -> Touches {
     match command.keys {

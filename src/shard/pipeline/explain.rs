@@ -188,7 +188,8 @@ impl Shard {
     }
 
     /// Adds to an explanation how the request's key would be treated if it is hot. Only the key's home core
-    /// knows that; another core adds the number of the home core.
+    /// (the core through which a key's requests pass) knows that; another core adds the number of the home
+    /// core. `track` is the request's set of connections.
     fn explain_hot(
         &mut self,
         map: &mut Explained,
@@ -217,8 +218,9 @@ impl Shard {
         map.text("hot", prefixed(mode, &text));
     }
 
-    /// Adds the window, queue, breaker and shedding level in front of a backend to an explanation, as on the
-    /// core that would send the request.
+    /// Adds the window (limit on requests in flight), queue, breaker and shedding level (which requests are
+    /// refused or cost more) in front of a backend to an explanation, as on the core (`home`) that would send
+    /// the request on this track (set of connections).
     fn explain_standing(
         &mut self,
         map: &mut Explained,
@@ -378,8 +380,8 @@ impl Serialize for Explained {
 }
 
 impl Explained {
-    /// Returns the home core of the explained request's keys (the value named `shard`), if there is one. That
-    /// core can explain more than others.
+    /// Returns the home core (the core through which a key's requests pass) of the explained request's keys
+    /// (the value named `shard`), if there is one. That core can explain more than others.
     pub fn home(&self) -> Option<ShardId> {
         self.0.iter().find_map(|(name, value)| match value {
             Value::Number(home) if *name == "shard" => u16::try_from(*home).ok().map(ShardId),

@@ -22,8 +22,9 @@ use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_NAME_BYTES_SHOWN};
 use crate::values::time::Now;
 use crate::values::{BackendId, escaped};
 
-/// Returns a copy of a request's envelope that asks for a `Note::Sent`, which reports to this core that the
-/// request was written to its connection to the store, so that no later request can overtake it.
+/// Returns a copy of a request's envelope (record that goes with a request's bytes) that asks for a
+/// `Note::Sent`, which reports to this core that the request was written to its connection to the store, so
+/// that no later request can overtake it.
 fn reported(envelope: &Envelope) -> Envelope {
     Envelope { touches: envelope.touches.reported(), ..*envelope }
 }
@@ -32,8 +33,8 @@ fn reported(envelope: &Envelope) -> Envelope {
 const RETRY_CROWDED: Duration = Duration::from_millis(10);
 
 impl Shard {
-    /// Handles a request whose key may be hot: answers it from memory, lets it wait for a fetch of the key's
-    /// reply, sends it, or refuses it. Sends other requests that this makes ready.
+    /// Handles a request whose key may be hot: answers it from memory, lets it wait for a fetch (shared read
+    /// of a hot key) of the key's reply, sends it, or refuses it. Sends other requests that this makes ready.
     #[inline(never)]
     pub(super) fn meet(&mut self, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) {
         self.meet_one((envelope, Arrival::First), message, requests, now);
@@ -69,7 +70,7 @@ impl Shard {
     }
 
     /// Refuses a write to a key that is written more often than `limit` times per second. The refusal names
-    /// the key.
+    /// the key, and `retry_after` as the time until a write may come again.
     fn refuse_write(
         &mut self,
         envelope: &Envelope,

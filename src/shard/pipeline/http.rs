@@ -107,8 +107,8 @@ impl Shard {
         self.assume_database(id, http.database(), now)
     }
 
-    /// Answers a command that is not carried out because its HTTP request has failed. A transaction of the
-    /// request is discarded.
+    /// Answers a command that is not carried out because its HTTP request has failed, with the text `error`. A
+    /// transaction of the request is discarded.
     fn refuse_void(&mut self, id: ClientId, error: &str) {
         if let Some(client) = self.clients.find(id) {
             client.take_transaction();

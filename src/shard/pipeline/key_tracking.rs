@@ -192,7 +192,8 @@ impl Shard {
         true
     }
 
-    /// Answers `CLIENT CACHING`, which says whether the keys of the client's next request are tracked.
+    /// Answers `CLIENT CACHING`, which says (`word` is `YES` or `NO`) whether the keys of the client's next
+    /// request are tracked.
     pub(super) fn client_caching(&mut self, id: ClientId, word: &[u8]) {
         let set = self.tracking_of(id).map_or(Err(NOT_TRACKING), |tracking| tracking.set_caching(word));
         self.clients.answer_now(&mut self.env, id, |out, _| match set {

@@ -33,13 +33,14 @@ impl Shard {
     }
 
     /// Lends a buffer for the missing rest of a backend's reply. Until it is given back, bytes of the
-    /// connection that arrive in any other way must wait.
+    /// connection that arrive in any other way must wait. `generation` tells the connection from earlier ones
+    /// in its place.
     pub fn lend_link_room(&mut self, connection: ConnectionId, generation: u32) -> Option<Room> {
         self.upstream.lend_room(&self.env, (connection, generation))
     }
 
     /// Takes back the buffer for a backend's reply, with `received` more bytes in it. Returns how many bytes
-    /// of the reply are still missing.
+    /// of the reply are still missing. `generation` tells the connection from earlier ones in its place.
     pub fn handle_link_filled(
         &mut self,
         connection: ConnectionId,

@@ -18,6 +18,7 @@ const OK: &str = "OK";
 
 impl Shard {
     /// Answers a command that weir carries out itself. Some answers come later, from the control executor.
+    /// `charge` is the price taken for the command.
     pub(super) fn answer_locally(
         &mut self,
         id: ClientId,
@@ -163,8 +164,8 @@ impl Shard {
         Ok(())
     }
 
-    /// Changes the database of a client to the one that its HTTP request names. The error is the text of the
-    /// reply.
+    /// Changes the database of a client to the one (`number`) that its HTTP request names. The error is the
+    /// text of the reply.
     pub(super) fn assume_database(&mut self, id: ClientId, number: i64, now: Now) -> Result<(), String> {
         let database = self.database_numbered(number)?;
         if self.clients.find(id).is_some_and(|client| client.database() != database) {
@@ -204,8 +205,9 @@ impl Shard {
         found.map(Database).ok_or_else(|| "ERR DB index is out of range".to_owned())
     }
 
-    /// Answers `CLIENT NO-EVICT`: sets whether a client is spared when clients are closed because all
-    /// together hold too many bytes. Has no effect unless the client's tenant is an administrator.
+    /// Answers `CLIENT NO-EVICT`: sets (`word` is `ON` or `OFF`) whether a client is spared when clients are
+    /// closed because all together hold too many bytes. Has no effect unless the client's tenant is an
+    /// administrator.
     fn set_no_evict(&mut self, id: ClientId, word: &[u8]) {
         if self.is_admin(id) {
             self.clients.client(id).set_no_evict(word.eq_ignore_ascii_case(b"on"));
@@ -220,8 +222,8 @@ impl Shard {
         });
     }
 
-    /// Carries out `CLIENT REPLY`: switches the replies to a client's next requests on or off, or off for one
-    /// request. Only `ON` and an error are answered. Messages of subscriptions are sent in any case.
+    /// Carries out `CLIENT REPLY word`: switches the replies to a client's next requests on or off, or off for
+    /// one request. Only `ON` and an error are answered. Messages of subscriptions are sent in any case.
     fn client_reply(&mut self, id: ClientId, word: &[u8]) {
         let says = |expected: &str| word.eq_ignore_ascii_case(expected.as_bytes());
         let client = self.clients.client(id);

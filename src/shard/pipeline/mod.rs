@@ -93,7 +93,7 @@ pub struct Shard {
     admission: AdmissionStage,
     /// Hot keys and the replies kept of them.
     hot_keys: HotKeyStage,
-    /// Connections to stores, and their windows and queues.
+    /// Connections to stores, and their windows (limits on requests in flight) and queues.
     upstream: Upstream,
     /// Connections to stores that are each lent to one client (blocking commands, `WATCH`, subscriptions).
     private: PrivateLinks,
@@ -147,12 +147,12 @@ impl Shard {
         self.env.settings.id
     }
 
-    /// Returns what the shard has counted so far.
+    /// Returns the counters of events on this shard.
     pub fn counters(&self) -> &Counters {
         &self.env.counters
     }
 
-    /// Returns the numbers of requests refused because of overload, by reason and by tier.
+    /// Returns the numbers of requests refused because of overload, by reason and by tier (importance).
     pub fn pressures(&self) -> &Pressures {
         &self.env.pressures
     }
@@ -306,8 +306,8 @@ impl Shard {
         id
     }
 
-    /// Takes bytes from a client. Returns how many more bytes of its next request are known to be missing, 0
-    /// while the client should not be read from.
+    /// Takes bytes (`chunk`) from a client. Returns how many more bytes of its next request are known to be
+    /// missing, 0 while the client should not be read from.
     pub fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now) -> usize {
         self.env.counters.add(Counter::ClientBytesReceived, chunk.len() as u64);
         if self.clients.hear(id, now) { self.decode(id, chunk, now) } else { 0 }
@@ -348,7 +348,8 @@ impl Shard {
         self.clients.handle_clients_asked(&mut self.env, asked, now)
     }
 
-    /// Records that the socket of a backend connection is connected.
+    /// Records that the socket of a backend connection is connected. `generation` tells the connection from
+    /// earlier ones in its place.
     pub fn handle_link_connected(&mut self, connection: ConnectionId, generation: u32, now: Now) {
         if self.private.is_mine(connection) {
             return self.private.handle_connected(connection, generation, now);
@@ -356,7 +357,8 @@ impl Shard {
         self.upstream.handle_connected(&mut self.env, connection, generation, now);
     }
 
-    /// Records that the socket of a backend connection could not be connected, or was lost.
+    /// Records that the socket of a backend connection could not be connected, or was lost. `generation` tells
+    /// the connection from earlier ones in its place.
     pub fn handle_link_lost(&mut self, connection: ConnectionId, generation: u32, loss: Loss, now: Now) {
         if self.private.is_mine(connection) {
             self.private.handle_lost(&mut self.env, connection, generation);
@@ -366,7 +368,8 @@ impl Shard {
         upstream.handle_lost(env, (connection, generation), loss, &mut replies, now);
     }
 
-    /// Takes bytes from a backend. Returns how many more bytes of the present reply are known to be missing.
+    /// Takes bytes (`chunk`) from a backend; `generation` tells the connection from earlier ones in its place.
+    /// Returns how many more bytes of the present reply are known to be missing.
     pub fn handle_link_bytes(
         &mut self,
         connection: ConnectionId,
@@ -443,9 +446,9 @@ impl Shard {
         }
     }
 
-    /// Closes the connections to a store whose name resolves to another address now; later requests connect
-    /// to the new address. Requests in flight are answered `-UNAVAILABLE`, and kept replies for the store's
-    /// keys are dropped.
+    /// Closes the connections to a store whose name resolves to another address now; later requests connect to
+    /// the new address. Requests in flight are answered `-UNAVAILABLE`, and kept replies (those held in
+    /// memory) for the store's keys are dropped.
     pub fn handle_store_moved(&mut self, backend: BackendId, now: Now) {
         let (env, upstream, mut replies) = self.towards_clients();
         upstream.handle_store_moved(env, backend, &mut replies, now);

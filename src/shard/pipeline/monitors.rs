@@ -70,7 +70,7 @@ impl Shard {
     }
 
     /// Shows one request of a client to the monitors that may see it, as made in `database` if given, else in
-    /// the client's.
+    /// the client's. `command` is None if weir does not know it.
     fn show_in(
         &mut self,
         id: ClientId,

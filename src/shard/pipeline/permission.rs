@@ -92,7 +92,7 @@ impl Shard {
 }
 
 /// Checks a command of a tenant that may use only certain databases. `database` is the client's. The error is
-/// the text of the reply.
+/// the text of the reply. `handling` says how weir handles the command.
 fn permit_databases(
     tenant: &Tenant,
     database: Database,
@@ -140,7 +140,8 @@ fn permit_named(tenant: &Tenant, word: &[u8]) -> Result<(), String> {
 }
 
 /// Checks a command of a tenant that has only keys with certain prefixes. `known` is what earlier turns found
-/// out about the keys of a request that is split. The error is the text of the reply.
+/// out about the keys of a request that is split. The error is the text of the reply. `handling` says how weir
+/// handles the command.
 fn permit_confined(
     tenant: &Tenant,
     (command, handling): (&'static Command, Handling),

@@ -60,7 +60,8 @@ enum LinkUse {
 
 impl Shard {
     /// Handles a request of a client that has connections to stores of its own (private links), if such a
-    /// client's request goes another way than other clients' requests. False if it does not.
+    /// client's request goes another way than other clients' requests. False if it does not. `handling` says
+    /// how weir handles its `command`.
     #[cold]
     pub(super) fn handle_tied(
         &mut self,
@@ -116,9 +117,9 @@ impl Shard {
         true
     }
 
-    /// Handles `HELLO` of a client that has private links, which speak the client's present RESP version.
-    /// True if it is refused, because messages of subscriptions come over such a link. A watch of keys is
-    /// broken by it.
+    /// Handles `HELLO` of a client that has private links (unshared connections to stores), which speak the
+    /// client's present RESP version. True if it is refused, because messages of subscriptions come over such
+    /// a link. A watch of keys is broken by it.
     fn handle_tied_hello(&mut self, id: ClientId) -> bool {
         let client = self.clients.client(id);
         let subscriptions = client.ties().and_then(|ties| ties.subscriptions.as_ref());
@@ -130,7 +131,8 @@ impl Shard {
         false
     }
 
-    /// Changes the database of a client and of its private links, on which keys stay watched and tracked.
+    /// Changes the database of a client and of its private links (unshared connections to stores), on which
+    /// keys stay watched and tracked.
     pub(super) fn change_database(&mut self, id: ClientId, database: Database, now: Now) {
         let client = self.clients.client(id);
         client.select(database);
@@ -151,8 +153,8 @@ impl Shard {
         }
     }
 
-    /// Returns the destination of a command that needs a private link (a connection to a store that the
-    /// client has to itself). The error is the text of the reply.
+    /// Returns the destination of a command that needs, for this `usage`, a private link (a connection to a
+    /// store that the client has to itself). The error is the text of the reply.
     pub(super) fn private_destination(
         &self,
         (command, usage): (&'static Command, PrivateUse),
@@ -173,7 +175,8 @@ impl Shard {
         }
     }
 
-    /// Sends an admitted request over a connection that its client has to itself (private link).
+    /// Sends an admitted request over a connection that its client has to itself (private link). The request
+    /// goes to `backend`; `charge` is the price taken for it.
     pub(super) fn send_private(
         &mut self,
         id: ClientId,
@@ -235,8 +238,9 @@ impl Shard {
         }
     }
 
-    /// Returns the private link (connection to a store) that a client's request goes over: the client's own,
-    /// or one that it is lent now. None if there is none; the request is refused then.
+    /// Returns, for this `usage`, the private link (connection to a store) that a client's request goes over:
+    /// the client's own, or one that it is lent now. None if there is none; the request is refused then.
+    /// `backend` is that store, `bytes` the length of the request, and `charge` the price taken for it.
     fn link_for_request(
         &mut self,
         (id, usage): (ClientId, LinkUse),
@@ -279,7 +283,8 @@ impl Shard {
     }
 
     /// Lends a client a connection of its own (private link) to each of these stores. None if one cannot be
-    /// had; the client's request is refused then.
+    /// had; the client's request is refused then. `purpose` is what the connections are for, and `charge` the
+    /// price taken for the request.
     pub(super) fn lend_all(
         &mut self,
         id: ClientId,
@@ -301,7 +306,8 @@ impl Shard {
         Some(lent)
     }
 
-    /// Lends a client a private link to a store, in the client's database; None if there is none.
+    /// Lends a client a private link (unshared connection to a store) to a store, in the client's database;
+    /// None if there is none.
     pub(super) fn lend_for(
         &mut self,
         id: ClientId,
@@ -317,15 +323,18 @@ impl Shard {
         Some(lent)
     }
 
-    /// Takes the encoded `CLIENT CACHING` command that is sent directly before a client's next request;
-    /// `None` if there is none, or if keys are not tracked over that private link.
+    /// Takes the encoded `CLIENT CACHING` command that is sent directly before a client's next request; `None`
+    /// if there is none, or if keys are not tracked over that private link (unshared connection to a store).
     fn take_caching(&mut self, (id, link): (ClientId, PrivateId)) -> Option<&'static [u8]> {
         let tracking = self.tracking_of(id).filter(|tracking| tracking.has(link))?;
         tracking.take_caching()
     }
 
-    /// Carries out a transaction over a link: that of a client for which keys are tracked, or one that is lent until the
-    /// reply comes, because the transaction selects other databases.
+    /// Carries out a transaction over a private link (unshared connection to a store): that of a client for
+    /// which keys are tracked, or one that is lent until the reply comes, because the transaction selects
+    /// other databases. `block` is the bytes of the transaction and `replies` the number of replies to it;
+    /// `splice` has weir's own replies to be inserted, and `selects` the databases that the transaction
+    /// selects.
     pub(super) fn execute_apart(
         &mut self,
         id: ClientId,
@@ -373,8 +382,8 @@ impl Shard {
         self.private.send(&mut self.env, link, (message, replies), request, now);
     }
 
-    /// Sends a command that kills a running script, or asks about it, over a private link lent for this
-    /// request alone. False if there is no such link.
+    /// Sends a command that kills a running script, or asks about it, over a private link (unshared connection
+    /// to a store) lent for this request alone. False if there is no such link.
     pub(super) fn interrupt(
         &mut self,
         id: ClientId,
@@ -402,6 +411,7 @@ impl Shard {
     }
 
     /// Carries out `WATCH`. A client that watches keys already can add more, if they are at the same store.
+    /// The keys are at `backend`, in `slot`; `charge` is the price taken for the command.
     fn watch(
         &mut self,
         id: ClientId,
@@ -446,7 +456,8 @@ impl Shard {
 
     /// Carries out the transaction of a client that watches keys, over its link. `place` is the store of the
     /// transaction's keys, if it has any. If the watch is broken nothing is sent, and the client gets a null
-    /// reply.
+    /// reply. `block` is the transaction's bytes and `replies` the number of replies to it; `splice` has
+    /// weir's own replies, `selects` the databases that it selects, and `charge` is the price taken for it.
     pub(super) fn execute_watched(
         &mut self,
         id: ClientId,
@@ -488,7 +499,8 @@ impl Shard {
         self.clients.client(id).ties().is_some_and(|ties| ties.watch.is_some())
     }
 
-    /// Ends a client's watch of keys, if it has one, and gives its private link back.
+    /// Ends a client's watch of keys, if it has one, and gives its private link (unshared connection to a
+    /// store) back.
     pub(super) fn end_watch(&mut self, id: ClientId, now: Now) {
         let Some(client) = self.clients.find(id) else { return };
         let Some(ties) = client.ties() else { return };
@@ -502,8 +514,9 @@ impl Shard {
         }
     }
 
-    /// Takes back a private link (connection to a store) that a client has used for requests. A link over
-    /// which keys are tracked stays with the client.
+    /// Takes back a private link (connection to a store that one client has to itself) that a client has used
+    /// for requests. `has_watched` says that keys are watched over it (`WATCH`): they are unwatched. A link
+    /// over which keys are tracked stays with the client.
     pub(super) fn return_link(&mut self, (id, link): (ClientId, PrivateId), has_watched: bool, now: Now) {
         if !self.tracks_over(id, link) {
             self.private.give_back(&mut self.env, link, has_watched, now);
@@ -683,8 +696,8 @@ impl Shard {
         self.end_tracked_request(holder, now);
     }
 
-    /// Changes the database of a client and of the private link to the last one that its transaction has
-    /// selected, as the reply shows.
+    /// Changes the database of a client and of the private link (unshared connection to a store) to the last
+    /// one that its transaction has selected, as the reply shows. `holder` is the client.
     fn follow_selects(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -720,7 +733,7 @@ impl Shard {
     }
 
     /// Handles the reply to a blocking command whose client has left in this turn (pass of the shard's loop):
-    /// the elements in it may be put back.
+    /// the elements in it may be put back. `holder` is the client, and `link` the connection that it had.
     fn lose_reply(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -738,8 +751,8 @@ impl Shard {
         }
     }
 
-    /// Counts the elements that a store has popped for a client that had left, and puts them back if the
-    /// client's tenant wants that (`give_back`).
+    /// Counts the elements that a store has popped, as its `reply` shows, for a client that had left, and puts
+    /// them back if the client's tenant wants that (`give_back`).
     fn take_orphans(
         &mut self,
         place: (BackendId, Database),
@@ -784,7 +797,7 @@ impl Shard {
 
     /// Sends a blocking command to another node of a cluster, because a node has refused it: it does not own
     /// the slot of the request's keys, or no longer. Returns the request if it is not sent again; the refusal
-    /// is its reply then.
+    /// is its reply then. `holder` is the client that has the `link`.
     fn ask_elsewhere(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -905,8 +918,8 @@ impl Shard {
         }
     }
 
-    /// Ends a turn for private links (connections to stores that one client has to itself): takes back those
-    /// of clients that have left, and answers requests whose deadline has passed.
+    /// Ends a turn (pass of the shard's loop) for private links (connections to stores that one client has to
+    /// itself): takes back those of clients that have left, and answers requests whose deadline has passed.
     pub(super) fn handle_private_turn_end(&mut self, now: Now) {
         self.end_waits_of_leaving();
         for link in self.clients.take_left_links() {

@@ -101,7 +101,8 @@ impl TowardsClients<'_> {
     }
 
     /// Passes on the reply to a request that was not sent to a store by itself, since a fetch of a hot key
-    /// answers it: to the client, or to the request that was split by key and of which it is a piece.
+    /// (one read for all requests that wait) answers it: to the client, or to the request that was split by
+    /// key and of which it is a piece.
     pub(super) fn hand_on(
         &mut self,
         env: &mut Env,

@@ -62,7 +62,8 @@ impl Shard {
         }
     }
 
-    /// Returns the stores at which the home core of a channel or pattern subscribes to it.
+    /// Returns the stores at which the home core (the one that subscribes for all clients) of a channel or
+    /// pattern subscribes to it.
     fn stores_of_name(&self, name: &SharedName) -> Vec<BackendId> {
         // In a cluster, messages are sent to the first node, which tells the others.
         if name.kind == Subscription::Patterns && self.env.slots.is_none() {
@@ -82,8 +83,8 @@ impl Shard {
         }
     }
 
-    /// Handles a message to this core as the home core of a channel or pattern. A refused subscription is
-    /// answered with an error.
+    /// Handles a message to this core as the home core (the one that subscribes for all clients) of a channel
+    /// or pattern. A refused subscription is answered with an error.
     fn tell_home(&mut self, from: ShardId, message: ToHome) {
         let stores = match &message {
             ToHome::Join { name, .. } => self.stores_of_name(name),

@@ -18,7 +18,9 @@ use crate::values::time::Now;
 use crate::values::{BackendId, ClientId};
 
 impl Shard {
-    /// Splits a request by key, and sends each part to the home core of its keys.
+    /// Splits a request by key, and sends each part to the home core (the core through which a key's requests
+    /// pass) of its keys. `gather` says how the replies are merged, and `charge` is the price taken for the
+    /// request.
     pub(super) fn split(
         &mut self,
         id: ClientId,
@@ -58,9 +60,10 @@ impl Shard {
     }
 
     /// Sends a request to every backend, straight from this core, and joins the replies as `fan_out` says.
-    /// Later requests of the client wait until it is answered. Backends that carried it out in a first try
-    /// are not asked again. `is_for_busy` tells that backends answer it even while they are busy with a
-    /// script.
+    /// Later requests of the client wait until it is answered. Backends that carried it out in a first try are
+    /// not asked again. `is_for_busy` tells that backends answer it even while they are busy with a script.
+    /// `receivers` are the channels whose numbers of subscribers are to be corrected in the reply, `charge` is
+    /// the price taken, `nature` says whether the request writes.
     pub(super) fn ask_all(
         &mut self,
         id: ClientId,
@@ -123,7 +126,7 @@ impl Shard {
 
     /// Sends a request such as `PUBLISH` to one backend. Its reply names numbers of subscribers, to which
     /// those of this process's shared subscriptions are added. Later requests of the client wait until it is
-    /// answered.
+    /// answered. `charge` is the price taken for the request, `nature` says whether it writes.
     pub(super) fn ask_for_receivers(
         &mut self,
         id: ClientId,
@@ -141,7 +144,8 @@ impl Shard {
 
     /// Takes the next place in the order of a client's replies for a request in parts, and returns the
     /// envelope (reply address, route, terms) of the whole request. The client is not looked up again later,
-    /// because sending the parts may close it.
+    /// because sending the parts may close it. `join` says how the replies are merged, `charge` is the price
+    /// taken, `nature` says whether the request writes, and `touches` which keys it is about.
     fn envelope_of_parts(
         &mut self,
         id: ClientId,

@@ -42,7 +42,8 @@ impl Shard {
     }
 
     /// Returns the destination of a command about subscriptions, which the first channel or pattern that it
-    /// names decides. The error is the text of the reply.
+    /// names decides. The error is the text of the reply. `kind` says whether it names channels, patterns or
+    /// sharded channels.
     pub(super) fn destination_of_subscription(
         &self,
         (command, kind): (&'static Command, Subscription),
@@ -76,7 +77,8 @@ impl Shard {
         }
     }
 
-    /// Carries out an admitted command about subscriptions.
+    /// Carries out an admitted command about subscriptions; `usage` says which kind of subscription it begins
+    /// or ends. `charge` is the price taken for it.
     pub(super) fn change_subscriptions(
         &mut self,
         id: ClientId,
@@ -139,8 +141,9 @@ impl Shard {
     }
 
     /// Returns for each channel or pattern the stores that its messages come from, once the client has links
-    /// to all of them. None if the client cannot have the links, or has too many subscriptions; the command
-    /// is refused then. `stores` are all stores.
+    /// to all of them. None if the client cannot have the links, or has too many subscriptions; the command is
+    /// refused then. `stores` are all stores. `kind` says whether the names are channels, patterns or sharded
+    /// channels, and `charge` is the price taken for the command.
     fn find_feeds<'a>(
         &mut self,
         (id, kind): (ClientId, Subscription),

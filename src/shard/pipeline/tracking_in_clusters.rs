@@ -103,7 +103,7 @@ impl Shard {
     }
 
     /// Closes a link whose node cannot be told which connection takes the invalidation messages. A request
-    /// that waits on it is refused.
+    /// that waits on it is refused. `reason` is a word for the error reply.
     fn lose_late_link(&mut self, id: ClientId, link: PrivateId, reason: &'static str, now: Now) {
         let Some(backend) = self.private.backend_of(link) else { return };
         let Some(tracking) = self.tracking_of(id) else { return };
@@ -228,9 +228,10 @@ impl Shard {
         self.charge_for_bytes(id, ANY_KEY.len(), now);
     }
 
-    /// Keeps a copy of a request (or transaction) of a client for which keys are tracked, to send it once
-    /// more if a node of a cluster redirects it. A request above [`COPY_BYTES_MAX`] bytes is not kept, and is
-    /// refused when it is redirected.
+    /// Keeps a copy of a request (or transaction) of a client for which keys are tracked at `store`, with the
+    /// number of its replies, to send it once more if a node of a cluster redirects it. A request above
+    /// [`COPY_BYTES_MAX`] bytes is not kept, and is refused when it is redirected. `caching_bytes` is the
+    /// length of the `CLIENT CACHING` command before it.
     pub(super) fn keep_for_another_node(
         &mut self,
         (id, store): (ClientId, BackendId),
@@ -245,9 +246,10 @@ impl Shard {
         }
     }
 
-    /// Sends a request of a client for which keys are tracked to the node of a cluster that a redirect names, or
-    /// keeps it for a while if a node cannot carry it out yet. Returns the request if it is not sent again, since
-    /// `reply` is its answer.
+    /// Sends a request of a client for which keys are tracked to the node of a cluster that a redirect names,
+    /// or keeps it for a while if a node cannot carry it out yet. Returns the request if it is not sent again,
+    /// since `reply` is its answer. `holder` is the client that has the `link`; `step_error` is the first
+    /// error within a transaction.
     pub(super) fn track_elsewhere(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -297,8 +299,9 @@ impl Shard {
         None
     }
 
-    /// Keeps a request that a node of a cluster cannot carry out yet, to send it once more after a while, until its
-    /// deadline and for [`SLOT_HELD_MAX`] at most. Returns the request if it is answered with the node's error.
+    /// Keeps a request that a node of a cluster cannot carry out yet, to send it over its `link` once more
+    /// after a while, until its deadline and for [`SLOT_HELD_MAX`] at most. `holder` is the client that has
+    /// the link; `counter` counts the request. Returns the request if it is answered with the node's error.
     fn ask_later(
         &mut self,
         (link, holder): (PrivateId, ClientId),

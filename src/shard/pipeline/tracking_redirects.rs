@@ -104,8 +104,9 @@ impl Shard {
         }
     }
 
-    /// Opens the links on which a client of this core (`number`) takes invalidation messages of other
-    /// clients. The core that asked (`from`) is answered when all links are open.
+    /// Opens the links on which a client of this core (`number`) takes invalidation messages of other clients.
+    /// The core that asked (`from`) is answered when all links are open. `tenant` is the tenant that the
+    /// client must belong to.
     fn offer_target(&mut self, from: ReplyTo, number: u64, tenant: Option<&str>, now: Now) {
         let Some(target) = self.clients.find_target(&self.env.quotas, number, tenant) else {
             let mut error = Vec::new();
@@ -173,7 +174,7 @@ impl Shard {
     }
 
     /// Refuses those requests for the numbers of a client's links that `concerns` selects and that are not
-    /// answered yet.
+    /// answered yet. `reason` is the word that they are told.
     fn refuse_questions(
         &mut self,
         target: ClientId,
@@ -314,8 +315,9 @@ impl Shard {
     }
 
     /// Handles the loss of a link on which a client takes invalidation messages of other clients: it would
-    /// miss some, so it is closed, except if the link was not open yet or its node holds no keys. Commands that
-    /// wait for the link are refused with `error`. False if the link is not such a link.
+    /// miss some, so it is closed, except if the link was not open yet or its node holds no keys. Commands
+    /// that wait for the link are refused with `error`. False if the link is not such a link. `store` is where
+    /// the link led to, and `reason` why it was lost. `was_open` says that the link was open.
     pub(super) fn lose_inbox(
         &mut self,
         (id, link): (ClientId, PrivateId),

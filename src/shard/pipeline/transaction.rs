@@ -49,7 +49,7 @@ impl Shard {
         }
     }
 
-    /// Carries out an admitted transaction at `EXEC`.
+    /// Carries out an admitted transaction at `EXEC`. `charge` is the price that was taken for it.
     pub(super) fn execute_transaction(&mut self, id: ClientId, charge: Option<Charge>, now: Now) {
         let Some(mut transaction) = self.clients.client(id).take_transaction() else {
             return self.answer_error(id, "ERR EXEC without MULTI");

@@ -14,7 +14,7 @@ use crate::values::time::Now;
 
 impl Shard {
     /// Ends a client's blocking command (`CLIENT UNBLOCK`): its store answers it as at its timeout, or with an
-    /// error. False if the client does not wait, or is about to move.
+    /// error. False if the client does not wait, or is about to move. `is_error` chooses the error.
     pub(super) fn unblock(&mut self, id: ClientId, is_error: bool, now: Now) -> bool {
         let link = self.waiting_link(id).filter(|link| !self.private.is_withheld(*link));
         link.is_some_and(|link| self.private.unblock(&mut self.env, link, is_error, now))
@@ -83,8 +83,9 @@ impl Shard {
         }
     }
 
-    /// Handles the reply to a blocking command that was ended for its client to leave. False if the reply
-    /// goes to the client like any other, because it has an element or an error.
+    /// Handles the reply to a blocking command that was ended for its client to leave. False if the reply goes
+    /// to the client like any other, because it has an element or an error. `holder` is the client that has
+    /// the `link`.
     pub(super) fn withdraw_reply(
         &mut self,
         (link, holder): (PrivateId, ClientId),

@@ -58,7 +58,8 @@ impl Name {
     }
 }
 
-/// Returns the result of `look` for the words of an encoded request. None if the bytes are not a request.
+/// Returns the result of `look` for the words of an encoded request (`frame`). None if the bytes are not a
+/// request.
 fn with_words<T>(frame: &[u8], look: impl FnOnce(&Arguments<'_>) -> Option<T>) -> Option<T> {
     let (mut decoder, mut consumed) = (RequestDecoder::default(), 0);
     let request = decoder.next(frame, &mut consumed, &RequestLimits::trusted(frame.len())).ok()??;
@@ -75,8 +76,8 @@ pub fn is_known(words: &Arguments<'_>) -> bool {
     Name::of(words).is_some()
 }
 
-/// Returns a blocking command with the rest of its timeout after `passed`, at least a millisecond. A timeout
-/// of 0, which means for ever, stays; a command whose words are not known is returned unchanged.
+/// Returns a blocking command (`frame`) with the rest of its timeout after `passed`, at least a millisecond. A
+/// timeout of 0, which means for ever, stays; a command whose words are not known is returned unchanged.
 pub fn with_time_left(frame: &[u8], passed: Duration) -> Vec<u8> {
     let changed = with_words(frame, |words| {
         let (place, units) = Name::of(words)?.timeout(words)?;
@@ -102,8 +103,8 @@ fn with_word(words: &Arguments<'_>, place: usize, word: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Returns the first stream of which an `XREAD` awaits entries added after the request (`$`), with the index
-/// of that word. None if there is none.
+/// Returns the first stream of which an `XREAD` (`frame`) awaits entries added after the request (`$`), with
+/// the index of that word. None if there is none.
 pub fn awaits_new_entries(frame: &[u8]) -> Option<(usize, Vec<u8>)> {
     with_words(frame, |words| {
         if !words.name().eq_ignore_ascii_case(b"xread") {
@@ -116,8 +117,8 @@ pub fn awaits_new_entries(frame: &[u8]) -> Option<(usize, Vec<u8>)> {
     })
 }
 
-/// Returns a request in which the word at index `place` is replaced by the id of a stream's last entry, taken
-/// from `told`, the reply to `XREVRANGE stream + - COUNT 1`. None if the reply is an error.
+/// Returns a request (`frame`) in which the word at index `place` is replaced by the id of a stream's last
+/// entry, taken from `told`, the reply to `XREVRANGE stream + - COUNT 1`. None if the reply is an error.
 pub fn with_last_id(frame: &[u8], place: usize, told: &[u8]) -> Option<Vec<u8>> {
     let mut entries = reply::elements(told)?;
     let id = match entries.next() {

@@ -16,7 +16,7 @@ use crate::values::{BackendId, ClientId, Database, TenantId, Timestamp};
 /// State of the socket of a private link (a connection to a store that one client has to itself).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// The socket is being connected.
+    /// The link's socket is being connected to the store.
     Opening,
     /// The replies to the greeting (login, database, `CLIENT ID`) are awaited; requests wait to be sent.
     Greeting,
@@ -36,9 +36,9 @@ pub(super) enum Expected {
     Identity,
     /// A reply that no client gets: to a request of a transaction before its `EXEC`, or to `ASKING`.
     Step,
-    /// The reply to the client's request in flight.
+    /// The reply to the request in flight of the client that has the link.
     Answer,
-    /// The reply to `CLIENT TRACKING ON`.
+    /// The reply to `CLIENT TRACKING ON`, by which the store begins to report changes of keys.
     Tracking,
     /// The reply to a request that the core itself sent on a tracker (the link on which a store reports
     /// changes of keys).
@@ -50,8 +50,8 @@ pub(super) enum Expected {
     Sign,
     /// The reply to `UNWATCH` or `CLIENT TRACKING OFF`, after which the link can be lent again.
     Cleaned,
-    /// The reply to a request about the blocking command of another link (`Link::errands`), after which the
-    /// link can be lent again.
+    /// The reply to a request about the blocking command of another link (the `Errand` of this link), after
+    /// which this link can be lent again.
     Errand,
 }
 
@@ -186,8 +186,8 @@ impl Link {
     }
 
     /// Writes the greeting: the login, if there is one, the database unless it is the first, and `CLIENT ID`,
-    /// so that a blocking command can be ended at the store. A tracker
-    /// goes on with `CLIENT TRACKING ON`.
+    /// so that a blocking command can be ended at the store. A tracker (connection on which a store reports
+    /// changes of keys) goes on with `CLIENT TRACKING ON`.
     pub(super) fn greet(&mut self, backend: &BackendSettings, pool: &mut BufferPool) {
         let mut out = pool.take();
         if let Some(words) = backend.login_words(self.protocol) {
@@ -301,8 +301,8 @@ impl Link {
         self.partial.len()
     }
 
-    /// Keeps the beginning of a reply until the rest comes. A reply that exceeds `bytes_max` is dropped, and
-    /// its bytes are only counted.
+    /// Keeps the beginning (`chunk`) of a reply until the rest comes. A reply that exceeds `bytes_max` is
+    /// dropped, and its bytes are only counted.
     pub(super) fn keep_partial(&mut self, chunk: &[u8], bytes_max: usize) {
         if self.let_go > 0 || self.partial.len() + chunk.len() > bytes_max {
             self.let_go += (self.partial.len() + chunk.len()) as u64;
@@ -312,8 +312,8 @@ impl Link {
         self.partial.extend_from_slice(chunk);
     }
 
-    /// Takes a reply that has been received to its end, of which `end` is the last part; an error in place of
-    /// a reply that was dropped.
+    /// Takes a reply that has been received to its end, of which `end` is the last part and which may have
+    /// `bytes_max` bytes; an error in place of a reply that was dropped.
     pub(super) fn take_whole(&mut self, end: &[u8], bytes_max: usize) -> Vec<u8> {
         let mut whole = std::mem::take(&mut self.partial);
         if std::mem::take(&mut self.let_go) > 0 || whole.len() + end.len() > bytes_max {

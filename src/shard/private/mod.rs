@@ -55,14 +55,14 @@ use crate::values::{Action, BackendId, ClientId, ConnectionId, Database, Owner, 
 /// The time for which a private link (a connection to a store that one client has to itself) stays open
 /// without being used.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// The divisor of a core's limit of private links: a spare link is opened in advance only while fewer links
-/// than that part of the limit are open.
+/// The divisor of a core's limit of private links (unshared connections to stores): a spare link is opened in
+/// advance only while fewer links than that part of the limit are open.
 const SPARE_PART: usize = 16;
-/// Maximum number of private links beyond a core's limit that are opened for requests about running scripts,
-/// such as `SCRIPT KILL`.
+/// Maximum number of private links (unshared connections to stores) beyond a core's limit that are opened for
+/// requests about running scripts, such as `SCRIPT KILL`.
 const INTERRUPTS_MAX: usize = 8;
 
-/// A request in flight on a private link.
+/// A request in flight on a private link (connection to a store that one client has to itself).
 #[derive(Debug)]
 pub struct InFlight {
     /// Destination of the reply: the shard, the client and the sequence number of its request.
@@ -95,7 +95,8 @@ impl InFlight {
     }
 }
 
-/// Kind of a request on a private link.
+/// Kind of a request on a private link (unshared connection to a store), which decides how weir can end or
+/// repeat it.
 #[derive(Debug)]
 pub enum Kind {
     /// A request that the store answers at once, such as one between `WATCH` and `EXEC`.
@@ -107,7 +108,7 @@ pub enum Kind {
     /// A transaction of a client that watches keys, which are no longer watched after the reply; with the
     /// databases that the transaction selects.
     Exec(Vec<Selected>),
-    /// A transaction of any other client, with the databases that it selects.
+    /// A transaction of a client that watches no keys, with the databases that it selects.
     Transaction(Vec<Selected>),
     /// A request that a store answers even while it is busy with a script, such as `SCRIPT KILL`. It has a
     /// link to itself, because a busy store reads nothing more from the connection that the script came over.
@@ -123,15 +124,17 @@ pub struct Waiting {
     pub slot: u16,
     /// The number of nodes of a cluster that refused the request.
     pub tries: u8,
-    /// Whether another process can carry out the rest of the wait.
+    /// Whether another process that takes over the client can carry out the rest of the blocking command's
+    /// wait.
     pub can_move: CanMove,
     /// The number of times that the store was asked to end the command and did not know it.
     pub told: u8,
 }
 
 impl Waiting {
-    /// Creates the record of a blocking command that is about to be sent. Another process cannot go on with
-    /// it if `has_own_terms` is true: its terms (`QOS CALL`) are not those of its connection.
+    /// Creates the record of a blocking command that is about to be sent. Another process cannot go on with it
+    /// if `has_own_terms` is true: its terms (`QOS CALL`) are not those of its connection. `slot` is the hash
+    /// slot of the command's keys.
     pub fn new(arguments: &Arguments<'_>, slot: u16, has_own_terms: bool) -> Self {
         let is_kept = arguments.frame().len() <= COPY_BYTES_MAX;
         // The request is kept so that it can be sent to another node, or so that popped elements can be put
@@ -168,7 +171,7 @@ pub struct Abandoned {
     pub tenant: TenantId,
 }
 
-/// An event on a private link.
+/// An event on a private link (connection to a store that one client has to itself).
 #[derive(Debug)]
 pub enum Event {
     /// The reply to the request in flight.
@@ -192,7 +195,7 @@ pub enum Event {
         link: PrivateId,
         /// The client that the link is lent to.
         holder: ClientId,
-        /// The complete message.
+        /// The complete message, as the store sent it.
         message: Vec<u8>,
     },
     /// The reply to `CLIENT TRACKING ON`.
@@ -201,7 +204,7 @@ pub enum Event {
         link: PrivateId,
         /// The client that the link is lent to.
         holder: ClientId,
-        /// The store's reply.
+        /// The store's reply to `CLIENT TRACKING ON`.
         reply: Vec<u8>,
     },
     /// A link on which a client takes the invalidation messages of others is open, and its store has reported
@@ -232,9 +235,10 @@ pub enum Event {
     /// A reply or message of a store on a tracker (the link on which it reports changes of keys), or the
     /// tracker's end.
     Tracker {
-        /// The store that the tracker leads to.
+        /// The store that the tracker (connection on which a store reports changes of keys) leads to.
         backend: BackendId,
-        /// The store's reply or message, or the end of the tracker.
+        /// The store's reply or message, or the end of the tracker (connection on which a store reports
+        /// changes of keys).
         said: Said,
     },
     /// A message of a store on the feed (the link for channels that have one subscription for all clients),
@@ -258,9 +262,9 @@ pub enum Event {
         /// The client that waits.
         holder: ClientId,
     },
-    /// A link is lost.
+    /// A private link (unshared connection to a store) was lost or given up.
     Lost {
-        /// The lost link.
+        /// The id that the lost link had.
         link: PrivateId,
         /// The client that the link was lent to.
         holder: ClientId,
@@ -275,12 +279,14 @@ pub enum Event {
     },
 }
 
-/// A reply or message of a store on a tracker, or the end of the tracker.
+/// A reply or message of a store on a tracker (connection on which a store reports changes of keys), or the
+/// end of the tracker.
 #[derive(Debug)]
 pub enum Said {
     /// The reply to `CLIENT TRACKING ON`; true unless it is an error.
     Tracks(bool),
-    /// The reply to the oldest unanswered request of the core on the tracker; true if it is an error.
+    /// The reply to the oldest unanswered request of the core on the tracker (connection on which a store
+    /// reports changes of keys); true if it is an error.
     Answer(bool),
     /// A message that is not a reply to a request, such as that keys have changed.
     Message(Vec<u8>),
@@ -288,7 +294,7 @@ pub enum Said {
     Lost,
 }
 
-/// Numbers of private links by their use.
+/// Numbers of private links (unshared connections to stores) by their use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrivateFigures {
     /// Links on which a blocking command waits.
@@ -324,7 +330,8 @@ impl PrivateFigures {
         self.blocked += other.blocked;
     }
 
-    /// Returns the number of private links for each use, with the use's name in metrics.
+    /// Returns the number of private links (unshared connections to stores) for each use, with the use's name
+    /// in metrics.
     pub const fn by_use(self) -> [(&'static str, usize); 7] {
         [
             ("waiting", self.waiting),
@@ -338,7 +345,7 @@ impl PrivateFigures {
     }
 }
 
-/// Purpose for which a client is lent a private link.
+/// Purpose for which a client is lent a private link (unshared connection to a store).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A store tracks keys for the client on the link (`CLIENT TRACKING`).
@@ -347,8 +354,8 @@ pub enum Purpose {
     Other,
 }
 
-/// A place for a private link in the table; its generation distinguishes the link from earlier ones in the
-/// place.
+/// A place for a private link (unshared connection to a store) in the table; its generation distinguishes the
+/// link from earlier ones in the place.
 #[derive(Debug, Default)]
 struct Place {
     generation: u32,
@@ -366,7 +373,7 @@ pub struct PrivateLinks {
     places: Vec<Place>,
     free: Vec<u32>,
     idle: VecDeque<PrivateId>,
-    /// The number of private links that each tenant's clients hold.
+    /// The number of private links (unshared connections to stores) that each tenant's clients hold.
     held: HashMap<TenantId, usize>,
     open: usize,
     /// The trackers (links on which stores report changes of keys), which do not count towards the limit of
@@ -386,8 +393,8 @@ pub struct PrivateLinks {
 }
 
 impl PrivateLinks {
-    /// Creates the table of a core's private links, empty. `first` is the number of the core's first private
-    /// connection.
+    /// Creates the table of a core's private links (unshared connections to stores), empty. `first` is the
+    /// number of the core's first private connection.
     pub fn new(settings: &ShardSettings, first: u32) -> Self {
         Self {
             first,
@@ -412,24 +419,25 @@ impl PrivateLinks {
         self.links_max > 0
     }
 
-    /// True if the connection with this number is a private link.
+    /// True if the connection with this number is a private link (unshared connection to a store).
     #[inline]
     pub fn is_mine(&self, connection: ConnectionId) -> bool {
         connection.0 >= self.first
     }
 
-    /// Returns how many private links could be lent now, if to different tenants.
+    /// Returns how many private links (unshared connections to stores) could be lent now, if to different
+    /// tenants.
     pub fn available(&self) -> usize {
         self.links_max.saturating_sub(self.lent())
     }
 
-    /// Returns the number of open private links, lent or idle.
+    /// Returns the number of open private links (unshared connections to stores), lent or idle.
     #[inline]
     pub fn len(&self) -> usize {
         self.open
     }
 
-    /// Returns the numbers of private links by their use.
+    /// Returns the numbers of private links (unshared connections to stores) by their use.
     pub fn figures(&self) -> PrivateFigures {
         let mut figures = PrivateFigures::default();
         let links = self.places.iter().filter_map(|place| place.link.as_ref());
@@ -456,8 +464,9 @@ impl PrivateLinks {
         self.open - self.idle.len() - self.trackers.len() - self.feeds.len()
     }
 
-    /// Lends a client a private link to a database of a store: an idle one, or a new one. None if all links
-    /// of this core are lent, or if the tenant holds as many as it may.
+    /// Lends a client a private link (unshared connection to a store) to a database of a store: an idle one,
+    /// or a new one. None if all links of this core are lent, or if the tenant holds as many as it may.
+    /// `holder` is the client.
     pub fn lend(
         &mut self,
         env: &mut Env,
@@ -473,9 +482,9 @@ impl PrivateLinks {
         self.lend_beyond(env, (holder, tenant), wanted, (purpose, 0), now)
     }
 
-    /// Opens a private link like the one that was just lent, unless one is idle, or a sixteenth of this
-    /// core's links are open. The next client then need not wait until it is connected, which would let
-    /// others' requests overtake its own.
+    /// Opens a private link (unshared connection to a store) like the one that was just lent, unless one is
+    /// idle, or a sixteenth of this core's links are open. The next client then need not wait until it is
+    /// connected, which would let others' requests overtake its own.
     pub fn keep_spare(
         &mut self,
         env: &mut Env,
@@ -490,8 +499,10 @@ impl PrivateLinks {
         }
     }
 
-    /// Lends a client a private link for a request about a running script (such as `SCRIPT KILL`), even if
-    /// all links of this core or of the tenant are lent. None if several such requests are in flight already.
+    /// Lends a client a private link (unshared connection to a store) for a request about a running script
+    /// (such as `SCRIPT KILL`), even if all links of this core or of the tenant are lent. None if several such
+    /// requests are in flight already. `holder` is the client. `backend` is the store, `protocol` the RESP
+    /// version of the client.
     pub fn lend_for_interrupt(
         &mut self,
         env: &mut Env,
@@ -504,8 +515,9 @@ impl PrivateLinks {
         self.lend_beyond(env, (holder, tenant), (place, protocol), (Purpose::Other, INTERRUPTS_MAX), now)
     }
 
-    /// Lends a client a private link. `beyond` is the number of links by which the limit of this core may be
-    /// exceeded. None if there is no room for another link.
+    /// Lends a client a private link (unshared connection to a store). `beyond` is the number of links by
+    /// which the limit of this core may be exceeded. None if there is no room for another link. `holder` is
+    /// the client, `tenant` its tenant, and `purpose` what the link is for.
     fn lend_beyond(
         &mut self,
         env: &mut Env,
@@ -536,7 +548,8 @@ impl PrivateLinks {
         self.idle.remove(index)
     }
 
-    /// Returns the largest number of this core's private links that a tenant's clients may hold.
+    /// Returns the largest number of this core's private links (unshared connections to stores) that a
+    /// tenant's clients may hold.
     fn tenant_max(&self, env: &Env, tenant: TenantId) -> usize {
         let known = (usize::from(tenant.0) < env.quotas.len()).then(|| env.quotas.tenant(tenant));
         let shards = usize::from(env.settings.topology.shards());
@@ -546,8 +559,9 @@ impl PrivateLinks {
         }
     }
 
-    /// Opens a private link. `beyond` is the number of links by which the limit may be exceeded. None if
-    /// there is no room for another link.
+    /// Opens a private link (unshared connection to a store). `beyond` is the number of links by which the
+    /// limit may be exceeded. None if there is no room for another link. The link leads to `backend`, where
+    /// `database` is selected.
     fn open(
         &mut self,
         env: &mut Env,
@@ -566,7 +580,8 @@ impl PrivateLinks {
         Some(self.connect(env, id, link))
     }
 
-    /// Returns the id of a free place in the table of private links, with a new generation number.
+    /// Returns the id of a free place in the table of private links (unshared connections to stores), with a
+    /// new generation number.
     fn vacant(&mut self) -> PrivateId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
@@ -590,23 +605,25 @@ impl PrivateLinks {
         self.trackers.insert(backend, id);
     }
 
-    /// Sends a request of the core itself over a tracker. Does nothing if there is no tracker.
+    /// Sends a request of the core itself over a tracker (connection on which a store reports changes of
+    /// keys). Does nothing if there is no tracker.
     pub fn ask_tracker(&mut self, env: &mut Env, backend: BackendId, words: &[&[u8]], now: Now) {
         if let Some(id) = self.trackers.get(&backend).copied() {
             self.ask(env, (id, Expected::Told), words, now);
         }
     }
 
-    /// Closes a tracker, if there is one, without an event.
+    /// Closes a tracker (connection on which a store reports changes of keys), if there is one, without an
+    /// event.
     pub fn close_tracker(&mut self, env: &mut Env, backend: BackendId) {
         if let Some(id) = self.trackers.remove(&backend) {
             self.close(env, id);
         }
     }
 
-    /// Sends a request about subscriptions over the feed of a store (the core's own link for channels with
-    /// one subscription for all clients), which is opened if there is none. Its answer, and all messages,
-    /// come as [`Event::Feed`].
+    /// Sends a request (`frame`) about subscriptions over the feed of a store (the core's own link for
+    /// channels with one subscription for all clients), which is opened if there is none. Its answer, and all
+    /// messages, come as [`Event::Feed`].
     pub fn send_to_feed(&mut self, env: &mut Env, backend: BackendId, frame: &[u8], now: Now) {
         let id = self.feeds.get(&backend).copied().unwrap_or_else(|| {
             let id = self.vacant();
@@ -653,33 +670,36 @@ impl PrivateLinks {
         id
     }
 
-    /// Returns the store that a private link is connected to; None if the link is gone.
+    /// Returns the store that a private link (unshared connection to a store) is connected to; None if the
+    /// link is gone.
     pub fn backend_of(&self, id: PrivateId) -> Option<BackendId> {
         self.place_of(id).map(|(backend, _)| backend)
     }
 
-    /// Returns the store and the database of a private link; None if the link is gone.
+    /// Returns the store and the database of a private link (unshared connection to a store); None if the link
+    /// is gone.
     pub fn place_of(&self, id: PrivateId) -> Option<(BackendId, Database)> {
         self.peek(id).map(|link| (link.backend, link.database))
     }
 
-    /// Returns the tenant whose client holds a private link; None for a link that is idle or gone.
+    /// Returns the tenant whose client holds a private link (unshared connection to a store); None for a link
+    /// that is idle or gone.
     pub fn tenant_of(&self, id: PrivateId) -> Option<TenantId> {
         self.peek(id)?.holder.map(|(_, tenant)| tenant)
     }
 
-    /// True if the request in flight on a private link is a blocking command.
+    /// True if the request in flight on a private link (unshared connection to a store) is a blocking command.
     pub fn waits(&self, id: PrivateId) -> bool {
         self.peek(id).is_some_and(Link::waits)
     }
 
-    /// True if a request is in flight on a private link.
+    /// True if a request is in flight on a private link (unshared connection to a store).
     pub fn is_at_work(&self, id: PrivateId) -> bool {
         self.peek(id).is_some_and(|link| link.in_flight.is_some())
     }
 
     /// True if a request of `bytes` bytes may be sent: the bytes that wait to be sent on all private links
-    /// together are bounded.
+    /// (unshared connections to stores) together are bounded.
     pub fn has_room_for(&self, bytes: usize) -> bool {
         // Small requests need no count: each link has at most one.
         bytes <= COPY_BYTES_MAX || {
@@ -688,8 +708,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Sends a message of `replies` requests over a private link; the last one's reply is the answer to
-    /// `request`.
+    /// Sends a message of `replies` requests over a private link (unshared connection to a store); the last
+    /// one's reply is the answer to `request`.
     pub fn send(
         &mut self,
         env: &mut Env,
@@ -733,8 +753,8 @@ impl PrivateLinks {
         Some((link.holder?.0, id, link.in_flight.take()?))
     }
 
-    /// Sends a command about subscriptions over a private link. Its replies, and all messages from now on,
-    /// come as [`Event::Pushed`], or on a feed as [`Event::Feed`].
+    /// Sends a command about subscriptions over a private link (unshared connection to a store). Its replies,
+    /// and all messages from now on, come as [`Event::Pushed`], or on a feed as [`Event::Feed`].
     pub fn send_subscription(&mut self, env: &mut Env, id: PrivateId, message: Message<'_>, now: Now) {
         let Some(link) = self.at(id) else { return };
         link.heard_at = now.monotonic;
@@ -745,7 +765,8 @@ impl PrivateLinks {
         self.list_to_send(id);
     }
 
-    /// Sends `CLIENT TRACKING ON` (`frame`), so that the store tracks the keys read over a private link.
+    /// Sends `CLIENT TRACKING ON` (`frame`), so that the store tracks the keys read over a private link
+    /// (unshared connection to a store).
     pub fn send_tracking(&mut self, env: &mut Env, id: PrivateId, frame: &[u8], now: Now) {
         if let Some(link) = self.at(id) {
             link.is_tracking = true;
@@ -780,8 +801,8 @@ impl PrivateLinks {
         self.list_to_send(id);
     }
 
-    /// Takes back a private link on which a store has tracked keys. It is lent again once the store has
-    /// confirmed that it no longer tracks them.
+    /// Takes back a private link (unshared connection to a store) on which a store has tracked keys. It is
+    /// lent again once the store has confirmed that it no longer tracks them.
     pub fn end_tracking(&mut self, env: &mut Env, id: PrivateId, now: Now) {
         self.clean(env, id, &[b"CLIENT", b"TRACKING", b"OFF"], now);
         if let Some(link) = self.at(id) {
@@ -790,7 +811,8 @@ impl PrivateLinks {
         self.give_back(env, id, false, now);
     }
 
-    /// Ends the watch of keys (`UNWATCH`) on a private link, which its holder keeps.
+    /// Ends the watch of keys (`UNWATCH`) on a private link (unshared connection to a store), which its holder
+    /// keeps.
     pub fn unwatch(&mut self, env: &mut Env, id: PrivateId, now: Now) {
         self.clean(env, id, &[b"UNWATCH"], now);
     }
@@ -800,7 +822,8 @@ impl PrivateLinks {
         self.ask(env, (id, Expected::Cleaned), words, now);
     }
 
-    /// Sends a request of weir's own over a private link; its reply goes to no client.
+    /// Sends a request of weir's own over a private link (unshared connection to a store); its reply goes to
+    /// no client.
     fn ask(&mut self, env: &mut Env, to: (PrivateId, Expected), words: &[&[u8]], now: Now) {
         let mut frame = env.pool.take();
         encode::request(&mut frame, words.iter().copied());
@@ -808,7 +831,8 @@ impl PrivateLinks {
         env.pool.give(frame);
     }
 
-    /// Sends the bytes of a request over a private link, and records the reply that its store owes.
+    /// Sends the bytes of a request (`frame`) over a private link (unshared connection to a store), and
+    /// records the reply that its store owes. `expected` says which reply that is.
     fn post(&mut self, env: &mut Env, (id, expected): (PrivateId, Expected), frame: &[u8], now: Now) {
         let Some(link) = self.at(id) else { return };
         link.append(env, Message::Small(frame));
@@ -817,22 +841,24 @@ impl PrivateLinks {
         self.list_to_send(id);
     }
 
-    /// Records whether a store owes acknowledgements of commands about subscriptions on a private link.
+    /// Records whether a store owes acknowledgements of commands about subscriptions on a private link
+    /// (unshared connection to a store).
     pub fn note_owed(&mut self, id: PrivateId, owes: bool) {
         if let Some(link) = self.at(id) {
             link.owes_acknowledgements = owes;
         }
     }
 
-    /// Records that no more messages will come over a private link, because the store has acknowledged the
-    /// end of all subscriptions: it can be lent again.
+    /// Records that no more messages will come over a private link (unshared connection to a store), because
+    /// the store has acknowledged the end of all subscriptions: it can be lent again.
     pub fn end_messages(&mut self, id: PrivateId) {
         if let Some(link) = self.at(id) {
             link.is_streaming = false;
         }
     }
 
-    /// Marks a private link as one on which its holder takes the invalidation messages of other clients.
+    /// Marks a private link (unshared connection to a store) as one on which its holder takes the invalidation
+    /// messages of other clients.
     pub fn begin_inbox(&mut self, id: PrivateId) {
         if let Some(link) = self.at(id) {
             link.is_inbox = true;
@@ -845,12 +871,13 @@ impl PrivateLinks {
         self.peek(id).is_some_and(|link| link.state == State::Open)
     }
 
-    /// Returns the store's number (`CLIENT ID`) for a private link; None if the store has not reported it.
+    /// Returns the store's number (`CLIENT ID`) for a private link (unshared connection to a store); None if
+    /// the store has not reported it.
     pub fn number_of(&self, id: PrivateId) -> Option<u64> {
         self.peek(id)?.number
     }
 
-    /// Changes the RESP version of a private link's next requests.
+    /// Changes the RESP version of the next requests on a private link (unshared connection to a store).
     pub fn change_dialect(&mut self, env: &mut Env, id: PrivateId, protocol: Protocol, now: Now) {
         if let Some(link) = self.at(id) {
             link.change_dialect(env, protocol, now.monotonic);
@@ -858,7 +885,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Records that a transaction has selected another database on a private link.
+    /// Records that a transaction has selected another database on a private link (unshared connection to a
+    /// store).
     pub fn note_selected(&mut self, id: PrivateId, database: Database) {
         if let Some(link) = self.at(id) {
             link.database = database;
@@ -874,7 +902,7 @@ impl PrivateLinks {
         }
     }
 
-    /// Changes the database of a private link's next requests.
+    /// Changes the database of the next requests on a private link (unshared connection to a store).
     pub fn select(&mut self, env: &mut Env, id: PrivateId, database: Database, now: Now) {
         if let Some(link) = self.at(id) {
             link.select(env, database, now.monotonic);
@@ -882,9 +910,9 @@ impl PrivateLinks {
         }
     }
 
-    /// Asks the store, over another link, to end the blocking command that waits on a private link: as at its
-    /// timeout, or with an error. False if none waits, if the store has not reported the link's number, or if
-    /// there is no room for another link.
+    /// Asks the store, over another link, to end the blocking command that waits on a private link (unshared
+    /// connection to a store): as at its timeout, or with an error. False if none waits, if the store has not
+    /// reported the link's number, or if there is no room for another link. `is_error` chooses the error.
     pub fn unblock(&mut self, env: &mut Env, id: PrivateId, is_error: bool, now: Now) -> bool {
         let Some(link) = self.peek(id).filter(|link| link.waits()) else { return false };
         let (backend, protocol) = (link.backend, link.protocol);
@@ -903,9 +931,9 @@ impl PrivateLinks {
         true
     }
 
-    /// Sends `PING` over a private link to a store that is silent on other connections, to find out whether
-    /// it is busy with a script; not if an earlier one is unanswered, or there is no room for another link.
-    /// The reply comes as [`Event::Sign`].
+    /// Sends `PING` over a private link (unshared connection to a store) to a store that is silent on other
+    /// connections, to find out whether it is busy with a script; not if an earlier one is unanswered, or
+    /// there is no room for another link. The reply comes as [`Event::Sign`].
     pub fn ask_for_sign(&mut self, env: &mut Env, backend: BackendId, now: Now) {
         let places = self.places.iter().filter_map(|place| place.link.as_ref());
         if places.into_iter().any(|link| link.backend == backend && link.expected.contains(&Expected::Sign)) {
@@ -922,7 +950,7 @@ impl PrivateLinks {
 
     /// Returns a link to a store for a request of weir's own, among those that `fits` selects: an idle one,
     /// one on which such a request is in flight, or one that is opened now. None if there is no room for
-    /// another link.
+    /// another link. `place` is the store and the database.
     fn helper(
         &mut self,
         env: &mut Env,
@@ -957,16 +985,16 @@ impl PrivateLinks {
         self.peek(id).is_some_and(|link| link.was_unblocked)
     }
 
-    /// True if the request in flight on a private link may write.
+    /// True if the request in flight on a private link (unshared connection to a store) may write.
     pub fn may_write(&self, id: PrivateId) -> bool {
         self.peek(id)
             .and_then(|link| link.in_flight.as_ref())
             .is_some_and(|request| request.effect == Effect::Write)
     }
 
-    /// Takes a private link from a holder that no longer awaits a reply, and returns the request in flight.
-    /// The link is closed, but for a blocking command: its store is asked to end it, and the reply shows
-    /// whether it had popped something before ([`Event::Abandoned`]).
+    /// Takes a private link (unshared connection to a store) from a holder that no longer awaits a reply, and
+    /// returns the request in flight. The link is closed, but for a blocking command: its store is asked to
+    /// end it, and the reply shows whether it had popped something before ([`Event::Abandoned`]).
     pub fn abandon(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Option<InFlight> {
         let link = self.at(id)?;
         let was_asked = link.state == State::Open && link.output.is_empty();
@@ -988,7 +1016,7 @@ impl PrivateLinks {
 
     /// Sends a request that puts back `count` elements which a store has popped for a client that had
     /// disconnected. The error returns the version cells (counters of writes) of their key, if there is no
-    /// room for another link.
+    /// room for another link. `backend` and `database` are where they were popped.
     pub fn put_back(
         &mut self,
         env: &mut Env,
@@ -1006,9 +1034,9 @@ impl PrivateLinks {
         Ok(())
     }
 
-    /// Takes a private link back from its holder. `has_watched` says that keys may still be watched on it.
-    /// The link is lent again once the store has dropped its state; with a request in flight or subscriptions
-    /// it is closed.
+    /// Takes a private link (unshared connection to a store) back from its holder. `has_watched` says that
+    /// keys may still be watched on it. The link is lent again once the store has dropped its state; with a
+    /// request in flight or subscriptions it is closed.
     pub fn give_back(&mut self, env: &mut Env, id: PrivateId, has_watched: bool, now: Now) {
         let Some(link) = self.at(id) else { return };
         // After `CLIENT UNBLOCK`, the store may still end the next blocking command on the same link.
@@ -1027,7 +1055,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Closes a private link at once: the store carries out no request on it that it has not begun.
+    /// Closes a private link (unshared connection to a store) at once: the store carries out no request on it
+    /// that it has not begun.
     pub fn close(&mut self, env: &mut Env, id: PrivateId) {
         if self.peek(id).is_none() {
             return;
@@ -1077,7 +1106,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Handles that a private link's socket is connected, so that the greeting is sent.
+    /// Handles that a private link's socket is connected, so that the greeting is sent. `generation` tells the
+    /// link from earlier ones in its place.
     pub fn handle_connected(&mut self, connection: ConnectionId, generation: u32, now: Now) {
         let id = self.id_of(connection, generation);
         if let Some(link) = self.at(id) {
@@ -1087,7 +1117,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Handles that a private link's socket was lost or could not be connected.
+    /// Handles that a private link's socket was lost or could not be connected. `generation` tells the link
+    /// from earlier ones in its place.
     pub fn handle_lost(&mut self, env: &mut Env, connection: ConnectionId, generation: u32) {
         let id = self.id_of(connection, generation);
         let Some(link) = self.peek(id) else { return };
@@ -1095,7 +1126,8 @@ impl PrivateLinks {
         self.lose(env, id, reason);
     }
 
-    /// Closes a private link whose socket still works, for this reason, which its holder gets as an event.
+    /// Closes a private link (unshared connection to a store) whose socket still works, for this reason, which
+    /// its holder gets as an event.
     fn give_up(&mut self, env: &mut Env, id: PrivateId, reason: &'static str) {
         env.actions.push_back(Action::Reset(self.owner(id)));
         self.lose(env, id, reason);
@@ -1119,8 +1151,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Handles bytes that a store sent over a private link. The replies and messages in them are taken with
-    /// [`Self::poll_event`].
+    /// Handles bytes (`chunk`) that a store sent over a private link (unshared connection to a store). The
+    /// replies and messages in them are taken with [`Self::poll_event`].
     pub fn handle_bytes(
         &mut self,
         env: &mut Env,
@@ -1265,7 +1297,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Lists a private link as idle if its store has answered everything and no client holds it.
+    /// Lists a private link (unshared connection to a store) as idle if its store has answered everything and
+    /// no client holds it.
     fn rest_if_clean(&mut self, id: PrivateId, now: Now) {
         let Some(link) = self.at(id) else { return };
         if link.expected.is_empty() && link.holder.is_none() {
@@ -1274,13 +1307,13 @@ impl PrivateLinks {
         }
     }
 
-    /// Takes the next event on a private link; None if there is none.
+    /// Takes the next event on a private link (unshared connection to a store); None if there is none.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Returns the next bytes to send over a private link, and the connection for them; None if there are
-    /// none.
+    /// Returns the next bytes to send over a private link (unshared connection to a store), and the connection
+    /// for them; None if there are none.
     pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
         while let Some(id) = self.to_send.pop_front() {
             let owner = self.owner(id);
@@ -1293,7 +1326,8 @@ impl PrivateLinks {
         None
     }
 
-    /// Handles that the bytes taken for a private link were written to its socket: the next ones may be sent.
+    /// Handles that the bytes taken for a private link (unshared connection to a store) were written to its
+    /// socket: the next ones may be sent. `generation` tells the link from earlier ones in its place.
     pub fn handle_transmitted(&mut self, connection: ConnectionId, generation: u32) {
         let id = self.id_of(connection, generation);
         if let Some(link) = self.at(id) {
@@ -1302,8 +1336,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Gives up all private links to backends for which `has_left` is true, because their addresses belong to
-    /// other servers now, or to none.
+    /// Gives up, with this `reason`, all private links (unshared connections to stores) to backends for which
+    /// `has_left` is true, because their addresses belong to other servers now, or to none.
     pub fn leave(&mut self, env: &mut Env, has_left: impl Fn(BackendId) -> bool, reason: &'static str) {
         for index in 0..self.places.len() {
             let place = &self.places[index];
@@ -1314,8 +1348,9 @@ impl PrivateLinks {
         }
     }
 
-    /// Gives up private links that could not be opened in time, or whose store has owed a reply for too long,
-    /// and closes links that were unused for a minute. A blocking command may wait for as long as it likes.
+    /// Gives up private links (unshared connections to stores) that could not be opened in time, or whose
+    /// store has owed a reply for too long, and closes links that were unused for a minute. A blocking command
+    /// may wait for as long as it likes.
     pub fn look_after(&mut self, env: &mut Env, now: Now) {
         let settings = (env.settings.connect_timeout, env.settings.reply_timeout);
         for index in 0..self.places.len() {
@@ -1336,7 +1371,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Returns the private links whose request in flight has passed its deadline, each with its holder.
+    /// Returns the private links (unshared connections to stores) whose request in flight has passed its
+    /// deadline, each with its holder.
     pub fn overdue(&self, now: Timestamp) -> Vec<(ClientId, PrivateId)> {
         let late = self.places.iter().enumerate().filter_map(|(index, place)| {
             let link = place.link.as_ref()?;
@@ -1348,8 +1384,8 @@ impl PrivateLinks {
         late.collect()
     }
 
-    /// Returns the earliest deadline of a request in flight on a private link, or the time at which one is to be
-    /// sent once more if that is earlier; None if there is none.
+    /// Returns the earliest deadline of a request in flight on a private link (unshared connection to a
+    /// store), or the time at which one is to be sent once more if that is earlier; None if there is none.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         if self.lent() == 0 {
             return None;

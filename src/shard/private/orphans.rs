@@ -16,9 +16,9 @@ pub struct Orphans {
 }
 
 impl Orphans {
-    /// Returns the elements that a store has popped according to its reply to a blocking command. None if
-    /// there are none, or if the command does not remove elements: moved elements are in their destination,
-    /// and entries of a stream stay pending unless the command has `NOACK`.
+    /// Returns the elements that a store has popped according to its reply to a blocking command (`frame`).
+    /// None if there are none, or if the command does not remove elements: moved elements are in their
+    /// destination, and entries of a stream stay pending unless the command has `NOACK`.
     pub fn of(frame: &[u8], reply: &[u8]) -> Option<Self> {
         let (mut decoder, mut consumed) = (RequestDecoder::default(), 0);
         let request = decoder.next(frame, &mut consumed, &RequestLimits::trusted(frame.len())).ok()??;
@@ -79,7 +79,7 @@ fn takes_from_left(words: &Arguments<'_>) -> Option<bool> {
     Some(direction.eq_ignore_ascii_case(b"left"))
 }
 
-/// Returns the digits of a score: a text in RESP2, a double in RESP3.
+/// Returns the digits of a score in a reply: a text in RESP2, a double in RESP3.
 fn number(reply: &[u8]) -> Option<&[u8]> {
     let double = reply.strip_prefix(b",").and_then(|digits| digits.strip_suffix(b"\r\n"));
     double.or_else(|| reply::text(reply))

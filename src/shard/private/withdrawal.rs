@@ -44,7 +44,8 @@ impl Link {
 }
 
 impl PrivateLinks {
-    /// True if another process can go on with the blocking command that waits on a private link.
+    /// True if another process can go on with the blocking command that waits on a private link (unshared
+    /// connection to a store).
     pub fn may_move(&self, id: PrivateId) -> bool {
         self.peek(id).is_some_and(|link| match &link.in_flight {
             // Another client has sent `CLIENT UNBLOCK` for the command, and its end is awaited.
@@ -57,9 +58,9 @@ impl PrivateLinks {
         })
     }
 
-    /// Prepares the blocking command on a private link to be sent again by another process, which must not
-    /// miss entries added in between: `$` is replaced by the id of the stream's last entry. True once nothing
-    /// is left to be prepared.
+    /// Prepares the blocking command on a private link (unshared connection to a store) to be sent again by
+    /// another process, which must not miss entries added in between: `$` is replaced by the id of the
+    /// stream's last entry. True once nothing is left to be prepared.
     pub fn prepare_move(&mut self, env: &mut Env, id: PrivateId, now: Now) -> bool {
         let Some(link) = self.at(id) else { return false };
         let (backend, database) = (link.backend, link.database);
@@ -80,8 +81,8 @@ impl PrivateLinks {
         false
     }
 
-    /// Has the store end the blocking command on a private link, and keeps its reply from the client if it
-    /// has waited in vain ([`Self::is_withheld`]).
+    /// Has the store end the blocking command on a private link (unshared connection to a store), and keeps
+    /// its reply from the client if it has waited in vain ([`Self::is_withheld`]).
     pub fn withhold(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Withholding {
         let Some(link) = self.peek(id).filter(|link| link.waits()) else { return Withholding::Never };
         if link.is_withheld {
@@ -107,7 +108,8 @@ impl PrivateLinks {
         self.peek(id).is_some_and(|link| link.is_withheld)
     }
 
-    /// Sets the deadline of the blocking command on a private link to `deadline`, if that is earlier.
+    /// Sets the deadline of the blocking command on a private link (unshared connection to a store) to
+    /// `deadline`, if that is earlier.
     pub fn limit_wait(&mut self, id: PrivateId, deadline: Timestamp) {
         if let Some(request) = self.at(id).and_then(|link| link.in_flight.as_mut()) {
             request.deadline = request.deadline.min(deadline);
@@ -121,7 +123,8 @@ impl PrivateLinks {
         links.any(|link| link.abandoned.is_some() || link.puts_back.is_some())
     }
 
-    /// Sends a request about the blocking command on a private link (`link`) over another one (`helper`).
+    /// Sends a request, with these words, about the blocking command on a private link (`link`) over another
+    /// one (`helper`). `subject` says what the request is about.
     pub(super) fn run_errand(
         &mut self,
         env: &mut Env,

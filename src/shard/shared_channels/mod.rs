@@ -32,7 +32,8 @@ use crate::values::{BackendId, ClientId, ShardId, TenantId};
 /// may have, as a fraction: 4 of 5.
 const TENANT_PART: (usize, usize) = (4, 5);
 
-/// Maximum numbers of channels and of patterns whose home is one core.
+/// Maximum numbers of shared channels and of shared patterns that one core may have subscriptions for as their
+/// home core.
 pub type HomeLimits = [usize; SHARED_KINDS];
 
 /// A channel or pattern that has subscribers, or whose end its stores have not acknowledged yet.
@@ -112,7 +113,7 @@ pub enum Heard {
 pub enum JoinRefusal {
     /// The core, or the tenant's part of it, has no room for another channel.
     Channels,
-    /// A store owes too many acknowledgements, or too many bytes wait to be sent to it.
+    /// A store owes too many acknowledgements of subscriptions, or too many bytes wait to be sent to it.
     Owed,
     /// No store is known for the channel.
     NoStore,
@@ -154,7 +155,8 @@ impl SharedChannels {
         }
     }
 
-    /// Returns the numbers of channels and of patterns whose home is this core.
+    /// Returns the numbers of shared channels and of shared patterns for which this core, as their home core,
+    /// has the subscriptions.
     pub fn counts(&self) -> [usize; SHARED_KINDS] {
         self.names.each_ref().map(HashMap::len)
     }
@@ -171,7 +173,7 @@ impl SharedChannels {
 
     /// Handles that a client of core `from` subscribes to a channel or pattern. `stores` are the stores to
     /// subscribe at if it is new on this core. A refused join changes nothing; the caller answers it with
-    /// [`Self::refuse`].
+    /// [`Self::refuse`]. `tenant` is the client's tenant.
     pub fn join(
         &mut self,
         from: ShardId,
@@ -359,7 +361,9 @@ impl SharedChannels {
         Some(FromHome::Numbers { kind, name, own })
     }
 
-    /// Queues a request to a store that begins or ends the subscription to one channel or pattern.
+    /// Queues a request to a store that begins, or ends, the subscription to one channel or pattern. `channel`
+    /// is weir's id of the channel, and `join` the join of a client that waits for the store's
+    /// acknowledgement, if one does.
     fn request(
         &mut self,
         store: BackendId,

@@ -22,7 +22,7 @@ impl Rig {
         self.publish_view(view.with_databases(databases));
     }
 
-    /// Returns the node, the database and the command of each request at stores.
+    /// Returns the requests that the stores were sent, each as node number, database and command: `0/2 GET`.
     fn in_databases(&self) -> Vec<String> {
         let database = |sent: &Sent| self.selected.get(&(sent.shard, sent.link)).map_or("0", String::as_str);
         let word = |sent: &Sent| sent.frame.split("\r\n").nth(2).unwrap_or("").to_owned();

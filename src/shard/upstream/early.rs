@@ -19,7 +19,7 @@ use crate::shard::settings::Mode;
 use crate::values::time::Now;
 use crate::values::{ConnectionId, Tier, Timestamp};
 
-/// The time after which a request in flight at a stalled backend is answered with an error.
+/// The time after which a request in flight at a stalled (silent) backend is answered with an error.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The least time between two searches of the requests in flight for those to be answered with an error
 /// before the backend's reply comes.
@@ -27,7 +27,8 @@ const LOOKS_APART: Duration = Duration::from_millis(1);
 
 impl Upstream {
     /// Answers requests in flight with an error whose deadline has passed, or whose backend has been stalled
-    /// for too long, and plans the next search for such requests.
+    /// (sends nothing although requests are in flight) for too long, and plans the next search for such
+    /// requests.
     pub(super) fn answer_early(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         // The plan is cleared first, so that requests which are sent during this search can plan the next
         // one.

@@ -17,7 +17,8 @@ use crate::values::{BackendId, ConnectionId};
 
 impl Upstream {
     /// Passes a backend's reply to a client's request to the breaker. Replies count as good unless they are
-    /// errors; nothing more is done while the backend has not failed lately.
+    /// errors; nothing more is done while the backend has not failed lately. `pending` is the record of the
+    /// request, `kind` the reply's type byte, and `end` the last part of the reply.
     #[inline]
     pub(super) fn record_health(
         &mut self,
@@ -101,7 +102,8 @@ impl Upstream {
     }
 
     /// Decides about a request to an ejected or returning backend. None if the backend is healthy again and
-    /// the request takes the usual way, else the result of sending or refusing it.
+    /// the request takes the usual way, else the result of sending or refusing it. `message` has the bytes of
+    /// the request, or of `requests` requests that belong together.
     #[cold]
     pub(super) fn pass_gate(
         &mut self,
@@ -136,8 +138,8 @@ impl Upstream {
         Some(sent)
     }
 
-    /// Refuses all requests that wait in the queue of an ejected backend; `index` is that of its bulkhead
-    /// (window and queue).
+    /// Refuses all requests that wait in the queue of an ejected backend (one taken out of use); `index` is
+    /// that of its bulkhead (window and queue).
     pub(super) fn clear_gated(&mut self, env: &mut Env, index: usize, replies: &mut impl Replies, now: Now) {
         let backend = Overload::backend_of(index);
         let standing = env.settings.overload.health.standing(usize::from(backend.0));

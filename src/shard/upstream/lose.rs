@@ -22,7 +22,8 @@ const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
 
 impl Upstream {
     /// Handles a connection that could not be opened, or was lost: its requests are answered `-UNAVAILABLE`,
-    /// or retried where that is safe.
+    /// or retried where that is safe. Does nothing if the connection was opened anew since, so that
+    /// `generation` is that of an earlier socket.
     pub fn handle_lost(
         &mut self,
         env: &mut Env,
@@ -41,6 +42,7 @@ impl Upstream {
     }
 
     /// Gives up a connection: closes its socket and answers its requests, or retries them where that is safe.
+    /// `reason` is the word that the error replies name.
     pub(super) fn drop_link(
         &mut self,
         env: &mut Env,
@@ -58,7 +60,8 @@ impl Upstream {
         }
     }
 
-    /// Gives up all connections to backends that `is_over` selects.
+    /// Gives up all connections to backends that `is_over` selects; `reason` is the word that the error
+    /// replies to their requests name.
     pub(super) fn drop_links(
         &mut self,
         env: &mut Env,
@@ -161,6 +164,8 @@ impl Upstream {
     }
 
     /// Handles a lost connection to a replica: sends its unanswered reads to the owners of their slots.
+    /// `spread` is a random byte that varies the pause before the connection is opened again. `reason` is the
+    /// word for the loss.
     fn lose_reads(
         &mut self,
         env: &mut Env,

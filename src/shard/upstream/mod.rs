@@ -152,7 +152,8 @@ impl Upstream {
         self.links.poll_transmit()
     }
 
-    /// Handles a finished send on a connection: the next one may begin.
+    /// Handles a finished send on a connection: the next one may begin. `generation` tells the connection from
+    /// earlier ones in its place.
     pub fn handle_transmitted(&mut self, connection: ConnectionId, generation: u32) {
         self.links.handle_transmitted(connection, generation);
     }
@@ -205,7 +206,7 @@ impl Upstream {
         links_of(&self.links, self.backends, index)
     }
 
-    /// Begins to handle a bulkhead (window and queue) at the end of each turn.
+    /// Begins to handle a bulkhead (window and queue) at the end of each turn (pass of the shard's loop).
     fn list(&mut self, index: usize) {
         let Self { links, overload, backends, .. } = self;
         overload.list(index, || {

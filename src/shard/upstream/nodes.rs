@@ -106,8 +106,9 @@ impl Upstream {
         self.cluster.slots.as_ref().is_none_or(|slots| slots.is_at_owner(route))
     }
 
-    /// Returns the request's envelope with its slot's owner or a chosen replica as the backend; None if the
-    /// request is held. An error if the slot has no owner or too many requests are held.
+    /// Returns the request's envelope (record that goes with a request's bytes) with its slot's owner or a
+    /// chosen replica as the backend; None if the request is held. An error if the slot has no owner or too
+    /// many requests are held.
     #[inline(never)]
     pub(super) fn resolve_owner(
         &mut self,
@@ -156,8 +157,8 @@ impl Upstream {
         cluster.choose_reader(home, offer, now)
     }
 
-    /// Holds a request that waited for room in its window, if its slot is held or has another owner by now.
-    /// True if it is held.
+    /// Holds a request that waited for room in its window (limit on requests in flight), if its slot is held
+    /// or has another owner by now. True if it is held.
     pub(super) fn hold_if_moved(
         &mut self,
         env: &mut Env,
@@ -181,7 +182,8 @@ impl Upstream {
 
     /// Removes from the unanswered requests the one that the next reply on a connection answers, if nothing
     /// more has to be done for it: the reply is not an error, no held request waits for it, and its response
-    /// time is not needed to choose between replicas. True if so.
+    /// time is not needed to choose between replicas. `kind` is the first byte of the reply. True if the
+    /// request was removed.
     #[inline]
     pub(super) fn settle_if_plain(&mut self, connection: ConnectionId, kind: u8) -> bool {
         let is_compared = self.cluster.is_compared();
@@ -190,7 +192,8 @@ impl Upstream {
     }
 
     /// Handles a reply that may be a node's refusal, or a replica's doubtful answer. If the request was not
-    /// carried out, it is held for later, sent elsewhere, or refused to its client.
+    /// carried out, it is held for later, sent elsewhere, or refused to its client. `kind` is the reply's
+    /// first byte, `end` its last bytes, and `pending` the record of the request.
     #[inline(never)]
     pub(super) fn redirect_if_refused(
         &mut self,
@@ -230,7 +233,7 @@ impl Upstream {
         }
     }
 
-    /// Sends a read to its slot's owner after a replica gave an error, an empty reply or none.
+    /// Sends a read (`frame`) to its slot's owner after a replica gave an error, an empty reply or none.
     pub(super) fn ask_owner(
         &mut self,
         env: &mut Env,

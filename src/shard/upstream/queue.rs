@@ -18,8 +18,8 @@ use crate::values::time::Now;
 use crate::values::{BackendId, Timestamp};
 
 impl Upstream {
-    /// Handles a request that found no room in the window at once: sends, queues or refuses it. If deadlines
-    /// are in shadow mode, it only counts those that would be too late.
+    /// Handles a request that found no room in the window (limit on requests in flight) at once: sends, queues
+    /// or refuses it. If deadlines are in shadow mode, it only counts those that would be too late.
     #[cold]
     pub(super) fn send_later(
         &mut self,
@@ -125,8 +125,9 @@ impl Upstream {
         self.put_on_link(env, envelope, message, requests, now)
     }
 
-    /// Sends a request that waited in a queue, now that the window has room, or refuses it if its deadline
-    /// cannot be met any more. `is_eased` says that its client connection may be read from again.
+    /// Sends a request that waited in a queue, now that the window (limit on requests in flight) has room, or
+    /// refuses it if its deadline cannot be met any more. `is_eased` says that its client connection may be
+    /// read from again.
     pub(super) fn send_parked(
         &mut self,
         env: &mut Env,

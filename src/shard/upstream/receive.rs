@@ -19,12 +19,15 @@ use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::time::Now;
 
 impl Upstream {
-    /// Handles that a connection's socket is connected, so that the greeting is sent.
+    /// Handles that a connection's socket is connected, so that the greeting is sent. `generation` tells the
+    /// connection from earlier ones in its place.
     pub fn handle_connected(&mut self, env: &mut Env, connection: ConnectionId, generation: u32, now: Now) {
         self.links.handle_connected(env, connection, generation, now);
     }
 
-    /// Handles bytes received from a backend. Closes the connection if they are not a valid reply.
+    /// Handles bytes received from a backend: complete replies go to `replies`. Closes the connection if they
+    /// are not a valid reply. Ignores them if the connection was opened anew since, so that `generation` is
+    /// that of an earlier socket.
     pub fn handle_bytes(
         &mut self,
         env: &mut Env,
@@ -60,8 +63,8 @@ impl Upstream {
         }
     }
 
-    /// Takes back the buffer that was lent for a reply, with `received` bytes more in it. Handles the reply
-    /// if it is complete now.
+    /// Takes back the buffer that was lent for a reply, with `received` bytes more in it. Handles the reply if
+    /// it is complete now. `generation` tells the connection from earlier ones in its place.
     pub fn handle_filled(
         &mut self,
         env: &mut Env,
@@ -145,6 +148,7 @@ impl Upstream {
     }
 
     /// Passes on one complete reply to the request at `to`, with its size and the time that the backend took.
+    /// `pending` is the record of the request, and `end` the reply's last part.
     #[expect(
         clippy::too_many_arguments,
         reason = "one step of `handle_bytes`, in a function of its own to be readable"
@@ -180,8 +184,9 @@ impl Upstream {
         }
     }
 
-    /// Passes on a reply that came in several parts. A reply above `--max-reply-bytes` was dropped, and an
-    /// error takes its place.
+    /// Passes on a reply that came in several parts, of which `end` is the last. A reply above
+    /// `--max-reply-bytes` was dropped, and an error takes its place. `to` is the address of the reply,
+    /// `outcome` its measurements.
     #[inline(never)]
     fn give_parts(
         &mut self,
@@ -206,7 +211,8 @@ impl Upstream {
         }
     }
 
-    /// Passes on the reply to a command that was sent right before a fetch (`PTTL`, `HPTTL`, `ASKING`).
+    /// Passes on the reply to a command that was sent right before a fetch (`PTTL`, `HPTTL`, `ASKING`). `end`
+    /// is the reply's last part. `pending` is the record of that command.
     fn take_ahead(
         &mut self,
         env: &mut Env,

@@ -169,7 +169,7 @@ impl Upstream {
     }
 
     /// Compares recent response times of each backend with its usual ones, and publishes the shedding level
-    /// that follows. Called with the regular checks.
+    /// (which requests are refused or cost more) that follows. Called with the regular checks.
     pub fn compare_latencies(&mut self, env: &mut Env, now: Now) {
         self.overload.compare_latencies(env, now);
     }

@@ -18,7 +18,8 @@ fn bits(lua: &Lua, arguments: &MultiValue, index: usize) -> Result<u32, Error> {
 type Operation = fn(u32, u32) -> u32;
 type Change = fn(u32) -> u32;
 
-/// Functions that combine all their arguments, from left to right.
+/// Functions of the library `bit` that combine all their arguments, from left to right; each with its name in
+/// scripts.
 const FOLDS: [(&str, Operation); 3] = [
     ("band", |left, right| left & right),
     ("bor", |left, right| left | right),

@@ -19,10 +19,10 @@ use crate::store::refusal::Refusal;
 
 /// The number of significant digits with which a Lua number becomes an argument of a command.
 const ARGUMENT_PRECISION: usize = 17;
-/// The units of effort of one `redis.call`, besides those of the command that it carries out.
+/// The units of effort (steps of work) of one `redis.call`, besides those of the command that it carries out.
 const CALL_UNITS: u64 = 24;
-/// The units of effort of an error in a script: an error value, and the stack trace that the interpreter
-/// records.
+/// The units of effort (steps of work) of an error in a script: an error value, and the stack trace that the
+/// interpreter records.
 const ERROR_UNITS: u64 = 64;
 /// Commands that do not write, but that read-only scripts may not call either: Redis sends them to replicas
 /// as it does writes.

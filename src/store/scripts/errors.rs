@@ -86,8 +86,8 @@ fn frame(lua: &Lua, level: usize) -> Option<(usize, bool)> {
     })
 }
 
-/// Returns the error `bad argument #index to 'function'` of Lua for the running function; `index` counts from
-/// 1.
+/// Returns the error `bad argument #index to 'function'` of Lua for the running function, with the reason in
+/// parentheses; `index` counts from 1.
 pub(super) fn bad_argument(lua: &Lua, mut index: usize, reason: &str) -> Error {
     let called = lua.inspect_stack(0, |debug| {
         let names = debug.names();
@@ -104,7 +104,8 @@ pub(super) fn bad_argument(lua: &Lua, mut index: usize, reason: &str) -> Error {
     raise(lua, format!("bad argument #{index} to '{name}' ({reason})"))
 }
 
-/// Returns the error for an argument of the wrong type; `given` is `None` for a missing argument.
+/// Returns the error for an argument of the wrong type (`expected` is the right one); `given` is `None` for a
+/// missing argument.
 pub(super) fn wrong_type(lua: &Lua, index: usize, expected: &str, given: Option<&Value>) -> Error {
     bad_argument(lua, index, &format!("{expected} expected, got {}", given.map_or("no value", type_name)))
 }

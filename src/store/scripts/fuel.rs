@@ -12,24 +12,24 @@ use crate::values::limits::ENGINE_SCRIPT_MS_MAX;
 /// A clock for the run time of scripts.
 pub(in crate::store) type Stopwatch = Rc<dyn Fn() -> Timestamp>;
 
-/// The number of Lua instructions between two checks of effort and time. A single instruction may still take
-/// milliseconds if it compares long strings.
+/// The number of Lua instructions between two checks of effort (steps of work) and time. A single instruction
+/// may still take milliseconds if it compares long strings.
 pub(super) const INSTRUCTIONS_PER_CHECK: u32 = 200;
-/// The units of effort charged for [`INSTRUCTIONS_PER_CHECK`] Lua instructions, each of which takes about 10
-/// ns.
+/// The units of effort (steps of work) charged for [`INSTRUCTIONS_PER_CHECK`] Lua instructions, each of which
+/// takes about 10 ns.
 const UNITS_PER_CHECK: u64 = 25;
-/// The number of bytes that a library function reads or writes for one unit of effort.
+/// The number of bytes that a library function reads or writes for one unit of effort (steps of work).
 const BYTES_PER_UNIT: u64 = 64;
-/// The number of characters that a pattern match compares for one unit of effort.
+/// The number of characters that a pattern match compares for one unit of effort (steps of work).
 const STEPS_PER_UNIT: u64 = 4;
 
-/// The units of effort for a table that a library function reads or makes.
+/// The units of effort (steps of work) for a table that a library function reads or makes.
 pub(super) const TABLE_UNITS: u64 = 16;
 
 /// The reason for which the engine ends a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// The script and its commands took more than this many units of effort.
+    /// The script and its commands took more than this many units of effort (steps of work).
     Effort(u64),
     Memory,
     /// The script was ended by SCRIPT KILL or FUNCTION KILL.
@@ -65,8 +65,8 @@ pub(super) struct Attendance {
     pub(super) after_ms: u64,
 }
 
-/// The effort that a script may still spend, and the effort that it has spent since the engine last took note
-/// of it.
+/// The effort (steps of work) that a script may still spend, and the effort that it has spent since the engine
+/// last took note of it.
 #[derive(Default)]
 pub(super) struct Fuel {
     /// The clock that bounds a script's run time, because single instructions (comparisons of long strings)
@@ -88,8 +88,8 @@ impl Fuel {
         Self { stopwatch, ..Self::default() }
     }
 
-    /// Starts a script that may spend `left` units of effort. `most` is the limit for the whole request,
-    /// which the error text names.
+    /// Starts a script that may spend `left` units of effort (steps of work). `most` is the limit for the
+    /// whole request, which the error text names.
     pub(super) fn start(&self, most: u64, left: u64) {
         self.most.set(most);
         self.left.set(left);
@@ -114,17 +114,19 @@ impl Fuel {
         stopwatch.map_or(0, |stopwatch| stopwatch().since(self.started.get()).as_millis() as u64)
     }
 
-    /// Sets the units of effort that the script has left, after a command that it called has spent some.
+    /// Sets the units of effort (steps of work) that the script has left, after a command that it called has
+    /// spent some.
     pub(super) fn set_left(&self, left: u64) {
         self.left.set(left);
     }
 
-    /// Returns the units spent since the last call of this function.
+    /// Returns the units of effort (steps of work) that the script has spent since the last call of this
+    /// function.
     pub(super) fn take_spent(&self) -> u64 {
         self.spent.take()
     }
 
-    /// Spends units of effort; the error that ends the script if fewer are left.
+    /// Spends units of effort (steps of work); the error that ends the script if fewer are left.
     pub(super) fn spend(&self, units: u64) -> Result<(), mlua::Error> {
         self.check()?;
         self.spent.set(self.spent.get().saturating_add(units));
@@ -147,8 +149,8 @@ impl Fuel {
         Raised::Ended(ending).into()
     }
 
-    /// Checks the run time, answers other connections if that is due, and spends the effort of the
-    /// instructions since the last check.
+    /// Checks the run time, answers other connections if that is due, and spends the effort (steps of work) of
+    /// the instructions since the last check.
     pub(super) fn spend_instructions(&self) -> Result<(), mlua::Error> {
         if let Some(stopwatch) = &self.stopwatch {
             let now = stopwatch();
@@ -173,7 +175,7 @@ impl Fuel {
         self.spend(bytes as u64 / BYTES_PER_UNIT)
     }
 
-    /// The number of characters that the effort left allows a pattern match to compare.
+    /// The number of characters that the effort (steps of work) left allows a pattern match to compare.
     pub(super) fn steps_left(&self) -> u64 {
         self.left.get().saturating_mul(STEPS_PER_UNIT)
     }

@@ -66,7 +66,7 @@ struct Interpreter {
 }
 
 impl Functions {
-    /// The number of libraries and the number of functions.
+    /// Returns the number of libraries and the number of functions.
     pub(in crate::store) fn counts(&self) -> (usize, usize) {
         (self.libraries.len(), self.libraries.functions())
     }
@@ -122,7 +122,8 @@ impl Interpreter {
         Err(Refusal::Quoting(format!("ERR Error registering functions: {error}")).into())
     }
 
-    /// Collects the interpreter's garbage if the last call left much of it, and charges the effort for that.
+    /// Collects the interpreter's garbage if the last call left much of it, and charges the effort (steps of
+    /// work) for that.
     fn end(&mut self, call: &Call<'_>) -> Result<(), Refusal> {
         let swept = self.machine.end().map_err(|error| broken(&error))?;
         call.effort.charge_bytes(swept);

@@ -117,7 +117,7 @@ pub(super) fn create(lua: &Lua, shared: &Rc<Shared>, settings: &Rc<Settings>) ->
 
 type Function = fn(&Lua, &Shared, &Settings, &MultiValue) -> Result<MultiValue, Error>;
 
-/// The largest integer that a setting can have.
+/// The largest integer that a setting of the library `cjson` can have.
 const INT_MAX: Integer = i32::MAX as Integer;
 
 /// Returns an error unless there is exactly one argument.

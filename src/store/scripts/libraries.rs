@@ -94,7 +94,7 @@ impl Library {
     }
 }
 
-/// All libraries of an engine.
+/// All libraries of functions that an engine has.
 #[derive(Debug, Default)]
 pub(super) struct Libraries {
     by_name: BTreeMap<Box<[u8]>, Rc<Library>>,

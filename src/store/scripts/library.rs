@@ -13,7 +13,7 @@ use crate::protocol::command;
 const VERSION: &str = "7.0.15";
 const VERSION_NUMBER: i64 = 0x0007_000f;
 
-/// The numeric constants of the library, by name.
+/// The numeric constants of the library `redis` that scripts see, by name.
 const CONSTANTS: &[(&str, i64)] = &[
     ("LOG_DEBUG", 0),
     ("LOG_VERBOSE", 1),

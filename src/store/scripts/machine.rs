@@ -141,9 +141,10 @@ impl Machine {
         self.lua.set_memory_limit(most).map(|_| ())
     }
 
-    /// Prepares the interpreter for a script: sets its keys and arguments, its memory limit, and an effort of
-    /// `left` units (`most` is the limit that the error names). Returns the keys and arguments for functions
-    /// of libraries, which get them as parameters; `None` for scripts, which find them in `KEYS` and `ARGV`.
+    /// Prepares the interpreter for a script: sets its keys and arguments, its memory limit, and an effort
+    /// (steps of work) of `left` units (`most` is the limit that the error names). Returns the keys and
+    /// arguments for functions of libraries, which get them as parameters; `None` for scripts, which find them
+    /// in `KEYS` and `ARGV`.
     pub(super) fn begin(
         &self,
         most: u64,
@@ -164,8 +165,9 @@ impl Machine {
         Ok(None)
     }
 
-    /// Runs the code of a library with an effort of `left` units. Returns the functions that the code
-    /// registered, or the table of the error that ended it; the outer `Err` means that the engine ended it.
+    /// Runs the code of a library with an effort (steps of work) of `left` units; `most` is the limit for the
+    /// whole request. Returns the functions that the code registered, or the table of the error that ended it;
+    /// the outer `Err` means that the engine ended it.
     pub(super) fn register(
         &self,
         most: u64,
@@ -229,8 +231,9 @@ impl Machine {
     }
 }
 
-/// Compiles source text. The garbage collector is stopped meanwhile, because the compiler of Lua 5.1 holds a
-/// string that the collector does not see.
+/// Compiles source text (`code`), whose name in errors is `name` and whose globals are in `environment`. The
+/// garbage collector is stopped meanwhile, because the compiler of Lua 5.1 holds a string that the collector
+/// does not see.
 pub(super) fn compile(lua: &Lua, code: &[u8], name: &str, environment: &Table) -> Result<Function, Error> {
     if code.first() == Some(&0x1b) {
         let line = format!("[string \"{}\"]:1: unexpected symbol near 'char(27)'", "\u{1b}LuaQ");

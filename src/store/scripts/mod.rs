@@ -126,8 +126,8 @@ impl Scripts {
         self.machine.as_mut().ok_or(NO_SCRIPT)
     }
 
-    /// Compiles a script and adds it to the cache. Fails with Redis's text for an error of the compiler, or
-    /// if SCRIPT LOAD finds no room.
+    /// Compiles a script (`source`) and adds it to the cache. Fails with Redis's text for an error of the
+    /// compiler, or if SCRIPT LOAD finds no room.
     fn add(&mut self, digest: Digest, source: &[u8], origin: Origin) -> Result<Rc<Script>, Refusal> {
         let (flags, code_at) = shebang::parse(source)?;
         let script = Rc::new(Script { source: source.into(), flags, code_at });
@@ -286,7 +286,7 @@ fn run_on(
 }
 
 /// Appends the value of a script or function as its reply, or its error; `name` is the script's digest or the
-/// function's name.
+/// function's name. `protocol` is the RESP version that the script chose.
 fn write_result(call: &mut Call<'_>, (value, protocol): Ran, name: &str) -> Result<(), Failure> {
     let client = call.session.protocol;
     let versions = Versions { client, script: protocol, effort: call.effort };

@@ -22,15 +22,15 @@ pub(super) enum Fault {
 enum Extent {
     /// The capture has begun and not ended yet.
     Open,
-    /// The capture is a position (`()`).
+    /// The capture is a position in the subject (`()`) instead of a part of it.
     Position,
     Bytes(usize),
 }
 
-/// A captured part of the subject.
+/// A part of the subject, or a position in it, that a pattern has captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Capture {
-    /// The bytes from the first offset up to, but not including, the second.
+    /// The captured bytes reach from the first offset in the subject up to, but not including, the second.
     Part(usize, usize),
     /// A position in the subject (`()`), counted from one.
     Position(usize),
@@ -43,7 +43,7 @@ pub(super) struct Matcher<'a> {
     captures: [(usize, Extent); CAPTURES_MAX],
     level: usize,
     depth: usize,
-    /// The number of character comparisons so far.
+    /// The number of characters compared so far, which is charged as effort (steps of work).
     pub(super) steps: u64,
     steps_max: u64,
 }
@@ -196,7 +196,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// True if the subject has a byte at `s` that matches the pattern item from `p` up to `end`.
+    /// True if the subject has a byte at offset `s` that matches the pattern item from `p` up to `end`.
     fn fits(&self, s: usize, p: usize, end: usize) -> bool {
         let Some(byte) = self.subject.get(s).copied() else { return false };
         match self.pattern[p] {
@@ -313,8 +313,8 @@ impl<'a> Matcher<'a> {
         Ok(matched)
     }
 
-    /// Matches the same bytes as an earlier capture (`%1`) at `s`. Returns the offset after them; `None` if
-    /// they differ.
+    /// Matches the same bytes as an earlier capture (`%1`; `digit` is the one after the percent sign) at
+    /// offset `s`. Returns the offset after them; `None` if they differ.
     fn repeated(&mut self, s: usize, digit: u8) -> Matched {
         let index = usize::from(digit).wrapping_sub(usize::from(b'1'));
         if index >= self.level || self.captures[index].1 == Extent::Open {

@@ -26,7 +26,8 @@ impl Default for Random {
 }
 
 impl Random {
-    /// Begins a script: steps from the state that the previous script started from.
+    /// Begins a script: the random generator starts one step after the state that the previous script started
+    /// from.
     pub(super) fn begin(&self) {
         let start = following(self.start.get());
         self.start.set(start);

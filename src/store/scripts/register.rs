@@ -12,7 +12,7 @@ use super::library;
 use super::machine::{self, Shared};
 use crate::values::limits::ENGINE_LIBRARIES_BYTES_MAX;
 
-/// The units of effort to register a function, besides those for its bytes.
+/// The units of effort (steps of work) to register a function, besides those for its bytes.
 const REGISTER_UNITS: u64 = 64;
 
 /// A function that a library has registered.

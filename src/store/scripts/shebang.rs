@@ -2,7 +2,7 @@
 
 use crate::store::refusal::{Refusal, quoted};
 
-/// The flags of a script.
+/// The flags that a script declares in its first line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::store) struct Flags {
     /// True if the script begins with a `#!` line. Without one, the script may do everything.

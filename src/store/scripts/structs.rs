@@ -9,7 +9,7 @@ use super::fuel::Ending;
 use super::given::{Given, cut};
 use super::machine::{RESULTS_MAX, Shared, add};
 
-/// The largest integer in a format, in bytes.
+/// The largest size of an integer in a format of the library `struct`, in bytes.
 const INTEGER_BYTES_MAX: i32 = 32;
 /// The alignment in bytes that the option `!` without a number sets.
 const ALIGNMENT: i32 = 8;
@@ -74,7 +74,8 @@ impl<'a> Format<'a> {
         number.ok_or_else(|| raise(self.lua, "integral size overflow"))
     }
 
-    /// Returns the number of bytes to skip at `position` so that a value of `size` bytes is aligned.
+    /// Returns the number of bytes to skip at `position` so that a value of `size` bytes is aligned; 0 for the
+    /// option `c` of the format, which stands for bytes.
     fn padding(&self, position: usize, option: u8, size: usize) -> usize {
         if size == 0 || option == b'c' {
             return 0;

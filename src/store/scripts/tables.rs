@@ -9,7 +9,7 @@ use super::given::{Given, LUA_PRECISION};
 use super::machine::Shared;
 use crate::store::numbers;
 
-/// The number of elements that a call may move without being charged.
+/// The number of table elements that a call may move before each further one counts as effort (steps of work).
 const FREE_ELEMENTS: Integer = 64;
 /// The stack slots that the results and arguments of one `unpack` may take together.
 const UNPACKED_MAX: Integer = 8_000;

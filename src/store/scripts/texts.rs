@@ -15,7 +15,8 @@ const SPECIAL: &[u8] = b"^$*+?.([%-";
 
 type Values = Result<MultiValue, Error>;
 
-/// Converts a failed match into the error that the script sees, or that ends it if its effort is used up.
+/// Converts a failed match into the error that the script sees, or that ends it if its effort (steps of work)
+/// is used up.
 fn fail(lua: &Lua, shared: &Shared, fault: Fault) -> Error {
     match fault {
         Fault::Malformed(words) => raise(lua, words),
@@ -234,7 +235,8 @@ pub(super) fn gsub_text(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> V
     Ok([Value::String(lua.create_string(out)?), Value::Integer(count)].into_iter().collect())
 }
 
-/// Appends a replacement, in which `%1` to `%9` stand for captures and `%0` for the whole match.
+/// Appends a replacement, in which `%1` to `%9` stand for captures and `%0` for the whole match. The match in
+/// `subject` is from `start` to `end`.
 fn add_replacement(
     out: &mut Vec<u8>,
     matcher: &Matcher<'_>,

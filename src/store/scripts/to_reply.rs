@@ -12,11 +12,12 @@ use crate::store::reply::Reply;
 /// The deepest nesting of tables in a reply; deeper ones become an error.
 const DEPTH_MAX: usize = 128;
 
-/// The units of effort to convert a table, whose special fields (`err`, `ok`, `map` ...) must be looked up.
+/// The units of effort (steps of work) to convert a table, whose special fields (`err`, `ok`, `map` ...) must
+/// be looked up.
 const TABLE_UNITS: u64 = 32;
 
 /// The RESP versions that decide how a value is written: the client's, and the one that the script chose
-/// (`redis.setresp`); and the effort that each element is charged to.
+/// (`redis.setresp`); and the effort (steps of work) that each element is charged to.
 #[derive(Clone, Copy)]
 pub(super) struct Versions<'a> {
     pub(super) client: Protocol,
@@ -154,7 +155,7 @@ fn collect(table: &Table) -> Result<Vec<(Value, Value)>, Error> {
     Ok(pairs)
 }
 
-/// True if the counters include the error that this table stands for already.
+/// True if the engine's counters of errors include the error that this table of a script stands for already.
 pub(super) fn is_counted(table: &Table) -> Result<bool, Error> {
     Ok(table.raw_get::<Value>(errors::COUNTED)? == Value::Boolean(true))
 }

@@ -12,7 +12,7 @@ use crate::values::{ClientId, Owner, Timestamp};
 
 const BUSY: &str = "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.|";
 const KILLED: &str = "-ERR Script killed by user with SCRIPT KILL...|";
-/// A script that runs until its effort is used up, which takes half a second.
+/// A script that runs until its effort (steps of work) is used up, which takes half a second.
 const ENDLESS: &str = "while true do end";
 
 /// Sockets of test clients: each call of `attend` sends the next line, and applies the ends of connections
@@ -93,7 +93,7 @@ impl Bench {
         std::array::from_fn(|_| self.service.handle_client_opened(Now::default()))
     }
 
-    /// Sends a request whose words are separated by `_`.
+    /// Sends a request (`line`) whose words are separated by `_`.
     fn send(&mut self, client: ClientId, line: &str) {
         self.service.handle_client_bytes(client, &request(line), Now::default());
     }

@@ -37,7 +37,8 @@ pub(super) enum Standing {
     Running,
 }
 
-/// The units of effort that a connection may spend on requests before it has to wait for its next turn.
+/// The units of effort (steps of work) that a connection may spend on requests before it has to wait for its
+/// next turn.
 #[derive(Debug, Default)]
 pub(super) struct Allowance {
     /// The remaining units; negative if a request took more than remained.
@@ -68,16 +69,16 @@ impl Allowance {
         self.units <= 0
     }
 
-    /// Returns the number of turns after which the connection's units are positive again, at
-    /// `ENGINE_EFFORT_PER_TURN` units a turn; at least 1.
+    /// Returns the number of turns after which the connection's units of effort (steps of work) are above zero
+    /// again, so that its requests are carried out: each turn adds `ENGINE_EFFORT_PER_TURN` units. At least 1.
     fn turns_owed(&self) -> i64 {
         self.units.saturating_neg().max(0) / ENGINE_EFFORT_PER_TURN as i64 + 1
     }
 }
 
 impl Service {
-    /// Handles bytes from a client. Carries out its requests at once if the connection may spend effort, else
-    /// keeps them for its turn.
+    /// Handles bytes (`chunk`) from a client. Carries out its requests at once if the connection may spend
+    /// effort (steps of work), else keeps them for its turn.
     pub(super) fn take_requests(&mut self, id: ClientId, chunk: &[u8], now: Now) {
         let Some(connection) = self.connections.get(id) else { return };
         if connection.ending {
@@ -108,8 +109,8 @@ impl Service {
     }
 
     /// Carries out requests of the embedded engine's connections in the queue, each within its allowance,
-    /// until about `ENGINE_EFFORT_PER_TURN` of effort is spent in all; then bytes are received and sent again.
-    /// Connections that owe effort are passed over.
+    /// until about `ENGINE_EFFORT_PER_TURN` of effort (steps of work) is spent in all; then bytes are received
+    /// and sent again. Connections that owe effort are passed over.
     pub(super) fn serve_ready(&mut self, now: Now, sockets: &mut dyn Sockets) {
         let mut spent = 0;
         let mut served = false;
@@ -133,8 +134,8 @@ impl Service {
         self.turn += 1;
     }
 
-    /// Adds to all connections in the queue, when each has spent too much effort, as many turns' units as the
-    /// first needs to continue.
+    /// Adds to all connections in the queue, when each has spent too much effort (steps of work), as many
+    /// turns' units as the first needs to continue.
     fn forgive(&mut self) {
         let Self { ready, connections, .. } = self;
         let mut owed = |id: &ClientId| Some(connections.get(*id)?.own.allowance.turns_owed());
@@ -146,9 +147,9 @@ impl Service {
         }
     }
 
-    /// Carries out requests until there are no more, the allowance is spent, or too many reply bytes wait.
-    /// Returns the effort that they took. If `sockets` is `None`, a request that may run a script waits for
-    /// the connection's turn.
+    /// Carries out the requests that were kept, and those in `chunk`, until there are no more, the allowance
+    /// is spent, or too many reply bytes wait. Returns the effort (steps of work) that they took. If `sockets`
+    /// is `None`, a request that may run a script waits for the connection's turn.
     fn carry_out(
         &mut self,
         id: ClientId,

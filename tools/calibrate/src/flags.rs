@@ -1,4 +1,4 @@
-//! The command line of `weir-calibrate`.
+//! The command line of `weir-calibrate`, which fits the weights of request units to a server's costs.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,8 @@ Examples:
 pub enum Cost {
     /// User and system time of the server.
     Cpu,
-    /// Microseconds of INFO commandstats.
+    /// The time that the server itself measures for its commands: microseconds in its reply to `INFO
+    /// commandstats`.
     Commandstats,
 }
 

@@ -71,8 +71,8 @@ impl<'a> Bench<'a> {
         Ok(Self { backend, flags, clock, stop, lanes, shapes: shapes(&prefix, flags.seed), prefix })
     }
 
-    /// Measures the costs of all shapes. Removes all keys of the run at the end, as long as the server can be
-    /// reached.
+    /// Measures the costs of all shapes (commands in one size each). Removes all keys of the run at the end,
+    /// as long as the server can be reached.
     pub fn measure(mut self) -> Result<Vec<Measured>, String> {
         let measured = self.set_up().and_then(|sizes| self.rounds(&sizes));
         let removed = match &measured {

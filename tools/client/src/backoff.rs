@@ -29,7 +29,7 @@ impl Backoff {
     }
 }
 
-/// Returns `first` doubled `times` times, but at most `most`.
+/// Returns the duration `first` doubled `times` times, but at most `most`.
 pub(super) fn doubled(first: Duration, times: u32, most: Duration) -> Duration {
     let factor = 1_u32.checked_shl(times).unwrap_or(u32::MAX);
     first.saturating_mul(factor).min(most)

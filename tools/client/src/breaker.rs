@@ -32,10 +32,11 @@ pub struct BreakerPolicy {
     /// The pause after the breaker has opened; it doubles after each probe that failed. A longer
     /// `retry_after_ms` is honoured, and up to half of the pause is added at random.
     pub pause: Duration,
-    /// The longest pause after failed probes, unless the target asks for a longer one.
+    /// The longest pause after failed probes (single request that tries the target), unless the target asks
+    /// for a longer one.
     pub pause_most: Duration,
-    /// The time after which a probe whose outcome was not reported is given up, so that another one may be
-    /// sent.
+    /// The time after which a probe (single request that tries the target) whose outcome was not reported is
+    /// given up, so that another one may be sent.
     pub probe_timeout: Duration,
 }
 
@@ -71,7 +72,7 @@ pub(super) enum Answered {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// All requests are sent.
+    /// The breaker is closed: all requests are sent.
     Closed,
     /// No request is sent before that time; the next one after it is the probe.
     Open(Timestamp),
@@ -147,8 +148,8 @@ impl Breaker {
         }
     }
 
-    /// Handles the failure of a probe: opens the breaker for a longer pause. Does nothing unless the breaker
-    /// is half open.
+    /// Handles the failure of a probe (single request that tries the target): opens the breaker for a longer
+    /// pause. Does nothing unless the breaker is half open.
     pub fn note_probe_failed(&mut self, retry_after: Option<Duration>, now: Timestamp, random: &mut Random) {
         if matches!(self.state, State::HalfOpen(_)) {
             self.open(retry_after, now, random);
@@ -198,7 +199,7 @@ mod tests {
     }
 
     /// A model of the breaker that keeps every failure, and the bounds between which an open breaker lets a
-    /// probe pass.
+    /// probe (single request that tries the target) pass.
     #[derive(Default)]
     struct Model {
         failures: Vec<u64>,

@@ -11,7 +11,7 @@ const STRETCHES: usize = 10;
 /// Maximum number of retries that a client may send, relative to its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetPolicy {
-    /// Maximum number of retries per hundred requests of the window.
+    /// Maximum number of retries per hundred requests that were sent in the last `window` of time.
     pub percent: u32,
     /// Number of retries per window that are allowed on top of `percent`, for clients that send few requests.
     pub least: u32,
@@ -61,7 +61,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Compares the budget with lists of all requests and retries, by the second.
+        /// Compares the retry budget's decisions with those that follow from lists of all requests and
+        /// retries, each with the second of its time.
         #[test]
         fn retries_are_a_share_of_the_requests_of_the_same_time(
             percent in 0..50_u32, least in 0..5_u32, steps in prop::collection::vec((0..300_u64, 0..3_u8), 1..400),

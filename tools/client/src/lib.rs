@@ -195,7 +195,7 @@ impl Client {
         }
     }
 
-    /// The settings of this client.
+    /// Returns the settings of this client.
     pub const fn policy(&self) -> &Policy {
         &self.policy
     }

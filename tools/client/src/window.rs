@@ -9,7 +9,7 @@ use weir::values::Timestamp;
 #[derive(Clone, Debug)]
 pub(super) struct Window<const STRETCHES: usize> {
     stretch_nanos: u64,
-    /// The number of the current stretch of time, counted from the clock's zero.
+    /// The number of the newest stretch (one of the equal parts of the window), counted from the clock's zero.
     newest: u64,
     counts: [u32; STRETCHES],
     sum: u64,
@@ -21,7 +21,7 @@ impl<const STRETCHES: usize> Window<STRETCHES> {
         Self { stretch_nanos, newest: 0, counts: [0; STRETCHES], sum: 0 }
     }
 
-    /// Counts one event at `now`.
+    /// Counts one event that happens at `now`.
     pub fn add(&mut self, now: Timestamp) {
         self.move_on(now);
         let count = &mut self.counts[self.newest as usize % STRETCHES];

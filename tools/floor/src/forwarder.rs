@@ -14,7 +14,7 @@ const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// Maximum number of bytes that wait to be sent on one connection.
 const OUTBOX_BYTES_MAX: usize = 256 << 20;
 
-/// The reason why a connection is closed.
+/// The reason why the forwarder closes a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     Malformed(Malformed),

@@ -31,7 +31,7 @@ const BUFFER_GROUP: u16 = 0;
 /// The ring's name for a connection, which it also puts in completions.
 pub type Token = u32;
 
-/// A completed operation of the ring.
+/// A completed operation of the forwarder's `io_uring`.
 #[derive(Debug)]
 pub enum Completion {
     Accepted(io::Result<Socket>),

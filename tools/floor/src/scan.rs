@@ -96,8 +96,8 @@ fn reply_end(bytes: &[u8], start: usize) -> Result<Option<usize>, Malformed> {
     Ok((at <= bytes.len()).then_some(at))
 }
 
-/// Checks a length, in bytes or elements, against a maximum and returns it; `None` for -1, which stands for a
-/// null.
+/// Checks a length, in bytes or elements, against a maximum (`count_max`) and returns it; `None` for -1, which
+/// stands for a null.
 fn count(number: i64, count_max: usize) -> Result<Option<usize>, Malformed> {
     match usize::try_from(number) {
         Ok(count) if count <= count_max => Ok(Some(count)),
@@ -106,7 +106,7 @@ fn count(number: i64, count_max: usize) -> Result<Option<usize>, Malformed> {
     }
 }
 
-/// Returns the number in the line at an offset, and the offset after the line; `None` if the line is
+/// Returns the number in the line at the offset `start`, and the offset after the line; `None` if the line is
 /// incomplete.
 fn number(bytes: &[u8], start: usize) -> Result<Option<(i64, usize)>, Malformed> {
     let line = &bytes[start.min(bytes.len())..];

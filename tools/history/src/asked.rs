@@ -229,7 +229,8 @@ impl Log {
     }
 }
 
-/// Reads from an error reply whether its command may have taken effect at the store.
+/// Reads from an error reply whether its command may have taken effect at the store. `is_split` says that weir
+/// splits the command among stores, so that a part of it may have.
 fn fate(error: &[u8], is_split: bool) -> Fate {
     let says = |text: &str| error.windows(text.len()).any(|part| part == text.as_bytes());
     let was_sent = error.starts_with(b"UNAVAILABLE") && !says("reason=connect-failed");

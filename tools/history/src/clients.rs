@@ -27,7 +27,7 @@ const AROUND_PAUSE_MS: u64 = 4;
 /// The time after which a server that cannot be reached ends the run.
 const UNREACHABLE: Duration = Duration::from_secs(30);
 
-/// State that all threads of a run share.
+/// State that all threads of a run of `weir-history` share.
 pub struct Shared {
     pub workload: Workload,
     pub flags: HistoryFlags,

@@ -1,4 +1,4 @@
-//! The command line of `weir-history`.
+//! The command line of `weir-history`, which checks that no read returned a stale or lost value.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;

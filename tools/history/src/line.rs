@@ -1,4 +1,4 @@
-//! A blocking connection to weir or to a store.
+//! A connection to weir or to a store, on which a thread sends commands and waits for their replies.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -42,7 +42,7 @@ pub enum Act {
     },
 }
 
-/// The result of a read.
+/// The result of a read: the value that it found, or that there was none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     Value(Token),

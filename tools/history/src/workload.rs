@@ -305,7 +305,8 @@ impl Workload {
         }
     }
 
-    /// Adds an MSET of two keys to the batch, in the same slot or in two slots.
+    /// Adds to the batch an MSET of the key with index `first` and another random key: of the same slot if
+    /// `beside`, else of another slot.
     fn write_two(&self, first: usize, beside: bool, batch: &mut Batch, random: &mut Random) {
         let Some(second) = self.partner(first, beside, random) else { return };
         let (effects, values) = self.two(first, second, random);

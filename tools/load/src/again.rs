@@ -1,4 +1,4 @@
-//! Retries of requests that wait until they are due.
+//! Retries of requests that were refused or not answered, which wait until they are due.
 
 use std::collections::BTreeMap;
 

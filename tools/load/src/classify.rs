@@ -5,7 +5,7 @@ use weir_client::Refusal;
 /// The way in which a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The reply was not an error.
+    /// The request was served: its reply was not an error.
     Served,
     /// The request was refused because a quota was used up (`-THROTTLED`).
     Throttled,
@@ -15,7 +15,7 @@ pub enum Ending {
     Deadline,
     /// The request was refused because its store cannot be reached (`-UNAVAILABLE`).
     Unavailable,
-    /// The reply was any other error.
+    /// The reply was an error other than a refusal.
     Error,
     /// The connection was lost before the reply came.
     Lost,
@@ -25,7 +25,7 @@ pub enum Ending {
     RefusedByClient,
 }
 
-/// Classifies a reply by its first bytes, which must include its first word.
+/// Classifies a reply by its first bytes (`head`), which must include its first word.
 pub fn classify(head: &[u8]) -> Ending {
     if head.first() != Some(&b'-') && head.first() != Some(&b'!') {
         return Ending::Served;
@@ -39,7 +39,8 @@ pub fn classify(head: &[u8]) -> Ending {
     }
 }
 
-/// Returns the text of an error reply, without its type byte and, for a long error of RESP3, its length.
+/// Returns the text of an error reply (`head`), without its type byte and, for a long error of RESP3, its
+/// length.
 pub fn error_text(head: &[u8]) -> &[u8] {
     match head {
         [b'-', text @ ..] => text,
@@ -51,7 +52,7 @@ pub fn error_text(head: &[u8]) -> &[u8] {
     }
 }
 
-/// Returns the first word of an error reply, which names the kind of error.
+/// Returns the first word of an error reply (`head`), which names the kind of error.
 pub fn first_word(head: &[u8]) -> &[u8] {
     error_text(head).split(u8::is_ascii_whitespace).next().unwrap_or_default()
 }

@@ -27,7 +27,7 @@ pub(super) struct Request {
     pub intended: Timestamp,
     pub draw: Draw,
     pub phase: u16,
-    /// The number of earlier attempts.
+    /// The number of earlier attempts at the same request.
     pub attempt: u8,
     /// The smart client's record of this attempt; `None` for naive clients and the set-up.
     pub sent: Option<Sent>,
@@ -43,7 +43,7 @@ struct Pending {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Not connected; connects again at that time.
+    /// The connection is closed, and connects again at that time.
     Resting(Timestamp),
     Opening(Timestamp),
     /// Connected; the field is the number of replies to greeting commands (AUTH, HELLO, QOS SET) that have

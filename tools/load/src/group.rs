@@ -115,8 +115,9 @@ impl Group {
         self.free.rotate_left(usize::from(!self.free.is_empty()));
     }
 
-    /// Writes all due requests to connections with room; calls `written` for each connection that has got
-    /// some.
+    /// Writes all due requests to connections with room; calls `written` with the index of each connection
+    /// that has got some. `start` is the time at which the load began, and `tick` the least time between two
+    /// calls that look for due requests.
     pub fn pump(
         &mut self,
         connections: &mut [Connection],
@@ -167,7 +168,8 @@ impl Group {
     }
 
     /// Ends due requests that a smart client will not send, because its breaker is open or they have been due
-    /// for longer than [`Smart::patience`]. These need no free connection.
+    /// for longer than [`Smart::patience`]. These need no free connection. `start` is the time at which the
+    /// load began.
     fn drop_due(&mut self, start: Timestamp, now: Timestamp) {
         let Some(smart) = &self.smart else { return };
         let is_open = smart.client.open_until(now).is_some();
@@ -181,7 +183,7 @@ impl Group {
         }
     }
 
-    /// Records the end of a request that was due and has never been sent.
+    /// Records the end, in this phase, of a request that was due and has never been sent.
     fn finish_due(&mut self, intended: Timestamp, phase: u16, ending: Ending, now: Timestamp) {
         self.tallies[usize::from(phase)].record(ending, now.since(intended));
     }

@@ -19,7 +19,7 @@ pub enum Source {
         keys: u64,
         /// The probability of a hot key, from 0 to 1.
         share: f64,
-        /// The number of hot keys (K).
+        /// The number of hot keys (`K` of `{hot:N:share%:K}`).
         hot: u64,
     },
     /// `{seq}`: 0, 1, 2, ... from request to request; the same number wherever it stands in one request.
@@ -41,7 +41,8 @@ const WANTED: &str =
     "{uniform:N}, {zipf:N[:s]}, {hot:N:share%:K}, {viral}, {seq}, {value:BYTES} or {rand:BYTES} is expected";
 
 impl Source {
-    /// Parses the text between the braces. The error is a text for the user.
+    /// Parses the text between the braces of a placeholder in a command, such as `uniform:1000`. The error is
+    /// a text for the user.
     pub fn parse(text: &str) -> Result<Self, String> {
         let words: Vec<&str> = text.split(':').collect();
         let wrong = || format!("{{{text}}} is not known: {WANTED}");

@@ -42,7 +42,7 @@ impl Plan {
 /// A command that fills the store before the load.
 #[derive(Clone, Debug)]
 pub struct SetupPlan {
-    /// The command that is sent.
+    /// The command that is sent to fill the store.
     pub command: Template,
     /// The number of times that the command is sent; `{seq}` counts from 0.
     pub count: u64,
@@ -56,7 +56,7 @@ pub enum ClientKind {
     /// Clients that retry at once, whatever the reply said.
     #[default]
     Naive,
-    /// Clients with the behaviour of [`weir_client`].
+    /// Clients that use the client library [`weir_client`], which spares an overloaded target.
     Smart,
 }
 
@@ -126,7 +126,7 @@ impl GroupPlan {
 pub struct PhasePlan {
     /// The name of the phase in reports.
     pub name: String,
-    /// The length of the phase.
+    /// The time that the phase lasts.
     pub duration: Duration,
     /// The number of requests per second during the phase, for all connections of the group together.
     pub rate: Rate,

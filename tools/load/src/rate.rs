@@ -17,7 +17,7 @@ const PER_SECOND_MAX: f64 = 1e8;
 const STEPS_MAX: usize = 1_000;
 
 impl Rate {
-    /// Creates a rate that never changes.
+    /// Creates a rate of requests, per second, that never changes.
     pub const fn constant(per_second: f64) -> Self {
         Self::Ramp(per_second, per_second)
     }

@@ -114,7 +114,7 @@ impl Run {
         &self.complaints
     }
 
-    /// Sets the time at which the load starts.
+    /// Sets the time at which this thread's part of the load starts.
     pub fn handle_start(&mut self, at: Timestamp) {
         self.start = at;
         self.enter(Stage::Running, at);
@@ -128,7 +128,8 @@ impl Run {
         }
     }
 
-    /// Handles that a connection is open, and writes its greeting commands.
+    /// Handles that a connection is open, and writes its greeting commands. `generation` tells the connection
+    /// from earlier ones with the same `id`.
     pub fn handle_connected(&mut self, id: ConnectionId, generation: u32) {
         let connection = &mut self.connections[id.0 as usize];
         if connection.generation != generation {
@@ -144,7 +145,8 @@ impl Run {
         self.offer(id.0);
     }
 
-    /// Handles bytes from the target. Closes the connection if they are not RESP.
+    /// Handles bytes from the target. Closes the connection if they are not RESP. `generation` tells the
+    /// connection from earlier ones with the same `id`.
     pub fn handle_bytes(&mut self, id: ConnectionId, generation: u32, bytes: &[u8], now: Timestamp) {
         let mut at = 0;
         while at < bytes.len() {
@@ -169,6 +171,7 @@ impl Run {
     }
 
     /// Handles that the target has ended a connection: counts it as lost, and closes this side too.
+    /// `generation` tells the connection from earlier ones with the same `id`.
     pub fn handle_end(&mut self, id: ConnectionId, generation: u32, now: Timestamp) {
         if self.connections[id.0 as usize].generation == generation {
             self.close(id.0, now);
@@ -185,7 +188,7 @@ impl Run {
     }
 
     /// Handles that a connection was lost, or could not be opened: ends its requests and plans to connect
-    /// again.
+    /// again. `generation` tells the connection from earlier ones with the same `id`.
     pub fn handle_lost(&mut self, id: ConnectionId, generation: u32, now: Timestamp) {
         if self.connections[id.0 as usize].generation == generation {
             self.lose(id.0, now);

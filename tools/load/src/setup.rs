@@ -56,7 +56,8 @@ impl Setup {
         })
     }
 
-    /// Writes as many set-up requests as the connections take; the next command begins when all requests of
+    /// Writes as many set-up requests (which fill the store before the load) as the connections take, and
+    /// calls `written` with each connection that has got some; the next command begins when all requests of
     /// the current one are answered.
     pub fn pump(
         &mut self,

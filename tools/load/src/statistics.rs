@@ -80,7 +80,7 @@ impl Counts {
         self.served + self.refused() + self.errors + self.timeouts + self.refused_by_client
     }
 
-    /// Adds the counts of `other`.
+    /// Adds the counts of `other` to these, each to the same count.
     pub const fn add(&mut self, other: &Self) {
         self.offered += other.offered;
         self.sent += other.sent;
@@ -122,7 +122,7 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// Counts a request that has ended, and its latency.
+    /// Counts a request that has ended, and its latency (`took`).
     pub fn record(&mut self, ending: Ending, took: Duration) {
         let counts = &mut self.counts;
         counts.lost += u64::from(ending == Ending::Lost);
@@ -166,7 +166,7 @@ impl Tally {
         self.counts == Counts::default() && self.kinds.is_empty()
     }
 
-    /// Sets all counts to zero and empties the histograms.
+    /// Sets all counts of requests to zero and empties the histograms of latencies, to begin a new interval.
     pub fn clear(&mut self) {
         self.counts = Counts::default();
         self.served.reset();

@@ -162,7 +162,8 @@ fn parts(word: &str) -> Result<Vec<Part>, String> {
 #[derive(Clone, Debug)]
 pub struct Mix {
     templates: Vec<Template>,
-    /// For each command, the sum of the weights up to and including it.
+    /// For each command, the sum of the weights of the commands up to and including it; a random number below
+    /// the last sum chooses the first command whose sum is greater.
     reaches: Vec<u64>,
 }
 
@@ -191,7 +192,8 @@ impl Mix {
         self.templates.iter().map(Template::text)
     }
 
-    /// Appends the encoded request that a draw stands for.
+    /// Appends the encoded request that a draw (its random choices) stands for. `scratch` is a buffer for the
+    /// call.
     pub fn write(&self, out: &mut Vec<u8>, scratch: &mut Vec<u8>, draw: Draw) {
         let (template, mut random) = self.choose(draw);
         template.write(out, scratch, draw.sequence, &mut random);

@@ -26,7 +26,7 @@ impl Zipf {
         zipf
     }
 
-    /// Draws a rank; 1 is the most frequent.
+    /// Draws a random rank by Zipf's law: rank 1 comes most often.
     pub fn rank(&self, random: &mut Random) -> u64 {
         // Each try succeeds with a probability well above one half, whatever the exponent.
         loop {

@@ -26,7 +26,7 @@ pub(super) enum Leaving {
     Malformed,
     /// The client's connection breaks without notice to weir.
     Lost,
-    /// The client stops reading replies.
+    /// The client stops reading replies, so that they pile up in weir.
     Stuck,
     /// The client sends nothing more, and is closed as idle.
     Idle,
@@ -85,7 +85,7 @@ pub(super) struct Client {
 struct Work {
     load: Load,
     tier: Tier,
-    /// The times at which the requests without a reply were sent.
+    /// The times at which the client sent the requests that have no reply yet, the oldest first.
     sent_at: VecDeque<Timestamp>,
     tally: Tally,
 }
@@ -98,8 +98,8 @@ struct Walk {
 }
 
 impl Work {
-    /// Counts a reply to a request in the world's result, unless the request was sent outside the counted
-    /// time.
+    /// Counts a reply (a refusal if `is_refused`) to a request in the world's result, unless the request was
+    /// sent outside the counted time.
     fn count(&mut self, is_refused: bool, now: Timestamp) {
         let Some(sent_at) = self.sent_at.pop_front() else { return };
         if sent_at < self.load.counted_from || sent_at >= self.load.until {
@@ -171,7 +171,8 @@ impl Client {
         }
     }
 
-    /// Decides on the client's next action, such as sending a burst.
+    /// Decides on the client's next action, such as sending a burst. `step` is the present event of the
+    /// simulation; `over` is true once clients are to end.
     pub fn act(&mut self, step: u64, now: Timestamp, over: bool, history: &mut History) -> Move {
         if let Some(duty) = &mut self.duty {
             return duty.act(over, &mut history.ledger, (&mut self.stage, self.leaving));
@@ -191,7 +192,8 @@ impl Client {
         self.leave(step, over, history)
     }
 
-    /// Returns the bytes of the next request of a client in a world under overload.
+    /// Returns the bytes of the next request of a client in a world under overload. `step` is the present
+    /// event of the simulation.
     fn send_one(&mut self, step: u64, now: Timestamp, history: &mut History) -> Vec<u8> {
         let mut burst = Burst::default();
         if let Some(Work { load, tier, sent_at, .. }) = &mut self.work {
@@ -271,12 +273,13 @@ impl Client {
         self.work.is_none().then(|| self.pause(now))
     }
 
-    /// Returns the tier and the outcome counts of a client under load; `None` for other clients.
+    /// Returns the tier (importance) and the outcome counts of a client under load; `None` for other clients.
     pub fn tally(&self) -> Option<(Tier, Tally)> {
         self.work.as_ref().map(|work| (work.tier, work.tally))
     }
 
-    /// Handles bytes from weir, and checks each complete reply against those that its request may get.
+    /// Handles bytes from weir, and checks each complete reply against those that its request may get. `step`
+    /// is the present event of the simulation.
     pub fn receive(
         &mut self,
         mut bytes: &[u8],
@@ -389,7 +392,9 @@ impl Client {
         self.replies_least = if is_heard { self.replies + self.asked.len() as u64 } else { 0 };
     }
 
-    /// Handles that weir has closed the connection. An error if weir should have sent more replies first.
+    /// Handles that weir has closed the connection. Returns an error if weir should have sent more replies
+    /// first: `may_be_early` is true if weir may close connections before their requests are answered,
+    /// `idle_allowed` if it may close those without unanswered requests.
     pub fn closed(
         &mut self,
         may_be_early: bool,

@@ -396,8 +396,8 @@ impl Cluster {
         Some(format!("-{word} {slot} {target}\r\n"))
     }
 
-    /// Returns the view of the cluster that a node reports. A node that learns of changes late may report an
-    /// outdated view of the others.
+    /// Returns the view of the cluster that a node (`teller`) reports. A node that learns of changes late may
+    /// report an outdated view of the others.
     pub fn view(&self, teller: u16, now: Timestamp, random: &mut Random) -> View {
         let past = self.past.get(random.index(self.past.len().max(1)));
         let past = past.filter(|_| random.per_mille(20 * self.moves.lies));
@@ -470,7 +470,7 @@ impl Cluster {
     }
 }
 
-/// Makes a replica carry out all requests that its primary has carried out.
+/// Makes a replica (`copy`) carry out all requests that its primary has carried out.
 pub(super) fn catch_up(stores: &mut [Store], primary: u16, copy: u16) {
     while let Some(done) = stores[usize::from(primary)].poll_done(Timestamp::MAX) {
         stores[usize::from(copy)].replay(&done);

@@ -38,17 +38,17 @@ pub(super) enum Expected {
     Deleted(Vec<usize>),
     /// The value of this key, which the same request deletes; the deletion has this number in the history.
     Taken { key: String, write: usize },
-    /// The value of the counter with this name.
+    /// The reply must be the value of the counter with this name.
     Counted(String),
-    /// The value of the key with this name.
+    /// The reply must be the value of the key with this name.
     Value(String),
-    /// The values of these keys, as an array.
+    /// The reply must be an array of the values of these keys.
     Values(Vec<String>),
-    /// All values that were appended to the key.
+    /// The reply must be all values that were appended to the key with this name.
     Log(String),
     /// A value that was written to any key with this hash tag.
     OneOf(String),
-    /// An integer that is at most this number.
+    /// The reply must be an integer that is at most this number.
     Number(i64),
     /// `OK`, or an error that says that the key does not exist.
     Renamed,
@@ -68,7 +68,7 @@ pub(super) enum Expected {
 #[derive(Debug)]
 pub(super) struct Asked {
     pub sent: Sent,
-    /// The RESP version of the reply.
+    /// The RESP version in which the reply must come.
     pub protocol: Protocol,
     pub expected: Expected,
     pub reach: Reach,
@@ -77,7 +77,7 @@ pub(super) struct Asked {
 /// The keys and slots that a request names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reach {
-    /// The slots of the request's keys.
+    /// The hash slots of the request's keys.
     pub slots: Vec<u16>,
     pub keys: usize,
     pub is_script: bool,
@@ -127,8 +127,8 @@ pub(super) struct Allowed {
     /// True if a later request of the same connection for the same slot may have been carried out before this
     /// one.
     pub overtaken: bool,
-    /// True if weir may refuse a request as too late, although it was not: only because cores did not run, or
-    /// because it was held for long.
+    /// True if weir may reply `-DEADLINE` to a request although its store was not late: because cores did not
+    /// run for a while, or because the request was held for long.
     pub lateness: bool,
     pub throttling: bool,
     pub oversized: bool,
@@ -463,7 +463,7 @@ fn contains(reply: &[u8], text: &str) -> bool {
     reply.windows(text.len()).any(|window| window == text.as_bytes())
 }
 
-/// True for a refusal because weir knows no node that owns the slot.
+/// True for a refusal (`reply`) because weir knows no node that owns the slot.
 fn is_of_cluster(reply: &[u8]) -> bool {
     reply.starts_with(b"-UNAVAILABLE ") && OF_CLUSTERS.iter().any(|text| contains(reply, text))
 }
@@ -524,7 +524,7 @@ fn all(writes: &[usize], fate: Fate, history: &mut History) -> Result<(), String
     writes.iter().try_for_each(|write| history.settle(*write, fate))
 }
 
-/// Checks that a reply has exactly these bytes.
+/// Checks that a reply has exactly the expected bytes.
 pub(super) fn same(reply: &[u8], expected: &[u8]) -> Result<(), String> {
     if reply == expected { Ok(()) } else { Err(format!("expected {}", expected.escape_ascii())) }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::plan::Falls;
 use weir::values::{Random, Timestamp};
 
-/// The way in which a primary goes away.
+/// The way in which a simulated primary goes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// The process ends: its connections are reset, and no new ones can be made.
@@ -127,7 +127,8 @@ impl Roles {
         matches!(fall.next, Step::TakenOver | Step::Back | Step::Wiser)
     }
 
-    /// Begins the failure or hand-over of a primary, in a random way. Does nothing if it has no replica.
+    /// Begins the failure or hand-over of a primary (`old`), in a random way. Does nothing if it has no
+    /// replica.
     pub fn begin(&mut self, old: u16, random: &mut Random) {
         let Some(successor) = self.replica_of(old) else { return };
         let way = *random.pick(&[Way::Killed, Way::Vanished, Way::Stopped, Way::Stopped, Way::HandsOver]);

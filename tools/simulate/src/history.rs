@@ -21,7 +21,7 @@ pub(super) struct Sent {
 /// The history's knowledge about a write: whether it took effect, may have taken effect, or never will.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The write has not been answered.
+    /// The write has no reply yet, so that it may take effect at any time.
     Open,
     /// The write was answered at this step, so it took effect.
     Done(u64),
@@ -87,7 +87,7 @@ pub(super) struct History {
 /// The failure of a node whose slots another node takes over, with the steps at which this happened.
 #[derive(Debug)]
 struct Takeover {
-    /// For each slot, whether the failed node had it.
+    /// For each slot of the cluster, true if the failed node owned it.
     slots: Vec<bool>,
     /// The step since which another node owns the slots; `known` is the step since which every core knows
     /// that. None before that.
@@ -184,12 +184,12 @@ impl History {
         self.step
     }
 
-    /// Records that a node with these slots goes away.
+    /// Records that a node which owns these slots (those with true) goes away.
     pub fn begin_fall(&mut self, slots: Vec<bool>) {
         self.takeovers.push(Takeover { slots, since: None, known: None, is_doubtful: false, over: None });
     }
 
-    /// Returns the index of the latest takeover.
+    /// Returns the index of the latest takeover in the list of takeovers.
     pub fn takeover(&self) -> usize {
         self.takeovers.len() - 1
     }
@@ -246,16 +246,16 @@ impl History {
         })
     }
 
-    /// True if a delete or increase of this key between these steps was lost, so that its effect need not be
-    /// seen.
+    /// True if a delete or increase of this key between the steps of `sent` and `answered` was lost, so that
+    /// its effect need not be seen.
     fn may_have_been_lost(&self, key: &str, sent: Sent, answered: u64) -> bool {
         let lost = self.lost_unnamed.get(key);
         lost.is_some_and(|lost| lost.iter().any(|step| (sent.step..=answered).contains(step)))
     }
 
     /// True if a read may have been answered by a node that was replaced and does not know it, and that never
-    /// had this write, because its successor carried it out. The write need not be acknowledged, and may have
-    /// been sent past weir: the replaced node lacks it either way.
+    /// had the write with this number, because its successor carried it out. The write need not be
+    /// acknowledged, and may have been sent past weir: the replaced node lacks it either way.
     fn may_be_missed(&self, number: usize, read: Sent) -> bool {
         let write = &self.writes[number];
         let acknowledged = if let Fate::Done(step) = write.fate { Some(step) } else { None };
@@ -405,7 +405,7 @@ impl History {
     }
 
     /// Checks the reply to an increase: each increase must get a value of its own, above all values that were
-    /// known before.
+    /// known before. `step` is the present event of the simulation, and `value` the reply.
     pub fn check_count(&mut self, sent: Sent, step: u64, key: &str, value: i64) -> Checked {
         if self.may_have_been_lost(key, sent, step) {
             return Ok(());
@@ -478,8 +478,8 @@ impl History {
             })
     }
 
-    /// Checks that a read may find the value of this write at all: it was sent for this key, and was neither
-    /// refused nor lost, and has not expired.
+    /// Checks that a read may find the value of the write with this number at all: it was sent for this key,
+    /// and was neither refused nor lost, and has not expired.
     fn check_source(&self, read: Sent, key: &str, number: usize) -> Checked {
         match self.writes.get(number) {
             None => Err(format!("{key} holds write {number}, which nobody made")),
@@ -509,8 +509,8 @@ impl History {
         }
     }
 
-    /// Returns a write that surely took effect after write `found` (or after the beginning) and before the
-    /// read, so that the read should have found it; `None` if there is none.
+    /// Returns a write among those with these numbers that surely took effect after write `found` (or after
+    /// the beginning) and before the read, so that the read should have found it; `None` if there is none.
     fn overwritten(&self, read: Sent, numbers: &[usize], found: Option<usize>) -> Option<usize> {
         numbers.iter().copied().find(|number| {
             Some(*number) != found
@@ -520,7 +520,7 @@ impl History {
         })
     }
 
-    /// True if this write surely took effect before `later` was sent.
+    /// True if the write with this number surely took effect before `later` was sent.
     fn done_before(&self, number: usize, later: Sent) -> bool {
         let write = &self.writes[number];
         let Fate::Done(step) = write.fate else { return false };

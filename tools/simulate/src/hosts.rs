@@ -20,7 +20,7 @@ use weir::values::allowance::{Report, lease_of};
 use weir::values::time::Now;
 use weir::values::{Action, ClientId, Grant, Owner, ShardId, Timestamp, Usage};
 
-/// Length of a tick.
+/// Length of a tick, the step in which simulated time advances.
 pub(super) const TICK: Duration = Duration::from_micros(100);
 /// Number of ticks until a message to another core of the host, or a new connection, arrives.
 const TO_CORE: usize = 1;
@@ -28,7 +28,8 @@ const TO_CORE: usize = 1;
 const TO_STORE: usize = 2;
 /// Number of ticks until a message arrives at the control executor, or comes back from it.
 const TO_CONTROL: usize = 1;
-/// Number of ticks until a question arrives at the fleet's store, or its answer comes back.
+/// Number of ticks (of 100 µs) until a question of a host arrives at the fleet's store, or its answer comes
+/// back.
 const TO_FLEET: usize = 10;
 const UNIX_MS_AT_START: u64 = 1_700_000_000_000;
 const STORE_BYTES_MAX: u64 = 1 << 30;
@@ -345,7 +346,7 @@ impl Hosts {
         self.cores[core].due = self.cores[core].shard.poll_deadline();
     }
 
-    /// Takes everything that a shard has for others, and sends it.
+    /// Takes everything that the shard with number `core` has for others, and sends it.
     fn send_what_is_due(&mut self, core: usize) {
         let host = core / usize::from(self.shape.cores);
         while let Some(action) = self.cores[core].shard.poll_action() {

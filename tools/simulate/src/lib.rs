@@ -79,7 +79,7 @@ pub struct Summary {
     pub takeovers: u64,
     /// The number of changes of hot keys that stores reported to weir (CLIENT TRACKING).
     pub changes_told: u64,
-    /// The number of lost connections over which stores reported changes of keys.
+    /// The number of lost connections of weir's over which stores reported changes of keys.
     pub trackers_lost: u64,
     /// The number of elements of queues that clients received.
     pub elements_delivered: u64,
@@ -146,10 +146,10 @@ impl fmt::Display for Failure {
 /// The amount of text that a simulated run prints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Voice {
-    /// Prints only the outcome.
+    /// Only the outcome of the run is printed.
     #[default]
     Silent,
-    /// Prints every event on standard error.
+    /// Every event of the run is printed on standard error.
     Narrating,
 }
 
@@ -159,25 +159,27 @@ pub fn run(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
     finish(&mut World::new(seed, steps, voice), seed, &format!("--steps {steps}"))
 }
 
-/// Runs the world of a seed in which the stores form a cluster, whose slots move.
+/// Runs the world of a seed in which the stores form a cluster, whose slots move. Clients act for `steps`
+/// events; `voice` says how much is printed.
 pub fn run_clustered(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
     finish(&mut World::clustered(seed, steps, voice), seed, &format!("--cluster --steps {steps}"))
 }
 
 /// Runs the world of a seed in which stores report changes of hot keys (CLIENT TRACKING), and clients that
-/// bypass weir write there too.
+/// bypass weir write there too. Clients act for `steps` events; `voice` says how much is printed.
 pub fn run_tracked(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
     finish(&mut World::tracked(seed, steps, voice), seed, &format!("--tracked --steps {steps}"))
 }
 
 /// Runs the world of a seed in which clients wait for elements of queues that they share, and increase
-/// counters under `WATCH`.
+/// counters under `WATCH`. Clients act for `steps` events; `voice` says how much is printed.
 pub fn run_queues(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
     finish(&mut World::queueing(seed, steps, voice), seed, &format!("--queues --steps {steps}"))
 }
 
-/// Runs the world of a seed in which clients send 1.5 times as many requests as the stores can serve, with
-/// the same checks. Returns how their requests ended.
+/// Runs the simulated world of a seed in which clients send 1.5 times as many requests as the stores can
+/// serve, with the same checks as other worlds. `trouble` is the kind of disturbance, `voice` the amount of
+/// text printed. Returns how the clients' requests ended.
 pub fn run_overloaded(seed: u64, trouble: Trouble, voice: Voice) -> Result<Outcome, Failure> {
     let mut world = World::overloaded(seed, trouble, voice);
     finish(&mut world, seed, &format!("--overload --trouble {trouble}"))?;

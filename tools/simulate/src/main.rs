@@ -130,7 +130,8 @@ fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
 }
 
 /// Prints one line for each set of faults: the requests served in time, in percent of the number that running
-/// cores could have had served, and in percent of the stores' capacity; and the served part of each tier.
+/// cores could have had served, and in percent of the stores' capacity; and the served part of each tier
+/// (importance).
 fn overload(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
     println!(
         "{:<28} {:>8} {:>8} {:>8} {:>11} {:>7} {:>9} {:>9} {:>9} {:>9}",

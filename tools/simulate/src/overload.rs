@@ -21,7 +21,7 @@ impl Trouble {
     pub const STALLS: Self = Self(4);
     /// Connections to stores break, at one request in a thousand.
     pub const LOST_LINKS: Self = Self(8);
-    /// All faults together.
+    /// All kinds of trouble together: cold start, late cores, stalls, lost connections.
     pub const ALL: Self = Self(15);
 
     const NAMED: [(Self, &str); 4] = [
@@ -74,14 +74,14 @@ impl FromStr for Trouble {
     }
 }
 
-/// Numbers of the requests of one tier by how they ended.
+/// Numbers of the requests of one tier (importance) by how they ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Requests that were served before their deadline.
+    /// Requests that clients got served before their deadline.
     pub in_time: u64,
     /// Requests that were served after their deadline, too late to be of use.
     pub late: u64,
-    /// Requests that were refused.
+    /// Requests that weir refused.
     pub refused: u64,
 }
 

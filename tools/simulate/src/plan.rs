@@ -17,7 +17,7 @@ pub(super) struct Faults {
     /// Probability, per request, that a store carries the request out and drops the connection before or
     /// during the reply.
     pub lost_after: u64,
-    /// Probability that a store refuses a connection.
+    /// Probability, in thousandths, that a store refuses a connection.
     pub refused_connect: u64,
     /// Probability that a store does not react to an attempt to connect.
     pub ignored_connect: u64,

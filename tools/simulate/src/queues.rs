@@ -107,7 +107,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Records that a client has received an element of a queue. An error if a client had received it before.
+    /// Records that a client has received an element of a queue (`word`); if `moves`, the element was moved to
+    /// another list as well. An error if a client had received it before, or if it is of another queue.
     fn deliver(&mut self, word: &[u8], queue: &str, moves: bool) -> Result<usize, String> {
         let number = number_of(word).ok_or("what nobody pushed")?;
         let element = self.elements.get_mut(number).ok_or("what nobody has pushed yet")?;
@@ -192,7 +193,7 @@ fn counter_of(group: u64) -> String {
     format!("{{{group}}}count")
 }
 
-/// Returns the number of an element from its text; `None` if the text is no element.
+/// Returns the number of an element from its text (`word`); `None` if the text is no element.
 fn number_of(word: &[u8]) -> Option<usize> {
     std::str::from_utf8(word).ok()?.strip_prefix('e')?.parse().ok()
 }
@@ -265,7 +266,9 @@ impl Duty {
         }
     }
 
-    /// Decides on the client's next action.
+    /// Decides on the client's next action in the world of queues. `over` is true once clients are to end,
+    /// `ledger` records which elements were pushed and popped, and `stage` and `leaving` are the client's
+    /// state and its way to end.
     pub fn act(&mut self, over: bool, ledger: &mut Ledger, (stage, leaving): (&mut Stage, Leaving)) -> Move {
         let is_patient = self.role != Role::Producer || self.random.per_mille(700);
         if *stage != Stage::Talking || (is_patient && !over && !self.asked.is_empty()) {
@@ -394,7 +397,7 @@ impl Duty {
     }
 
     /// Handles a reply of weir. Returns true if it is a refusal; an error if it is not possible for its
-    /// request.
+    /// request. `step` is the present event of the simulation.
     pub fn take_reply(&mut self, reply: &[u8], step: u64, ledger: &mut Ledger) -> Result<bool, String> {
         let asked = self.asked.pop_front().ok_or("was answered without having asked")?;
         let described = format!("{asked:?}");
@@ -489,7 +492,8 @@ impl Duty {
         }
     }
 
-    /// Checks that elements that one client takes from the beginning of a queue come in the order of their pushes.
+    /// Checks that elements, of which `number` is the newest, that one client takes from the beginning of a
+    /// queue come in the order of their pushes.
     fn check_order(&mut self, number: usize, ledger: &Ledger) -> Result<(), String> {
         let Element { producer, queue, .. } = &ledger.elements[number];
         let newest = self.newest.insert((*producer, queue.clone()), number);

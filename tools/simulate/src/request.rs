@@ -53,7 +53,8 @@ pub(super) struct Burst {
 }
 
 impl Writer {
-    /// Adds one random request to the burst, or a few that belong together.
+    /// Adds one random request to the burst, or a few that belong together. `step` is the present event of the
+    /// simulation.
     pub fn add(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
         if self.has_favourites && self.random.per_mille(self.mere_reads) {
             return self.get(burst, step);
@@ -81,7 +82,8 @@ impl Writer {
         }
     }
 
-    /// Adds a request of a client under load: a GET or SET of one of `keys` keys.
+    /// Adds to the burst (requests that are sent together) a request of a client under load: a GET or SET of
+    /// one of `keys` keys.
     pub fn add_plain(&mut self, burst: &mut Burst, keys: u64, step: u64, history: &mut History) {
         let key = format!("key:{}", self.random.below(keys));
         if self.random.per_mille(750) {
@@ -90,14 +92,15 @@ impl Writer {
         self.set_key(burst, &key, step, history);
     }
 
-    /// Adds a `QOS SET` with the tier and the deadline of the client's requests.
+    /// Adds to the burst (requests that are sent together) a `QOS SET` with the tier (importance) and the
+    /// deadline of the client's requests.
     pub fn say_quality(&mut self, burst: &mut Burst, tier: Tier, deadline: Duration, step: u64) {
         let millis = deadline.as_millis().to_string();
         let words = [b"QOS", &b"SET"[..], b"TIER", tier.name().as_bytes(), b"DEADLINE", millis.as_bytes()];
         self.ask(burst, step, &words, Expected::Exactly(b"+OK\r\n".to_vec()));
     }
 
-    /// Adds a request that weir answers without a store.
+    /// Adds to the burst (requests that are sent together) a request that weir answers without a store.
     pub fn echo(&mut self, burst: &mut Burst, step: u64) {
         let text = format!("e{}.{}", self.client, self.sequence);
         let mut reply = Vec::new();
@@ -111,7 +114,8 @@ impl Writer {
         }
     }
 
-    /// Adds a HELLO that switches the connection to RESP3.
+    /// Adds to the burst (requests that are sent together) a HELLO that switches the connection to RESP3.
+    /// `step` is the event of the simulation at which it is sent.
     pub fn modernise(&mut self, burst: &mut Burst, step: u64) {
         let sent = self.next(step);
         self.protocol = Protocol::Resp3;
@@ -122,7 +126,8 @@ impl Writer {
         self.ask(burst, step, &[b"QUIT"], Expected::Exactly(b"+OK\r\n".to_vec()));
     }
 
-    /// Adds bytes that are not RESP: weir answers with an error and closes the connection.
+    /// Adds to the burst (requests that are sent together) bytes that are not RESP: weir answers with an error
+    /// and closes the connection.
     pub fn malformed(&mut self, burst: &mut Burst, step: u64) {
         let wrong: [&[u8]; 7] = [
             b"*2147483647\r\n",
@@ -162,7 +167,7 @@ impl Writer {
         self.push(burst, sent, &words, Expected::Ok(vec![write]));
     }
 
-    /// Adds a GETDEL, whose reply is the deleted value.
+    /// Adds to the burst (requests that are sent together) a GETDEL, whose reply is the deleted value.
     fn take(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
         let key = self.register();
         let sent = self.next(step);
@@ -258,7 +263,8 @@ impl Writer {
         self.ask(burst, step, &words, Expected::Number(keys.len() as i64));
     }
 
-    /// Adds a request on a group of keys with the same tag: SET, GET or RENAME.
+    /// Adds to the burst (requests that are sent together) a request on a group of keys with the same tag:
+    /// SET, GET or RENAME.
     fn rename(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
         let group = format!("{{tag{}}}", self.random.below(GROUPS));
         let [from, to] = [(); 2].map(|()| format!("{group}{}", self.random.below(3)));
@@ -347,8 +353,8 @@ impl Writer {
         self.push(burst, sent, &[b"HELLO", version], Expected::Hello);
     }
 
-    /// Adds an `INFO`, which weir's control executor answers: in the simulated world it replies with the
-    /// section's name.
+    /// Adds to the burst (requests that are sent together) an `INFO`, which weir's control executor answers:
+    /// in the simulated world it replies with the section's name.
     fn ask_about_weir(&mut self, burst: &mut Burst, step: u64) {
         let section = format!("i{}.{}", self.client, self.sequence);
         let mut reply = Vec::new();

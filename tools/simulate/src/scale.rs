@@ -28,7 +28,7 @@ pub struct QuotaCase {
     pub counted: Duration,
 }
 
-/// The outcome of a [`QuotaCase`].
+/// The figures that the simulation of a [`QuotaCase`] yields.
 #[derive(Clone, Copy, Debug)]
 pub struct QuotaFigures {
     /// Admitted request units in the counted time, relative to the quota: of all tenants together, of the tenant that got
@@ -39,11 +39,11 @@ pub struct QuotaFigures {
     pub beyond: f64,
     /// Reports of cores to their control executors, per second and host.
     pub reports: f64,
-    /// Entries of these reports, per second and host.
+    /// Entries, one for each bucket, in these reports of cores, per second and host.
     pub demands: f64,
     /// Batches between cores, per second and host.
     pub batches: f64,
-    /// Requests per second and host.
+    /// Requests of clients per second and host.
     pub requests: f64,
     /// Commands per second at the fleet's store, and the bytes of its replies.
     pub fleet: [f64; 2],
@@ -52,7 +52,7 @@ pub struct QuotaFigures {
 /// A key that clients of every core read, while somebody changes it past weir.
 #[derive(Clone, Copy, Debug)]
 pub struct HotCase {
-    /// The number of hosts.
+    /// The number of hosts that are simulated.
     pub hosts: u16,
     /// The number of cores of each host.
     pub cores: u16,
@@ -66,12 +66,12 @@ pub struct HotCase {
     pub counted: Duration,
 }
 
-/// The outcome of a [`HotCase`].
+/// The figures that the simulation of a [`HotCase`] yields.
 #[derive(Clone, Copy, Debug)]
 pub struct HotFigures {
     /// Reads per second of all clients together.
     pub asked: f64,
-    /// Reads per second at the store.
+    /// Reads of the key per second that reach the store.
     pub store_reads: f64,
     /// The part of the reads that were answered from the memory of the key's home core.
     pub home: f64,
@@ -95,7 +95,7 @@ const SEATS_LEAST: usize = 4;
 const STAYS: [Duration; 2] = [Duration::from_millis(700), Duration::from_secs(15)];
 /// Time in which bursts are used up and shares find their way: on one host, and in a fleet.
 const WARM_UP: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(8)];
-/// The amount asked for, relative to the quota.
+/// The demand of the tenants, as a multiple of the quota.
 const ASKED: u64 = 2;
 const STORES: u16 = 4;
 const KEY: &[u8] = b"hot";
@@ -131,7 +131,7 @@ impl Account {
     }
 }
 
-/// Runs a case of quotas.
+/// Simulates tenants with quotas on cores that change, and returns the figures of the case.
 pub fn quotas(case: QuotaCase) -> QuotaFigures {
     let text = (0..case.tenants).fold(String::new(), |mut text, tenant| {
         let rate = case.ru_per_second;
@@ -218,7 +218,7 @@ pub fn quotas(case: QuotaCase) -> QuotaFigures {
     }
 }
 
-/// Requests and batches so far.
+/// Returns the numbers of requests, and of batches between cores, since the start.
 fn counted(hosts: &Hosts) -> [u64; 2] {
     [Counter::Requests, Counter::BatchesSent].map(|counter| hosts.counted(counter))
 }
@@ -255,7 +255,7 @@ fn ask(hosts: &mut Hosts, tenant: &mut Tenant, number: usize, stays: Duration, r
     hosts.send(core, client, request);
 }
 
-/// Runs a case of a hot key.
+/// Simulates a hot key that clients of every core read, and returns the figures of the case.
 pub fn hot_key(case: HotCase) -> HotFigures {
     const WARM_UP: Duration = Duration::from_millis(1_500);
     let mut hosts = Hosts::new(Shape {

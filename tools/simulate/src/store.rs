@@ -62,7 +62,7 @@ impl Done {
     }
 }
 
-/// A transaction between MULTI and EXEC.
+/// The state of a transaction, between MULTI and EXEC, that a simulated store receives.
 #[derive(Debug, Default)]
 struct Block {
     /// The client whose requests are in the transaction; `None` until a value in them shows it.
@@ -92,7 +92,8 @@ struct Connection {
     held: usize,
 }
 
-/// The work that a store's servers did during the counted time.
+/// The work that the servers of a simulated store did while it was counted: requests, and the time that they
+/// took.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Work {
     pub requests: u64,
@@ -382,7 +383,8 @@ impl Store {
         Ok(times)
     }
 
-    /// Carries out the next request of a connection. Returns the reply; `None` if the call waits.
+    /// Carries out the next request of a connection. Returns the reply; `None` if the call waits. `cluster`
+    /// has the cluster and the store's index in it, if the store is a node of one.
     pub fn carry_out(
         &mut self,
         socket: SocketId,
@@ -649,7 +651,8 @@ fn spoil(engine: &mut Engine, session: &mut Session, now: Now) {
     engine.execute(session, Arguments::new(b"?", &words), now, &mut Vec::new());
 }
 
-/// Returns the reply of a cluster's node that does not carry the request out; `None` if it does.
+/// Returns the reply of a cluster's node that does not carry the request out; `None` if it does. `cluster` and
+/// `node` are the cluster and the node's number in it.
 fn answer_as_node(
     connection: &mut Connection,
     (engine, random): (&mut Engine, &mut Random),

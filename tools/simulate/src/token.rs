@@ -16,7 +16,8 @@ pub(super) fn value(write: usize, client: u32, key: &str, padding: usize) -> Vec
     value
 }
 
-/// Returns all tokens in a value, one after the other; `None` if there is anything else in it.
+/// Returns all tokens in a value (each is the mark of one write), one after the other; `None` if there is
+/// anything else in it but padding.
 pub(super) fn tokens(mut value: &[u8]) -> Option<Vec<Token<'_>>> {
     let mut found = Vec::new();
     while !value.is_empty() {

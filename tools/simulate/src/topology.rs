@@ -27,7 +27,7 @@ pub(super) struct Topology {
     began: Timestamp,
     views: Vec<View>,
     awaited: usize,
-    /// True if a core has asked for a round since the last one began.
+    /// True if a core has asked for a round of questions to the nodes since the last round began.
     is_wanted: bool,
     /// The time at which the next round may be due.
     pub due: Option<Timestamp>,
@@ -94,8 +94,8 @@ impl Topology {
         again
     }
 
-    /// Returns the time of the next round, if one is planned. At the end of the world, only rounds that a
-    /// core has asked for count.
+    /// Returns the time of the next round of questions to the nodes, if one is planned. At the end of the
+    /// world, only rounds that a core has asked for count.
     pub fn next(&self, is_over: bool) -> Option<Timestamp> {
         self.refresh.poll_deadline().filter(|_| self.is_wanted || !is_over)
     }

@@ -1,6 +1,6 @@
 //! A hash over everything that happens in a run: two runs of one seed must give the same hash.
 
-/// An FNV-1a hash of 64 bits.
+/// A hash (FNV-1a, 64 bits) of everything that has happened in a simulation run so far.
 #[derive(Debug)]
 pub(super) struct Trace(u64);
 

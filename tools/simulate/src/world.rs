@@ -80,7 +80,7 @@ enum Event {
     MoveBegins,
     /// The next step of a client's move; the second number counts the steps before it.
     MoveGoesOn(usize, u32),
-    /// A store drops a connection.
+    /// A store drops one of weir's connections to it.
     LinkBreaks,
     /// Calls that wait at a store may have reached their timeout.
     WaitsEnd(usize),
@@ -101,7 +101,8 @@ enum Event {
     TellBulkheads,
     /// A client that bypasses weir writes to a store.
     WritesAround,
-    /// The time is over in which a read may still find a value older than this write's, which bypassed weir.
+    /// The time is over in which a read may still find a value older than that of this write, which bypassed
+    /// weir; the number is the write's in the history.
     AroundIsTold(usize),
 }
 
@@ -264,7 +265,8 @@ impl World {
         Self::of(plan, random, steps, voice)
     }
 
-    /// Creates a world in which the stores form a cluster.
+    /// Creates a world in which the stores form a cluster. Clients act for `steps` events of the simulation;
+    /// `voice` says how much is printed.
     pub fn clustered(seed: u64, steps: u64, voice: Voice) -> Self {
         let mut random = Random::new(seed);
         let plan = Plan::clustered(&mut random);
@@ -278,7 +280,8 @@ impl World {
         Self::of(plan, random, steps, voice)
     }
 
-    /// Creates a world in which clients share queues and counters.
+    /// Creates a world in which clients share queues and counters. Clients act for `steps` events of the
+    /// simulation; `voice` says how much is printed.
     pub fn queueing(seed: u64, steps: u64, voice: Voice) -> Self {
         let mut random = Random::new(seed);
         let plan = Plan::queueing(&mut random);
@@ -1248,7 +1251,8 @@ impl World {
         }
     }
 
-    /// Records that slots have another owner. Sometimes a client that bypasses weir writes there at once.
+    /// Records that slots (those with true) have another owner than node `old`; `takeover` is the takeover by
+    /// which they changed it, if it was one. Sometimes a client that bypasses weir writes there at once.
     fn change(&mut self, slots: Vec<bool>, old: u16, takeover: Option<usize>) -> Checked {
         let Some((cluster, lookout)) = &self.cluster else { return Ok(()) };
         let map = lookout.map();
@@ -1310,7 +1314,8 @@ impl World {
         }
     }
 
-    /// Carries out a write that bypasses weir at a store, and returns the number of the write.
+    /// Carries out a write that bypasses weir at a store: a SET, or a deletion if `deletes`. Returns the
+    /// number of the write.
     fn write_beside(&mut self, store: usize, key: &str, deletes: bool) -> Result<usize, String> {
         let now = self.clocks();
         self.beside += 1;

@@ -21,7 +21,7 @@ const NO_WAITS: &str = "ERR a store that follows a script lets no call wait";
 /// State of a connection that follows a script.
 #[derive(Debug, Default)]
 struct Scripted {
-    /// Replies that the script holds back.
+    /// Replies that are ready and not sent yet, because the script delays them.
     pending: Pending,
     /// Bytes that came while the new connection is not served yet (`slow_accept`); `None` once it is served.
     early: Option<Early>,
@@ -43,7 +43,7 @@ pub(crate) struct ScriptedService {
 }
 
 impl ScriptedService {
-    /// Creates a service without connections.
+    /// Creates a scripted store without connections.
     pub(crate) fn new(engine: Engine, request_bytes_max: usize, script: Script) -> Self {
         Self {
             engine,
@@ -406,7 +406,7 @@ mod tests {
 
     use crate::script::{Behaviour, Change, Errors, Phase, Phases, Script};
 
-    /// Sockets on which nothing happens while a script runs.
+    /// Sockets for tests: while a script runs, they neither receive nor send anything.
     struct Unattended;
 
     impl Sockets for Unattended {

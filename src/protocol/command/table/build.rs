@@ -147,7 +147,8 @@ impl Command {
         self.keys(first, last, step).class(Class::Multi)
     }
 
-    /// Marks a command whose keys follow their number, which is argument `at`.
+    /// Marks a command whose keys follow their number, which is argument `at`; `count` has the errors for a
+    /// wrong number.
     pub(super) const fn counted(self, at: u8, count: KeyCount) -> Self {
         self.movable(Keys::NumKeys { at, destination: None, count })
     }

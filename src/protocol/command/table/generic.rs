@@ -1,4 +1,4 @@
-//! Commands on keys of any kind, and on the key space as a whole.
+//! Entries of the table of commands: commands on keys of any kind, and on the key space as a whole.
 
 use super::super::{Command, FanOut, Flags, Gather, Keys, Refusal};
 use super::build::{container, help, read, write};

@@ -1,4 +1,4 @@
-//! Commands on geographic places.
+//! Entries of the table of commands: commands on geographic places.
 
 use super::super::{Command, Keys};
 use super::build::{read, write};

@@ -1,4 +1,4 @@
-//! Commands on lists.
+//! Entries of the table of commands: commands on lists.
 
 use super::super::{Class, Command, Flags, KeyCount};
 use super::build::{read, write};

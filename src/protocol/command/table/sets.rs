@@ -1,4 +1,4 @@
-//! Commands on sets.
+//! Entries of the table of commands: commands on sets.
 
 use super::super::{Command, KeyCount};
 use super::build::{read, write};

@@ -1,4 +1,4 @@
-//! Commands on sorted sets.
+//! Entries of the table of commands: commands on sorted sets.
 
 use super::super::{Class, Command, Flags, KeyCount};
 use super::build::{read, write};

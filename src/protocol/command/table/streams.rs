@@ -1,4 +1,4 @@
-//! Commands on streams.
+//! Entries of the table of commands: commands on streams.
 
 use super::super::{Command, Flags, Keys};
 use super::build::{container, help, read, write};

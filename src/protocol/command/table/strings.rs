@@ -1,4 +1,4 @@
-//! Commands on strings.
+//! Entries of the table of commands: commands on strings.
 
 use super::super::specs::KeySpec;
 use super::super::{Class, Command, Gather, Keys};

@@ -1,4 +1,4 @@
-//! Commands of transactions.
+//! Entries of the table of commands: commands of transactions (`MULTI`, `EXEC` and others).
 
 use super::super::{Command, Flags, LocalCommand, PrivateUse};
 use super::build::{NOT_SCRIPTED, local, plain};

@@ -1,4 +1,4 @@
-//! Commands on vector sets, of Redis 8.
+//! Entries of the table of commands: commands on vector sets, of Redis 8.
 
 use super::super::Command;
 use super::build::{read, write};

@@ -19,9 +19,10 @@ use crate::values::{BucketId, Capacity, MicroUnits, Part, TenantId, Timestamp, U
 #[derive(Debug)]
 pub(super) struct Account {
     bucket: BucketId,
-    /// The whole quota of the bucket.
+    /// The rate and the burst of the whole quota, of which this core may spend a part.
     quota: Capacity,
-    /// The part of the quota that this process may use, as the control executor's last grant says.
+    /// The part of the quota that this process may use, as the control executor's last grant (amount of quota
+    /// to spend) says.
     capacity: Capacity,
     pub slice: Slice,
     pub listed: bool,
@@ -51,7 +52,8 @@ pub(super) struct UserEntry {
     pub slice: Slice,
     pub size: SizeId,
     pub listed: bool,
-    /// The part of the quota that this process may use, as the control executor's last grant says.
+    /// The part of the quota that this process may use, as the control executor's last grant (amount of quota
+    /// to spend) says.
     part: Sliver,
 }
 
@@ -110,7 +112,7 @@ impl Sizes {
 /// A reference to the account of a scope, in the same form for global, tenants' and users' buckets.
 pub(super) struct Entry<'a> {
     pub bucket: BucketId,
-    /// The whole quota of the bucket.
+    /// The rate and the burst of the whole quota, of which this core may spend a part.
     pub quota: Capacity,
     /// The part of the quota that this process may use.
     pub capacity: Capacity,
@@ -201,8 +203,8 @@ impl Buckets {
         Some(UserAccount { bucket: self.bucket_of(tenant, Some(name)), size })
     }
 
-    /// Returns the account of a scope, and creates that of a user. None if the scope has no limit, or if
-    /// there is no room for another user.
+    /// Returns the account of a scope (global, tenant or user), and creates that of a user. None if the scope
+    /// has no limit, or if there is no room for another user.
     pub fn entry(&mut self, scope: Scope, now: Timestamp) -> Option<Entry<'_>> {
         let account = match scope {
             Scope::Global => self.global.as_mut(),
@@ -260,9 +262,9 @@ impl Buckets {
         }
     }
 
-    /// Returns the least amount that this core can count on in any bucket of a payer: its own allowance and
-    /// its share of the level that the control executor reported, in millionths of a request unit. `i64::MAX`
-    /// if no bucket has a limit.
+    /// Returns the least amount that this core can count on in any bucket of a payer: its own allowance (what
+    /// a core may spend without asking) and its share of the level that the control executor reported, in
+    /// millionths of a request unit. `i64::MAX` if no bucket has a limit.
     pub fn in_sight(&self, payer: Payer, rules: Rules, now: Timestamp) -> i64 {
         let each = payer.scopes().filter_map(|scope| self.known(scope, now));
         each.map(|(slice, capacity)| slice.in_sight(capacity, now, rules).0).min().unwrap_or(i64::MAX)
@@ -305,7 +307,7 @@ impl Buckets {
         }
     }
 
-    /// Returns the bucket of a scope, or None if the scope has no limit.
+    /// Returns the bucket of a scope (global, tenant or user), or None if the scope has no limit.
     pub fn bucket(&self, scope: Scope) -> Option<BucketId> {
         match scope {
             Scope::User(user) => Some(user.bucket),

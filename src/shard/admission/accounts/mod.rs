@@ -48,7 +48,7 @@ const RETRY_WHEN_FULL: Duration = Duration::from_secs(1);
 /// that bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserAccount {
-    /// The user's bucket.
+    /// Id of the token bucket of the user's quota.
     pub bucket: BucketId,
     /// The size (rate and burst) of the user's bucket, by its number among all sizes that the quotas know.
     size: SizeId,
@@ -96,7 +96,7 @@ impl Payer {
         (version as u16).wrapping_sub(self.size_tenant_version.get() as u16)
     }
 
-    /// Returns the scopes whose buckets the payer's requests are taken from.
+    /// Returns the scopes (global, tenant, user) whose buckets the payer's requests are taken from.
     fn scopes(self) -> impl Iterator<Item = Scope> + use<> {
         let user = self.user().map(Scope::User);
         [Some(Scope::Global), Some(Scope::Tenant(self.tenant())), user].into_iter().flatten()
@@ -106,11 +106,11 @@ impl Payer {
 /// The scope of a quota and its bucket: all tenants together, one tenant, or one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The bucket of all tenants together.
+    /// The quota, and its bucket, of all tenants together.
     Global,
-    /// The bucket of one tenant.
+    /// The quota, and its bucket, of one tenant.
     Tenant(TenantId),
-    /// The bucket of one user within a tenant.
+    /// The quota, and its bucket, of one user within a tenant.
     User(UserAccount),
 }
 
@@ -135,7 +135,7 @@ pub enum Decision {
 /// The numbers of users with an account on a shard. A user without one has a full bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserFigures {
-    /// The number of users with an account.
+    /// The number of users with an account on the shard.
     pub active: usize,
     /// The number of idle users so far whose accounts were dropped to make room for other users.
     pub evicted: u64,
@@ -143,7 +143,8 @@ pub struct UserFigures {
     pub refused: u64,
 }
 
-/// The accounts of one core: the buckets of all scopes, and the reports about them to the control executor.
+/// The accounts of one core: the buckets of all scopes (global, tenant, user), and the reports about them to
+/// the control executor.
 #[derive(Debug)]
 pub struct Accounts {
     shard: ShardId,
@@ -251,7 +252,7 @@ impl Accounts {
     }
 
     /// Counts a request that was refused because a scope's bucket has less than its price, so that the pool
-    /// learns of the demand.
+    /// (the part of a bucket that no core holds) learns of the demand.
     pub fn handle_denied(&mut self, scope: Scope, cost: Price, now: Timestamp) {
         if let Some(entry) = self.ledger.buckets().entry(scope, now) {
             entry.slice.handle_denied(cost);
@@ -259,8 +260,8 @@ impl Accounts {
         }
     }
 
-    /// Takes a request's price from this core's allowances of all its buckets, if they cover it. The fast
-    /// path of nearly every request.
+    /// Takes a request's price from this core's allowances (what cores may spend without asking) of all its
+    /// buckets, if they cover it. The fast path of nearly every request.
     #[expect(clippy::inline_always, reason = "one caller, and every request: a call would be a tenth of it")]
     #[inline(always)]
     fn take_if_allowed(&mut self, payer: Payer, cost: Price, now: Timestamp) -> bool {
@@ -327,8 +328,8 @@ impl Accounts {
         }
     }
 
-    /// Lists the buckets for which the control executor must be asked for a grant before a request can be
-    /// decided on, unless it has been asked already.
+    /// Lists the buckets for which the control executor must be asked for a grant (amount of quota to spend)
+    /// before a request can be decided on, unless it has been asked already.
     fn ask_for(&mut self, payer: Payer, cost: Price, now: Timestamp) {
         let rules = self.rules(now);
         for scope in payer.scopes() {
@@ -340,26 +341,27 @@ impl Accounts {
         }
     }
 
-    /// Returns the decision of this scope alone about a price, without taking it or asking the pool. None if
-    /// the scope has no limit.
+    /// Returns the decision of this scope (global, tenant or user) alone about a price, without taking it or
+    /// asking the pool (the part of a bucket that no core holds). None if the scope has no limit.
     pub fn peek(&mut self, scope: Scope, cost: Price, now: Timestamp) -> Option<Verdict> {
         let (mut slice, capacity) = self.ledger.buckets().known(scope, now)?;
         Some(slice.check(cost, capacity, now, self.rules(now)))
     }
 
-    /// Returns the size of a scope's bucket, and the amount left in it as far as this core knows, in
-    /// millionths of a request unit. None if the scope has no limit.
+    /// Returns the size of the bucket of a scope (global, tenant or user), and the amount left in it as far as
+    /// this core knows, in millionths of a request unit. None if the scope has no limit.
     pub fn remaining(&mut self, scope: Scope, now: Timestamp) -> Option<(Capacity, MicroUnits)> {
         let (slice, here) = self.ledger.buckets().known(scope, now)?;
         Some((self.capacity(scope)?, slice.remaining(here, now)))
     }
 
-    /// Returns the size of a scope's bucket for the whole quota. None if the scope has no limit.
+    /// Returns the size of the bucket of a scope (global, tenant or user) for the whole quota. None if the
+    /// scope has no limit.
     pub fn capacity(&self, scope: Scope) -> Option<Capacity> {
         self.ledger.names().capacity(scope)
     }
 
-    /// Returns the bucket of a scope, or None if the scope has no limit.
+    /// Returns the bucket of a scope (global, tenant or user), or None if the scope has no limit.
     pub fn bucket(&self, scope: Scope) -> Option<BucketId> {
         self.ledger.names().bucket(scope)
     }

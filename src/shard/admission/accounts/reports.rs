@@ -26,10 +26,10 @@ pub(super) struct Agenda {
     pub next_tick: Option<Timestamp>,
 }
 
-/// The occasion on which the control executor gets a report.
+/// The occasion on which the control executor gets a report of the amounts of quota that this core spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
-    /// The end of a period, when the next one begins.
+    /// The report comes at the end of a period, when the next one begins.
     PeriodEnds,
     /// A moment within a period: a request waits for an answer of the control executor, or everything is to
     /// be reported at once.
@@ -214,7 +214,7 @@ mod tests {
         payer: Payer,
         user: BucketId,
         part: Part,
-        /// The request units that the pool grants in a period.
+        /// The request units that the pool (the part of a bucket that no core holds) grants in a period.
         given: u64,
         millis: u64,
         asked_of_it: u64,

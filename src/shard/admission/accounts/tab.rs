@@ -24,7 +24,7 @@ const NO_BOUND: i64 = i64::MAX / 2;
 /// millionths of a request unit.
 #[derive(Debug)]
 pub struct Tab {
-    /// The amount left in the payer's scarcest bucket.
+    /// The amount that is left in whichever of the payer's buckets has least.
     left: i64,
     /// The amount that was left in the payer's scarcest bucket when the tab (sum of the payer's consecutive
     /// requests) was opened.
@@ -33,8 +33,8 @@ pub struct Tab {
     /// opened. [`NO_BOUND`] without any limit; `i64::MIN` where all requests of the tenant have the same
     /// price, as the amount is not needed then.
     in_sight: i64,
-    /// The time at which the oldest grant for the payer's buckets expires; later requests cannot be charged
-    /// to the tab (sum of one payer's consecutive requests).
+    /// The time at which the oldest grant (amount of quota to spend) for the payer's buckets expires; later
+    /// requests cannot be charged to the tab (sum of one payer's consecutive requests).
     good_until: Timestamp,
     /// The sum of the prices taken on this tab (sum of one payer's consecutive requests).
     wanted: MicroUnits,
@@ -91,7 +91,8 @@ impl Tab {
         in_sight >= cost.signed().saturating_add(self.expected.risk(&self.under_way, class as usize))
     }
 
-    /// Counts a request of the payer as admitted.
+    /// Counts a request of the payer, of this class of commands, as admitted and not yet charged at its real
+    /// cost.
     #[inline]
     pub(super) const fn begin(&mut self, class: Class) {
         self.under_way.begin(class as usize);
@@ -191,7 +192,8 @@ impl Ledger {
     }
 
     /// Opens a tab (sum of its consecutive requests, booked in the buckets later) for a payer, unless another
-    /// tab is open or booking it would put a further bucket on the list of those to report.
+    /// tab is open or booking it would put a further bucket on the list of those to report. `lease` is the
+    /// time for which a grant of quota is valid.
     #[inline(never)]
     pub fn open(&mut self, payer: Payer, lease: Duration, rules: Rules, now: Timestamp) {
         let Self { open_for, tab, buckets, .. } = self;

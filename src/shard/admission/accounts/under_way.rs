@@ -28,7 +28,8 @@ pub enum Outlook {
     /// The cost of the request's class is not known well enough: one in flight must be charged at its real
     /// cost first.
     Unknown,
-    /// The highest possible price of all requests in flight exceeds the amount that a bucket has left.
+    /// The request is not admitted yet: the highest possible price of all requests in flight exceeds the
+    /// amount that a bucket has left.
     Risky {
         /// The scope (global, tenant or user) of the quota whose bucket has too little left.
         scope: Scope,

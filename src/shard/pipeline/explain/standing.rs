@@ -28,7 +28,7 @@ pub struct Standing {
 pub struct Terms {
     pub tier: Tier,
     pub deadline: Option<Duration>,
-    /// Shedding level of the backend: which tiers of requests to it are refused.
+    /// Shedding level of the backend: which tiers (degrees of importance) of requests to it are refused.
     pub level: Level,
 }
 
@@ -59,8 +59,9 @@ impl Standing {
         }
     }
 
-    /// Adds to an explanation what is decided about the request for its deadline, the shedding level, the
-    /// window, the queue and a stalled store.
+    /// Adds to an explanation what is decided about the request for its deadline, the shedding level (which
+    /// requests are refused or cost more), the window (limit on requests in flight), the queue and a stalled
+    /// (silent) store.
     pub fn explain(&self, map: &mut Explained, overload: &OverloadSettings, terms: &Terms) {
         map.text("deadline", self.deadline(overload.shed, terms.deadline));
         map.text("level", level(overload.shed, terms));
@@ -146,7 +147,7 @@ pub(super) fn breaker(mode: Mode, health: Health, now: Timestamp) -> String {
 }
 
 /// Returns the text of a layer's verdict, and before it `off` or `shadow:` if the layer (such as quotas or
-/// queues) is off or in shadow mode.
+/// queues) is off or in shadow mode (decisions are only counted).
 pub(super) fn prefixed(mode: Mode, text: &str) -> String {
     match mode {
         Mode::Off => "off".to_owned(),

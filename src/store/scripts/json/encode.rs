@@ -1,4 +1,4 @@
-//! The writer of JSON (`cjson.encode`).
+//! The writer of JSON: `cjson.encode` of Lua scripts.
 
 use mlua::{Error, Integer, Lua, MultiValue, Table, Value};
 

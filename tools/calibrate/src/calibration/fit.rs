@@ -38,7 +38,7 @@ pub struct Weights {
     pub kib_out: f64,
     /// The cost of one element of a reply.
     pub row: f64,
-    /// The cost of each key in a write of several keys.
+    /// The cost of each key in a write of several keys, in microseconds of the store's time.
     pub key: f64,
 }
 

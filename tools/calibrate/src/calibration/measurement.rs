@@ -28,9 +28,9 @@ impl Measured {
     }
 }
 
-/// Chooses the shapes that are left out of the fit: a random third of the sizes of each command, so that
-/// every command is both fitted and tested. Returns a flag for each shape; the same seed gives the same
-/// choice.
+/// Chooses, among `count` shapes (commands in one size each), those that are left out of the fit: a random
+/// third of the sizes of each command, so that every command is both fitted and tested. Returns a flag for
+/// each shape; the same seed gives the same choice.
 pub fn held_out(count: usize, seed: u64) -> Vec<bool> {
     let mut random = Random::new(seed);
     let mut held = vec![false; count];

@@ -28,7 +28,7 @@ pub struct Shape {
     pub command: &'static str,
     /// Requests that create the keys that the measured request reads or changes.
     pub setup: Vec<Vec<u8>>,
-    /// The request that is measured.
+    /// The request whose cost is measured.
     pub request: Vec<u8>,
     /// All keys that the request or its set-up writes, which are removed at the end.
     pub keys: Vec<String>,

@@ -114,8 +114,8 @@ fn is_value(operation: &Operation) -> bool {
     }
 }
 
-/// Returns the time span within which the operation may have removed a value (delete or expiry); `None` if it
-/// removes none.
+/// Returns the time span within which the operation may have removed a value (delete or expiry), wider by
+/// `slack` on both sides for an expiry; `None` if it removes none.
 fn reason(operation: &Operation, slack: Duration) -> Option<(Timestamp, Timestamp)> {
     let lives_ms = match operation.act {
         _ if operation.fate == Fate::Never => return None,

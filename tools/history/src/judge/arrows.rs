@@ -14,14 +14,14 @@ pub struct Arrows {
     /// Pairs of operations, by index, that the same connection sent in this order and that belong to
     /// different clusters.
     pub sent_earlier: Vec<(u32, u32)>,
-    /// Rules of time by which one cluster comes before another.
+    /// Rules of time by which one cluster (a value's write and its reads) comes before another.
     pub lines: Vec<Line>,
 }
 
 /// A rule of time by which one cluster comes before another: it was answered before the other was asked.
 pub struct Line {
-    /// For each cluster, the index of its operation that was answered first; `None` if no operation of it
-    /// counts for this rule.
+    /// For each cluster (a value of a key with its write and its reads), the index of its operation that was
+    /// answered first; `None` if the rule counts no operation of the cluster.
     pub answered_first: Vec<Option<u32>>,
     /// For each cluster, the index of its operation that was asked last, and that operation's time by this
     /// rule.
@@ -66,8 +66,8 @@ impl Line {
         line
     }
 
-    /// Returns the two operations, by index, that put cluster `from` before cluster `to`; `None` if this rule
-    /// does not.
+    /// Returns the two operations, by index, because of which this rule puts cluster `from` before cluster
+    /// `to` (a cluster is a value of a key with its write and its reads); `None` if the rule does not.
     pub fn arrow(&self, operations: &[Operation], from: usize, to: usize) -> Option<(usize, usize)> {
         let first = self.answered_first[from]? as usize;
         let (last, started) = self.asked_last[to];

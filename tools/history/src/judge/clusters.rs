@@ -1,4 +1,5 @@
-//! Clusters: each is a value of a key with its write and its reads.
+//! Clusters of operations on a key: each consists of the write of one value and the reads that found the
+//! value.
 
 use std::collections::HashMap;
 
@@ -10,7 +11,8 @@ pub struct Clusters {
     /// The cluster of each operation; `None` if the operation says nothing about the order (an unknown
     /// delete, an unknown write that no read found).
     of: Vec<Option<u32>>,
-    /// The index of each cluster's first operation: the write, if it has one.
+    /// The index of the first operation of each cluster (a value's write and its reads): the write, if it has
+    /// one.
     heads: Vec<u32>,
     /// The index of each value's write, by the value's token.
     writes: HashMap<Token, u32>,
@@ -74,7 +76,8 @@ impl Clusters {
         self.of[operation].map(|cluster| cluster as usize)
     }
 
-    /// Returns the index of the operation that a cluster began with.
+    /// Returns the index of the first operation of a cluster (a value's write and its reads): the write, if it
+    /// has one.
     pub fn head(&self, cluster: usize) -> usize {
         self.heads[cluster] as usize
     }

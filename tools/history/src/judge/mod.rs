@@ -78,7 +78,7 @@ impl Verdict {
     }
 }
 
-/// Judges all operations on one key.
+/// Checks all operations on one key against the promises of weir (`rules`). Returns the verdict.
 pub fn judge(mut operations: Vec<Operation>, rules: &Rules) -> Verdict {
     // The sort is stable: the read and the write of one command stay in this order.
     operations.sort_by_key(|operation| (operation.session, operation.number));

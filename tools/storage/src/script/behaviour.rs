@@ -16,13 +16,13 @@ pub const SERVERS_MAX: usize = 65_536;
 pub enum WorkClass {
     /// Commands that read a bounded part of one key, such as GET.
     Point,
-    /// Commands that read several keys.
+    /// Commands that read several keys, which have a service time of their own.
     Multi,
-    /// Commands that read a range of a collection.
+    /// Commands that read a range of a collection, which have a service time of their own.
     Range,
     /// Commands that walk over a collection or over the keys.
     Scan,
-    /// Commands that change keys, and scripts.
+    /// Commands that change keys, and scripts, which have a service time of their own.
     Write,
     /// Commands about connections and the server: PING, HELLO, INFO.
     Control,
@@ -158,7 +158,8 @@ impl Change {
 }
 
 impl Behaviour {
-    /// Applies a change, which must have been checked.
+    /// Applies a change (new values for some of the settings) to the store's behaviour. The change must have
+    /// been checked.
     pub fn apply(&mut self, change: &Change) {
         debug_assert_eq!(change.check(), Ok(()), "checked where it came in");
         self.servers = change.servers.unwrap_or(self.servers);

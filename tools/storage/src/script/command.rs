@@ -61,7 +61,7 @@ const HELP: &[&str] = &[
 #[must_use]
 pub(crate) enum Effect {
     None,
-    /// All connections are closed, the one that sent the command after its reply.
+    /// The store closes all its connections, the one that sent the command after its reply.
     Outage,
 }
 

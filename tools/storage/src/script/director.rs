@@ -27,7 +27,7 @@ const ASK_FOR_ITS_END: [&str; 4] = ["ttl", "pttl", "expiretime", "pexpiretime"];
 /// The settings that a scripted store starts with.
 #[derive(Clone, Debug, Default)]
 pub struct Script {
-    /// The behaviour outside of phases.
+    /// The scripted store's behaviour outside of phases.
     pub behaviour: Behaviour,
     /// Changes of the behaviour at set times from the start of the process.
     pub phases: Phases,
@@ -205,7 +205,8 @@ impl Director {
         Visit { place, keys }
     }
 
-    /// Ends a request: the reads of its keys are no longer in flight.
+    /// Ends a request to the scripted store (`visit` has its keys): reads of the keys no longer count as in
+    /// flight.
     fn leave(&mut self, visit: &Visit) {
         visit.keys.iter().for_each(|key| self.tally.reads.leave(*key));
     }
@@ -297,8 +298,8 @@ impl Director {
         time
     }
 
-    /// Occupies a server for the service time. True if that time is zero, so that the request is done at
-    /// once.
+    /// Occupies one of the scripted store's servers (places for requests in service) from `start` for the
+    /// service time. True if that time is zero, so that the request is done at once.
     pub(crate) fn serve(&mut self, visit: Visit, start: Timestamp, service: Duration) -> bool {
         let busy = self.stations.in_service() + 1;
         self.tally.concurrency_max = self.tally.concurrency_max.max(busy);

@@ -11,14 +11,14 @@ const SERVICE_TIME_MAX: Duration = Duration::from_secs(60 * 60);
 /// The largest sigma of a log-normal distribution; with more, nearly all of the time would be in its tail.
 const SIGMA_MAX: f64 = 5.0;
 
-/// The distribution of a service time.
+/// The random distribution of a scripted store's service time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
-    /// A constant time.
+    /// The service time is always this.
     Fixed(Duration),
-    /// An exponential distribution with this mean.
+    /// The service time is distributed exponentially with this mean.
     Exponential(Duration),
-    /// A log-normal distribution, which has a long tail.
+    /// The service time has a log-normal distribution, which has a long tail.
     LogNormal {
         /// The time below which half of the samples are.
         median: Duration,

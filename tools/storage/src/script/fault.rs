@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-/// A kind of error reply.
+/// A kind of error reply that a scripted store gives, such as `-LOADING`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultKind {
     code: &'static str,

@@ -65,7 +65,7 @@ impl Pending {
         Some(slot.reply)
     }
 
-    /// Drops all replies after the place with this number.
+    /// Drops all replies after the place with this number, as the connection is closed after that reply.
     pub(crate) fn cut_behind(&mut self, number: u64) {
         if let Some(position) = self.position(number) {
             let dropped = self.slots.drain(position + 1..);

@@ -1,4 +1,4 @@
-//! Results of a run, added up for the reports.
+//! Results of a run of the load generator, added up for the reports.
 
 use std::time::Duration;
 

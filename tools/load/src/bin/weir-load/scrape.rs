@@ -96,7 +96,8 @@ fn fetch(page: &Page) -> Option<String> {
     head.lines().next()?.contains(" 200 ").then(|| body.to_owned())
 }
 
-/// Adds up a metrics page by metric name. Of histograms, only the counts are kept.
+/// Adds up a metrics page by metric name. Of histograms, only the counts are kept. `second` is the second of
+/// the run at which it was read.
 fn read(text: &str, second: u32) -> Reading {
     let mut reading = Reading { second, ..Reading::default() };
     let mut kinds: BTreeMap<&str, &str> = BTreeMap::new();

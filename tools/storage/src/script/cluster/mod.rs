@@ -45,7 +45,7 @@ pub(crate) struct ClusterSession {
 /// The simulated node's decision on a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The engine executes the request.
+    /// The request is carried out by the engine of the simulated node.
     Execute,
     /// The request is answered without the engine, and the reply is written already.
     Answered,
@@ -59,7 +59,7 @@ pub(super) struct Cluster {
     pub(super) nodes: ClusterNodes,
     pub(super) endpoints: Endpoints,
     pub(super) refusals: Refusals,
-    /// The number of requests that were refused.
+    /// The number of requests that the simulated node refused.
     pub(super) refused: u64,
 }
 
@@ -68,7 +68,9 @@ impl Cluster {
         Self { nodes, endpoints: Endpoints::default(), refusals: Refusals::default(), refused: 0 }
     }
 
-    /// Decides on a request whose service starts; an EXEC is judged by the requests of its transaction.
+    /// Decides whether the simulated node carries out a request whose service starts; an EXEC is judged by the
+    /// requests of its transaction. `said` has what the connection said before (ASKING, READONLY), `holds`
+    /// tells whether the node has a key, and `out` takes the reply to a request that the node answers itself.
     pub(super) fn judge(
         &mut self,
         said: &mut ClusterSession,
@@ -133,6 +135,8 @@ impl Cluster {
     }
 
     /// Returns the error line with which this node refuses the request; `None` if it carries the request out.
+    /// `asking` and `readonly` say whether the connection sent ASKING and READONLY, and `holds` whether the
+    /// node has a key.
     fn refusal(
         &mut self,
         wanted: &Wanted,

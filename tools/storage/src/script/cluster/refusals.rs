@@ -46,7 +46,7 @@ impl Refusals {
     }
 
     /// Returns the error line for a request on this slot, from the first scripted error that applies; `None`
-    /// if none does. Later ones do not count the request.
+    /// if none does. `writes` is true for a request that writes. Later errors do not count the request.
     pub(super) fn of(&mut self, slot: u16, writes: bool) -> Option<String> {
         let line = self.0.iter_mut().find_map(|refusal| refusal.of(slot, writes));
         self.0.retain(|refusal| refusal.times > 0);

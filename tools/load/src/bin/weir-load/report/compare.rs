@@ -23,7 +23,7 @@ struct Block {
     rows: Vec<Row>,
 }
 
-/// One figure in both runs, and their ratio.
+/// One figure of two runs of the load generator, and the ratio of both.
 struct Row {
     figure: &'static str,
     before: String,

@@ -13,7 +13,7 @@ const ROWS_MAX: usize = 24;
 const NAME_WIDTH: usize = 22;
 const KINDS_SHOWN: usize = 4;
 
-/// Formats the line about one second of the run; red if there were errors or timeouts.
+/// Formats the line about one second of the run; red, if `colour` permits, when there were errors or timeouts.
 pub fn progress(second: &Second, colour: bool) -> String {
     let counts = &second.all.counts;
     let failed = counts.errors + counts.timeouts;
