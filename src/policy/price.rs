@@ -158,7 +158,8 @@ impl Weights {
         Price::new(self.base.saturating_add(per_kib(bytes_out, self.kib_out)).saturating_add(rows))
     }
 
-    /// Returns the price of a request that is answered from memory, without a store.
+    /// Returns the price of a request that is answered from memory, without a store. `bytes_out` is the size
+    /// of its reply.
     #[inline]
     pub const fn cached(&self, bytes_out: u64) -> Price {
         Price::new(self.hit.saturating_add(per_kib(bytes_out, self.kib_out)))

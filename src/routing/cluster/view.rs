@@ -279,7 +279,8 @@ impl<'a> Line<'a> {
 }
 
 impl Open {
-    /// Reads a moving slot in `CLUSTER NODES`: `93->-id` (to a node) or `77-<-id` (from a node).
+    /// Reads a moving slot in `CLUSTER NODES`: `93->-id` (to a node) or `77-<-id` (from a node). None for any
+    /// other text.
     fn read(text: &str) -> Option<Self> {
         let slot = |text| digits(text).filter(|slot| *slot < SLOTS);
         if let Some((number, id)) = text.split_once("->-") {

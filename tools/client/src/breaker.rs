@@ -119,7 +119,7 @@ impl Breaker {
     }
 
     /// Closes the breaker: any answered request, even one that was sent before it opened, shows that the
-    /// target serves requests.
+    /// target serves requests. Returns the effect of the answer on the breaker.
     pub fn note_answered(&mut self) -> Answered {
         let closes = self.state != State::Closed;
         self.state = State::Closed;
