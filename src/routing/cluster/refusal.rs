@@ -101,7 +101,7 @@ fn slot_and_target(text: &[u8]) -> Option<(u16, Target<'_>)> {
 }
 
 /// Splits a host from the port after its last colon: nodes write IPv6 addresses without brackets. The host may
-/// be empty. None if the text has no such port.
+/// be empty. None if the text has no port above 0, or a host that is neither a name nor an address.
 pub(super) fn host_and_port(text: &str) -> Option<(&str, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);

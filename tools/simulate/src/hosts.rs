@@ -220,7 +220,7 @@ impl Hosts {
         std::mem::take(&mut self.replies)
     }
 
-    /// Connects a client to a core, counted over all hosts.
+    /// Connects a client to a core, counted over all hosts. Returns the client's id.
     pub fn connect_client(&mut self, core: usize) -> ClientId {
         let now = clocks(self.now);
         self.cores[core].shard.handle_client_opened(now)

@@ -558,6 +558,7 @@ impl Store {
     }
 
     /// Ends calls that wait for keys of slots that the node has lost, with a redirect, as a real node does.
+    /// Returns the replies to be sent.
     pub fn redirect_waits(
         &mut self,
         now: Now,
