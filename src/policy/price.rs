@@ -73,7 +73,7 @@ pub struct Measured {
     pub rows: u64,
     /// Latency of the reply, in microseconds.
     pub took_micros: u64,
-    /// Latency beyond what such requests usually take, in microseconds.
+    /// Latency beyond what requests of the same class usually take, in microseconds.
     pub slowness_micros: u64,
 }
 

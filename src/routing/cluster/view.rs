@@ -53,7 +53,8 @@ pub enum Unusable {
     /// The node replied with this error: it is not in a cluster, is still loading, or does not permit the
     /// command.
     Refused(String),
-    /// The replies do not have the form of replies to these commands; the text names the problem.
+    /// The replies do not have the form of replies to `CLUSTER SLOTS` and `CLUSTER NODES`; the text names the
+    /// problem.
     Malformed(&'static str),
     /// The replies are larger than a view may be.
     TooLarge,

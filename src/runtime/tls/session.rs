@@ -53,9 +53,9 @@ enum Far {
 /// Changes of a TLS session's state that received bytes caused.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::runtime) struct Heard {
-    /// True if the handshake was completed by these bytes.
+    /// True if the handshake was completed by the bytes that were received.
     pub ready: bool,
-    /// True if the peer has ended its sending side with these bytes.
+    /// True if the peer has ended its sending side with the bytes that were received.
     pub ended: bool,
 }
 

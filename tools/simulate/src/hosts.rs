@@ -54,7 +54,7 @@ pub(super) struct Shape {
 pub(super) struct Traffic {
     /// Reports of cores to the control executors of their hosts.
     pub reports: u64,
-    /// Entries of these reports, each about one bucket, and as many answers.
+    /// Entries in the reports of cores to control executors, each about one bucket, and as many answers.
     pub demands: u64,
     /// Commands at the fleet's store. `fleet_bytes` is the length of its replies.
     pub fleet_commands: u64,

@@ -39,7 +39,7 @@ pub struct QuotaFigures {
     pub beyond: f64,
     /// Reports of cores to their control executors, per second and host.
     pub reports: f64,
-    /// Entries, one for each bucket, in these reports of cores, per second and host.
+    /// Entries, one for each bucket, in the reports of cores to their control executors, per second and host.
     pub demands: f64,
     /// Batches between cores, per second and host.
     pub batches: f64,

@@ -1356,7 +1356,7 @@ impl World {
         }
     }
 
-    /// Writes or deletes a key that clients know, and plans the next such write.
+    /// Writes or deletes a key that clients know, bypassing weir, and plans the next write of this kind.
     fn write_around(&mut self) -> Checked {
         let Some(around) = self.plan.around.filter(|_| !self.over) else { return Ok(()) };
         let keys: Vec<&str> = self.history.keys().filter(|key| key.starts_with("key:")).collect();
