@@ -44,7 +44,8 @@ pub fn slots_line(map: &Map, why: &str) -> String {
     )
 }
 
-/// Makes the admin page `/cluster`.
+/// Makes the admin page `/cluster`, which shows the nodes, slots (`map`; None without a cluster) and replicas.
+/// Rates need the counters of all shards (`totals`).
 pub(super) fn cluster_page(
     map: Option<&Map>,
     replicas: &ReplicaFacts,

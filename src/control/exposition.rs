@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
 
-/// The value of the HTTP header `content-type` for this format.
+/// The value of the HTTP header `content-type` for metrics in the text format of Prometheus.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The type of a metric, as Prometheus knows it.

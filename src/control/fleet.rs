@@ -633,7 +633,8 @@ fn split(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
     Some(replies)
 }
 
-/// Parses the list of hosts and their ticks in the store's answer. Entries of another form are skipped.
+/// Parses the list of hosts and their ticks in the store's answer. Entries of another form are skipped. None
+/// if the answer is no such list.
 fn hosts_of(listed: &[u8]) -> Option<Vec<(HostId, u64)>> {
     let words: Vec<&[u8]> =
         reply::names_and_values(listed)?.map(|word| reply::text(word).unwrap_or(b"")).collect();

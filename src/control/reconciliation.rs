@@ -43,7 +43,7 @@ struct Users {
 /// The terms for users whose demand is not counted with the fleet (weir processes that share quotas).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserTerms {
-    /// The part of each such user's quota that this process may give out.
+    /// The part of the quota of each such user (whose demand is not counted) that this process may give out.
     pub part: Part,
     /// Part of a second's quota; a user whose demand in a measuring interval is above it counts as heavy.
     pub floor: Part,

@@ -31,8 +31,8 @@ pub struct Suggestion {
     pub minutes_near: usize,
 }
 
-/// Returns the suggestion for a tenant as of a minute, from the 60 complete minutes before it. None if its
-/// quota suffices, or if the process is younger than an hour.
+/// Returns the suggestion for a tenant as of a minute, from the 60 complete minutes before it. `limit` is the
+/// tenant's quota. None if there is none or it suffices, or if the process is younger than an hour.
 pub fn suggestion(meter: &Meter, tenant: TenantId, limit: Option<Limit>, minute: u64) -> Option<Suggestion> {
     let quota = limit?.ru_per_second;
     let (first, last) = (minute.checked_sub(HOUR)?, minute - 1);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     /// The suggestion for a quota of 1,000, given the last minutes, the oldest first. Each minute is in
-    /// thousandths of the quota: admitted, throttled, shed, cached.
+    /// thousandths of the quota: admitted, throttled, shed, cached. None if none is made.
     fn suggested(minutes: impl Iterator<Item = [u64; 4]>) -> Option<Suggestion> {
         let mut meter = Meter::new(&Quotas::trusting());
         let minutes: Vec<[u64; 4]> = minutes.collect();

@@ -55,8 +55,9 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    /// Records the latency of a reply, and returns by how many microseconds it exceeded the usual; 0 while
-    /// the class of commands is unknown or the whole backend is slow.
+    /// Records the latency of a reply, and returns by how many microseconds it exceeded the usual; 0 while the
+    /// class of commands is unknown or the whole backend is slow. `took_micros` is that latency in
+    /// microseconds.
     pub fn handle_reply(&mut self, class: usize, took_micros: u64) -> u64 {
         // A signed conversion is one instruction, an unsigned one is more.
         let micros = took_micros as i64 as f64;

@@ -149,7 +149,7 @@ const UNIT_BITS: u32 = 10;
 
 impl Standing {
     /// Packs the standing into one word for other cores to read. Times are rounded up by at most a
-    /// microsecond.
+    /// microsecond. Returns that word.
     pub fn to_bits(self) -> u64 {
         let at = self.at.as_nanos().div_ceil(1 << UNIT_BITS) & ((1 << 54) - 1);
         at << 10 | u64::from(self.openings & OPENINGS_MAX) << 4 | (self.cause as u64) << 2 | self.stage as u64
@@ -348,7 +348,7 @@ impl Watch {
     }
 
     /// Returns the requests per second over about the last second, and over the time before the last 3 s if
-    /// that is known.
+    /// that is known. The second is None if it is not known.
     pub fn rates(&self) -> (f64, Option<f64>) {
         let Some(newest) = self.looks.front() else { return (0.0, None) };
         let rate = |later: &Look, earlier: &Look| {

@@ -156,7 +156,7 @@ impl Fleet {
 
     /// Adds a quota at the end of the list: that of a user, of which only heavily used ones are shared by
     /// demand. Until the other hosts' demand is known, this host may give out as much of it as of a quota
-    /// whose demand is not counted.
+    /// whose demand is not counted. `ru_per_second` is its size in request units per second.
     pub fn admit(&mut self, ru_per_second: u64) {
         let part = self.uncounted();
         self.scopes.push(Scope { heard_at: self.heard_at, ..Scope::new(ru_per_second, part) });

@@ -73,7 +73,7 @@ pub struct Measured {
     pub rows: u64,
     /// Latency of the reply, in microseconds.
     pub took_micros: u64,
-    /// Latency beyond what such requests usually take, in microseconds.
+    /// Latency beyond what requests of the same class usually take, in microseconds.
     pub slowness_micros: u64,
 }
 
@@ -158,7 +158,8 @@ impl Weights {
         Price::new(self.base.saturating_add(per_kib(bytes_out, self.kib_out)).saturating_add(rows))
     }
 
-    /// Returns the price of a request that is answered from memory, without a store.
+    /// Returns the price of a request that is answered from memory, without a store. `bytes_out` is the size
+    /// of its reply.
     #[inline]
     pub const fn cached(&self, bytes_out: u64) -> Price {
         Price::new(self.hit.saturating_add(per_kib(bytes_out, self.kib_out)))

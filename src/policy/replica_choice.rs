@@ -165,7 +165,8 @@ impl ReplicaChoice {
     }
 
     /// Records the reply of the node at `place` in the table of nodes: its latency is added to the node's
-    /// average and to the present window (the second that is in progress).
+    /// average and to the present window (the second that is in progress). `class` is the index of the class
+    /// of commands, `took` the latency.
     pub fn handle_reply(&mut self, place: usize, role: Role, class: usize, took: Duration, now: Timestamp) {
         let peer = self.peer(place, role, now);
         peer.failures = 0;
@@ -276,7 +277,8 @@ impl ReplicaChoice {
     }
 
     /// Gives a new node, at `place` in the table of nodes, an average latency: twice the median of the others.
-    /// While no node has an average, it gets none until its first reply.
+    /// While no node has an average, it gets none until its first reply. Returns that average, or 1 while
+    /// there is none.
     fn welcome(&mut self, place: usize, now: Timestamp) -> f64 {
         let costs = self.peers.iter().flatten().filter_map(|peer| peer.cost);
         let mut costs: Vec<f64> = costs.map(|(cost, at)| faded(cost, at, now)).collect();
@@ -323,7 +325,8 @@ impl Peer {
         out_for
     }
 
-    /// Ends the node's ejection if its time is over; earlier latencies and failures are forgotten.
+    /// Ends the node's ejection if its time is over; earlier latencies and failures are forgotten. None unless
+    /// it ends now.
     fn look(&mut self, now: Timestamp) -> Option<()> {
         let until = self.out_until.filter(|until| *until <= now)?;
         self.out_until = None;

@@ -41,7 +41,7 @@ pub fn is_shown(command: Option<&Command>, arguments: &Arguments<'_>) -> bool {
 }
 
 /// Appends the line of a request. Words beyond a length, and words beyond a number, are cut, with the number
-/// of bytes or arguments that are missing.
+/// of bytes or arguments that are missing. `command` is None if weir does not know it.
 pub fn write_line(
     out: &mut Vec<u8>,
     heading: &Heading<'_>,

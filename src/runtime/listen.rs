@@ -78,7 +78,7 @@ pub(super) fn bound(socket: OwnedFd, address: SocketAddr) -> io::Result<(OwnedFd
     Ok((socket, bound))
 }
 
-/// Wraps a listening socket for tasks of the calling thread's executor.
+/// Wraps a listening socket for tasks of the calling thread's executor. Returns that wrapper.
 #[expect(
     unsafe_code,
     reason = "glommio takes a socket by its bare descriptor, or binds it without SO_REUSEADDR"

@@ -162,7 +162,7 @@ impl Listener {
         }
     }
 
-    /// Duplicates the listener's sockets, as an offer to a successor process.
+    /// Duplicates the listener's sockets, as an offer to a successor process. Returns the offer.
     fn offer(&self, sockets: &[OwnedFd]) -> io::Result<Offer> {
         let different = match self.address {
             Address::Tcp(_) => sockets,

@@ -107,7 +107,8 @@ impl Log {
         }
     }
 
-    /// Decides whether a line of a kind may be written. If so, returns how many were left out before it.
+    /// Decides whether a line of a kind may be written. If so, returns how many were left out before it. None
+    /// if it may not be written.
     fn admit(&mut self, kind: Kind, now: Timestamp) -> Option<u64> {
         let stretch = &mut self.0[kind as usize];
         if stretch.started.is_none_or(|started| now.since(started) >= STRETCH) {

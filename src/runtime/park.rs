@@ -47,7 +47,8 @@ impl Parking {
         Ok(Self { file: std::rc::Rc::new(wrapped(handle)), waiting: None })
     }
 
-    /// Sleeps until the eventfd is signalled, for at most `SLEEP_MAX`.
+    /// Sleeps until the eventfd is signalled, for at most `SLEEP_MAX`. Returns which of the two ended the
+    /// sleep.
     pub async fn sleep(&mut self) -> Rest {
         self.sleep_for(SLEEP_MAX).await
     }

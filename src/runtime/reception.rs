@@ -111,6 +111,7 @@ impl Reception {
     }
 
     /// Asks for a receive, unless one is in flight, reading is paused, or no more bytes are to be received.
+    /// Returns the operation that the ring is asked for.
     pub fn start(&mut self) -> Want {
         if self.state != State::Idle || self.paused || self.detained || self.over {
             return Want::Nothing;
@@ -138,8 +139,9 @@ impl Reception {
         self.start()
     }
 
-    /// Stops receiving until [`Reception::let_go`] is called, even if reading is resumed meanwhile. The
-    /// driver calls it before it hands the socket to another process.
+    /// Stops receiving until [`Reception::let_go`] is called, even if reading is resumed meanwhile. The driver
+    /// calls it before it hands the socket to another process. Returns the operation that the ring is asked
+    /// for.
     pub fn detain(&mut self) -> Want {
         self.detained = true;
         self.stop()
@@ -173,8 +175,8 @@ impl Reception {
         wanted
     }
 
-    /// Handles bytes from a repeated receive, which goes on. `missing` bytes of the message being received
-    /// are still to come.
+    /// Handles bytes from a repeated receive, which goes on. `missing` bytes of the message being received are
+    /// still to come. Returns the operation that the ring is asked for.
     pub fn handle_received(&mut self, turn: Turn, missing: usize) -> Want {
         self.note_missing(missing);
         if self.filled_in != turn.number {
@@ -193,7 +195,7 @@ impl Reception {
     }
 
     /// Handles the bytes with which a receive operation has ended. `missing` bytes of the message being
-    /// received are still to come.
+    /// received are still to come. Returns the operation that the ring is asked for next.
     pub fn handle_received_last(&mut self, missing: usize) -> Want {
         self.state = State::Idle;
         self.modest = self.modest.saturating_sub(1);
@@ -234,7 +236,8 @@ impl Reception {
         self.over = true;
     }
 
-    /// Ends receiving while the socket stays open, so the receive in flight is cancelled.
+    /// Ends receiving while the socket stays open, so the receive in flight is cancelled. Returns the
+    /// operation that the ring is asked for.
     pub fn leave(&mut self) -> Want {
         self.over = true;
         self.stop()

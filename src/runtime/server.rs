@@ -475,8 +475,8 @@ fn mailbox<Message>() -> Result<(Mailbox<Message>, Receiver<Message>, OwnedFd), 
     Mailbox::for_ring().map_err(|error| format!("cannot make a socket pair: {error}"))
 }
 
-/// Returns the ways to connect to all backends. Starts the embedded engine if that is the storage, and
-/// returns its mailbox.
+/// Returns the ways to connect to all backends. Starts the embedded engine if that is the storage, and returns
+/// its mailbox. The mailbox is `None` with any other storage.
 fn start_storage(
     config: &Config,
     clock: Clock,

@@ -194,7 +194,7 @@ impl TopologyThread {
     }
 
     /// Asks the nodes that are due, if it is time for a round, and merges their views of the cluster into the
-    /// map.
+    /// map. Returns the result.
     fn round(&mut self) -> Round {
         let started = self.clock.now().monotonic;
         let map = Arc::clone(self.cluster.map());

@@ -155,7 +155,8 @@ pub fn store_client(reply: &[u8]) -> Option<StoreClient> {
     is_address.then_some(StoreClient { id: field_of(reply, "id=")?.parse().ok()?, address: address.into() })
 }
 
-/// Returns the value of a field of a `CLIENT INFO` reply, by a name such as `id=`.
+/// Returns the value of a field of a `CLIENT INFO` reply, by a name such as `id=`. None if the reply does not
+/// have it.
 pub fn field_of<'a>(reply: &'a [u8], name: &str) -> Option<&'a str> {
     if !matches!(reply.first(), Some(b'$' | b'=')) {
         return None;

@@ -14,7 +14,8 @@ pub enum Outcome {
         rows: u32,
         /// Time that the backend took, in microseconds.
         took_micros: u32,
-        /// Time by which the reply took longer than such requests usually do, in microseconds.
+        /// Time by which the reply took longer than replies to requests of its class usually do, in
+        /// microseconds.
         slowness_micros: u32,
     },
     /// The reply was taken from memory, or from the fetch of a hot key that another request had caused.

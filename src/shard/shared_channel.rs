@@ -106,7 +106,7 @@ pub enum FromHome {
         kind: Subscription,
         /// The name of the channel or pattern.
         name: Bytes,
-        /// The numbers of this process's connections and clients.
+        /// The numbers of this process's connections and clients that are subscribed.
         own: OwnNumbers,
     },
 }
@@ -126,7 +126,7 @@ impl FromHome {
 pub struct OwnNumbers {
     /// Number of connections of this process that a store counts as subscribers.
     pub links: u32,
-    /// Number of clients of this process for which these connections are subscribed.
+    /// Number of clients of this process on whose behalf its connections are subscribed.
     pub subscribers: u32,
 }
 

@@ -15,7 +15,7 @@ use crate::routing::cluster::NodeKey;
 use crate::shard::request::{PrivateId, ReplyTo};
 use crate::values::{BackendId, ClientId, ShardId};
 
-/// A client connection on any core, given by the core and the client's id there.
+/// A client connection on any core, given by the core and by the client's id on that core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// The core that has the client.

@@ -98,8 +98,8 @@ impl Engine {
     }
 
     /// Gives the engine a clock for two purposes alone: to end scripts that run for too long although they
-    /// take few steps, and to measure the time of commands. Expiry uses the `now` that each call gets
-    /// instead.
+    /// take few steps, and to measure the time of commands. Expiry uses the `now` that each call gets instead.
+    /// Returns the engine.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Fn() -> Timestamp + 'static) -> Self {
         let clock: Clock = std::rc::Rc::new(clock);

@@ -116,7 +116,8 @@ impl Fields {
         removed
     }
 
-    /// Sets the value of a field, which keeps its expiry.
+    /// Sets the value of a field, which keeps its expiry. Returns whether the field was added or had a value
+    /// before.
     pub(super) fn set(&mut self, name: &[u8], value: &[u8]) -> Change {
         let value = Text::new(value);
         if let Some(position) = self.find(name) {

@@ -4,7 +4,7 @@
 //! bits: longitude first. Places with equal leading bits lie in one cell, and so in one range of scores.
 //! Everything is computed in the order of Redis's steps, so that results agree to the last digit.
 
-/// The number of times that a score's geohash halves each of the two ranges.
+/// The number of times that a score's geohash halves each of the two ranges, of longitude and of latitude.
 pub(super) const STEPS_MAX: u32 = 26;
 const EARTH_RADIUS_METERS: f64 = 6_372_797.560_856;
 /// Half the length of the equator in the Mercator projection, in metres.

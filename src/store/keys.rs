@@ -118,7 +118,7 @@ fn copy(call: &mut Call<'_>) -> Done {
 const SAME_OBJECT: Refusal = Refusal::Words("ERR source and destination objects are the same");
 const NO_DATABASE: Refusal = Refusal::Words("ERR DB index is out of range");
 
-/// Calls `act` while another database than the connection's is selected.
+/// Calls `act` while another database than the connection's is selected. Returns the result of `act`.
 fn within<R>(call: &mut Call<'_>, database: u8, act: impl FnOnce(&mut Keyspace) -> R) -> R {
     call.keyspace.select(database);
     let result = act(call.keyspace);

@@ -400,8 +400,8 @@ impl Keyspace {
         entry
     }
 
-    /// Changes the value at a location and updates the memory counts. A collection that loses its last
-    /// element is removed.
+    /// Changes the value at a location and updates the memory counts. A collection that loses its last element
+    /// is removed. Returns the result of `change`.
     pub(super) fn change_at<R>(&mut self, place: Place, change: impl FnOnce(&mut Value) -> R) -> R {
         let touched_s = (self.now_ms / 1000) as u32;
         let database = &mut self.databases[usize::from(self.selected)];

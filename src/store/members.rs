@@ -105,7 +105,7 @@ impl Members {
     }
 
     /// Passes the member at `position`, which must be below the length, to `visit`. Positions are valid until
-    /// the next change.
+    /// the next change. Returns the result of `visit`.
     pub(super) fn at<R>(&self, position: usize, visit: impl FnOnce(&[u8]) -> R) -> R {
         match &self.shape {
             Shape::Integers(integers) => visit(numbers::Digits::new(integers[position]).as_bytes()),

@@ -96,6 +96,7 @@ impl SlowLog {
     }
 
     /// Ends a request that took `effort` units of effort, and logs it if its duration reaches the threshold.
+    /// Without a `clock` nothing is logged.
     pub(super) fn end(
         &mut self,
         clock: Option<&Clock>,

@@ -322,7 +322,8 @@ fn reserve(bytes: &mut Vec<u8>, end: usize, memory_left: u64) -> Result<(), Refu
     Ok(())
 }
 
-/// Changes the string at the key in argument 1 in place by `change`; the key must exist.
+/// Changes the string at the key in argument 1 in place by `change`; the key must exist. Returns the result of
+/// `change`.
 pub(super) fn edit<R>(
     call: &mut Call<'_>,
     change: impl FnOnce(&mut Vec<u8>) -> Result<R, Refusal>,

@@ -262,7 +262,7 @@ impl Waits {
     }
 
     /// Removes and returns the next listed key: its database, its name, and true if a stream was added there,
-    /// got entries or was removed.
+    /// got entries or was removed. `None` if no key is listed.
     pub(super) fn next_ready(&mut self) -> Option<(u8, Name, bool)> {
         let place = self.ready.pop_front()?;
         let streamed = self.listed.remove(&place)?;
@@ -270,7 +270,7 @@ impl Waits {
     }
 
     /// Removes the call with this ticket while it is served, and returns it; it stays listed for its keys. The
-    /// caller puts it back or ends it.
+    /// caller puts it back or ends it. `None` if there is no such call.
     pub(super) fn take_out(&mut self, ticket: u64) -> Option<Waiter> {
         self.by_ticket.remove(&ticket)
     }

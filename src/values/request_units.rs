@@ -64,7 +64,7 @@ pub struct Weights {
     pub row: MicroUnits,
     /// Price of one key of a request that writes several.
     pub key: MicroUnits,
-    /// Price of a millisecond of latency beyond what such requests usually take.
+    /// Price of a millisecond of latency beyond what requests of the same class usually take.
     pub latency_ms: MicroUnits,
 }
 

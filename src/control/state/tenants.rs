@@ -57,7 +57,7 @@ impl Minute {
 type Rank = (u128, u128, u128);
 
 /// Returns the tenants to show, at most `STATE_TENANTS_MAX`, and the number of tenants left out. Tenants that
-/// sent no requests for a minute come last.
+/// sent no requests for a minute come last. `since` has the usage in the last second, if it is known.
 pub(in crate::control) fn shown<'a>(view: View<'a>, since: Option<&Since>) -> (Vec<TenantShown<'a>>, usize) {
     let quotas = view.versions.current();
     let minute = Meter::minute_of(view.now.monotonic);

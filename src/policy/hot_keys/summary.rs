@@ -14,7 +14,7 @@ pub(super) const PLACES: usize = 256;
 /// while the least count is 5: so that key keeps its place.
 pub(super) const REPLACED_MAX: u32 = 4 * PLACES as u32;
 
-/// Number of heads of the hash table, each with a chain of places.
+/// Number of heads of the hash table; each head is the start of a chain of places (one counted key each).
 const HEADS: usize = 2 * PLACES;
 /// Index that marks the end of a chain of the hash table.
 const NOBODY: u16 = u16::MAX;

@@ -52,7 +52,8 @@ pub(super) fn find_entry(name: &[u8]) -> Option<&'static Command> {
     entry.or_else(|| learned::find(name))
 }
 
-/// Looks up a name of more than sixteen bytes, which has to be compared byte by byte.
+/// Looks up a name of more than sixteen bytes, which has to be compared byte by byte. Returns its entry; None
+/// if there is none.
 #[inline(never)]
 fn find_long(name: &[u8]) -> Option<&'static Command> {
     if name.len() > NAME_BYTES_MAX {
@@ -62,7 +63,7 @@ fn find_long(name: &[u8]) -> Option<&'static Command> {
 }
 
 /// Returns the first entry that `accept` approves of, among those whose names have the same first and last
-/// eight bytes and length as `wanted`.
+/// eight bytes and length as `wanted`. None if there is none.
 fn probe(wanted: Name, accept: impl Fn(&Command) -> bool) -> Option<&'static Command> {
     let mut cell = wanted.cell();
     loop {

@@ -279,7 +279,7 @@ fn length(headers: &[Header<'_>], is_modern: bool) -> Result<Option<Length>, Sta
 }
 
 /// Splits a request target into server, path and query. The server is named only by an absolute target, as
-/// clients send to proxies.
+/// clients send to proxies. The server is None otherwise.
 fn parts_of(target: &str) -> Result<(Option<&str>, &str, &str), Status> {
     let (authority, origin) = match target.split_once("://") {
         Some((scheme, rest))

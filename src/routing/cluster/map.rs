@@ -168,7 +168,7 @@ impl Map {
     }
 
     /// Returns the node at an address. Where two nodes have it, the node for which it is the better address
-    /// (earlier in its list).
+    /// (earlier in its list). None if no node has it.
     pub fn find(&self, address: &ServerAddress) -> Option<&Node> {
         let rank = |node: &Node| {
             let mut addresses = node.addresses.iter();

@@ -92,7 +92,7 @@ impl<'a> NodeRefusal<'a> {
     }
 }
 
-/// Reads the slot and the node of a MOVED or ASK: ` 3999 127.0.0.1:6381`
+/// Reads the slot and the node of a MOVED or ASK: ` 3999 127.0.0.1:6381` None if the text has another form.
 fn slot_and_target(text: &[u8]) -> Option<(u16, Target<'_>)> {
     let (slot, target) = std::str::from_utf8(text).ok()?.strip_prefix(' ')?.split_once(' ')?;
     let (host, port) = host_and_port(target)?;
@@ -100,8 +100,8 @@ fn slot_and_target(text: &[u8]) -> Option<(u16, Target<'_>)> {
     Some((slot, Target { host, port }))
 }
 
-/// Splits a host from the port after its last colon: nodes write IPv6 addresses without brackets. The host
-/// may be empty.
+/// Splits a host from the port after its last colon: nodes write IPv6 addresses without brackets. The host may
+/// be empty. None if the text has no port above 0, or a host that is neither a name nor an address.
 pub(super) fn host_and_port(text: &str) -> Option<(&str, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
@@ -115,7 +115,7 @@ pub(super) fn is_host(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"[]@,".contains(&byte))
 }
 
-/// Reads a number without a sign.
+/// Reads a number without a sign. None for any other text.
 pub(super) fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit());
     if plain { text.parse().ok() } else { None }

@@ -53,7 +53,8 @@ pub enum Unusable {
     /// The node replied with this error: it is not in a cluster, is still loading, or does not permit the
     /// command.
     Refused(String),
-    /// The replies do not have the form of replies to these commands; the text names the problem.
+    /// The replies do not have the form of replies to `CLUSTER SLOTS` and `CLUSTER NODES`; the text names the
+    /// problem.
     Malformed(&'static str),
     /// The replies are larger than a view may be.
     TooLarge,
@@ -279,7 +280,8 @@ impl<'a> Line<'a> {
 }
 
 impl Open {
-    /// Reads a moving slot in `CLUSTER NODES`: `93->-id` (to a node) or `77-<-id` (from a node).
+    /// Reads a moving slot in `CLUSTER NODES`: `93->-id` (to a node) or `77-<-id` (from a node). None for any
+    /// other text.
     fn read(text: &str) -> Option<Self> {
         let slot = |text| digits(text).filter(|slot| *slot < SLOTS);
         if let Some((number, id)) = text.split_once("->-") {

@@ -207,7 +207,8 @@ impl Plan {
         regained
     }
 
-    /// Returns the nodes that have keys of a slot: its owner, and the node to which it moves.
+    /// Returns the nodes that have keys of a slot: its owner, and the node to which it moves. Each is None if
+    /// there is none.
     fn keys_of(&self, slot: u16, open: Option<&OpenSlot>) -> (Option<NodeKey>, Option<NodeKey>) {
         let target = open.and_then(|open| self.map.node(open.target)).map(|node| node.key);
         (self.map.owner_key(slot), target)

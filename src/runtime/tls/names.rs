@@ -39,7 +39,8 @@ pub(super) fn name_in(certificate: &[u8]) -> Option<&str> {
     alternative_name(inner_only(extensions, SEQUENCE)?)
 }
 
-/// Returns the last common name of a certificate's subject, which is the most specific.
+/// Returns the last common name of a certificate's subject, which is the most specific. `None` if there is
+/// none.
 fn common_name(subject: &[u8]) -> Option<&str> {
     let parts = Values(subject).filter(|(tag, _)| *tag == SET).flat_map(|(_, part)| Values(part));
     let names = parts.filter_map(|(tag, pair)| {
@@ -67,12 +68,14 @@ fn text(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok().filter(|text| !text.is_empty())
 }
 
-/// Returns the content of the first DER value in `bytes`, which must have this tag.
+/// Returns the content of the first DER value in `bytes`, which must have this tag. `None` if it has another
+/// one, or is malformed.
 fn inner(bytes: &[u8], tag: u8) -> Option<&[u8]> {
     Values(bytes).next().filter(|(found, _)| *found == tag).map(|(_, inner)| inner)
 }
 
-/// Returns the content of the only DER value in `bytes`, which must have this tag and nothing after it.
+/// Returns the content of the only DER value in `bytes`, which must have this tag and nothing after it. `None`
+/// for any other bytes.
 fn inner_only(bytes: &[u8], tag: u8) -> Option<&[u8]> {
     let mut values = Values(bytes);
     let (found, inner) = values.next()?;

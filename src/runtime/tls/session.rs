@@ -53,9 +53,9 @@ enum Far {
 /// Changes of a TLS session's state that received bytes caused.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::runtime) struct Heard {
-    /// True if the handshake was completed by these bytes.
+    /// True if the handshake was completed by the bytes that were received.
     pub ready: bool,
-    /// True if the peer has ended its sending side with these bytes.
+    /// True if the peer has ended its sending side with the bytes that were received.
     pub ended: bool,
 }
 
@@ -205,7 +205,7 @@ impl Session {
     }
 
     /// Handles that `bytes` encrypted bytes have been sent. Returns the segment if all of it was sent, and
-    /// whether enough was sent to report progress.
+    /// whether enough was sent to report progress. The segment is `None` otherwise.
     pub fn handle_sent(&mut self, bytes: usize) -> (Option<Segment>, bool) {
         let done = self.plain.as_ref().is_some_and(|segment| self.taken >= segment.len());
         if done {
@@ -220,12 +220,13 @@ impl Session {
         (None, tell)
     }
 
-    /// Returns the segment that was being sent, since the connection is lost.
+    /// Returns the segment that was being sent, since the connection is lost. `None` if none was.
     pub fn give_up(&mut self) -> Option<Segment> {
         self.plain.take()
     }
 
-    /// Encrypts the notice that no data follows (`close_notify`), which is sent last.
+    /// Encrypts the notice that no data follows (`close_notify`), which is sent last. Returns the encrypted
+    /// bytes.
     pub fn farewell(&mut self) -> Vec<u8> {
         self.connection.send_close_notify();
         let mut bytes = Vec::new();

@@ -174,7 +174,7 @@ impl AdmissionStage {
 
     /// Returns a charge for a request that is answered even if its quota is used up, such as a request about
     /// the quota itself. Nothing is taken until its real cost is known. `payer` is the account that is
-    /// charged; None if no quota applies.
+    /// charged; None for a client without a tenant, which is charged nothing.
     pub fn charge_afterwards(&mut self, payer: Option<Payer>, asked: &Asked, class: Class) -> Option<Charge> {
         let payer = payer.filter(|_| self.is_priced())?;
         self.accounts.begin(payer, class);

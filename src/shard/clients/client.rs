@@ -275,7 +275,8 @@ impl Client {
         self.identity.stale_reads
     }
 
-    /// Returns the client's account in the short form that travels to other cores with a request.
+    /// Returns the client's account in the short form that travels to other cores with a request. None for a
+    /// client without a tenant.
     #[inline]
     pub fn asker(&self) -> Option<Asker> {
         self.identity.payer.map(Payer::asker)
@@ -368,7 +369,7 @@ impl Client {
     }
 
     /// Copies a request of this client, with the client's identity and the time of arrival, to be handled
-    /// later.
+    /// later. Returns the copy.
     pub fn held(&self, arguments: &Arguments<'_>) -> HeldRequest {
         HeldRequest::new(arguments, &self.identity, self.came)
     }

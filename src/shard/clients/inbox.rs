@@ -150,7 +150,7 @@ impl ClientStage {
     }
 
     /// Takes the next message about clients that take others' invalidation messages, and the core to send it
-    /// to.
+    /// to. None if there is none.
     pub fn poll_redirect(&mut self) -> Option<(ShardId, RedirectMessage)> {
         self.redirects.pop_front()
     }

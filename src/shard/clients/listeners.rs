@@ -209,13 +209,13 @@ impl Listeners {
     }
 
     /// Takes the next message of a channel's home core (the one that subscribes for all clients) that is to be
-    /// delivered to clients of this core.
+    /// delivered to clients of this core. None if there is none.
     pub fn poll_undelivered(&mut self) -> Option<FromHome> {
         self.undelivered.pop()
     }
 
-    /// Lends the listeners of a channel or pattern while a message is passed to them. The caller gives them
-    /// back with [`Self::give_back`]; no client may join or leave meanwhile.
+    /// Lends the caller the listeners of a channel or pattern while a message is passed to them. The caller
+    /// gives them back with [`Self::give_back`]; no client may join or leave meanwhile.
     pub fn lend(&mut self, name: &SharedName) -> Vec<Listener> {
         self.find(name).map_or_else(Vec::new, |listening| std::mem::take(&mut listening.listeners))
     }

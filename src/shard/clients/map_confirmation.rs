@@ -87,7 +87,8 @@ impl MapConfirmation {
         asks
     }
 
-    /// Returns the time at which [`Self::take_ready`] or [`Self::take_question`] should be called next.
+    /// Returns the time at which [`Self::take_ready`] or [`Self::take_question`] should be called next. None
+    /// if no request waits.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let first = self.waiting.iter().filter_map(|(_, since)| *since).min();
         let asks_again =

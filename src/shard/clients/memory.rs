@@ -78,7 +78,7 @@ impl ClientStage {
     }
 
     /// Closes the clients that hold the most memory, among those that `concerned` selects, until `excess`
-    /// bytes are free.
+    /// bytes are free. `concerned` is asked about each client.
     fn close_largest(&mut self, env: &mut Env, mut excess: usize, concerned: impl Fn(&Client) -> bool) {
         if excess == 0 {
             return;

@@ -90,7 +90,7 @@ struct Owed {
     /// The sharded channels to subscribe to, which the store may refuse because another node has their slot;
     /// empty for other requests.
     sharded: Vec<Box<[u8]>>,
-    /// The number of cluster nodes that were asked for these channels before.
+    /// The number of cluster nodes that were asked for the channels of this request before.
     tries: u8,
 }
 

@@ -327,6 +327,7 @@ impl ClientStage {
     }
 
     /// Removes and returns the next client that no longer has to wait, so that its requests are continued.
+    /// None if there is none.
     pub fn take_resumable(&mut self) -> Option<ClientId> {
         self.turns.to_resume.pop_front()
     }

@@ -179,7 +179,7 @@ impl Unanswered {
     }
 
     /// Removes the oldest request, because it is answered, and returns it, with a copy of its bytes if
-    /// `is_wanted`, else without bytes.
+    /// `is_wanted`, else without bytes. None if there is none.
     pub fn pop(&mut self, is_wanted: bool) -> Option<(Sent, Vec<u8>)> {
         let oldest = *self.sent.get(self.first)?;
         let odd = if oldest.is_odd { self.odd.front() } else { None };

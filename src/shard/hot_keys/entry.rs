@@ -549,7 +549,7 @@ impl Entry {
 
     /// Finds a kept reply (one held in memory) that expires soon while other cores answer from copies of it,
     /// so that no request on this core would renew it. Returns the request's bytes and the envelope (record
-    /// that goes with a request's bytes) to fetch the reply with.
+    /// that goes with a request's bytes) to fetch the reply with. None if there is none.
     pub fn aging(&self, versions: &Versions, now: Timestamp) -> Option<(Vec<u8>, Envelope)> {
         let is_aging = |answer: &&Answer| {
             let kept = answer.kept.as_ref();
@@ -584,7 +584,7 @@ impl Entry {
 
     /// Returns the kept reply (one held in memory) that may be sent in place of a fetch's reply while the
     /// store is unavailable; for `GET` and `MGET` also the reply to the other command. [`Stale::is_for`]
-    /// decides which tenants may get it.
+    /// decides which tenants may get it. None if there is none.
     pub fn stale(&self, flight: &Flight) -> Option<Stale<'_>> {
         let own = self.answers.iter().find(|answer| answer.is_of(flight));
         let is_value = value::key_of(&flight.frame).is_some();

@@ -139,7 +139,8 @@ impl Landed {
         Self { spared: spared.into_iter(), stale, ..self }
     }
 
-    /// Takes the next request that gets the expired reply: its reply address, its outcome, and the reply.
+    /// Takes the next request that gets the expired reply: its reply address, its outcome, and the reply. None
+    /// if there is none left.
     pub fn next_spared(&mut self) -> Option<(ReplyTo, Outcome, Bytes)> {
         let to = self.spared.next()?.reply_to;
         Some((to, Outcome::cached(self.stale.len()), self.stale.clone()))
@@ -147,7 +148,7 @@ impl Landed {
 
     /// Takes the next request that gets the fetched reply: its reply address and its outcome. The first one is
     /// charged for the fetch (shared read of a hot key); the others count as answered from memory, or as
-    /// refused if the fetch failed.
+    /// refused if the fetch failed. None if there is none left.
     pub fn next(&mut self, reply_bytes: usize) -> Option<(ReplyTo, Outcome)> {
         let to = self.waiters.next()?.envelope.reply_to;
         let others = match self.outcome {

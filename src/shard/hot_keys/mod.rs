@@ -444,13 +444,14 @@ impl HotKeyStage {
     }
 
     /// Returns the next report of how many requests a copy of a kept reply (one held in memory) answered, and
-    /// the home core (the core through which a key's requests pass) that gets it.
+    /// the home core (the core through which a key's requests pass) that gets it. None if there is none.
     pub fn poll_hits(&mut self) -> Option<(ShardId, CopyHits)> {
         self.to_tell.pop_front()
     }
 
     /// Lets a request for a hot key be sent to the store without a shared fetch. All requests of its client
-    /// connection that are held back, or wait for a fetch that is not sent yet, are sent before it.
+    /// connection that are held back, or wait for a fetch that is not sent yet, are sent before it. Returns
+    /// what the caller does with the request.
     fn pass(&mut self, env: &mut Env, envelope: &Envelope, id: HotId, open: Open) -> Meeting {
         let connection = connection_of(env, envelope);
         self.detach(env, id, connection);
@@ -628,7 +629,7 @@ impl HotKeyStage {
     }
 
     /// Handles a request (`frame`) for several keys whose home is this core. Each hot key among them is
-    /// treated like the key of a request that has only one.
+    /// treated like the key of a request that has only one. Returns what the caller does with the request.
     fn meet_keys(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8]) -> Meeting {
         if self.known == 0 {
             return Meeting::Passes;

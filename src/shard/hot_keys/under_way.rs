@@ -212,7 +212,8 @@ impl UnderWay {
     }
 
     /// Removes a request that weir answered itself, when its store has answered it too or its connection is
-    /// lost. Returns its hot keys and the counters of writes (cells) that it has changed.
+    /// lost. Returns its hot keys and the counters of writes (cells) that it has changed. None if the request
+    /// is unknown.
     pub fn settle(&mut self, to: ReplyTo) -> Option<Open> {
         self.unsettled.remove(&to)
     }
@@ -240,7 +241,7 @@ impl UnderWay {
     }
 
     /// Removes the next lost write whose time has passed. Returns its hot keys and the counters of writes
-    /// (cells) that it has changed.
+    /// (cells) that it has changed. None if there is none.
     pub fn take_due(&mut self, now: Timestamp) -> Option<Open> {
         self.due().filter(|due| *due <= now)?;
         self.lost.pop_front().map(|(_, open)| open)

@@ -511,7 +511,8 @@ impl Bulkhead {
     }
 
     /// Takes the next waiting request although the backend is ejected (taken out of use), so that the breaker
-    /// decides about it. The flag says whether its client connection may be read from again.
+    /// decides about it. The flag says whether its client connection may be read from again. None if none
+    /// waits.
     pub fn take_gated(&mut self) -> Option<(Parked, bool)> {
         if let Some(fetch) = self.fetches.pop_front() {
             return Some((fetch, false));

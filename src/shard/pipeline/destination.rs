@@ -375,7 +375,8 @@ pub(super) fn step_of(command: &Command) -> usize {
 }
 
 impl Placement {
-    /// Returns the slot of the first key, as long as all keys seen so far are on one backend.
+    /// Returns the slot of the first key, as long as all keys seen so far are on one backend. None if they are
+    /// on several, or no key was seen.
     fn slot(self) -> Option<u16> {
         match self {
             Self::Together { slot, .. } | Self::OneBackend { slot, .. } => Some(slot),

@@ -35,7 +35,7 @@ impl Shard {
     }
 
     /// Decodes `chunk`, the bytes that an HTTP client has sent, and handles as many of its requests as it may
-    /// have in flight now.
+    /// have in flight now. Returns whether bytes are left to be decoded later.
     #[inline(never)]
     pub(super) fn decode_http(
         &mut self,

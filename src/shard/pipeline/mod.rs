@@ -338,7 +338,8 @@ impl Shard {
         self.clients.handle_memory_exceeded(&mut self.env, excess);
     }
 
-    /// Applies a client's command about clients (such as `CLIENT LIST`) to those of this shard.
+    /// Applies a client's command about clients (such as `CLIENT LIST`) to those of this shard. Returns what
+    /// this shard contributes to the reply.
     pub fn handle_clients_asked(&mut self, asked: &ClientsAsked, now: Now) -> ClientsTold {
         if let ClientsAsked::Unblock(filter, is_error) = asked {
             let blocked = self.clients.clients_of(&self.env, filter, now);
@@ -659,7 +660,7 @@ impl Shard {
         self.clients.is_busy() || self.clients.has_undelivered()
     }
 
-    /// Returns the next action for the runtime to carry out.
+    /// Returns the next action for the runtime to carry out. None if there is none.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.env.actions.pop_front()
     }
@@ -684,7 +685,7 @@ impl Shard {
     }
 
     /// Returns the next segment of bytes to send. The socket gives the segment back through
-    /// `handle_transmitted`; each socket has at most one segment at a time.
+    /// `handle_transmitted`; each socket has at most one segment at a time. None if there is none.
     pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
         if let Some(to_backend) = self.upstream.poll_transmit().or_else(|| self.private.poll_transmit()) {
             return Some(to_backend);
@@ -703,12 +704,12 @@ impl Shard {
     }
 
     /// Returns the next report of spent quota for the control executor; each report is answered through
-    /// `handle_grants`.
+    /// `handle_grants`. None if there is none.
     pub fn poll_report(&mut self) -> Option<Report> {
         self.admission.poll_report()
     }
 
-    /// Returns the time at which `handle_turn_end` should be called at the latest.
+    /// Returns the time at which `handle_turn_end` should be called at the latest. None if nothing is due.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         Timestamp::earliest([
             self.is_busy().then_some(self.turn.monotonic),

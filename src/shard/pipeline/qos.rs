@@ -155,7 +155,7 @@ impl Shard {
     }
 
     /// Returns the charge for a request that is answered even if its payer's quota is used up: nothing is
-    /// taken beforehand, and its price is charged with the reply.
+    /// taken beforehand, and its price is charged with the reply. None if the request has no price.
     pub(super) fn charge_afterwards(
         &mut self,
         id: ClientId,

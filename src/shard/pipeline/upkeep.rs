@@ -57,8 +57,8 @@ impl Upkeep {
         }
     }
 
-    /// Returns a time if tidying (freeing of unused memory) is due; the caller then has to do it. Clients
-    /// idle since that time may give up their buffers.
+    /// Returns a time if tidying (freeing of unused memory) is due; the caller then has to do it. Clients idle
+    /// since that time may give up their buffers. None if none is due.
     pub fn take_tidying(&mut self, counters: &Counters, now: Now) -> Option<Timestamp> {
         if self.tidy_at.is_none_or(|at| at > now.monotonic) {
             return None;
@@ -79,7 +79,7 @@ impl Upkeep {
         std::mem::take(&mut self.tidied)
     }
 
-    /// Returns the earliest time at which housekeeping or tidying is due.
+    /// Returns the earliest time at which housekeeping or tidying is due. None if neither is.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         match (self.housekeeping_at, self.tidy_at) {
             (Some(one), Some(other)) => Some(one.min(other)),

@@ -738,7 +738,8 @@ impl PrivateLinks {
         self.put_off += 1;
     }
 
-    /// Takes a request that is to be sent once more by now, with the holder of its link.
+    /// Takes a request that is to be sent once more by now, with the holder of its link. None if there is
+    /// none.
     pub fn take_due(&mut self, now: Timestamp) -> Option<(ClientId, PrivateId, InFlight)> {
         if self.put_off == 0 {
             return None;
@@ -994,7 +995,8 @@ impl PrivateLinks {
 
     /// Takes a private link (unshared connection to a store) from a holder that no longer awaits a reply, and
     /// returns the request in flight. The link is closed, but for a blocking command: its store is asked to
-    /// end it, and the reply shows whether it had popped something before ([`Event::Abandoned`]).
+    /// end it, and the reply shows whether it had popped something before ([`Event::Abandoned`]). None if none
+    /// was.
     pub fn abandon(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Option<InFlight> {
         let link = self.at(id)?;
         let was_asked = link.state == State::Open && link.output.is_empty();

@@ -79,7 +79,7 @@ fn takes_from_left(words: &Arguments<'_>) -> Option<bool> {
     Some(direction.eq_ignore_ascii_case(b"left"))
 }
 
-/// Returns the digits of a score in a reply: a text in RESP2, a double in RESP3.
+/// Returns the digits of a score in a reply: a text in RESP2, a double in RESP3. None if it is no score.
 fn number(reply: &[u8]) -> Option<&[u8]> {
     let double = reply.strip_prefix(b",").and_then(|digits| digits.strip_suffix(b"\r\n"));
     double.or_else(|| reply::text(reply))

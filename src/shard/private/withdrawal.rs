@@ -82,7 +82,8 @@ impl PrivateLinks {
     }
 
     /// Has the store end the blocking command on a private link (unshared connection to a store), and keeps
-    /// its reply from the client if it has waited in vain ([`Self::is_withheld`]).
+    /// its reply from the client if it has waited in vain ([`Self::is_withheld`]). Returns whether the store
+    /// was asked.
     pub fn withhold(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Withholding {
         let Some(link) = self.peek(id).filter(|link| link.waits()) else { return Withholding::Never };
         if link.is_withheld {

@@ -112,7 +112,7 @@ impl Upstream {
     }
 
     /// Sends a request that has waited, or that may be sent before those that wait. Not inlined, because most
-    /// requests are sent without passing here.
+    /// requests are sent without passing here. The error says why it was not sent.
     #[cold]
     fn send_now(
         &mut self,

@@ -18,7 +18,7 @@ impl Upstream {
     /// Sends a message of `requests` requests, of which only the last one's reply counts (more than one for a
     /// transaction, or with commands such as `PTTL` before a request); queues it if the window (limit on
     /// requests in flight) has no room. In front of a cluster, sends it to the slot's owner, or holds it while
-    /// the owner is unknown.
+    /// the owner is unknown. The error says why it was neither sent nor queued.
     #[inline]
     pub fn send(
         &mut self,
@@ -53,7 +53,8 @@ impl Upstream {
         self.send_later(env, envelope, message, requests, now)
     }
 
-    /// Appends a request to the output of its connection, which is opened if it is closed.
+    /// Appends a request to the output of its connection, which is opened if it is closed. The error says why
+    /// that is not possible.
     #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
     #[inline(always)]
     pub(super) fn put_on_link(

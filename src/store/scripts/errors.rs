@@ -74,7 +74,7 @@ fn place(lua: &Lua, level: usize) -> Vec<u8> {
 }
 
 /// Returns the first level of the call stack from `level` on that does not belong to the sandbox, and whether
-/// it is a native function.
+/// it is a native function. `None` if there is none.
 fn frame(lua: &Lua, level: usize) -> Option<(usize, bool)> {
     (level..level + SANDBOX_FRAMES_MAX).find_map(|level| {
         let found = lua.inspect_stack(level, |debug| {

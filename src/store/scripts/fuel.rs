@@ -164,7 +164,7 @@ impl Fuel {
         self.spend(UNITS_PER_CHECK)
     }
 
-    /// Answers other connections, one of which may end the script (SCRIPT KILL).
+    /// Answers other connections, one of which may end the script (SCRIPT KILL). The error ends the script.
     fn attend(&self, now: Timestamp) -> Result<(), mlua::Error> {
         self.attended_next.set(now.after(ATTENDED_EVERY));
         let attend = self.attendance.borrow().as_ref().map(|attendance| attendance.attend.clone());

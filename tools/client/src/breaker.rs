@@ -26,8 +26,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 pub struct BreakerPolicy {
     /// The least number of failures in a row, with no request answered between them, that opens the breaker.
     pub failures: u32,
-    /// The least time from the first to the last of these failures: replies come in batches, and a batch is
-    /// one event.
+    /// The least time from the first to the last of the failures that open the breaker: replies come in
+    /// batches, and a batch is one event.
     pub lasting: Duration,
     /// The pause after the breaker has opened; it doubles after each probe that failed. A longer
     /// `retry_after_ms` is honoured, and up to half of the pause is added at random.
@@ -119,7 +119,7 @@ impl Breaker {
     }
 
     /// Closes the breaker: any answered request, even one that was sent before it opened, shows that the
-    /// target serves requests.
+    /// target serves requests. Returns the effect of the answer on the breaker.
     pub fn note_answered(&mut self) -> Answered {
         let closes = self.state != State::Closed;
         self.state = State::Closed;

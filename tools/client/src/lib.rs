@@ -241,8 +241,9 @@ impl Client {
         Decision::Send(Sent { request, is_probe, rest })
     }
 
-    /// Records the outcome of an attempt, and decides whether to retry. Call it once for each attempt that
-    /// was sent; a probe that is never reported is given up after [`BreakerPolicy::probe_timeout`].
+    /// Records the outcome of an attempt, and decides whether to retry. Call it once for each attempt that was
+    /// sent; a probe that is never reported is given up after [`BreakerPolicy::probe_timeout`]. Returns the
+    /// decision.
     pub fn handle_outcome(&mut self, sent: Sent, outcome: Outcome, now: Timestamp) -> Next {
         self.learn(sent, outcome, now);
         let not_before = outcome.retry_after().map(|retry_after| now.after(retry_after));

@@ -28,12 +28,13 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Counts the whole requests at the start of `bytes`.
+/// Counts the whole requests at the start of `bytes`. An error if bytes are no RESP request.
 pub fn whole_requests(bytes: &[u8]) -> Result<Whole, Malformed> {
     whole(bytes, usize::MAX, request_end)
 }
 
-/// Counts the whole replies at the start of `bytes`, at most `messages_max` of them.
+/// Counts the whole replies at the start of `bytes`, at most `messages_max` of them. An error if bytes are no
+/// RESP reply.
 pub fn whole_replies(bytes: &[u8], messages_max: usize) -> Result<Whole, Malformed> {
     whole(bytes, messages_max, reply_end)
 }

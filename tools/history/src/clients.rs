@@ -148,7 +148,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Runs one connection until no operations are left or the connection is lost.
+    /// Runs one connection until no operations are left or the connection is lost. The error says how the
+    /// connection was lost.
     fn session(&mut self) -> Result<(), Broken> {
         let mut line = self.open().map_err(Broken::Unused)?;
         let session = self.shared.sessions.fetch_add(1, Ordering::Relaxed);

@@ -12,8 +12,8 @@ use super::line::Line;
 /// Maximum number of hash tags that are tried to find one on the same store as a key, but in another slot;
 /// with few stores that does not take long.
 const TAGS_TRIED: usize = 64;
-/// The least distance between those two slots: cores have ranges of slots, so slots that are so far apart
-/// have different home cores, if there are enough cores.
+/// The least distance between two slots that are to have different home cores, if there are enough cores: each
+/// core has ranges of slots.
 const SLOTS_APART: u16 = 2_048;
 
 pub fn set_up(keys: &mut [Key], address: SocketAddr, around: &[SocketAddr]) -> io::Result<()> {

@@ -183,7 +183,8 @@ impl Group {
         }
     }
 
-    /// Records the end, in this phase, of a request that was due and has never been sent.
+    /// Records the end, in this phase, of a request that was due and has never been sent. `intended` is when
+    /// it was due.
     fn finish_due(&mut self, intended: Timestamp, phase: u16, ending: Ending, now: Timestamp) {
         self.tallies[usize::from(phase)].record(ending, now.since(intended));
     }
@@ -194,7 +195,8 @@ impl Group {
         repeated || self.plan.arrivals == Arrivals::Closed || scheduled()
     }
 
-    /// Takes the next due retry or request that the smart client, if there is one, allows to be sent.
+    /// Takes the next due retry or request that the smart client, if there is one, allows to be sent. `start`
+    /// is when the load started.
     fn next_request(&mut self, start: Timestamp, now: Timestamp) -> Option<Request> {
         loop {
             let request = if let Some(repeat) = self.again.pop_due(now) {
@@ -305,7 +307,7 @@ impl Group {
     }
 
     /// Returns the next time at which the group has a request to send; `None` if it has none, or waits for a
-    /// free connection.
+    /// free connection. `start` is when the load started.
     pub fn poll_deadline(&self, start: Timestamp) -> Option<Timestamp> {
         if self.blocked {
             return None;
@@ -328,7 +330,8 @@ impl Group {
     }
 
     /// Ends the run: records due requests that were never sent as timed out, and waiting retries with the
-    /// outcome of their last attempt.
+    /// outcome of their last attempt. `start` is when the load started, and `until` the time from then to the
+    /// end.
     pub fn end(&mut self, start: Timestamp, until: Timestamp, now: Timestamp) {
         self.count_offered(until);
         while let Some(due) = self.schedule.take_due(until) {

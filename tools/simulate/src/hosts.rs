@@ -54,7 +54,7 @@ pub(super) struct Shape {
 pub(super) struct Traffic {
     /// Reports of cores to the control executors of their hosts.
     pub reports: u64,
-    /// Entries of these reports, each about one bucket, and as many answers.
+    /// Entries in the reports of cores to control executors, each about one bucket, and as many answers.
     pub demands: u64,
     /// Commands at the fleet's store. `fleet_bytes` is the length of its replies.
     pub fleet_commands: u64,
@@ -220,7 +220,7 @@ impl Hosts {
         std::mem::take(&mut self.replies)
     }
 
-    /// Connects a client to a core, counted over all hosts.
+    /// Connects a client to a core, counted over all hosts. Returns the client's id.
     pub fn connect_client(&mut self, core: usize) -> ClientId {
         let now = clocks(self.now);
         self.cores[core].shard.handle_client_opened(now)

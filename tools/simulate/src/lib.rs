@@ -160,19 +160,22 @@ pub fn run(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
 }
 
 /// Runs the world of a seed in which the stores form a cluster, whose slots move. Clients act for `steps`
-/// events; `voice` says how much is printed.
+/// events; `voice` says how much is printed. Returns the figures of the run, or the promise of weir's that was
+/// broken.
 pub fn run_clustered(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
     finish(&mut World::clustered(seed, steps, voice), seed, &format!("--cluster --steps {steps}"))
 }
 
 /// Runs the world of a seed in which stores report changes of hot keys (CLIENT TRACKING), and clients that
-/// bypass weir write there too. Clients act for `steps` events; `voice` says how much is printed.
+/// bypass weir write there too. Clients act for `steps` events; `voice` says how much is printed. Returns the
+/// figures of the run, or the promise of weir's that was broken.
 pub fn run_tracked(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
     finish(&mut World::tracked(seed, steps, voice), seed, &format!("--tracked --steps {steps}"))
 }
 
 /// Runs the world of a seed in which clients wait for elements of queues that they share, and increase
-/// counters under `WATCH`. Clients act for `steps` events; `voice` says how much is printed.
+/// counters under `WATCH`. Clients act for `steps` events; `voice` says how much is printed. Returns the
+/// figures of the run, or the promise of weir's that was broken.
 pub fn run_queues(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
     finish(&mut World::queueing(seed, steps, voice), seed, &format!("--queues --steps {steps}"))
 }
@@ -186,7 +189,8 @@ pub fn run_overloaded(seed: u64, trouble: Trouble, voice: Voice) -> Result<Outco
     Ok(world.outcome())
 }
 
-/// Runs a world to its end. `arguments` are those of `weir-simulate` that repeat it, without the seed.
+/// Runs a world to its end. `arguments` are those of `weir-simulate` that repeat it, without the seed. Returns
+/// the figures of the run, or the promise of weir's that was broken.
 fn finish(world: &mut World, seed: u64, arguments: &str) -> Result<Summary, Failure> {
     world.run().map_err(|what| Failure { seed, step: world.step(), arguments: arguments.to_owned(), what })
 }

@@ -247,7 +247,7 @@ pub(super) struct Plan {
 /// Settings of connections to stores that one client has to itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Private {
-    /// Maximum number of such connections that a core lends to clients.
+    /// Maximum number of connections to stores that a core lends to clients, one client each.
     pub links: usize,
     /// True if weir puts back elements that a store has popped for a client that had disconnected.
     pub gives_back: bool,

@@ -504,6 +504,7 @@ impl Writer {
     }
 
     /// Returns the name of a key that all clients use. In a cluster, a few keys of each kind share a slot.
+    /// `kind` is the kind of the value, such as `log`.
     fn named(&self, kind: &str, number: u64) -> String {
         if self.is_clustered {
             return format!("{kind}:{{{}}}:{number}", number % SHARED_SLOTS);

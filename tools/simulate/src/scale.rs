@@ -39,7 +39,7 @@ pub struct QuotaFigures {
     pub beyond: f64,
     /// Reports of cores to their control executors, per second and host.
     pub reports: f64,
-    /// Entries, one for each bucket, in these reports of cores, per second and host.
+    /// Entries, one for each bucket, in the reports of cores to their control executors, per second and host.
     pub demands: f64,
     /// Batches between cores, per second and host.
     pub batches: f64,
@@ -223,7 +223,8 @@ fn counted(hosts: &Hosts) -> [u64; 2] {
     [Counter::Requests, Counter::BatchesSent].map(|counter| hosts.counted(counter))
 }
 
-/// Connects a tenant's client, and logs it in: on any core, or on each where there are as many seats.
+/// Connects a tenant's client, and logs it in: on any core, or on each where there are as many seats. Returns
+/// the core and the client's id there.
 fn connect(
     hosts: &mut Hosts,
     seat: usize,
@@ -239,8 +240,8 @@ fn connect(
     (core, client)
 }
 
-/// Sends a tenant's next request, over the client at which its requests come in just now. They come in there for about
-/// `stays`.
+/// Sends a tenant's next request, over the client at which its requests come in just now. They come in there
+/// for about `stays`. `number` is the tenant's.
 fn ask(hosts: &mut Hosts, tenant: &mut Tenant, number: usize, stays: Duration, random: &mut Random) {
     if tenant.moves_at <= hosts.now() {
         tenant.moves_at = hosts.now().after(stays.mul_f64(0.5 + random.unit()));

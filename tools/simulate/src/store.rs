@@ -56,7 +56,8 @@ impl Done {
         self.requests.iter().map(|done| Arguments::new(&done.frame, &done.places))
     }
 
-    /// Records in the history that these requests are lost with the store that carried them out.
+    /// Records in the history that these requests are lost with the store that carried them out. `takeover` is
+    /// the index of the takeover in which the store was replaced.
     pub fn is_lost(&self, history: &mut History, takeover: usize) {
         self.requests().for_each(|arguments| lose(&arguments, self.step, history, takeover));
     }
@@ -188,7 +189,8 @@ impl Store {
         }
     }
 
-    /// Removes a connection, and its transaction, watches and waits in the engine.
+    /// Removes a connection, and its transaction, watches and waits in the engine. Returns it; `None` if it is
+    /// unknown.
     fn drop_connection(&mut self, socket: SocketId) -> Option<Connection> {
         let connection = self.connections.remove(&socket)?;
         self.engine.forget(&connection.session);
@@ -556,6 +558,7 @@ impl Store {
     }
 
     /// Ends calls that wait for keys of slots that the node has lost, with a redirect, as a real node does.
+    /// Returns the replies to be sent.
     pub fn redirect_waits(
         &mut self,
         now: Now,
@@ -596,7 +599,8 @@ impl Store {
         Some((value, until.filter(|until| *until > 0)))
     }
 
-    /// Stores a key that moves here from another node.
+    /// Stores a key that moves here from another node. `until` is its expiry in milliseconds since 1970;
+    /// `None` if it has none.
     pub fn put(&mut self, key: &[u8], value: &[u8], until: Option<i64>, now: Now) {
         let until = until.unwrap_or(0).to_string();
         said(&mut self.engine, &[b"RESTORE", key, until.as_bytes(), value, b"REPLACE", b"ABSTTL"], now);
@@ -724,8 +728,8 @@ fn lifetime_of(arguments: &Arguments<'_>) -> Option<Duration> {
     Some(Duration::from_millis(millis + 1))
 }
 
-/// Gives a request to the server that is free first, and returns the time when it is done; a stall within
-/// that time is added.
+/// Gives a request, which comes at `from` and `takes` this long, to the server that is free first, and returns
+/// the time when it is done; a stall within that time is added.
 fn occupy(servers: &mut [Timestamp], from: Timestamp, takes: Duration, stall: Option<Stall>) -> Timestamp {
     let free = servers.iter_mut().min().expect("a store has a server");
     *free = (*free).max(from).after(takes);

@@ -63,7 +63,7 @@ impl Topology {
     }
 
     /// Handles a core's report that its map may be outdated, after which a round is due. Returns a new map if
-    /// the report names the new owner of a slot.
+    /// the report names the new owner of a slot. None otherwise.
     pub fn hear(&mut self, doubt: Doubt) -> Option<Arc<Map>> {
         self.is_wanted = true;
         self.refresh.handle_reason(doubt.reason);
@@ -95,7 +95,7 @@ impl Topology {
     }
 
     /// Returns the time of the next round of questions to the nodes, if one is planned. At the end of the
-    /// world, only rounds that a core has asked for count.
+    /// world (`is_over`), only rounds that a core has asked for count.
     pub fn next(&self, is_over: bool) -> Option<Timestamp> {
         self.refresh.poll_deadline().filter(|_| self.is_wanted || !is_over)
     }

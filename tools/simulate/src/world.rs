@@ -248,7 +248,8 @@ fn quotas_of(plan: &Plan) -> Quotas {
 
 type Checked = Result<(), String>;
 
-/// Gives a lent buffer back to a shard, with the number of bytes received into it.
+/// Gives a lent buffer back to a shard, with the number of bytes received into it. Returns the number of bytes
+/// that are still missing of the message.
 fn filled(shard: &mut Shard, owner: Owner, buffer: Vec<u8>, received: usize, now: Now) -> usize {
     match owner {
         Owner::Client(id) => shard.handle_client_filled(id, buffer, received, now),
@@ -1355,7 +1356,7 @@ impl World {
         }
     }
 
-    /// Writes or deletes a key that clients know, and plans the next such write.
+    /// Writes or deletes a key that clients know, bypassing weir, and plans the next write of this kind.
     fn write_around(&mut self) -> Checked {
         let Some(around) = self.plan.around.filter(|_| !self.over) else { return Ok(()) };
         let keys: Vec<&str> = self.history.keys().filter(|key| key.starts_with("key:")).collect();

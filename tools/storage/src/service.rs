@@ -43,7 +43,8 @@ pub(crate) struct ScriptedService {
 }
 
 impl ScriptedService {
-    /// Creates a scripted store without connections.
+    /// Creates a scripted store without connections. A client that sends a request of more than
+    /// `request_bytes_max` bytes is disconnected.
     pub(crate) fn new(engine: Engine, request_bytes_max: usize, script: Script) -> Self {
         Self {
             engine,
@@ -383,7 +384,7 @@ impl Desk<'_> {
         }
     }
 
-    /// Adds a reply that is sent as soon as the earlier ones have been.
+    /// Adds a reply that is sent as soon as the earlier ones have been. `write` appends the reply to a buffer.
     fn answer(&mut self, connection: &mut Connection, write: impl FnOnce(&mut Vec<u8>)) {
         let mut reply = self.pool.take();
         write(&mut reply);

@@ -13,7 +13,8 @@ pub(super) const NOT_SCRIPTED: Flags = Flags::NOSCRIPT.and(ANY_TIME);
 /// [`NOT_SCRIPTED`], for commands that administer the server.
 pub(super) const ADMINISTERS: Flags = Flags::ADMIN.and(NOT_SCRIPTED);
 
-/// Creates the entry of a command that reads the key at its first argument.
+/// Creates the entry of a command that reads the key at its first argument. `arity` is the number of its
+/// words; negative for a least number.
 pub(super) const fn read(name: &'static str, arity: i16) -> Command {
     Command {
         effect: Effect::Read,
@@ -24,12 +25,14 @@ pub(super) const fn read(name: &'static str, arity: i16) -> Command {
     }
 }
 
-/// Creates the entry of a command that changes the key at its first argument.
+/// Creates the entry of a command that changes the key at its first argument. `arity` is the number of its
+/// words; negative for a least number.
 pub(super) const fn write(name: &'static str, arity: i16) -> Command {
     Command { effect: Effect::Write, flags: Flags::WRITE, ..read(name, arity) }
 }
 
-/// Creates the entry of a command without keys, which weir forwards.
+/// Creates the entry of a command without keys, which weir forwards. `arity` is the number of its words;
+/// negative for a least number.
 pub(super) const fn plain(name: &'static str, arity: i16) -> Command {
     Command {
         name,
@@ -45,12 +48,14 @@ pub(super) const fn plain(name: &'static str, arity: i16) -> Command {
     }
 }
 
-/// Creates the entry of a command without keys that weir refuses, with the reason.
+/// Creates the entry of a command without keys that weir refuses, with the reason. `arity` is the number of
+/// its words; negative for a least number.
 pub(super) const fn refused(name: &'static str, arity: i16, refusal: Refusal) -> Command {
     plain(name, arity).refused(refusal)
 }
 
-/// Creates the entry of a command without keys that weir answers itself.
+/// Creates the entry of a command without keys that weir answers itself. `arity` is the number of its words;
+/// negative for a least number.
 pub(super) const fn local(name: &'static str, arity: i16, command: LocalCommand) -> Command {
     plain(name, arity).locally(command)
 }

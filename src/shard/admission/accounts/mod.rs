@@ -239,7 +239,8 @@ impl Accounts {
     }
 
     /// Slow path of [`Self::admit`], for requests that cost more than the core may spend without asking the
-    /// control executor. A function of its own so that the fast path needs few registers.
+    /// control executor. A function of its own so that the fast path needs few registers. Returns the
+    /// decision.
     #[inline(never)]
     fn admit_otherwise(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Decision {
         let decision = self.decide(payer, cost, now);
@@ -261,7 +262,7 @@ impl Accounts {
     }
 
     /// Takes a request's price from this core's allowances (what cores may spend without asking) of all its
-    /// buckets, if they cover it. The fast path of nearly every request.
+    /// buckets, if they cover it. The fast path of nearly every request. False if they do not.
     #[expect(clippy::inline_always, reason = "one caller, and every request: a call would be a tenth of it")]
     #[inline(always)]
     fn take_if_allowed(&mut self, payer: Payer, cost: Price, now: Timestamp) -> bool {

@@ -306,6 +306,7 @@ impl Decoder<'_> {
 }
 
 /// Parses the number at the start of a text as C's `strtod` does. Returns the number and its length in bytes.
+/// `None` if no number is there.
 fn number_at(text: &[u8]) -> Option<(f64, usize)> {
     let sign = usize::from(matches!(text.first(), Some(b'-' | b'+')));
     let is_negative = text.first() == Some(&b'-');
@@ -350,7 +351,7 @@ fn number_at(text: &[u8]) -> Option<(f64, usize)> {
 }
 
 /// Parses a hexadecimal number without its `0x`, with an optional fraction and binary exponent. Returns the
-/// number and its length in bytes.
+/// number and its length in bytes. `None` if no number is there.
 fn hexadecimal_at(text: &[u8]) -> Option<(f64, usize)> {
     let mut value = 0.0;
     let (mut at, mut scale, mut has_digits) = (0, 0, false);

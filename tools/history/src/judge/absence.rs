@@ -147,7 +147,8 @@ impl Values {
         Self(values)
     }
 
-    /// Returns the index of the operation that began last, among those answered before `before`.
+    /// Returns the index of the operation that began last, among those answered before `before`. `None` if
+    /// there is none.
     fn newest(&self, before: Timestamp) -> Option<usize> {
         let answered = self.0.partition_point(|(answered, ..)| *answered < before);
         answered.checked_sub(1).map(|last| self.0[last].2 as usize)

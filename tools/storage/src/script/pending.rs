@@ -39,7 +39,7 @@ impl Pending {
         self.position(number).is_some()
     }
 
-    /// Stores the reply for a reserved place. It is not sent before [`Self::finish`].
+    /// Stores the reply for the reserved place with this number. It is not sent before [`Self::finish`].
     pub(crate) fn fill(&mut self, number: u64, reply: Vec<u8>) {
         if let Some(position) = self.position(number) {
             self.bytes += reply.len();
@@ -47,7 +47,7 @@ impl Pending {
         }
     }
 
-    /// Marks the reply of a place as due, so that it may be sent.
+    /// Marks the reply of the place with this number as due, so that it may be sent.
     pub(crate) fn finish(&mut self, number: u64) {
         if let Some(position) = self.position(number) {
             self.slots[position].finished = true;

@@ -97,7 +97,7 @@ fn fetch(page: &Page) -> Option<String> {
 }
 
 /// Adds up a metrics page by metric name. Of histograms, only the counts are kept. `second` is the second of
-/// the run at which it was read.
+/// the run at which it was read. Returns the sums.
 fn read(text: &str, second: u32) -> Reading {
     let mut reading = Reading { second, ..Reading::default() };
     let mut kinds: BTreeMap<&str, &str> = BTreeMap::new();

@@ -54,8 +54,8 @@ impl ClusterNodes {
         Self::parse_of(text, None, listens)
     }
 
-    /// Reads a view like [`ClusterNodes::parse`]; if the text shows neither, the view is that of the node
-    /// with this id.
+    /// Reads a view like [`ClusterNodes::parse`]; if the text shows neither, the view is that of the node with
+    /// this id. `listens` is the address of the node that is asked.
     pub(crate) fn parse_of(
         text: &str,
         id: Option<&str>,
