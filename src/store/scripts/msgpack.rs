@@ -200,7 +200,7 @@ fn unpack(lua: &Lua, shared: &Shared, given: &Given<'_>, part: &Part) -> Result<
     Ok(values)
 }
 
-/// The reason why bytes cannot be unpacked as MessagePack.
+/// The reason why bytes cannot be unpacked as `MessagePack`.
 enum Fault {
     Short,
     Strange,
