@@ -287,8 +287,8 @@ impl Subscriptions {
         self.name_bytes + names + self.feeds.len() * size_of::<Feed>() + pending + owed.sum::<usize>()
     }
 
-    /// Returns the number of subscriptions that an acknowledgement states: sharded channels are counted
-    /// apart.
+    /// Returns the number of the client's subscriptions that an acknowledgement of this kind states: sharded
+    /// channels are counted apart.
     fn told_count(&self, kind: Subscription) -> usize {
         let [channels, patterns, sharded] = self.counts();
         match kind {
