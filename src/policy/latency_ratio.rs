@@ -59,7 +59,8 @@ const SLICE: u64 = 250_000_000;
 const SECOND: usize = 4;
 /// Number of slices in the widest short window: ten seconds.
 const SLICES: usize = 10 * SECOND;
-/// Longest time that is believed to have passed between two ticks, in nanoseconds: one hour.
+/// Longest time that is believed to have passed between two calls of [`LatencyRatio::handle_tick`], in
+/// nanoseconds: one hour.
 const JUMP_MAX: u64 = 3_600_000_000_000;
 /// Fewest replies of a class of commands in a window of time from which its latency ratio is computed.
 const SAMPLES_MIN: u32 = 100;

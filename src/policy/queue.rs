@@ -698,7 +698,7 @@ impl<T: Copy> Queue<T> {
         self.tiers[chain.tier].connections > 1 && age > self.patience.calm()
     }
 
-    /// Frees the memory of a burst once no request waits.
+    /// Frees the memory that the queue took while many requests waited, once none waits any more.
     pub fn tidy(&mut self) {
         if self.is_empty() && self.nodes.capacity() > KEPT {
             (self.nodes, self.chains, self.chain_of) = (Slab::new(), Slab::new(), IdMap::default());

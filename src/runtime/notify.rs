@@ -19,8 +19,8 @@ pub(super) struct Notify {
 }
 
 impl Notify {
-    /// Opens the notification socket that these settings name, if any. The error says what is wrong with
-    /// them.
+    /// Opens the notification socket that the settings of the service manager name, if any. The error says
+    /// what is wrong with them.
     pub fn of(manager: &Manager) -> Result<Self, String> {
         let Some(name) = &manager.socket else { return Ok(Self::default()) };
         let socket = address(OsStr::new(name)).map_err(|error| format!("NOTIFY_SOCKET: {error}"))?;

@@ -105,7 +105,7 @@ pub struct FlightId {
 /// Id of a private link: a connection to a store that one client has to itself for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrivateId {
-    /// Index of the link in its shard's table.
+    /// Index of the link (unshared connection to a store) in its shard's table.
     pub place: u32,
     /// Generation of the link's place in the table, which distinguishes the link from earlier ones in the
     /// same place.

@@ -31,18 +31,20 @@ impl Peer {
     }
 }
 
-/// The client that takes another client's invalidation messages, and the links on which it takes them.
+/// The client that takes another client's invalidation messages, and the links (unshared connections to
+/// stores) on which it takes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The client that takes the invalidation messages.
     pub peer: Peer,
-    /// For each store, the number (`CLIENT ID`) that it gave the target's link, for `REDIRECT`.
+    /// For each store, the number (`CLIENT ID`) that it gave the target's link (unshared connection to a
+    /// store), for `REDIRECT`.
     pub numbers: Box<[(BackendId, u64)]>,
 }
 
 impl Target {
     /// Returns the number (`CLIENT ID`) that a store gave the target's link; `None` if the target has no link
-    /// to that store.
+    /// (unshared connection) to that store.
     pub fn number_at(&self, store: BackendId) -> Option<u64> {
         self.numbers.iter().find(|(backend, _)| *backend == store).map(|(_, number)| *number)
     }
@@ -55,7 +57,8 @@ impl Target {
 pub struct NodeQuestion {
     /// The client that tracks keys.
     pub tracker: Peer,
-    /// The link of that client to the node, on which all requests wait for the answer.
+    /// The link (unshared connection to a store) of that client to the node, on which all requests wait for
+    /// the answer.
     pub link: PrivateId,
     /// The target: the client that takes the invalidation messages.
     pub target: Peer,
@@ -84,10 +87,10 @@ pub enum RedirectMessage {
         found: Result<Target, Box<[u8]>>,
     },
     /// To the target's core: messages of a client that tracks keys will come from one more node of a cluster,
-    /// so the number (`CLIENT ID`) of the target's link to it is needed.
+    /// so the number (`CLIENT ID`) of the target's link (unshared connection) to it is needed.
     AskNode(NodeQuestion),
-    /// The answer to an `AskNode`: the number (`CLIENT ID`) that the node gave the target's link, or the
-    /// reason in one word why there is none.
+    /// The answer to an `AskNode`: the number (`CLIENT ID`) that the node gave the target's link (unshared
+    /// connection to a store), or the reason in one word why there is none.
     AnswerNode(NodeQuestion, Result<u64, &'static str>),
     /// To the target's core: any key that a client has read may have changed, which the target is to be told.
     AnyKey {

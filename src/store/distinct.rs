@@ -6,7 +6,8 @@ use crate::values::Random;
 /// Maximum number of positions that are chosen one by one even if they are a large share of all positions.
 const SHARE_MIN: usize = 64;
 
-/// Returns the effort that [`distinct`] takes: a number of elements, and units of effort for each.
+/// Returns the effort that [`distinct`] takes to choose `count` positions below `bound`: a number of elements,
+/// and units of effort (steps of work) for each.
 pub(super) fn distinct_effort(count: usize, bound: usize) -> (usize, u64) {
     if is_large_share(count, bound) { (bound, 2 * LOOK) } else { (count, RANK) }
 }

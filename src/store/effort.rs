@@ -51,7 +51,8 @@ impl Effort {
         self.spent.set(self.spent.get().saturating_add(units));
     }
 
-    /// Counts the units for work on `count` elements, or refuses the request if fewer are left.
+    /// Counts the units of effort (steps of work) for `count` elements, `units_each` for each, or refuses the
+    /// request if fewer units are left.
     pub(super) fn spend(&self, count: usize, units_each: u64) -> Result<(), Refusal> {
         let units = (count as u64).saturating_mul(units_each);
         if units > self.left() {
@@ -61,7 +62,8 @@ impl Effort {
         Ok(())
     }
 
-    /// Counts the units for copying or comparing bytes, or refuses the request if fewer are left.
+    /// Counts the units of effort (steps of work) for copying or comparing `bytes` bytes, or refuses the request
+    /// if fewer units are left.
     pub(super) fn spend_bytes(&self, bytes: usize) -> Result<(), Refusal> {
         self.spend(bytes / BYTES, 1)
     }

@@ -202,7 +202,7 @@ impl Events {
         }
     }
 
-    /// Adds the event of a key that was emptied, if one is recorded.
+    /// Queues the event (`del`) of the key that the command has emptied, if there is such a key.
     fn settle(&mut self) {
         if let Some((database, key)) = self.emptied.take()
             && self.flags.wants(Class::Generic)

@@ -31,8 +31,8 @@ pub(super) fn effort(text: &[u8]) -> u64 {
 
 /// The length in bytes at which a text is not read as a number any more, as in Redis.
 const TEXT_BYTES_MAX: usize = 5 * 1024;
-/// The largest decimal exponent, positive or negative, that is computed with. Larger ones are certainly out
-/// of range, and up to it every step below is short.
+/// The largest decimal exponent, positive or negative, that is computed with. Numbers with larger ones are
+/// certainly out of range; up to it every step of the computation is short.
 const DECIMAL_EXPONENT_MAX: i64 = 10_000;
 /// Maximum number of digits before a number's decimal point, or of zeros after it.
 const DECIMAL_ORDER_MAX: i64 = 5_000;

@@ -51,7 +51,7 @@ enum Added {
 }
 
 impl AddOptions {
-    /// Parses the options. Returns also the position of the argument at which the scores begin.
+    /// Parses the options of a ZADD. Returns also the position of the argument at which the scores begin.
     fn parse(call: &Call<'_>) -> Result<(Self, usize), Refusal> {
         let mut options = Self::default();
         let mut index = 2;

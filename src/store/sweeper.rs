@@ -19,7 +19,7 @@ pub struct Sweeper {
 }
 
 impl Sweeper {
-    /// Sweeps the engine at the end of a turn, if a sweep is due.
+    /// Removes expired keys and fields from the engine (a sweep) at the end of a turn, if that is due.
     pub fn handle_turn_end(&mut self, engine: &mut Engine, now: Now) {
         if self.sweep_at.is_some_and(|at| at <= now.monotonic) {
             self.sweep_at = None;

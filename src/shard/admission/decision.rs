@@ -70,10 +70,11 @@ pub struct Estimate {
 }
 
 impl AdmissionStage {
-    /// Admits a request of the payer whose tab (sum of its consecutive requests) is open, and takes its price.
-    /// None if the tab alone cannot decide; the caller then uses [`Self::admit`]. `take_track` puts the
-    /// request on its track (set of backend connections), or returns false if it must wait for its client's
-    /// requests in flight. `asked` are the facts about the request's cost, `class` the class of its command.
+    /// Admits a request of the payer (account that is charged) whose tab (sum of its consecutive requests) is
+    /// open, and takes its price. None if the tab alone cannot decide; the caller then uses [`Self::admit`].
+    /// `take_track` puts the request on its track (set of backend connections), or returns false if it must
+    /// wait for its client's requests in flight. `asked` are the facts about the request's cost, `class` the
+    /// class of its command.
     #[expect(clippy::inline_always, reason = "every request: a call would be a third of it")]
     #[inline(always)]
     pub fn admit_on_tab(

@@ -44,8 +44,8 @@ pub struct AdmissionStage {
     waiting: Vec<ClientId>,
     /// Clients whose next request waits until a request of their tenant is charged at its real cost.
     for_settlement: Waiting,
-    /// The payer and price of requests that passed in shadow mode (decisions are only counted) before the
-    /// control executor's answer had shown whether they could be paid for.
+    /// The payer (account that is charged) and price of requests that passed in shadow mode (decisions are
+    /// only counted) before the control executor's answer had shown whether they could be paid for.
     undecided_in_shadow: Vec<(Payer, Price)>,
 }
 
@@ -121,8 +121,8 @@ impl AdmissionStage {
         std::mem::take(&mut self.waiting)
     }
 
-    /// Adds a client whose next request waits until a request of the payer's tenant is charged at its real
-    /// cost.
+    /// Adds a client whose next request waits until a request of the tenant of the payer (account that is
+    /// charged) is charged at its real cost.
     pub fn await_settlement(&mut self, payer: Payer, id: ClientId, now: Timestamp) {
         self.for_settlement.push(payer.tenant(), id, now);
     }

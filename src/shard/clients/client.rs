@@ -129,8 +129,8 @@ pub struct Client {
     /// The number of backend queues that hold so many of this client's requests that no further request of
     /// the client is started.
     pub(super) congested: u16,
-    /// The time at which bytes of this client arrived last. While a held request is handled, the time at
-    /// which that request arrived.
+    /// The time at which bytes of this client arrived last. While a held request (kept to be handled later) is
+    /// handled, the time at which that request arrived.
     pub(super) came: Timestamp,
     pub(super) ending: Ending,
     /// The time since which a segment has been with the socket, or at which the client last accepted a part
@@ -231,7 +231,7 @@ impl Client {
     }
 
     /// Returns the time of arrival of the request that is being handled: that of the last bytes received, or
-    /// of a held request that is resumed.
+    /// of a held request (kept to be handled later) that is resumed.
     pub fn came(&self) -> Timestamp {
         self.came
     }

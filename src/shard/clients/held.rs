@@ -50,15 +50,15 @@ impl HeldRequest {
         Self { frame, places, identity: identity.clone(), came, partition: Some(Box::new(partition)) }
     }
 
-    /// Returns the bytes of memory that the held request takes.
+    /// Returns the bytes of memory that the held request (kept to be handled later) takes.
     pub fn memory_bytes(&self) -> usize {
         let partition = self.partition.as_ref().map_or(0, |partition| partition.memory_bytes());
         self.frame.len() + self.places.capacity() * size_of::<Argument>() + partition
     }
 }
 
-/// The held request that is being handled now, with the state to restore afterwards; a shard handles one at a
-/// time.
+/// The held request (kept to be handled later) that is being handled now, with the state to restore
+/// afterwards; a shard handles one at a time.
 #[derive(Debug)]
 pub struct Resumed {
     /// Address in memory of the bytes of the request that is resumed, by which it is told from a request
@@ -79,8 +79,8 @@ impl Resumed {
 }
 
 impl ClientStage {
-    /// Begins to handle a held request. Until [`Self::end_held`], the client's time of arrival is that of the
-    /// request, from which deadlines count.
+    /// Begins to handle a held request (kept to be handled later). Until [`Self::end_held`], the client's time
+    /// of arrival is that of the request, from which deadlines count.
     pub fn begin_held(&mut self, id: ClientId, held: &mut HeldRequest) {
         debug_assert!(self.resumed.is_none(), "held requests are handled one after the other");
         let newest = std::mem::replace(&mut self.clients.at(id).came, held.came);
@@ -100,8 +100,8 @@ impl ClientStage {
         }
     }
 
-    /// Marks the held request that is being handled to be held again, so that it need not be copied. Returns
-    /// false if `arguments` are those of another request.
+    /// Marks the held request (kept to be handled later) that is being handled to be held again, so that it
+    /// need not be copied. Returns false if `arguments` are those of another request.
     pub(super) fn hold_again(&mut self, arguments: &Arguments<'_>) -> bool {
         let resumed = self.resumed.as_mut().filter(|resumed| resumed.is(arguments));
         resumed.map(|resumed| resumed.is_held_again = true).is_some()

@@ -20,70 +20,76 @@ const INVALIDATE: &[u8] = b">2\r\n$10\r\ninvalidate\r\n";
 /// The error for the number of a connection that does not exist, or that belongs to another tenant.
 pub const NO_TARGET: &str = "ERR The client ID you want redirect to does not exist";
 
-/// The reason why a client is not told the number of its target's link to a node of a cluster: the target
-/// (`CLIENT TRACKING ... REDIRECT`) no longer takes its invalidation messages.
+/// The reason why a client is not told the number of its target's link (unshared connection) to a node of a
+/// cluster: the target (`CLIENT TRACKING ... REDIRECT`) no longer takes its invalidation messages.
 pub const TARGET_GONE: &str = "target-gone";
 
-/// The links on which a client takes the invalidation messages of other clients (`CLIENT TRACKING ...
-/// REDIRECT`), and these clients.
+/// The links (unshared connections to stores) on which a client takes the invalidation messages of other
+/// clients (`CLIENT TRACKING ... REDIRECT`), and these clients.
 #[derive(Debug, Default)]
 pub struct Inbox {
     links: Vec<(BackendId, PrivateId)>,
     /// The clients whose invalidation messages come to this client.
     trackers: Vec<Peer>,
-    /// Reply addresses of `CLIENT TRACKING` commands of other clients, which wait until the links are open.
+    /// Reply addresses of `CLIENT TRACKING` commands of other clients, which wait until the links (unshared
+    /// connections to stores) are open.
     waiting: Vec<ReplyTo>,
-    /// Requests of other clients for the number (`CLIENT ID`) of this client's link to a node of a cluster,
-    /// at most one per client and node.
+    /// Requests of other clients for the number (`CLIENT ID`) of this client's link (unshared connection) to a
+    /// node of a cluster, at most one per client and node.
     questions: Vec<NodeQuestion>,
 }
 
 impl Inbox {
-    /// Adds a link over which a store will send invalidation messages.
+    /// Adds a link (unshared connection to a store) over which a store will send invalidation messages.
     pub fn add(&mut self, store: BackendId, link: PrivateId) {
         self.links.push((store, link));
     }
 
-    /// Returns the stores, each with the link over which it sends invalidation messages.
+    /// Returns the stores, each with the link (unshared connection to a store) over which it sends
+    /// invalidation messages.
     pub fn links(&self) -> &[(BackendId, PrivateId)] {
         &self.links
     }
 
-    /// Returns the link over which a store sends messages; `None` if there is none.
+    /// Returns the link (unshared connection to a store) over which a store sends messages; `None` if there is
+    /// none.
     pub fn link_to(&self, store: BackendId) -> Option<PrivateId> {
         self.links.iter().find(|(backend, _)| *backend == store).map(|(_, link)| *link)
     }
 
-    /// Removes a link, over which no more messages will come.
+    /// Removes a link (unshared connection to a store), over which no more messages will come.
     pub fn remove(&mut self, link: PrivateId) {
         self.links.retain(|(_, own)| *own != link);
     }
 
-    /// True if the client takes invalidation messages of other clients over this link.
+    /// True if the client takes invalidation messages of other clients over this link (unshared connection to
+    /// a store).
     pub fn has(&self, link: PrivateId) -> bool {
         self.links.iter().any(|(_, own)| *own == link)
     }
 
-    /// Adds another client's request for the number of the link to a node, which is answered when that link
-    /// is open.
+    /// Adds another client's request for the number of the link (unshared connection) to a node, which is
+    /// answered when that link is open.
     pub fn add_question(&mut self, question: NodeQuestion) {
         if !self.questions.contains(&question) {
             self.questions.push(question);
         }
     }
 
-    /// Takes the requests of other clients for the numbers (`CLIENT ID`) of this client's links to nodes,
-    /// which are answered when those links are open.
+    /// Takes the requests of other clients for the numbers (`CLIENT ID`) of this client's links (unshared
+    /// connections) to nodes, which are answered when those links are open.
     pub fn take_questions(&mut self) -> Vec<NodeQuestion> {
         std::mem::take(&mut self.questions)
     }
 
-    /// Adds a `CLIENT TRACKING` command of another client that waits until the links are open.
+    /// Adds a `CLIENT TRACKING` command of another client that waits until the links (unshared connections to
+    /// stores) are open.
     pub fn add_waiting(&mut self, from: ReplyTo) {
         self.waiting.push(from);
     }
 
-    /// Takes the commands of other clients that wait until the links are open.
+    /// Takes the commands of other clients that wait until the links (unshared connections to stores) are
+    /// open.
     pub fn take_waiting(&mut self) -> Vec<ReplyTo> {
         std::mem::take(&mut self.waiting)
     }
@@ -169,8 +175,8 @@ impl ClientStage {
         }
     }
 
-    /// Ends the inbox of a client, whose links the caller closes: the clients whose messages came there are
-    /// sent a message about it, and commands that wait for it fail.
+    /// Ends the inbox of a client, whose links (unshared connections to stores) the caller closes: the clients
+    /// whose messages came there are sent a message about it, and commands that wait for it fail.
     pub fn dissolve(&mut self, own: ShardId, id: ClientId, inbox: &mut Inbox) {
         let target = Peer { shard: own, client: id };
         for tracker in std::mem::take(&mut inbox.trackers) {

@@ -31,8 +31,8 @@ pub struct KeyTracking {
     /// The client that takes the invalidation messages in place of this one (`REDIRECT`); None if this one
     /// takes them.
     target: Option<Aim>,
-    /// Links that were added after tracking was switched on, and whose stores have yet to confirm it: those to
-    /// nodes of a cluster that got keys since.
+    /// Links (unshared connections to stores) that were added after tracking was switched on, and whose stores
+    /// have yet to confirm it: those to nodes of a cluster that got keys since.
     late: Vec<PrivateId>,
     /// The copy of the client's request in flight, which is sent again if a node of a cluster redirects it.
     request: Repeatable,
@@ -109,47 +109,49 @@ pub struct TrackingReply {
 }
 
 impl KeyTracking {
-    /// Returns the link over which a store tracks keys for the client; `None` if there is none.
+    /// Returns the link (unshared connection to a store) over which a store tracks keys for the client; `None`
+    /// if there is none.
     pub fn link_to(&self, store: BackendId) -> Option<PrivateId> {
         self.links.iter().find(|(backend, _)| *backend == store).map(|(_, link)| *link)
     }
 
-    /// Returns the links over which stores track keys for the client.
+    /// Returns the links (unshared connections to stores) over which stores track keys for the client.
     pub fn links(&self) -> impl Iterator<Item = PrivateId> {
         self.links.iter().map(|(_, link)| *link)
     }
 
-    /// True if stores track keys for the client over this link.
+    /// True if stores track keys for the client over this link (unshared connection to a store).
     pub fn has(&self, link: PrivateId) -> bool {
         self.links().any(|other| other == link)
     }
 
-    /// Adds a link over which a store will track keys for the client.
+    /// Adds a link (unshared connection to a store) over which a store will track keys for the client.
     pub fn add(&mut self, store: BackendId, link: PrivateId) {
         self.links.push((store, link));
     }
 
-    /// Adds a link on which a store tracks keys once it has confirmed the options in force, which the caller
-    /// sends now.
+    /// Adds a link (unshared connection to a store) on which a store tracks keys once it has confirmed the
+    /// options in force, which the caller sends now.
     pub fn add_late(&mut self, store: BackendId, link: PrivateId) {
         self.links.push((store, link));
         self.late.push(link);
     }
 
-    /// Takes the confirmation of a store for a link that was added after tracking began. False if none is
-    /// expected on the link.
+    /// Takes the confirmation of a store for a link (unshared connection to a store) that was added after
+    /// tracking began. False if none is expected on the link.
     pub fn confirm_late(&mut self, link: PrivateId) -> bool {
         let place = self.late.iter().position(|late| *late == link);
         place.map(|place| self.late.swap_remove(place)).is_some()
     }
 
-    /// Removes a link, whose store tracks no keys of the client any more.
+    /// Removes a link (unshared connection to a store), whose store tracks no keys of the client any more.
     pub fn remove(&mut self, link: PrivateId) {
         self.links.retain(|(_, other)| *other != link);
         self.late.retain(|other| *other != link);
     }
 
-    /// Returns the stores, each with the link over which it tracks keys for the client.
+    /// Returns the stores, each with the link (unshared connection to a store) over which it tracks keys for
+    /// the client.
     pub fn stores(&self) -> impl Iterator<Item = (BackendId, PrivateId)> {
         self.links.iter().copied()
     }
@@ -181,8 +183,8 @@ impl KeyTracking {
         Some(request.waits)
     }
 
-    /// Returns the request in flight to be sent to the store that it was sent to first; `None` if it must not be sent
-    /// again, or if there is no link to that store any more.
+    /// Returns the request in flight to be sent to the store that it was sent to first; `None` if it must not
+    /// be sent again, or if there is no link (unshared connection) to that store any more.
     pub fn once_more(&self) -> Option<(PrivateId, Repeat)> {
         let request = &self.request;
         let link = self.link_to(request.store?).filter(|_| !request.bytes.is_empty())?;
@@ -249,8 +251,8 @@ impl KeyTracking {
     }
 
     /// Sets the client that will take the invalidation messages for the command with this number (`sequence`).
-    /// Returns the stores with their links, and the options to send to them; `None` if no such command waits
-    /// for it.
+    /// Returns the stores with their links (unshared connections to stores), and the options to send to them;
+    /// `None` if no such command waits for it.
     pub fn aim(
         &mut self,
         sequence: u32,

@@ -126,7 +126,7 @@ pub struct ClientStage {
     /// The schedule of clients: which of them may have requests decoded in this turn (pass of the shard's
     /// loop) or the next.
     turns: Turns,
-    /// The held request that is being handled; None at any other time.
+    /// The held request (kept to be handled later) that is being handled; None at any other time.
     resumed: Option<Resumed>,
     /// The clients that have replies to send.
     outbox: Outbox,

@@ -72,9 +72,10 @@ struct Feed {
     link: PrivateId,
     backend: BackendId,
     /// True if the channels and patterns that are subscribed to at each store ([`Origin::AllStores`]) are
-    /// subscribed to over this link.
+    /// subscribed to over this link (unshared connection to a store).
     has_all: bool,
-    /// The requests sent over this link that the store has not acknowledged, in order.
+    /// The requests sent over this link (unshared connection to a store) that the store has not acknowledged,
+    /// in order.
     owed: VecDeque<Owed>,
 }
 
@@ -132,7 +133,7 @@ struct Pending {
 /// A request about subscriptions that is to be sent to one store.
 #[derive(Debug)]
 pub struct FeedRequest {
-    /// The link that the request is sent over.
+    /// The link (unshared connection to a store) that the request is sent over.
     pub link: PrivateId,
     /// The bytes of the request, in the Redis protocol.
     pub frame: Vec<u8>,
@@ -153,10 +154,10 @@ pub struct Change {
     begun: Vec<(Box<[u8]>, Origin)>,
 }
 
-/// Consequence for a client of the loss of one of its links.
+/// Consequence for a client of the loss of one of its links (unshared connections to stores).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedLoss {
-    /// No consequence: no messages of the client came over the link.
+    /// No consequence: no messages of the client came over the link (unshared connection to a store).
     Unused,
     /// The client's command has got its reply, an error, from this store.
     Answered,
@@ -178,7 +179,8 @@ pub struct Moved {
     purpose: Purpose,
 }
 
-/// The consequence, for a client, of a store's message over a link with the client's subscriptions.
+/// The consequence, for a client, of a store's message over a link (unshared connection to a store) with the
+/// client's subscriptions.
 #[derive(Debug)]
 pub enum Delivered {
     /// The message is a published one, and is on its way to the client or kept until the client's command is
@@ -206,7 +208,7 @@ pub enum Delivered {
     Moved(Moved),
     /// The store has refused to continue the subscription, so that the client may miss messages.
     Revoked,
-    /// The client has disconnected, or has no such link.
+    /// The client has disconnected, or has no such link (unshared connection to a store).
     Nobody,
 }
 
@@ -216,17 +218,17 @@ impl Subscriptions {
         self.names.each_ref().map(HashMap::len)
     }
 
-    /// Returns the links over which messages come for the client.
+    /// Returns the links (unshared connections to stores) over which messages come for the client.
     pub fn links(&self) -> impl Iterator<Item = PrivateId> {
         self.feeds.iter().map(|feed| feed.link)
     }
 
-    /// Returns the stores to which the client has links for messages.
+    /// Returns the stores to which the client has links (unshared connections to stores) for messages.
     pub fn stores(&self) -> impl Iterator<Item = BackendId> {
         self.feeds.iter().map(|feed| feed.backend)
     }
 
-    /// Adds a link to a store over which nothing is subscribed to yet.
+    /// Adds a link (unshared connection) to a store over which nothing is subscribed to yet.
     pub fn add_feed(&mut self, link: PrivateId, backend: BackendId) {
         self.feeds.push(Feed { link, backend, has_all: false, owed: VecDeque::new() });
     }
@@ -252,12 +254,13 @@ impl Subscriptions {
         self.names.iter().flat_map(HashMap::values).any(|origin| *origin == Origin::AllStores)
     }
 
-    /// True if all subscriptions over a link have ended, and the store has acknowledged that.
+    /// True if all subscriptions over a link (unshared connection to a store) have ended, and the store has
+    /// acknowledged that.
     pub fn is_clean(&self, link: PrivateId) -> bool {
         self.is_empty() && self.feeds.iter().any(|feed| feed.link == link && feed.owed.is_empty())
     }
 
-    /// True if a store has not acknowledged all requests over a link.
+    /// True if a store has not acknowledged all requests over a link (unshared connection to a store).
     pub fn is_owed(&self, link: PrivateId) -> bool {
         self.feeds.iter().any(|feed| feed.link == link && !feed.owed.is_empty())
     }
@@ -296,8 +299,8 @@ impl Subscriptions {
         self.name_bytes + names + filters + feeds + pending + owed.sum::<usize>()
     }
 
-    /// Returns the number of subscriptions that an acknowledgement states: sharded channels are counted
-    /// apart.
+    /// Returns the number of the client's subscriptions that an acknowledgement of this kind states: sharded
+    /// channels are counted apart.
     fn told_count(&self, kind: Subscription) -> usize {
         let [channels, patterns, sharded] = self.counts();
         match kind {
@@ -306,9 +309,9 @@ impl Subscriptions {
         }
     }
 
-    /// Adds channels or patterns, each with the stores that its messages come from; links to these must have
-    /// been added. `stores` are all stores, for those with [`Origin::AllStores`]. The caller still has to
-    /// send the change.
+    /// Adds channels or patterns, each with the stores that its messages come from; links (unshared
+    /// connections) to these must have been added. `stores` are all stores, for those with
+    /// [`Origin::AllStores`]. The caller still has to send the change.
     pub fn begin(
         &mut self,
         kind: Subscription,
@@ -420,8 +423,8 @@ impl Subscriptions {
         requests
     }
 
-    /// Makes the request that subscribes to sharded channels at another node, to which there is a link.
-    /// `None` if the client is no longer subscribed to any of them.
+    /// Makes the request that subscribes to sharded channels at another node, to which there is a link
+    /// (unshared connection to a store). `None` if the client is no longer subscribed to any of them.
     pub fn follow(&mut self, moved: Moved, to: BackendId) -> Option<FeedRequest> {
         let held = &mut self.names[Subscription::Sharded as usize];
         let mut names = moved.names;
@@ -468,8 +471,8 @@ impl Subscriptions {
         requests
     }
 
-    /// Drops a lost link. A command that waits for its store to subscribe is refused with `error`;
-    /// subscriptions that the store was to end have ended with the link.
+    /// Drops a lost link (unshared connection to a store). A command that waits for its store to subscribe is
+    /// refused with `error`; subscriptions that the store was to end have ended with the link.
     pub fn drop_feed(&mut self, link: PrivateId, error: &[u8]) -> FeedLoss {
         let Some(index) = self.feeds.iter().position(|feed| feed.link == link) else {
             return FeedLoss::Unused;
@@ -507,7 +510,7 @@ impl Subscriptions {
         loss
     }
 
-    /// Returns the meaning of a message that a store sent over a link.
+    /// Returns the meaning of a message that a store sent over a link (unshared connection to a store).
     fn hear(&mut self, link: PrivateId, message: &[u8]) -> Heard {
         let Some(feed) = self.feeds.iter_mut().find(|feed| feed.link == link) else { return Heard::Nothing };
         let backend = feed.backend;
@@ -631,7 +634,7 @@ impl Feed {
     }
 }
 
-/// Meaning of a store's message over a link with subscriptions.
+/// Meaning of a store's message over a link (unshared connection to a store) with subscriptions.
 enum Heard {
     /// A published message for the client, to be passed on.
     Message,
@@ -649,8 +652,8 @@ enum Heard {
 }
 
 impl ClientStage {
-    /// Takes a store's message over a client's link with subscriptions: an acknowledgement, or a message that
-    /// was published, which is put into the client's output.
+    /// Takes a store's message over a client's link (unshared connection to a store) with subscriptions: an
+    /// acknowledgement, or a message that was published, which is put into the client's output.
     pub fn deliver_message(
         &mut self,
         env: &mut Env,

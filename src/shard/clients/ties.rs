@@ -12,7 +12,8 @@ use crate::values::{Action, BackendId, ClientId, Owner, Timestamp};
 /// invalidation messages of other clients.
 #[derive(Debug, Default)]
 pub struct Ties {
-    /// The link for the client's blocking command, or for all requests while it watches keys.
+    /// The link (unshared connection to a store) for the client's blocking command, or for all requests while
+    /// it watches keys.
     pub link: Option<PrivateId>,
     /// The client's watch of keys (`WATCH`); None if it watches none.
     pub watch: Option<Watch>,
@@ -22,7 +23,8 @@ pub struct Ties {
     pub tracking: Option<Box<KeyTracking>>,
     /// The client's blocking command, once it was ended at its store so that the client can move.
     pub withdrawn: Option<Box<Withdrawn>>,
-    /// The links on which the client takes the invalidation messages of others; None if it takes none.
+    /// The links (unshared connections to stores) on which the client takes the invalidation messages of
+    /// others; None if it takes none.
     pub inbox: Option<Box<Inbox>>,
     /// The time since which more than `subscriber_slow_bytes` bytes have waited for the client; None while
     /// fewer do.
@@ -52,8 +54,8 @@ pub struct Watch {
     pub since: Timestamp,
     /// The number of keys that were named; one that was named twice counts twice.
     pub keys: usize,
-    /// True once the watch's link was lost, or the watch has lasted too long: the next `EXEC` fails as if a
-    /// key had changed.
+    /// True once the watch's link (unshared connection to a store) was lost, or the watch has lasted too long:
+    /// the next `EXEC` fails as if a key had changed.
     pub is_broken: bool,
 }
 

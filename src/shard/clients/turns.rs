@@ -163,8 +163,8 @@ impl ClientStage {
         self.close_if_done(env, id);
     }
 
-    /// Lets a client go on after a wait. Returns its held request, to be handled now, if it has one and no
-    /// longer has to wait for anything.
+    /// Lets a client go on after a wait. Returns its held request (kept to be handled later), to be handled
+    /// now, if it has one and no longer has to wait for anything.
     pub fn take_up(&mut self, id: ClientId) -> Option<Box<HeldRequest>> {
         let client = self.clients.get(id)?;
         client.listed_to_resume = false;

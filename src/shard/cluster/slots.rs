@@ -113,7 +113,8 @@ pub enum Heard {
     NodeDown(Refused),
 }
 
-/// The backend that a request for a slot is sent to, or the list of held requests.
+/// The backend that a request for a slot is sent to, or the list of held requests (kept until their slot's
+/// node can take them).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The request is held, because its slot is moving.
@@ -534,8 +535,8 @@ impl Slots {
         self.doubt(Reason::LinkLost(self.key_of(backend)), None);
     }
 
-    /// Returns the time by which slots with held requests are to be checked again; None if no requests are
-    /// held.
+    /// Returns the time by which slots with held requests (kept until their slot's node can take them) are to
+    /// be checked again; None if no requests are held.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         (!self.holds.is_empty()).then(|| self.looked_at.after(LOOKS_APART))
     }
@@ -547,8 +548,8 @@ impl Slots {
         self.holds.is_empty() && route.track != Track::Replica && self.is_owner(route.slot, route.backend)
     }
 
-    /// Finds the destination of a request: its slot's owner, or the list of held requests. An error if the
-    /// slot has no owner or too many requests are held.
+    /// Finds the destination of a request: its slot's owner, or the list of held requests (kept until their
+    /// slot's node can take them). An error if the slot has no owner or too many requests are held.
     pub fn find_place(
         &mut self,
         env: &mut Env,
@@ -729,9 +730,9 @@ impl Slots {
         self.hold_refused(env, request, tries, Until { words: Some(words), ..Until::default() });
     }
 
-    /// Takes the held requests of slots whose other requests are all answered, and answers with an error
-    /// those whose time is over. `waiting` are the slots of requests that wait for room in windows. The
-    /// caller passes each request taken to [`Slots::release`].
+    /// Takes the held requests (kept until their slot's node can take them) of slots whose other requests are
+    /// all answered, and answers with an error those whose time is over. `waiting` are the slots of requests
+    /// that wait for room in windows. The caller passes each request taken to [`Slots::release`].
     #[inline(never)]
     pub fn take_ready(
         &mut self,

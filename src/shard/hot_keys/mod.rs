@@ -560,7 +560,8 @@ impl HotKeyStage {
         }
     }
 
-    /// True if [`Self::unnoticed`] may return keys at this time.
+    /// True if it is time to look for requests for keys that have just become hot among the queued requests,
+    /// by [`Self::unnoticed`].
     fn is_notice_due(&self, now: Timestamp) -> bool {
         self.unnoticed > 0 && now.since(self.noticed_at) >= NOTICES_APART
     }

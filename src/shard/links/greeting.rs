@@ -17,7 +17,7 @@ use crate::values::{Action, ConnectionId, Database, Owner, ShardId};
 /// INFO, `CLIENT KILL` of given-up connections) were owed.
 #[derive(Debug)]
 pub enum Greeted<'a> {
-    /// More replies to the greeting are owed, so clients' requests wait.
+    /// More replies to the greeting (the requests that open a connection) are owed, so clients' requests wait.
     Waits,
     /// The connection is open. The bytes left belong to replies to requests.
     Open(&'a [u8]),
@@ -99,8 +99,9 @@ impl Links {
         Greeted::Waits
     }
 
-    /// Handles the reply to one step of the greeting, and opens the connection for requests if it is the last
-    /// reply. Returns the reason to give the connection up, if there is one.
+    /// Handles the reply to one step of the greeting (the requests that open a connection), and opens the
+    /// connection for requests if it is the last reply. Returns the reason to give the connection up, if there
+    /// is one.
     fn take_greeting(
         &mut self,
         env: &Env,
@@ -147,9 +148,10 @@ impl Links {
         None
     }
 
-    /// Adds to the greeting of a new connection a `CLIENT KILL` for every connection to its store that weir
-    /// gave up and whose kill the store has not confirmed, so that the store carries out none of their
-    /// requests later. First forgets given-up connections from before a restart of the store.
+    /// Adds to the greeting (the requests that open a connection) of a new connection a `CLIENT KILL` for
+    /// every connection to its store that weir gave up and whose kill the store has not confirmed, so that the
+    /// store carries out none of their requests later. First forgets given-up connections from before a
+    /// restart of the store.
     fn raise_standing(&mut self, connection: ConnectionId) {
         let link = &mut self.connections[connection.0 as usize];
         if let Some(name) = &link.name {

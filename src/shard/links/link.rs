@@ -33,7 +33,7 @@ pub enum LinkState {
     Closed,
     /// The socket is being connected; requests wait in the output.
     Opening { since: Timestamp },
-    /// The greeting is being answered; requests wait in the output.
+    /// The greeting (the requests that open a connection) is being answered; requests wait in the output.
     Greeting { since: Timestamp },
     /// The connection is open and greeted: requests are sent on it.
     Open,
@@ -164,7 +164,8 @@ impl Link {
         self.track == Track::Replica
     }
 
-    /// Records that the socket is connected, so that the greeting is sent.
+    /// Records that the socket is connected, so that the greeting (the requests that open a connection) is
+    /// sent.
     pub fn connected(&mut self, now: Timestamp) {
         self.state = LinkState::Greeting { since: now };
     }
@@ -258,7 +259,7 @@ impl Link {
     }
 
     /// Drops unsent bytes and all state that belongs to the socket, but not the pending requests. Returns how
-    /// many replies to the greeting were owed.
+    /// many replies to the greeting (the requests that open a connection) were owed.
     pub fn clear(&mut self, pool: &mut BufferPool) -> usize {
         self.output.clear(pool);
         pool.give(std::mem::take(&mut self.greeting));

@@ -46,7 +46,7 @@ pub struct Links {
     /// until the database is used. Empty until any is.
     others: Vec<u32>,
     /// Fences: connections that weir gave up while the store may still carry out requests from them. The
-    /// greeting of later connections kills them.
+    /// greeting (the requests that open a connection) of later connections kills them.
     fences: Fences,
     /// Sequence numbers of this shard's fences (connections that stores were asked to kill) that the stores
     /// have answered, still to be sent to the other shards.

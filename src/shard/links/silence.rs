@@ -43,8 +43,9 @@ impl Link {
     }
 }
 
-/// Returns the reason to give up a connection, if it has waited too long for a socket, the greeting or a
-/// reply. `late` is the delay of this core itself, for which a replica is not blamed.
+/// Returns the reason to give up a connection, if it has waited too long for a socket, the greeting (the
+/// requests that open a connection) or a reply. `late` is the delay of this core itself, for which a replica
+/// is not blamed.
 pub fn overdue(link: &Link, settings: &ShardSettings, late: Duration, now: Now) -> Option<&'static str> {
     let has_passed = |since, timeout| now.monotonic.since(since) >= timeout;
     match link.state {

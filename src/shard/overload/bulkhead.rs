@@ -565,7 +565,7 @@ impl Bulkhead {
         };
     }
 
-    /// Frees the memory of a burst once no request waits.
+    /// Frees the memory that the queue took while many requests waited, once none waits any more.
     pub fn tidy(&mut self) {
         if self.parked.is_empty() && self.parked.capacity() > PARKED_KEPT {
             self.parked = Slab::new();

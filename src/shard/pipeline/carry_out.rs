@@ -233,10 +233,10 @@ impl Shard {
         self.resume_held(ready, now);
     }
 
-    /// Admits a request: takes its price from the buckets of its payer, and returns the charge; None if it
-    /// has no price. A refused request is answered here, and one that has to wait is held; both return
-    /// [`Stopped`]. `usual` is the track (set of connections to a backend) of a request that does not cost
-    /// much.
+    /// Admits a request: takes its price from the buckets of its payer (account that is charged), and returns
+    /// the charge; None if it has no price. A refused request is answered here, and one that has to wait is
+    /// held; both return [`Stopped`]. `usual` is the track (set of connections to a backend) of a request that
+    /// does not cost much.
     #[expect(clippy::inline_always, reason = "every request: a call would be a third of it")]
     #[inline(always)]
     fn admit(

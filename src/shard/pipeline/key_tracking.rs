@@ -161,8 +161,9 @@ impl Shard {
         }
     }
 
-    /// Passes a store's message about changed keys on to the client. False if the link is neither one over
-    /// which keys are tracked for this client nor one that takes messages in place of other clients.
+    /// Passes a store's message about changed keys on to the client. False if the link (unshared connection to
+    /// a store) is neither one over which keys are tracked for this client nor one that takes messages in
+    /// place of other clients.
     pub(super) fn pass_invalidation(
         &mut self,
         (id, link): (ClientId, PrivateId),
@@ -225,7 +226,7 @@ impl Shard {
         self.clients.find(id)?.ties()?.tracking.as_deref_mut()
     }
 
-    /// True if a store tracks keys for this client over this link.
+    /// True if a store tracks keys for this client over this link (unshared connection to a store).
     pub(super) fn tracks_over(&mut self, id: ClientId, link: PrivateId) -> bool {
         self.tracking_of(id).is_some_and(|tracking| tracking.has(link))
     }

@@ -52,7 +52,7 @@ pub(super) const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
 enum LinkUse {
     /// A plain request: it watches no keys, and the store answers it at once.
     Request,
-    /// `WATCH`: the keys stay watched on the link.
+    /// `WATCH`: the keys stay watched on the link (unshared connection to a store).
     Watch,
     /// The request is a blocking command, which waits at its store.
     Waits,
@@ -454,10 +454,11 @@ impl Shard {
         );
     }
 
-    /// Carries out the transaction of a client that watches keys, over its link. `place` is the store of the
-    /// transaction's keys, if it has any. If the watch is broken nothing is sent, and the client gets a null
-    /// reply. `block` is the transaction's bytes and `replies` the number of replies to it; `splice` has
-    /// weir's own replies, `selects` the databases that it selects, and `charge` is the price taken for it.
+    /// Carries out the transaction of a client that watches keys, over its link (unshared connection to a
+    /// store). `place` is the store of the transaction's keys, if it has any. If the watch is broken nothing
+    /// is sent, and the client gets a null reply. `block` is the transaction's bytes and `replies` the number
+    /// of replies to it; `splice` has weir's own replies, `selects` the databases that it selects, and
+    /// `charge` is the price taken for it.
     pub(super) fn execute_watched(
         &mut self,
         id: ClientId,

@@ -141,9 +141,9 @@ impl Shard {
     }
 
     /// Returns for each channel or pattern the stores that its messages come from, once the client has links
-    /// to all of them. None if the client cannot have the links, or has too many subscriptions; the command is
-    /// refused then. `stores` are all stores. `kind` says whether the names are channels, patterns or sharded
-    /// channels, and `charge` is the price taken for the command.
+    /// (unshared connections) to all of them. None if the client cannot have the links, or has too many
+    /// subscriptions; the command is refused then. `stores` are all stores. `kind` says whether the names are
+    /// channels, patterns or sharded channels, and `charge` is the price taken for the command.
     fn find_feeds<'a>(
         &mut self,
         (id, kind): (ClientId, Subscription),
@@ -237,8 +237,8 @@ impl Shard {
         }
     }
 
-    /// Handles a store's message that came over a client's link with subscriptions: an acknowledgement, or a
-    /// message to deliver.
+    /// Handles a store's message that came over a client's link (unshared connection to a store) with
+    /// subscriptions: an acknowledgement, or a message to deliver.
     pub(super) fn take_message(&mut self, (id, link): (ClientId, PrivateId), message: &[u8], now: Now) {
         let delivered = self.clients.deliver_message(&mut self.env, (id, link), message);
         if !matches!(delivered, Delivered::Passed)

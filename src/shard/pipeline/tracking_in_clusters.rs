@@ -34,9 +34,10 @@ use crate::values::{BackendId, ClientId};
 pub(super) const ANY_KEY: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
 impl Shard {
-    /// Returns the link over which a store tracks keys for a client, and opens one to a node of a cluster
-    /// that lacks it. `None` for a client that tracks no keys. An error if there is no link left. Requests on
-    /// a new link wait until the node can be told which client takes the invalidation messages.
+    /// Returns the link (unshared connection to a store) over which a store tracks keys for a client, and
+    /// opens one to a node of a cluster that lacks it. `None` for a client that tracks no keys. An error if
+    /// there is no link left. Requests on a new link wait until the node can be told which client takes the
+    /// invalidation messages.
     pub(super) fn link_for_tracking(
         &mut self,
         id: ClientId,
@@ -117,8 +118,8 @@ impl Shard {
         }
     }
 
-    /// Takes a store's reply to the `CLIENT TRACKING ON` that was sent on a link to one more node of a
-    /// cluster, after tracking began. An error closes the client.
+    /// Takes a store's reply to the `CLIENT TRACKING ON` that was sent on a link (unshared connection) to one
+    /// more node of a cluster, after tracking began. An error closes the client.
     pub(super) fn take_late_confirmation(&mut self, id: ClientId, reply: &[u8], now: Now) {
         if reply.starts_with(b"-") {
             // The client would not hear of changes at this node.
@@ -131,9 +132,9 @@ impl Shard {
         }
     }
 
-    /// Gives back the links to nodes that tracked keys and hold none on a new map of the cluster. Returns the
-    /// clients for which to call [`Self::follow_nodes`]: all for which keys are tracked if a slot has another
-    /// owner or another node may hold keys, else none.
+    /// Gives back the links (unshared connections) to nodes that tracked keys and hold none on a new map of
+    /// the cluster. Returns the clients for which to call [`Self::follow_nodes`]: all for which keys are
+    /// tracked if a slot has another owner or another node may hold keys, else none.
     pub(super) fn leave_nodes(&mut self, older: &Map, newer: &Map, now: Now) -> Vec<ClientId> {
         let stores = |map: &Map| map.stores().map(|node| node.key).collect::<Vec<_>>();
         let stays =
@@ -161,8 +162,8 @@ impl Shard {
     }
 
     /// Makes a client's tracking fit the map in force: sends the client the message that any key may have
-    /// changed, and opens links to nodes whose messages it would miss. If no message can be sent yet, this is
-    /// done later.
+    /// changed, and opens links (unshared connections) to nodes whose messages it would miss. If no message
+    /// can be sent yet, this is done later.
     pub(super) fn follow_nodes(&mut self, id: ClientId, now: Now) {
         let Some(tracking) = self.tracking_of(id) else { return };
         if tracking.is_pending() {
@@ -179,8 +180,8 @@ impl Shard {
         self.hear_broadcasts(id, now);
     }
 
-    /// Opens links to all nodes for a client that hears of all keys with certain prefixes (`BCAST`). Closes
-    /// the client if there is no link left, because it would miss messages.
+    /// Opens links (unshared connections) to all nodes for a client that hears of all keys with certain
+    /// prefixes (`BCAST`). Closes the client if there is no link left, because it would miss messages.
     fn hear_broadcasts(&mut self, id: ClientId, now: Now) {
         let options = self.tracking_of(id).and_then(|tracking| tracking.options());
         if !options.is_some_and(|options| options.is_broadcast) {
@@ -192,8 +193,8 @@ impl Shard {
         }
     }
 
-    /// Gives back a client's link to a node that holds no keys any more, unless a request of the client is in
-    /// flight on it.
+    /// Gives back a client's link (unshared connection) to a node that holds no keys any more, unless a
+    /// request of the client is in flight on it.
     fn leave_node(&mut self, id: ClientId, link: PrivateId, now: Now) {
         if self.private.is_at_work(link) {
             return;
@@ -301,7 +302,8 @@ impl Shard {
 
     /// Keeps a request that a node of a cluster cannot carry out yet, to send it over its `link` once more
     /// after a while, until its deadline and for [`SLOT_HELD_MAX`] at most. `holder` is the client that has
-    /// the link; `counter` counts the request. Returns the request if it is answered with the node's error.
+    /// the link (unshared connection to a store); `counter` counts the request. Returns the request if it is
+    /// answered with the node's error.
     fn ask_later(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -352,7 +354,7 @@ impl Shard {
     }
 }
 
-/// Writes the command that ends the tracking of keys on a link.
+/// Writes the command that ends the tracking of keys on a link (unshared connection to a store).
 fn write_tracking_off(out: &mut Vec<u8>) {
     encode::request(out, [b"CLIENT".as_slice(), b"TRACKING", b"OFF"].into_iter());
 }

@@ -27,7 +27,8 @@ use crate::shard::tracking_redirect::{NodeQuestion, Peer, RedirectMessage, Targe
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, Database, ShardId, TenantId};
 
-/// The reason for giving up a link to a node of a cluster that does not answer `CLIENT ID` with a number.
+/// The reason for giving up a link (unshared connection) to a node of a cluster that does not answer `CLIENT
+/// ID` with a number.
 const UNNUMBERED: &str = "no-connection-number";
 /// The error reply if the stores do not reply to `CLIENT ID` with the number of a connection.
 const NO_NUMBER: &str = "ERR CLIENT TRACKING with REDIRECT needs stores that answer CLIENT ID";
@@ -104,9 +105,9 @@ impl Shard {
         }
     }
 
-    /// Opens the links on which a client of this core (`number`) takes invalidation messages of other clients.
-    /// The core that asked (`from`) is answered when all links are open. `tenant` is the tenant that the
-    /// client must belong to.
+    /// Opens the links (unshared connections to stores) on which a client of this core (`number`) takes
+    /// invalidation messages of other clients. The core that asked (`from`) is answered when all links are
+    /// open. `tenant` is the tenant that the client must belong to.
     fn offer_target(&mut self, from: ReplyTo, number: u64, tenant: Option<&str>, now: Now) {
         let Some(target) = self.clients.find_target(&self.env.quotas, number, tenant) else {
             let mut error = Vec::new();
@@ -126,7 +127,8 @@ impl Shard {
         self.answer_if_open(target);
     }
 
-    /// Opens the link on which a client takes messages of others from one store. `None` if there is no link left.
+    /// Opens the link (unshared connection to a store) on which a client takes messages of others from one
+    /// store. `None` if there is no link left.
     fn open_inbox(&mut self, target: ClientId, store: BackendId, now: Now) -> Option<PrivateId> {
         let client = self.clients.find(target)?;
         let holder = (target, client.identity().tenant_id());
@@ -144,8 +146,8 @@ impl Shard {
         error
     }
 
-    /// Answers the other clients' requests for the numbers (`CLIENT ID`) of a client's links to nodes of a
-    /// cluster, for the links that are open, and opens those that are missing.
+    /// Answers the other clients' requests for the numbers (`CLIENT ID`) of a client's links (unshared
+    /// connections) to nodes of a cluster, for the links that are open, and opens those that are missing.
     pub(super) fn answer_questions(&mut self, target: ClientId, now: Now) {
         let questions = self.inbox_of(target).map(Inbox::take_questions).unwrap_or_default();
         for question in questions {
@@ -156,9 +158,9 @@ impl Shard {
         }
     }
 
-    /// Returns the number (`CLIENT ID`) that a node has given the link of a client that takes others'
-    /// invalidation messages, or the reason why there is none. `None` while the link is being opened, or
-    /// until this core knows the node.
+    /// Returns the number (`CLIENT ID`) that a node has given the link (unshared connection to a store) of a
+    /// client that takes others' invalidation messages, or the reason why there is none. `None` while the link
+    /// is being opened, or until this core knows the node.
     fn number_at_node(
         &mut self,
         target: ClientId,
@@ -173,8 +175,8 @@ impl Shard {
         self.private.is_open(link).then(|| self.private.number_of(link).ok_or(UNNUMBERED))
     }
 
-    /// Refuses those requests for the numbers of a client's links that `concerns` selects and that are not
-    /// answered yet. `reason` is the word that they are told.
+    /// Refuses those requests for the numbers of a client's links (unshared connections to stores) that
+    /// `concerns` selects and that are not answered yet. `reason` is the word that they are told.
     fn refuse_questions(
         &mut self,
         target: ClientId,
@@ -196,8 +198,8 @@ impl Shard {
         self.clients.send_redirect(question.tracker.shard, answer);
     }
 
-    /// Closes the links to nodes for which `has_left` is true, of all clients that take others' invalidation
-    /// messages, because the nodes are gone from the cluster.
+    /// Closes the links (unshared connections) to nodes for which `has_left` is true, of all clients that take
+    /// others' invalidation messages, because the nodes are gone from the cluster.
     pub(super) fn leave_gone_nodes(&mut self, has_left: impl Fn(BackendId) -> bool) {
         for target in self.clients.target_ids() {
             let Some(inbox) = self.inbox_of(target) else { continue };
@@ -213,8 +215,8 @@ impl Shard {
         self.clients.find(id)?.ties()?.inbox.as_deref_mut()
     }
 
-    /// Answers the commands that wait until the links of a client that takes others' messages are open, once
-    /// all are.
+    /// Answers the commands that wait until the links (unshared connections to stores) of a client that takes
+    /// others' messages are open, once all are.
     pub(super) fn answer_if_open(&mut self, target: ClientId) {
         let Some(inbox) =
             self.clients.find(target).and_then(|client| client.ties()).and_then(|ties| ties.inbox.as_mut())
@@ -278,7 +280,7 @@ impl Shard {
     }
 
     /// Delivers a store's invalidation message to a client that takes those of other clients. False if the
-    /// link is not one for such messages.
+    /// link (unshared connection to a store) is not one for such messages.
     pub(super) fn deliver_redirected(
         &mut self,
         (id, link): (ClientId, PrivateId),
@@ -314,10 +316,11 @@ impl Shard {
         }
     }
 
-    /// Handles the loss of a link on which a client takes invalidation messages of other clients: it would
-    /// miss some, so it is closed, except if the link was not open yet or its node holds no keys. Commands
-    /// that wait for the link are refused with `error`. False if the link is not such a link. `store` is where
-    /// the link led to, and `reason` why it was lost. `was_open` says that the link was open.
+    /// Handles the loss of a link (unshared connection to a store) on which a client takes invalidation
+    /// messages of other clients: it would miss some, so it is closed, except if the link was not open yet or
+    /// its node holds no keys. Commands that wait for the link are refused with `error`. False if the link is
+    /// not such a link. `store` is where the link led to, and `reason` why it was lost. `was_open` says that
+    /// the link was open.
     pub(super) fn lose_inbox(
         &mut self,
         (id, link): (ClientId, PrivateId),
@@ -341,8 +344,8 @@ impl Shard {
         true
     }
 
-    /// Closes the links on which a client takes invalidation messages of other clients, if no client sends it
-    /// any now.
+    /// Closes the links (unshared connections to stores) on which a client takes invalidation messages of
+    /// other clients, if no client sends it any now.
     fn end_unused_inbox(&mut self, id: ClientId) {
         let ties = self.clients.find(id).and_then(|client| client.ties());
         if ties.and_then(|ties| ties.inbox.as_ref()).is_some_and(|inbox| inbox.is_unused()) {
@@ -350,8 +353,8 @@ impl Shard {
         }
     }
 
-    /// Closes the links on which a client takes invalidation messages of other clients, and sends those
-    /// clients a message about it.
+    /// Closes the links (unshared connections to stores) on which a client takes invalidation messages of
+    /// other clients, and sends those clients a message about it.
     fn end_inbox(&mut self, id: ClientId) {
         let Some(client) = self.clients.find(id) else { return };
         let Some(mut inbox) = client.ties().and_then(|ties| ties.inbox.take()) else { return };
@@ -375,8 +378,8 @@ impl Shard {
         }
     }
 
-    /// Changes the RESP version of the links over which keys are tracked for a client to the client's own
-    /// version.
+    /// Changes the RESP version of the links (unshared connections to stores) over which keys are tracked for
+    /// a client to the client's own version.
     pub(super) fn follow_dialect(&mut self, id: ClientId, now: Now) {
         let Some(client) = self.clients.find(id) else { return };
         let protocol = client.protocol();

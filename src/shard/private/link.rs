@@ -20,23 +20,24 @@ pub(super) enum State {
     Opening,
     /// The replies to the greeting (login, database, `CLIENT ID`) are awaited; requests wait to be sent.
     Greeting,
-    /// The greeting was answered; requests are sent at once.
+    /// The greeting (the requests that open a connection) was answered; requests are sent at once.
     Open,
 }
 
-/// A reply that the store owes on a link.
+/// A reply that the store owes on a link (unshared connection to a store).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
-    /// The reply to the login, or to a change of the RESP version. An error closes the link.
+    /// The reply to the login, or to a change of the RESP version. An error closes the link (unshared
+    /// connection to a store).
     Login,
-    /// The reply to `SELECT`. An error closes the link.
+    /// The reply to `SELECT`. An error closes the link (unshared connection to a store).
     Select,
     /// The reply to `CLIENT ID`, the last one of the greeting except on a connection for reports of changed
     /// keys (tracker).
     Identity,
     /// A reply that no client gets: to a request of a transaction before its `EXEC`, or to `ASKING`.
     Step,
-    /// The reply to the request in flight of the client that has the link.
+    /// The reply to the request in flight of the client that has the link (unshared connection to a store).
     Answer,
     /// The reply to `CLIENT TRACKING ON`, by which the store begins to report changes of keys.
     Tracking,
@@ -48,20 +49,22 @@ pub(super) enum Expected {
     /// The reply to `PING`, sent to a store that is silent on other connections, to find out whether it is
     /// busy.
     Sign,
-    /// The reply to `UNWATCH` or `CLIENT TRACKING OFF`, after which the link can be lent again.
+    /// The reply to `UNWATCH` or `CLIENT TRACKING OFF`, after which the link (unshared connection to a store)
+    /// can be lent again.
     Cleaned,
     /// The reply to a request about the blocking command of another link (the `Errand` of this link), after
     /// which this link can be lent again.
     Errand,
 }
 
-/// A request that the core itself sends, on a link that no client has, about the blocking command that waits
-/// on another link.
+/// A request that the core itself sends, on a link (unshared connection to a store) that no client has, about
+/// the blocking command that waits on another link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Errand {
-    /// The link on which the blocking command waits.
+    /// The link (unshared connection to a store) on which the blocking command waits.
     pub(super) link: PrivateId,
-    /// Destination of the blocking command's reply, which distinguishes it from later commands on that link.
+    /// Destination of the blocking command's reply, which distinguishes it from later commands on that link
+    /// (unshared connection to a store).
     pub(super) to: ReplyTo,
     pub(super) subject: Subject,
 }
@@ -86,7 +89,8 @@ pub(super) struct Link {
     pub(super) state: State,
     /// The store's number for the connection (`CLIENT ID`); None if the store has not reported it.
     pub(super) number: Option<u64>,
-    /// The client that has the link, and its tenant; `None` while the link is idle or being cleaned.
+    /// The client that has the link (unshared connection to a store), and its tenant; `None` while the link is
+    /// idle or being cleaned.
     pub(super) holder: Option<(ClientId, TenantId)>,
     pub(super) in_flight: Option<InFlight>,
     /// The blocking command in flight, if its client has disconnected. The store was asked to end it.
@@ -99,21 +103,26 @@ pub(super) struct Link {
     pub(super) expected: VecDeque<Expected>,
     /// The requests for which an `Expected::Errand` is expected, the oldest first.
     pub(super) errands: VecDeque<Errand>,
-    /// True if messages that are not replies to requests are passed to the client that the link is lent to.
+    /// True if messages that are not replies to requests are passed to the client that the link (unshared
+    /// connection to a store) is lent to.
     pub(super) is_streaming: bool,
-    /// True while the store has not acknowledged all `SUBSCRIBE` and `UNSUBSCRIBE` commands of this link.
+    /// True while the store has not acknowledged all `SUBSCRIBE` and `UNSUBSCRIBE` commands of this link
+    /// (unshared connection to a store).
     pub(super) owes_acknowledgements: bool,
-    /// True if the store tracks keys on this link.
+    /// True if the store tracks keys on this link (unshared connection to a store).
     pub(super) is_tracking: bool,
-    /// The client for which the store has tracked keys on this link. The store may remember which keys even after `CLIENT
-    /// TRACKING OFF`, so keys are tracked for no other client on it, which would be sent messages about these keys.
+    /// The client for which the store has tracked keys on this link (unshared connection to a store). The
+    /// store may remember which keys even after `CLIENT TRACKING OFF`, so keys are tracked for no other client
+    /// on it, which would be sent messages about these keys.
     pub(super) tracked_for: Option<ClientId>,
-    /// True for a link on which a client takes the invalidation messages of other clients (`REDIRECT`).
+    /// True for a link (unshared connection to a store) on which a client takes the invalidation messages of
+    /// other clients (`REDIRECT`).
     pub(super) is_inbox: bool,
-    /// True for a tracker: the core itself has the link, on which the store reports changes of keys.
+    /// True for a tracker: the core itself has the link (unshared connection to a store), on which the store
+    /// reports changes of keys.
     pub(super) is_tracker: bool,
-    /// True for a feed: the core itself has the link, over which messages of channels with one subscription
-    /// for all clients come.
+    /// True for a feed: the core itself has the link (unshared connection to a store), over which messages of
+    /// channels with one subscription for all clients come.
     pub(super) is_feed: bool,
     /// True once the store was asked to end a blocking command on this link (`CLIENT UNBLOCK`).
     pub(super) was_unblocked: bool,
@@ -123,11 +132,13 @@ pub(super) struct Link {
     /// The time at which the request in flight is sent once more, because a node could not carry it out yet; None while
     /// its reply is awaited.
     pub(super) put_off_until: Option<Timestamp>,
-    /// True while nothing is sent over the link, because it is not known yet how its store is to track keys on it.
+    /// True while nothing is sent over the link (unshared connection to a store), because it is not known yet
+    /// how its store is to track keys on it.
     pub(super) is_held: bool,
-    /// The bytes of the `CLIENT TRACKING` command for which the link was held, until they are sent.
+    /// The bytes of the `CLIENT TRACKING` command for which the link (unshared connection to a store) was
+    /// held, until they are sent.
     pub(super) prelude: Vec<u8>,
-    /// The bytes of the greeting until they are sent.
+    /// The bytes of the greeting (the requests that open a connection) until they are sent.
     greeting: Vec<u8>,
     pub(super) output: Output,
     pub(super) is_sending: bool,
@@ -324,8 +335,8 @@ impl Link {
         whole
     }
 
-    /// Returns the reason to give up the link, if its socket was not connected in time or its store has owed
-    /// a reply for too long; None if not.
+    /// Returns the reason to give up the link (unshared connection to a store), if its socket was not
+    /// connected in time or its store has owed a reply for too long; None if not.
     pub(super) fn overdue(
         &self,
         (connect_timeout, reply_timeout): (Duration, Duration),

@@ -176,9 +176,9 @@ pub struct Abandoned {
 pub enum Event {
     /// The reply to the request in flight.
     Reply {
-        /// The link that the reply came over.
+        /// The link (unshared connection to a store) that the reply came over.
         link: PrivateId,
-        /// The client that the link is lent to.
+        /// The client that the link (unshared connection to a store) is lent to.
         holder: ClientId,
         /// The request that the reply is to.
         request: InFlight,
@@ -189,28 +189,29 @@ pub enum Event {
         /// The first error among the replies to the requests of a transaction before its `EXEC`.
         step_error: Option<Vec<u8>>,
     },
-    /// A message that is not a reply to a request, on a link with subscriptions or tracked keys.
+    /// A message that is not a reply to a request, on a link (unshared connection to a store) with
+    /// subscriptions or tracked keys.
     Pushed {
-        /// The link that the message came over.
+        /// The link (unshared connection to a store) that the message came over.
         link: PrivateId,
-        /// The client that the link is lent to.
+        /// The client that the link (unshared connection to a store) is lent to.
         holder: ClientId,
         /// The complete message, as the store sent it.
         message: Vec<u8>,
     },
     /// The reply to `CLIENT TRACKING ON`.
     Tracking {
-        /// The link that the reply came on.
+        /// The link (unshared connection to a store) that the reply came on.
         link: PrivateId,
-        /// The client that the link is lent to.
+        /// The client that the link (unshared connection to a store) is lent to.
         holder: ClientId,
         /// The store's reply to `CLIENT TRACKING ON`.
         reply: Vec<u8>,
     },
-    /// A link on which a client takes the invalidation messages of others is open, and its store has reported
-    /// the link's number.
+    /// A link (unshared connection to a store) on which a client takes the invalidation messages of others is
+    /// open, and its store has reported the link's number.
     Numbered {
-        /// The client that has the link.
+        /// The client that has the link (unshared connection to a store).
         holder: ClientId,
     },
     /// The end of a blocking command whose client has disconnected.
@@ -222,7 +223,7 @@ pub enum Event {
         /// The reply; `None` if the store ended the connection without one.
         reply: Option<Vec<u8>>,
     },
-    /// The reply to a request that put elements back, or the end of its link.
+    /// The reply to a request that put elements back, or the end of its link (unshared connection to a store).
     PutBack {
         /// Version cells (counters of writes) of the key, which counted a write in flight until now.
         cells: Vec<Cell>,
@@ -264,13 +265,13 @@ pub enum Event {
     },
     /// A private link (unshared connection to a store) was lost or given up.
     Lost {
-        /// The id that the lost link had.
+        /// The id that the lost link (unshared connection to a store) had.
         link: PrivateId,
-        /// The client that the link was lent to.
+        /// The client that the link (unshared connection to a store) was lent to.
         holder: ClientId,
         /// The request in flight, if there was one.
         request: Option<InFlight>,
-        /// The store that the link was connected to.
+        /// The store that the link (unshared connection to a store) was connected to.
         backend: BackendId,
         /// The reason in one word, for the error reply.
         reason: &'static str,
@@ -297,21 +298,23 @@ pub enum Said {
 /// Numbers of private links (unshared connections to stores) by their use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrivateFigures {
-    /// Links on which a blocking command waits.
+    /// Links (unshared connections to stores) on which a blocking command waits.
     pub waiting: usize,
-    /// Links on which keys are watched, or another request is in flight, and links that belong to none of the
-    /// other uses.
+    /// Links (unshared connections to stores) on which keys are watched, or another request is in flight, and
+    /// links that belong to none of the other uses.
     pub watching: usize,
-    /// Links over which clients hear published messages.
+    /// Links (unshared connections to stores) over which clients hear published messages.
     pub subscribed: usize,
-    /// Links on which a store tracks keys for a client (`CLIENT TRACKING`).
+    /// Links (unshared connections to stores) on which a store tracks keys for a client (`CLIENT TRACKING`).
     pub tracking: usize,
-    /// Links on which clients take the invalidation messages of other clients (`REDIRECT`).
+    /// Links (unshared connections to stores) on which clients take the invalidation messages of other clients
+    /// (`REDIRECT`).
     pub redirected: usize,
-    /// Links over which messages of channels with one subscription for all clients come, one per store at
-    /// most.
+    /// Links (unshared connections to stores) over which messages of channels with one subscription for all
+    /// clients come, one per store at most.
     pub shared: usize,
-    /// Open links that no client has: idle, being cleaned, or left behind in a blocking command.
+    /// Open links (unshared connections to stores) that no client has: idle, being cleaned, or left behind in
+    /// a blocking command.
     pub idle: usize,
     /// Clients whose blocking command has been sent to its store.
     pub blocked: usize,
@@ -382,11 +385,12 @@ pub struct PrivateLinks {
     /// The feeds (the core's own links for channels that have one subscription for all clients), which do not
     /// count towards the limit of links.
     feeds: HashMap<BackendId, PrivateId>,
-    /// The link that is being opened for the next client that needs one; None if there is none.
+    /// The link (unshared connection to a store) that is being opened for the next client that needs one; None
+    /// if there is none.
     spare: Option<PrivateId>,
     to_send: VecDeque<PrivateId>,
     events: VecDeque<Event>,
-    /// The number of links whose request in flight is to be sent once more.
+    /// The number of links (unshared connections to stores) whose request in flight is to be sent once more.
     put_off: usize,
     /// The bytes kept of all replies of which only a part has come.
     partial_bytes: usize,
@@ -541,7 +545,8 @@ impl PrivateLinks {
         Some(id)
     }
 
-    /// Takes the idle link that was used last among those that `fits` selects; None if there is none.
+    /// Takes the idle link (unshared connection to a store) that was used last among those that `fits`
+    /// selects; None if there is none.
     fn take_idle(&mut self, fits: impl Fn(&Link) -> bool) -> Option<PrivateId> {
         let fits = |id: &PrivateId| self.peek(*id).is_some_and(&fits);
         let index = self.idle.iter().rposition(fits)?;
@@ -592,8 +597,8 @@ impl PrivateLinks {
         PrivateId { place: index, generation: place.generation }
     }
 
-    /// Opens a tracker to a store, unless there is one: a link of the core itself, on which the store reports
-    /// changes of the keys that are read over it.
+    /// Opens a tracker to a store, unless there is one: a link (unshared connection to a store) of the core
+    /// itself, on which the store reports changes of the keys that are read over it.
     pub fn open_tracker(&mut self, env: &mut Env, backend: BackendId, now: Now) {
         if self.trackers.contains_key(&backend) {
             return;
@@ -729,7 +734,8 @@ impl PrivateLinks {
         self.list_to_send(id);
     }
 
-    /// Keeps a request in flight on a link whose reply has come, to be sent once more at `until` ([`Self::take_due`]).
+    /// Keeps a request in flight on a link (unshared connection to a store) whose reply has come, to be sent
+    /// once more at `until` ([`Self::take_due`]).
     pub fn put_off(&mut self, id: PrivateId, request: InFlight, until: Timestamp) {
         let Some(link) = self.at(id) else { return debug_assert!(false, "a link that is lent is there") };
         debug_assert!(link.in_flight.is_none() && link.put_off_until.is_none(), "one request at a time");
@@ -738,8 +744,8 @@ impl PrivateLinks {
         self.put_off += 1;
     }
 
-    /// Takes a request that is to be sent once more by now, with the holder of its link. None if there is
-    /// none.
+    /// Takes a request that is to be sent once more by now, with the holder of its link (unshared connection
+    /// to a store). None if there is none.
     pub fn take_due(&mut self, now: Timestamp) -> Option<(ClientId, PrivateId, InFlight)> {
         if self.put_off == 0 {
             return None;
@@ -776,8 +782,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Holds back everything that is sent over a link that was just lent, until [`Self::release`] says how its store is
-    /// to track keys on it.
+    /// Holds back everything that is sent over a link (unshared connection to a store) that was just lent,
+    /// until [`Self::release`] says how its store is to track keys on it.
     pub fn hold(&mut self, id: PrivateId, now: Now) {
         let Some(link) = self.at(id) else { return };
         debug_assert!(link.output.is_empty(), "nothing is overtaken");
@@ -788,12 +794,13 @@ impl PrivateLinks {
         link.heard_at = now.monotonic;
     }
 
-    /// True while everything that is sent over a link is held back.
+    /// True while everything that is sent over a link (unshared connection to a store) is held back.
     pub fn is_held(&self, id: PrivateId) -> bool {
         self.peek(id).is_some_and(|link| link.is_held)
     }
 
-    /// Sends a `CLIENT TRACKING` command over a link, and behind it everything that was held back.
+    /// Sends a `CLIENT TRACKING` command over a link (unshared connection to a store), and behind it
+    /// everything that was held back.
     pub fn release(&mut self, id: PrivateId, frame: Vec<u8>, now: Now) {
         let Some(link) = self.at(id).filter(|link| link.is_held) else { return };
         link.is_held = false;
@@ -818,7 +825,8 @@ impl PrivateLinks {
         self.clean(env, id, &[b"UNWATCH"], now);
     }
 
-    /// Sends a command (such as `UNWATCH`) that makes a store drop the state that it keeps for a link.
+    /// Sends a command (such as `UNWATCH`) that makes a store drop the state that it keeps for a link
+    /// (unshared connection to a store).
     fn clean(&mut self, env: &mut Env, id: PrivateId, words: &[&[u8]], now: Now) {
         self.ask(env, (id, Expected::Cleaned), words, now);
     }
@@ -949,9 +957,9 @@ impl PrivateLinks {
         }
     }
 
-    /// Returns a link to a store for a request of weir's own, among those that `fits` selects: an idle one,
-    /// one on which such a request is in flight, or one that is opened now. None if there is no room for
-    /// another link. `place` is the store and the database.
+    /// Returns a link (unshared connection) to a store for a request of weir's own, among those that `fits`
+    /// selects: an idle one, one on which such a request is in flight, or one that is opened now. None if
+    /// there is no room for another link. `place` is the store and the database.
     fn helper(
         &mut self,
         env: &mut Env,
@@ -965,9 +973,9 @@ impl PrivateLinks {
         found.or_else(|| self.open(env, place, protocol, 1, now))
     }
 
-    /// Returns a link to a store that `fits` selects, that is lent to no client, and that awaits the reply to
-    /// a command of weir's own (`UNWATCH`, `CLIENT UNBLOCK`), so that another can follow on it; None if there
-    /// is none.
+    /// Returns a link (unshared connection) to a store that `fits` selects, that is lent to no client, and
+    /// that awaits the reply to a command of weir's own (`UNWATCH`, `CLIENT UNBLOCK`), so that another can
+    /// follow on it; None if there is none.
     fn messenger(&self, fits: impl Fn(&Link) -> bool, backend: BackendId) -> Option<PrivateId> {
         let is_fit = |link: &Link| {
             link.backend == backend
@@ -1018,7 +1026,8 @@ impl PrivateLinks {
 
     /// Sends a request that puts back `count` elements which a store has popped for a client that had
     /// disconnected. The error returns the version cells (counters of writes) of their key, if there is no
-    /// room for another link. `backend` and `database` are where they were popped.
+    /// room for another link (unshared connection to a store). `backend` and `database` are where they were
+    /// popped.
     pub fn put_back(
         &mut self,
         env: &mut Env,

@@ -253,8 +253,8 @@ impl Upstream {
         message.release(&mut env.pool);
     }
 
-    /// Sends held requests of slots whose other requests are all answered, and refuses those whose time is
-    /// over.
+    /// Sends held requests (kept until their slot's node can take them) of slots whose other requests are all
+    /// answered, and refuses those whose time is over.
     pub(super) fn handle_held(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         let Self { overload, cluster: Cluster { slots: Some(slots), .. }, .. } = self else { return };
         let waiting = overload.waiting_slots().map(|(slot, _)| slot);

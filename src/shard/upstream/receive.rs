@@ -19,8 +19,8 @@ use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::time::Now;
 
 impl Upstream {
-    /// Handles that a connection's socket is connected, so that the greeting is sent. `generation` tells the
-    /// connection from earlier ones in its place.
+    /// Handles that a connection's socket is connected, so that the greeting (the requests that open a
+    /// connection) is sent. `generation` tells the connection from earlier ones in its place.
     pub fn handle_connected(&mut self, env: &mut Env, connection: ConnectionId, generation: u32, now: Now) {
         self.links.handle_connected(env, connection, generation, now);
     }

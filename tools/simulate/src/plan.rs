@@ -176,8 +176,8 @@ pub(super) struct Around {
     pub apart: Duration,
     /// The time after a write that bypasses weir from which on no read through weir may find an older value.
     pub told_within: Duration,
-    /// The probability, in thousandths, that a connection on which a store reports changes is cut before such
-    /// a write; `is_silent` is true if the shard does not notice.
+    /// The probability, in thousandths, that a connection on which a store reports changes is cut before a
+    /// write that bypasses weir; `is_silent` is true if the shard does not notice.
     pub cuts: u64,
     pub is_silent: bool,
 }

@@ -9,7 +9,7 @@ use crate::values::{MicroUnits, Price, TenantId, Timestamp, Usage};
 /// The price that was taken for a request, with what is needed to settle it once its reply has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
-    /// The price that was taken from the payer's buckets on arrival.
+    /// The price that was taken from the buckets of the payer (account that is charged) on arrival.
     pub taken: Price,
     /// The parts of the cost that were known when the price was taken.
     pub quote: Quote,
@@ -45,14 +45,14 @@ impl Charge {
 const _: () = assert!(size_of::<Option<Charge>>() <= 56);
 
 impl Accounts {
-    /// Returns the expected cost of the next request of a payer and class beyond the part that is known on
-    /// arrival, in millionths of a request unit.
+    /// Returns the expected cost of the next request of a payer (account that is charged) and class beyond the
+    /// part that is known on arrival, in millionths of a request unit.
     pub fn expected(&mut self, payer: Payer, class: Class) -> MicroUnits {
         self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.of(class as usize)
     }
 
-    /// True once a request of this class of the payer's tenant has been charged at its real cost, so that the
-    /// class's cost is known.
+    /// True once a request of this class of the tenant of the payer (account that is charged) has been charged
+    /// at its real cost, so that the class's cost is known.
     pub fn is_seen(&mut self, payer: Payer, class: Class) -> bool {
         self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.is_seen(class as usize)
     }
@@ -86,7 +86,7 @@ impl Accounts {
     }
 
     /// Charges a cost that belongs to no admitted request (bytes of a published message, say) to all buckets
-    /// of the payer.
+    /// of the payer (account that is charged).
     #[inline(never)]
     pub fn book(&mut self, payer: Payer, cost: Price, now: Timestamp) {
         let tenant = self.tenant_now(payer);
@@ -125,8 +125,8 @@ impl Accounts {
         }
     }
 
-    /// Returns the current id of a payer's tenant, if the payer is of the current quotas or of those before.
-    /// None if the tenant is gone or the payer is older.
+    /// Returns the current id of a payer's tenant, if the payer (account that is charged) is of the current
+    /// quotas or of those before. None if the tenant is gone or the payer is older.
     pub(super) fn tenant_now(&self, payer: Payer) -> Option<TenantId> {
         match payer.versions_before(self.version) {
             0 => Some(payer.tenant()),

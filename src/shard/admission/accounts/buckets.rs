@@ -253,18 +253,18 @@ impl Buckets {
         Some([global.as_mut().map(Account::part), tenant.account.as_mut().map(Account::part), user])
     }
 
-    /// Adds `change` to the number of admitted requests of a payer's user that have not been charged at their
-    /// real cost yet: positive for admitted requests, negative for charged ones. A user's bucket is known by
-    /// its name, so it is the same in all versions of the quotas.
+    /// Adds `change` to the number of admitted requests of the user of a payer (account that is charged) that
+    /// have not been charged at their real cost yet: positive for admitted requests, negative for charged
+    /// ones. A user's bucket is known by its name, so it is the same in all versions of the quotas.
     pub fn count_of_user(&mut self, payer: Payer, change: i32) {
         if let Some(entry) = payer.user().and_then(|user| self.users.get_mut(user.bucket)) {
             entry.slice.count_under_way(change);
         }
     }
 
-    /// Returns the least amount that this core can count on in any bucket of a payer: its own allowance (what
-    /// a core may spend without asking) and its share of the level that the control executor reported, in
-    /// millionths of a request unit. `i64::MAX` if no bucket has a limit.
+    /// Returns the least amount that this core can count on in any bucket of a payer (account that is
+    /// charged): its own allowance (what a core may spend without asking) and its share of the level that the
+    /// control executor reported, in millionths of a request unit. `i64::MAX` if no bucket has a limit.
     pub fn in_sight(&self, payer: Payer, rules: Rules, now: Timestamp) -> i64 {
         let each = payer.scopes().filter_map(|scope| self.known(scope, now));
         each.map(|(slice, capacity)| slice.in_sight(capacity, now, rules).0).min().unwrap_or(i64::MAX)

@@ -67,7 +67,8 @@ pub struct Payer {
 }
 
 impl Payer {
-    /// Creates the payer for a tenant in a version of the quotas, with the user if a quota limits that user.
+    /// Creates the payer (account that is charged) for a tenant in a version of the quotas, with the user if a
+    /// quota limits that user.
     pub fn new(tenant: TenantId, user: Option<UserAccount>, version: u64) -> Self {
         let (bucket, size) = user.map_or((BucketId(0), 0), |user| (user.bucket, user.size.bits()));
         let packed = u64::from(size) << 32 | (u64::from(tenant.0) + 1) << 16 | u64::from(version as u16);
@@ -215,8 +216,8 @@ impl Accounts {
         self.ledger.tab_of(payer)
     }
 
-    /// Decides on a request: checks all buckets of its payer, then takes the price from all of them, or from
-    /// none.
+    /// Decides on a request: checks all buckets of its payer (account that is charged), then takes the price
+    /// from all of them, or from none.
     #[inline]
     pub fn admit(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Decision {
         if !self.take_if_allowed(payer, cost, now) {
@@ -319,7 +320,8 @@ impl Accounts {
         })
     }
 
-    /// Takes a price from all buckets of a payer, even if too little is left in them.
+    /// Takes a price from all buckets of a payer (account that is charged), even if too little is left in
+    /// them.
     fn take(&mut self, payer: Payer, cost: Price, now: Timestamp) {
         for scope in payer.scopes() {
             if let Some(entry) = self.ledger.buckets().entry(scope, now) {

@@ -17,21 +17,22 @@ use crate::policy::slice::{Rules, Wanted};
 use crate::protocol::command::Class;
 use crate::values::{MicroUnits, Price, Timestamp, Usage};
 
-/// The amount left to a payer without any limit: more than all prices together, and far from overflow.
+/// The amount left to a payer (account that is charged) without any limit: more than all prices together, and
+/// far from overflow.
 const NO_BOUND: i64 = i64::MAX / 2;
 
 /// The sum of the prices of one payer's consecutive requests, not yet taken from its buckets. Amounts are in
 /// millionths of a request unit.
 #[derive(Debug)]
 pub struct Tab {
-    /// The amount that is left in whichever of the payer's buckets has least.
+    /// The amount that is left in whichever of the buckets of the payer (account that is charged) has least.
     left: i64,
     /// The amount that was left in the payer's scarcest bucket when the tab (sum of the payer's consecutive
     /// requests) was opened.
     opened_with: i64,
-    /// The least amount that this core could count on from any of the payer's buckets when the tab was
-    /// opened. [`NO_BOUND`] without any limit; `i64::MIN` where all requests of the tenant have the same
-    /// price, as the amount is not needed then.
+    /// The least amount that this core could count on from any of the buckets of the payer (account that is
+    /// charged) when the tab was opened. [`NO_BOUND`] without any limit; `i64::MIN` where all requests of the
+    /// tenant have the same price, as the amount is not needed then.
     in_sight: i64,
     /// The time at which the oldest grant (amount of quota to spend) for the payer's buckets expires; later
     /// requests cannot be charged to the tab (sum of one payer's consecutive requests).
@@ -46,9 +47,10 @@ pub struct Tab {
     cached: MicroUnits,
     /// The sum of what the answered requests cost beyond the prices that were taken for them on arrival.
     surprise: MicroUnits,
-    /// The recent cost of requests of the payer's tenant, by class.
+    /// The recent cost of requests of the tenant of the payer (account that is charged), by class.
     expected: Expected,
-    /// Requests of the payer's tenant that are admitted and have not been charged at their real cost yet.
+    /// Requests of the tenant of the payer (account that is charged) that are admitted and have not been
+    /// charged at their real cost yet.
     under_way: UnderWay,
     /// The number of requests charged at their real cost since the tab (sum of one payer's consecutive
     /// requests) was opened, which is counted for the tenant when the tab is booked.
@@ -70,9 +72,9 @@ impl Tab {
         self.expected.is_seen(class as usize)
     }
 
-    /// True if the payer can surely pay for one more request of a class along with all those whose real cost
-    /// is not known yet. If false, [`Accounts::outlook`](super::Accounts::outlook) may still allow it, since
-    /// it checks each bucket.
+    /// True if the payer (account that is charged) can surely pay for one more request of a class along with
+    /// all those whose real cost is not known yet. If false, [`Accounts::outlook`](super::Accounts::outlook)
+    /// may still allow it, since it checks each bucket.
     #[inline]
     pub fn could_pay(&self, cost: Price, class: Class) -> bool {
         (self.expected.is_even() && self.expected.is_known(class as usize)) || self.could_pay_all(cost, class)
@@ -91,14 +93,14 @@ impl Tab {
         in_sight >= cost.signed().saturating_add(self.expected.risk(&self.under_way, class as usize))
     }
 
-    /// Counts a request of the payer, of this class of commands, as admitted and not yet charged at its real
-    /// cost.
+    /// Counts a request of the payer (account that is charged), of this class of commands, as admitted and not
+    /// yet charged at its real cost.
     #[inline]
     pub(super) const fn begin(&mut self, class: Class) {
         self.under_way.begin(class as usize);
     }
 
-    /// Counts a request of the payer as charged at its real cost.
+    /// Counts a request of the payer (account that is charged) as charged at its real cost.
     #[inline]
     const fn end(&mut self, class: Class) {
         self.under_way.end(class as usize);
@@ -145,7 +147,8 @@ impl Tab {
 /// accessed.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    /// The payer whose tab (sum of its consecutive requests, not booked yet) is open; None if no tab is.
+    /// The payer (account that is charged) whose tab (sum of its consecutive requests, not booked yet) is
+    /// open; None if no tab is.
     open_for: Option<Payer>,
     tab: Tab,
     buckets: Buckets,
@@ -191,9 +194,9 @@ impl Ledger {
         (self.open_for == Some(payer)).then_some(&mut self.tab)
     }
 
-    /// Opens a tab (sum of its consecutive requests, booked in the buckets later) for a payer, unless another
-    /// tab is open or booking it would put a further bucket on the list of those to report. `lease` is the
-    /// time for which a grant of quota is valid.
+    /// Opens a tab (sum of its consecutive requests, booked in the buckets later) for a payer (account that is
+    /// charged), unless another tab is open or booking it would put a further bucket on the list of those to
+    /// report. `lease` is the time for which a grant of quota is valid.
     #[inline(never)]
     pub fn open(&mut self, payer: Payer, lease: Duration, rules: Rules, now: Timestamp) {
         let Self { open_for, tab, buckets, .. } = self;

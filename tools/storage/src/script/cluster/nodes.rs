@@ -54,8 +54,8 @@ impl ClusterNodes {
         Self::parse_of(text, None, listens)
     }
 
-    /// Reads a view like [`ClusterNodes::parse`]; if the text shows neither, the view is that of the node with
-    /// this id. `listens` is the address of the node that is asked.
+    /// Reads a view like [`ClusterNodes::parse`]; if the text has neither the flag `myself` nor the address
+    /// `listens`, the view is that of the node with this id.
     pub(crate) fn parse_of(
         text: &str,
         id: Option<&str>,
