@@ -39,6 +39,7 @@ use std::time::Duration;
 use super::*;
 use crate::config::Quotas;
 use crate::protocol::Segment;
+use crate::protocol::command::{self, Handling};
 use crate::protocol::encode;
 use crate::routing::Topology;
 use crate::routing::cluster::Cluster;
@@ -694,6 +695,49 @@ fn a_tenant_reaches_only_what_is_its_own() {
     assert_eq!(rig.words_at_stores(), ["MGET"]);
     rig.answer_next("*2\r\n$-1\r\n$-1\r\n");
     assert_eq!(rig.words_at_stores(), ["SCAN"]);
+}
+
+#[test]
+fn acl_list_names_the_commands_that_a_tenant_may_not_run() {
+    let mut rig = Rig::new(1, 1);
+    rig.put_in_force(
+        "[tenants.root]\npassword = 'r'\nadmin = true\n[tenants.all]\npassword = 'a'\n[tenants.own]\npassword = 'o'\nkeys = ['1']\n[tenants.first]\npassword = 'f'\ndatabases = [0]",
+    );
+    // Open with other arguments than those below, or without an answer at once.
+    let by_arguments = [
+        "copy",
+        "exec",
+        "monitor",
+        "move",
+        "pubsub|channels",
+        "pubsub|shardchannels",
+        "quit",
+        "reset",
+        "scan",
+        "select",
+    ];
+    let mut wrong = Vec::new();
+    for (tenant, password) in [("root", "r"), ("all", "a"), ("own", "o"), ("first", "f")] {
+        let asker = rig.signed_in(tenant, password);
+        rig.send(asker, &[&["ACL", "GETUSER", tenant]]);
+        let told = rig.told(asker);
+        let line = told.split("\r\n").find(|line| line.starts_with("+@all")).expect("it has commands");
+        let closed: Vec<&str> = line.split(" -").skip(1).collect();
+        for command in command::all() {
+            if by_arguments.contains(&command.name) || matches!(command.handling, Handling::Refused(_)) {
+                continue;
+            }
+            let mut words: Vec<&str> = command.name.split('|').collect();
+            words.resize(usize::from(command.arity.unsigned_abs()), "1");
+            let client = rig.signed_in(tenant, password);
+            rig.send(client, &[&words]);
+            let is_refused = rig.told(client).starts_with("-NOPERM");
+            if is_refused != closed.contains(&command.name) {
+                wrong.push(format!("{tenant}: {words:?} {is_refused}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
 }
 
 #[test]

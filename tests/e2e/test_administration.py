@@ -259,5 +259,5 @@ def test_what_stores_know_of_categories_and_passwords_is_told(weir: Weir):
     assert "get" in root.acl_cat("read")
     assert len(root.acl_genpass()) == 64
     with pytest.raises(redis.ResponseError, match="manages users, and weir takes them from its quota file"):
-        root.acl_list()
+        root.acl_setuser("ann", enabled=True)
     assert "Redis ver. 7" in str(root.lolwut())

@@ -321,7 +321,7 @@ ADMINISTRATION = [
     ("SWAPDB", "0", "1"),
     ("REPLICAOF", "NO", "ONE"),
     ("SAVE",),
-    ("ACL", "LIST"),
+    ("ACL", "SETUSER", "ann"),
     ("SLOWLOG", "GET"),
 ]
 
@@ -340,6 +340,50 @@ def test_what_touches_everyone_needs_an_admin(closed: Fixture, request_words: tu
             assert reply.text.startswith("NOPERM "), reply
             assert request_words[0].lower() in reply.text.lower(), f"{reply} does not name the command"
         assert operator.ok("GET", "other:a") == b"1"
+
+
+ABOUT_USERS = [("ACL", "LIST"), ("ACL", "USERS"), ("ACL", "GETUSER", "default"), ("ACL", "GETUSER", "nosuch"), ("ACL", "LIST", "x")]
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("embedded", [False, True], ids=["before a store", "embedded store"])
+def test_without_a_quota_file_there_is_one_user_as_in_redis(servers, embedded: bool, protocol: int):
+    store = servers.redis()
+    weir = servers.weir() if embedded else servers.weir(store)
+    with store.connect() as direct, weir.connect() as connection:
+        for one in (direct, connection):
+            one.call("HELLO", str(protocol))
+        for words in ABOUT_USERS:
+            assert connection.call(*words).raw == direct.call(*words).raw, words
+        for one in (direct, connection):
+            one.ok("MULTI")
+            one.ok("ACL", "USERS")
+        assert connection.call("EXEC").raw == direct.call("EXEC").raw
+
+
+def test_users_are_listed_without_passwords(with_default: Fixture):
+    names = [b"acme", b"acme/loader", b"default", b"operator"]
+    with (
+        with_default.connect("operator", "operator-password") as operator,
+        with_default.connect("acme", "acme-password") as acme,
+        with_default.connect() as anyone,
+    ):
+        assert operator.ok("ACL", "USERS") == names
+        assert (acme.ok("ACL", "USERS"), anyone.ok("ACL", "USERS")) == (names[:2], [b"default"])
+        listed = operator.ok("ACL", "LIST")
+        assert [line.split()[1] for line in listed] == names and listed[3] == b"user operator on ~* &* +@all"
+        assert listed[0].startswith(b"user acme on ~acme:* ~shared:* resetchannels &acme:* &shared:* +@all -")
+        assert listed[2].startswith(b"user default on nopass ~public:* resetchannels &public:* +@all -")
+        assert {b"-flushall", b"-config|set", b"-eval", b"-dbsize"} <= set(listed[0].split())
+        assert acme.ok("ACL", "LIST") == listed[:2]
+        digests = [hashlib.sha256(f"{tenant}-password".encode()).hexdigest() for tenant in ("acme", "operator")]
+        for secret in ["acme-password", "operator-password", *digests]:
+            assert secret.encode() not in b"".join(listed)
+        user = operator.ok("ACL", "GETUSER", "acme/anyone")
+        told = dict(zip(user[::2], user[1::2]))
+        assert (told[b"flags"], told[b"passwords"], told[b"keys"]) == ([b"on"], [], b"~acme:* ~shared:*")
+        assert acme.ok("ACL", "GETUSER", "acme") == operator.ok("ACL", "GETUSER", "acme")
+        assert acme.ok("ACL", "GETUSER", "operator") is None, "it is told of nobody else"
 
 
 def test_an_admin_may(closed: Fixture):

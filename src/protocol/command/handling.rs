@@ -157,6 +157,9 @@ pub enum FanOut {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the command of its name")]
 pub enum LocalCommand {
+    AclGetUser,
+    AclList,
+    AclUsers,
     AclWhoAmI,
     Auth,
     ClientCaching,
@@ -209,7 +212,10 @@ impl LocalCommand {
     pub const fn is_priced(self) -> bool {
         matches!(
             self,
-            Self::Auth
+            Self::AclGetUser
+                | Self::AclList
+                | Self::AclUsers
+                | Self::Auth
                 | Self::ClientKill
                 | Self::ClientList
                 | Self::ClientUnblock
@@ -254,7 +260,10 @@ impl LocalCommand {
             | Self::Select
             | Self::Unwatch => true,
             // Of `QOS` only `SET` is, and the inner request of `CALL`: see `call.rs`.
-            Self::AclWhoAmI
+            Self::AclGetUser
+            | Self::AclList
+            | Self::AclUsers
+            | Self::AclWhoAmI
             | Self::ClusterKeySlot
             | Self::Command
             | Self::ConfigGet
@@ -280,7 +289,10 @@ impl LocalCommand {
     pub const fn stands_in_transaction(self) -> bool {
         matches!(
             self,
-            Self::AclWhoAmI
+            Self::AclGetUser
+                | Self::AclList
+                | Self::AclUsers
+                | Self::AclWhoAmI
                 | Self::ClientGetName
                 | Self::ClientGetRedir
                 | Self::ClientId

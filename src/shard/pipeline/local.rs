@@ -92,6 +92,9 @@ impl Shard {
                 self.end_watch(id, now);
                 self.clients.answer_now(&mut self.env, id, |out, _| encode::simple(out, OK));
             }
+            C::AclGetUser | C::AclList | C::AclUsers => {
+                self.describe_users(id, local, arguments, charge, now);
+            }
             C::AclWhoAmI => self.who_am_i(id),
             C::ClusterKeySlot => {
                 front.answer_now(env, id, |out, _| encode::integer(out, i64::from(slot_of(arguments.at(2)))));

@@ -9,7 +9,7 @@
 //! | it is admitted, and sent there | `carry_out.rs`, `split.rs` |
 //! | its key is hot | `hot_keys.rs` |
 //! | it is queued, or a transaction carried out | `transaction.rs` |
-//! | weir answers it | `local.rs`, `clients.rs`, `qos.rs`, `explain.rs` |
+//! | weir answers it | `local.rs`, `acl.rs`, `clients.rs`, `qos.rs`, `explain.rs` |
 //! | a replica may answer it | `stale_reads.rs` |
 //! | its client has a connection to the store to itself: blocking commands, `WATCH` | `private.rs` |
 //! | it waits while its client moves to another process, or weir drains | `withdrawal.rs` |
@@ -23,6 +23,7 @@
 //!
 //! No file here has state of its own, except `upkeep.rs`: the times at which upkeep is due.
 
+mod acl;
 mod carry_out;
 mod channel_permission;
 mod clients;

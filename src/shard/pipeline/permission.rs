@@ -91,6 +91,21 @@ impl Shard {
     }
 }
 
+/// True if a tenant may not run a command, whatever arguments it gives. Tells what [`Shard::permit`] refuses.
+pub(super) fn is_closed_to(tenant: &Tenant, command: &Command) -> bool {
+    let is_confined = !(tenant.keys.is_empty() && tenant.channels.is_empty() && tenant.databases.is_empty());
+    let affects_all_keys = match command.handling {
+        // `SCAN` with a pattern of its own keys, and what names only channels, are open to any tenant.
+        Handling::FanOut(FanOut::Scan | FanOut::Channel) => false,
+        Handling::FanOut(_) => !command.name.ends_with("channels") && !command.name.ends_with("numsub"),
+        _ => false,
+    };
+    (command.admin && !tenant.admin)
+        || (command.class == Class::Script && is_confined)
+        || (affects_all_keys && !tenant.keys.is_empty() && !tenant.admin)
+        || (command.name == "flushall" && !tenant.databases.is_empty())
+}
+
 /// Checks a command of a tenant that may use only certain databases. `database` is the client's. The error is
 /// the text of the reply. `handling` says how weir handles the command.
 fn permit_databases(
