@@ -206,14 +206,17 @@ fn hscan(call: &mut Call<'_>) -> Done {
     if call.keyspace.read_as::<Fields>(call.at(1))?.is_none() {
         return scan::nothing(&mut call.out);
     }
-    let mut page = Page::new(ScanOptions::parse(call, 2, Scanned::Elements)?, call.effort);
+    let mut page = Page::new(ScanOptions::parse(call, 2, Scanned::Fields)?, call.effort);
     let (cursor, count) = (page.options().table_cursor(), page.options().count);
+    let names_only = page.options().names_only;
     let fields = call.keyspace.read_as::<Fields>(call.arguments.at(1))?;
     let next = fields.zip(cursor).and_then(|(fields, cursor)| {
         fields.walk(cursor, count, |field| {
-            page.meet(field.name.as_bytes(), 2, || {
+            page.meet(field.name.as_bytes(), if names_only { 1 } else { 2 }, || {
                 call.out.bulk(field.name.as_bytes());
-                call.out.bulk(field.value.as_bytes());
+                if !names_only {
+                    call.out.bulk(field.value.as_bytes());
+                }
             });
         })
     });
@@ -272,6 +275,21 @@ mod tests {
             ("EXISTS h", ":0|"),
             ("HINCRBYFLOAT h b x", "-ERR value is not a valid float|"),
             ("EXISTS h", ":0|"),
+        ]);
+    }
+
+    #[test]
+    fn a_scan_leaves_out_values_where_it_is_asked_to() {
+        Bench::new().talk(&[
+            ("HSET h a 1 b 2", ":2|"),
+            ("HSCAN h 0", "*2|$1|0|*4|$1|a|$1|1|$1|b|$1|2|"),
+            ("HSCAN h 0 NOVALUES", "*2|$1|0|*2|$1|a|$1|b|"),
+            ("HSCAN h 0 COUNT 10 novalues MATCH b", "*2|$1|0|*1|$1|b|"),
+            ("HSCAN h 0 NOVALUES MATCH", "-ERR syntax error|"),
+            ("HSCAN none 0 NOVALUES", "*2|$1|0|*0|"),
+            ("SADD s a", ":1|"),
+            ("SSCAN s 0 NOVALUES", "-ERR NOVALUES option can only be used in HSCAN|"),
+            ("SCAN 0 NOVALUES", "-ERR NOVALUES option can only be used in HSCAN|"),
         ]);
     }
 

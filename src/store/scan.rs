@@ -19,21 +19,33 @@ pub(super) struct ScanOptions<'a> {
     pub(super) count: usize,
     /// The type that keys must have; only SCAN has this option.
     pub(super) kind: Option<&'a [u8]>,
+    /// True if a hash's fields are returned without their values (NOVALUES of HSCAN).
+    pub(super) names_only: bool,
 }
 
-/// The kind of scan: of keys, or of a collection's elements.
+/// The kind of scan: of keys, of a hash's fields, or of another collection's elements.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scanned {
     Keys,
+    Fields,
     Elements,
 }
 
 impl<'a> ScanOptions<'a> {
     /// Parses the cursor at argument `index` and the options after it.
     pub(super) fn parse(call: &Call<'a>, index: usize, scanned: Scanned) -> Result<Self, Refusal> {
-        let mut options = Self { cursor: cursor(call.at(index))?, pattern: None, count: 10, kind: None };
+        let cursor = cursor(call.at(index))?;
+        let mut options = Self { cursor, pattern: None, count: 10, kind: None, names_only: false };
         let mut index = index + 1;
         while index < call.count() {
+            if call.is(index, "novalues") {
+                if scanned != Scanned::Fields {
+                    return Err(Refusal::Words("ERR NOVALUES option can only be used in HSCAN"));
+                }
+                options.names_only = true;
+                index += 1;
+                continue;
+            }
             let Some(argument) = call.arguments.get(index + 1) else { return Err(Refusal::Syntax) };
             if call.is(index, "count") {
                 let count = call.integer_at(index + 1)?;

@@ -489,8 +489,11 @@ fn xread(call: &mut Call<'_>) -> Done {
     for at in 0..options.streams {
         let stream = call.keyspace.read_as::<Stream>(call.at(options.keys + at))?;
         let last = stream.map_or(Id::LEAST, |stream| stream.log.last);
+        let newest = stream.map_or(Id::LEAST, |stream| stream.log.newest());
         after.push(match call.at(options.keys + options.streams + at) {
             b"$" => last,
+            // The last entry is read, as in Redis 7.4; of a stream without entries, what is added later.
+            b"+" => newest.previous().unwrap_or(last),
             b">" => {
                 return Err(Refusal::Words(
                     "ERR The > ID can be specified only when calling XREADGROUP using the GROUP <group> \
@@ -614,6 +617,9 @@ mod tests {
             ("XRANGE x a b", "-ERR Invalid stream ID specified as stream command argument|"),
             ("XREAD COUNT 1 STREAMS x y 0 0", "*1|*2|$1|x|*1|*2|$3|1-1|*2|$1|f|$1|v|"),
             ("XREAD STREAMS x $", "*-1|"),
+            ("XREAD STREAMS x +", "*1|*2|$1|x|*1|*2|$3|1-2|*4|$1|f|$1|v|$1|g|$1|w|"),
+            ("XREAD COUNT 5 STREAMS none x + +", "*1|*2|$1|x|*1|*2|$3|1-2|*4|$1|f|$1|v|$1|g|$1|w|"),
+            ("XREAD STREAMS none +", "*-1|"),
             ("XADD x * f v", "$15|1700000000000-0|"),
             ("XADD x * f v", "$15|1700000000000-1|"),
             ("XTRIM x MAXLEN ~ 1", ":0|"),
@@ -621,6 +627,7 @@ mod tests {
             ("XADD x MINID 1700000000001 1700000000001 f v", "$15|1700000000001-0|"),
             ("XDEL x 1700000000001-0 9-9", ":1|"),
             ("XLEN x", ":0|"),
+            ("XREAD STREAMS x +", "*-1|"),
             ("TYPE x", "+stream|"),
             ("XSETID x 5-5", "+OK|"),
             ("XSETID nothing 5-5", "-ERR no such key|"),

@@ -45,6 +45,39 @@ def test_clients_are_listed_and_killed(weir: Weir):
         root.client_kill_filter()
 
 
+def test_clients_are_killed_and_unblocked_in_a_transaction(weir: Weir, servers):
+    """The replies in the array are those of redis-server, and who closes itself there is answered first."""
+    replies = []
+    for server in (servers.redis(), weir):
+        open_one = lambda server=server: server.connect()  # noqa: E731
+        with open_one() as asker, open_one() as waiter, open_one() as victim, open_one() as other:
+            for one in (asker, waiter, victim, other) if server is weir else ():
+                one.ok("AUTH", "root", "r")
+            numbers = [one.ok("CLIENT", "ID") for one in (asker, waiter, victim, other)]
+            waiter.send("BLPOP", "{k}none", "0")
+            until(lambda: b" flags=b " in other.ok("CLIENT", "LIST", "ID", numbers[1]), "the call waits")  # noqa: B023
+            address = other.ok("CLIENT", "INFO").split(b" addr=")[1].split()[0]
+            blocks = [
+                ("MULTI",),
+                ("SET", "{k}a", "1"),
+                ("CLIENT", "UNBLOCK", numbers[1], "ERROR"),
+                ("CLIENT", "KILL", "ID", numbers[2]),
+                ("CLIENT", "KILL", "ID", numbers[2], "USER", "nosuch"),
+                ("CLIENT", "KILL", "1.1.1.1:1"),
+                ("CLIENT", "KILL", address),
+                ("CLIENT", "KILL", "SKIPME", "maybe"),
+                ("GET", "{k}a"),
+                ("CLIENT", "KILL", "ID", numbers[0], "SKIPME", "no"),
+                ("EXEC",),
+            ]
+            told = [reply.raw for reply in asker.pipeline(blocks)]
+            assert asker.read_to_end() == []
+            told.append(waiter.read().raw)
+            assert victim.read_to_end() == [] and other.read_to_end() == []
+            replies.append(told)
+    assert replies[0] == replies[1]
+
+
 def test_clients_are_selected_by_type_and_user(weir: Weir):
     root, acme = client(weir, "root"), client(weir, "acme")
     with weir.connect() as subscriber:

@@ -280,7 +280,7 @@ impl LocalCommand {
 
     /// True if the reply to the command is collected from all shards or from the stores.
     pub const fn is_collected(self) -> bool {
-        matches!(self, Self::ClientList | Self::Info)
+        matches!(self, Self::ClientKill | Self::ClientList | Self::ClientUnblock | Self::Info)
     }
 
     /// True if the command may be queued in a transaction, and weir answers it itself when `EXEC` comes. The
@@ -297,6 +297,7 @@ impl LocalCommand {
                 | Self::ClientGetRedir
                 | Self::ClientId
                 | Self::ClientInfo
+                | Self::ClientKill
                 | Self::ClientList
                 | Self::ClientNoEvict
                 | Self::ClientNoTouch
@@ -304,6 +305,7 @@ impl LocalCommand {
                 | Self::ClientSetInfo
                 | Self::ClientSetName
                 | Self::ClientTrackingInfo
+                | Self::ClientUnblock
                 | Self::ClientUnpause
                 | Self::ClusterKeySlot
                 | Self::Command

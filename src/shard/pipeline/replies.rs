@@ -178,8 +178,10 @@ impl Shard {
         }
         if self.clients.handle_answer_before_exec(to, reply) {
             let charge = self.clients.take_charge(to);
-            self.give_back(to, Outcome::answered(UNHEARD.len()), Message::Small(UNHEARD), now);
-            return self.execute_transaction(to.client_id(), charge, now);
+            // A client that is ending, as one that has killed itself, is closed once it is owed nothing. So the
+            // reply to `EXEC` takes its place before the unheard one leaves its own.
+            self.execute_transaction(to.client_id(), charge, now);
+            return self.give_back(to, Outcome::answered(UNHEARD.len()), Message::Small(UNHEARD), now);
         }
         self.give_back(to, Outcome::answered(reply.len()), Message::Small(reply), now);
     }

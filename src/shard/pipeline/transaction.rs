@@ -114,8 +114,8 @@ impl Shard {
     }
 
     /// Returns the next question that has to be answered before a transaction is carried out, for a queued request
-    /// whose reply is collected from all shards or from the stores (`INFO`). None if none is left, or if the answers are
-    /// longer than [`DESCRIPTION_BYTES_MAX`] together.
+    /// whose reply is collected from all shards or from the stores (`INFO`, `CLIENT KILL`). None if none is left, or
+    /// if the answers are longer than [`DESCRIPTION_BYTES_MAX`] together.
     fn next_collected(&mut self, id: ClientId, transaction: &mut Transaction, now: Now) -> Option<Question> {
         loop {
             let queued = transaction.next_uncollected()?;

@@ -241,6 +241,55 @@ fn replies_that_are_collected_stand_in_their_places_in_a_transaction() {
 }
 
 #[test]
+fn clients_are_closed_in_a_transaction_and_the_asker_after_its_reply() {
+    let mut rig = Rig::new(2, 1);
+    let [asker, near, far] = [rig.client(0), rig.client(0), rig.client(1)];
+    let [near_id, far_id] = [near, far].map(|client| rig.number(client));
+    rig.send(asker, &[&["MULTI"], &["CLIENT", "KILL", "ID", &near_id], &["SET", "k", "1"]]);
+    rig.send(asker, &[&["CLIENT", "KILL", "ODD", "x"], &["CLIENT", "UNBLOCK", &far_id]]);
+    rig.send(asker, &[&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no"], &["EXEC"], &["PING"]]);
+    assert!([asker, near, far].iter().all(|client| rig.is_open(*client)), "nothing happens before EXEC");
+    for _ in 0..3 {
+        rig.carry_client_questions();
+    }
+    assert_eq!([asker, near, far].map(|client| rig.is_open(client)), [true, false, false]);
+    for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n+OK\r\n"] {
+        rig.answer_next(reply);
+    }
+    let queued = "+QUEUED\r\n".repeat(5);
+    let told = rig.told(asker);
+    assert_eq!(told, format!("+OK\r\n{queued}*5\r\n:1\r\n+OK\r\n-ERR syntax error\r\n:0\r\n:2\r\n"));
+    assert!(!rig.is_open(asker), "PING is not answered");
+    // A transaction that needs no store, and two that close nobody.
+    let [asker, other] = [rig.client(0), rig.client(1)];
+    let (own, other_id) = (rig.number(asker), rig.number(other));
+    rig.send(asker, &[&["MULTI"], &["CLIENT", "KILL", "ID", &other_id], &["GET"], &["EXEC"]]);
+    rig.send(asker, &[&["MULTI"], &["CLIENT", "KILL", "ID", &other_id], &["DISCARD"]]);
+    assert!(rig.shards[0].poll_question().is_none() && rig.is_open(other));
+    rig.told(asker);
+    rig.send(asker, &[&["MULTI"], &["CLIENT", "KILL", "SKIPME", "no", "ID", &own], &["EXEC"]]);
+    rig.carry_client_questions();
+    assert_eq!(rig.told(asker), "+OK\r\n+QUEUED\r\n*1\r\n:1\r\n");
+    assert!(!rig.is_open(asker) && rig.is_open(other));
+    assert_eq!(rig.counted(Counter::ClientsClosedKilled), 4);
+}
+
+#[test]
+fn a_client_that_sends_nothing_more_is_answered_the_exec_that_waits() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    rig.send(client, &[&["MULTI"], &["CLIENT", "LIST", "ID", "99"], &["SET", "k", "1"], &["EXEC"]]);
+    let id = rig.id(client);
+    rig.shards[0].handle_client_end(id);
+    rig.carry_client_questions();
+    for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n+OK\r\n"] {
+        rig.answer_next(reply);
+    }
+    assert!(rig.told(client).ends_with("*2\r\n$0\r\n\r\n+OK\r\n"));
+    assert!(!rig.is_open(client));
+}
+
+#[test]
 fn a_client_that_leaves_while_its_transaction_pauses_others_leaves_nothing_behind() {
     let mut rig = Rig::new(1, 1);
     let operator = rig.client(0);
