@@ -172,6 +172,8 @@ def fleet_history(servers, *flags: str) -> tuple[str, float]:
     around = ",".join([fleet[1].address, redis.address])
     run = history(servers, fleet[0].address, *OTHERS_WRITE, "--ttl", "2s", "--around", around)
     run.go_on(15 * STRETCH)
+    # The checker grants an old value 2 s, which a fast machine's operations do not last.
+    run.lines(8)
     samples = metrics.parse(fleet[0].admin("/metrics")[1])
     assert sum(samples["weir_hot_hits_total"].values()) > STRETCH, "most are answered from memory"
     return run.verdict(), sum(samples["weir_hot_changes_told_total"].values())
