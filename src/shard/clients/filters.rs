@@ -2,6 +2,7 @@
 //! equal ones of one tenant count once (`../filter_board.rs`).
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Weak};
 
 use super::ClientStage;
@@ -13,14 +14,14 @@ use crate::values::{ClientId, TenantId};
 /// A filter that a client has at stores; it counts until all clients with an equal one have dropped theirs.
 pub type Filter = Arc<FilterPlace>;
 
-/// A filter's tenant, kind, and text (the pattern or prefix).
-type Key = (TenantId, FilterKind, Box<[u8]>);
-
 /// The filters of this core's clients.
 #[derive(Debug, Default)]
 pub struct Filters {
-    /// The places of filters on the board, by tenant, kind and text. Some are of filters that no client has any more.
-    places: HashMap<Key, Weak<FilterPlace>>,
+    /// The places of filters on the board, by kind and by a hash of tenant and text, so that long texts take no memory
+    /// here. Some are of filters that no client has any more.
+    places: HashMap<(FilterKind, u64), Weak<FilterPlace>>,
+    /// The function that hashes tenant and text, which no client can foresee.
+    hashes: RandomState,
 }
 
 impl Filters {
@@ -28,28 +29,19 @@ impl Filters {
     fn counts(&self) -> [usize; 2] {
         FilterKind::ALL.map(|(kind, _)| {
             let live = self.places.iter().filter(|(_, place)| place.strong_count() > 0);
-            live.filter(|((_, other, _), _)| *other == kind).count()
+            live.filter(|((other, _), _)| *other == kind).count()
         })
     }
 
-    /// Returns the filters for these texts (patterns or prefixes), which the caller keeps as long as they are in
-    /// force. None if they are more than a tenant's clients, or all clients, may have.
-    pub fn hold<'a>(
-        &mut self,
-        board: &Arc<FilterBoard>,
-        (tenant, kind): (TenantId, FilterKind),
-        texts: impl Iterator<Item = &'a [u8]>,
-    ) -> Option<Vec<Filter>> {
-        texts.map(|text| self.hold_one(board, (tenant, kind), text)).collect()
-    }
-
-    fn hold_one(
+    /// Returns the filter for a text (pattern or prefix), which the caller keeps as long as it is in force. None if
+    /// a tenant's clients, or all clients, have as many as they may.
+    fn hold(
         &mut self,
         board: &Arc<FilterBoard>,
         (tenant, kind): (TenantId, FilterKind),
         text: &[u8],
     ) -> Option<Filter> {
-        let key = (tenant, kind, Box::from(text));
+        let key = (kind, self.hashes.hash_one((tenant, text)));
         if let Some(place) = self.places.get(&key).and_then(Weak::upgrade) {
             return Some(place);
         }
@@ -69,16 +61,16 @@ impl ClientStage {
         self.filters.counts()
     }
 
-    /// Returns the filters for texts (patterns or prefixes) that a client asks for, which it keeps as long as they
-    /// are in force. The error is the text of the reply if they are too many.
-    pub fn hold_filters<'a>(
+    /// Returns the filter for a text (pattern or prefix) that a client asks for, which it keeps as long as the filter
+    /// is in force. The error is the text of the reply if there are too many.
+    pub fn hold_filter(
         &mut self,
         env: &Env,
         (id, kind): (ClientId, FilterKind),
-        texts: impl Iterator<Item = &'a [u8]>,
-    ) -> Result<Vec<Filter>, String> {
+        text: &[u8],
+    ) -> Result<Filter, String> {
         let tenant = self.clients.at(id).identity().tenant_id();
-        let held = self.filters.hold(&env.settings.clients.filters, (tenant, kind), texts);
+        let held = self.filters.hold(&env.settings.clients.filters, (tenant, kind), text);
         held.ok_or_else(|| {
             let (what, compared) = match kind {
                 FilterKind::Pattern => ("patterns", "each message"),
@@ -103,7 +95,8 @@ mod tests {
     fn equal_filters_of_a_tenant_count_once_until_the_last_is_dropped() {
         let (board, mut filters) = (Arc::new(FilterBoard::default()), Filters::default());
         let hold = |filters: &mut Filters, tenant, texts: [&[u8]; 2]| {
-            filters.hold(&board, (tenant, FilterKind::Pattern), texts.into_iter()).expect("there is room")
+            texts
+                .map(|text| filters.hold(&board, (tenant, FilterKind::Pattern), text).expect("there is room"))
         };
         let first = hold(&mut filters, TENANT, [b"a*", b"b*"]);
         let second = hold(&mut filters, TENANT, [b"a*", b"a*"]);
@@ -120,8 +113,10 @@ mod tests {
     fn filters_beyond_the_limit_are_refused_together_and_those_left_are_forgotten() {
         let (board, mut filters) = (Arc::new(FilterBoard::default()), Filters::default());
         let hold = |filters: &mut Filters, from: usize, count: usize| {
-            let texts: Vec<Vec<u8>> = (from..from + count).map(|n| n.to_string().into_bytes()).collect();
-            filters.hold(&board, (TENANT, FilterKind::Prefix), texts.iter().map(Vec::as_slice))
+            let texts = (from..from + count).map(|number| number.to_string());
+            texts
+                .map(|text| filters.hold(&board, (TENANT, FilterKind::Prefix), text.as_bytes()))
+                .collect::<Option<Vec<Filter>>>()
         };
         let most = FilterKind::Prefix.tenant_limit();
         let all = hold(&mut filters, 0, most).expect("as many as there may be");

@@ -2,8 +2,6 @@
 //! requests of such a client about keys go over private links of its own, one per store, because a store
 //! remembers for each connection which keys were read over it.
 
-use std::sync::Arc;
-
 use super::filters::Filter;
 use super::{Client, ClientStage};
 use crate::protocol::{Protocol, TrackingOptions, encode};
@@ -291,10 +289,7 @@ impl KeyTracking {
         }
         pending.options.add_prefixes_of(self.options.as_ref());
         self.options = Some(pending.options);
-        self.filters.append(&mut pending.filters);
-        // A client may name a prefix that it has already.
-        self.filters.sort_unstable_by_key(Arc::as_ptr);
-        self.filters.dedup_by(|one, other| Arc::ptr_eq(one, other));
+        self.filters = pending.filters;
         let before = std::mem::replace(&mut self.target, pending.target);
         let left = before.map(|aim| aim.peer).filter(|peer| !self.is_aimed_at(*peer));
         let is_target_gone = self.target.is_some_and(|aim| aim.is_gone);

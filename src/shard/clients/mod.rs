@@ -63,6 +63,7 @@ mod turns;
 
 pub use client::{Address, Client};
 pub use cursor::split_cursor;
+pub use filters::Filter;
 pub use identity::{Chosen, Identity};
 pub use inbox::{INVALIDATIONS, Inbox, NO_TARGET, TARGET_GONE};
 pub use key_tracking::{KeyTracking, NOT_TRACKING, TrackingReply};
@@ -74,7 +75,7 @@ pub use question::{Question, ScopeLimit, StoreView};
 pub use request_options::RequestOptions;
 pub use seats::no_seat_left;
 pub use subscriptions::{
-    CHANNEL_BYTES_MAX, CHANNELS_MAX, Delivered, FeedLoss, FeedRequest, Moved, Origin, Subscriptions,
+    CHANNEL_BYTES_MAX, CHANNELS_MAX, Delivered, FeedLoss, FeedRequest, Moved, Named, Origin, Subscriptions,
 };
 pub use ties::{Watch, Withdrawn};
 pub use transaction::{LocalRequest, NotQueued, Splice, Transaction};

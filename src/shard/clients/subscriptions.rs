@@ -55,15 +55,33 @@ pub struct Subscriptions {
     feeds: Vec<Feed>,
     /// Channels, patterns and sharded channels by name, in this order, each with the stores that its messages
     /// come from.
-    names: [HashMap<Box<[u8]>, Origin>; 3],
-    /// The client's patterns that stores compare with messages, each with its place among those of all clients.
-    filters: HashMap<Box<[u8]>, Filter>,
+    names: [HashMap<Box<[u8]>, Held>; 3],
     /// The sum of the lengths of the names of all the client's channels and patterns, in bytes.
     name_bytes: usize,
     /// The number of names for which weir has one subscription on behalf of all its clients ([`Origin::Shared`]).
     shared: usize,
     /// The client's command about subscriptions that not all stores have acknowledged; None if there is none.
     pending: Option<Pending>,
+}
+
+/// A channel or pattern that a client is to be subscribed to.
+#[derive(Debug)]
+pub struct Named<'a> {
+    /// The channel or pattern.
+    pub name: &'a [u8],
+    /// The stores that its messages come from.
+    pub origin: Origin,
+    /// The place of a pattern among those that stores compare with messages; None if they do not.
+    pub filter: Option<Filter>,
+}
+
+/// A channel or pattern that a client is subscribed to.
+#[derive(Debug)]
+struct Held {
+    /// The stores that its messages come from.
+    origin: Origin,
+    /// The place of a pattern among those that stores compare with messages; None if they do not.
+    _filter: Option<Filter>,
 }
 
 /// A connection of the client's own to a store (private link), over which messages for the client come.
@@ -233,12 +251,6 @@ impl Subscriptions {
         self.feeds.push(Feed { link, backend, has_all: false, owed: VecDeque::new() });
     }
 
-    /// Keeps the places of new patterns among those that stores compare with messages, until the client's
-    /// subscriptions to them end.
-    pub fn keep_filters<'a>(&mut self, patterns: impl Iterator<Item = &'a [u8]>, filters: Vec<Filter>) {
-        self.filters.extend(patterns.map(Box::from).zip(filters));
-    }
-
     /// True if the client is subscribed to this channel or pattern.
     pub fn has(&self, kind: Subscription, name: &[u8]) -> bool {
         self.names[kind as usize].contains_key(name)
@@ -251,7 +263,7 @@ impl Subscriptions {
 
     /// True if some channels or patterns are subscribed to at all stores.
     pub fn hears_all_stores(&self) -> bool {
-        self.names.iter().flat_map(HashMap::values).any(|origin| *origin == Origin::AllStores)
+        self.names.iter().flat_map(HashMap::values).any(|held| held.origin == Origin::AllStores)
     }
 
     /// True if all subscriptions over a link (unshared connection to a store) have ended, and the store has
@@ -292,11 +304,8 @@ impl Subscriptions {
             size_of::<Owed>() + sharded.sum::<usize>()
         });
         let names =
-            self.len() * (size_of::<(Box<[u8]>, Origin)>() + 8) + self.shared * SHARED_SUBSCRIPTION_BYTES;
-        let filters =
-            self.filters.keys().map(|name| size_of::<(Box<[u8]>, Filter)>() + 8 + name.len()).sum::<usize>();
-        let feeds = self.feeds.len() * size_of::<Feed>();
-        self.name_bytes + names + filters + feeds + pending + owed.sum::<usize>()
+            self.len() * (size_of::<(Box<[u8]>, Held)>() + 8) + self.shared * SHARED_SUBSCRIPTION_BYTES;
+        self.name_bytes + names + self.feeds.len() * size_of::<Feed>() + pending + owed.sum::<usize>()
     }
 
     /// Returns the number of the client's subscriptions that an acknowledgement of this kind states: sharded
@@ -315,17 +324,17 @@ impl Subscriptions {
     pub fn begin(
         &mut self,
         kind: Subscription,
-        named: &[(&[u8], Origin)],
+        named: Vec<Named<'_>>,
         stores: &[BackendId],
         protocol: Protocol,
     ) -> Change {
         let (mut begun, mut acknowledgements) = (Vec::new(), Vec::new());
-        for (name, origin) in named {
-            if let Entry::Vacant(place) = self.names[kind as usize].entry((*name).into()) {
-                place.insert(*origin);
+        for Named { name, origin, filter } in named {
+            if let Entry::Vacant(place) = self.names[kind as usize].entry(name.into()) {
+                place.insert(Held { origin, _filter: filter });
                 self.name_bytes += name.len();
-                self.shared += usize::from(*origin == Origin::Shared);
-                begun.push((Box::from(*name), *origin));
+                self.shared += usize::from(origin == Origin::Shared);
+                begun.push((Box::from(name), origin));
             }
             let count = self.told_count(kind);
             acknowledge(&mut acknowledgements, protocol, kind.word(true), Some(name), count);
@@ -364,11 +373,8 @@ impl Subscriptions {
     }
 
     fn remove(&mut self, kind: Subscription, name: &[u8]) -> Option<Origin> {
-        let origin = self.names[kind as usize].remove(name)?;
+        let Held { origin, .. } = self.names[kind as usize].remove(name)?;
         self.name_bytes -= name.len();
-        if kind == Subscription::Patterns {
-            self.filters.remove(name);
-        }
         self.shared -= usize::from(origin == Origin::Shared);
         Some(origin)
     }
@@ -428,7 +434,7 @@ impl Subscriptions {
     pub fn follow(&mut self, moved: Moved, to: BackendId) -> Option<FeedRequest> {
         let held = &mut self.names[Subscription::Sharded as usize];
         let mut names = moved.names;
-        names.retain(|name| held.get_mut(name).map(|origin| *origin = Origin::Store(to)).is_some());
+        names.retain(|name| held.get_mut(name).map(|held| held.origin = Origin::Store(to)).is_some());
         let feed = self.feeds.iter_mut().find(|feed| feed.backend == to)?;
         let here: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
         let subscribes = (Subscription::Sharded, true);
@@ -460,7 +466,7 @@ impl Subscriptions {
             feed.has_all = begins;
             for kind in [Subscription::Channels, Subscription::Patterns] {
                 let names = self.names[kind as usize].iter();
-                let all = names.filter(|(_, origin)| **origin == Origin::AllStores).map(|(name, _)| &**name);
+                let all = names.filter(|(_, held)| held.origin == Origin::AllStores).map(|(name, _)| &**name);
                 let all: Vec<&[u8]> = all.collect();
                 if !all.is_empty() {
                     let purpose = if begins { Purpose::Follows } else { Purpose::Undoes };
@@ -489,7 +495,7 @@ impl Subscriptions {
         let begins = self.pending.as_ref().map(|pending| pending.kind as usize);
         let is_heard = self.names.iter().enumerate().any(|(kind, names)| {
             let is_begun = |name: &[u8]| Some(kind) == begins && begun.contains(name);
-            names.iter().any(|(name, origin)| is_used(origin) && !is_begun(name))
+            names.iter().any(|(name, held)| is_used(&held.origin) && !is_begun(name))
         });
         if is_heard || feed.owed.iter().any(|owed| owed.purpose == Purpose::Follows) {
             return FeedLoss::Missed;
@@ -550,7 +556,7 @@ impl Subscriptions {
     pub fn shared_names(&self) -> impl Iterator<Item = (Subscription, &[u8])> {
         let kinds = [Subscription::Channels, Subscription::Patterns].into_iter();
         kinds.zip(&self.names).flat_map(|(kind, names)| {
-            let shared = names.iter().filter(|(_, origin)| **origin == Origin::Shared);
+            let shared = names.iter().filter(|(_, held)| held.origin == Origin::Shared);
             shared.map(move |(name, _)| (kind, &**name))
         })
     }

@@ -6,7 +6,7 @@
 use super::Shard;
 use crate::protocol::command::{Command, Refusal};
 use crate::protocol::{Arguments, BadTrackingOption, Protocol, TrackingOptions, encode};
-use crate::shard::clients::{KeyTracking, NO_TARGET, NOT_TRACKING, Rewrite, TrackingReply};
+use crate::shard::clients::{Filter, KeyTracking, NO_TARGET, NOT_TRACKING, Rewrite, TrackingReply};
 use crate::shard::counters::Counter;
 use crate::shard::filter_board::FilterKind;
 use crate::shard::message::Message;
@@ -97,13 +97,7 @@ impl Shard {
         if let Some(known) = self.tracking_of(id) {
             missing.retain(|store| known.link_to(*store).is_none());
         }
-        // Without a prefix the store compares each key with the empty one.
-        let all: &[Vec<u8>] = if options.prefixes.is_empty() { &[Vec::new()] } else { &options.prefixes };
-        let compared = all.iter().filter(|_| options.is_broadcast).map(Vec::as_slice);
-        let filters = match self.clients.hold_filters(&self.env, (id, FilterKind::Prefix), compared) {
-            Ok(filters) => filters,
-            Err(text) => return self.answer_error(id, &text),
-        };
+        let Some(filters) = self.filters_for(id, &options) else { return };
         let Some(lent) = self.lend_all(id, &missing, Purpose::Tracking, None, now) else { return };
         let client = self.clients.client(id);
         let sequence = client.expect_reply(Rewrite::AsItCame, None);
@@ -119,6 +113,25 @@ impl Shard {
         let links: Vec<PrivateId> = tracking.links().collect();
         for link in links {
             self.private.send_tracking(&mut self.env, link, &frame, now);
+        }
+    }
+
+    /// Returns the filters for the prefixes that will be in force with these options, which add to those in force
+    /// now. None if they are too many; the client is told so.
+    fn filters_for(&mut self, id: ClientId, options: &TrackingOptions) -> Option<Vec<Filter>> {
+        if !options.is_broadcast {
+            return Some(Vec::new());
+        }
+        let mut sum = options.clone();
+        sum.add_prefixes_of(self.tracking_of(id).and_then(|tracking| tracking.options()));
+        let holder = (id, FilterKind::Prefix);
+        let held = sum.prefixes.iter().map(|prefix| self.clients.hold_filter(&self.env, holder, prefix));
+        match held.collect() {
+            Ok(filters) => Some(filters),
+            Err(text) => {
+                self.answer_error(id, &text);
+                None
+            }
         }
     }
 

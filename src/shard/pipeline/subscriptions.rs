@@ -15,7 +15,7 @@ use crate::routing::cluster::{NodeRefusal, Reason};
 use crate::routing::slot_of;
 use crate::shard::admission::Charge;
 use crate::shard::clients::{
-    CHANNEL_BYTES_MAX, CHANNELS_MAX, Delivered, FeedRequest, INVALIDATIONS, Moved, Origin, Rewrite,
+    CHANNEL_BYTES_MAX, CHANNELS_MAX, Delivered, FeedRequest, INVALIDATIONS, Moved, Named, Origin, Rewrite,
     Subscriptions,
 };
 use crate::shard::cluster::Doubt;
@@ -99,7 +99,7 @@ impl Shard {
                 let Some(named) = self.find_feeds((id, kind), &names, &stores, charge, now) else { return };
                 let ties = self.clients.client(id).ties_mut();
                 let subscriptions = ties.subscriptions.get_or_insert_default();
-                subscriptions.begin(kind, &named, &stores, protocol)
+                subscriptions.begin(kind, named, &stores, protocol)
             }
             (PrivateUse::Waits | PrivateUse::AwaitsCopies | PrivateUse::Watches, _) => {
                 return debug_assert!(false, "handled elsewhere");
@@ -151,7 +151,7 @@ impl Shard {
         stores: &[BackendId],
         charge: Option<Charge>,
         now: Now,
-    ) -> Option<Vec<(&'a [u8], Origin)>> {
+    ) -> Option<Vec<Named<'a>>> {
         let client = self.clients.client(id);
         let number = client.number();
         let none = Subscriptions::default();
@@ -198,15 +198,15 @@ impl Shard {
             self.answer_not_sent(id, node, NotSent::Full);
             return None;
         }
-        let is_filter = |origin: Origin| {
-            kind == Subscription::Patterns && !matches!(origin, Origin::Shared | Origin::Weir)
-        };
-        let patterns = named.iter().zip(&new).filter(|((_, origin), is_new)| **is_new && is_filter(*origin));
-        let patterns: Vec<&[u8]> = patterns.map(|((name, _), _)| *name).collect();
-        let filters =
-            self.clients.hold_filters(&self.env, (id, FilterKind::Pattern), patterns.iter().copied());
-        let filters = match filters {
-            Ok(filters) => filters,
+        let named = named.into_iter().map(|(name, origin)| {
+            let is_filter =
+                kind == Subscription::Patterns && !matches!(origin, Origin::Shared | Origin::Weir);
+            let holder = (id, FilterKind::Pattern);
+            let filter = is_filter.then(|| self.clients.hold_filter(&self.env, holder, name)).transpose()?;
+            Ok(Named { name, origin, filter })
+        });
+        let named = match named.collect::<Result<Vec<Named<'_>>, String>>() {
+            Ok(named) => named,
             Err(text) => {
                 self.settle(charge, &Settlement::default(), now);
                 self.answer_error(id, &text);
@@ -214,10 +214,9 @@ impl Shard {
             }
         };
         let lent = self.lend_all(id, &needed, Purpose::Other, charge, now)?;
-        if !lent.is_empty() || !filters.is_empty() {
+        if !lent.is_empty() {
             let subscriptions = self.clients.client(id).ties_mut().subscriptions.get_or_insert_default();
             lent.into_iter().for_each(|(store, link)| subscriptions.add_feed(link, store));
-            subscriptions.keep_filters(patterns.into_iter(), filters);
         }
         Some(named)
     }
