@@ -1,13 +1,20 @@
 //! Board of filters: the patterns of channels (`PSUBSCRIBE`) and the prefixes of keys (`CLIENT TRACKING` with
 //! `BCAST`) that the clients of all cores have at stores. A store compares every message with all patterns and the
-//! key of every write with all prefixes, whoever sends them. So their number is bounded, for all clients together
-//! and for each tenant: otherwise one client could slow the requests of all others at the store.
+//! key of every write with all prefixes, whoever sends them. So they take places, of which there is a limit for all
+//! clients together and for each tenant: otherwise one client could slow the requests of all others at the store. A
+//! filter takes one place, or several if it is long or has a star inside, since it takes longer to compare then.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::values::TenantId;
 use crate::values::limits::{FILTER_PATTERNS_MAX, FILTER_PREFIXES_MAX, TENANT_PART, TENANTS_MAX};
+
+/// Number of bytes of a filter that are compared in about the time of a short filter.
+const BYTES_PER_PLACE: usize = 64;
+/// Number of bytes of a pattern behind its first star that take about the time of a short pattern, as they may be
+/// compared many times.
+const BYTES_PER_PLACE_BEHIND_STAR: usize = 8;
 
 /// Kind of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,7 +29,7 @@ impl FilterKind {
     /// The kinds, each with the word for it in metrics.
     pub const ALL: [(Self, &'static str); 2] = [(Self::Pattern, "pattern"), (Self::Prefix, "prefix")];
 
-    /// Returns the maximum number of filters of this kind.
+    /// Returns the number of places for filters of this kind.
     fn limit(self) -> usize {
         match self {
             Self::Pattern => FILTER_PATTERNS_MAX,
@@ -30,26 +37,39 @@ impl FilterKind {
         }
     }
 
-    /// Returns the maximum number of filters of this kind that the clients of one tenant may have together.
+    /// Returns the number of places that a filter with this text takes: one, and one more for 64 bytes of it. A pattern
+    /// with a star before its end may be compared from each byte of a channel on; it takes three more, and one for
+    /// each 8 bytes behind that star.
+    fn places(self, text: &[u8]) -> usize {
+        let star = text.iter().position(|byte| *byte == b'*').map_or(text.len(), |star| star + 1);
+        let behind = text.len() - star;
+        match self {
+            Self::Pattern if behind > 0 => 4 + star / BYTES_PER_PLACE + behind / BYTES_PER_PLACE_BEHIND_STAR,
+            Self::Pattern | Self::Prefix => 1 + text.len() / BYTES_PER_PLACE,
+        }
+    }
+
+    /// Returns the number of places for filters of this kind that the clients of one tenant may take together.
     pub fn tenant_limit(self) -> usize {
         self.limit() * TENANT_PART.0 / TENANT_PART.1
     }
 }
 
-/// Numbers of filters that clients have at stores, by tenant and kind. Equal filters of one core count once.
+/// Numbers of places that filters of clients take at stores, by tenant and kind. Equal filters of one core count once.
 #[derive(Debug)]
 pub struct FilterBoard {
-    /// The numbers of each tenant; the last row is of clients without a tenant.
+    /// The numbers of places of each tenant; the last row is of clients without a tenant.
     tenants: Box<[[AtomicU32; 2]]>,
     totals: [AtomicU32; 2],
 }
 
-/// A filter that counts as long as this value lives.
+/// Places of a filter, which are taken as long as this value lives.
 #[derive(Debug)]
 pub struct FilterPlace {
     board: Arc<FilterBoard>,
     tenant: TenantId,
     kind: FilterKind,
+    places: u32,
 }
 
 impl Default for FilterBoard {
@@ -60,18 +80,20 @@ impl Default for FilterBoard {
 }
 
 impl FilterBoard {
-    /// Counts one more filter of a tenant until the returned value is dropped. None if the tenant's clients, or all
-    /// clients together, have as many as they may.
-    pub fn take(self: &Arc<Self>, tenant: TenantId, kind: FilterKind) -> Option<FilterPlace> {
-        let one_more = |most: usize| move |count| ((count as usize) < most).then_some(count + 1);
+    /// Takes places for a filter of a tenant until the returned value is dropped. None if fewer are left to the
+    /// tenant's clients, or to all clients together.
+    pub fn take(self: &Arc<Self>, tenant: TenantId, kind: FilterKind, text: &[u8]) -> Option<FilterPlace> {
+        let places = u32::try_from(kind.places(text)).ok()?;
+        let more =
+            |most: usize| move |taken: u32| taken.checked_add(places).filter(|taken| *taken as usize <= most);
         let [of_tenant, total] = self.numbers(tenant, kind);
         let (order, most) = (Ordering::Relaxed, kind.limit());
-        of_tenant.fetch_update(order, order, one_more(kind.tenant_limit())).ok()?;
-        if total.fetch_update(order, order, one_more(most)).is_err() {
-            of_tenant.fetch_sub(1, order);
+        of_tenant.fetch_update(order, order, more(kind.tenant_limit())).ok()?;
+        if total.fetch_update(order, order, more(most)).is_err() {
+            of_tenant.fetch_sub(places, order);
             return None;
         }
-        Some(FilterPlace { board: Arc::clone(self), tenant, kind })
+        Some(FilterPlace { board: Arc::clone(self), tenant, kind, places })
     }
 
     fn numbers(&self, tenant: TenantId, kind: FilterKind) -> [&AtomicU32; 2] {
@@ -80,10 +102,22 @@ impl FilterBoard {
     }
 }
 
+impl FilterPlace {
+    /// Returns the kind of the filter.
+    pub fn kind(&self) -> FilterKind {
+        self.kind
+    }
+
+    /// Returns the number of places that the filter takes.
+    pub fn places(&self) -> usize {
+        self.places as usize
+    }
+}
+
 impl Drop for FilterPlace {
     fn drop(&mut self) {
         for number in self.board.numbers(self.tenant, self.kind) {
-            number.fetch_sub(1, Ordering::Relaxed);
+            number.fetch_sub(self.places, Ordering::Relaxed);
         }
     }
 }
@@ -93,10 +127,39 @@ mod tests {
     use super::*;
 
     #[test]
+    fn filters_take_places_by_the_time_that_they_take() {
+        let [(pattern, _), (prefix, _)] = FilterKind::ALL;
+        for (kind, text, places) in [
+            (pattern, b"".as_slice(), 1),
+            (pattern, b"news.*", 1),
+            (pattern, b"exact", 1),
+            (pattern, b"*", 1),
+            (pattern, b"*news", 4),
+            (pattern, b"__keyspace@*__:user*", 5),
+            (pattern, &[b'a'; 640], 11),
+            (pattern, &[b"*".as_slice(), &[b'a'; 640]].concat(), 84),
+            (prefix, b"user:", 1),
+            (prefix, b"user*x", 1),
+            (prefix, &[b'a'; 640], 11),
+        ] {
+            assert_eq!(kind.places(text), places, "{:?}", text.escape_ascii().to_string());
+            let board = Arc::new(FilterBoard::default());
+            let taken = board.take(TenantId(0), kind, text);
+            assert_eq!(board.totals[kind as usize].load(Ordering::Relaxed) as usize, places);
+            drop(taken);
+            assert_eq!(board.totals[kind as usize].load(Ordering::Relaxed), 0);
+        }
+        let board = Arc::new(FilterBoard::default());
+        for (kind, _) in FilterKind::ALL {
+            assert!(board.take(TenantId(0), kind, &vec![b'*'; 1 << 20]).is_none(), "longer than all places");
+        }
+    }
+
+    #[test]
     fn a_tenant_has_a_part_of_all_filters_and_all_have_a_limit() {
         let board = Arc::new(FilterBoard::default());
         for (kind, _) in FilterKind::ALL {
-            let take = |tenant| board.take(TenantId(tenant), kind);
+            let take = |tenant| board.take(TenantId(tenant), kind, b"short*");
             let mut first: Vec<_> = std::iter::from_fn(|| take(1)).collect();
             assert_eq!(first.len(), kind.tenant_limit());
             let second: Vec<_> = std::iter::from_fn(|| take(u16::MAX)).collect();

@@ -154,6 +154,25 @@ pub const FILTER_PREFIXES_MAX: usize = 1_024;
 /// Maximum number of keys that one client may watch (`WATCH`) at a time. Redis compares each further key with all of
 /// them: 1,024 keys take it 6 ms, 50,000 keys 15 s.
 pub const WATCHED_KEYS_MAX: usize = 1_024;
+/// Maximum number of elements that one request may pick at random where the same element may come several times.
+pub const RANDOM_ELEMENTS_MAX: usize = 16_384;
+/// Maximum number of keys or fields that a request for values (`MGET`) may name again after the first time: each makes
+/// its store copy the value once more.
+pub const REPEATED_VALUES_MAX: usize = 1_024;
+/// Maximum number of keys that a request which combines whole collections (`SINTER`) may name again after the first
+/// time: each makes its store go through the collection once more.
+pub const REPEATED_KEYS_MAX: usize = 16;
+/// Maximum number of keys at which one client may wait (`BLPOP`): a store keeps about 230 bytes for each, and goes
+/// through all of them when the client leaves.
+pub const AWAITED_KEYS_MAX: usize = 1_024;
+/// Maximum number of patterns of keys that one `SORT` may read for each element.
+pub const SORT_PATTERNS_MAX: usize = 64;
+/// Bytes of the longest pattern that a store compares with the names of many keys, fields or channels. Each byte of a
+/// name may be compared with each byte of the pattern.
+pub const PATTERN_BYTES_MAX: usize = 1_024;
+/// Bytes of the longest channel of a published message, which a store compares with the patterns of all subscribers:
+/// 4,096 bytes take up to 18 us for a pattern.
+pub const CHANNEL_BYTES_MAX: usize = 4_096;
 /// Bytes of the longest name of a channel or pattern for which weir has one subscription for all its clients.
 /// Subscriptions to longer ones have connections of their own.
 pub const SHARED_NAME_BYTES_MAX: usize = 1_024;

@@ -235,3 +235,48 @@ def test_keys_that_a_client_watches_are_few(servers, store: str):
         assert client.call("GET", "k0").plain() in ("QUEUED", b"QUEUED")
         assert client.call("EXEC").plain() is None, "the earlier watch holds"
         client.ok("WATCH", "k")
+
+
+def test_requests_that_multiply_work_are_refused(servers):
+    """A few words of some requests make a store repeat the work for a whole collection. Beyond a limit, weir refuses them
+    wherever they come, and at the limit the store answers within a moment.
+    """
+    weir = servers.weir(servers.redis())
+    members = [f"m{number}" for number in range(1_000)]
+    multiplying = [
+        ("SRANDMEMBER set -", 16_384, lambda count: ("SRANDMEMBER", "set", -count)),
+        ("HRANDFIELD hash -", 16_384, lambda count: ("HRANDFIELD", "hash", -count, "WITHVALUES")),
+        ("ZRANDMEMBER zset -", 16_384, lambda count: ("ZRANDMEMBER", "zset", -count)),
+        ("MGET", 1_024, lambda count: ("MGET", "text", *["text"] * count)),
+        ("HMGET", 1_024, lambda count: ("HMGET", "hash", "m1", *["m1"] * count)),
+        ("SINTER", 16, lambda count: ("SINTER", "set", *["set"] * count)),
+        ("SUNIONSTORE", 16, lambda count: ("SUNIONSTORE", "to", "set", *["set"] * count)),
+        ("ZUNION", 16, lambda count: ("ZUNION", count + 1, "zset", *["zset"] * count)),
+        ("BITOP", 16, lambda count: ("BITOP", "XOR", "to", "text", *["text"] * count)),
+        ("PFCOUNT", 16, lambda count: ("PFCOUNT", "hll", *["hll"] * count)),
+        ("XREAD", 16, lambda count: ("XREAD", "STREAMS", *["stream"] * (count + 1), *["0"] * (count + 1))),
+        ("SORT", 64, lambda count: ("SORT", "list", *["GET", "#"] * count)),
+        ("SCAN", 1_024, lambda count: ("SCAN", 0, "MATCH", "x" * count)),
+        ("KEYS", 1_024, lambda count: ("KEYS", "x" * count)),
+        ("PUBLISH", 4_096, lambda count: ("PUBLISH", "x" * count, "text")),
+    ]
+    with weir.connect() as client, weir.connect() as other:
+        client.call("SADD", "set", *members)
+        client.call("HSET", "hash", *(word for member in members for word in (member, "value")))
+        client.call("ZADD", "zset", *(word for number, member in enumerate(members) for word in (number, member)))
+        client.ok("SET", "text", "value")
+        client.call("PFADD", "hll", *members)
+        client.call("XADD", "stream", "*", "field", "value")
+        client.call("RPUSH", "list", *range(100))
+        for name, most, request in multiplying:
+            assert not client.call(*request(most)).is_error, f"{name} at its limit"
+            assert client.call(*request(most + 1)).text.startswith("ERR "), f"{name} beyond its limit"
+            assert client.call("QOS", "CALL", "TIER", "batch", *request(most + 1)).text.startswith("ERR "), name
+            client.ok("MULTI")
+            assert client.call(*request(most + 1)).text.startswith("ERR "), f"{name} in a transaction"
+            assert client.call("EXEC").text.startswith("EXECABORT"), name
+            other.ok("SET", "text", "value")
+        assert client.call("BLPOP", *(f"k{number}" for number in range(1_025)), 0).text.startswith("ERR BLPOP may wait at")
+        client.ok("MULTI")
+        client.call("GET", "text")
+        assert client.call("EXEC").plain() in (["value"], [b"value"])

@@ -49,6 +49,9 @@ impl Flags {
     /// Flag of commands that are not allowed inside a transaction.
     pub const NO_MULTI: Self = Self(1 << 18);
 
+    /// Flag of commands each of whose words may make a store do its work again, so that their number is limited. Not
+    /// shown to clients.
+    pub const MULTIPLIES: Self = Self(1 << 24);
     /// Flag of commands that read one key and whose reply depends on the key alone, and not on time or
     /// chance: it may be kept in the hot-key cache. Not shown to clients.
     pub const CACHEABLE: Self = Self(1 << 25);

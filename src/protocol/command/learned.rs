@@ -132,6 +132,8 @@ impl<'a> Told<'a> {
             () => Class::Multi,
         };
         let hidden = if flags.contains(Flags::FAST) { Flags::NONE } else { Flags::HIDDEN_WORK };
+        let is_multiplied = effect == Effect::Read && !has_one_key || flags.contains(Flags::BLOCKING);
+        let repeats = if is_multiplied { Flags::MULTIPLIES } else { Flags::NONE };
         let is_about_connection = self.categories.contains(&b"@connection".as_slice());
         let handling = match () {
             () if flags.contains(Flags::PUBSUB) => Handling::Refused(Refusal::Subscribes),
@@ -145,7 +147,7 @@ impl<'a> Told<'a> {
             keys,
             handling,
             admin: flags.contains(Flags::ADMIN) || self.categories.contains(&b"@dangerous".as_slice()),
-            flags: flags.and(hidden),
+            flags: flags.and(hidden).and(repeats),
             ..self.as_container()
         })
     }

@@ -10,6 +10,7 @@ mod handling;
 mod keys;
 mod learned;
 mod lookup;
+mod multiplied;
 mod specs;
 mod table;
 mod uses;
@@ -25,6 +26,7 @@ pub use handling::{FanOut, Gather, Handling, LocalCommand, PrivateUse, Refusal, 
 pub use keys::{KeyCount, KeyError, Keys, sort_names_patterns};
 pub use learned::learn;
 pub use lookup::{all, find};
+pub use multiplied::Excess;
 pub use walk::Walk;
 
 /// Number of entries in the table of commands, subcommands included: the length of an array that is indexed

@@ -11,7 +11,7 @@ use crate::shard::filter_board::{FilterBoard, FilterKind, FilterPlace};
 use crate::values::limits::{FILTER_PATTERNS_MAX, FILTER_PREFIXES_MAX};
 use crate::values::{ClientId, TenantId};
 
-/// A filter that a client has at stores; it counts until all clients with an equal one have dropped theirs.
+/// A filter that a client has at stores; it takes its places until all clients with an equal one have dropped theirs.
 pub type Filter = Arc<FilterPlace>;
 
 /// The filters of this core's clients.
@@ -25,11 +25,11 @@ pub struct Filters {
 }
 
 impl Filters {
-    /// Returns the numbers of patterns and of prefixes that some client has.
+    /// Returns the numbers of places that patterns and prefixes of clients take.
     fn counts(&self) -> [usize; 2] {
         FilterKind::ALL.map(|(kind, _)| {
-            let live = self.places.iter().filter(|(_, place)| place.strong_count() > 0);
-            live.filter(|((other, _), _)| *other == kind).count()
+            let live = self.places.values().filter_map(Weak::upgrade);
+            live.filter(|place| place.kind() == kind).map(|place| place.places()).sum()
         })
     }
 
@@ -45,7 +45,7 @@ impl Filters {
         if let Some(place) = self.places.get(&key).and_then(Weak::upgrade) {
             return Some(place);
         }
-        let place = Arc::new(board.take(tenant, kind)?);
+        let place = Arc::new(board.take(tenant, kind, text)?);
         if self.places.len() >= 2 * (FILTER_PATTERNS_MAX + FILTER_PREFIXES_MAX) {
             // At least half of them are of nobody, so this is rare.
             self.places.retain(|_, place| place.strong_count() > 0);
@@ -56,7 +56,7 @@ impl Filters {
 }
 
 impl ClientStage {
-    /// Returns the numbers of patterns and of key prefixes that clients have at stores.
+    /// Returns the numbers of places that patterns and key prefixes of clients take at stores.
     pub fn filters(&self) -> [usize; 2] {
         self.filters.counts()
     }
@@ -78,8 +78,8 @@ impl ClientStage {
             };
             let most = kind.tenant_limit();
             format!(
-                "ERR too many {what}: the clients of a tenant may have {most}, because a store compares {compared} with all \
-                 of them"
+                "ERR too many {what}: the clients of a tenant may have {most}, of which a long one counts as several, \
+                 because a store compares {compared} with all of them"
             )
         })
     }

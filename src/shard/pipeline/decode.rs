@@ -192,6 +192,9 @@ impl Shard {
             self.env.counters.add(Counter::RefusedPermission, 1);
             return self.refuse_in_transaction(id, &refusal);
         }
+        if let Some(excess) = command.excess(arguments) {
+            return self.refuse_in_transaction(id, &excess.to_string());
+        }
         let client = self.clients.client(id);
         client.note_command(command);
         let is_queued = client.transaction().is_some() && !ends_transaction(handling);

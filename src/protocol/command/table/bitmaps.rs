@@ -8,7 +8,7 @@ pub(super) const COMMANDS: &[Command] = &[
     read("bitcount", -2).cacheable().hides_work().over_range(),
     write("bitfield", -2).goes_far().needs_memory(),
     read("bitfield_ro", -2).fast(),
-    write("bitop", -4).hides_work().needs_memory().keys(2, -1, 1).over_range(),
+    write("bitop", -4).multiplies().hides_work().needs_memory().keys(2, -1, 1).over_range(),
     read("bitpos", -3).cacheable().hides_work().over_range(),
     read("getbit", 3).cacheable().fast(),
     write("setbit", 4).goes_far().needs_memory(),
@@ -16,8 +16,8 @@ pub(super) const COMMANDS: &[Command] = &[
 
 pub(super) const HYPERLOGLOG: &[Command] = &[
     write("pfadd", -2).fast().needs_memory(),
-    read("pfcount", -2).hides_work().several(1, -1, 1),
+    read("pfcount", -2).multiplies().hides_work().several(1, -1, 1),
     write("pfdebug", 3).needs_memory().keys(2, 2, 1).flags(Flags::ADMIN).admin_only(),
-    write("pfmerge", -2).hides_work().needs_memory().several(1, -1, 1),
+    write("pfmerge", -2).multiplies().hides_work().needs_memory().several(1, -1, 1),
     plain("pfselftest", 1).to_all(FanOut::AllOk).flags(Flags::ADMIN).admin_only(),
 ];

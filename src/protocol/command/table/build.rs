@@ -125,6 +125,12 @@ impl Command {
         self.flags(Flags::FAR_WORK)
     }
 
+    /// Marks a command each of whose words may make a store do its work again, so that their number is limited
+    /// (`../multiplied.rs`).
+    pub(super) const fn multiplies(self) -> Self {
+        self.flags(Flags::MULTIPLIES)
+    }
+
     /// Marks a command that walks the key space or a collection.
     pub(super) const fn walks(self) -> Self {
         self.class(Class::Scan)
@@ -191,7 +197,7 @@ impl Command {
 
     /// Marks a command that waits at its store until there is data to return.
     pub(super) const fn blocks(self) -> Self {
-        self.flags(Flags::BLOCKING).privately(PrivateUse::Waits)
+        self.flags(Flags::BLOCKING).multiplies().privately(PrivateUse::Waits)
     }
 
     /// Marks a command that needs a connection to its store that no other client uses.

@@ -14,7 +14,7 @@ pub(super) const COMMANDS: &[Command] = &[
     read("expiretime", 2).fast(),
     write("flushall", -1).dangerous().to_all(FanOut::AllOk).walks().admin_only(),
     write("flushdb", -1).dangerous().to_all(FanOut::AllOk).walks().admin_only(),
-    read("keys", 2).dangerous().to_all(FanOut::Concat).walks().admin_only(),
+    read("keys", 2).multiplies().dangerous().to_all(FanOut::Concat).walks().admin_only(),
     write("migrate", -6).dangerous().movable(Keys::Migrate).refused(Refusal::Migrates),
     write("move", 3).fast().between_databases(),
     container("object"),
@@ -32,14 +32,14 @@ pub(super) const COMMANDS: &[Command] = &[
     write("rename", 3).several(1, 2, 1),
     write("renamenx", 3).fast().several(1, 2, 1),
     write("restore", -4).needs_memory().dangerous(),
-    read("scan", -2).to_all(FanOut::Scan).walks(),
+    read("scan", -2).multiplies().to_all(FanOut::Scan).walks(),
     write("restore-asking", -4)
         .needs_memory()
         .dangerous()
         .flags(Flags::ASKING)
         .refused(Refusal::ClusterDisabled),
-    write("sort", -2).hides_work().needs_memory().dangerous().movable(Keys::Sort).over_range(),
-    read("sort_ro", -2).hides_work().dangerous().movable(Keys::FIRST).over_range(),
+    write("sort", -2).multiplies().hides_work().needs_memory().dangerous().movable(Keys::Sort).over_range(),
+    read("sort_ro", -2).multiplies().hides_work().dangerous().movable(Keys::FIRST).over_range(),
     write("swapdb", 3).fast().keyless().dangerous().to_all(FanOut::AllOk).admin_only(),
     read("touch", -2).fast().several(1, -1, 1).split(Gather::Sum),
     read("ttl", 2).fast(),

@@ -28,7 +28,7 @@ pub(super) const COMMANDS: &[Command] = &[
     plain("commandlog|len", 3).to_all(FanOut::Sum).admin_only().flags(Flags::ADMIN.and(ANY_TIME)),
     plain("commandlog|reset", 3).to_all(FanOut::AllOk).admin_only().flags(Flags::ADMIN.and(ANY_TIME)),
     container("config"),
-    local("config|get", -3, LocalCommand::ConfigGet).flags(ADMINISTERS),
+    local("config|get", -3, LocalCommand::ConfigGet).multiplies().flags(ADMINISTERS),
     help("config|help"),
     plain("config|resetstat", 2).to_all(FanOut::AllOk).flags(ADMINISTERS).admin_only(),
     plain("config|rewrite", 2).to_all(FanOut::AllOk).flags(ADMINISTERS).admin_only(),

@@ -10,12 +10,18 @@ pub(super) const COMMANDS: &[Command] = &[
     write("zadd", -4).fast().needs_memory(),
     read("zcard", 2).cacheable().fast(),
     read("zcount", 4).cacheable().fast(),
-    read("zdiff", -3).hides_work().counted(1, KeyCount::SortedSets).over_range(),
-    write("zdiffstore", -4).hides_work().needs_memory().stored_and_counted(KeyCount::SortedSets).over_range(),
+    read("zdiff", -3).multiplies().hides_work().counted(1, KeyCount::SortedSets).over_range(),
+    write("zdiffstore", -4)
+        .multiplies()
+        .hides_work()
+        .needs_memory()
+        .stored_and_counted(KeyCount::SortedSets)
+        .over_range(),
     write("zincrby", 4).fast().needs_memory(),
-    read("zinter", -3).hides_work().counted(1, KeyCount::SortedSets).over_range(),
-    read("zintercard", -3).hides_work().counted(1, KeyCount::SortedSets).over_range(),
+    read("zinter", -3).multiplies().hides_work().counted(1, KeyCount::SortedSets).over_range(),
+    read("zintercard", -3).multiplies().hides_work().counted(1, KeyCount::SortedSets).over_range(),
     write("zinterstore", -4)
+        .multiplies()
         .hides_work()
         .needs_memory()
         .stored_and_counted(KeyCount::SortedSets)
@@ -25,7 +31,7 @@ pub(super) const COMMANDS: &[Command] = &[
     read("zmscore", -3).cacheable().fast(),
     write("zpopmax", -2).fast(),
     write("zpopmin", -2).fast(),
-    read("zrandmember", -2).over_range(),
+    read("zrandmember", -2).multiplies().over_range(),
     read("zrange", -4).cacheable().goes_far().over_range(),
     read("zrangebylex", -4).cacheable().goes_far().over_range(),
     read("zrangebyscore", -4).cacheable().goes_far().over_range(),
@@ -40,10 +46,11 @@ pub(super) const COMMANDS: &[Command] = &[
     read("zrevrangebylex", -4).cacheable().goes_far().over_range(),
     read("zrevrangebyscore", -4).cacheable().goes_far().over_range(),
     read("zrevrank", -3).cacheable().fast(),
-    read("zscan", -3).walks(),
+    read("zscan", -3).multiplies().walks(),
     read("zscore", 3).cacheable().fast(),
-    read("zunion", -3).hides_work().counted(1, KeyCount::SortedSets).over_range(),
+    read("zunion", -3).multiplies().hides_work().counted(1, KeyCount::SortedSets).over_range(),
     write("zunionstore", -4)
+        .multiplies()
         .hides_work()
         .needs_memory()
         .stored_and_counted(KeyCount::SortedSets)

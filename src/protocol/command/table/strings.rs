@@ -22,7 +22,7 @@ pub(super) const COMMANDS: &[Command] = &[
     write("incrby", 3).fast().needs_memory(),
     write("incrbyfloat", 3).fast().needs_memory(),
     read("lcs", -3).hides_work().keys(1, 2, 1).over_range(),
-    read("mget", -2).cacheable().fast().several(1, -1, 1).split(Gather::Values),
+    read("mget", -2).multiplies().cacheable().fast().several(1, -1, 1).split(Gather::Values),
     write("mset", -3).needs_memory().several(1, -1, 2).split(Gather::AllOk),
     // Redis 8.4 and Valkey 9.1: a number of keys, each with its value.
     write("msetex", -4).needs_memory().movable(Keys::Specs(&[KeySpec::COUNTED_PAIRS])).class(Class::Multi),

@@ -12,7 +12,7 @@ pub(super) const COMMANDS: &[Command] = &[
     read("vinfo", 2).fast(),
     read("vismember", 3).fast(),
     read("vlinks", -3).fast(),
-    read("vrandmember", -2).over_range(),
+    read("vrandmember", -2).multiplies().over_range(),
     read("vrange", -4).over_range(),
     write("vrem", 3),
     write("vsetattr", 4).fast(),

@@ -1,0 +1,233 @@
+//! Limits on requests that multiply the work of a store: each of a few words of such a request makes the store do the
+//! work for a whole collection or value again. A store works on one request at a time, so that one such request could
+//! keep all other clients waiting for seconds, or make the store fill its memory with one reply.
+//!
+//! | request | multiplies | most |
+//! |---|---|---|
+//! | `SRANDMEMBER` and the like with a negative count | elements, which may be the same ones | 16,384 |
+//! | `MGET`, `HMGET`, `HGETEX` | values of keys or fields that are named more than once | 1,024 |
+//! | `SINTER`, `ZUNION`, `BITOP`, `PFCOUNT`, `XREAD` and the like | keys that are named more than once | 16 |
+//! | `BLPOP`, `XREAD BLOCK` and the like | records of a client that waits: keys | 1,024 |
+//! | `SORT` | values for each element: `GET` patterns | 64 |
+//! | `KEYS`, `SCAN MATCH` and the like | comparisons of each byte of each name: bytes of the pattern | 1,024 |
+//! | `PUBLISH`, `SPUBLISH` | comparisons with each pattern: bytes of the channel | 4,096 |
+
+use std::fmt;
+
+use rapidhash::v3::rapidhash_v3;
+
+use super::keys::integer;
+use super::{Arguments, Command, Flags, Group, Handling, PrivateUse};
+use crate::values::limits::{
+    AWAITED_KEYS_MAX, CHANNEL_BYTES_MAX, PATTERN_BYTES_MAX, RANDOM_ELEMENTS_MAX, REPEATED_KEYS_MAX,
+    REPEATED_VALUES_MAX, SORT_PATTERNS_MAX,
+};
+
+/// Reason to refuse a request that would multiply the work of a store too often. Its text is the error reply.
+#[derive(Clone, Copy, Debug)]
+pub struct Excess {
+    command: &'static Command,
+    of: Multiplied,
+    /// The greatest number that is allowed.
+    most: usize,
+}
+
+/// Quantity that multiplies the work of a store.
+#[derive(Clone, Copy, Debug)]
+enum Multiplied {
+    /// Elements that a command picks at random, the same one several times.
+    RandomElements,
+    /// Keys or fields that the request has named before.
+    Repeated,
+    /// Keys at which the client waits for data.
+    Awaited,
+    /// Patterns of keys that `SORT` reads for each element.
+    SortPatterns,
+    /// Bytes of a pattern that is compared with many names.
+    PatternBytes,
+    /// Bytes of a channel that is compared with many patterns.
+    ChannelBytes,
+}
+
+impl Command {
+    /// Returns the reason to refuse a request that would make a store do its work too many times; `None` for nearly
+    /// all requests.
+    #[inline]
+    pub fn excess(&'static self, arguments: &Arguments<'_>) -> Option<Excess> {
+        if self.flags.contains(Flags::MULTIPLIES) { self.find_excess(arguments) } else { None }
+    }
+
+    #[inline(never)]
+    fn find_excess(&'static self, arguments: &Arguments<'_>) -> Option<Excess> {
+        use Multiplied::{Awaited, ChannelBytes, PatternBytes, RandomElements, Repeated, SortPatterns};
+        let bytes = |index| arguments.get(index).map_or(0, <[u8]>::len);
+        let waits = matches!(self.handling_for(arguments), Handling::Private(PrivateUse::Waits));
+        let (of, count, most) = match self.name {
+            _ if waits => (Awaited, self.number_of_keys(arguments), AWAITED_KEYS_MAX),
+            "srandmember" | "hrandfield" | "zrandmember" | "vrandmember" => {
+                let picked =
+                    arguments.get(2).and_then(integer).map_or(0, |count| count.min(0).unsigned_abs());
+                (RandomElements, usize::try_from(picked).unwrap_or(usize::MAX), RANDOM_ELEMENTS_MAX)
+            }
+            "sort" | "sort_ro" => {
+                let words = arguments.iter().skip(2);
+                let patterns = words.filter(|word| word.eq_ignore_ascii_case(b"get")).count();
+                (SortPatterns, patterns, SORT_PATTERNS_MAX)
+            }
+            "publish" | "spublish" => (ChannelBytes, bytes(1), CHANNEL_BYTES_MAX),
+            "keys" => (PatternBytes, bytes(1), PATTERN_BYTES_MAX),
+            "pubsub|channels" | "pubsub|shardchannels" => (PatternBytes, bytes(2), PATTERN_BYTES_MAX),
+            "config|get" => (PatternBytes, (2..arguments.len()).map(bytes).sum(), PATTERN_BYTES_MAX),
+            "scan" | "hscan" | "sscan" | "zscan" => {
+                let pattern = self.walk(arguments).and_then(|walk| walk.pattern(arguments));
+                (PatternBytes, pattern.map_or(0, <[u8]>::len), PATTERN_BYTES_MAX)
+            }
+            "hmget" | "hgetex" => {
+                let fields = (2..arguments.len()).map(|index| arguments.at(index));
+                (Repeated, repeated(fields, REPEATED_VALUES_MAX), REPEATED_VALUES_MAX)
+            }
+            // A command that stores taught weir, such as `JSON.MGET`, may read values.
+            _ if self.group == Group::Module => {
+                (Repeated, self.repeated_keys(arguments, REPEATED_VALUES_MAX), REPEATED_VALUES_MAX)
+            }
+            "mget" => (Repeated, self.repeated_keys(arguments, REPEATED_VALUES_MAX), REPEATED_VALUES_MAX),
+            _ => (Repeated, self.repeated_keys(arguments, REPEATED_KEYS_MAX), REPEATED_KEYS_MAX),
+        };
+        (count > most).then_some(Excess { command: self, of, most })
+    }
+
+    fn number_of_keys(&self, arguments: &Arguments<'_>) -> usize {
+        let mut count = 0;
+        // Errors in the keys are reported where the request is routed.
+        let _ = self.for_each_key(arguments, &mut |_| count += 1);
+        count
+    }
+
+    /// Returns the number of keys that a request has named before, or 0 if it surely is at most `most`.
+    fn repeated_keys(&self, arguments: &Arguments<'_>, most: usize) -> usize {
+        if arguments.len() <= most {
+            return 0;
+        }
+        let mut keys = Vec::with_capacity(arguments.len());
+        // Errors in the keys are reported where the request is routed.
+        let _ = self.for_each_key(arguments, &mut |index| keys.push(arguments.at(index)));
+        repeated(keys.into_iter(), most)
+    }
+}
+
+/// Returns the number of words that are equal to an earlier one, or 0 if it surely is at most `most`.
+fn repeated<'a>(words: impl ExactSizeIterator<Item = &'a [u8]>, most: usize) -> usize {
+    let count = words.len();
+    if count <= most {
+        return 0;
+    }
+    // Words with equal hashes count as equal: only a client that looks for such words meets them.
+    let mut hashes: Vec<u64> = words.map(rapidhash_v3).collect();
+    hashes.sort_unstable();
+    hashes.dedup();
+    count - hashes.len()
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, most) = (self.command.spoken_name(), self.most);
+        match self.of {
+            Multiplied::RandomElements => write!(
+                out,
+                "ERR value is out of range: {name} picks at most {most} elements that may be the same ones"
+            ),
+            Multiplied::Repeated => write!(
+                out,
+                "ERR {name} may name at most {most} keys or fields again, because a store does its work for each again"
+            ),
+            Multiplied::Awaited => write!(out, "ERR {name} may wait at {most} keys at most"),
+            Multiplied::SortPatterns => write!(out, "ERR {name} may have at most {most} GET patterns"),
+            Multiplied::PatternBytes => write!(out, "ERR patterns of {name} may have at most {most} bytes"),
+            Multiplied::ChannelBytes => write!(out, "ERR a channel of {name} may have at most {most} bytes"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::recognise;
+    use super::super::tests::with_request as with;
+    use super::*;
+
+    fn is_excess(request: &str) -> bool {
+        with(request, |arguments| recognise(arguments).expect("a command").excess(arguments).is_some())
+    }
+
+    /// Returns words in which `again` of `count` repeat the first one.
+    fn words(count: usize, again: usize) -> String {
+        let names = (0..count).map(|number| number.saturating_sub(again));
+        names.map(|name| format!(" k{name}")).collect()
+    }
+
+    #[test]
+    fn each_kind_of_request_has_its_limit() {
+        let long = |bytes| "a".repeat(bytes);
+        let gets = |count| " GET #".repeat(count);
+        for (most, request) in [
+            (16_384, (&|count| format!("SRANDMEMBER s -{count}")) as &dyn Fn(usize) -> String),
+            (16_384, &|count| format!("HRANDFIELD h -{count} WITHVALUES")),
+            (16_384, &|count| format!("ZRANDMEMBER z -{count}")),
+            (16_384, &|count| format!("VRANDMEMBER v -{count}")),
+            (1_024, &|count| format!("MGET{}", words(2_000, count))),
+            (1_024, &|count| format!("HMGET h{}", words(2_000, count))),
+            (1_024, &|count| format!("HGETEX h PERSIST FIELDS 2000{}", words(2_000, count))),
+            (16, &|count| format!("SINTER{}", words(50, count))),
+            (16, &|count| format!("SINTERCARD 50{} LIMIT 1", words(50, count))),
+            (16, &|count| format!("SUNIONSTORE to{}", words(50, count))),
+            (16, &|count| format!("SDIFF{}", words(50, count))),
+            (16, &|count| format!("ZINTER 50{} WITHSCORES", words(50, count))),
+            (16, &|count| format!("ZUNIONSTORE to 50{}", words(50, count))),
+            (16, &|count| format!("ZDIFF 50{}", words(50, count))),
+            (16, &|count| format!("ZINTERCARD 50{}", words(50, count))),
+            (16, &|count| format!("PFCOUNT{}", words(50, count))),
+            (16, &|count| format!("PFMERGE to{}", words(50, count))),
+            (16, &|count| format!("BITOP XOR to{}", words(50, count))),
+            (16, &|count| format!("XREAD STREAMS{}{}", words(50, count), " 0".repeat(50))),
+            (16, &|count| format!("XREADGROUP GROUP g c STREAMS{}{}", words(50, count), " 0".repeat(50))),
+            (1_024, &|count| format!("BLPOP{} 0", words(count, 0))),
+            (1_024, &|count| format!("BZMPOP 0 {count}{} MIN", words(count, 0))),
+            (1_024, &|count| format!("XREAD BLOCK 0 STREAMS{}{}", words(count, 0), " $".repeat(count))),
+            (64, &|count| format!("SORT list{}", gets(count))),
+            (64, &|count| format!("SORT_RO list BY nosort{}", gets(count))),
+            (1_024, &|count| format!("KEYS {}", long(count))),
+            (1_024, &|count| format!("SCAN 0 COUNT 5 MATCH {}", long(count))),
+            (1_024, &|count| format!("HSCAN h 0 MATCH {}", long(count))),
+            (1_024, &|count| format!("PUBSUB CHANNELS {}", long(count))),
+            (1_024, &|count| format!("CONFIG GET {} maxmemory", long(count - "maxmemory".len()))),
+            (4_096, &|count| format!("PUBLISH {} text", long(count))),
+            (4_096, &|count| format!("SPUBLISH {} text", long(count))),
+        ] {
+            assert!(!is_excess(&request(most)), "{} is allowed", request(1));
+            assert!(is_excess(&request(most + 1)), "{} is refused beyond its limit", request(1));
+        }
+    }
+
+    #[test]
+    fn requests_that_multiply_nothing_are_allowed() {
+        let many = words(5_000, 4_999);
+        for request in [
+            format!("EXISTS{many}"),
+            format!("DEL{many}"),
+            format!("TOUCH{many}"),
+            format!("MSET{many}"),
+            format!("XREAD STREAMS{}{}", words(5_000, 0), " 0".repeat(5_000)),
+            format!("MGET{}", words(5_000, 0)),
+            format!("SUNION{}", words(5_000, 0)),
+            format!("SMISMEMBER s{many}"),
+            format!("ZMSCORE z{many}"),
+            format!("HSET h{many} value"),
+            "SRANDMEMBER s 9223372036854775807".to_owned(),
+            "SRANDMEMBER s -0".to_owned(),
+            "SRANDMEMBER s x".to_owned(),
+            "SRANDMEMBER s".to_owned(),
+        ] {
+            assert!(!is_excess(&request), "{}", &request[..request.len().min(30)]);
+        }
+        assert!(is_excess("SRANDMEMBER s -9223372036854775808"));
+    }
+}
