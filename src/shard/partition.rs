@@ -9,6 +9,7 @@
 //! | each key is hashed | its part; whether the request's tenant may use it |
 //! | the keys are copied, unless all are in one part | the request of each part |
 
+use crate::protocol::command::Repeats;
 use crate::protocol::{Argument, Arguments, BufferPool, encode};
 use crate::routing::slot_of;
 use crate::shard::env::Env;
@@ -75,6 +76,8 @@ pub struct Partition {
     /// to the request of its own part.
     frames: Vec<Vec<u8>>,
     copied: usize,
+    /// The keys that the request names again; none if nobody asks.
+    repeats: Option<Repeats>,
 }
 
 impl Partition {
@@ -97,7 +100,20 @@ impl Partition {
             order: Vec::with_capacity((arguments.len() - 1) / step),
             frames: Vec::new(),
             copied: 0,
+            repeats: None,
         }
+    }
+
+    /// Has the keys counted that the request names more than once, while keys are assigned to parts.
+    #[must_use]
+    pub fn counting_repeats(self) -> Self {
+        Self { repeats: Some(Repeats::with_capacity(self.order.capacity())), ..self }
+    }
+
+    /// Returns the number of keys that the request has named before, among those that are assigned to parts;
+    /// None if it is not counted.
+    pub fn repeated(&self) -> Option<usize> {
+        self.repeats.as_ref().map(Repeats::count)
     }
 
     /// Splits a request at once: assigns all its keys, with `step` arguments each, to parts.
@@ -175,6 +191,7 @@ impl Partition {
         self.frames.iter().map(Vec::capacity).sum::<usize>()
             + (self.part_at.capacity() + self.order.capacity()) * size_of::<u16>()
             + self.parts.capacity() * size_of::<Part>()
+            + self.repeats.as_ref().map_or(0, Repeats::memory_bytes)
     }
 
     /// Assigns the next keys, `keys_max` at most, to parts, and checks that the request's tenant may use
@@ -186,6 +203,9 @@ impl Partition {
         let next = 1 + self.order.len() * step;
         for index in (next..arguments.len()).step_by(step).take(keys_max) {
             let key = arguments.at(index);
+            if let Some(repeats) = &mut self.repeats {
+                repeats.note(key);
+            }
             let slot = slot_of(key);
             let home = topology.home_of(slot);
             // All keys of a part use one connection. If keys of different connections were in one part, a key

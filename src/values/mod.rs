@@ -23,7 +23,7 @@ pub use address::ServerAddress;
 pub use allowance::{BucketId, Capacity, Demand, Grant, Part};
 pub use effects::{Action, Loss, Owner};
 pub use escape::escaped;
-pub use id_map::IdMap;
+pub use id_map::{IdHasher, IdMap};
 pub use ids::{BackendId, ClientId, ConnectionId, Database, ShardId, TenantId};
 pub use percent::percent_decoded;
 pub use random::Random;

@@ -26,7 +26,7 @@ pub use handling::{FanOut, Gather, Handling, LocalCommand, PrivateUse, Refusal, 
 pub use keys::{KeyCount, KeyError, Keys, sort_names_patterns};
 pub use learned::learn;
 pub use lookup::{all, find};
-pub use multiplied::Excess;
+pub use multiplied::{Excess, Repeats};
 pub use walk::Walk;
 
 /// Number of entries in the table of commands, subcommands included: the length of an array that is indexed

@@ -7,20 +7,24 @@
 //! | `SRANDMEMBER` and the like with a negative count | elements, which may be the same ones | 16,384 |
 //! | `MGET`, `HMGET`, `HGETEX` | values of keys or fields that are named more than once | 1,024 |
 //! | `SINTER`, `ZUNION`, `BITOP`, `PFCOUNT`, `XREAD` and the like | keys that are named more than once | 16 |
+//! | the last two lines but `MGET` | words, all of which weir compares in one turn | 65,536 |
 //! | `BLPOP`, `XREAD BLOCK` and the like | records of a client that waits: keys | 1,024 |
 //! | `SORT` | values for each element: `GET` patterns | 64 |
 //! | `KEYS`, `SCAN MATCH` and the like | comparisons of each byte of each name: bytes of the pattern | 1,024 |
 //! | `PUBLISH`, `SPUBLISH` | comparisons with each pattern: bytes of the channel | 4,096 |
 
+use std::collections::HashSet;
 use std::fmt;
+use std::hash::{BuildHasher, BuildHasherDefault, RandomState};
 
-use rapidhash::v3::rapidhash_v3;
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 
 use super::keys::integer;
 use super::{Arguments, Command, Flags, Group, Handling, PrivateUse};
+use crate::values::IdHasher;
 use crate::values::limits::{
-    AWAITED_KEYS_MAX, CHANNEL_BYTES_MAX, PATTERN_BYTES_MAX, RANDOM_ELEMENTS_MAX, REPEATED_KEYS_MAX,
-    REPEATED_VALUES_MAX, SORT_PATTERNS_MAX,
+    AWAITED_KEYS_MAX, CHANNEL_BYTES_MAX, COMBINED_WORDS_MAX, PATTERN_BYTES_MAX, RANDOM_ELEMENTS_MAX,
+    REPEATED_KEYS_MAX, REPEATED_VALUES_MAX, SORT_PATTERNS_MAX,
 };
 
 /// Reason to refuse a request that would multiply the work of a store too often. Its text is the error reply.
@@ -39,6 +43,8 @@ enum Multiplied {
     RandomElements,
     /// Keys or fields that the request has named before.
     Repeated,
+    /// Words of a request for several keys or fields.
+    Words,
     /// Keys at which the client waits for data.
     Awaited,
     /// Patterns of keys that `SORT` reads for each element.
@@ -51,15 +57,25 @@ enum Multiplied {
 
 impl Command {
     /// Returns the reason to refuse a request that would make a store do its work too many times; `None` for nearly
-    /// all requests.
+    /// all requests. `counted` returns the number of keys that the request names again, if it has been counted.
     #[inline]
-    pub fn excess(&'static self, arguments: &Arguments<'_>) -> Option<Excess> {
-        if self.flags.contains(Flags::MULTIPLIES) { self.find_excess(arguments) } else { None }
+    pub fn excess(
+        &'static self,
+        arguments: &Arguments<'_>,
+        counted: impl FnOnce() -> Option<usize>,
+    ) -> Option<Excess> {
+        if self.flags.contains(Flags::MULTIPLIES) { self.find_excess(arguments, counted) } else { None }
     }
 
     #[inline(never)]
-    fn find_excess(&'static self, arguments: &Arguments<'_>) -> Option<Excess> {
-        use Multiplied::{Awaited, ChannelBytes, PatternBytes, RandomElements, Repeated, SortPatterns};
+    fn find_excess(
+        &'static self,
+        arguments: &Arguments<'_>,
+        counted: impl FnOnce() -> Option<usize>,
+    ) -> Option<Excess> {
+        use Multiplied::{
+            Awaited, ChannelBytes, PatternBytes, RandomElements, Repeated, SortPatterns, Words,
+        };
         let bytes = |index| arguments.get(index).map_or(0, <[u8]>::len);
         let waits = matches!(self.handling_for(arguments), Handling::Private(PrivateUse::Waits));
         let (of, count, most) = match self.name {
@@ -82,6 +98,9 @@ impl Command {
                 let pattern = self.walk(arguments).and_then(|walk| walk.pattern(arguments));
                 (PatternBytes, pattern.map_or(0, <[u8]>::len), PATTERN_BYTES_MAX)
             }
+            _ if self.name != "mget" && arguments.len() > COMBINED_WORDS_MAX => {
+                (Words, arguments.len(), COMBINED_WORDS_MAX)
+            }
             "hmget" | "hgetex" => {
                 let fields = (2..arguments.len()).map(|index| arguments.at(index));
                 (Repeated, repeated(fields, REPEATED_VALUES_MAX), REPEATED_VALUES_MAX)
@@ -90,7 +109,10 @@ impl Command {
             _ if self.group == Group::Module => {
                 (Repeated, self.repeated_keys(arguments, REPEATED_VALUES_MAX), REPEATED_VALUES_MAX)
             }
-            "mget" => (Repeated, self.repeated_keys(arguments, REPEATED_VALUES_MAX), REPEATED_VALUES_MAX),
+            "mget" => {
+                let count = || self.repeated_keys(arguments, REPEATED_VALUES_MAX);
+                (Repeated, counted().unwrap_or_else(count), REPEATED_VALUES_MAX)
+            }
             _ => (Repeated, self.repeated_keys(arguments, REPEATED_KEYS_MAX), REPEATED_KEYS_MAX),
         };
         (count > most).then_some(Excess { command: self, of, most })
@@ -117,15 +139,48 @@ impl Command {
 
 /// Returns the number of words that are equal to an earlier one, or 0 if it surely is at most `most`.
 fn repeated<'a>(words: impl ExactSizeIterator<Item = &'a [u8]>, most: usize) -> usize {
-    let count = words.len();
-    if count <= most {
+    if words.len() <= most {
         return 0;
     }
-    // Words with equal hashes count as equal: only a client that looks for such words meets them.
-    let mut hashes: Vec<u64> = words.map(rapidhash_v3).collect();
-    hashes.sort_unstable();
-    hashes.dedup();
-    count - hashes.len()
+    let mut repeats = Repeats::with_capacity(words.len());
+    words.for_each(|word| repeats.note(word));
+    repeats.count
+}
+
+/// Count of the words that are equal to an earlier one.
+#[derive(Debug)]
+pub struct Repeats {
+    /// The words so far, by their hashes.
+    seen: HashSet<u64, BuildHasherDefault<IdHasher>>,
+    /// Seed of the hashes, which no client can foresee.
+    secrets: RapidSecrets,
+    count: usize,
+}
+
+impl Repeats {
+    /// Returns a count with room for a number of words.
+    pub fn with_capacity(words: usize) -> Self {
+        let seen = HashSet::with_capacity_and_hasher(words, BuildHasherDefault::default());
+        let secrets = RapidSecrets::seed(RandomState::new().hash_one(words));
+        Self { seen, secrets, count: 0 }
+    }
+
+    /// Counts the next word.
+    pub fn note(&mut self, word: &[u8]) {
+        let is_new = self.seen.insert(rapidhash_v3_seeded(word, &self.secrets));
+        self.count += usize::from(!is_new);
+    }
+
+    /// Returns the number of words that are equal to an earlier one.
+    pub const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Returns the bytes of memory that the count takes.
+    pub fn memory_bytes(&self) -> usize {
+        // Besides each hash, the set has one byte for it.
+        self.seen.capacity() * (size_of::<u64>() + 1)
+    }
 }
 
 impl fmt::Display for Excess {
@@ -140,6 +195,7 @@ impl fmt::Display for Excess {
                 out,
                 "ERR {name} may name at most {most} keys or fields again, because a store does its work for each again"
             ),
+            Multiplied::Words => write!(out, "ERR {name} may have at most {most} words"),
             Multiplied::Awaited => write!(out, "ERR {name} may wait at {most} keys at most"),
             Multiplied::SortPatterns => write!(out, "ERR {name} may have at most {most} GET patterns"),
             Multiplied::PatternBytes => write!(out, "ERR patterns of {name} may have at most {most} bytes"),
@@ -150,18 +206,24 @@ impl fmt::Display for Excess {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write;
+
     use super::super::recognise;
     use super::super::tests::with_request as with;
-    use super::*;
 
     fn is_excess(request: &str) -> bool {
-        with(request, |arguments| recognise(arguments).expect("a command").excess(arguments).is_some())
+        with(request, |arguments| {
+            recognise(arguments).expect("a command").excess(arguments, || None).is_some()
+        })
     }
 
     /// Returns words in which `again` of `count` repeat the first one.
     fn words(count: usize, again: usize) -> String {
-        let names = (0..count).map(|number| number.saturating_sub(again));
-        names.map(|name| format!(" k{name}")).collect()
+        let mut words = String::new();
+        for number in 0..count {
+            let _ = write!(words, " k{}", number.saturating_sub(again));
+        }
+        words
     }
 
     #[test]
@@ -189,6 +251,8 @@ mod tests {
             (16, &|count| format!("BITOP XOR to{}", words(50, count))),
             (16, &|count| format!("XREAD STREAMS{}{}", words(50, count), " 0".repeat(50))),
             (16, &|count| format!("XREADGROUP GROUP g c STREAMS{}{}", words(50, count), " 0".repeat(50))),
+            (65_536, &|count| format!("SUNION{}", words(count - 1, 0))),
+            (65_536, &|count| format!("HMGET h{}", words(count - 2, 0))),
             (1_024, &|count| format!("BLPOP{} 0", words(count, 0))),
             (1_024, &|count| format!("BZMPOP 0 {count}{} MIN", words(count, 0))),
             (1_024, &|count| format!("XREAD BLOCK 0 STREAMS{}{}", words(count, 0), " $".repeat(count))),
@@ -216,7 +280,7 @@ mod tests {
             format!("TOUCH{many}"),
             format!("MSET{many}"),
             format!("XREAD STREAMS{}{}", words(5_000, 0), " 0".repeat(5_000)),
-            format!("MGET{}", words(5_000, 0)),
+            format!("MGET{}", words(70_000, 0)),
             format!("SUNION{}", words(5_000, 0)),
             format!("SMISMEMBER s{many}"),
             format!("ZMSCORE z{many}"),
@@ -229,5 +293,15 @@ mod tests {
             assert!(!is_excess(&request), "{}", &request[..request.len().min(30)]);
         }
         assert!(is_excess("SRANDMEMBER s -9223372036854775808"));
+    }
+
+    #[test]
+    fn repeats_that_have_been_counted_are_not_counted_again() {
+        for (counted, is_refused) in [(None, true), (Some(1_024), false), (Some(1_025), true)] {
+            with(&format!("MGET{}", words(2_000, 1_500)), |arguments| {
+                let excess = recognise(arguments).expect("a command").excess(arguments, || counted);
+                assert_eq!(excess.is_some(), is_refused, "{counted:?}");
+            });
+        }
     }
 }

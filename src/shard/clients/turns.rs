@@ -9,6 +9,7 @@ use bytes::Bytes;
 use super::ClientStage;
 use super::client::Ending;
 use super::held::HeldRequest;
+use crate::protocol::command::{self, Flags};
 use crate::protocol::http::Conversation;
 use crate::protocol::{Argument, Arguments, RequestDecoder, RequestLimits};
 use crate::shard::counters::Counter;
@@ -209,7 +210,11 @@ impl ClientStage {
         request: (Bytes, Vec<Argument>),
     ) {
         env.counters.add(Counter::RequestsInSteps, 1);
-        let partition = Partition::begin(env, step, &Arguments::new(&request.0, &request.1));
+        let arguments = Arguments::new(&request.0, &request.1);
+        let mut partition = Partition::begin(env, step, &arguments);
+        if command::recognise(&arguments).is_ok_and(|command| command.flags.contains(Flags::MULTIPLIES)) {
+            partition = partition.counting_repeats();
+        }
         let client = self.clients.at(id);
         debug_assert!(client.held_request.is_none());
         let held = HeldRequest::to_partition(request, partition, &client.identity, client.came);

@@ -192,7 +192,8 @@ impl Shard {
             self.env.counters.add(Counter::RefusedPermission, 1);
             return self.refuse_in_transaction(id, &refusal);
         }
-        if let Some(excess) = command.excess(arguments) {
+        let counted = || self.clients.partition(&self.env, arguments)?.repeated();
+        if let Some(excess) = command.excess(arguments, counted) {
             return self.refuse_in_transaction(id, &excess.to_string());
         }
         let client = self.clients.client(id);

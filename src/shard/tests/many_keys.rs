@@ -197,6 +197,21 @@ fn other_clients_are_answered_in_every_turn_of_a_request_with_very_many_keys() {
 }
 
 #[test]
+fn very_many_keys_of_which_too_many_are_the_same_are_refused_and_counted_in_turns() {
+    for (repeated, is_refused) in [(1_024, false), (1_025, true)] {
+        let mut rig = Rig::new(1, 2);
+        let [greedy, neighbour] = [rig.client(0), rig.client(0)];
+        let names = (0..MANY).map(|number| format!("k{}", number.saturating_sub(repeated)));
+        let words: Vec<String> = std::iter::once("MGET".to_owned()).chain(names).collect();
+        rig.pour(greedy, &frame_of(&words));
+        let counted_in = rig.turns_with_neighbour(neighbour, |rig| !rig.shards[0].is_busy());
+        assert!(counted_in >= MANY / KEYS_PER_TURN, "counted in {counted_in} turns");
+        assert_eq!(rig.at_stores.is_empty(), is_refused);
+        assert_eq!(rig.told(greedy).starts_with("-ERR MGET may name at most 1024 keys"), is_refused);
+    }
+}
+
+#[test]
 fn requests_behind_one_with_very_many_keys_keep_their_order() {
     let mut rig = Rig::with(1, 2, |settings| settings.heavy_links = 0);
     let client = rig.client(0);
