@@ -366,7 +366,8 @@ impl Watch {
     }
 
     /// Takes one comparison of the store's latency with the other stores'. True once the store has been slow
-    /// for `SLOW_LOOKS` comparisons in a row; without a comparison it does not count as slow.
+    /// for `SLOW_LOOKS` comparisons in a row; without a comparison it does not count as slow, nor if
+    /// its `standing` says that it is out of service, or that load is known to make it slow.
     pub fn handle_comparison(
         &mut self,
         compared: Option<Comparison>,

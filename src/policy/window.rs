@@ -435,7 +435,8 @@ pub struct Window {
     left: f64,
     /// Bases of all cores (see `base`), in a buffer that each round of replies uses again.
     bases: Vec<f64>,
-    /// Maximum number of requests in flight in this period of [`UNUSED`] seconds.
+    /// Maximum number of requests in flight in this period (5 s, [`UNUSED`]), after which a window that was not
+    /// used up may shrink.
     peak: usize,
     /// Maximum number of requests in flight in the period before.
     peak_before: usize,
@@ -850,7 +851,8 @@ impl Window {
     /// base (latency when few requests wait at the backend) and the window is restored. Both this core's own
     /// median and that of all cores have to show it, since other cores' records may be from before their cuts,
     /// and own replies are few. `rounds` is the number of rounds since the cut, `crowd` the sum of the full
-    /// windows of all cores now, and `own` this core's own median latency.
+    /// windows of all cores now, and `own` this core's own median latency. `before` tells of the time before the
+    /// cut; `at` is the present time in seconds.
     fn end_cut_round(&mut self, at: f64, before: Before, (rounds, crowd): (u32, f64), own: f64) {
         let Before { window, median, .. } = before;
         // Other cores with more in flight than before make up for this core's cut.

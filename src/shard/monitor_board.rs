@@ -83,7 +83,8 @@ impl MonitorSet {
     }
 }
 
-/// The monitors that may see a request, by whether they can be sent a line that shows it.
+/// The monitors (clients that have sent MONITOR) that may see a request. Those that read too slowly are kept apart:
+/// they are not sent the line that shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watchers {
     /// Monitors that can be sent the line.

@@ -227,7 +227,8 @@ fn spublish(call: &mut Call<'_>) -> Done {
 }
 
 /// Sends a message to all connections that are subscribed to a name in the namespace `space`, and returns
-/// their number. `actor` is the connection whose request is being carried out.
+/// their number. `actor` is the connection whose request is being carried out, whose own message is kept apart.
+/// An error if the work would exceed what is left of the request's `effort`.
 fn send(
     post: &mut Post,
     actor: Option<u64>,

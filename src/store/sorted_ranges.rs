@@ -298,8 +298,8 @@ fn zrangestore(call: &mut Call<'_>) -> Done {
     store_at(call, call.at(1), stored, "zrangestore")
 }
 
-/// Replaces the key `target` by a sorted set, adds the event, and replies with the set's size. An empty set
-/// leaves no key.
+/// Replaces the key `target` by a sorted set, publishes the event (such as `zunionstore`) to those who have
+/// subscribed to events of keys, and replies with the set's size. An empty set leaves no key.
 pub(super) fn store_at(call: &mut Call<'_>, target: &[u8], ranking: Ranking, event: &'static str) -> Done {
     let count = ranking.len();
     if count == 0 {

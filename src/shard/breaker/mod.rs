@@ -46,7 +46,7 @@ pub struct Breaker {
     late: Duration,
 }
 
-/// Whether one core checks each request to a backend before it is sent.
+/// Whether a core asks the breaker about each request to a backend before it sends the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// Requests to the backend are not checked: all are sent.

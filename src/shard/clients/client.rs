@@ -123,8 +123,9 @@ pub struct Client {
     /// The number of requests that weir answered before their backend did (at their deadline, for instance),
     /// and that the backend may still carry out.
     pub(super) unsettled: u32,
-    /// True if a request that weir answered early had to be alone in flight, or if the client has changed its
-    /// RESP version since: later requests could then overtake it on other backend connections.
+    /// True if weir answered a request before its store's reply came (at its deadline), and either the request had
+    /// to be alone in flight, or the client has changed its RESP version since, which gives later requests other
+    /// connections to stores: they could then overtake the request, which may still be carried out.
     pub(super) is_unsettled_alone: bool,
     /// The number of backend queues that hold so many of this client's requests that no further request of
     /// the client is started.

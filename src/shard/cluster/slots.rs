@@ -109,7 +109,8 @@ pub enum Heard {
     Answered,
     /// The node refused the request: it is held back to be sent again, or its client was sent an error.
     Redirected,
-    /// The node is down (CLUSTERDOWN), and the caller passes the request to [`Slots::hold_for_node`].
+    /// The node has refused the request because the cluster is down (CLUSTERDOWN). The caller passes the refused
+    /// request to [`Slots::hold_for_node`], which keeps it until the node serves again.
     NodeDown(Refused),
 }
 

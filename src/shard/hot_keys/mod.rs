@@ -960,7 +960,8 @@ impl HotKeyStage {
         instead
     }
 
-    /// Adds the price of the reply to a request for one key to the counts of the key and its slot.
+    /// Adds the price (in request units) of the reply to a request for one key to the counts of the key and its
+    /// slot. `open` tells of the request, which has now been answered.
     fn note_cost(&mut self, env: &Env, open: &Open, outcome: Outcome) {
         let Outcome::Served { bytes, rows, .. } = outcome else { return };
         let (slot, hash) = match open {

@@ -593,7 +593,8 @@ impl Bulkhead {
     }
 }
 
-/// The decision about a request that could not be sent without a closer check.
+/// The decision about a request that is checked against the backend's window (limit of requests in flight), queue
+/// and latency, because the window was not known to have room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The request is sent to the backend now.

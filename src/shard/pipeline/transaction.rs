@@ -136,7 +136,7 @@ impl Shard {
     }
 
     /// Answers those requests of a transaction that weir carries out itself. None if the answers are longer
-    /// than [`DESCRIPTION_BYTES_MAX`] together. Of all its `CLIENT PAUSE` and `CLIENT UNPAUSE` only the last one is
+    /// than 1 MiB together ([`DESCRIPTION_BYTES_MAX`], the limit of descriptions of commands too). Of all its `CLIENT PAUSE` and `CLIENT UNPAUSE` only the last one is
     /// carried out, which takes the place of the others; `EXEC` is answered when it is in force.
     fn answer_locals(&mut self, id: ClientId, locals: &mut [LocalRequest], now: Now) -> Option<Splice> {
         let (mut splice, mut pause) = (Splice::default(), None);

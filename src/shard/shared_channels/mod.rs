@@ -155,8 +155,8 @@ impl SharedChannels {
         }
     }
 
-    /// Returns the numbers of shared channels and of shared patterns for which this core, as their home core,
-    /// has the subscriptions.
+    /// Returns the numbers of shared channels and patterns (those to which weir subscribes once for all its clients)
+    /// for which this core has the subscription at the store.
     pub fn counts(&self) -> [usize; SHARED_KINDS] {
         self.names.each_ref().map(HashMap::len)
     }

@@ -61,7 +61,7 @@ pub enum ClientKind {
 }
 
 impl ClientKind {
-    /// Returns the default for the number of retries of a request.
+    /// Returns the number of retries of a request that such clients make unless flags say otherwise.
     pub fn retries(self) -> u8 {
         match self {
             Self::Naive => 0,
@@ -69,7 +69,7 @@ impl ClientKind {
         }
     }
 
-    /// Returns the default for the time after which an attempt is given up; `None` for never.
+    /// Returns the time after which such clients give an attempt up unless flags say otherwise; `None` for never.
     pub fn timeout(self) -> Option<Duration> {
         match self {
             Self::Naive => None,

@@ -212,7 +212,8 @@ pub struct Joiner {
 }
 
 impl Joiner {
-    /// Creates the sums for `threads` threads, each of which reports on the same `groups` groups.
+    /// Creates the sums for `threads` threads, each of which reports on the same `groups` groups of clients (as many
+    /// as the load has).
     pub fn new(threads: usize, groups: usize) -> Self {
         Self { threads, groups, open: BTreeMap::new(), told: vec![0; threads] }
     }

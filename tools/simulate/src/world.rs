@@ -274,7 +274,8 @@ impl World {
         Self::of(plan, random, steps, voice)
     }
 
-    /// Creates a world in which stores report changes of keys, and clients that bypass weir write too.
+    /// Creates a world in which stores report changes of keys, and clients that bypass weir write too. `voice` says
+    /// how much is printed.
     pub fn tracked(seed: u64, steps: u64, voice: Voice) -> Self {
         let mut random = Random::new(seed);
         let plan = Plan::tracked(&mut random);
