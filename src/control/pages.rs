@@ -220,8 +220,8 @@ fn write_shard_gauges(page: &mut Exposition, totals: &Totals) {
             family.sample(&[("shard", &shard.to_string()), ("use", usage)], count);
         }
     }
-    let help = "Patterns of channels (PSUBSCRIBE) and prefixes of keys (CLIENT TRACKING with BCAST) that clients have at \
-                backends, which compare them with each message and each write.";
+    let help = "Places that patterns of channels (PSUBSCRIBE) and prefixes of keys (CLIENT TRACKING with BCAST) take at \
+                backends, which compare them with each message and each write; long ones take several.";
     let mut family = page.family("weir_filters", help, Kind::Gauge);
     for (shard, report) in totals.shards.iter().enumerate() {
         for ((_, kind), count) in FilterKind::ALL.into_iter().zip(report.filters) {

@@ -172,6 +172,14 @@ impl Command {
         Ok(())
     }
 
+    /// Returns the number of keys that a request names, as far as they can be found.
+    pub fn number_of_keys(&self, arguments: &Arguments<'_>) -> usize {
+        let mut count = 0;
+        // Errors in the keys are reported where the request is routed.
+        let _ = self.for_each_key(arguments, &mut |_| count += 1);
+        count
+    }
+
     fn range(
         &self,
         length: usize,

@@ -98,9 +98,11 @@ impl Command {
                 let pattern = self.walk(arguments).and_then(|walk| walk.pattern(arguments));
                 (PatternBytes, pattern.map_or(0, <[u8]>::len), PATTERN_BYTES_MAX)
             }
-            _ if self.name != "mget" && arguments.len() > COMBINED_WORDS_MAX => {
-                (Words, arguments.len(), COMBINED_WORDS_MAX)
+            "mget" => {
+                let count = || self.repeated_keys(arguments, REPEATED_VALUES_MAX);
+                (Repeated, counted().unwrap_or_else(count), REPEATED_VALUES_MAX)
             }
+            _ if arguments.len() > COMBINED_WORDS_MAX => (Words, arguments.len(), COMBINED_WORDS_MAX),
             "hmget" | "hgetex" => {
                 let fields = (2..arguments.len()).map(|index| arguments.at(index));
                 (Repeated, repeated(fields, REPEATED_VALUES_MAX), REPEATED_VALUES_MAX)
@@ -109,20 +111,9 @@ impl Command {
             _ if self.group == Group::Module => {
                 (Repeated, self.repeated_keys(arguments, REPEATED_VALUES_MAX), REPEATED_VALUES_MAX)
             }
-            "mget" => {
-                let count = || self.repeated_keys(arguments, REPEATED_VALUES_MAX);
-                (Repeated, counted().unwrap_or_else(count), REPEATED_VALUES_MAX)
-            }
             _ => (Repeated, self.repeated_keys(arguments, REPEATED_KEYS_MAX), REPEATED_KEYS_MAX),
         };
         (count > most).then_some(Excess { command: self, of, most })
-    }
-
-    fn number_of_keys(&self, arguments: &Arguments<'_>) -> usize {
-        let mut count = 0;
-        // Errors in the keys are reported where the request is routed.
-        let _ = self.for_each_key(arguments, &mut |_| count += 1);
-        count
     }
 
     /// Returns the number of keys that a request has named before, or 0 if it surely is at most `most`.

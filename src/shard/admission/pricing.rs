@@ -54,10 +54,7 @@ fn keys_of(command: &Command, arguments: &Arguments<'_>) -> u64 {
     let count = if let Keys::Range { first, last: -1, step } = command.keys {
         arguments.len().saturating_sub(usize::from(first)).div_ceil(usize::from(step).max(1)) as u64
     } else {
-        let mut count = 0;
-        // Errors in the keys are reported where the request is routed.
-        let _ = command.for_each_key(arguments, &mut |_| count += 1);
-        count
+        command.number_of_keys(arguments) as u64
     };
     if count > 1 { count } else { 0 }
 }
