@@ -91,8 +91,6 @@ const FROZEN_MAX: usize = 60 * SECOND;
 const RISEN: f64 = 2.0;
 /// Usual number of requests in flight that is assumed where it is lower, for the comparison with [`RISEN`].
 const RISEN_FROM: f64 = 2.0;
-/// Time constant, in seconds, of the mean number of requests in flight that reacts fastest.
-const LATELY: f64 = 0.25;
 
 /// Signs of overload besides latency: a low ratio alone does not show overload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -216,7 +214,7 @@ impl LatencyRatio {
         let verdict = self.judge();
         self.freeze(verdict.as_ref(), slices);
         let waits = std::mem::take(&mut self.waits);
-        self.is_in_company = waits || self.in_flight.has_risen_lately();
+        self.is_in_company = waits || self.in_flight.take_has_risen();
         let has_company = waits || self.in_flight.has_risen();
         let from = self.steps.level;
         if slices >= SLICES {
@@ -353,12 +351,15 @@ impl Steps {
     }
 }
 
-/// Mean number of requests in flight over a quarter of a second (`lately`), a second (`now`) and a minute
-/// (`usual`), as EWMA.
+/// Mean number of requests in flight in the present slice (250 ms), and over a second (`now`) and a minute
+/// (`usual`) as EWMA.
 #[derive(Clone, Copy, Debug, Default)]
 struct InFlight {
-    /// Mean number of requests in flight over a quarter of a second.
-    lately: f64,
+    /// Numbers of requests in flight seen in the present slice (250 ms), each times the seconds since the one
+    /// before.
+    sum: f64,
+    /// Seconds of the present slice that `sum` covers.
+    covered: f64,
     /// Mean number of requests in flight over a second.
     now: f64,
     /// Mean number of requests in flight over a minute.
@@ -370,7 +371,8 @@ struct InFlight {
 impl InFlight {
     fn learn(&mut self, in_flight: usize, passed: u64, is_frozen: bool) {
         let (seen, passed) = (in_flight as f64, passed as f64 / 1e9);
-        self.lately += (seen - self.lately) * (passed / LATELY).min(1.0);
+        self.sum += seen * passed;
+        self.covered += passed;
         self.now += (seen - self.now) * passed.min(1.0);
         if !is_frozen && passed > 0.0 {
             // In the first minute, the usual number is a plain mean of the time so far.
@@ -384,10 +386,12 @@ impl InFlight {
         self.is_risen(self.now)
     }
 
-    /// True if more requests are in flight than usual, by the mean over a quarter of a second: sooner than
-    /// [`has_risen`](Self::has_risen), and more often by chance.
-    fn has_risen_lately(&self) -> bool {
-        self.is_risen(self.lately)
+    /// Ends the present slice (250 ms). True if more requests were in flight in it than usual. Unlike
+    /// [`has_risen`](Self::has_risen) it forgets an overload in a slice, however many requests were in flight;
+    /// and it is more often true by chance.
+    fn take_has_risen(&mut self) -> bool {
+        let mean = std::mem::take(&mut self.sum) / std::mem::take(&mut self.covered).max(1e-9);
+        self.is_risen(mean)
     }
 
     fn is_risen(&self, in_flight: f64) -> bool {
