@@ -24,12 +24,13 @@ pub const PERIOD: Duration = Duration::from_secs(5);
 const POINTS: usize = 120;
 /// Counters of refused requests, by reason. Those refused because a store was ejected are among the
 /// unavailable ones.
-const REFUSED: [Counter; 5] = [
+const REFUSED: [Counter; 6] = [
     Counter::RefusedThrottled,
     Counter::RefusedOverloaded,
     Counter::RefusedDeadline,
     Counter::RefusedUnavailable,
     Counter::RefusedPermission,
+    Counter::RefusedExcess,
 ];
 
 /// Named things (stores, tenants or keys), each with its figures at one moment.

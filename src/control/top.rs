@@ -95,12 +95,13 @@ fn head(state: &Value, from: &str, window: Window) -> Vec<String> {
         number(&rates["cached"])
     ));
     lines.push(format!(
-        "refused/s   {} quota  {} overload  {} deadline  {} store away  {} permission",
+        "refused/s   {} quota  {} overload  {} deadline  {} store away  {} permission  {} too much work",
         number(&rates["refused_throttled"]),
         number(&rates["refused_overloaded"]),
         number(&rates["refused_deadline"]),
         number(&rates["refused_unavailable"]),
-        number(&rates["refused_permission"])
+        number(&rates["refused_permission"]),
+        number(&rates["refused_excess"])
     ));
     lines.push(format!(
         "replies ms  {} p50  {} p90  {} p99  {} longest",

@@ -16,7 +16,8 @@
 //! without a break, *and* requests waited all the while or twice as many were in flight as usual ("company").
 //! A level is left when the ratio was 0.15 above the threshold for a second, or without company for ten.
 //! That takes seconds; so that requests are refused only in company, cores tell each other a level that
-//! refuses none after a slice in which requests did not wait all along and no more were in flight than usual.
+//! refuses none after a slice in which requests did not wait all along and no more were in flight than usual,
+//! until requests wait again all along a slice, or more than usual are in flight over about a second.
 //!
 //! | trap | what is done about it |
 //! |---|---|
@@ -213,15 +214,14 @@ impl LatencyRatio {
         }
         let verdict = self.judge();
         self.freeze(verdict.as_ref(), slices);
-        let waits = std::mem::take(&mut self.waits);
-        self.is_in_company = waits || self.in_flight.take_has_risen();
-        let has_company = waits || self.in_flight.has_risen();
+        self.in_flight.end_slice();
+        self.is_in_company = std::mem::take(&mut self.waits) || self.in_flight.has_risen();
         let from = self.steps.level;
         if slices >= SLICES {
             // After ten seconds without a tick nothing of the past counts.
             self.steps = Steps::default();
         } else {
-            self.steps.look(&self.thresholds, verdict.as_ref(), has_company);
+            self.steps.look(&self.thresholds, verdict.as_ref(), self.is_in_company);
         }
         self.seen = verdict.map(|verdict| verdict.seen);
         let to = self.steps.level;
@@ -352,7 +352,8 @@ impl Steps {
 }
 
 /// Mean number of requests in flight in the present slice (250 ms), and over a second (`now`) and a minute
-/// (`usual`) as EWMA.
+/// (`usual`) as EWMA. The mean over a second falls at once when an overload ends, and rises slowly, so that
+/// a few requests more by chance soon after are no overload.
 #[derive(Clone, Copy, Debug, Default)]
 struct InFlight {
     /// Numbers of requests in flight seen in the present slice (250 ms), each times the seconds since the one
@@ -360,7 +361,8 @@ struct InFlight {
     sum: f64,
     /// Seconds of the present slice that `sum` covers.
     covered: f64,
-    /// Mean number of requests in flight over a second.
+    /// Mean number of requests in flight over a second; at most the mean of the last slice (250 ms) if that
+    /// was usual.
     now: f64,
     /// Mean number of requests in flight over a minute.
     usual: f64,
@@ -386,12 +388,13 @@ impl InFlight {
         self.is_risen(self.now)
     }
 
-    /// Ends the present slice (250 ms). True if more requests were in flight in it than usual. Unlike
-    /// [`has_risen`](Self::has_risen) it forgets an overload in a slice, however many requests were in flight;
-    /// and it is more often true by chance.
-    fn take_has_risen(&mut self) -> bool {
+    /// Ends the present slice (250 ms). If no more requests than usual were in flight in it, the mean over a
+    /// second falls to that of the slice.
+    fn end_slice(&mut self) {
         let mean = std::mem::take(&mut self.sum) / std::mem::take(&mut self.covered).max(1e-9);
-        self.is_risen(mean)
+        if !self.is_risen(mean) {
+            self.now = self.now.min(mean);
+        }
     }
 
     fn is_risen(&self, in_flight: f64) -> bool {

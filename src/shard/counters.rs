@@ -98,6 +98,7 @@ counters! {
     (RefusedThrottled, "weir_refusals_total", "reason=\"throttled\"", REFUSALS),
     (RefusedDeadline, "weir_refusals_total", "reason=\"deadline\"", REFUSALS),
     (RefusedPermission, "weir_refusals_total", "reason=\"permission\"", REFUSALS),
+    (RefusedExcess, "weir_refusals_total", "reason=\"excess\"", REFUSALS),
     (
         RefusedEjected,
         "weir_ejected_refusals_total",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from harness import metrics
 from harness.processes import Weir
 
 pytestmark = pytest.mark.weir_only
@@ -102,6 +103,21 @@ def test_the_end_of_a_subscription_is_never_refused(weir: Weir):
         for word in ("UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE"):
             told = connection.ok("QOS", "EXPLAIN", word, "news")
             assert b"never refused" in told[b"handled"] and b"estimate" not in told, told
+
+
+def test_a_request_that_would_be_refused_whatever_the_quota_is_explained_by_its_error(weir: Weir):
+    with login(weir, "acme") as connection:
+        for words in (
+            ("SRANDMEMBER", "set", "-100000000"),
+            ("SINTER", *["key"] * 40),
+            ("CONFIG", "SET", "maxmemory", "1"),
+            ("FLUSHALL",),
+        ):
+            told, error = connection.ok("QOS", "EXPLAIN", *words), connection.call(*words)
+            assert error.is_error and told[b"handled"] == error.text.encode(), (told, error)
+            assert b"estimate" not in told, told
+    refusals = metrics.parse(weir.admin("/metrics")[1])["weir_refusals_total"]
+    assert sum(value for labels, value in refusals.items() if 'reason="excess"' in labels) == 2, refusals
 
 
 def test_a_refusal_is_foretold(weir: Weir):

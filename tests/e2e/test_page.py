@@ -124,7 +124,7 @@ def test_the_page_shows_what_the_metrics_say(weir: Weir, browser: Browser):
     assert since_start["decoded"] == sum(samples["weir_requests_total"].values()) > 0
     assert since_start["cached"] == sum(samples["weir_hot_hits_total"].values()) > 0
     refusals = samples["weir_refusals_total"]
-    for reason in ("throttled", "overloaded", "deadline", "unavailable", "permission"):
+    for reason in ("throttled", "overloaded", "deadline", "unavailable", "permission", "excess"):
         told = sum(value for labels, value in refusals.items() if f'reason="{reason}"' in labels)
         assert since_start[f"refused_{reason}"] == told, reason
     assert since_start["refused_throttled"] > 0

@@ -93,7 +93,7 @@ function show(state) {
   verdict(state.verdict.grade, WORDS[state.verdict.grade], state.verdict.reasons);
   put('about', 'version ' + state.version + ', up ' + number(state.uptime_seconds) + ' s, quotas version ' + state.quotas_version);
   const refused = rates && rates.refused_throttled + rates.refused_overloaded + rates.refused_deadline
-    + rates.refused_unavailable + rates.refused_permission;
+    + rates.refused_unavailable + rates.refused_permission + rates.refused_excess;
   put('rate', number(rates && rates.decoded));
   put('refused', number(refused));
   put('p99', number(replies && replies.p99));
@@ -101,7 +101,7 @@ function show(state) {
     pairs('outcomes', [['sent to stores', number(rates.forwarded)], ['from memory', number(rates.cached)],
       ['since start', number(state.requests.since_start.decoded)]]);
     const because = [['quota', rates.refused_throttled], ['overload', rates.refused_overloaded], ['deadline', rates.refused_deadline],
-      ['store away', rates.refused_unavailable], ['permission', rates.refused_permission], ['bad logins', rates.failed_logins],
+      ['store away', rates.refused_unavailable], ['permission', rates.refused_permission], ['too much work', rates.refused_excess], ['bad logins', rates.failed_logins],
       ['window full', pressed.window], ['queue', pressed.queue], ['store stalled', pressed.stalled], ['store slow', pressed.latency]];
     pairs('why', because.filter(([, rate], index) => index < 4 || rate > 0).map(([word, rate]) => [word, number(rate)]));
   }

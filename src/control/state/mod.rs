@@ -141,6 +141,7 @@ pub(super) struct Outcomes<T> {
     refused_deadline: T,
     refused_unavailable: T,
     refused_permission: T,
+    refused_excess: T,
     refused_ejected: T,
     failed_logins: T,
 }
@@ -156,6 +157,7 @@ impl<T> Outcomes<T> {
             refused_deadline: count(&[Counter::RefusedDeadline]),
             refused_unavailable: count(&[Counter::RefusedUnavailable]),
             refused_permission: count(&[Counter::RefusedPermission]),
+            refused_excess: count(&[Counter::RefusedExcess]),
             refused_ejected: count(&[Counter::RefusedEjected]),
             failed_logins: count(&[Counter::LoginsFailed]),
         }

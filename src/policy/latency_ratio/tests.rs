@@ -206,8 +206,15 @@ fn without_company_requests_are_refused_no_longer_though_the_level_stays() {
     }
     // Where requests never queue because all are sent at once, more than usual in flight is a sign of
     // overload too.
-    let more = Company { waits: false, in_flight: 5_000 };
-    for (company, lasts, wanted) in [(more, 0.5, Level::Shedding), (ALONE, 0.6, Level::Overloaded)] {
+    let more = |in_flight| Company { waits: false, in_flight };
+    let phases = [
+        (more(5_000), 0.5, Level::Shedding),
+        (ALONE, 0.6, Level::Overloaded),
+        // Some more for a moment are chance.
+        (more(3_000), 0.3, Level::Overloaded),
+        (more(3_000), 2.0, Level::Shedding),
+    ];
+    for (company, lasts, wanted) in phases {
         world.run(lasts, 1_000.0, company, slower(10.0));
         assert_eq!((world.ratio.level(), told(&world)), (Level::Shedding, wanted));
     }

@@ -194,6 +194,7 @@ impl Shard {
         }
         let counted = || self.clients.partition(&self.env, arguments)?.repeated();
         if let Some(excess) = command.excess(arguments, counted) {
+            self.env.counters.add(Counter::RefusedExcess, 1);
             return self.refuse_in_transaction(id, &excess.to_string());
         }
         let client = self.clients.client(id);

@@ -10,6 +10,7 @@ use serde::{Serialize, Serializer};
 use super::Shard;
 use super::decode::encoded;
 use super::destination::{Placement, touches_of};
+use super::permission::permit_tenant;
 use super::shared_channels::may_share;
 use crate::policy::slice::Verdict;
 use crate::protocol::command::{Class, Command, Handling, PrivateUse, recognise};
@@ -19,8 +20,10 @@ use crate::shard::backend_levels;
 use crate::shard::clients::{Chosen, Identity};
 use crate::shard::clients::{Question, ScopeLimit};
 use crate::shard::hot_keys::Forecast;
+use crate::shard::partition::Permission;
 use crate::shard::request::{ReplyTo, Route, Track};
 use crate::shard::settings::BULKHEADS;
+use crate::values::limits::KEYS_PER_TURN;
 use crate::values::time::Now;
 use crate::values::usage::Amount;
 use crate::values::{BackendId, ClientId, Database, MicroUnits, Price, ShardId, UNIT};
@@ -98,20 +101,16 @@ impl Shard {
     }
 
     /// Explains a request (`words`) to an operator as if a client of this tenant without options of its own
-    /// had sent it. The error names the part of the query that is wrong.
+    /// had sent it, in the first database that the tenant may use. The error names the part of the query that is wrong.
     pub fn handle_explain(&mut self, tenant: &str, words: &[Vec<u8>], now: Now) -> Result<Explained, String> {
         let quotas = &self.env.quotas;
         let tenant = quotas.find(tenant).ok_or_else(|| format!("there is no tenant '{tenant}'"))?;
+        let database = quotas.tenant(tenant).databases.first().copied().unwrap_or(Database::FIRST);
         let identity = Identity::of(quotas, tenant, None, None, Chosen::default());
         let (frame, places) = encoded(words.iter().map(Vec::as_slice));
         let arguments = Arguments::new(&frame, &places);
         let command = recognise(&arguments).map_err(|error| error.to_string())?;
-        let subject = Subject {
-            identity,
-            protocol: Protocol::Resp2,
-            database: Database::FIRST,
-            connection: NO_CONNECTION,
-        };
+        let subject = Subject { identity, protocol: Protocol::Resp2, database, connection: NO_CONNECTION };
         Ok(self.explained(&subject, command, &arguments, now))
     }
 
@@ -125,6 +124,10 @@ impl Shard {
         let mut map = Explained::default();
         map.text("command", command.spoken_name());
         let handling = self.in_force(command.handling_for(arguments));
+        if let Some(refusal) = self.refusal_of(subject, (command, handling), arguments) {
+            map.text("handled", refusal);
+            return map;
+        }
         match handling {
             Handling::Local(local) => {
                 let price = if local.is_priced() { "priced by its bytes" } else { "at no cost" };
@@ -185,6 +188,26 @@ impl Shard {
             self.explain_standing(&mut map, subject, (backend, home, track), now);
         }
         map
+    }
+
+    /// Returns the error that a request is answered with before any quota: its tenant may not run it, or it would
+    /// multiply the work of a store too often. None for any other request. Keys that a request of more than 4,096
+    /// words names again are not counted.
+    fn refusal_of(
+        &self,
+        subject: &Subject,
+        command: (&'static Command, Handling),
+        arguments: &Arguments<'_>,
+    ) -> Option<String> {
+        let tenant = subject.identity.tenant(&self.env.quotas)?;
+        permit_tenant(tenant, subject.database, command, arguments, || Permission::Unknown).err().or_else(
+            || {
+                command
+                    .0
+                    .excess(arguments, || (arguments.len() > KEYS_PER_TURN).then_some(0))
+                    .map(|excess| excess.to_string())
+            },
+        )
     }
 
     /// Adds to an explanation how the request's key would be treated if it is hot. Only the key's home core

@@ -41,33 +41,11 @@ impl Shard {
             let opens_the_door = matches!(handling, Handling::Local(Auth | Hello | Quit | Reset));
             return if opens_the_door { Ok(()) } else { Err(self.not_logged_in()) };
         };
-        if command.admin && !tenant.admin {
-            return Err(format!(
-                "NOPERM tenant '{}' may not run {}: it affects all tenants (admin = true allows it)",
-                tenant.name,
-                command.spoken_name()
-            ));
-        }
-        if !tenant.databases.is_empty() && !matches!(handling, Handling::Local(_)) {
-            let database = client.database_of_next();
-            permit_databases(tenant, database, (command, handling), arguments)?;
-        }
-        if !tenant.channels.is_empty() && command.class == Class::Script {
-            let who = format!("NOPERM tenant '{}' has only channels", tenant.name);
-            let own = quoted_prefixes(&tenant.channels);
-            return Err(format!("{who} that begin with {own}, and {} could name any", code_of(command)));
-        }
-        if channel_permission::has_only_some(tenant)
-            && channel_permission::permit(tenant, (command, handling), arguments)?
-        {
-            return Ok(());
-        }
-        if tenant.keys.is_empty() {
-            return Ok(());
-        }
-        let partition = self.clients.partition(&self.env, arguments);
-        let known = partition.map_or(Permission::Unknown, Partition::permission);
-        permit_confined(tenant, (command, handling), known, arguments)
+        let database = client.database_of_next();
+        permit_tenant(tenant, database, (command, handling), arguments, || {
+            let partition = self.clients.partition(&self.env, arguments);
+            partition.map_or(Permission::Unknown, Partition::permission)
+        })
     }
 
     /// Returns the error for a client that has not logged in. Where the quota file has a tenant for such
@@ -89,6 +67,43 @@ impl Shard {
             Some(_) => Err(crate::protocol::command::Unrecognised::Command(*arguments).to_string()),
         }
     }
+}
+
+/// Checks whether a tenant may run a command in a database of its stores: by its admin right, databases,
+/// channels and key prefixes. `known` returns what earlier turns (passes of the shard's loop) found about the keys
+/// of a very large request. The error is the text of the reply (`NOPERM`). `handling` says how weir handles the
+/// command.
+pub(super) fn permit_tenant(
+    tenant: &Tenant,
+    database: Database,
+    (command, handling): (&'static Command, Handling),
+    arguments: &Arguments<'_>,
+    known: impl FnOnce() -> Permission,
+) -> Result<(), String> {
+    if command.admin && !tenant.admin {
+        return Err(format!(
+            "NOPERM tenant '{}' may not run {}: it affects all tenants (admin = true allows it)",
+            tenant.name,
+            command.spoken_name()
+        ));
+    }
+    if !tenant.databases.is_empty() && !matches!(handling, Handling::Local(_)) {
+        permit_databases(tenant, database, (command, handling), arguments)?;
+    }
+    if !tenant.channels.is_empty() && command.class == Class::Script {
+        let who = format!("NOPERM tenant '{}' has only channels", tenant.name);
+        let own = quoted_prefixes(&tenant.channels);
+        return Err(format!("{who} that begin with {own}, and {} could name any", code_of(command)));
+    }
+    if channel_permission::has_only_some(tenant)
+        && channel_permission::permit(tenant, (command, handling), arguments)?
+    {
+        return Ok(());
+    }
+    if tenant.keys.is_empty() {
+        return Ok(());
+    }
+    permit_confined(tenant, (command, handling), known(), arguments)
 }
 
 /// True if a tenant may not run a command, whatever arguments it gives. Tells what [`Shard::permit`] refuses.
