@@ -58,14 +58,15 @@ const FIGURES: [(&str, &str, Join, Figure); 9] = [
     ),
 ];
 
-/// Returns the figures of one bulkhead (window and queue) on each core; `place` is backend × `BULKHEADS` +
-/// track.
+/// Returns the figures of one bulkhead (window and queue before a store) as each core reports them. `place`
+/// is the bulkhead's index in a core's report: backend number times `BULKHEADS` + track (0 for usual connections,
+/// 1 for those for heavy requests).
 pub(super) fn at(totals: &Totals, place: usize) -> impl Iterator<Item = &BulkheadFigures> + Clone {
     totals.shards.iter().filter_map(move |report| report.bulkheads.get(place))
 }
 
-/// Returns the backends that exist, with their numbers. A cluster's places without a node have an empty name
-/// and are left out.
+/// Returns the backends that exist, with their numbers. `backends` are the names by number; in a cluster a
+/// number without a node has an empty name and is left out.
 pub(super) fn known(backends: &[String]) -> impl Iterator<Item = (usize, &String)> {
     backends.iter().enumerate().filter(|(_, backend)| !backend.is_empty())
 }
@@ -141,8 +142,8 @@ pub(super) fn stage_of(totals: &Totals, backend: usize) -> BreakerStage {
 /// Maximum number of backends with an `INFO` line each; the metrics have all of them.
 const LINES_MAX: usize = 64;
 
-/// Returns the lines of `INFO` about bulkheads (windows and queues): one per backend, then the number of
-/// requests refused for each reason.
+/// Returns the lines of `INFO` (names and values) about bulkheads (windows and queues before stores): one per
+/// backend, then the number of requests refused for each reason.
 pub(super) fn bulkhead_lines(backends: &[String], totals: &Totals) -> Vec<(String, String)> {
     let mut lines: Vec<(String, String)> = Vec::new();
     for (index, backend) in known(backends).take(LINES_MAX) {
