@@ -59,8 +59,8 @@ const FIGURES: [(&str, &str, Join, Figure); 9] = [
 ];
 
 /// Returns the figures of one bulkhead (window and queue before a store) as each core reports them. `place`
-/// is the bulkhead's index in a core's report: backend number times `BULKHEADS` + track (0 for usual connections,
-/// 1 for those for heavy requests).
+/// is the bulkhead's index in a core's report: backend number times `BULKHEADS` + track, which is 0 for usual
+/// connections and 1 for those for heavy requests.
 pub(super) fn at(totals: &Totals, place: usize) -> impl Iterator<Item = &BulkheadFigures> + Clone {
     totals.shards.iter().filter_map(move |report| report.bulkheads.get(place))
 }
