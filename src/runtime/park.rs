@@ -35,8 +35,8 @@ pub(super) enum Rest {
 /// Lets a core's task sleep until an eventfd is signalled, repeatedly.
 pub(super) struct Parking {
     file: std::rc::Rc<BufferedFile>,
-    /// The pending read of the eventfd; none before the first sleep. If a sleep ends by time, the next sleep
-    /// continues this read.
+    /// The read of the eventfd that has not completed yet; none before the first sleep, or after the eventfd
+    /// was signalled. If a sleep ends by time, the next sleep continues this read.
     waiting: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
@@ -47,8 +47,8 @@ impl Parking {
         Ok(Self { file: std::rc::Rc::new(wrapped(handle)), waiting: None })
     }
 
-    /// Sleeps until the eventfd is signalled, for at most `SLEEP_MAX`. Returns which of the two ended the
-    /// sleep.
+    /// Sleeps until the eventfd is signalled, for at most a second (`SLEEP_MAX`). Returns which of the two
+    /// ended the sleep.
     pub async fn sleep(&mut self) -> Rest {
         self.sleep_for(SLEEP_MAX).await
     }
