@@ -134,8 +134,8 @@ pub(super) fn open_takeover(path: &Path, before: &mut Option<Predecessor>) -> Re
 }
 
 impl Listener {
-    /// Opens the listener's sockets, at least one, or takes them over from the previous process. Returns them
-    /// with the address that they are bound to. `shards` is the number of shards.
+    /// Opens the listener's sockets, at least one, or takes them over from the previous process (`before`).
+    /// Returns them with the address that they are bound to. `shards` is the number of shards.
     fn open(
         &self,
         before: &mut Option<Predecessor>,

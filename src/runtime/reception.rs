@@ -68,7 +68,7 @@ pub(super) enum Want {
     ReceiveOnce,
     /// Asks the ring for a receive of the missing part of a large message into the message's own memory.
     Fill,
-    /// Asks to put the socket at the end of the queue for receive buffers.
+    /// Asks to put the socket at the end of the queue of sockets that wait for a receive buffer.
     Turn,
     /// Asks the ring to cancel the receive operation in flight on the socket.
     Cancel,
