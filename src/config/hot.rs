@@ -40,7 +40,7 @@ pub struct HotLimits {
 }
 
 impl HotLimits {
-    /// Reads the limits from the flags, and checks that the flags agree with each other.
+    /// Reads the limits of the hot-key cache from the flags, and checks that the flags agree with each other.
     pub(super) fn from_flags(flags: &Flags) -> Result<Self, ConfigError> {
         if !TTLS.contains(&flags.hot_ttl) {
             let problem = format!("--hot-ttl {:?}: 10ms to 60s is expected", flags.hot_ttl);
@@ -74,7 +74,7 @@ pub enum HotScripts {
     Declared,
 }
 
-/// A share of a whole, in thousandths.
+/// A share of a whole, in thousandths; flags give it as a percentage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share(pub u64);
 

@@ -78,7 +78,7 @@ pub struct Config {
     pub admin_token: Option<TokenSource>,
     /// Path of the quota file; `None` if every client may use weir without a limit.
     pub quotas: Option<PathBuf>,
-    /// CPUs to run on (see [`Config::placement`]); `None` for all.
+    /// CPUs that the shards run on, as `--cores` asks for them; `None` for all that the process may use.
     pub cores: Option<Cores>,
     /// Number of shards to run; `None` for one per CPU.
     pub shards: Option<usize>,

@@ -33,7 +33,8 @@ pub struct OverloadLimits {
 }
 
 impl OverloadLimits {
-    /// Reads the limits from the flags, and checks that the flags agree with each other.
+    /// Reads the limits of windows, queues and load shedding from the flags, and checks that the flags agree
+    /// with each other.
     pub(super) fn from_flags(flags: &Flags) -> Result<Self, ConfigError> {
         let Flags { window_min, window_max, queue_target, queue_interval, queue_bytes, .. } = *flags;
         let problem = if window_min > window_max {

@@ -134,12 +134,12 @@ fn write_health(page: &mut Exposition, backends: &[String], totals: &Totals) {
     }
 }
 
-/// Returns the state of a backend's breaker, as the first core reports it, since all cores share it.
+/// Returns the state of a backend's circuit breaker, as the first core reports it, since all cores share it.
 pub(super) fn stage_of(totals: &Totals, backend: usize) -> BreakerStage {
     at(totals, backend * BULKHEADS).next().map(|own| own.breaker).unwrap_or_default()
 }
 
-/// Maximum number of backends with an `INFO` line each; the metrics have all of them.
+/// Maximum number of backends that have a line each in `INFO`; the metrics have all of them.
 const LINES_MAX: usize = 64;
 
 /// Returns the lines of `INFO` (names and values) about bulkheads (windows and queues before stores): one per

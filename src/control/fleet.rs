@@ -26,17 +26,19 @@ use crate::values::{BucketId, Capacity, MicroUnits, Part, TenantId, Timestamp, U
 /// The interval between two exchanges with the fleet's store (Redis server with the counters of shared
 /// quotas).
 pub const PERIOD: Duration = Duration::from_secs(1);
-/// The time, in milliseconds, after which the store forgets a counter that nobody changes.
+/// The time, in milliseconds, after which the fleet's store (Redis server) forgets a counter that nobody
+/// changes.
 const LIFETIME_MS: &str = "60000";
-/// Maximum number of characters of a store's error message that are shown.
+/// Maximum number of characters of an error message of the fleet's store that are shown.
 const PROBLEM_CHARS_MAX: usize = 200;
 
 /// The settings of this host as a member of a fleet.
 #[derive(Clone, Debug)]
 pub struct FleetSettings {
-    /// The store's address without credentials, as shown in logs and pages.
+    /// The address, without credentials, of the fleet's store (Redis server with the counters of shared
+    /// quotas), as shown in logs and pages.
     pub store: String,
-    /// The prefix of the fleet's keys in the store.
+    /// The name of the fleet, with which the names of its keys in the Redis server begin.
     pub namespace: String,
     /// The identity of this host within the fleet.
     pub host: HostId,
@@ -66,7 +68,7 @@ pub enum Ending {
     /// The reply of the fleet's store (Redis server with the counters of shared quotas) to the exchange was
     /// used.
     Answered,
-    /// No reply of the fleet's store (Redis server with the counters of shared quotas) came within a period.
+    /// No reply of the fleet's store (Redis server with the counters of shared quotas) came within a second.
     Lost,
     /// The reply of the fleet's store (Redis server with the counters of shared quotas) was an error, or could
     /// not be parsed.
@@ -100,8 +102,8 @@ enum State {
     /// The last exchange with the fleet's store was not answered; the shares of quotas from the one before
     /// stay in force.
     Away,
-    /// No reply of the fleet's store has come for longer than shares stay in force: this host gives out at
-    /// most an even part of each quota.
+    /// No reply of the fleet's store has come for a minute, so the shares of quotas that it led to are no
+    /// longer in force: this host gives out at most an even part of each quota.
     Alone,
 }
 
@@ -152,8 +154,8 @@ struct Asked {
 pub struct FleetQuotas {
     settings: FleetSettings,
     fleet: Fleet,
-    /// All shared quotas: the global one first, if there is one, then those of tenants in the order of their
-    /// ids, then users in no order.
+    /// All quotas that the fleet shares: first that of all tenants together, if there is one, then those of
+    /// tenants in the order of their ids, then those of users in no order.
     places: Vec<Place>,
     users: Users,
     /// The index into `places` (the shared quotas) of each tenant's quota, by tenant id; None for a tenant
@@ -175,7 +177,7 @@ pub struct FleetQuotas {
 }
 
 impl FleetQuotas {
-    /// Creates the state of a host that knows no other host yet.
+    /// Creates the state of a host that knows no other host of the fleet yet.
     pub fn new(settings: FleetSettings, quotas: &Quotas) -> Self {
         let places = places(&settings, quotas);
         let sizes = places.iter().map(|place| place.capacity.ru_per_second);
@@ -273,8 +275,9 @@ impl FleetQuotas {
         exchange
     }
 
-    /// Adds the tenants' demand in this period to the fleet policy's accounts. Towards the global quota a
-    /// tenant counts for at most as much as its own quota permits on this host.
+    /// Adds the tenants' demand in this period (prices of admitted and of refused requests) to what this host
+    /// reports to the fleet. Towards the quota of all tenants together, a tenant counts for at most as much
+    /// as its own quota permits on this host.
     fn tell_demand(&mut self, now: Timestamp) {
         let elapsed = self.begun_at.map_or(PERIOD, |begun_at| now.since(begun_at));
         let mut everybody = 0_u64;

@@ -12,9 +12,9 @@ use crate::values::limits::{HOT_KEYS_SHOWN, HOT_KEYS_SHOWN_BYTES_MAX, HOT_KEYS_S
 use crate::values::time::{Now, rfc3339};
 use crate::values::{Database, escaped};
 
-/// A hot key as the reply to `QOS HOTKEYS` and the pages show it, with the core that is its home.
+/// A hot key as the reply to `QOS HOTKEYS` and the pages show it, with the core that it belongs to.
 pub(super) struct Told<'a> {
-    /// Index of the core that is the key's home.
+    /// Index of the core that the key belongs to, through which all requests for it pass.
     pub home: usize,
     pub key: &'a HotKey,
     /// The name of the tenant that requested the key last; None if the client that gets the reply may not

@@ -163,7 +163,7 @@ fn write_quota_history(page: &mut Exposition, quotas: &QuotaHistory) {
     }
 }
 
-/// The name under which all tenants without metrics of their own are shown. No tenant can have it.
+/// The name in metrics that stands for all tenants without metrics of their own. No tenant can have it.
 const OTHERS: &str = "(other)";
 
 fn write_tenants(page: &mut Exposition, quotas: &Quotas, meter: &Meter) {

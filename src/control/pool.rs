@@ -63,7 +63,7 @@ struct Holder {
     heard_at: Timestamp,
 }
 
-/// A bucket of a quota, and the cores that draw grants from it.
+/// A token bucket of a quota, and the cores that draw grants (amounts to spend) from it.
 #[derive(Clone, Debug)]
 pub struct Pool {
     bucket: Bucket,
@@ -174,7 +174,7 @@ impl Pool {
     }
 
     /// Takes back allowances (what cores may spend without asking) of cores that have not reported for longer
-    /// than a lease and a period.
+    /// than a grant may be spent, plus a reporting period.
     fn reclaim(&mut self, now: Timestamp, rhythm: Rhythm) {
         for holder in &mut self.holders {
             let lapsed = now.since(holder.heard_at) > rhythm.lease + rhythm.period;

@@ -81,9 +81,9 @@ pub(super) fn serve(control: Rc<RefCell<Control>>, socket: OwnedFd, hosts: Vec<S
 /// of its wait for the client.
 struct Place {
     /// The task that serves the connection in this place; dropping it ends the task and closes the socket.
-    /// None while the place is free.
+    /// None until the task has been started.
     task: Option<Task<()>>,
-    /// The value of [`Admin::waits`] when this connection began to wait for its client (lower is older), or
+    /// The rank of this connection's wait for its client among all waits (a lower number began earlier), or
     /// `None` while weir works on its request.
     waits_since: Option<u64>,
 }
@@ -113,9 +113,9 @@ impl Admin {
         self.waits.get()
     }
 
-    /// Runs a step that depends on the client (a read from its socket, or a write to it) within
-    /// `REQUEST_TIMEOUT`. While the step lasts, the connection (number `place`) counts as waiting and may be
-    /// closed in favour of a new one.
+    /// Runs a step that depends on the client (a read from its socket, or a write to it) within 10 s
+    /// (`REQUEST_TIMEOUT`). While the step lasts, the connection (number `place`) counts as waiting and may
+    /// be closed in favour of a new one.
     async fn waiting<T>(&self, place: usize, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         self.places.borrow_mut()[place].waits_since = Some(self.next_wait());
         let done = within(work).await;
@@ -271,8 +271,8 @@ impl Drop for Room<'_> {
 }
 
 /// Closes an admin connection so that the last reply arrives: ends the sending side, then reads and drops
-/// bytes for at most `LINGER`. Closing a socket with unread bytes in it would reset the connection and lose
-/// the reply.
+/// bytes for at most 2 s (`LINGER`). Closing a socket with unread bytes in it would reset the connection and
+/// lose the reply.
 async fn linger(mut stream: TcpStream) -> io::Result<()> {
     stream.shutdown(Shutdown::Write).await.map_err(io::Error::from)?;
     let unread = async {

@@ -356,7 +356,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
     }
 }
 
-/// Starts accepting at the admin port, if it has a socket in state [`AdminPort::Waits`].
+/// Starts accepting at the admin port, if its listening socket is there and does not accept yet.
 pub(super) fn open_admin(control: &Rc<RefCell<Control>>) {
     let port = std::mem::replace(&mut control.borrow_mut().admin, AdminPort::Closed);
     let port = match port {
@@ -489,9 +489,9 @@ impl Control {
         admitted
     }
 
-    /// Handles a core's report of the quota it spent: posts new grants to that core at once, since its
-    /// requests may wait for them, and books the usage with the fleet (weir processes that share quotas) and
-    /// the meter.
+    /// Handles a core's report of the quota it spent: posts new grants (amounts to spend) to that core at
+    /// once, since its requests may wait for them, and adds the usage to the fleet's demand and to the
+    /// tenants' usage by minute.
     fn reconcile(&mut self, report: &Report) {
         let now = self.settings.clock.now().monotonic;
         if !report.demands.is_empty() {

@@ -33,9 +33,9 @@ pub(super) struct Departure {
 }
 
 impl Departure {
-    /// Returns whether batches are sent in this turn of the core's loop. `work` is the amount of work that
-    /// the turn found: after a turn that found none batches are always sent, so that no message waits while
-    /// the core sleeps.
+    /// Returns whether batches of messages to other shards are sent in this turn (round) of the core's loop.
+    /// `work` is the amount of work that the turn found: after a turn that found none batches are always
+    /// sent, so that no message waits while the core sleeps.
     pub fn is_due(&mut self, work: usize, now: Timestamp) -> bool {
         let since = *self.gathering_since.get_or_insert(now);
         let is_due = work == 0 || now.since(since) >= GATHERING_MAX;
@@ -57,7 +57,7 @@ struct Peer {
     doorbell: OnceLock<OwnedFd>,
 }
 
-/// One shard's ends of the rings to and from every other shard.
+/// One shard's ends of the rings of messages to and from every other shard.
 pub(super) struct Mesh {
     own: usize,
     peers: Arc<[Peer]>,
@@ -147,8 +147,8 @@ impl Mesh {
         }
     }
 
-    /// Records that the kernel failed to wake the shard with number `peer`, so that the next
-    /// [`Mesh::sleepers`] returns it again.
+    /// Records that the kernel failed to wake the shard with number `peer`, so that it is woken again with
+    /// those that the next [`Mesh::sleepers`] returns.
     pub fn ring_again(&mut self, peer: usize) {
         // A peer that is awake by now only looks at its rings once more.
         self.peers[peer].parked.store(true, Ordering::Relaxed);

@@ -276,7 +276,8 @@ impl<Message> Mailbox<Message> {
         (Self { sender, bell: Arc::new(File::from(bell)) }, receiver, handle)
     }
 
-    /// Sends a message and wakes the reader. The message is lost only if the reader is gone.
+    /// Sends a message to the thread that reads this mailbox, and wakes it. The message is lost only if the
+    /// thread is gone.
     pub fn post(&self, message: Message) {
         if self.sender.send(message).is_ok() {
             // The write fails only when so much was written that the reader is about to wake anyway. Eight

@@ -95,7 +95,7 @@ struct Places {
 }
 
 impl Places {
-    /// Lists the pieces of a segment after its first `sent` bytes (at most `SEND_BYTES_MAX` bytes of them).
+    /// Lists the pieces of a segment after its first `sent` bytes, at most 1 MiB of them (`SEND_BYTES_MAX`).
     /// The segment must not change while the kernel uses the addresses.
     fn of(segment: &Segment, mut sent: usize) -> Self {
         let mut pieces = Vec::new();
@@ -191,7 +191,7 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Duplicates the ring's descriptor, which other rings send wake-ups to. The duplicate keeps the
+    /// Duplicates the `io_uring`'s descriptor, by which other cores wake this one. The duplicate keeps the
     /// descriptor's number from naming another file as long as some core may use it.
     pub fn doorbell(&self) -> io::Result<OwnedFd> {
         // SAFETY: the descriptor is open as long as `self.kernel`, which outlives this borrow.
@@ -242,7 +242,7 @@ impl Ring {
         self.kernel.completion().disable_eventfd();
     }
 
-    /// True if [`Ring::reap`] would find a completion.
+    /// True if the `io_uring` has completions that [`Ring::reap`] would return.
     pub fn has_completions(&mut self) -> bool {
         let submission = self.kernel.submission();
         let pending = submission.taskrun() || submission.cq_overflow();

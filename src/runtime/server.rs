@@ -534,8 +534,8 @@ struct Parts {
     settings: ShardSettings,
     quotas: Arc<Quotas>,
     listeners: Doors,
-    /// True if the shard accepts clients from the start; false if it waits for `ToShard::Listen`, during a
-    /// takeover.
+    /// True if the shard accepts clients from the start; false if it waits for `ToShard::Listen`, until the
+    /// process that this one takes over from has stopped accepting.
     listens: bool,
     mesh: Mesh,
     routes: Routes,
@@ -899,8 +899,9 @@ fn topology_thread(
 }
 
 /// Makes the state of the thread that asks a cluster's replicas for their replication lag, and the channel to
-/// it. `None` unless the replicas layer is on. `shards` and `control` are the mailboxes to which lag is
-/// reported; `map` is the first map of the cluster.
+/// it. `None` without a cluster, or if reads from replicas are switched off. `shards` and `control` are the
+/// mailboxes to which lag is reported; `map` is the first map of the cluster, and `is_wanted` is true if some
+/// tenant reads from replicas.
 fn replicas_thread(
     config: &Config,
     (shards, control): (Vec<Mailbox<ToShard>>, Mailbox<ToControl>),

@@ -39,7 +39,7 @@ struct Store {
     route: Route,
     credentials: Option<Credentials>,
     /// The number of commands that the store had when weir last learned them all from `COMMAND`; `None` if it
-    /// never did.
+    /// never did, or the number has changed since, so that they are asked for again.
     commands: Option<i64>,
     due: Timestamp,
     pause: Duration,
@@ -171,7 +171,8 @@ struct Inquiry {
     at: usize,
     spot: Spot,
     credentials: Option<Credentials>,
-    /// True if the store is asked for all its commands, not only for their number.
+    /// True if the store is asked for all its commands, not only for their number: weir has not learned them,
+    /// or their number has changed.
     with_commands: bool,
 }
 

@@ -109,7 +109,8 @@ pub struct Quotas {
     /// The longest time for which any tenant accepts expired replies while a store is unavailable
     /// (`stale_on_error`).
     stale_on_error_max: Duration,
-    /// True if the clients of any tenant share subscriptions.
+    /// True if the clients of any tenant share subscriptions to channels: this process subscribes once for
+    /// all of them.
     shares_channels: bool,
     version: u64,
 }
@@ -335,13 +336,14 @@ impl Tenant {
         format!("NOPERM tenant '{}' has only the databases {}", self.name, own.join(", "))
     }
 
-    /// Returns the highest tier for requests of the tenant's user; of the tenant itself if `user` is `None`
-    /// or not named in the file.
+    /// Returns the highest tier (importance under overload) that requests of the tenant's user may have; that
+    /// of the tenant itself if `user` is `None` or not named in the file.
     pub fn tier_of(&self, user: Option<&str>) -> Tier {
         user.and_then(|user| self.users.get(user)).map_or(self.tier, |terms| terms.tier)
     }
 
-    /// Returns the quota of one of the tenant's users; `None` means no limit.
+    /// Returns the quota of one of the tenant's users: the user's own or, without one, that of each other
+    /// user; `None` means no limit.
     pub fn limit_of(&self, user: &str) -> Option<Limit> {
         self.users.get(user).and_then(|terms| terms.limit).or(self.user_limit)
     }

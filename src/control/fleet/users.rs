@@ -79,8 +79,8 @@ impl FleetQuotas {
         }
     }
 
-    /// Adds the counted users' demand in this period to the fleet policy's accounts, and counts the periods
-    /// in which each had low demand.
+    /// Adds the demand in this period of the users who are counted with the fleet to what this host reports
+    /// to the fleet, and counts the periods in a row in which each had low demand.
     fn tell_demand_of_users(&mut self, pools: &Reconciliation, now: Timestamp) {
         for at in self.first_user()..self.places.len() {
             let place = &mut self.places[at];
@@ -97,8 +97,9 @@ impl FleetQuotas {
         }
     }
 
-    /// Removes users whose demand was low for more than `QUIET_MAX` periods, then those with low demand for
-    /// longest until `wanted` are removed; fewer if not so many have low demand.
+    /// Removes from the users who are counted with the fleet those whose demand was low for more than
+    /// `QUIET_MAX` periods, then those with low demand for longest until `wanted` are removed; fewer if not
+    /// so many have low demand.
     fn make_room(&mut self, wanted: usize, pools: &mut Reconciliation, now: Timestamp) {
         let first = self.first_user();
         let quiet_of = |place: &Place| match place.whose {

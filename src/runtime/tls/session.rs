@@ -19,8 +19,8 @@ use crate::protocol::Segment;
 use crate::runtime::driver::Entrance;
 use crate::values::limits::{TENANT_NAME_BYTES_MAX, TLS_SEND_BYTES_MAX};
 
-/// Maximum number of bytes that encryption adds to `TLS_SEND_BYTES_MAX` bytes of plain text: each record of
-/// 16 KiB grows by some 30 bytes, and a message of TLS itself may be added.
+/// Maximum number of bytes that encryption adds to 64 KiB of plain text (`TLS_SEND_BYTES_MAX`): each record
+/// of 16 KiB grows by some 30 bytes, and a message of TLS itself may be added.
 const SEND_OVERHEAD: usize = 1024;
 /// The number of sent bytes (1 MiB) after which it is reported that a connection makes progress: as many as a
 /// plain socket sends at once.
@@ -169,8 +169,9 @@ impl Session {
         Ok(Heard { ready: self.ready && !before.0, ended: self.ended && !before.1 })
     }
 
-    /// Encrypts up to `TLS_SEND_BYTES_MAX` bytes of the plaintext segment that is being sent. Returns the TLS
-    /// records to send; `None` once nothing of the segment is left, or before the handshake is over.
+    /// Encrypts up to 64 KiB (`TLS_SEND_BYTES_MAX`) of the segment of plain text that is being sent, once the
+    /// handshake is over. Returns the TLS records to send, those of the handshake among them; `None` if there
+    /// are none.
     pub fn encrypt(&mut self) -> Option<Vec<u8>> {
         if self.ready
             && let Some(segment) = &self.plain

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::runtime::clock::Clock;
 
-/// The time limit for connecting to an address of the admin port, and again for the whole reply.
+/// The time limit for connecting to one address of the admin port, and for all steps together, from the
+/// look-up of the address to the end of the reply.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of bytes of a reply of the admin port, whose pages are smaller.
 const REPLY_BYTES_MAX: usize = 2 * 1024 * 1024;
