@@ -6,7 +6,7 @@ use std::str::FromStr;
 use super::ConfigError;
 use crate::values::limits::SHARDS_MAX;
 
-/// Number of CPUs that the kernel's interface can name.
+/// Number of CPUs that the kernel's interface for binding threads to CPUs can name: CPU numbers are below it.
 const CPUS_MAX: usize = 1024;
 
 /// The CPUs that `--cores` asks for.
@@ -69,7 +69,9 @@ impl fmt::Display for Cores {
 }
 
 /// Returns the CPU that each shard is bound to: one entry per shard, `None` for a shard that the kernel may
-/// move. `usable` are the CPUs that this process may run on, in ascending order.
+/// move, which is every shard if there are more shards than CPUs. `cores` and `shards` are the values of the
+/// flags of those names, if given, and `usable` the CPUs that this process may run on, in ascending order.
+/// Fails if `cores` asks for CPUs that are not in `usable`.
 pub fn placement(
     cores: Option<&Cores>,
     shards: Option<usize>,

@@ -37,9 +37,9 @@ impl FleetTerms {
         Ok(Some(Self { store, namespace: flags.fleet_namespace.clone(), users_max }))
     }
 
-    /// Returns the secret with which users' names are hashed to bucket ids, equal on all hosts; `None` if
-    /// users are not counted. Somebody without the fleet's password cannot find two names that share a
-    /// bucket.
+    /// Returns the secret key (two halves of a 128-bit key) with which names of users are hashed to the ids
+    /// of their token buckets; equal on all hosts of the fleet. `None` if demand of users is not counted in
+    /// the fleet. Somebody without the fleet's password cannot find two names whose ids are equal.
     pub fn secret(&self) -> Option<[u64; 2]> {
         let Credentials { password, .. } = self.store.credentials.as_ref().filter(|_| self.users_max > 0)?;
         // No name contains this byte, so a namespace and a password cannot run into each other.

@@ -26,20 +26,21 @@ pub struct HotLimits {
     /// Longest time that the reply to a read of a hot key is kept while its store reports changes of the key
     /// (CLIENT TRACKING).
     pub tracked_ttl: Duration,
-    /// Maximum number of replies to reads of hot keys that are kept.
+    /// Maximum number of replies to reads of hot keys that each core keeps.
     pub entries: usize,
-    /// Maximum number of bytes of all replies that are kept.
+    /// Maximum number of bytes of all replies to reads of hot keys that each core keeps.
     pub bytes: usize,
-    /// The keys that a script is assumed to write.
+    /// Keys that a script (such as `EVAL`) is assumed to write, whose kept replies are not used after it.
     pub scripts: HotScripts,
-    /// Reads of one hot key per second for other cores at which those cores get copies of the reply.
+    /// Reads of one hot key per second, by all other cores together, from which on the core that keeps the
+    /// reply gives copies of it to other cores (to those with at least a tenth of this rate).
     pub copy_rate: u64,
     /// Maximum number of writes of one hot key per second, above which they are refused; `None` for no limit.
     pub write_rate: Option<u64>,
 }
 
 impl HotLimits {
-    /// Reads the limits from the flags, and checks that the flags agree with each other.
+    /// Reads the limits of the hot-key cache from the flags, and checks that the flags agree with each other.
     pub(super) fn from_flags(flags: &Flags) -> Result<Self, ConfigError> {
         if !TTLS.contains(&flags.hot_ttl) {
             let problem = format!("--hot-ttl {:?}: 10ms to 60s is expected", flags.hot_ttl);
@@ -73,7 +74,7 @@ pub enum HotScripts {
     Declared,
 }
 
-/// A share of a whole, in thousandths.
+/// A share of a whole, in thousandths; flags give it as a percentage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share(pub u64);
 

@@ -27,7 +27,7 @@ pub enum Layer {
 }
 
 impl Layer {
-    /// All layers, in the order in which a request meets them.
+    /// All layers of traffic management, in the order in which a request meets them.
     pub const ALL: [Self; 9] = [
         Self::Rate,
         Self::Hot,

@@ -40,7 +40,7 @@ use crate::values::{MicroUnits, Weights};
 
 /// Default memory limit of the embedded store.
 const EMBEDDED_BYTES_DEFAULT: Size = Size::mebibytes(256);
-/// Least value of `--embedded-max-bytes`.
+/// Least value of `--embedded-max-bytes`, the memory limit of the embedded store.
 const EMBEDDED_BYTES_MIN: Size = Size::mebibytes(1);
 /// Least limit on the bytes of a request or a reply: connection handshakes must fit.
 const MESSAGE_BYTES_MIN: Size = Size(1024);
@@ -57,7 +57,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 pub struct Config {
     /// Addresses where clients connect without TLS.
     pub listen: Vec<SocketAddr>,
-    /// Addresses where the same keys are served over HTTP.
+    /// Addresses where clients read and write the stores' keys over HTTP without TLS.
     pub http: Vec<SocketAddr>,
     /// Origins of web pages whose HTTP requests are served.
     pub http_origins: Vec<String>,
@@ -78,7 +78,7 @@ pub struct Config {
     pub admin_token: Option<TokenSource>,
     /// Path of the quota file; `None` if every client may use weir without a limit.
     pub quotas: Option<PathBuf>,
-    /// CPUs to run on (see [`Config::placement`]); `None` for all.
+    /// CPUs that the shards run on, as `--cores` asks for them; `None` for all that the process may use.
     pub cores: Option<Cores>,
     /// Number of shards to run; `None` for one per CPU.
     pub shards: Option<usize>,
@@ -105,8 +105,8 @@ pub struct Config {
     /// Longest time that PUBLISH waits until stores have acknowledged its tenant's earlier subscriptions to
     /// the channel; zero if it does not wait.
     pub publish_wait: Duration,
-    /// Maximum number of channels and patterns for which all clients share one subscription at the store,
-    /// over all shards.
+    /// Maximum number of channels and patterns, over all shards, to which weir has one subscription at the
+    /// store that all subscribed clients share.
     pub shared_channels: usize,
     /// Maximum number of bytes of messages that may wait for one subscriber; above it, the subscriber's
     /// connection is closed.
@@ -145,7 +145,8 @@ pub struct Config {
     /// The fleet of weir processes with which quotas are shared; `None` if quotas apply to this process
     /// alone.
     pub fleet: Option<FleetTerms>,
-    /// Price per base, byte, row and key, from which a request's price is added up.
+    /// Prices of the parts of a request (a base, bytes, rows, keys, and others), which add up to the
+    /// request's price in request units.
     pub weights: Weights,
     /// Maximum number of elements that one `SCAN`, `HSCAN`, `SSCAN` or `ZSCAN` request may examine.
     pub scan_count_max: u32,
@@ -174,14 +175,15 @@ pub struct Config {
 /// Source of the admin port's token, without which it accepts no change of quotas.
 #[derive(Clone, Debug)]
 pub enum TokenSource {
-    /// The token itself, given by a flag or the environment.
+    /// The admin port's token itself, given by a flag or the environment.
     Given(AdminToken),
-    /// A file, which is read at the start and again on SIGHUP.
+    /// Path of the file with the admin port's token, which is read at the start and again on SIGHUP.
     File(PathBuf),
 }
 
 impl TokenSource {
-    /// Returns the token, reading its file if it comes from one.
+    /// Returns the admin port's token, reading its file if it comes from one. Fails if the file cannot be
+    /// read or has no valid token.
     pub fn load(&self) -> Result<AdminToken, ConfigError> {
         match self {
             Self::Given(token) => Ok(token.clone()),
@@ -286,7 +288,8 @@ impl Config {
     }
 
     /// Returns the CPU that each shard is bound to, given the CPUs that this process may use: one entry per
-    /// shard, `None` for a shard that the kernel may move.
+    /// shard, `None` for a shard that the kernel may move. Fails if `--cores` asks for CPUs that are not
+    /// usable.
     pub fn placement(&self, usable: &[usize]) -> Result<Vec<Option<usize>>, ConfigError> {
         cores::placement(self.cores.as_ref(), self.shards, usable)
     }
@@ -451,8 +454,8 @@ fn check_timeouts(flags: &Flags) -> Result<(), ConfigError> {
     }
 }
 
-/// Range of `--reconcile`. Cores that reconcile more often do little else, and a grant of quota is valid for
-/// five of these intervals.
+/// Range of `--reconcile`, the time between two reports of each core on the quota that it spent. Cores that
+/// report more often do little else, and a grant of quota is valid for five of these intervals.
 const RECONCILE: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(1);
 
 fn check_layers(flags: &Flags) -> Result<(), ConfigError> {

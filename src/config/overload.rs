@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::{ConfigError, Flags, Size};
 
-/// Range of `--queue-interval`. Over a shorter interval any burst looks like an overload; before the end of a
-/// longer one, clients have given up.
+/// Range of `--queue-interval`, the time over which a queue is observed. Over a shorter one any burst looks
+/// like an overload; before the end of a longer one, clients have given up.
 const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(1);
-/// Least value of `--queue-bytes`: memory for a few requests.
+/// Least value of `--queue-bytes`, the limit on the bytes of queued requests: memory for a few requests.
 const QUEUE_BYTES_MIN: Size = Size::mebibytes(1);
 
 /// Limits of the window of requests in flight, and of the queue, of each backend on each core.
@@ -33,7 +33,8 @@ pub struct OverloadLimits {
 }
 
 impl OverloadLimits {
-    /// Reads the limits from the flags, and checks that the flags agree with each other.
+    /// Reads the limits of windows, queues and load shedding from the flags, and checks that the flags agree
+    /// with each other.
     pub(super) fn from_flags(flags: &Flags) -> Result<Self, ConfigError> {
         let Flags { window_min, window_max, queue_target, queue_interval, queue_bytes, .. } = *flags;
         let problem = if window_min > window_max {

@@ -58,14 +58,15 @@ const FIGURES: [(&str, &str, Join, Figure); 9] = [
     ),
 ];
 
-/// Returns the figures of one bulkhead (window and queue) on each core; `place` is backend × `BULKHEADS` +
-/// track.
+/// Returns the figures of one bulkhead (window and queue before a store) as each core reports them. `place`
+/// is the bulkhead's index in a core's report: backend number times `BULKHEADS` + track, which is 0 for usual
+/// connections and 1 for those for heavy requests.
 pub(super) fn at(totals: &Totals, place: usize) -> impl Iterator<Item = &BulkheadFigures> + Clone {
     totals.shards.iter().filter_map(move |report| report.bulkheads.get(place))
 }
 
-/// Returns the backends that exist, with their numbers. A cluster's places without a node have an empty name
-/// and are left out.
+/// Returns the backends that exist, with their numbers. `backends` are the names by number; in a cluster a
+/// number without a node has an empty name and is left out.
 pub(super) fn known(backends: &[String]) -> impl Iterator<Item = (usize, &String)> {
     backends.iter().enumerate().filter(|(_, backend)| !backend.is_empty())
 }
@@ -133,16 +134,16 @@ fn write_health(page: &mut Exposition, backends: &[String], totals: &Totals) {
     }
 }
 
-/// Returns the state of a backend's breaker, as the first core reports it, since all cores share it.
+/// Returns the state of a backend's circuit breaker, as the first core reports it, since all cores share it.
 pub(super) fn stage_of(totals: &Totals, backend: usize) -> BreakerStage {
     at(totals, backend * BULKHEADS).next().map(|own| own.breaker).unwrap_or_default()
 }
 
-/// Maximum number of backends with an `INFO` line each; the metrics have all of them.
+/// Maximum number of backends that have a line each in `INFO`; the metrics have all of them.
 const LINES_MAX: usize = 64;
 
-/// Returns the lines of `INFO` about bulkheads (windows and queues): one per backend, then the number of
-/// requests refused for each reason.
+/// Returns the lines of `INFO` (names and values) about bulkheads (windows and queues before stores): one per
+/// backend, then the number of requests refused for each reason.
 pub(super) fn bulkhead_lines(backends: &[String], totals: &Totals) -> Vec<(String, String)> {
     let mut lines: Vec<(String, String)> = Vec::new();
     for (index, backend) in known(backends).take(LINES_MAX) {

@@ -12,8 +12,8 @@ use crate::values::ShardId;
 #[derive(Debug, Default)]
 pub struct ClientRounds {
     under_way: Option<Round>,
-    /// Questions that wait until the present one is answered. Their number is bounded, because the control
-    /// executor takes only so many questions from shards.
+    /// Questions that wait until the one sent to the shards is answered. Their number is bounded, because the
+    /// control executor takes only so many questions from shards.
     waiting: VecDeque<Round>,
 }
 
@@ -26,7 +26,9 @@ struct Round {
 }
 
 impl ClientRounds {
-    /// Queues a question. Returns the question to send to all shards now; None if another one is unanswered.
+    /// Queues a question about the clients of all shards (`CLIENT LIST`, for instance), to be answered in the
+    /// RESP version `protocol` to `to`. Returns the question to send to all `shards` shards now; None if an
+    /// earlier one is unanswered.
     pub fn ask(
         &mut self,
         to: ReplyTo,
@@ -50,8 +52,8 @@ impl ClientRounds {
         Some((round.to, round.asked.reply(round.protocol, told)))
     }
 
-    /// Starts the next question, unless one is unanswered. Returns it, to be sent to all shards; None if
-    /// there is none to start.
+    /// Starts the next queued question about the clients of all shards, unless one is unanswered. Returns it,
+    /// to be sent to all shards; None if there is none to start.
     pub fn begin(&mut self) -> Option<Arc<ClientsAsked>> {
         if self.under_way.is_some() {
             return None;

@@ -8,7 +8,8 @@ use crate::routing::cluster::{Databases, Map, Node, Role};
 use crate::values::limits::SLOTS;
 use crate::values::{BackendId, Timestamp};
 
-/// Returns the names of a map's nodes by backend number; empty for a number without a node.
+/// Returns the names of the nodes in a cluster's map, by backend number: the first address, or else the
+/// node's id; empty for a number without a node.
 pub fn node_names(map: &Map) -> Vec<String> {
     (0..map.places())
         .map(|place| map.node(BackendId(place as u16)).map(name_of).unwrap_or_default())

@@ -17,7 +17,7 @@ pub struct ExplainQuery {
 }
 
 impl ExplainQuery {
-    /// Parses the query string of the page. The error is the HTTP reply.
+    /// Parses the query string of the page `/explain`. The error is the HTTP reply.
     pub fn parse(query: &str) -> Result<Self, Response> {
         Self::read(query).map_err(|problem| Response::problem(Status::BadRequest, &problem, None))
     }
@@ -44,7 +44,8 @@ impl ExplainQuery {
     }
 }
 
-/// Makes the page with an explanation, or the reply that describes the problem.
+/// Makes the page with the explanation of how weir would treat a command, or the reply that describes the
+/// problem.
 pub fn explained(told: Result<Explained, String>) -> Response {
     match told {
         Ok(told) => Response::json(Status::Ok, &told),

@@ -20,7 +20,7 @@ pub enum Kind {
 /// The value of one sample of a metric.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
-    /// An integer value of a sample, exact however large.
+    /// An integer as the value of a sample; all its digits are written.
     Whole(u64),
     /// Any value of a sample that is not a whole number.
     Real(f64),
@@ -108,7 +108,8 @@ impl Exposition {
 }
 
 impl Family<'_> {
-    /// Adds a sample to the family. Its labels must differ from those of the family's other samples.
+    /// Adds a sample to the family. `labels` are names and values; they must differ from those of the
+    /// family's other samples.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Into<Value>) -> &mut Self {
         self.text.push_str(self.name);
         for (index, (name, value)) in labels.iter().enumerate() {
@@ -134,9 +135,9 @@ impl Family<'_> {
     }
 }
 
-/// Appends `text` with a backslash before each character in `special`, and with `
-/// ` for a line end. Other control characters become `?`: the format cannot express them, and some readers
-/// take them for line ends.
+/// Appends `text` to `out` with a backslash before each character in `special`, where a line end is written
+/// as backslash and `n`. Other control characters become `?`: the format cannot express them, and some
+/// readers take them for line ends.
 fn escape(out: &mut String, text: &str, special: &[char]) {
     for letter in text.chars() {
         if special.contains(&letter) {

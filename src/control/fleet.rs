@@ -26,21 +26,24 @@ use crate::values::{BucketId, Capacity, MicroUnits, Part, TenantId, Timestamp, U
 /// The interval between two exchanges with the fleet's store (Redis server with the counters of shared
 /// quotas).
 pub const PERIOD: Duration = Duration::from_secs(1);
-/// The time, in milliseconds, after which the store forgets a counter that nobody changes.
+/// The time, in milliseconds, after which the fleet's store (Redis server) forgets a counter that nobody
+/// changes.
 const LIFETIME_MS: &str = "60000";
-/// Maximum number of characters of a store's error message that are shown.
+/// Maximum number of characters of an error message of the fleet's store that are shown.
 const PROBLEM_CHARS_MAX: usize = 200;
 
 /// The settings of this host as a member of a fleet.
 #[derive(Clone, Debug)]
 pub struct FleetSettings {
-    /// The store's address without credentials, as shown in logs and pages.
+    /// The address, without credentials, of the fleet's store (Redis server with the counters of shared
+    /// quotas), as shown in logs and pages.
     pub store: String,
-    /// The prefix of the fleet's keys in the store.
+    /// The name of the fleet, with which the names of its keys in the Redis server begin.
     pub namespace: String,
     /// The identity of this host within the fleet.
     pub host: HostId,
-    /// The secret by which all hosts hash names of tenants and users into the same bucket identifiers.
+    /// The secret key by which all hosts of the fleet hash names of tenants and users into the same ids of
+    /// token buckets.
     pub secret: [u64; 2],
     /// Maximum number of users whose quotas this host counts with the fleet; 0 if users' quotas are not
     /// shared.
@@ -51,11 +54,11 @@ pub struct FleetSettings {
 /// number of their replies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// The number of the exchange; the store's reply is passed back with the same number.
+    /// The number of this exchange with the fleet's store; the reply is passed back with the same number.
     pub number: u64,
     /// The encoded commands to send to the fleet's store (Redis server with the counters of shared quotas).
     pub request: Vec<u8>,
-    /// The number of commands, each of which has one reply.
+    /// The number of commands in the exchange, each of which has one reply.
     pub replies: usize,
 }
 
@@ -65,7 +68,7 @@ pub enum Ending {
     /// The reply of the fleet's store (Redis server with the counters of shared quotas) to the exchange was
     /// used.
     Answered,
-    /// No reply of the fleet's store (Redis server with the counters of shared quotas) came within a period.
+    /// No reply of the fleet's store (Redis server with the counters of shared quotas) came within a second.
     Lost,
     /// The reply of the fleet's store (Redis server with the counters of shared quotas) was an error, or could
     /// not be parsed.
@@ -99,8 +102,8 @@ enum State {
     /// The last exchange with the fleet's store was not answered; the shares of quotas from the one before
     /// stay in force.
     Away,
-    /// No reply of the fleet's store has come for longer than shares stay in force: this host gives out at
-    /// most an even part of each quota.
+    /// No reply of the fleet's store has come for a minute, so the shares of quotas that it led to are no
+    /// longer in force: this host gives out at most an even part of each quota.
     Alone,
 }
 
@@ -134,8 +137,8 @@ struct Place {
     key: String,
     bucket: BucketId,
     capacity: Capacity,
-    /// This host's part of the quota, as last passed to the pools (the parts of buckets that no core holds);
-    /// None before the first time.
+    /// This host's part of the quota, as last passed to the pools (what no core holds of each bucket); None
+    /// before the first time.
     told: Option<Part>,
 }
 
@@ -151,17 +154,18 @@ struct Asked {
 pub struct FleetQuotas {
     settings: FleetSettings,
     fleet: Fleet,
-    /// All shared quotas: the global one first, if there is one, then those of tenants in the order of their
-    /// ids, then users in no order.
+    /// All quotas that the fleet shares: first that of all tenants together, if there is one, then those of
+    /// tenants in the order of their ids, then those of users in no order.
     places: Vec<Place>,
     users: Users,
-    /// The index into `places` of each tenant's quota, by tenant id; None without a quota.
+    /// The index into `places` (the shared quotas) of each tenant's quota, by tenant id; None for a tenant
+    /// without a quota.
     place_of: Vec<Option<usize>>,
     asked: Vec<Asked>,
-    /// Indices into `places` of the quotas whose counters the last exchange added to, in the order of its
-    /// replies.
+    /// Indices into `places` (the shared quotas) of those whose counters the last exchange added to, in the
+    /// order of its replies.
     added: Vec<usize>,
-    /// The number of the exchange whose reply is awaited; None if none is.
+    /// The number of the exchange with the fleet's store whose reply is awaited; None if none is.
     awaited: Option<u64>,
     begun_at: Option<Timestamp>,
     counts: [u64; Ending::ALL.len()],
@@ -173,7 +177,7 @@ pub struct FleetQuotas {
 }
 
 impl FleetQuotas {
-    /// Creates the state of a host that knows no other host yet.
+    /// Creates the state of a host that knows no other host of the fleet yet.
     pub fn new(settings: FleetSettings, quotas: &Quotas) -> Self {
         let places = places(&settings, quotas);
         let sizes = places.iter().map(|place| place.capacity.ru_per_second);
@@ -197,13 +201,14 @@ impl FleetQuotas {
         this
     }
 
-    /// Returns the time after the start at which this host's first exchange is due, so that hosts do not all
-    /// send at once.
+    /// Returns the time from the start of the process to this host's first exchange with the fleet's store,
+    /// less than a second, so that hosts do not all send at once.
     pub fn phase(&self) -> Duration {
         self.settings.host.phase(PERIOD)
     }
 
-    /// Puts other quotas in force. Tenants keep their state by their names.
+    /// Puts other quotas in force, updates this host's parts of them in `pools`, and gives up the exchange in
+    /// flight. Tenants keep their state by their names.
     pub fn handle_quotas(&mut self, quotas: &Quotas, pools: &mut Reconciliation, now: Timestamp) {
         let mut next = places(&self.settings, quotas);
         let users = self.take_users();
@@ -240,7 +245,8 @@ impl FleetQuotas {
         self.places = places;
     }
 
-    /// Adds the usage that a shard reports, by the tenant ids of a quota version.
+    /// Adds the usage that a shard reports to the tenants' demand in this period; the tenant ids belong to
+    /// `version` of the quotas. Usage of tenants that are gone is dropped.
     pub fn handle_usage(&mut self, versions: &Versions, version: u64, usage: &[(TenantId, Usage)]) {
         for (tenant, usage) in usage {
             let Some(tenant) = versions.now_called(version, *tenant) else { continue };
@@ -251,7 +257,9 @@ impl FleetQuotas {
         }
     }
 
-    /// Ends a period: updates demands and this host's parts, and returns the exchange to send.
+    /// Ends a period (one second) and begins the next: adds up demands, updates this host's parts of the
+    /// quotas in `pools`, and returns the exchange to send to the fleet's store. An earlier exchange without
+    /// a reply counts as lost.
     pub fn begin(&mut self, now: Timestamp, pools: &mut Reconciliation) -> Exchange {
         if self.awaited.is_some() {
             self.handle_loss(Ending::Lost, "it did not answer in time");
@@ -267,8 +275,9 @@ impl FleetQuotas {
         exchange
     }
 
-    /// Adds the tenants' demand in this period to the fleet policy's accounts. Towards the global quota a
-    /// tenant counts for at most as much as its own quota permits on this host.
+    /// Adds the tenants' demand in this period (prices of admitted and of refused requests) to what this host
+    /// reports to the fleet. Towards the quota of all tenants together, a tenant counts for at most as much
+    /// as its own quota permits on this host.
     fn tell_demand(&mut self, now: Timestamp) {
         let elapsed = self.begun_at.map_or(PERIOD, |begun_at| now.since(begun_at));
         let mut everybody = 0_u64;
@@ -293,7 +302,8 @@ impl FleetQuotas {
         }
     }
 
-    /// True if there is a global quota, which is then the first in `places`.
+    /// True if there is a quota of all tenants together, which is then the first in `places` (the shared
+    /// quotas).
     fn is_shared_by_everybody(&self) -> bool {
         self.places.first().is_some_and(|place| place.whose == Whose::Everybody)
     }
@@ -439,8 +449,8 @@ impl FleetQuotas {
         self.state = next;
     }
 
-    /// Passes this host's parts of quotas to the pools (the parts of buckets that no core holds), as far as
-    /// they have changed since the last call.
+    /// Passes this host's parts of the shared quotas to `pools` (what no core holds of each bucket), as far
+    /// as they have changed since the last call.
     fn apply(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         self.tell_terms(pools);
         for (at, place) in self.places.iter_mut().enumerate() {
@@ -452,12 +462,14 @@ impl FleetQuotas {
         }
     }
 
-    /// Passes this host's initial parts to the pools (the parts of buckets that no core holds), at the start.
+    /// Passes this host's initial parts of the shared quotas to `pools` (what no core holds of each bucket),
+    /// at the start of the process.
     pub fn start(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         self.apply(pools, now);
     }
 
-    /// Returns the next line to be logged; None if there is none.
+    /// Returns the next line about the fleet (weir processes that share quotas) to be logged; None if there
+    /// is none.
     pub fn poll_line(&mut self) -> Option<String> {
         (!self.lines.is_empty()).then(|| self.lines.remove(0))
     }
@@ -466,7 +478,7 @@ impl FleetQuotas {
         self.counts[ending as usize] += 1;
     }
 
-    /// Returns the number of exchanges that ended in this way.
+    /// Returns the number of exchanges with the fleet's store that ended in this way.
     pub fn counted(&self, ending: Ending) -> u64 {
         self.counts[ending as usize]
     }
@@ -482,8 +494,8 @@ impl FleetQuotas {
         self.fleet.heard_at().map(|heard_at| now.since(heard_at))
     }
 
-    /// Returns this host's part of a tenant's quota, or for None of the global quota; None if there is no
-    /// such quota.
+    /// Returns the part of a tenant's quota (or, if `tenant` is None, of the quota of all tenants together)
+    /// that this host may give out; None if there is no such quota.
     pub fn part(&self, tenant: Option<TenantId>, now: Timestamp) -> Option<Part> {
         let at = match tenant {
             Some(tenant) => self.place_of.get(usize::from(tenant.0)).copied().flatten()?,
@@ -492,7 +504,8 @@ impl FleetQuotas {
         Some(self.fleet.part(at, now))
     }
 
-    /// Makes the admin page `/fleet`; `query` is the query string.
+    /// Makes the admin page `/fleet`; `query` is the query string, empty or `after=NAME` for the tenants
+    /// whose names come after that one.
     pub fn page(&self, quotas: &Quotas, query: &str, now: Timestamp) -> Response {
         let Some(after) = query.strip_prefix("after=").or(query.is_empty().then_some("")) else {
             let problem = format!("{query} is not known here: after=NAME is expected");
@@ -588,7 +601,8 @@ impl Exchange {
 }
 
 impl FleetSettings {
-    /// Returns the key of the counter of a quota (`scope` names it) in the fleet's store.
+    /// Returns the key in the fleet's store under which the demand for a quota is counted; `scope` names the
+    /// quota, such as `tenant:acme`.
     fn key(&self, scope: &str) -> String {
         format!("{{weir:{}}}:d:{scope}", self.namespace)
     }
@@ -621,7 +635,8 @@ fn name_of(host: HostId) -> String {
     format!("{:016x}", host.0)
 }
 
-/// Splits bytes into replies. None if they are not RESP replies, or the last is incomplete.
+/// Splits bytes into the RESP replies that they contain. None if they are no RESP replies, or the last is
+/// incomplete.
 fn split(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let mut replies = Vec::new();
     while !bytes.is_empty() {
@@ -633,8 +648,8 @@ fn split(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
     Some(replies)
 }
 
-/// Parses the list of hosts and their ticks in the store's answer. Entries of another form are skipped. None
-/// if the answer is no such list.
+/// Parses the fleet store's reply with the list of hosts, each with the number of its latest exchange.
+/// Entries of another form are skipped. None if the reply is no such list.
 fn hosts_of(listed: &[u8]) -> Option<Vec<(HostId, u64)>> {
     let words: Vec<&[u8]> =
         reply::names_and_values(listed)?.map(|word| reply::text(word).unwrap_or(b"")).collect();
@@ -647,7 +662,7 @@ fn total_of(reply: &[u8]) -> Option<u64> {
     u64::try_from(reply::integer(reply)?).ok()
 }
 
-/// Returns the text of an unexpected reply, cut at `PROBLEM_CHARS_MAX` characters.
+/// Returns the text of an unexpected reply of the fleet's store, for logs, cut at 200 characters.
 fn shown(reply: &[u8]) -> String {
     let text = reply::text(reply).unwrap_or(b"no such reply was expected");
     String::from_utf8_lossy(text).chars().take(PROBLEM_CHARS_MAX).collect()

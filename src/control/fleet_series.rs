@@ -5,8 +5,9 @@ use super::exposition::{Exposition, Kind};
 use super::fleet::Ending;
 use crate::values::{TenantId, Timestamp};
 
-/// Writes the number of hosts, the outcomes of exchanges, and this host's part of the global quota and of the
-/// quotas of tenants that have metrics of their own.
+/// Writes the metrics of the fleet (weir processes that share quotas): the number of hosts, the outcomes of
+/// exchanges with its store, the users counted there, and this host's part of the quota of all tenants and of
+/// the quotas of those `tenants`, which have metrics of their own.
 pub fn write_fleet<'a>(
     page: &mut Exposition,
     fleet: &FleetQuotas,

@@ -20,7 +20,7 @@ use crate::values::time::rfc3339;
 
 /// The interval between two points of the history.
 pub const PERIOD: Duration = Duration::from_secs(5);
-/// The number of points that are kept: those of ten minutes.
+/// The number of points of the history that are kept: those of ten minutes, one every five seconds.
 const POINTS: usize = 120;
 /// Counters of refused requests, by reason. Those refused because a store was ejected are among the
 /// unavailable ones.
@@ -47,7 +47,7 @@ struct Point {
     stores: Named<2>,
     /// For each tenant: request units per second that were used, and that were refused.
     tenants: Named<2>,
-    /// For each hot key, by its name: reads and writes per second at each point.
+    /// For each hot key, by its name: reads and writes per second.
     hot_keys: Named<2>,
 }
 
@@ -59,8 +59,8 @@ pub struct History {
 }
 
 impl History {
-    /// Appends the current figures. Nothing is appended without counters of the last ten seconds to compare
-    /// with: the first time, and after the process stood still.
+    /// Appends the current figures to the history as a point. Nothing is appended without counters of the
+    /// last ten seconds to compare with: the first time, and after the process stood still.
     pub fn note(&mut self, view: View<'_>, totals: &Totals) {
         let quotas = view.versions.current();
         let Some(since) = self.recent.look(totals, view.meter, quotas, view.now.monotonic) else { return };
@@ -107,8 +107,9 @@ impl History {
         Response::json(Status::Ok, &document)
     }
 
-    /// Makes a series of figures, by `make`, for each name in the latest points of the history, for at most
-    /// `most` names. `of` picks the named figures of a point.
+    /// Makes a series of figures, by `make`, for each name (of a store, tenant or key) in the points of the
+    /// history, names in later points first, for at most `most` names. `of` picks the named figures of a
+    /// point.
     fn series<'a, const N: usize, S>(
         &'a self,
         most: usize,
@@ -162,7 +163,7 @@ impl Point {
     }
 }
 
-/// Values of one figure, one for each point; null where the figure was not known.
+/// Values of one figure, one for each point of the history; null where the figure was not known.
 type Values = Vec<Option<Number>>;
 
 fn shown(value: Option<f32>) -> Option<Number> {

@@ -12,17 +12,18 @@ use crate::values::limits::{HOT_KEYS_SHOWN, HOT_KEYS_SHOWN_BYTES_MAX, HOT_KEYS_S
 use crate::values::time::{Now, rfc3339};
 use crate::values::{Database, escaped};
 
-/// A hot key as the reply to `QOS HOTKEYS` and the pages show it, with the core that is its home.
+/// A hot key as the reply to `QOS HOTKEYS` and the pages show it, with the core that it belongs to.
 pub(super) struct Told<'a> {
-    /// Index of the core that is the key's home.
+    /// Index of the core that the key belongs to, through which all requests for it pass.
     pub home: usize,
     pub key: &'a HotKey,
-    /// The tenant that asked for the key last, if the asker may know it.
+    /// The name of the tenant that requested the key last; None if the client that gets the reply may not
+    /// know it, or there is none.
     tenant: Option<&'a str>,
 }
 
-/// Returns the keys with the most requests, the hottest first: at most `count`, with at most
-/// `HOT_KEYS_SHOWN_BYTES_MAX` bytes of names. Returns also the number of keys left out.
+/// Returns the keys with the most requests for which `is_shown` is true, the hottest first: at most `count`,
+/// with at most `HOT_KEYS_SHOWN_BYTES_MAX` bytes of names together. Returns also the number of keys left out.
 pub(super) fn hottest<'a>(
     totals: &'a Totals,
     count: usize,
@@ -51,9 +52,10 @@ pub(super) fn hottest<'a>(
     (keys, left_out)
 }
 
-/// Writes the reply to `QOS HOTKEYS`: an array of maps. A tenant with key prefixes sees only keys with these,
-/// one with databases only those in them, and only administrators see which other tenants asked for a key.
-/// Empty if the asker is no longer a tenant. `count` is the most keys to write.
+/// Writes the reply to `QOS HOTKEYS`, an array of maps, one for each of at most `count` keys. `asker` is the
+/// name of the tenant that asked. A tenant with key prefixes sees only keys with these, one with databases
+/// only those in them, and only administrators see which other tenants requested a key. Empty if the asker is
+/// no longer a tenant.
 pub fn write_hot_keys(
     out: &mut Vec<u8>,
     protocol: Protocol,
@@ -76,7 +78,8 @@ fn is_for(asker: &Tenant, key: &HotKey) -> bool {
     asker.may_use(key.database) && (asker.keys.is_empty() || asker.keys.iter().any(is_own))
 }
 
-/// Makes the admin page `/hotkeys`, which shows all hot keys. `query` is the query string.
+/// Makes the admin page `/hotkeys`, which shows the hottest keys of all tenants. `query` is the query string,
+/// which may say how many (`count=N`).
 pub(super) fn hot_keys_page(totals: &Totals, query: &str, now: Now) -> Response {
     let count = match count_in(query) {
         Ok(count) => count,
@@ -119,8 +122,8 @@ enum Field<'a> {
 }
 
 impl Told<'_> {
-    /// Returns the properties of the key in the order in which they are shown. The database is left out for a
-    /// key of the first one.
+    /// Returns the properties of the hot key, by name, in the order in which they are shown. The database is
+    /// left out for a key of database 0.
     fn fields(&self) -> impl ExactSizeIterator<Item = (&'static str, Field<'_>)> {
         let key = self.key;
         let per_second = |rate: f64| Field::Real(rounded(rate, 10.0));
@@ -189,7 +192,7 @@ impl Serialize for Field<'_> {
     }
 }
 
-/// Rounds a number to a multiple of 1 / `parts`. Infinity and NaN become 0, since JSON has neither.
+/// Rounds a number to the nearest multiple of 1 / `parts`. Infinity and NaN become 0, since JSON has neither.
 fn rounded(number: f64, parts: f64) -> f64 {
     if number.is_finite() { (number * parts).round() / parts } else { 0.0 }
 }

@@ -69,8 +69,8 @@ fn ages(totals: &Totals) -> Durations {
     all
 }
 
-/// Writes the request rates of the hottest keys. Each key is a time series in the system that scrapes it, so
-/// only a few are written. Keys of a core whose shortened names are equal share a series.
+/// Writes the request rates of the hottest keys as metrics. Each key is a time series in the system that
+/// scrapes it, so only a few are written. Keys of one core whose shortened names are equal share a series.
 fn write_hottest(page: &mut Exposition, totals: &Totals) {
     let mut rates: BTreeMap<(usize, String), [f64; 2]> = BTreeMap::new();
     for told in hottest(totals, HOT_KEY_SERIES_MAX, |_| true).0 {

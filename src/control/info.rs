@@ -8,8 +8,8 @@ use super::store_info::human;
 use super::{ProcessFacts, StoreInfo, StoreSection, Totals};
 use crate::shard::{COUNTERS, Counter, StoreView};
 
-/// The sections of `INFO` in the order in which they are shown, with their titles. Each is shown once,
-/// however often it is named.
+/// The sections of `INFO` in the order in which they are shown, as names and titles. Each is shown once,
+/// however often a client names it.
 const SECTIONS: [(&str, &str); 15] = [
     ("server", "Server"),
     ("clients", "Clients"),
@@ -28,14 +28,14 @@ const SECTIONS: [(&str, &str); 15] = [
     ("weir_shards", "Weir_shards"),
 ];
 
-/// Sections that are shown for `all`, `everything` or their own name only.
+/// Sections of `INFO` that are shown for `all`, `everything` or their own name only.
 const ON_REQUEST: [&str; 2] = ["commandstats", "latencystats"];
 
-/// Sections that weir fills without a store's fields: a store's are about its connections to weir, its
-/// replicas, which weir does not show, or its own cluster.
+/// Sections of `INFO` that weir fills without a store's fields: a store's are about its connections to weir,
+/// its replicas, which weir does not show, or its own cluster.
 const OWN: [&str; 5] = ["clients", "replication", "cluster", "weir", "weir_shards"];
 
-/// Sections that weir shows even if no store has them.
+/// Sections of `INFO` that weir shows even if no store has them.
 const ALWAYS: [&str; 11] = [
     "server",
     "clients",
@@ -53,7 +53,8 @@ const ALWAYS: [&str; 11] = [
 /// Fields of a store's section `server` that are left out, because they would be taken for weir's own.
 const STORES_OWN: [&str; 3] = ["executable", "config_file", "availability_zone"];
 
-/// Fields that every client may see, because they are settings and say nothing about anybody's requests.
+/// Fields of stores' `INFO` that every client may see, because they are settings and say nothing about
+/// anybody's requests.
 const SETTINGS: [&str; 3] = ["maxmemory_policy", "loading", "async_loading"];
 
 /// The `INFO` replies of the stores that were asked on behalf of a client.
@@ -67,13 +68,15 @@ pub struct StoresTold {
     pub info: Option<StoreInfo>,
 }
 
-/// True if the named sections, or all if none is named, have fields that only stores can fill.
+/// True if the named sections of `INFO` (or all, if none is named) have fields that only stores can fill, so
+/// that stores must be asked.
 pub fn info_needs_stores(sections: &[String]) -> bool {
     let is_own = |name: &String| OWN.contains(&name.as_str());
     sections.is_empty() || !sections.iter().all(is_own)
 }
 
-/// True if some of the named sections are shown by a store on request only.
+/// True if some of the named sections are not among those that `INFO` shows by default, so that stores must
+/// be asked for all their sections.
 pub fn info_needs_everything(sections: &[String]) -> bool {
     let is_default = |name: &String| {
         name == "default"
@@ -82,8 +85,8 @@ pub fn info_needs_everything(sections: &[String]) -> bool {
     !sections.iter().all(is_default)
 }
 
-/// Returns the text of the named sections, or of the default ones if none is named. Of the stores' fields it
-/// contains those that `view` permits.
+/// Returns the text of the named sections of `INFO`, or of the default ones if none is named. `stores` has
+/// the stores' own `INFO`, of whose fields the text contains those that `view` permits.
 pub fn info(
     sections: &[String],
     view: StoreView,
@@ -123,7 +126,8 @@ pub fn info(
     out
 }
 
-/// Returns the fields of `first`, and those of `others` whose names are not among them.
+/// Returns the `INFO` fields (names and values) of `first`, and those of `others` whose names are not among
+/// them.
 fn with(
     first: Vec<(String, String)>,
     others: impl IntoIterator<Item = (String, String)>,
@@ -138,7 +142,7 @@ fn with(
     fields
 }
 
-/// Returns the fields of a store's section that a client with this view may see.
+/// Returns the fields of a store's section of `INFO` named `name` that a client with this view may see.
 fn permitted<'a>(name: &str, section: &'a StoreSection, view: StoreView) -> Vec<&'a (String, String)> {
     if OWN.contains(&name) {
         return Vec::new();
@@ -159,7 +163,7 @@ fn write_section(out: &mut String, title: &str, fields: &[(String, String)]) {
     }
 }
 
-/// Returns the fields of a section that weir fills itself.
+/// Returns the fields (names and values) of a section of `INFO` that weir fills itself.
 fn own_fields(
     section: &str,
     view: StoreView,
@@ -261,8 +265,8 @@ fn own_fields(
     fields
 }
 
-/// Returns the name of an `INFO` field for a metric: without the prefix `weir_`, and with the label's value
-/// appended.
+/// Returns the name of an `INFO` field for a metric: `name` without the prefix `weir_`, and with the value of
+/// the metric's label (such as `reason="full"`) appended.
 fn short_name(name: &str, label: &str) -> String {
     let short = name.trim_start_matches("weir_");
     match label.split('"').nth(1) {

@@ -10,13 +10,13 @@ use crate::values::limits::{HOT_KEY_SERIES_MAX, JOURNAL_LINE_CHARS_MAX, JOURNAL_
 /// A line of the journal, which repeats one line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// The number of the line, counted since the start.
+    /// The number of the line of the log, counted from 1 at the start of the process.
     pub number: u64,
-    /// The time of the line, in milliseconds since 1970.
+    /// The time at which the log line was written, in milliseconds since 1970.
     pub unix_ms: u64,
-    /// The word for the kind of event that the line is about.
+    /// The word for the kind of event that the line of the log is about.
     pub about: &'static str,
-    /// The text, cut at `JOURNAL_LINE_CHARS_MAX` characters.
+    /// The text of the log line, cut at `JOURNAL_LINE_CHARS_MAX` characters.
     pub text: String,
 }
 
@@ -29,8 +29,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Appends a line `text`, of the kind `about`, written at `unix_ms`, and drops the oldest if there are too
-    /// many.
+    /// Appends the log line `text`, of the kind of event `about`, written at `unix_ms` (milliseconds since
+    /// 1970), and drops the oldest line if there are too many.
     pub fn write(&mut self, about: &'static str, text: &str, unix_ms: u64) {
         if self.lines.len() == JOURNAL_LINES_MAX {
             self.lines.pop_front();
@@ -48,8 +48,8 @@ impl Journal {
         self.lines.iter().rev()
     }
 
-    /// Returns lines about keys that became hot, or ceased to be, since the last call. At most
-    /// `HOT_KEY_SERIES_MAX` of the hottest keys are reported.
+    /// Returns log lines about keys that became hot, or ceased to be, since the last call. At most
+    /// `HOT_KEY_SERIES_MAX` of the hottest keys are considered at each call.
     pub fn news_of_hot_keys(&mut self, totals: &Totals) -> Vec<String> {
         let mut news = Vec::new();
         let (keys, _) = hottest(totals, HOT_KEY_SERIES_MAX, |key| key.hot_for.is_some());

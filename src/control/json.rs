@@ -7,7 +7,8 @@ use serde::{Serialize, Serializer};
 use serde_json::ser::Formatter;
 use serde_json::value::RawValue;
 
-/// Returns a value as a JSON document, with a line end after it.
+/// Returns a value as the text of a JSON document in which characters of HTML markup are escaped, with a line
+/// end after it.
 pub fn document(value: &impl Serialize) -> String {
     let mut bytes = Vec::new();
     let mut serializer = serde_json::Serializer::with_formatter(&mut bytes, NoMarkup);

@@ -5,7 +5,9 @@ use crate::protocol::{Protocol, encode};
 use crate::shard::ScopeLimit;
 use crate::values::{Timestamp, UNIT, signed};
 
-/// Writes an array with a map for each scope of the client: the global quota, the tenant's and the user's.
+/// Writes the reply to `QOS LIMITS`: an array with a map for each of the client's quotas (the global one, the
+/// tenant's and the user's), which tells its rate, its burst, what remains of it and when it will be full
+/// again.
 pub fn write_limits(
     out: &mut Vec<u8>,
     protocol: Protocol,

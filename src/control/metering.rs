@@ -22,9 +22,10 @@ pub struct Meter {
     /// Usage by minute, by tenant id; None for tenants that sent no requests.
     tenants: Vec<Option<Box<Minutes>>>,
     series: TenantSeries,
-    /// The number of tenants that sent requests in each kept minute.
+    /// The minutes of which usage is kept, each with the number of tenants that sent requests in it.
     active: VecDeque<(u64, u32)>,
-    /// The number of entries in all `tenants`, at most `entries_max` after each new minute.
+    /// The number of pairs of a tenant and a minute for which usage is kept, at most `entries_max` after each
+    /// new minute.
     entries: usize,
     entries_max: usize,
     /// The latest minute in which usage was reported, counted from the start of the process.
@@ -65,15 +66,15 @@ impl Meter {
         }
     }
 
-    /// Returns the number of the minute in which a moment lies.
+    /// Returns the number of the minute in which a moment lies, counted from the start of the process.
     pub const fn minute_of(moment: Timestamp) -> u64 {
         const NANOS_PER_MINUTE: u64 = 60_000_000_000;
         moment.as_nanos() / NANOS_PER_MINUTE
     }
 
-    /// Adds a shard's report, whose tenant ids belong to the given version of the quotas. A report of a
-    /// version that is no longer kept is dropped and counted, since its ids cannot be resolved. `minute` is
-    /// the present minute.
+    /// Adds a shard's report of usage, whose tenant ids belong to the given version of the quotas. A report
+    /// of a version that is no longer kept is dropped and counted, since its ids cannot be resolved. `minute`
+    /// is the number of the present minute since the start.
     pub fn take_report(
         &mut self,
         versions: &Versions,
@@ -91,7 +92,8 @@ impl Meter {
         }
     }
 
-    /// Adds usage to a minute, or to the latest known minute if that is later.
+    /// Adds a tenant's usage to a minute (counted from the start of the process), or to the latest known
+    /// minute if that is later.
     pub fn record(&mut self, tenant: TenantId, usage: Usage, minute: u64) {
         if usage.is_empty() || usize::from(tenant.0) >= self.tenants.len() {
             return;
@@ -114,8 +116,8 @@ impl Meter {
         }
     }
 
-    /// Begins `minute`: drops minutes that are older than a day, then the oldest ones while the tenants'
-    /// entries of all minutes exceed their limit.
+    /// Begins minute number `minute`: drops minutes that are older than a day, then the oldest ones while
+    /// more usage is kept (counted in pairs of a tenant and a minute) than the limit.
     fn begin(&mut self, minute: u64) {
         self.series.pass_minutes(minute - self.latest);
         self.latest = minute;
@@ -141,8 +143,8 @@ impl Meter {
         self.check();
     }
 
-    /// Puts other quotas in force. Tenants keep their usage by name; that of tenants that are gone is
-    /// dropped.
+    /// Puts other quotas in force: `after` in place of `before`. Tenants keep their usage by name; that of
+    /// tenants that are gone is dropped.
     pub fn carry_over(&mut self, before: &Quotas, after: &Quotas) {
         self.series.carry_over(before, after);
         let mut old = std::mem::replace(&mut self.tenants, vec![None; after.len()]);
@@ -160,19 +162,22 @@ impl Meter {
         self.check();
     }
 
-    /// Returns the usage of a tenant in a minute; empty if it is not kept.
+    /// Returns the usage of a tenant in a minute (counted from the start of the process); empty if it is not
+    /// kept.
     pub fn minute(&self, tenant: TenantId, minute: u64) -> Usage {
         self.series_of(tenant, minute, minute).next().map_or(Usage::default(), |(_, usage)| usage)
     }
 
-    /// Returns the usage of a tenant from one minute to another, both included.
+    /// Returns the usage of a tenant from one minute to another (counted from the start of the process), both
+    /// included.
     pub fn sum(&self, tenant: TenantId, from: u64, to: u64) -> UsageSum {
         let mut sum = UsageSum::default();
         self.series_of(tenant, from, to).for_each(|(_, usage)| sum.add(usage));
         sum
     }
 
-    /// Returns the minutes in which a tenant used anything, from one minute to another, both included.
+    /// Returns the minutes, from one to another, both included, in which a tenant used anything, with its
+    /// usage. Minutes are counted from the start of the process.
     pub fn series_of(&self, tenant: TenantId, from: u64, to: u64) -> impl Iterator<Item = (u64, Usage)> {
         let minutes = self.tenants.get(usize::from(tenant.0)).and_then(Option::as_deref);
         let start = minutes.map_or(0, |minutes| minutes.partition_point(|(minute, _)| *minute < from));
@@ -180,7 +185,8 @@ impl Meter {
         found.copied().take_while(move |(minute, _)| *minute <= to)
     }
 
-    /// Returns the figures shown for a tenant in a given minute.
+    /// Returns the usage figures that are shown for a tenant if `minute` is the current minute (counted from
+    /// the start of the process).
     pub fn figures(&self, tenant: TenantId, minute: u64) -> Figures {
         let before = |minutes: u64| minute.saturating_sub(minutes);
         let last_minute = minute.checked_sub(1).map(|last| self.minute(tenant, last));
@@ -192,7 +198,8 @@ impl Meter {
         }
     }
 
-    /// Returns the first minute that the figures shown in the given minute reach back to.
+    /// Returns the first minute whose usage is in the figures that are shown if `minute` is the current one;
+    /// minutes are counted from the start of the process.
     pub fn kept_from(&self, minute: u64) -> u64 {
         self.kept_from.max((minute + 1).saturating_sub(METERED_MINUTES_MAX))
     }
@@ -202,8 +209,8 @@ impl Meter {
         &self.series
     }
 
-    /// Returns the number of reports that were dropped because their version of the quotas was no longer
-    /// kept.
+    /// Returns the number of shards' reports of usage that were dropped because their version of the quotas
+    /// was no longer kept.
     pub fn late_reports(&self) -> u64 {
         self.late_reports
     }

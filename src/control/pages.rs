@@ -23,7 +23,7 @@ use crate::values::usage::Amount;
 use crate::values::usage::UsageKind;
 
 impl Route {
-    /// True if the page shows counters of all shards, which must be collected first.
+    /// True if this page of the admin port shows counters of all shards, which must be collected first.
     pub const fn needs_figures(self) -> bool {
         matches!(self, Self::Metrics | Self::HotKeys | Self::State | Self::Cluster)
     }
@@ -32,12 +32,12 @@ impl Route {
 /// The state of the process from which an admin page is made.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// Facts about the process, independent of its traffic.
+    /// Facts about the process that do not depend on its traffic.
     pub facts: &'a ProcessFacts,
     /// The counters of all shards. None if they were not collected, or a shard did not report in time.
     pub totals: Option<&'a Totals>,
-    /// Quotas in force and those of the version before, with the source and time of the change and the
-    /// numbers of quotas accepted and refused.
+    /// The quotas in force and those before them, with the reason for the change, its time, and the numbers
+    /// of quotas put in force and refused.
     pub versions: &'a Versions,
     /// The usage of tenants, minute by minute.
     pub meter: &'a Meter,
@@ -47,10 +47,10 @@ pub struct View<'a> {
     pub now: Now,
 }
 
-/// State that is kept from one request for a page to the next.
+/// State of the admin pages that is kept from one request for a page to the next.
 #[derive(Clone, Debug, Default)]
 pub struct Looks {
-    /// Counters of some moments ago, from which rates per second are computed.
+    /// Counters of all shards as of up to four recent moments, from which rates per second are computed.
     pub recent: Recent,
     /// The last lines of weir's log.
     pub journal: Journal,
@@ -58,16 +58,17 @@ pub struct Looks {
     pub history: History,
 }
 
-/// Returns the refusal of a request that a page of another site made a browser send; None for any other
-/// request. Such a page could not read the reply, but would make weir collect counters.
+/// Returns the refusal of a request for data (`/state.json`, `/history.json` or `/explain`) that a page of
+/// another site made a browser send; None for any other request. Such a page could not read the reply, but
+/// would make weir collect counters.
 pub fn foreign(head: &Head) -> Option<Response> {
     (head.is_foreign && matches!(head.route, Route::State | Route::History | Route::Explain))
         .then(|| Response::problem(Status::Forbidden, "web pages of other origins may not read this", None))
 }
 
-/// Makes the page of the admin port that `route` names; `query` is the query string, and `looks` is kept from
-/// one page to the next, to compute rates. [`Route::Explain`] is not made here, as it takes an answer of a
-/// shard.
+/// Makes the page of the admin port that `route` names. `query` is the query string, `view` the state to
+/// show, and `looks` what is kept from one page to the next, to compute rates. [`Route::Explain`] gets status
+/// 404, since its page takes an answer of a shard and is made elsewhere.
 pub fn page(route: Route, query: &str, view: View<'_>, looks: &mut Looks) -> Response {
     match (route, view.totals) {
         (Route::Page, _) => super::page::page(),
@@ -162,7 +163,7 @@ fn write_quota_history(page: &mut Exposition, quotas: &QuotaHistory) {
     }
 }
 
-/// The name under which all tenants without metrics of their own are shown. No tenant can have it.
+/// The name in metrics that stands for all tenants without metrics of their own. No tenant can have it.
 const OTHERS: &str = "(other)";
 
 fn write_tenants(page: &mut Exposition, quotas: &Quotas, meter: &Meter) {
@@ -286,8 +287,8 @@ fn write_users(page: &mut Exposition, totals: &Totals) {
     }
 }
 
-/// Writes the table of counters. Neighbours in the table that differ only in their label are one family of
-/// samples.
+/// Writes the metrics that are counters of shards. Rows of the table `COUNTERS` that stand next to each other
+/// and differ only in their label are one family of samples.
 fn write_counters(page: &mut Exposition, totals: &Totals) {
     for rows in COUNTERS.chunk_by(|one, other| one.1 == other.1) {
         let (_, name, _, help) = rows[0];
@@ -307,7 +308,8 @@ fn write_counters(page: &mut Exposition, totals: &Totals) {
     }
 }
 
-/// Writes quantiles over all shards, since quantiles of single shards cannot be combined by a reader.
+/// Writes the metrics of the times that backends took to reply. Quantiles are those over all shards, since a
+/// reader cannot combine quantiles of single shards.
 fn write_service_times(page: &mut Exposition, totals: &Totals) {
     let times = totals.sum().service_times;
     let help = "Time from handing a request to a backend connection to its whole reply.";

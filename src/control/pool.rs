@@ -20,25 +20,26 @@ use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Part, ShardId
 const WHOLE_SHARE: u64 = 65_536;
 /// The part (a tenth of the whole) of a quota that is split evenly among the cores.
 const EVEN_PARTS: u64 = WHOLE_SHARE / 10;
-/// The allowance (what a core may spend without asking) that a core should have at the start of a period: this
-/// many times its demand in the last one, plus `LUMPS_GIVEN` times the largest cost of a request.
+/// The allowance (what a core may spend without asking) that a core should have at the start of a reporting
+/// period: this many times its demand in the last one, plus `LUMPS_GIVEN` times the largest cost of a
+/// request.
 const PERIODS_GIVEN: u64 = 2;
 /// The number of times that the largest cost of a request is in the allowance (what a core may spend without
-/// asking) of a core at the start of a period.
+/// asking) of a core at the start of a reporting period.
 const LUMPS_GIVEN: u64 = 4;
-/// The divisor for the amount that a core gets when it asks within a period: at least an eighth of the pool
-/// (the part of a bucket that no core holds), so that it need not ask again after a few requests. Up to the
-/// core's demand for a period, this takes precedence over other cores' shares.
+/// The divisor for the amount that a core gets when it asks before its next report is due: at least an eighth
+/// of the pool (the part of a bucket that no core holds), so that it need not ask again after a few requests.
+/// Up to the core's demand in a reporting period, this takes precedence over other cores' shares.
 const PART_WHEN_ASKED: i64 = 8;
 
-/// The divisor for the most that the global bucket may owe because requests cost more than their prices: a
-/// quarter of a second's quota.
+/// The divisor for the most that the bucket of all tenants together may owe because requests cost more than
+/// their prices: a quarter of a second's quota.
 const SURPRISE_PARTS: u64 = 4;
 
 /// The timing of reports from cores and of grants to them.
 #[derive(Clone, Copy, Debug)]
 pub struct Rhythm {
-    /// The interval at which cores report spent quota to the pools (the parts of buckets that no core holds).
+    /// The interval at which cores report the quota that they spent.
     pub period: Duration,
     /// The time for which a core may spend a grant (amount of quota to spend).
     pub lease: Duration,
@@ -49,10 +50,12 @@ pub struct Rhythm {
 #[derive(Clone, Debug)]
 struct Holder {
     shard: ShardId,
-    /// The amount that the core may still spend, according to its own reports.
+    /// The amount that the core may still spend, according to its own reports, in millionths of a request
+    /// unit.
     outstanding: i64,
     wanted: u64,
-    /// The amount that was not granted of what the core needed to continue without asking.
+    /// The amount, in millionths of a request unit, that was not granted of what the core needed to continue
+    /// without asking.
     unmet: u64,
     /// The amount that was not granted of what one request needed, in millionths of a request unit.
     denied: u64,
@@ -60,20 +63,21 @@ struct Holder {
     heard_at: Timestamp,
 }
 
-/// A bucket of a quota, and the cores that draw grants from it.
+/// A token bucket of a quota, and the cores that draw grants (amounts to spend) from it.
 #[derive(Clone, Debug)]
 pub struct Pool {
     bucket: Bucket,
     holders: Vec<Holder>,
     forgiven: MicroUnits,
-    /// The demand in the measuring interval with number `asked_in`.
+    /// The demand of all cores in the measuring interval with number `asked_in`, in millionths of a request
+    /// unit.
     asked: MicroUnits,
     asked_in: u32,
 }
 
 impl Pool {
-    /// Creates a pool (the part of a bucket that no core holds) with a full bucket, of which this process has
-    /// a part.
+    /// Creates the pool (the part of a bucket that no core holds) of a full bucket. `capacity` is that of the
+    /// whole bucket, and `part` the part of it that belongs to this process.
     pub fn full(capacity: Capacity, part: Part, now: Timestamp) -> Self {
         let bucket = Bucket::full(capacity, part, now);
         Self { bucket, holders: Vec::new(), forgiven: 0, asked: 0, asked_in: 0 }
@@ -84,14 +88,16 @@ impl Pool {
         self.bucket.part()
     }
 
-    /// Adds to the demand in measuring interval number `stretch`. Returns the demand before and after.
+    /// Adds `amount` to the demand on this bucket in measuring interval number `stretch`. Returns the demand
+    /// in that interval before and after.
     pub fn note_asked(&mut self, amount: MicroUnits, stretch: u32) -> (MicroUnits, MicroUnits) {
         let before = self.asked(stretch);
         (self.asked, self.asked_in) = (before.saturating_add(amount), stretch);
         (before, self.asked)
     }
 
-    /// Returns the demand so far in measuring interval number `stretch`; 0 for any but the latest.
+    /// Returns the demand on this bucket so far in measuring interval number `stretch`; 0 for any but the
+    /// latest.
     pub fn asked(&self, stretch: u32) -> MicroUnits {
         if self.asked_in == stretch { self.asked } else { 0 }
     }
@@ -101,21 +107,22 @@ impl Pool {
         self.bucket.capacity()
     }
 
-    /// Changes the rate and burst of the quota, or this process's part of them. The amount in the pool (the
-    /// part of a bucket that no core holds) stays, but is cut to the new burst.
+    /// Changes the rate and burst of the quota, or this process's part of them. The amount left in the bucket
+    /// stays, but is cut to the new burst.
     pub fn resize(&mut self, capacity: Capacity, part: Part, now: Timestamp) {
         let elsewhere = self.outstanding();
         self.bucket.resize(capacity, part, now, elsewhere);
     }
 
     /// Returns the amount left in the bucket and in all cores' allowances (what cores may spend without
-    /// asking) together.
+    /// asking) together, in millionths of a request unit; negative for a debt.
     pub fn remaining(&self, now: Timestamp) -> i64 {
         let elsewhere = self.outstanding();
         self.bucket.level_at(now, elsewhere).saturating_add(signed(elsewhere))
     }
 
-    /// Returns the amount of the bucket's debt that was forgiven since the last call.
+    /// Returns the amount of the bucket's debt, in millionths of a request unit, that was forgiven since the
+    /// last call.
     pub fn take_forgiven(&mut self) -> MicroUnits {
         std::mem::take(&mut self.forgiven)
     }
@@ -127,8 +134,8 @@ impl Pool {
         !self.holders.iter().any(active) && self.remaining(now) >= signed(self.bucket.burst())
     }
 
-    /// Handles a core's report about its bucket, and returns the grant (amount of quota to spend) for the
-    /// core.
+    /// Handles the part of a core's report that is about this bucket, and returns the grant (amount of quota
+    /// to spend) for the core.
     pub fn handle_demand(
         &mut self,
         shard: ShardId,
@@ -167,7 +174,7 @@ impl Pool {
     }
 
     /// Takes back allowances (what cores may spend without asking) of cores that have not reported for longer
-    /// than a lease and a period.
+    /// than a grant may be spent, plus a reporting period.
     fn reclaim(&mut self, now: Timestamp, rhythm: Rhythm) {
         for holder in &mut self.holders {
             let lapsed = now.since(holder.heard_at) > rhythm.lease + rhythm.period;
@@ -201,9 +208,9 @@ impl Pool {
         })
     }
 
-    /// Books a core's report. Spending beyond its allowance (what a core may spend without asking) is charged
-    /// to the pool (the part of a bucket that no core holds); returns the part of it that the core counts as
-    /// its debt and is relieved of.
+    /// Books a core's report; `index` is the core's in `holders`. Spending beyond its allowance (what a core
+    /// may spend without asking) is charged to the pool (the part of a bucket that no core holds). Returns
+    /// the part of that spending that the core counts as its debt and is relieved of.
     fn book(&mut self, index: usize, demand: &Demand, now: Timestamp) -> i64 {
         let holder = &mut self.holders[index];
         holder.heard_at = now;
@@ -231,8 +238,8 @@ impl Pool {
         self.forgiven = self.forgiven.saturating_add(self.bucket.book(amount, debt_max));
     }
 
-    /// Returns the most that the global bucket may owe for requests that cost more than was taken for them on
-    /// arrival.
+    /// Returns the most that the bucket of all tenants together may owe, in millionths of a request unit, for
+    /// requests that cost more than was taken for them on arrival.
     fn surprise_max(&self) -> MicroUnits {
         self.bucket.part().of(self.capacity().second()) / SURPRISE_PARTS
     }
@@ -273,8 +280,8 @@ impl Pool {
         Granted { amount: amount as u64, dry_from: dry.then_some(whole) }
     }
 
-    /// Returns the amount to leave to the cores other than the one with this index: the part of their shares
-    /// that they need.
+    /// Returns the amount to leave in the bucket for cores other than the one with this index in `holders`:
+    /// the part of their shares that they need.
     fn reserved_for_others(&self, index: usize, now: Timestamp, rhythm: Rhythm) -> i64 {
         let there = self.bucket.level().max(0).saturating_add(signed(self.outstanding()));
         let others =
@@ -287,8 +294,7 @@ impl Pool {
             .fold(0, i64::saturating_add)
     }
 
-    /// Returns the share of the pool (the part of a bucket that no core holds), in 65,536ths, that the core
-    /// with this index may have.
+    /// Returns the share of the bucket, in 65,536ths, that the core with this index in `holders` may have.
     fn share_of(&self, index: usize, now: Timestamp, rhythm: Rhythm) -> u64 {
         let live = |holder: &&Holder| now.since(holder.heard_at) <= rhythm.lease;
         let (count, wanted) = self
@@ -304,15 +310,16 @@ impl Pool {
         EVEN_PARTS / count.max(1) + by_demand as u64
     }
 
-    /// True if the bucket is full and no core but the given one holds an allowance (what a core may spend
-    /// without asking) from it.
+    /// True if the bucket is full, and no core but the one with this index in `holders` holds an allowance
+    /// (what a core may spend without asking) from it.
     fn holds_all(&self, index: usize) -> bool {
         let own = self.holders[index].outstanding;
         signed(self.outstanding()) == own.max(0)
             && self.bucket.level().saturating_add(own) >= signed(self.bucket.burst())
     }
 
-    /// Returns the amount that a request of the core that has waited longest needs; 0 if that is this core.
+    /// Returns the amount to leave in the bucket for the core whose request has waited longest: what that
+    /// request lacks; 0 if that is the core with this index in `holders`, or none waits.
     fn left_to_the_first(&self, index: usize) -> i64 {
         let waiting = self.holders.iter().filter(|holder| holder.denied > 0);
         let first = waiting.min_by_key(|holder| holder.granted_at);

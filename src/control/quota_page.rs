@@ -12,22 +12,24 @@ use crate::config::{AdminToken, QuotaError, Size};
 use crate::values::limits::{QUOTA_POST_BYTES_MAX, TENANTS_SHOWN_MAX};
 use crate::values::time::rfc3339;
 
-/// The access check before the only page of the admin port that changes something.
+/// The access check for `/config/quotas`, the only page of the admin port that changes something.
 #[derive(Clone, Debug)]
 pub struct Guard {
-    /// The token that a request must have; None if none is configured.
+    /// The token that a POST of quotas must have; None if none is configured.
     pub token: Option<AdminToken>,
     /// The address on which the admin port listens.
     pub address: SocketAddr,
 }
 
 impl Guard {
-    /// True if other machines can reach the admin port and no token is set.
+    /// True if other machines can reach the admin port and no token is set, in which case it accepts no
+    /// quotas.
     pub fn is_open_to_strangers(&self) -> bool {
         self.token.is_none() && !self.address.ip().to_canonical().is_loopback()
     }
 
-    /// Checks whether the body after this head may be received. The error is the HTTP reply.
+    /// Checks whether a POST of quotas with this head is permitted, and its body may be received. The error
+    /// is the HTTP reply.
     pub fn admit(&self, head: &Head) -> Result<(), Response> {
         if head.is_foreign {
             // A page of any site can make a browser on this machine send a request to a loopback address.
@@ -67,8 +69,8 @@ impl Guard {
     }
 }
 
-/// Makes the page that shows the quotas in force, tenants in the order of their names, at most
-/// `TENANTS_SHOWN_MAX` from the name in `query` (the query string). Passwords are not shown.
+/// Makes the page `/config/quotas`, which shows the quotas in force: at most `TENANTS_SHOWN_MAX` tenants, in
+/// the order of their names, after the name in the query string (`after=NAME`). Passwords are not shown.
 pub fn quotas_page(versions: &Versions, query: &str) -> Response {
     let quotas = versions.current();
     let Some(after) = query.strip_prefix("after=").or(query.is_empty().then_some("")) else {
@@ -132,7 +134,7 @@ struct TenantShown<'a> {
     deadline_ms: Option<u64>,
     stale_on_error_ms: u64,
     admin: bool,
-    /// The key prefixes of the tenant; null if it may use every key.
+    /// The key prefixes to which the tenant is confined; null if it may use every key.
     keys: Option<&'a [String]>,
     users: usize,
 }
@@ -201,7 +203,7 @@ fn lasts(versions: &Versions) -> String {
     }
 }
 
-/// Makes the reply to a POST of quotas that are wrong.
+/// Makes the reply to a POST of quotas that have a mistake and are not put in force.
 pub fn refused(problem: &QuotaError) -> Response {
     Response::problem(Status::BadRequest, &problem.to_string(), problem.place())
 }

@@ -19,10 +19,10 @@ pub enum QuotaSource {
 }
 
 impl QuotaSource {
-    /// All sources, in the order of their numbers.
+    /// All events because of which quotas are read, in the order of their numbers.
     pub const ALL: [Self; 4] = [Self::Start, Self::Change, Self::Signal, Self::Post];
 
-    /// The word for this source in metrics and pages.
+    /// The word in metrics and pages for this event because of which quotas were read.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Start => "start",
@@ -36,11 +36,12 @@ impl QuotaSource {
 /// Numbers of the quotas that this process was given, and the last refusal.
 #[derive(Clone, Debug, Default)]
 pub struct QuotaHistory {
-    /// The number of times that quotas were put in force, by source.
+    /// The number of times that quotas were put in force, by the event because of which they were read.
     taken: [u64; QuotaSource::ALL.len()],
-    /// The number of times that quotas were wrong and changed nothing, by source.
+    /// The number of times that quotas had a mistake and were not put in force, by the event because of which
+    /// they were read.
     refused: [u64; QuotaSource::ALL.len()],
-    /// The last refusal, unless other quotas were put in force since.
+    /// The last refusal of quotas with a mistake, unless other quotas were put in force since.
     pub last_refusal: Option<QuotaRefusal>,
     /// The version number of the quotas in force.
     pub version: u64,
@@ -60,23 +61,22 @@ pub struct QuotaRefusal {
 }
 
 impl QuotaHistory {
-    /// The number of times that quotas from `source` were put in force.
+    /// The number of times that quotas read because of `source` were put in force.
     pub fn taken(&self, source: QuotaSource) -> u64 {
         self.taken[source as usize]
     }
 
-    /// The number of times that quotas from `source` were refused because they were wrong.
+    /// The number of times that quotas read because of `source` were refused because of a mistake.
     pub fn refused(&self, source: QuotaSource) -> u64 {
         self.refused[source as usize]
     }
 
-    /// The number of times that quotas from any source were put in force.
+    /// The number of times that quotas were put in force, whatever event they were read for.
     pub fn taken_in_all(&self) -> u64 {
         self.taken.iter().sum()
     }
 
-    /// Number of times that quotas from any source were refused because they were wrong; those in force
-    /// stayed.
+    /// Number of times that quotas were refused because of a mistake, whatever event they were read for.
     pub fn refused_in_all(&self) -> u64 {
         self.refused.iter().sum()
     }
@@ -97,8 +97,8 @@ pub struct Versions {
 }
 
 impl Versions {
-    /// Creates the versions with the quotas that the process starts with. `file` is the name of its quota
-    /// file, if it has one. `unix_ms` is the time of the start.
+    /// Creates the record of quotas with those that the process starts with. `file` is the name of its quota
+    /// file, if it has one. `unix_ms` is the time of the start in milliseconds since 1970.
     pub fn new(quotas: Arc<Quotas>, file: Option<String>, unix_ms: u64) -> Self {
         let mut history =
             QuotaHistory { version: quotas.version(), tenants: quotas.len(), ..Default::default() };
@@ -113,8 +113,8 @@ impl Versions {
         }
     }
 
-    /// Puts quotas in force, under the next version number, and returns them. `source` is where they come
-    /// from, and `unix_ms` the present time.
+    /// Puts quotas in force, under the next version number, and returns them. `source` is the event because
+    /// of which they were read, and `unix_ms` the present time in milliseconds since 1970.
     pub fn take(&mut self, quotas: Quotas, source: QuotaSource, unix_ms: u64) -> Arc<Quotas> {
         let next = Arc::new(quotas.with_version(self.current.version() + 1));
         self.before = Some(std::mem::replace(&mut self.current, Arc::clone(&next)));
@@ -125,8 +125,9 @@ impl Versions {
         next
     }
 
-    /// Records quotas that were refused because they were wrong. The quotas in force stay. `source` is where
-    /// they came from, and `unix_ms` the present time.
+    /// Records quotas that were refused because of a mistake (`problem`). The quotas in force stay. `source`
+    /// is the event because of which they were read, and `unix_ms` the present time in milliseconds since
+    /// 1970.
     pub fn refuse(&mut self, problem: QuotaError, source: QuotaSource, unix_ms: u64) {
         self.history.refused[source as usize] += 1;
         self.history.last_refusal = Some(QuotaRefusal { unix_ms, source, problem });
@@ -173,7 +174,8 @@ impl Versions {
         self.file.as_deref()
     }
 
-    /// Returns the numbers of all quotas that this process was given, and the last refusal.
+    /// Returns the numbers of all quotas that this process was given (put in force and refused), and the last
+    /// refusal.
     pub fn history(&self) -> &QuotaHistory {
         &self.history
     }

@@ -12,8 +12,8 @@ use crate::values::{TenantId, Timestamp};
 
 /// The least age (0.9 s) of the earlier counters that present ones are compared with.
 const PERIOD: Duration = Duration::from_millis(900);
-/// The greatest age of the earlier counters that present ones are compared with: older ones mean that nobody
-/// has looked since.
+/// The greatest age (10 s) of the earlier counters that present ones are compared with: older ones mean that
+/// nobody has looked at a page since.
 const PERIOD_MAX: Duration = Duration::from_secs(10);
 
 /// Counters of all shards and tenants as of a moment.
@@ -22,7 +22,7 @@ struct Past {
     at: Timestamp,
     shards: Vec<PastShard>,
     service_times: Durations,
-    /// The version of the quotas that the tenant ids belong to.
+    /// The version of the quotas that the tenant ids in `tenants` belong to.
     version: u64,
     minute: u64,
     /// The usage so far, in minute `minute`, of tenants that sent requests, in the order of their ids.
@@ -43,9 +43,9 @@ pub struct Since {
     pub period: Duration,
     /// The increases of each shard's counters in the interval.
     pub shards: Vec<ShardSince>,
-    /// Response times of stores for the replies that came in the interval, over all shards.
+    /// Distribution of the times that stores took for the replies that came in the interval, over all shards.
     pub service_times: Durations,
-    /// Usage of the tenants that sent requests in the interval.
+    /// Usage of their quotas in the interval, of the tenants that sent requests in it.
     pub tenants: Vec<(TenantId, UsageSum)>,
 }
 
@@ -54,19 +54,20 @@ pub struct Since {
 pub struct ShardSince {
     /// The increase of the shard's counters during the interval.
     pub counters: Counters,
-    /// The requests that the shard refused because of overload, by reason and tier (importance).
+    /// The numbers of requests that the shard refused during the interval because of overload, by reason and
+    /// tier (importance).
     pub pressures: Pressures,
     /// The CPU time that the shard's thread used during the interval.
     pub cpu: Duration,
 }
 
 impl Since {
-    /// Returns the rate per second of an increase (`count`) over this interval.
+    /// Returns the rate per second to which an increase (`count`) over the interval amounts.
     pub fn per_second(&self, count: f64) -> f64 {
         count / self.period.as_secs_f64().max(0.001)
     }
 
-    /// Returns the sum of the given counters' increases over all shards.
+    /// Returns the sum of the given counters' increases in the interval, over all shards.
     pub fn count(&self, counters: &[Counter]) -> u64 {
         let of =
             |shard: &ShardSince| counters.iter().map(|counter| shard.counters.get(*counter)).sum::<u64>();
@@ -79,8 +80,8 @@ impl Since {
 pub struct Recent(VecDeque<Past>);
 
 impl Recent {
-    /// Returns the increases since counters were kept, 0.9 to 10 s ago, and keeps the current ones for later.
-    /// None if none were kept in that time.
+    /// Returns the increases of counters since earlier ones were kept, 0.9 to 10 s ago, and keeps the current
+    /// ones for later calls. None if none were kept in that time.
     pub fn look(&mut self, totals: &Totals, meter: &Meter, quotas: &Quotas, now: Timestamp) -> Option<Since> {
         while self.0.front().is_some_and(|past| now.since(past.at) > PERIOD_MAX) {
             self.0.pop_front();

@@ -21,7 +21,7 @@ pub struct Reconciliation {
     pools: BucketTable<Pool>,
     /// This process's part of each bucket that a fleet shares.
     parts: HashMap<BucketId, Part>,
-    /// The terms for users without parts of their own; None if users' quotas are not shared with other hosts.
+    /// State for users' quotas that are shared with other hosts; None if they are not shared.
     users: Option<Users>,
     /// The latest version of the quotas that a core reported.
     version: u64,
@@ -35,8 +35,8 @@ struct Users {
     /// Number of the interval in which demand is being measured. The next interval begins when heavy users
     /// are taken.
     stretch: u32,
-    /// Buckets of the users whose demand in this interval was above [`UserTerms::floor`] (heavy users), at
-    /// most `FLEET_CANDIDATES_MAX`.
+    /// Buckets of the users whose demand in this measuring interval was above a certain part of their quotas
+    /// (heavy users), at most `FLEET_CANDIDATES_MAX`.
     heavy: Vec<BucketId>,
 }
 
@@ -45,18 +45,20 @@ struct Users {
 pub struct UserTerms {
     /// The part of the quota of each such user (whose demand is not counted) that this process may give out.
     pub part: Part,
-    /// Part of a second's quota; a user whose demand in a measuring interval is above it counts as heavy.
+    /// Part of a second's quota: a user whose demand in a measuring interval (between two calls that take the
+    /// heavy users) is above it counts as heavy.
     pub floor: Part,
 }
 
-/// A user whose demand in one measuring interval was above [`UserTerms::floor`].
+/// A user whose demand in one measuring interval was above [`UserTerms::floor`], a certain part of the quota
+/// of a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeavyUser {
     /// Id of the token bucket of the user's quota.
     pub bucket: BucketId,
     /// The user's whole quota: its rate and burst, over all hosts.
     pub capacity: Capacity,
-    /// The user's demand in the interval, in millionths of a request unit.
+    /// The user's demand in the measuring interval, in millionths of a request unit.
     pub asked: MicroUnits,
 }
 
@@ -73,8 +75,9 @@ impl Reconciliation {
         }
     }
 
-    /// Sets this process's part of a bucket. The level stays, but is cut to the new burst: a part that grows
-    /// is not filled at once, or each change would grant a burst.
+    /// Sets the part of a shared bucket that this process may give out. The level stays, but is cut to the
+    /// burst of the new part; a part that grows is not filled at once, or each change would grant a burst.
+    /// `capacity` is that of the whole bucket.
     pub fn set_part(&mut self, bucket: BucketId, capacity: Capacity, part: Part, now: Timestamp) {
         let before = self.shared_part(bucket).unwrap_or(part);
         self.parts.insert(bucket, part);
@@ -90,8 +93,8 @@ impl Reconciliation {
         }
     }
 
-    /// Sets the terms for users without parts of their own, and begins to look for heavy users. Levels of
-    /// buckets stay, as with any part.
+    /// Sets the terms for users without parts of their own, and begins to look for users with high demand.
+    /// Levels of buckets stay when the part of such users changes.
     pub fn share_users(&mut self, terms: UserTerms) {
         match &mut self.users {
             Some(users) => users.terms = terms,
@@ -100,8 +103,9 @@ impl Reconciliation {
         }
     }
 
-    /// Ends a measuring interval. Returns the users found to be heavy in it that have no part of their own,
-    /// with their demand.
+    /// Ends a measuring interval of users' demand. Returns the users whose demand in it was above the floor
+    /// and who have no part of their own, with their demand; empty if users' quotas are not shared with other
+    /// hosts.
     pub fn take_heavy_users(&mut self) -> Vec<HeavyUser> {
         let Some(users) = &mut self.users else { return Vec::new() };
         let stretch = users.stretch;
@@ -130,7 +134,7 @@ impl Reconciliation {
         self.parts.remove(&bucket);
     }
 
-    /// Returns this process's part of a bucket that a fleet shares; None if it is not shared.
+    /// Returns this process's part of a bucket that hosts of a fleet share; None if it is not shared.
     pub fn shared_part(&self, bucket: BucketId) -> Option<Part> {
         // Where users' quotas are shared, the buckets of tenants and the global one always have parts of
         // their own.
@@ -147,13 +151,14 @@ impl Reconciliation {
         self.pools.len()
     }
 
-    /// Returns the amount of debt that the global bucket has forgiven so far.
+    /// Returns the debt to the quota of all tenants together that was forgiven so far, in millionths of a
+    /// request unit.
     pub fn forgiven(&self) -> MicroUnits {
         self.forgiven
     }
 
-    /// Handles a core's report: adds a grant (amount of quota to spend) to `grants` for each of its demands,
-    /// in order.
+    /// Handles a core's report of spent quota: adds a grant (amount of quota to spend) to `grants` for each
+    /// of the demands in it, in order.
     pub fn handle_report(&mut self, report: &Report, now: Timestamp, grants: &mut Vec<Grant>) {
         let rhythm = self.rhythm;
         let current = report.version >= self.version;
@@ -182,9 +187,9 @@ impl Reconciliation {
         self.pools.sweep(SWEPT_PER_REPORT + 2 * report.demands.len(), |pool| pool.is_idle(now, rhythm));
     }
 
-    /// Returns the amount left in a bucket, in its pool (the part of a bucket that no core holds) and in all
-    /// cores' allowances (what cores may spend without asking); the whole burst of this process's part if it
-    /// is not in use.
+    /// Returns the amount left of a bucket, in millionths of a request unit, in its pool (what no core holds)
+    /// and in all cores' allowances (what cores may spend without asking) together; the whole burst of this
+    /// process's part if the bucket is not in use.
     pub fn remaining(&self, bucket: BucketId, capacity: Capacity, now: Timestamp) -> i64 {
         let full = || signed(capacity.scaled(self.part(bucket)).burst);
         self.pools.get(bucket).map_or_else(full, |pool| pool.remaining(now))
@@ -197,8 +202,9 @@ impl Reconciliation {
 }
 
 impl Users {
-    /// Adds to the demand on a user's bucket, and records the user as heavy if the demand crosses the floor.
-    /// Users in `others` have parts of their own, and are never recorded as heavy here.
+    /// Adds a core's demand to that on a user's bucket in this measuring interval, and records the user as
+    /// heavy if the sum crosses the floor (a part of a second's quota). Users in `others` have parts of their
+    /// own, and are never recorded as heavy.
     fn note(&mut self, pool: &mut Pool, demand: &Demand, others: &HashMap<BucketId, Part>) {
         let (before, after) = pool.note_asked(demand.asked, self.stretch);
         let floor = self.terms.floor.of(demand.capacity.second());

@@ -15,11 +15,11 @@ use crate::values::limits::REPLICA_LAG_MAX;
 /// Replication state of a cluster's replicas, as the control executor knows it.
 #[derive(Clone, Debug, Default)]
 pub struct ReplicaFacts {
-    /// True if there is a cluster, and reads from replicas are not switched off.
+    /// True if the store is a cluster, and reads from replicas are not switched off.
     pub is_on: bool,
     /// True if there are tenants with `stale_reads`, whose reads replicas may answer.
     pub is_wanted: bool,
-    /// The state of each replica, as last reported.
+    /// The replication state of each replica of the cluster, as last reported.
     pub states: Arc<[ReplicaState]>,
 }
 
@@ -29,7 +29,9 @@ fn figures_at(totals: Option<&Totals>, node: NodeKey) -> impl Iterator<Item = &R
 }
 
 impl ReplicaFacts {
-    /// Returns a description of a replica as JSON, for the page `/cluster`.
+    /// Returns a description, as JSON, of the replica `node` for the page `/cluster`: whether reads go to it
+    /// and why not, how far it is behind, and how many reads it answered. `totals` has the counters of all
+    /// shards, if they are known.
     pub(super) fn told(&self, node: NodeKey, totals: Option<&Totals>, now: Timestamp) -> Value {
         let state = self.states.iter().find(|state| state.node == node);
         let figures = figures_at(totals, node);

@@ -19,7 +19,7 @@ pub struct ShardReport {
     pub counters: Counters,
     /// The number of clients connected to the shard.
     pub clients_open: usize,
-    /// The number of clients that watch requests (`MONITOR`).
+    /// The number of the shard's clients that watch requests (`MONITOR`).
     pub monitors: usize,
     /// The number of replies that backends owe the shard.
     pub replies_owed: usize,
@@ -27,32 +27,36 @@ pub struct ShardReport {
     pub links_open: usize,
     /// The numbers of connections to backends that clients have to themselves, by use.
     pub private_links: PrivateFigures,
-    /// The numbers of patterns and of key prefixes that clients have at stores.
+    /// The numbers of patterns of channels, and of key prefixes for tracking, that the shard's clients have
+    /// at stores.
     pub filters: [usize; 2],
-    /// The number of clients that are subscribed to channels.
+    /// The number of the shard's clients that are subscribed to channels.
     pub subscribers: usize,
-    /// The number of clients whose requests wait for the end of a `CLIENT PAUSE`.
+    /// The number of the shard's clients whose requests wait for the end of a `CLIENT PAUSE`.
     pub paused_clients: usize,
-    /// Number of clients for which stores track keys (`CLIENT TRACKING`).
+    /// Number of the shard's clients for which stores track keys (`CLIENT TRACKING`).
     pub tracking_clients: usize,
-    /// The numbers of shared channels and of shared patterns for which the shard, as their home, has the one
-    /// subscription of all clients.
+    /// The numbers of channels and of patterns for which this shard has the one subscription at the store
+    /// that all clients of the process share.
     pub shared_channels: [usize; 2],
-    /// The distribution of the times that backends took to reply.
+    /// The distribution of the times from sending a request to a backend to its whole reply.
     pub service_times: Durations,
-    /// The state of each bulkhead (window and queue), by backend and track.
+    /// The state of each bulkhead (window and queue before a backend), by backend number and, within it,
+    /// track (usual connections, then those for heavy requests).
     pub bulkheads: Vec<BulkheadFigures>,
-    /// Numbers of requests refused because of overload, by reason and tier (importance).
+    /// Numbers of requests that the shard refused because of overload, by reason and tier (importance).
     pub pressures: Pressures,
-    /// Numbers of hot keys, kept replies (those held in memory) and fetches in flight for them.
+    /// Numbers of the shard's hot keys, of the replies to their reads that it holds in memory, and of fetches
+    /// in flight for them.
     pub hot: HotFigures,
-    /// The ages of the replies that were sent from memory.
+    /// The distribution of the ages (time since the store was asked) of the replies that were sent from
+    /// memory.
     pub hot_ages: Durations,
-    /// The hot keys whose home is the shard.
+    /// The hot keys that belong to the shard.
     pub hot_keys: Vec<HotKey>,
     /// Each node's figures for reads that replicas may answer, by backend number.
     pub readers: Vec<ReaderFigures>,
-    /// Numbers of the users of whose quotas the shard keeps accounts.
+    /// Numbers of the users for whose quotas the shard keeps token buckets.
     pub users: UserFigures,
     /// The counters of the shard's event loop.
     pub event_loop: EventLoopFigures,
@@ -63,19 +67,19 @@ pub struct ShardReport {
 pub struct EventLoopFigures {
     /// The number of turns (rounds of work between two waits for the ring) that found something to do.
     pub turns: u64,
-    /// The number of times the core slept.
+    /// The number of times that the core slept, because it had nothing to do.
     pub sleeps: u64,
     /// The number of times that the core woke another core.
     pub doorbells: u64,
-    /// The number of sleeps that ended by timeout although there was something to do; more than a few mean
-    /// lost wake-ups.
+    /// The number of the core's sleeps that ended by timeout although there was something to do; more than a
+    /// few mean lost wake-ups.
     pub overslept: u64,
     /// The CPU time that the core's thread has used.
     pub cpu: Duration,
 }
 
 impl ShardReport {
-    /// Collects the shard's counters and gauges now.
+    /// Collects the shard's counters and gauges as of now; `event_loop` are those of the loop that runs it.
     pub fn of(shard: &Shard, event_loop: EventLoopFigures) -> Self {
         Self {
             counters: shard.counters().clone(),
@@ -112,8 +116,8 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Returns the sum over all shards of the counters, of clients, replies owed and connections, and of
-    /// response times. Everything else is left at its default.
+    /// Returns the sum over all shards of the counters, of the numbers of clients, replies owed and
+    /// connections, and of response times. Everything else is left at its default.
     pub fn sum(&self) -> ShardReport {
         self.shards.iter().fold(ShardReport::default(), |mut sum, report| {
             sum.counters.merge(&report.counters);
@@ -135,9 +139,9 @@ impl Totals {
 pub struct ProcessFacts {
     /// The operating system's id of this process.
     pub pid: u32,
-    /// The first TCP port, or 0 if there is none.
+    /// The first TCP port on which clients connect, or 0 if there is none.
     pub port: u16,
-    /// A random identifier drawn at the start, which distinguishes this process from others.
+    /// A random identifier drawn at the start, which distinguishes this run of the process from others.
     pub run_id: String,
     /// The lowest version among the stores, which weir shows to clients.
     pub store_version: StoreVersion,
@@ -145,15 +149,15 @@ pub struct ProcessFacts {
     pub uptime: Duration,
     /// Resident memory of the process, in bytes.
     pub resident_bytes: u64,
-    /// Maximum number of clients (`--max-clients`).
+    /// Maximum number of clients connected at once (`--max-clients`).
     pub clients_max: usize,
-    /// The names of the stores, by backend number; empty for a cluster's number without a node.
+    /// The names of the stores, by backend number; in a cluster, empty for a number without a node.
     pub backends: Vec<String>,
     /// The map of the cluster, if there is one.
     pub cluster: Option<Arc<Map>>,
     /// The state of the cluster's replicas, as far as the control executor knows it.
     pub replicas: ReplicaFacts,
-    /// The history of quotas that the process was given.
+    /// The numbers of quotas that the process was given (put in force and refused), and the last refusal.
     pub quotas: QuotaHistory,
     /// The number of admin requests that would have changed something but lacked the right token.
     pub admin_denied: u64,

@@ -29,8 +29,8 @@ pub struct StoreInfo {
 }
 
 impl StoreInfo {
-    /// Reads the text of a store's `INFO`. Lines that are neither a title nor a field are left out; `None` if nothing
-    /// is left.
+    /// Reads the text of a store's `INFO`. Lines that are neither a section's title nor a field are left out;
+    /// `None` if the text has no section.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let mut sections: Vec<StoreSection> = Vec::new();
         for line in String::from_utf8_lossy(text).lines() {
@@ -43,8 +43,9 @@ impl StoreInfo {
         (!sections.is_empty()).then_some(Self { sections })
     }
 
-    /// Joins the `INFO` of several stores into one: a field is in it if one value is true for all of them
-    /// together, as a sum or because all have the same value. None if there are none.
+    /// Joins the `INFO` of several stores into one. A field is in it if there is one value that is true for
+    /// all stores together: a sum, for instance, or the value that all of them have. None if there are no
+    /// stores.
     pub fn join(mut infos: Vec<Self>) -> Option<Self> {
         if infos.len() < 2 {
             return infos.pop();
@@ -63,7 +64,8 @@ impl StoreInfo {
         Some(Self { sections: first.sections.iter().map(join_section).collect() })
     }
 
-    /// Returns the section with this title, in upper or lower case; None if there is none.
+    /// Returns the section of the store's `INFO` with this title, whether in upper or lower case; None if
+    /// there is none.
     pub fn section(&self, title: &str) -> Option<&StoreSection> {
         self.sections.iter().find(|section| section.is(title))
     }
@@ -74,14 +76,15 @@ impl StoreInfo {
     }
 }
 
-/// Way in which the values of a field at several stores become one.
+/// Way in which the values of an `INFO` field at several stores become one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
     /// The joined value is the sum of the stores' integers.
     Sum,
     /// The joined value is the sum of the stores' numbers, which have a fraction.
     SumOfFractions,
-    /// The joined value is the sum of bytes as people read it, made from the field without `_human`.
+    /// The joined value is the stores' sum in the form that people read (such as `1.50M`), made from the
+    /// field of the same name without `_human`.
     Human,
     /// The joined value is the sum of integers; 0, which stands for no limit, if one of them is 0.
     SumOfLimits,
@@ -201,8 +204,9 @@ fn join_values(rule: Rule, values: &[&str]) -> Option<String> {
     }
 }
 
-/// Joins sections whose fields are lists of numbers (`calls=2,usec=9`), and may be absent where there is
-/// nothing to count. Numbers with the same name are added up, and quotients of others are computed again.
+/// Joins the same section of several stores' `INFO`, whose fields are lists of numbers (`calls=2,usec=9`),
+/// and may be absent where there is nothing to count. Numbers with the same name are added up, and quotients
+/// of others are computed again. Returns names and values of the joined fields.
 fn join_lists(all: &[Cow<'_, StoreSection>]) -> Vec<(String, String)> {
     let mut names: Vec<&str> = Vec::new();
     let mut lines: std::collections::HashMap<&str, Vec<(&str, f64)>> = std::collections::HashMap::new();

@@ -3,8 +3,8 @@
 
 use crate::values::StoreVersion;
 
-/// The known version of each store. A store that is unavailable keeps the version it last reported, since
-/// it may come back.
+/// The version of each store, by number; None where it is unknown. A store that is unavailable keeps the
+/// version it last reported, since it may come back.
 #[derive(Clone, Debug)]
 pub struct StoreVersions(Vec<Option<StoreVersion>>);
 
@@ -14,12 +14,12 @@ impl StoreVersions {
         Self(vec![None; stores])
     }
 
-    /// Records the version that a store has reported.
+    /// Records the version that the store with this number has reported.
     pub fn take(&mut self, store: usize, version: StoreVersion) {
         self.0[store] = Some(version);
     }
 
-    /// Drops the version of a store that does not exist any more.
+    /// Drops the version of the store with this number, which does not exist any more.
     pub fn forget(&mut self, store: usize) {
         self.0[store] = None;
     }

@@ -15,11 +15,14 @@ use crate::values::limits::RU_PER_SECOND_MAX;
 use crate::values::usage::{UsageKind, UsageSum};
 use crate::values::{TenantId, UNIT};
 
-/// The percentage of the quota at which a minute counts as near it.
+/// The percentage of its quota that a tenant must have consumed in a minute for that minute to count as near
+/// the quota.
 const NEAR_PERCENT: u128 = 80;
-/// The least number of minutes near the quota, of the last 60, for a suggestion.
+/// The least number of the last 60 minutes in which a tenant must have been near its quota for a suggestion
+/// of a larger one.
 const MINUTES_NEAR_MIN: usize = 45;
-/// The number of minutes, of the last 60, that should not be near the larger quota: all but a tenth.
+/// The number of the last 60 minutes in which the tenant would not be near the suggested quota: all but a
+/// tenth.
 const MINUTES_EASED: usize = 54;
 
 /// A suggestion of a larger quota for a tenant.
@@ -31,8 +34,9 @@ pub struct Suggestion {
     pub minutes_near: usize,
 }
 
-/// Returns the suggestion for a tenant as of a minute, from the 60 complete minutes before it. `limit` is the
-/// tenant's quota. None if there is none or it suffices, or if the process is younger than an hour.
+/// Returns the suggestion of a larger quota for a tenant if `minute` is the current one (counted from the
+/// start of the process), from the 60 complete minutes before it. `limit` is the tenant's quota. None if
+/// there is none or it suffices, or if the process is younger than an hour.
 pub fn suggestion(meter: &Meter, tenant: TenantId, limit: Option<Limit>, minute: u64) -> Option<Suggestion> {
     let quota = limit?.ru_per_second;
     let (first, last) = (minute.checked_sub(HOUR)?, minute - 1);
@@ -48,9 +52,10 @@ pub fn suggestion(meter: &Meter, tenant: TenantId, limit: Option<Limit>, minute:
     (larger > quota).then_some(Suggestion { ru_per_second: larger, minutes_near })
 }
 
-/// Returns a quota of which nine minutes in ten would have demanded at most 80 %. It is at least a quarter
-/// more than the current one, so that the change is worthwhile, and at most twice as much, because refused
-/// clients retry and so inflate their demand.
+/// Returns the quota, in request units per second, of which nine minutes in ten would have demanded at most
+/// 80 %. It is at least a quarter more than `quota`, the current one, so that the change is worthwhile, and
+/// at most twice as much, because refused clients retry and so inflate their demand. `minutes` is the usage
+/// in those of the last 60 in which there was any.
 fn larger_quota(quota: u64, minutes: Vec<UsageSum>) -> u64 {
     let mut asked: Vec<u128> =
         minutes.into_iter().map(|usage| usage.asked().0 - usage.of(UsageKind::Shed).0).collect();
@@ -62,7 +67,7 @@ fn larger_quota(quota: u64, minutes: Vec<UsageSum>) -> u64 {
     rounded_up(wanted).min(RU_PER_SECOND_MAX)
 }
 
-/// Rounds up to a number of two digits and zeros, as people choose quotas.
+/// Rounds up to a number with at most two digits before its zeros, as people choose quotas.
 fn rounded_up(number: u64) -> u64 {
     let mut unit = 1;
     while number / unit >= 100 {

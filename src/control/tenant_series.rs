@@ -16,14 +16,15 @@ const KEPT_PER_MINUTE: f64 = 59.0 / 60.0;
 /// replace it.
 const LEAD: f64 = 2.0;
 
-/// The value of [`Standing::place`] which means that the tenant has no metrics of its own.
+/// The value of the field `place` of a tenant which means that the tenant has no metrics of its own.
 const NONE: u8 = u8::MAX;
 
 /// Counters since the start: one series for each tenant with high demand, and one for all others.
 #[derive(Clone, Debug, Default)]
 pub struct TenantSeries {
     places: Vec<Place>,
-    /// Recent demand of each tenant, and its place in `places` if it has metrics of its own, by tenant id.
+    /// For each tenant, by tenant id: its recent demand, and its index in `places` if it has metrics of its
+    /// own.
     standing: Vec<Standing>,
     others: UsageSum,
 }
@@ -55,7 +56,8 @@ impl TenantSeries {
         series
     }
 
-    /// Adds usage of a tenant to its own counters, or to those of all others.
+    /// Adds usage of a tenant to its own counters if it has metrics of its own, or else to those of all
+    /// others.
     pub fn record(&mut self, tenant: TenantId, usage: Usage) {
         let Some(standing) = self.standing.get_mut(usize::from(tenant.0)) else { return };
         standing.asked += UsageSum::from(usage).asked().0 as f64;
@@ -65,8 +67,8 @@ impl TenantSeries {
         }
     }
 
-    /// Handles that minutes have passed: demands fade, and a tenant with more than `LEAD` times the demand of
-    /// one with metrics of its own replaces it.
+    /// Handles that this many minutes have passed: recent demands fade, and a tenant with more than twice
+    /// (`LEAD`) the demand of one with metrics of its own replaces it.
     pub fn pass_minutes(&mut self, minutes: u64) {
         let kept = KEPT_PER_MINUTE.powf(minutes as f64);
         self.standing.iter_mut().for_each(|standing| standing.asked *= kept);
@@ -94,8 +96,8 @@ impl TenantSeries {
         self.check();
     }
 
-    /// Puts other quotas in force. Tenants keep their counters by name; a tenant that is gone frees its
-    /// place.
+    /// Puts other quotas in force: `after` in place of `before`. Tenants keep their counters by name; a
+    /// tenant that is gone makes room for another one's metrics.
     pub fn carry_over(&mut self, before: &Quotas, after: &Quotas) {
         let old = std::mem::take(self);
         self.others = old.others;
@@ -119,8 +121,8 @@ impl TenantSeries {
         named
     }
 
-    /// Returns the counters of all tenants without metrics of their own. They include the usage of a tenant
-    /// before it got its own.
+    /// Returns the sum of the usage of all tenants without metrics of their own. It includes the usage of a
+    /// tenant before it got its own.
     pub fn others(&self) -> UsageSum {
         self.others
     }

@@ -15,18 +15,18 @@ use crate::values::time::{Now, rfc3339};
 use crate::values::usage::{Amount, UsageKind, UsageSum};
 use crate::values::{TenantId, UNIT};
 
-/// Maximum number of minutes on a page, over all its tenants: a page is written in one go, while shards wait
-/// for the control executor.
+/// Maximum number of minutes on a page of usage, over all the tenants on it: a page is written in one go,
+/// while shards wait for the control executor.
 const MINUTES_SHOWN_MAX: usize = 10_000;
 
 /// The query of the page `/tenants`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TenantsQuery {
-    /// Shows only tenants whose names come after this name.
+    /// Name of a tenant: only tenants whose names come after it are shown.
     after: String,
-    /// Shows only the tenant of this name.
+    /// Name of the only tenant to show; None for all.
     tenant: Option<String>,
-    /// The number of the last minutes whose usage is shown one by one.
+    /// The number of recent minutes whose usage is shown one by one.
     minutes: u64,
 }
 
@@ -63,7 +63,7 @@ impl TenantsQuery {
 pub struct Tenants<'a> {
     /// The quotas in force.
     pub quotas: &'a Quotas,
-    /// The usage of tenants.
+    /// The usage of tenants, minute by minute.
     pub meter: &'a Meter,
     /// The moment at which the page or reply is made.
     pub now: Now,
@@ -82,7 +82,8 @@ impl Told<'_> {
         self.tenant.limit.map(|limit| limit.ru_per_second)
     }
 
-    /// Returns the part of its quota that the tenant consumed in this many minutes; None without a quota.
+    /// Returns the part of its quota that the tenant consumed; `sum` is its usage in this many minutes. None
+    /// without a quota.
     fn share(&self, sum: &UsageSum, minutes: u64) -> Option<Share> {
         let allowed = u128::from(self.quota()?) * 60 * u128::from(minutes) * u128::from(UNIT);
         Some(Share(sum.consumed().0 * 1_000_000 / allowed))
@@ -105,7 +106,8 @@ impl Tenants<'_> {
         Meter::minute_of(self.now.monotonic)
     }
 
-    /// Returns the start of a minute in wall-clock time (RFC 3339).
+    /// Returns the wall-clock time (RFC 3339) at which a minute began; minutes are counted from the start of
+    /// the process.
     fn start_of(&self, minute: u64) -> String {
         let started_ms = minute * 60_000;
         let now_ms = self.now.monotonic.as_nanos() / 1_000_000;
@@ -184,9 +186,9 @@ impl Tenants<'_> {
         shown.collect()
     }
 
-    /// Writes the reply to `QOS TENANTS`: an array of maps. A tenant sees only itself; an administrator sees
-    /// at most `TENANTS_SHOWN_MAX` tenants whose names come after `after`. Empty if the asker is no longer a
-    /// tenant.
+    /// Writes the reply to `QOS TENANTS`, which the tenant named `asker` sent: an array of maps with the
+    /// usage of tenants. A tenant sees only itself; an administrator sees at most `TENANTS_SHOWN_MAX` tenants
+    /// whose names come after `after`. Empty if the asker is no longer a tenant.
     pub fn reply(&self, out: &mut Vec<u8>, protocol: Protocol, asker: &str, after: &str) {
         let told: Vec<Told<'_>> = match self.quotas.find(asker) {
             Some(id) if !self.quotas.tenant(id).admin => vec![self.told(id, self.quotas.tenant(id))],

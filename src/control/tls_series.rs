@@ -10,23 +10,23 @@ use super::exposition::{Exposition, Kind};
 pub enum Handshake {
     /// The handshake was completed.
     Done,
-    /// The handshake took too long.
+    /// The TLS handshake was not completed within its time limit.
     TimedOut,
-    /// The handshake was given up in favour of a new one, since its client's address had the most in
-    /// progress; or too many clients waited to be taken over by shards.
+    /// The handshake was given up in favour of a new one, since its client's address had the most handshakes
+    /// in progress; or too many clients waited to be taken over by shards.
     Crowded,
     /// The peer sent bytes that are not TLS.
     NotTls,
-    /// A certificate was not trusted, or none was shown.
+    /// A certificate was not trusted in the TLS handshake, or a required one was not shown.
     Certificate,
-    /// Another error occurred, or the two ends had no version or cipher in common.
+    /// Another error occurred in the TLS handshake, or the two ends had no version or cipher in common.
     Refused,
     /// The peer closed the connection during the handshake.
     Left,
 }
 
 impl Handshake {
-    /// All outcomes, in the order of their numbers.
+    /// All outcomes of a TLS handshake, in the order of their numbers.
     pub const ALL: [Self; 7] = [
         Self::Done,
         Self::TimedOut,
@@ -37,7 +37,7 @@ impl Handshake {
         Self::Left,
     ];
 
-    /// The word for this outcome in metrics.
+    /// The word for this outcome of a TLS handshake in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Done => "done",
@@ -54,15 +54,15 @@ impl Handshake {
 /// The values of all TLS counters at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TlsFigures {
-    /// The number of handshakes with clients, by outcome.
+    /// The number of TLS handshakes with clients, by outcome.
     pub clients: [u64; Handshake::ALL.len()],
-    /// The number of handshakes with stores, by outcome.
+    /// The number of TLS handshakes with stores, by outcome.
     pub stores: [u64; Handshake::ALL.len()],
-    /// The number of handshakes with clients that are in progress.
+    /// The number of TLS handshakes with clients that are in progress.
     pub under_way: u64,
     /// The number of clients connected with TLS.
     pub open: u64,
-    /// The CPU time that the handshakes thread has used.
+    /// The CPU time that the thread for TLS handshakes with clients has used.
     pub busy: Duration,
     /// Number of TLS connections, with clients and stores together, that sent bytes which are not valid TLS
     /// after the TLS handshake was completed.

@@ -16,28 +16,29 @@ pub enum Colour {
     None,
 }
 
-/// The size and style of the display, and the table that comes first.
+/// The size and style of the display of `weir top`, and the table that comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// The table (stores, tenants or keys) that comes first.
     pub sort: TopSort,
-    /// The number of characters in a line. Columns that do not fit are left out, the last ones first.
+    /// The number of characters in a line of the display. Columns of tables that do not fit are left out, the
+    /// last ones first.
     pub columns: usize,
-    /// The number of lines. Tables are cut to fit.
+    /// The number of lines of the display. Tables are cut to fit; `usize::MAX` for no limit.
     pub rows: usize,
     /// Whether the display has colours.
     pub colour: Colour,
 }
 
-/// Maximum number of lines of the log that are shown.
+/// Maximum number of lines of the log that `weir top` shows.
 const LOG_LINES: usize = 8;
-/// Maximum number of rows of each table but the first.
+/// Maximum number of rows in `weir top` of each table but the first.
 const OTHERS_LINES: usize = 5;
 /// The greatest width of a column in a table of `weir top`, in characters.
 const CELL_LETTERS_MAX: usize = 48;
 
-/// Returns the whole display, line by line. `from` is the address of the admin port from which `state` was
-/// read; `window` is the size and style of the display.
+/// Returns the whole display of `weir top`, line by line. `state` is the document `/state.json`, `from` the
+/// address of the admin port from which it was read, and `window` the size and style of the display.
 pub fn top(state: &Value, from: &str, window: Window) -> Vec<String> {
     let mut lines = head(state, from, window);
     let tables = tables(state, window.sort);
@@ -206,7 +207,8 @@ fn keys(state: &Value) -> Table {
 }
 
 impl Table {
-    /// Returns an empty line, the titles, and at most `count` rows.
+    /// Returns the table as lines of `weir top`: an empty line, the titles (with the number of rows left
+    /// out), and at most `count` rows. Columns that do not fit are left out.
     fn lines(&self, count: usize, window: Window) -> Vec<String> {
         let rows = &self.rows[..count.min(self.rows.len())];
         let width = |column: usize| {
@@ -309,8 +311,8 @@ fn cut(text: &str, most: usize) -> String {
     shorter
 }
 
-/// Escapes characters that would move the cursor, hide, or change the direction of the text: names are chosen
-/// by others.
+/// Returns a text with those characters escaped that would move the cursor, hide, or change the direction of
+/// the text: names are chosen by others.
 fn shown(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {

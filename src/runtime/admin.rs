@@ -28,8 +28,8 @@ pub(super) const BACKLOG: i32 = 1024;
 /// The time limit for each step of an admin request: receiving the head, receiving the body, sending the
 /// reply.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest time that bytes from a client are still read and dropped after its last reply, before the
-/// socket is closed.
+/// The longest time that bytes from a client of the admin port are still read and dropped after its last
+/// reply, before the socket is closed.
 const LINGER: Duration = Duration::from_secs(2);
 /// The size of one read from an admin connection, in bytes.
 const CHUNK_BYTES: usize = 16 * 1024;
@@ -43,13 +43,14 @@ struct Admin {
     /// A counter that grows whenever an admin connection begins to wait for its client; its values order
     /// those waits by age.
     waits: Cell<u64>,
-    /// Bytes of memory reserved for the request bodies that are being received, at most
+    /// Bytes of memory reserved for the bodies of requests to the admin port that are being received, at most
     /// `QUOTA_POSTS_BYTES_MAX`.
     bodies: Cell<usize>,
 }
 
-/// Serves the admin port. The listener accepts until the returned task is dropped; connections accepted
-/// before that go on until the executor ends.
+/// Serves the admin port on a listening socket; `hosts` are the names by which the `Host` header may address
+/// it. The listener accepts until the returned task is dropped; connections accepted before that go on until
+/// the executor ends.
 pub(super) fn serve(control: Rc<RefCell<Control>>, socket: OwnedFd, hosts: Vec<String>) -> Task<()> {
     let listener = listen::for_this_executor(socket);
     let places = RefCell::new(Slab::with_capacity(CONNECTIONS_MAX));
@@ -80,17 +81,17 @@ pub(super) fn serve(control: Rc<RefCell<Control>>, socket: OwnedFd, hosts: Vec<S
 /// of its wait for the client.
 struct Place {
     /// The task that serves the connection in this place; dropping it ends the task and closes the socket.
-    /// None while the place is free.
+    /// None until the task has been started.
     task: Option<Task<()>>,
-    /// The value of [`Admin::waits`] when this connection began to wait for its client (lower is older), or
+    /// The rank of this connection's wait for its client among all waits (a lower number began earlier), or
     /// `None` while weir works on its request.
     waits_since: Option<u64>,
 }
 
 impl Admin {
-    /// Reserves a place for a new admin connection and returns its index, if need be by closing the
-    /// connection that has waited longest for its client. `None` if all places are taken and weir is at work
-    /// for each of them.
+    /// Reserves one of the places for admin connections and returns its index; if all are taken, by closing
+    /// the connection that has waited longest for its client. `None` if weir is at work on a request of every
+    /// connection.
     fn take_place(&self) -> Option<usize> {
         let mut places = self.places.borrow_mut();
         let evicted = if places.len() < CONNECTIONS_MAX {
@@ -112,9 +113,9 @@ impl Admin {
         self.waits.get()
     }
 
-    /// Runs a step that depends on the client (a read from its socket, or a write to it) within
-    /// `REQUEST_TIMEOUT`. While the step lasts, the connection (number `place`) counts as waiting and may be
-    /// closed in favour of a new one.
+    /// Runs a step that depends on the client (a read from its socket, or a write to it) within 10 s
+    /// (`REQUEST_TIMEOUT`). While the step lasts, the connection (number `place`) counts as waiting and may
+    /// be closed in favour of a new one.
     async fn waiting<T>(&self, place: usize, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         self.places.borrow_mut()[place].waits_since = Some(self.next_wait());
         let done = within(work).await;
@@ -171,8 +172,8 @@ fn misdirected(admin: &Admin, head: &Head) -> Response {
     Response::problem(Status::MisdirectedRequest, &problem, None)
 }
 
-/// Reads from an admin connection until the head of a request is complete or refused. Returns
-/// `Received::Partial` if the client ended its side first.
+/// Reads from an admin connection until the head of a request is complete or refused; `received` has the
+/// bytes that were read and not used so far. Returns `Received::Partial` if the client ended its side first.
 async fn head(stream: &mut TcpStream, received: &mut Vec<u8>) -> io::Result<Received> {
     loop {
         let found = http::receive(received);
@@ -202,9 +203,9 @@ enum Rest {
 }
 
 /// Handles a POST of quotas: checks that the client may write and that the body fits in memory, receives the
-/// body, and has the control executor check the quotas and put them in force. Returns the reply, and whether
-/// the body was read. `place` is the index of the connection, `stream` its socket, and `received` its bytes
-/// that were read so far.
+/// body, and has the quotas checked and put in force. Returns the reply, and whether the body was read.
+/// `place` is the index of the connection, `stream` its socket, and `received` its bytes that were read so
+/// far.
 async fn post(
     admin: &Admin,
     place: usize,
@@ -247,7 +248,7 @@ async fn body(stream: &mut TcpStream, received: &mut Vec<u8>, head: &Head) -> io
     Ok(std::mem::replace(received, next))
 }
 
-/// A reservation of memory for one request body, released when it is dropped.
+/// A reservation of memory for the body of one request to the admin port, released when it is dropped.
 struct Room<'a> {
     taken: &'a Cell<usize>,
     bytes: usize,
@@ -270,8 +271,8 @@ impl Drop for Room<'_> {
 }
 
 /// Closes an admin connection so that the last reply arrives: ends the sending side, then reads and drops
-/// bytes for at most `LINGER`. Closing a socket with unread bytes in it would reset the connection and lose
-/// the reply.
+/// bytes for at most 2 s (`LINGER`). Closing a socket with unread bytes in it would reset the connection and
+/// lose the reply.
 async fn linger(mut stream: TcpStream) -> io::Result<()> {
     stream.shutdown(Shutdown::Write).await.map_err(io::Error::from)?;
     let unread = async {

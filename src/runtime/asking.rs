@@ -15,7 +15,8 @@ use super::tls::{Line, StoreTls, is_interruption};
 use crate::protocol::{ReplyScanner, encode};
 use crate::values::Timestamp;
 
-/// The shortest socket timeout that is set, because a timeout of zero would mean to wait for ever.
+/// The shortest timeout that is set for a socket to a store, because a timeout of zero would mean to wait for
+/// ever.
 const TIMEOUT_MIN: Duration = Duration::from_millis(1);
 /// The stack size, in bytes, of a short-lived thread that sends requests to stores.
 const STACK_BYTES: usize = 256 * 1024;
@@ -35,8 +36,8 @@ pub(super) struct Question {
 }
 
 impl Question {
-    /// Encodes `requests`, preceded by `AUTH` if there are credentials. All replies together may have at most
-    /// `bytes_max` bytes.
+    /// Encodes `requests` to a store, each a list of words, preceded by `AUTH` if there are credentials. All
+    /// replies together may have at most `bytes_max` bytes.
     pub fn new(credentials: Option<&Credentials>, requests: &[&[&str]], bytes_max: usize) -> Self {
         let mut bytes = Vec::new();
         if let Some(credentials) = credentials {
@@ -56,9 +57,10 @@ pub(super) fn sign_in(out: &mut Vec<u8>, (user, password): &Credentials) {
     encode::request(out, words.into_iter());
 }
 
-/// Calls `ask` with each of `items`, from at most `at_once` short-lived threads of this name, and passes each
-/// result to `take` as it comes, in any order. At most one result per thread is held, and a store that does
-/// not reply holds up one thread only. If no thread can be started, `ask` is never called.
+/// Calls `ask` with each of `items` (stores, for instance), from at most `at_once` short-lived threads named
+/// `name`, and passes each result to `take` as it comes, in any order. At most one result per thread is held,
+/// and a store that does not reply holds up one thread only. If no thread can be started, `ask` is never
+/// called.
 pub(super) fn ask_each<T: Sync, A: Send>(
     (name, at_once): (&str, usize),
     items: &[T],
@@ -86,8 +88,8 @@ pub(super) fn ask_each<T: Sync, A: Send>(
     });
 }
 
-/// Opens a connection to a store, sends the question's requests, and returns their replies in order, without
-/// the reply to `AUTH`. Fails at the deadline.
+/// Opens a connection to a store, with TLS if `tls` is given, sends the requests in `question`, and returns
+/// their replies in order, without the reply to `AUTH`. Fails at the deadline.
 pub(super) fn ask(
     spot: &Spot,
     tls: Option<&StoreTls>,
@@ -98,8 +100,8 @@ pub(super) fn ask(
     ask_on(&mut connect(spot, tls, clock, deadline)?, question, clock, deadline)
 }
 
-/// Sends a question's requests on an open connection to a store, and returns their replies in order, without
-/// the reply to `AUTH`. Fails at the deadline.
+/// Sends the requests in `question` on an open connection to a store, and returns their replies in order,
+/// without the reply to `AUTH`. Fails at the deadline.
 pub(super) fn ask_on(
     line: &mut Line,
     question: &Question,
@@ -112,8 +114,8 @@ pub(super) fn ask_on(
     Ok(apart(&told).skip(question.before).map(<[u8]>::to_vec).collect())
 }
 
-/// Opens a connection to a store, or fails at the deadline. A TLS handshake happens later, with the first
-/// bytes that are sent.
+/// Opens a connection to a store, with TLS if `tls` is given, or fails at the deadline. A TLS handshake
+/// happens later, with the first bytes that are sent.
 pub(super) fn connect(
     spot: &Spot,
     tls: Option<&StoreTls>,
@@ -129,7 +131,8 @@ pub(super) fn connect(
     Ok(Line::new(socket, session))
 }
 
-/// Splits received bytes (`told`) into the whole RESP replies that they consist of.
+/// Splits received bytes (`told`) into the RESP replies that they consist of; an incomplete last one is left
+/// out.
 fn apart(mut told: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let scanned = ReplyScanner::default().scan(told).ok().flatten()?;
@@ -139,7 +142,7 @@ fn apart(mut told: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Sends all bytes to a store, or fails at the deadline.
+/// Sends all bytes on a connection to a store, or fails at the deadline.
 pub(super) fn send(line: &mut Line, bytes: &[u8], clock: Clock, deadline: Timestamp) -> io::Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -155,7 +158,7 @@ pub(super) fn send(line: &mut Line, bytes: &[u8], clock: Clock, deadline: Timest
 }
 
 /// Receives exactly `replies` whole RESP replies from a store and returns their bytes. Fails at the deadline,
-/// if they have more than `bytes_max` bytes together, and if more replies come.
+/// if the replies have more than `bytes_max` bytes together, and if more replies come.
 pub(super) fn receive(
     line: &mut Line,
     (replies, bytes_max): (usize, usize),
@@ -177,7 +180,8 @@ pub(super) fn receive(
     Ok(replies.bytes)
 }
 
-/// The time left until the deadline, at least `TIMEOUT_MIN`; an error if the deadline has passed.
+/// The time left until the deadline, at least a millisecond, as a timeout for a socket; an error if the
+/// deadline has passed.
 pub(super) fn left(clock: Clock, deadline: Timestamp) -> io::Result<Duration> {
     match deadline.since(clock.now().monotonic) {
         Duration::ZERO => Err(io::Error::new(io::ErrorKind::TimedOut, "it did not answer in time")),

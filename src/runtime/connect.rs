@@ -16,7 +16,7 @@ use super::storage_thread::ToStorage;
 use super::tls::{Session, StoreTls};
 use crate::values::{BackendId, ServerAddress};
 
-/// The address of a store, and its host name, against which TLS certificates are checked.
+/// The address of a store, and its host name, with which its TLS certificate is compared.
 #[derive(Clone, Debug)]
 pub(super) struct Spot {
     pub address: SockAddr,
@@ -60,7 +60,7 @@ impl Route {
     }
 
     /// Returns the address at which threads other than shards may connect to the backend now. `None` for the
-    /// embedded engine, and for a server without an address.
+    /// embedded engine, and for a server whose name resolves to no address.
     pub fn spot(&self) -> Option<Spot> {
         match self {
             Self::Server(place) => spot_of(place),
@@ -107,7 +107,7 @@ pub(super) fn spot_of(place: &Place) -> Option<Spot> {
     place.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Sets a store's address, which connections opened from now on use.
+/// Sets a store's address, which connections opened from now on use; `None` if its name resolves to none.
 pub(super) fn put(place: &Place, spot: Option<Spot>) {
     *place.lock().unwrap_or_else(PoisonError::into_inner) = spot;
 }

@@ -46,21 +46,22 @@ use crate::values::{ShardId, Timestamp};
 pub(super) struct ControlSettings {
     pub shards: Vec<Mailbox<ToShard>>,
     pub storage: Option<Mailbox<ToStorage>>,
-    /// The channel to the thread that asks stores for their `INFO`.
+    /// The channel to the thread that asks stores for their `INFO` on behalf of clients.
     pub store_info: Sender<ToStoreInfo>,
     /// The control executor's own mailbox: the storage executor reports to it, and timers of the control
-    /// executor post to it (the next round of counters, the end of draining).
+    /// executor post to it (that shards' counters are to be collected again, or the time for draining is
+    /// over).
     pub own: Mailbox<ToControl>,
     /// The mailbox of the thread that reads and checks quotas.
     pub quotas: Mailbox<ToQuotas>,
     pub versions: Versions,
-    /// The access check for POST requests to the admin port; none where there is no admin port.
+    /// The access check for quotas posted to the admin port; none where there is no admin port.
     pub guard: Option<Guard>,
     pub facts: ProcessFacts,
     pub drain_timeout: Duration,
     /// The service manager (systemd) that is notified of the state of the process.
     pub manager: Notify,
-    /// The central pools of quota tokens, from which cores draw.
+    /// The parts of all token buckets of quotas that no core holds, from which cores draw.
     pub pools: Reconciliation,
     /// The quotas shared with a fleet of weir processes, and the channel to the thread that asks the fleet's
     /// store; none without `--fleet`.
@@ -85,7 +86,7 @@ pub(super) struct TlsMailboxes {
     pub certificates: Mailbox<()>,
 }
 
-/// A client's request whose reply needs the counters of all shards.
+/// A client's request (`INFO` or `QOS HOTKEYS`) whose reply needs the counters of all shards.
 enum Wanted {
     Info { sections: Vec<String>, view: StoreView, protocol: Protocol },
     HotKeys { asker: String, count: usize, protocol: Protocol },
@@ -101,9 +102,9 @@ enum Waiter {
 /// has not answered yet. Admin pages are answered elsewhere.
 enum Due {
     Asked(ReplyTo, Question),
-    /// A request for which all shards have reported their counters.
+    /// A request for which all shards have reported their counters, which are here.
     Figures(ReplyTo, Wanted, Rc<Totals>),
-    /// An `INFO` request for which the stores have been asked as well.
+    /// An `INFO` request for which the stores have been asked as well, with their replies.
     Told(InfoAsked, Rc<StoresTold>),
 }
 
@@ -119,12 +120,12 @@ struct InfoAsked {
 /// Maximum number of client requests that the control executor answers before it handles other messages
 /// (quotas, say) again.
 const ANSWERS_AT_ONCE: usize = 4;
-/// The least time between the starts of two rounds in which all shards report their counters, however many
-/// requests need them, because each round costs every shard some time.
+/// The least time between the starts of two collections in which all shards report their counters, however
+/// many requests need them, because each costs every shard some time.
 const ROUND_PAUSE: Duration = Duration::from_millis(10);
 
-/// A round in progress in which all shards report their counters: the reports that have come so far, and the
-/// clients and HTTP requests to the admin port that wait for the result.
+/// A collection of counters in progress, in which each shard reports once: the reports that have come so far,
+/// and the clients and requests to the admin port that wait for all of them.
 struct Round {
     reports: Vec<Option<ShardReport>>,
     engine: Option<EngineStatistics>,
@@ -132,12 +133,12 @@ struct Round {
     waiters: Vec<Waiter>,
 }
 
-/// The state of the admin port's listener.
+/// The state of the admin port's listening socket.
 pub(super) enum AdminPort {
-    /// No listener: there is no admin port, or it was handed over.
+    /// No listening socket: there is no admin port, or the successor process has it.
     Closed,
-    /// A socket and the host names that it serves, not accepting yet, because the process that this one takes
-    /// over from still accepts there.
+    /// A listening socket and the host names that it serves, not accepting yet, because the process that this
+    /// one takes over from still accepts there.
     Waits(OwnedFd, Vec<String>),
     /// The task that accepts connections at the admin port, until it is dropped.
     Open { _accepting: Task<()> },
@@ -151,25 +152,26 @@ const ADMIN_PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Control {
     settings: ControlSettings,
     round: Option<Round>,
-    /// Clients and admin pages that wait for the next round of counters, because they arrived during a round
-    /// or too soon after one.
+    /// Clients and admin pages that wait for the next collection of all shards' counters, because they
+    /// arrived during one or too soon after one.
     next: Vec<Waiter>,
     round_started: Option<Timestamp>,
     round_planned: bool,
     /// Requests of clients (`INFO`, `QOS LIMITS` and the like) that are still to be answered, in order; at
     /// most as many as the shards have in flight to the control executor.
     due: VecDeque<Due>,
-    /// Clients' `INFO` requests on whose behalf the stores are being asked now; empty while no store is being
-    /// asked.
+    /// Clients' `INFO` requests on whose behalf stores are being asked for their own `INFO` now; empty while
+    /// no store is being asked.
     asked_of_stores: Vec<InfoAsked>,
-    /// Clients' `INFO` requests that arrived while the stores were being asked, and for which they will be
-    /// asked next.
+    /// Clients' `INFO` requests that arrived while stores were being asked for their own `INFO`, and for
+    /// which they will be asked next.
     next_for_stores: Vec<InfoAsked>,
-    /// Admin connections that posted quotas and wait for the result of the check, by the ticket number of the
-    /// post.
+    /// Admin connections that posted quotas and wait for the result of the check, by the ticket number given
+    /// to the post.
     posted: BTreeMap<u64, LocalSender<Response>>,
     posts: u64,
-    /// Admin connections that wait for a shard's explanation of a command, by the ticket number of the query.
+    /// Admin connections that wait for a shard's explanation of how weir would treat a command, by the ticket
+    /// number of the query.
     explaining: BTreeMap<u64, LocalSender<Result<Explained, String>>>,
     explanations: u64,
     meter: Meter,
@@ -185,7 +187,8 @@ pub(super) struct Control {
     finished: bool,
 }
 
-/// Runs the control executor until the process is to end.
+/// Runs the control executor until the process is to end. `letters` are the messages to it, and `bell` is the
+/// eventfd that is signalled for each.
 pub(super) async fn run(
     control: Rc<RefCell<Control>>,
     letters: Receiver<ToControl>,
@@ -353,7 +356,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
     }
 }
 
-/// Starts accepting at the admin port, if it has a socket in state [`AdminPort::Waits`].
+/// Starts accepting at the admin port, if its listening socket is there and does not accept yet.
 pub(super) fn open_admin(control: &Rc<RefCell<Control>>) {
     let port = std::mem::replace(&mut control.borrow_mut().admin, AdminPort::Closed);
     let port = match port {
@@ -373,8 +376,9 @@ fn stop_after(control: Rc<RefCell<Control>>, timeout: Duration) {
     .detach();
 }
 
-/// Starts the task that exchanges spent and granted quota with the fleet's store once per period, at an
-/// offset in the period that differs between hosts. Periods that were missed are skipped.
+/// Starts the task that tells the fleet's store (Redis server with the counters of shared quotas) this host's
+/// demand and asks for that of all hosts, once per second at a moment that differs between hosts. Seconds
+/// that were missed are skipped. Does nothing without a fleet.
 pub(super) fn keep_to_fleet(control: &Rc<RefCell<Control>>) {
     let Some(phase) = control.borrow().settings.fleet.as_ref().map(|(fleet, _)| fleet.phase()) else {
         return;
@@ -444,7 +448,8 @@ impl Control {
         facts
     }
 
-    /// Builds a page of the admin port. The counters of shards are on it if `totals` has them.
+    /// Builds the page of the admin port that the request asks for. `totals` has the counters of all shards;
+    /// `None` if the page needs none, or a shard did not report.
     pub fn page(&mut self, head: &Head, totals: Option<&Totals>) -> Response {
         let facts = self.facts();
         let (view, looks) = self.view(&facts, totals);
@@ -457,8 +462,9 @@ impl Control {
         looks.history.note(view, totals);
     }
 
-    /// Returns the state that admin pages may show, and the state that pages keep between requests (`Looks`:
-    /// history and journal among it).
+    /// Returns the state that admin pages may show, and the state that pages keep between requests (the
+    /// figures of the last ten minutes and the last lines of the log, among others). `totals` has the
+    /// counters of all shards, if they were collected.
     fn view<'a>(
         &'a mut self,
         facts: &'a ProcessFacts,
@@ -470,8 +476,8 @@ impl Control {
         (View { facts, totals, versions: &settings.versions, meter, fleet, now }, looks)
     }
 
-    /// Checks whether the client may send the body that this request head announces. The error is the reply;
-    /// replies with status 401 and 403 are counted.
+    /// Checks whether an admin client may post the quotas that this request head announces. The error is the
+    /// reply; replies with status 401 and 403 are counted.
     pub fn admit(&mut self, head: &Head) -> Result<(), Response> {
         let guard = self.settings.guard.as_ref().expect("there is an admin port, or nobody would ask");
         let admitted = guard.admit(head);
@@ -483,9 +489,9 @@ impl Control {
         admitted
     }
 
-    /// Handles a core's report of the quota it spent: posts new grants to that core at once, since its
-    /// requests may wait for them, and books the usage with the fleet (weir processes that share quotas) and
-    /// the meter.
+    /// Handles a core's report of the quota it spent: posts new grants (amounts to spend) to that core at
+    /// once, since its requests may wait for them, and adds the usage to the fleet's demand and to the
+    /// tenants' usage by minute.
     fn reconcile(&mut self, report: &Report) {
         let now = self.settings.clock.now().monotonic;
         if !report.demands.is_empty() {
@@ -525,7 +531,8 @@ impl Control {
         }
     }
 
-    /// Answers at most `ANSWERS_AT_ONCE` requests of clients. False if none was waiting.
+    /// Answers at most `ANSWERS_AT_ONCE` requests of clients that need the control executor. False if none
+    /// was waiting.
     fn answer_some(&mut self) -> bool {
         let count = self.due.len().min(ANSWERS_AT_ONCE);
         for due in self.due.drain(..count).collect::<Vec<_>>() {
@@ -540,8 +547,8 @@ impl Control {
         count > 0
     }
 
-    /// Answers a client's request now that all shards have reported their counters, or lets it wait for the
-    /// stores if it is an `INFO` that includes data of theirs.
+    /// Answers a client's request now that all shards have reported their counters (`totals`), or lets it
+    /// wait for the stores if it is an `INFO` that includes data of theirs.
     fn take_figures(&mut self, to: ReplyTo, wanted: Wanted, totals: Rc<Totals>) {
         match &wanted {
             Wanted::Info { sections, .. } if control::info_needs_stores(sections) => {
@@ -555,8 +562,8 @@ impl Control {
         }
     }
 
-    /// Asks the stores for their `INFO` on behalf of all clients in `next_for_stores`, if there are any. In a
-    /// cluster only the nodes that hold keys are asked.
+    /// Asks the stores for their own `INFO` on behalf of all clients whose `INFO` requests wait for it, if
+    /// there are any. In a cluster only the nodes that hold keys are asked.
     fn ask_stores(&mut self) {
         self.asked_of_stores = std::mem::take(&mut self.next_for_stores);
         if self.asked_of_stores.is_empty() {
@@ -624,8 +631,8 @@ impl Control {
         }
     }
 
-    /// Starts the next round of shards' counters now, or plans it for `ROUND_PAUSE` after the start of the
-    /// previous one.
+    /// Starts a collection of all shards' counters now, or plans it for 10 ms (`ROUND_PAUSE`) after the start
+    /// of the previous one.
     fn plan_round(&mut self) {
         let now = self.settings.clock.now().monotonic;
         let since = self.round_started.map_or(ROUND_PAUSE, |started| now.since(started));
@@ -769,14 +776,14 @@ impl Control {
     }
 }
 
-/// The time between the first two samples of the metrics' history; their difference is the history's first
-/// point.
+/// The time between the first two collections of counters for the page that shows the last ten minutes; their
+/// difference is the page's first point.
 const HISTORY_BEGINS: Duration = Duration::from_secs(1);
 
 /// The longest time that an admin page waits for the counters of shards, some of which may be stuck.
 const FIGURES_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Returns the sum of all shards' counters. `None` if a shard does not report within `FIGURES_TIMEOUT`.
+/// Collects the counters of all shards. `None` if a shard does not report within 2 s (`FIGURES_TIMEOUT`).
 pub(super) async fn figures(control: &Rc<RefCell<Control>>) -> Option<Totals> {
     let (sender, receiver) = local_channel::new_bounded(1);
     control.borrow_mut().collect_for(Waiter::Page(sender));
@@ -784,8 +791,8 @@ pub(super) async fn figures(control: &Rc<RefCell<Control>>) -> Option<Totals> {
     waited.ok().flatten()
 }
 
-/// Replies to an admin request that asks how weir would treat a command: asks shard 0, and then the home
-/// shard of the command's keys, if that is another.
+/// Replies to an admin request that asks how weir would treat a command: asks shard 0, and then the shard
+/// that the command's keys belong to, if that is another.
 pub(super) async fn explain(control: &Rc<RefCell<Control>>, head: &Head) -> Response {
     let query = match ExplainQuery::parse(&head.query) {
         Ok(query) => Arc::new(query),
@@ -839,8 +846,8 @@ pub(super) fn keep_telling(control: &Rc<RefCell<Control>>) {
     .detach();
 }
 
-/// Starts a task that records metrics every [`HISTORY_PERIOD`], for the history that the admin port shows.
-/// Does nothing without an admin port.
+/// Starts a task that records figures of weir every 5 s, for the page of the admin port that shows the last
+/// ten minutes. Does nothing without an admin port.
 pub(super) fn keep_history(control: &Rc<RefCell<Control>>) {
     if control.borrow().settings.guard.is_none() {
         return;
@@ -859,11 +866,11 @@ pub(super) fn keep_history(control: &Rc<RefCell<Control>>) {
     .detach();
 }
 
-/// The longest time that a POST of quotas waits for the result of the check.
+/// The longest time that a POST of quotas waits until they have been checked.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Has posted quotas checked and, if they are valid, put in force. Returns the reply for the client; after
-/// `CHECK_TIMEOUT` that is a 503, and the check goes on.
+/// Has posted quotas (`body`) checked and, if they are valid, put in force. Returns the reply for the client;
+/// after 30 s (`CHECK_TIMEOUT`) that is a 503, and the check goes on.
 pub(super) async fn post_quotas(control: &Rc<RefCell<Control>>, body: Vec<u8>) -> Response {
     let (sender, receiver) = local_channel::new_bounded(1);
     let ticket = {

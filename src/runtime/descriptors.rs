@@ -13,7 +13,7 @@ struct Descriptor {
     fd: OwnedFd,
     /// The number of operations handed to the ring that name this descriptor and have not completed.
     operations: u32,
-    /// True once the owner no longer uses the descriptor; the ring closes it when its last operation has
+    /// True once the descriptor's owner no longer uses it; the ring closes it when its last operation has
     /// completed.
     released: bool,
 }
@@ -28,7 +28,8 @@ impl Descriptors {
         self.0.insert(Descriptor { fd, operations: 0, released: false }) as Token
     }
 
-    /// Counts an operation that begins on the descriptor, and returns the descriptor's number for the kernel.
+    /// Counts an `io_uring` operation that begins on the descriptor, and returns the descriptor's number for
+    /// the kernel. Panics if the descriptor was released.
     pub fn begin(&mut self, token: Token) -> RawFd {
         let descriptor = &mut self.0[token as usize];
         assert!(!descriptor.released, "nothing new begins on a descriptor that was released");
@@ -36,16 +37,16 @@ impl Descriptors {
         descriptor.fd.as_raw_fd()
     }
 
-    /// Counts one operation on the descriptor as completed. Closes the descriptor if it was released and no
-    /// other operation names it.
+    /// Counts one `io_uring` operation on the descriptor as completed. Closes the descriptor if it was
+    /// released and no other operation names it.
     pub fn finish(&mut self, token: Token) {
         let descriptor = &mut self.0[token as usize];
         descriptor.operations -= 1;
         self.close_if_done(token);
     }
 
-    /// Marks a descriptor as no longer used by its owner: it is closed when its last operation has completed,
-    /// or at once if there is none.
+    /// Marks a descriptor as no longer used by its owner: it is closed when its last `io_uring` operation has
+    /// completed, or at once if there is none.
     pub fn release(&mut self, token: Token) {
         self.0[token as usize].released = true;
         self.close_if_done(token);

@@ -19,8 +19,8 @@ use crate::values::{Action, BackendId, ClientId, ConnectionId, Loss, Owner, Time
 /// The deciding code of a tool that opens connections and accepts none. It names each connection by an
 /// identifier and a generation of its choice, as [`Owner::Link`].
 pub trait Dials {
-    /// Handles that a connection that the tool had dialed is open. A connection that is dialed again has
-    /// another `generation`.
+    /// Handles that a connection that the tool had asked for is open. `id` and `generation` are those that
+    /// the tool gave it; a connection that is opened again under the same `id` has another `generation`.
     fn handle_connected(&mut self, id: ConnectionId, generation: u32);
     /// Takes bytes that a connection has received. `generation` tells it from earlier connections with the
     /// same `id`.
@@ -53,27 +53,28 @@ pub struct Dialer {
 }
 
 impl Dialer {
-    /// Creates a ring without connections. Connections will be opened to these targets, which actions name by
-    /// index.
+    /// Creates a ring without connections. Connections will be opened to these targets, which the tool names
+    /// by index.
     pub fn new(targets: Vec<SocketAddr>) -> io::Result<Self> {
         let (bell, rope) = UnixStream::pair()?;
         let driver = Driver::new(Ring::new(bell.into())?, Vec::new());
         Ok(Self { driver, targets: Targets(targets), _rope: rope })
     }
 
-    /// Passes everything that has completed in the ring since the last call to the application's `handle_`
-    /// functions.
+    /// Passes everything that has completed in the ring since the last call to the `handle_` functions of
+    /// `application`, the tool's deciding code.
     pub fn handle_completions(&mut self, application: &mut impl Dials, now: Now) {
         self.driver.handle_completions(&mut Dialing(application), now);
     }
 
-    /// Starts every action and every send that the application returns, as operations of the ring.
+    /// Starts every action and every send that `application`, the tool's deciding code, returns, as
+    /// operations of the ring.
     pub fn carry_out(&mut self, application: &mut impl Dials, now: Now) {
         self.driver.carry_out(&mut Dialing(application), &self.targets, now);
     }
 
-    /// Submits queued operations to the kernel, and waits until one completes, for at most `pause_max`. With
-    /// a pause of zero it returns at once.
+    /// Submits queued operations to the kernel, and waits until one of the ring's operations completes, for
+    /// at most `pause_max`. With a pause of zero it returns at once.
     pub fn submit_and_wait(&mut self, pause_max: Duration) -> io::Result<()> {
         if pause_max.is_zero() {
             self.driver.ring.submit()

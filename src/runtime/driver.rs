@@ -24,11 +24,11 @@ use crate::values::{Action, BackendId, ClientId, Loss, Owner, Timestamp};
 
 /// The pause after a listener failed (no descriptors left, say), before the core accepts on it again.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
-/// Maximum number of sockets in the queue for receive buffers that may receive in one turn of the core's
-/// loop. The other half of the buffers is left to sockets that do not have to wait.
+/// Maximum number of sockets that wait for a receive buffer and may receive in one turn (round) of the core's
+/// loop: as many as half of the buffers, so that the other half is left to sockets that do not have to wait.
 const TURNS_AT_ONCE: usize = RECEIVE_BUFFERS as usize / 2;
 
-/// The protocol that clients speak on the listener where a connection was accepted.
+/// The protocol (RESP or HTTP) that clients speak on the listening socket where a connection was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entrance {
     Resp,
@@ -37,37 +37,40 @@ pub(super) enum Entrance {
 
 /// The deciding code that a driver's sockets belong to: a shard, the embedded engine, or a tool.
 pub(super) trait Application {
-    /// Registers a newly accepted connection, and returns the identity by which the application names it.
+    /// Registers a newly accepted client connection, and returns the identity by which the application names
+    /// it. `entrance` is the protocol that the client speaks.
     fn handle_accepted(&mut self, entrance: Entrance, now: Now) -> Owner;
-    /// Handles that a new connection uses TLS. `_name` is the name in the client's certificate, if it showed
-    /// one.
+    /// Handles that a new client connection uses TLS. `_name` is the name in the client's certificate, if it
+    /// showed one.
     fn note_secure(&mut self, _owner: Owner, _name: Option<&str>, _now: Now) {}
     /// Handles that a TLS handshake with a store failed, with the reason in words.
     fn note_insecure(&mut self, _problem: String, _now: Now) {}
-    /// Lends the socket of a new connection, so that the peer's address can be read from it.
+    /// Lends the socket of a new client connection to the application, so that the peer's address can be read
+    /// from it.
     fn note_socket(&mut self, _owner: Owner, _socket: &OwnedFd) {}
     fn handle_connected(&mut self, owner: Owner, now: Now);
-    /// Handles bytes that were received. Returns the number of bytes that are known to be missing from the
-    /// message at their end (0 if unknown).
+    /// Handles bytes that were received on a connection. Returns the number of bytes that are known to be
+    /// missing from the message that they end with (0 if unknown).
     fn handle_received(&mut self, owner: Owner, bytes: &[u8], now: Now) -> usize;
     /// Lends a buffer into which the missing part of a large message is received. `None` if received bytes
-    /// are to be copied as usual.
+    /// are to be passed to `handle_received` as usual.
     fn lend_room(&mut self, _owner: Owner) -> Option<Room> {
         None
     }
-    /// Takes the lent buffer back, with `received` bytes added to it. Returns the number of bytes that are
-    /// known to be still missing from the message.
+    /// Takes back the buffer that `lend_room` lent, with `received` bytes added to it. Returns the number of
+    /// bytes that are known to be still missing from the message.
     fn handle_filled(&mut self, _owner: Owner, _buffer: Vec<u8>, _received: usize, _now: Now) -> usize {
         0
     }
     /// Handles that the peer of a connection has ended its sending side.
     fn handle_end(&mut self, owner: Owner, now: Now);
-    /// Handles that a socket could not be connected, with the error; `handle_lost` follows.
+    /// Handles that a connection to a backend could not be opened, with the error; `handle_lost` follows.
     fn note_unreachable(&mut self, _owner: Owner, _error: &io::Error) {}
-    /// Handles that accepting a connection failed, with the error; the driver accepts again after
-    /// `ACCEPT_REST`.
+    /// Handles that accepting a connection failed, with the error; the driver accepts again after 50 ms
+    /// (`ACCEPT_REST`).
     fn note_not_accepted(&mut self, _error: &io::Error) {}
-    /// Handles that a connection failed, or could not be opened.
+    /// Handles that a connection failed, or could not be opened; `loss` says whether the peer closed or
+    /// refused it, or it was lost in another way.
     fn handle_lost(&mut self, owner: Owner, loss: Loss, now: Now);
     /// Handles that the peer has accepted a part of a large send, which shows that the connection makes
     /// progress.
@@ -77,12 +80,13 @@ pub(super) trait Application {
     fn poll_transmit(&mut self) -> Option<(Owner, Segment)>;
 }
 
-/// Opens sockets to backends.
+/// The way to open sockets to backends.
 pub(super) trait Connector {
     /// Creates a socket to a backend. Returns the address to connect it to, or `None` if the socket is
     /// connected already (the embedded engine).
     fn open(&self, backend: BackendId) -> io::Result<(OwnedFd, Option<socket2::SockAddr>)>;
-    /// Makes the TLS session for a connection to a backend; `None` if the connection is not encrypted.
+    /// Makes the TLS session for a connection to a backend; `None` if the connection is not encrypted, and an
+    /// error in words if no session can be made.
     fn secure(&self, _backend: BackendId) -> Option<Result<Session, String>> {
         None
     }
@@ -94,12 +98,12 @@ struct Socket {
     sending: bool,
     connecting: bool,
     closing: bool,
-    /// Number of bytes of the segment in flight that were sent by earlier operations.
+    /// Number of bytes of the segment being sent that earlier operations have sent.
     sent: usize,
     /// The TLS session on the socket; none if the connection is not encrypted.
     tls: Option<Box<Session>>,
-    /// The reads that are left on this client's socket while weir drains; none if there is nothing more to
-    /// read.
+    /// The reads that are left on this client's socket while weir drains (before it ends); none if weir does
+    /// not drain, or there is nothing more to read.
     last_words: Option<LastWords>,
     /// True if the socket, once weir has closed it, stays open until the peer has ended its side too.
     lingers: bool,
@@ -114,11 +118,12 @@ impl Socket {
 /// The way in which the driver closes a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
-    /// An orderly close: data that the kernel has accepted still arrives at the peer.
+    /// An orderly close of a connection: data that the kernel has accepted still arrives at the peer.
     Orderly,
-    /// A reset: data that has not been sent yet is dropped.
+    /// A reset of a connection: data that has not been sent yet is dropped.
     Reset,
-    /// A handover: the connection goes on in another process, and only this process's descriptor is closed.
+    /// A handover of a connection: it goes on in another process, and only this process's descriptor is
+    /// closed.
     Given,
 }
 
@@ -127,7 +132,7 @@ enum Ending {
 struct Former {
     listener: Token,
     entrance: Entrance,
-    /// True if clients in the listener's backlog are accepted before it closes.
+    /// True if clients that wait to be accepted on the listener are accepted before it closes.
     takes_rest: bool,
 }
 
@@ -136,11 +141,12 @@ pub(super) struct Driver {
     /// Sockets, indexed by the token that the ring gives each.
     sockets: Vec<Option<Socket>>,
     listeners: Vec<(Token, Entrance)>,
-    /// True once [`Driver::listen`] has made the listeners accept.
+    /// True once the listeners accept.
     listens: bool,
-    /// Listeners that accept no more and wait for their last accept operation to end.
+    /// Listeners that no longer accept and wait for their last accept operation to end.
     former: Vec<Former>,
-    /// Listeners that failed (no descriptors left, say), each with the time at which it accepts again.
+    /// Listening sockets that failed (no descriptors left, say), each with the time at which it accepts
+    /// again.
     resting: Vec<(Token, Timestamp)>,
     completions: Vec<Completion>,
     /// Cores that the kernel failed to wake, so that the wake-up is tried again.
@@ -149,17 +155,18 @@ pub(super) struct Driver {
     /// queue at most once.
     waiting: VecDeque<Token>,
     turn: Turn,
-    /// The number of the last turn of the core's loop in which a socket found no receive buffer.
+    /// The number of the last turn (round) of the core's loop in which a socket found no receive buffer.
     starved_in: Option<u32>,
     client_sockets: Vec<Option<Token>>,
     link_sockets: Vec<Option<Token>>,
     wake_at: Option<Timestamp>,
     lingering: Lingering,
-    /// True while weir drains before its end; bytes that clients have already sent are still read then.
+    /// True while weir drains before its end, and bytes that clients have already sent are still being read.
     drains: bool,
-    /// The time at which the present turn of the core's loop began.
+    /// The time at which the present turn (round) of the core's loop began.
     began: Timestamp,
-    /// The time at which sockets that are about to be closed were last checked.
+    /// The time at which sockets that are about to be closed (while weir drains, or until the peer has ended
+    /// its side) were last checked.
     parted: Timestamp,
     /// A buffer for decrypted bytes, reused for all sockets.
     plain: Vec<u8>,
@@ -192,15 +199,15 @@ impl Driver {
         }
     }
 
-    /// Starts accepting on all listeners.
+    /// Starts accepting on all listening sockets.
     pub fn listen(&mut self) {
         let Self { listeners, ring, listens, .. } = self;
         *listens = true;
         listeners.iter().for_each(|(listener, _)| ring.accept(*listener));
     }
 
-    /// Stops accepting. Clients in the backlogs are left to another process that has the same listeners;
-    /// without one, the kernel resets their connections.
+    /// Stops accepting and closes the listening sockets. Clients that wait to be accepted are left to another
+    /// process that has the same sockets; without one, the kernel resets their connections.
     pub fn stop_listening(&mut self) {
         for (listener, entrance) in std::mem::take(&mut self.listeners) {
             if self.accepts(listener) {
@@ -214,7 +221,8 @@ impl Driver {
         self.resting.clear();
     }
 
-    /// Stops accepting and closes the listeners, but first accepts every client that waits in their backlogs.
+    /// Stops accepting and closes the listening sockets, but first accepts every client that already waits to
+    /// be accepted.
     pub fn take_the_last(&mut self, application: &mut impl Application, now: Now) {
         for (listener, entrance) in std::mem::take(&mut self.listeners) {
             if self.accepts(listener) {
@@ -228,12 +236,12 @@ impl Driver {
         self.resting.clear();
     }
 
-    /// True if an accept operation of this listener is in flight.
+    /// True if an accept operation of this listening socket is in flight.
     fn accepts(&self, listener: Token) -> bool {
         self.listens && !self.resting.iter().any(|(resting, _)| *resting == listener)
     }
 
-    /// Accepts every client that waits in a listener's backlog, then closes the listener.
+    /// Accepts every client that waits to be accepted on this listening socket, then closes it.
     fn take_rest(
         &mut self,
         listener: Token,
@@ -258,8 +266,8 @@ impl Driver {
         !self.listeners.is_empty() || !self.former.is_empty()
     }
 
-    /// Handles everything that has completed in the ring. Returns the amount of work: completions other than
-    /// finished sends, and sockets that still wait for a receive buffer.
+    /// Handles everything that has completed in the core's `io_uring`. Returns the amount of work: the number
+    /// of completions other than finished sends, and of sockets that still wait for a receive buffer.
     pub fn handle_completions(&mut self, application: &mut impl Application, now: Now) -> usize {
         self.began = now.monotonic;
         let mut completions = std::mem::take(&mut self.completions);
@@ -287,8 +295,8 @@ impl Driver {
         count + self.waiting.len()
     }
 
-    /// Checks the sockets that are about to be closed (draining, or waiting for the peer to end its side), at
-    /// most once per `farewell::LOOKED_AFTER`, and closes those that are done.
+    /// Checks the sockets that are about to be closed (while weir drains, or until the peer has ended its
+    /// side), at most once in 5 ms, and closes those that are done.
     fn part(&mut self, application: &mut impl Application, now: Now) {
         let due = self.parted.after(farewell::LOOKED_AFTER);
         if now.monotonic >= due {
@@ -301,8 +309,8 @@ impl Driver {
         self.wake_at(self.parted.after(farewell::LOOKED_AFTER), now);
     }
 
-    /// Begins to drain: the bytes that each client's socket holds now are read and handled, and only then is
-    /// the client reported to the application as ended.
+    /// Begins to drain, before the process ends: the bytes that each client's socket holds now are read and
+    /// handled, and only then is the client reported to the application as ended.
     pub fn drain(&mut self) {
         self.drains = true;
         self.lingering.make_room_for_all();
@@ -326,7 +334,8 @@ impl Driver {
         }
     }
 
-    /// True if there are sockets that wait for the peer to end its side before they are closed.
+    /// True if there are sockets that stay open until the peer ends its side, although weir is done with
+    /// them.
     pub fn is_lingering(&self) -> bool {
         // A socket that will linger may still have an operation in flight, so it is not in the list yet.
         !self.lingering.is_empty() || self.sockets.iter().flatten().any(|socket| socket.lingers)
@@ -348,21 +357,22 @@ impl Driver {
         }
     }
 
-    /// Adopts a connected socket, as if it had just been accepted on a listener of this protocol.
+    /// Adopts a connected client socket, as if it had just been accepted on a listener whose clients speak
+    /// the protocol `entrance`.
     pub fn adopt(&mut self, fd: OwnedFd, entrance: Entrance, application: &mut impl Application, now: Now) {
         let owner = application.handle_accepted(entrance, now);
         self.adopt_of(fd, owner, application);
     }
 
-    /// Adopts a connected socket for an owner that the application has registered already.
+    /// Adopts a connected socket for an owner (client) that the application has registered already.
     pub fn adopt_of(&mut self, fd: OwnedFd, owner: Owner, application: &mut impl Application) {
         application.note_socket(owner, &fd);
         let token = self.insert(fd, owner);
         self.receive(token, application);
     }
 
-    /// Stops receiving on a socket, so that [`Driver::part_with`] can hand it over once no operation is in
-    /// flight on it.
+    /// Stops receiving on the socket of this owner, so that [`Driver::part_with`] can hand it to another
+    /// process once no operation is in flight on it.
     pub fn detain(&mut self, owner: Owner, application: &mut impl Application) {
         if let Some(token) = self.token_of(owner) {
             let want = self.socket(token).reception.detain();
@@ -370,7 +380,7 @@ impl Driver {
         }
     }
 
-    /// True if a socket was stopped with [`Driver::detain`], and no more bytes come in on it.
+    /// True if [`Driver::detain`] has stopped the socket of this owner, and no more bytes come in on it.
     pub fn is_detained(&mut self, owner: Owner) -> bool {
         self.token_of(owner).is_some_and(|token| {
             let socket = self.socket(token);
@@ -378,12 +388,12 @@ impl Driver {
         })
     }
 
-    /// True if a socket speaks TLS.
+    /// True if the connection of this owner uses TLS.
     pub fn is_secure(&mut self, owner: Owner) -> bool {
         self.token_of(owner).is_some_and(|token| self.socket(token).tls.is_some())
     }
 
-    /// Receives again on a socket that [`Driver::detain`] has stopped.
+    /// Receives again on the socket of this owner, which [`Driver::detain`] has stopped.
     pub fn let_go(&mut self, owner: Owner, application: &mut impl Application) {
         if let Some(token) = self.token_of(owner) {
             let want = self.socket(token).reception.let_go();
@@ -391,8 +401,9 @@ impl Driver {
         }
     }
 
-    /// Gives away a socket on which [`Driver::detain`] has stopped receiving; `None` while an operation is in
-    /// flight on it. The driver forgets the socket; the connection goes on.
+    /// Gives away the socket of this owner, on which [`Driver::detain`] has stopped receiving, for another
+    /// process; `None` while an operation is in flight on it. The driver forgets the socket; the connection
+    /// goes on.
     pub fn part_with(&mut self, owner: Owner) -> Option<OwnedFd> {
         let token = self.token_of(owner)?;
         let socket = self.socket(token);
@@ -427,14 +438,14 @@ impl Driver {
         self.sockets.iter().flatten().filter(is_withdrawn).filter_map(owner).collect()
     }
 
-    /// Returns a core that the kernel failed to wake, and removes it from the list; `None` if there is none
-    /// left.
+    /// Returns the number of a core that the kernel failed to wake, and removes it from the list of such
+    /// cores; `None` if there is none left.
     pub fn poll_unwoken(&mut self) -> Option<usize> {
         self.unwoken.pop()
     }
 
-    /// Makes sure that the ring has a completion at time `at` or earlier, so that a sleeping core wakes by
-    /// then.
+    /// Makes sure that the core's `io_uring` has a completion at time `at` or earlier, so that the core, if
+    /// it sleeps, wakes by then.
     pub fn wake_at(&mut self, at: Timestamp, now: Now) {
         let armed = self.wake_at.is_some_and(|armed| armed > now.monotonic && armed <= at);
         if !armed {
@@ -543,7 +554,7 @@ impl Driver {
         }
     }
 
-    /// Accepts again on listeners whose pause after a failure is over.
+    /// Accepts again on listening sockets whose pause after a failure is over.
     fn listen_again(&mut self, now: Now) {
         let Self { resting, ring, .. } = self;
         resting.retain(|(listener, until)| {
@@ -605,7 +616,7 @@ impl Driver {
         }
     }
 
-    /// Feeds received encrypted bytes to a socket's TLS session, and passes the decrypted bytes to the
+    /// Decrypts received bytes with the TLS session of a socket, and passes the plain bytes to the
     /// application.
     fn hear(&mut self, token: Token, bytes: &[u8], application: &mut impl Application, now: Now) {
         let mut plain = std::mem::take(&mut self.plain);
@@ -652,9 +663,9 @@ impl Driver {
         }
     }
 
-    /// Reports to the application that a connection to a store failed in its TLS handshake, or after it before
-    /// the store sent any data; at most once per connection. Does nothing for clients. `problem` describes the
-    /// failure, and `outcome` is counted for the handshake.
+    /// Reports to the application that a connection to a store failed in its TLS handshake, or after it
+    /// before the store sent any data; at most once per connection. Does nothing for clients. `problem`
+    /// describes the failure, and the handshake is counted with this `outcome`.
     fn complain(
         &mut self,
         token: Token,
@@ -668,7 +679,7 @@ impl Driver {
         }
     }
 
-    /// Sends the bytes that the socket's TLS session has encrypted, or can encrypt now, unless a send is in
+    /// Sends bytes that the socket's TLS session has encrypted, or can encrypt now, unless a send is in
     /// flight.
     fn pump(&mut self, token: Token) {
         let socket = self.socket(token);
@@ -883,8 +894,9 @@ impl Driver {
         self.carry_on(token, want, application);
     }
 
-    /// Starts the operation that a socket's [`Reception`] asks for: receive, put the socket in the queue for
-    /// buffers, or cancel the receive.
+    /// Starts the operation that the decision about receiving on a socket (`want`) asks for: a receive, a
+    /// place in the queue of sockets that wait for a receive buffer, or the cancellation of the receive. If
+    /// it asks for nothing, removes the socket if it is closed.
     fn carry_on(&mut self, token: Token, want: Want, application: &mut impl Application) {
         match want {
             Want::Nothing => self.forget_if_done(token),
@@ -1020,16 +1032,16 @@ impl Driver {
         self.places_of(owner).get_mut(index_of(owner))
     }
 
-    /// Returns the token of an owner's open socket, if it has one. An owner of an earlier generation has
-    /// none.
+    /// Returns the token of an owner's open socket, if it has one. Another owner's socket at the same index
+    /// (one of a later generation) does not count.
     fn token_of(&mut self, owner: Owner) -> Option<Token> {
         let token = (*self.place_of(owner)?)?;
         (self.socket(token).owner == owner).then_some(token)
     }
 }
 
-/// Classifies a socket error: lost by the peer (it closed or refused, so it will not carry out requests that
-/// it had not read), or lost on the way.
+/// Classifies a socket error: lost by the peer (it closed or refused the connection, so it will not carry out
+/// requests that it had not read), or lost in another way.
 fn loss_of(error: &io::Error) -> Loss {
     match error.raw_os_error() {
         Some(libc::ECONNRESET | libc::EPIPE | libc::ECONNREFUSED | libc::ENOENT) => Loss::ByPeer,

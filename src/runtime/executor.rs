@@ -18,8 +18,8 @@ const RING_ENTRIES: usize = 64;
 /// The least limit of locked memory, in bytes, that glommio requires for an executor.
 const MEMLOCK_BYTES_MIN: u64 = 512 * 1024;
 
-/// Starts a thread (pinned to a CPU, if one is given) with an executor that runs until the task's future is
-/// ready.
+/// Starts a thread named `name` (pinned to a CPU, if one is given) with an executor that runs the future that
+/// `task` makes until it is ready.
 pub(super) fn spawn<F>(
     name: &str,
     cpu: Option<usize>,
@@ -36,8 +36,8 @@ where
         .map_err(|error| io::Error::other(format!("cannot start the executor '{name}': {error}")))
 }
 
-/// Raises the process's limits of locked memory and open files as far as allowed. Returns warnings, or an
-/// error, with the exact setting to change.
+/// Raises the process's limits of locked memory and open files (up to `files_wanted`) as far as allowed.
+/// Returns warnings, or an error, with the exact setting to change.
 pub fn raise_limits(files_wanted: u64) -> Result<Vec<String>, String> {
     let memlock = raise(Resource::Memlock, u64::MAX);
     if memlock < MEMLOCK_BYTES_MIN {
@@ -58,8 +58,8 @@ pub fn raise_limits(files_wanted: u64) -> Result<Vec<String>, String> {
     Ok(warnings)
 }
 
-/// Raises a soft limit of the process towards `wanted`, at most to the hard limit. Returns the soft limit in
-/// force afterwards.
+/// Raises a soft resource limit of the process towards `wanted`, at most to the hard limit. Returns the soft
+/// limit in force afterwards; `u64::MAX` for none.
 fn raise(resource: Resource, wanted: u64) -> u64 {
     let limits = getrlimit(resource);
     let allowed = limits.maximum.unwrap_or(u64::MAX).min(wanted);

@@ -19,15 +19,15 @@ use crate::routing::cluster::{Map, NodeKey};
 use crate::values::ServerAddress;
 use crate::values::limits::CLUSTER_NODES_MAX;
 
-/// The longest time that a replica may take to reply to `ROLE`; after that the attempt counts as unanswered.
+/// The longest time that a replica may take to reply to `ROLE`; after that this attempt counts as unanswered.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The stack size, in bytes, of a thread that watches one replica.
 const STACK_BYTES: usize = 256 * 1024;
 /// Maximum number of bytes of a replica's reply to `ROLE`; a longer reply is an error.
 const ANSWER_BYTES_MAX: usize = 4 * 1024;
 
-/// The report that the watch over a replica has ended, either because the replica has become a primary or
-/// because no failover is to be expected any more.
+/// The report that a thread no longer watches a replica, either because the replica has become a primary
+/// (`took_over`) or because no failover is to be expected any more.
 pub(super) struct News {
     replica: NodeKey,
     took_over: bool,
@@ -51,7 +51,8 @@ impl FailoverProbe {
         Self { watched: Vec::new(), question, tls, clock, tell, news }
     }
 
-    /// Begins to watch the replicas of a primary to which a connection was lost.
+    /// Begins to watch the replicas of the primary `lost`, to which a connection was lost, each on a thread
+    /// that asks it for its `ROLE`.
     pub fn handle_lost(&mut self, lost: NodeKey, map: &Map) {
         for replica in to_watch(map, lost, &self.watched) {
             let Some(address) = map.node_of(replica).and_then(|node| node.addresses.first()).cloned() else {
@@ -63,7 +64,8 @@ impl FailoverProbe {
         }
     }
 
-    /// Ends the watch of a replica. Returns the replica if it has become a primary.
+    /// Handles the report that a replica is no longer watched. Returns the replica if it has become a
+    /// primary.
     pub fn handle_news(&mut self, news: &News) -> Option<NodeKey> {
         self.watched.retain(|replica| *replica != news.replica);
         news.took_over.then_some(news.replica)
@@ -86,8 +88,8 @@ impl FailoverProbe {
     }
 }
 
-/// Asks a replica for its `ROLE` repeatedly. Returns true once it is a primary, and false when [`Watch`] gives
-/// up: no failover has come in its time, or the replica has had its primary back for a while.
+/// Asks a replica for its `ROLE` repeatedly. Returns true once it is a primary, and false when no failover is
+/// to be expected any more: none has come for some time, or the replica has had its primary back for a while.
 fn took_over(spot: &Spot, tls: Option<&StoreTls>, question: &Question, clock: Clock) -> bool {
     let mut watch = Watch::new(clock.now().monotonic);
     let mut line: Option<Line> = None;

@@ -13,20 +13,21 @@ use crate::values::limits::{CLIENTS_LINGERING_MAX, DRAIN_BYTES_MAX};
 
 /// The interval at which the driver checks sockets that are about to be closed.
 pub(super) const LOOKED_AFTER: Duration = Duration::from_millis(5);
-/// The longest time that a socket stays open after weir has ended its side, waiting for the peer to end its
-/// own.
+/// The longest time that a socket stays open after weir has ended its sending side, waiting for the peer to
+/// end its own.
 const LINGER: Duration = Duration::from_secs(1);
-/// Maximum number of bytes read and dropped from a lingering socket at one check.
+/// Maximum number of bytes read and dropped at one check from a socket that stays open until its peer ends
+/// its side.
 const DROPPED_BYTES: usize = 16 * 1024;
 
 /// The reads that are left on a client's socket while weir drains: it is read until it is found empty, or
 /// `DRAIN_BYTES_MAX` bytes have come.
 #[derive(Debug)]
 pub(super) struct LastWords {
-    /// Number of bytes that are still read from the client before it is cut off.
+    /// Number of bytes that are still read from the client at most before it is closed.
     left: usize,
-    /// True if the last check found the socket empty. Bytes may be on their way through the ring then, so two
-    /// checks must agree.
+    /// True if the last check found the client's socket empty. Bytes may be on their way through the ring
+    /// then, so two checks must agree.
     empty: bool,
 }
 
@@ -39,19 +40,21 @@ impl LastWords {
         self.left = self.left.saturating_sub(bytes);
     }
 
-    /// True if all bytes were read: the socket was empty at two consecutive calls, or `DRAIN_BYTES_MAX` bytes
-    /// came in. The driver calls this once per `LOOKED_AFTER`, after it has handled the received bytes.
+    /// True if all bytes that the client had sent were read: the socket was empty at two consecutive calls,
+    /// or `DRAIN_BYTES_MAX` bytes came in. The driver calls this every 5 ms (`LOOKED_AFTER`), after it has
+    /// handled the received bytes.
     pub fn are_over(&mut self, socket: BorrowedFd<'_>) -> bool {
         let was_empty = std::mem::replace(&mut self.empty, unread(socket) == 0);
         self.left == 0 || (was_empty && self.empty)
     }
 }
 
-/// Sockets on which weir has ended its side. Each is closed as soon as the peer ends its side too, or after
-/// `LINGER`.
+/// Sockets on which weir has ended its sending side. Each is closed as soon as the peer ends its side too, or
+/// after a second (`LINGER`).
 #[derive(Debug)]
 pub(super) struct Lingering {
-    /// Sockets, each with the time at which it was added, the oldest first.
+    /// Sockets that stay open until their peers end their side, each with the time at which it was added, the
+    /// oldest first.
     sockets: VecDeque<(OwnedFd, Timestamp)>,
     most: usize,
 }
@@ -65,13 +68,14 @@ impl Lingering {
         self.sockets.is_empty()
     }
 
-    /// Lifts the bound on the number of lingering sockets, for draining, when nobody connects any more.
+    /// Lifts the bound on the number of sockets that stay open until their peers end their side. Called when
+    /// weir drains and nobody connects any more.
     pub fn make_room_for_all(&mut self) {
         self.most = usize::MAX;
     }
 
-    /// Ends the sending side of a socket and keeps it until the peer ends its side too. If the bound on
-    /// lingering sockets is reached, the oldest one is closed.
+    /// Ends the sending side of a socket and keeps it until the peer ends its side too. If the maximum number
+    /// of such sockets is reached, the oldest one is closed.
     pub fn add(&mut self, socket: OwnedFd, now: Timestamp) {
         if self.sockets.len() >= self.most {
             self.sockets.pop_front();
@@ -81,8 +85,8 @@ impl Lingering {
         self.sockets.push_back((socket, now));
     }
 
-    /// Reads and drops bytes that peers still send, and closes sockets whose peer has ended its side or that
-    /// have waited for `LINGER`.
+    /// Reads and drops bytes that peers still send on sockets that wait for their peer's end, and closes
+    /// those whose peer has ended its side or that have waited for a second (`LINGER`).
     pub fn look(&mut self, now: Timestamp) {
         self.sockets.retain(|(socket, since)| now.since(*since) < LINGER && !has_ended(socket.as_fd()));
     }

@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 /// The idle time after which TCP probes whether a client is still there, as Redis does. A client that
 /// vanished would otherwise hold its connection for the hours that the system's default waits.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(300);
-/// The listen backlog, in connections that wait to be accepted.
+/// The listen backlog of each listening socket for clients, in connections that wait to be accepted.
 pub(super) const BACKLOG: i32 = 4096;
 /// Maximum number of attempts to bind an address, about a second in all. The kernel releases a process's
 /// rings only after the process has ended, and the listening sockets in them stay open until then, so a weir
@@ -22,8 +22,9 @@ const TRIES: u32 = 50;
 /// The pause between two attempts to bind an address.
 const TRIES_APART: Duration = Duration::from_millis(20);
 
-/// Returns listening sockets for all shards after a takeover: every socket of the previous process, since
-/// clients in the backlogs must be served, and new ones if there are fewer than shards; and their address.
+/// Returns listening sockets for all shards after a takeover, and their address: every socket that the
+/// previous process had at this address (`inherited`), since clients that wait there must be served, and new
+/// ones if there are fewer than shards.
 pub(super) fn tcp_after(
     inherited: Vec<OwnedFd>,
     address: SocketAddr,
@@ -38,8 +39,8 @@ pub(super) fn tcp_after(
     Ok((sockets, bound))
 }
 
-/// Opens one listening socket per shard. Returns the sockets and their address, with the real port if port 0
-/// was asked for. Fails if another process listens there.
+/// Opens a listening socket at this address for each shard. Returns the sockets and their address, with the
+/// real port if port 0 was asked for. Fails if another process listens there.
 pub(super) fn tcp(address: SocketAddr, shards: usize) -> io::Result<(Vec<OwnedFd>, SocketAddr)> {
     // Without this probe, a second weir on the same port would silently share connections with the first.
     let (probe, bound) = alone(address, 1)?;
@@ -48,8 +49,9 @@ pub(super) fn tcp(address: SocketAddr, shards: usize) -> io::Result<(Vec<OwnedFd
     Ok((sockets, bound))
 }
 
-/// Opens a listening socket that shares its address with no other, and returns it with its address. Remains
-/// of connections of an earlier process (`TIME_WAIT`) do not hinder it; a process that listens there does.
+/// Opens a listening socket that shares its address with no other, and returns it with its address. Succeeds
+/// in spite of remains of connections of an earlier process (`TIME_WAIT`); fails if another process listens
+/// there. `backlog` is the number of connections that may wait to be accepted.
 pub(super) fn alone(address: SocketAddr, backlog: i32) -> io::Result<(OwnedFd, SocketAddr)> {
     for _ in 0..TRIES {
         match bind_alone(address, backlog) {
@@ -72,13 +74,13 @@ fn bind_alone(address: SocketAddr, backlog: i32) -> io::Result<(OwnedFd, SocketA
 }
 
 /// Returns a socket that listens already (inherited from another process), together with the address that it
-/// is bound to.
+/// is bound to, or `address` if that cannot be found out.
 pub(super) fn bound(socket: OwnedFd, address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     let bound = SockRef::from(&socket).local_addr()?.as_socket().unwrap_or(address);
     Ok((socket, bound))
 }
 
-/// Wraps a listening socket for tasks of the calling thread's executor. Returns that wrapper.
+/// Wraps a listening socket so that tasks of the calling thread's executor can accept on it.
 #[expect(
     unsafe_code,
     reason = "glommio takes a socket by its bare descriptor, or binds it without SO_REUSEADDR"
@@ -100,7 +102,7 @@ fn listening(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-/// Opens a Unix listening socket. A socket file that nobody listens on any more is replaced.
+/// Opens a listening Unix socket at this path. A socket file that nobody listens on any more is replaced.
 pub(super) fn unix(path: &Path) -> io::Result<OwnedFd> {
     let address = SockAddr::unix(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -116,7 +118,8 @@ pub(super) fn unix(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-/// Duplicates a listening socket, so that each shard has a descriptor of its own for it.
+/// Duplicates the descriptor of a listening socket (`first`), so that each shard has one of its own. Returns
+/// all of them, `first` among them.
 pub(super) fn for_each_of(first: OwnedFd, shards: usize) -> io::Result<Vec<OwnedFd>> {
     let mut sockets = (1..shards).map(|_| first.try_clone()).collect::<io::Result<Vec<_>>>()?;
     sockets.push(first);

@@ -21,10 +21,10 @@ use super::takeover::{self, Offer, Predecessor};
 use super::{admin, listen};
 use crate::config::Config;
 
-/// The paths that are served over HTTP, for the start message.
+/// The paths that are served to clients over HTTP, for the log line at the start.
 const HTTP_PATHS: &str = "/v1/keys, /, /pipeline, /multi-exec";
 
-/// Listening sockets, each with the protocol spoken on it.
+/// Listening sockets, each with the protocol (RESP or HTTP) that clients speak on it.
 pub(super) type Doors = Vec<(OwnedFd, Entrance)>;
 
 /// An address that weir listens on, with the flag that set it and the threads that accept there.
@@ -37,7 +37,8 @@ pub(super) struct Listener {
     acceptor: Acceptor,
 }
 
-/// An address or path: as written in a flag, or as bound (with the real port where port 0 was asked for).
+/// An address or path that weir listens on: as written in a flag, or as bound (with the real port where port
+/// 0 was asked for).
 #[derive(Clone)]
 enum Address {
     Tcp(SocketAddr),
@@ -56,7 +57,7 @@ enum Acceptor {
 
 /// All listening sockets for clients and for the admin port, opened at the start.
 pub(super) struct Opened {
-    /// One message for each listener, for the log.
+    /// One line for each address that weir listens on, for the log.
     pub lines: Vec<String>,
     /// The port of the first `--listen` address; 0 without one.
     pub port: u16,
@@ -65,14 +66,16 @@ pub(super) struct Opened {
     pub admin_socket: Option<OwnedFd>,
     /// The sockets that each shard accepts on, by shard number.
     pub shards: Vec<Doors>,
-    /// The sockets on which clients connect with TLS (`--tls-listen`, `--tls-http`).
+    /// The listening sockets on which clients connect with TLS (`--tls-listen`, `--tls-http`), each with the
+    /// protocol spoken there.
     pub secure: Doors,
-    /// Duplicates of the listening sockets, for a process that takes over. Empty without `--takeover`.
+    /// Duplicates of the listening sockets, for a successor process that takes over. Empty without
+    /// `--takeover`.
     pub offers: Vec<Offer>,
 }
 
-/// Returns every listener for clients and administrators that the flags ask for, in the order of the start
-/// messages.
+/// Returns every listener for clients and administrators that the flags ask for, in the order of the lines
+/// about them in the log.
 fn table(config: &Config) -> Vec<Listener> {
     let tcp = |flag, kind, acceptor, addresses: &[SocketAddr]| {
         let row = |address: &SocketAddr| Listener { flag, kind, address: Address::Tcp(*address), acceptor };
@@ -94,8 +97,9 @@ fn table(config: &Config) -> Vec<Listener> {
     rows
 }
 
-/// Opens every listener of the table. Sockets that the previous process had open are taken over from it.
-/// `shards` is the number of shards, each of which has a socket of its own for most listeners.
+/// Opens all listening sockets for clients and administrators. Those that the previous process (`before`) had
+/// open at the same addresses are taken over from it. `shards` is the number of shards, each of which has a
+/// socket of its own for most addresses. The error is a message for the operator.
 pub(super) fn open(
     config: &Config,
     shards: usize,
@@ -121,7 +125,8 @@ pub(super) fn open(
     Ok(opened)
 }
 
-/// Opens the Unix socket to which a successor process connects, or takes over the previous process's.
+/// Opens the Unix socket at `path` to which a successor process connects, or takes over that of the previous
+/// process (`before`).
 pub(super) fn open_takeover(path: &Path, before: &mut Option<Predecessor>) -> Result<OwnedFd, String> {
     let address = Address::Unix(path.to_owned());
     let listener = Listener { flag: "--takeover", kind: "takeover", address, acceptor: Acceptor::Takeover };
@@ -129,8 +134,8 @@ pub(super) fn open_takeover(path: &Path, before: &mut Option<Predecessor>) -> Re
 }
 
 impl Listener {
-    /// Opens the listener's sockets, at least one, or takes them over from the previous process. Returns them
-    /// with the address that they are bound to. `shards` is the number of shards.
+    /// Opens the listener's sockets, at least one, or takes them over from the previous process (`before`).
+    /// Returns them with the address that they are bound to. `shards` is the number of shards.
     fn open(
         &self,
         before: &mut Option<Predecessor>,
@@ -162,7 +167,8 @@ impl Listener {
         }
     }
 
-    /// Duplicates the listener's sockets, as an offer to a successor process. Returns the offer.
+    /// Duplicates the listener's sockets, for a successor process that may take over. Returns the duplicates
+    /// with the kind and address by which the successor asks for them.
     fn offer(&self, sockets: &[OwnedFd]) -> io::Result<Offer> {
         let different = match self.address {
             Address::Tcp(_) => sockets,
@@ -175,8 +181,8 @@ impl Listener {
 }
 
 impl Opened {
-    /// Adds a listener's sockets to those of the threads that accept on them, and the listener's line to the
-    /// log.
+    /// Gives a listener's sockets to the threads that accept on them, and adds a line about it for the log.
+    /// `bound` is the address that they are bound to.
     fn add(&mut self, acceptor: Acceptor, sockets: Vec<OwnedFd>, bound: &Address) {
         let line = match acceptor {
             Acceptor::Shards(Entrance::Resp) => format!("listening on {bound}"),

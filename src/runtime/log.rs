@@ -10,12 +10,13 @@ use crate::values::time::Now;
 
 /// Maximum number of characters of a log line; a longer line is cut.
 const LINE_CHARS_MAX: usize = 2_000;
-/// Maximum number of lines of one kind within `STRETCH`; further ones are counted instead of written.
+/// Maximum number of log lines of one kind within 10 s (`STRETCH`); further ones are counted instead of
+/// written.
 const LINES_MAX: u32 = 5;
-/// The period in which at most `LINES_MAX` lines of a kind are written.
+/// The period in which at most `LINES_MAX` log lines of a kind are written.
 const STRETCH: Duration = Duration::from_secs(10);
 
-/// Writes a line to standard error. Does nothing if standard error is closed.
+/// Writes a line to the log, which is standard error. Does nothing if standard error is closed.
 pub(super) fn line(text: &str) {
     let _ = writeln!(std::io::stderr(), "weir: {}", shown(text));
 }
@@ -76,11 +77,13 @@ struct Stretch {
     left_out: u64,
 }
 
-/// The limiter of log lines: the number of lines of each kind within the current `STRETCH`.
+/// The limiter of log lines: the number of lines of each kind in its current period of 10 s, and of those
+/// left out.
 #[derive(Debug, Default)]
 pub(super) struct Log([Stretch; KINDS]);
 
-/// Appends to a line how many lines of its kind were left out before it, if there were any.
+/// Returns the text of a log line, made fit for one line; if lines of its kind were left out before it, the
+/// text says how many (`left_out`).
 fn with_left_out(text: &str, left_out: u64) -> String {
     match left_out {
         0 => shown(text),
@@ -89,8 +92,9 @@ fn with_left_out(text: &str, left_out: u64) -> String {
 }
 
 impl Log {
-    /// Writes a line to standard error and to the admin port's journal, unless `LINES_MAX` lines of its kind
-    /// were written within `STRETCH`; then the line is counted, and the next one says how many were left out.
+    /// Writes a line to standard error and to the admin port's journal (its copy of the last log lines),
+    /// unless 5 lines of its kind were written within 10 s; then the line is counted, and the next one says
+    /// how many were left out.
     pub fn say(&mut self, kind: Kind, text: &str, journal: &mut Journal, now: Now) {
         if let Some(left_out) = self.admit(kind, now.monotonic) {
             let text = with_left_out(text, left_out);
@@ -99,16 +103,16 @@ impl Log {
         }
     }
 
-    /// Writes a line to the admin port's journal only, limited as by [`Log::say`], because it may name keys,
-    /// which only readers of the admin port may see.
+    /// Writes a line to the admin port's journal (its copy of the last log lines) only, limited as by
+    /// [`Log::say`], because it may name keys, which only readers of the admin port may see.
     pub fn note(&mut self, kind: Kind, text: &str, journal: &mut Journal, now: Now) {
         if let Some(left_out) = self.admit(kind, now.monotonic) {
             journal.write(kind.about(), &with_left_out(text, left_out), now.unix_ms);
         }
     }
 
-    /// Decides whether a line of a kind may be written. If so, returns how many were left out before it. None
-    /// if it may not be written.
+    /// Decides whether a log line of a kind may be written now. If so, returns how many were left out before
+    /// it. None if it may not be written, and is counted as left out.
     fn admit(&mut self, kind: Kind, now: Timestamp) -> Option<u64> {
         let stretch = &mut self.0[kind as usize];
         if stretch.started.is_none_or(|started| now.since(started) >= STRETCH) {

@@ -17,25 +17,25 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use crate::shard::Batch;
 use crate::values::{ShardId, Timestamp};
 
-/// The capacity, in batches, of the ring from one shard to another; when it is full, further messages gather
-/// at the sender.
+/// The capacity, in batches of messages, of the ring from one shard to another; when it is full, further
+/// messages gather at the sender.
 const BATCHES_UNDER_WAY: usize = 64;
 
 /// The longest time that messages to other shards gather before they are sent, while the core has other work.
 const GATHERING_MAX: Duration = Duration::from_micros(30);
 
-/// Decides when batches of messages are sent to other shards. A core that finds work in every turn will have
-/// more for the same peers in the next turn, so batches wait until a turn finds none or `GATHERING_MAX` has
-/// passed: fewer and larger batches, and fewer wake-ups.
+/// Decides when batches of messages are sent to other shards. A core that finds work in every turn (round) of
+/// its loop will have more messages for the same shards in the next turn, so batches wait until a turn finds
+/// none or 30 us (`GATHERING_MAX`) have passed: fewer and larger batches, and fewer wake-ups.
 #[derive(Debug, Default)]
 pub(super) struct Departure {
     gathering_since: Option<Timestamp>,
 }
 
 impl Departure {
-    /// Returns whether batches are sent in this turn of the core's loop. `work` is the amount of work that
-    /// the turn found: after a turn that found none batches are always sent, so that no message waits while
-    /// the core sleeps.
+    /// Returns whether batches of messages to other shards are sent in this turn (round) of the core's loop.
+    /// `work` is the amount of work that the turn found: after a turn that found none batches are always
+    /// sent, so that no message waits while the core sleeps.
     pub fn is_due(&mut self, work: usize, now: Timestamp) -> bool {
         let since = *self.gathering_since.get_or_insert(now);
         let is_due = work == 0 || now.since(since) >= GATHERING_MAX;
@@ -50,27 +50,29 @@ impl Departure {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Peer {
-    /// True while the shard sleeps, or is about to, and must be woken.
+    /// True while the shard sleeps, or is about to, so that whoever sends to it must wake it.
     parked: AtomicBool,
     /// A descriptor of the shard's `io_uring`, by which others wake it. It stays open until the last shard
     /// ends, so that a wake-up never goes to another ring with the same number.
     doorbell: OnceLock<OwnedFd>,
 }
 
-/// One shard's ends of the rings to and from every other shard.
+/// One shard's ends of the rings of messages to and from every other shard.
 pub(super) struct Mesh {
     own: usize,
     peers: Arc<[Peer]>,
     outbound: Vec<Option<Producer<Box<Batch>>>>,
     inbound: Vec<Option<Consumer<Box<Batch>>>>,
-    /// Batches that did not fit in the full ring to their destination, indexed by destination shard.
+    /// Batches of messages that did not fit in the full ring to their destination, indexed by destination
+    /// shard.
     waiting: Vec<Option<Box<Batch>>>,
     blocked_since: Option<Timestamp>,
-    /// Shards to which a batch was sent in this turn of the core's loop; those that sleep are woken.
+    /// Shards to which a batch of messages was sent in this turn (round) of the core's loop; those that sleep
+    /// are woken.
     given: Vec<usize>,
 }
 
-/// Makes the rings between all pairs of shards, and returns each shard's ends.
+/// Makes the rings of messages between all pairs of shards, and returns each shard's ends.
 pub(super) fn weave(shards: usize) -> Vec<Mesh> {
     let peers: Arc<[Peer]> = std::iter::repeat_with(Peer::default).take(shards).collect();
     let mut meshes: Vec<Mesh> = (0..shards)
@@ -95,18 +97,18 @@ pub(super) fn weave(shards: usize) -> Vec<Mesh> {
 }
 
 impl Mesh {
-    /// Publishes the descriptor by which other shards wake this one.
+    /// Publishes `doorbell`, the descriptor by which other shards wake this one.
     pub fn announce(&self, doorbell: OwnedFd) {
         self.peers[self.own].doorbell.set(doorbell).expect("a shard announces itself once");
     }
 
-    /// Removes and returns the next batch from any other shard, if there is any.
+    /// Removes and returns the next batch of messages from any other shard, if there is any.
     pub fn receive(&mut self) -> Option<Box<Batch>> {
         self.inbound.iter_mut().flatten().find_map(|consumer| consumer.pop().ok())
     }
 
-    /// Sends a batch to another shard; it waits on this side if the ring is full. The caller sends at most
-    /// one batch per destination and turn.
+    /// Sends a batch of messages to another shard; it waits on this side if the ring to that shard is full.
+    /// The caller sends at most one batch per destination and turn (round of the core's loop).
     pub fn send(&mut self, to: ShardId, batch: Box<Batch>) {
         let to = usize::from(to.0);
         debug_assert!(self.waiting[to].is_none(), "the caller asks `may_send` first");
@@ -114,8 +116,8 @@ impl Mesh {
         self.push_waiting(to);
     }
 
-    /// Tries again to send batches that found a full ring. If a ring is still full, returns for how long some
-    /// batch has been waiting; otherwise `None`.
+    /// Tries again to send batches of messages that found a full ring. If a ring is still full, returns for
+    /// how long some batch has been waiting; otherwise `None`.
     pub fn push_again(&mut self, now: Timestamp) -> Option<Duration> {
         let mut blocked = false;
         for to in 0..self.waiting.len() {
@@ -145,16 +147,16 @@ impl Mesh {
         }
     }
 
-    /// Records that the kernel failed to wake the shard with number `peer`, so that the next
-    /// [`Mesh::sleepers`] returns it again.
+    /// Records that the kernel failed to wake the shard with number `peer`, so that it is woken again with
+    /// those that the next [`Mesh::sleepers`] returns.
     pub fn ring_again(&mut self, peer: usize) {
         // A peer that is awake by now only looks at its rings once more.
         self.peers[peer].parked.store(true, Ordering::Relaxed);
         self.given.push(peer);
     }
 
-    /// Returns the shards that were sent a batch and sleep, each with the descriptor by which it is woken. A
-    /// shard is returned once per sleep.
+    /// Returns the shards that were sent messages since the last call and sleep: their numbers, each with the
+    /// descriptor by which it is woken. A shard is returned once per sleep.
     pub fn sleepers(&mut self) -> impl Iterator<Item = (usize, BorrowedFd<'_>)> {
         // Pairs with the fence in `park`: either the sleeper sees the batch, or its flag is seen here.
         if !self.given.is_empty() {
@@ -168,8 +170,8 @@ impl Mesh {
         })
     }
 
-    /// Announces to the other shards that this one is about to sleep. False if it must stay awake, since a
-    /// batch has come in.
+    /// Announces to the other shards that this one is about to sleep. False if it must stay awake, since
+    /// messages have come in.
     pub fn park(&mut self) -> bool {
         self.peers[self.own].parked.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);

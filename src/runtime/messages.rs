@@ -52,11 +52,11 @@ use crate::values::{BackendId, Grant, ShardId, StoreVersion, Timestamp};
 pub(super) enum ToShard {
     /// These quotas are in force from now on.
     Quotas(Arc<Quotas>),
-    /// Amounts of quota that the central pools grant to this core.
+    /// Amounts of quota that this core may spend, in reply to its report.
     Grants(Vec<Grant>),
     /// The Redis version that clients are shown from now on (in HELLO and INFO).
     StoreVersion(StoreVersion),
-    /// The host name of a store resolves to another address.
+    /// The host name of this store resolves to another address now.
     StoreMoved(BackendId),
     /// A new map of the cluster: which node owns which slot.
     Slots(Arc<Map>),
@@ -67,14 +67,16 @@ pub(super) enum ToShard {
     Replicas(Arc<[ReplicaState]>),
     /// A client whose TLS handshake is done, to be served by this shard.
     SecureClient(Box<SecureClient>),
-    /// An order to close clients whose TLS certificates are no longer accepted.
+    /// An order to close clients whose TLS certificates are no longer accepted, because certificates or
+    /// revocation lists have been read again.
     Withdrawn,
     /// A request for the shard's counters, answered with `ToControl::Report`.
     Report,
-    /// A request for data about all clients of the shard (for CLIENT LIST, say), answered with
+    /// A request for data about all clients of the shard (for `CLIENT LIST`, say), answered with
     /// `ToControl::Clients`.
     Clients(Arc<ClientsAsked>),
-    /// The reply to a client's request that the control executor answered.
+    /// The reply to a client's request that the control executor answered, and the request that it belongs
+    /// to.
     Answer(ReplyTo, Vec<u8>),
     /// A request to explain how weir would treat a command. The shard sends the ticket back with its
     /// explanation.
@@ -131,7 +133,8 @@ pub(super) enum ToTakeover {
 /// A message from a shard, or another thread, to the control executor.
 #[derive(Debug)]
 pub(super) enum ToControl {
-    /// An event in a takeover, from the thread that communicates with the other process.
+    /// An event while this process hands over to another or takes over from one, from the thread that
+    /// communicates with that process.
     Takeover(Takeover),
     /// A shard has stopped accepting, as ordered because of a takeover.
     Deaf,
@@ -152,23 +155,23 @@ pub(super) enum ToControl {
     /// A line for the log about a backend: its shedding level (which requests are refused or cost more)
     /// changed, or it, or a replica, was ejected (taken out of use) or is used again.
     Line(String),
-    /// A line for the log from another thread, and its kind.
+    /// A line for the log from another thread, and the kind of event that it is about.
     Said(log::Kind, String),
-    /// A shard that has no client left, after `Drain` or `HandOver`.
+    /// This shard has no client left, as it was ordered to drain or to hand its clients over.
     Drained(ShardId),
     /// The time of `--drain-timeout` is over: the remaining clients are closed.
     DrainOver,
     Signal(Signal),
-    /// The pause before the next round of counters is over.
+    /// The pause before all shards' counters are collected again is over.
     RoundDue,
     Quotas(Box<QuotasRead>),
     /// The lowest Redis version among the stores, which has changed.
     StoreVersion(StoreVersion),
-    /// The stores' `INFO`, in reply to a [`ToStoreInfo`].
+    /// The stores' own `INFO`, as the control executor had asked for.
     StoresTold(StoresTold),
     /// A line for the log: a store's host name resolves to another address.
     StoreMoved(String),
-    /// A new map of the cluster, and the reason for it.
+    /// A new map of the cluster (which node owns which slot), and the reason why it was asked for, in words.
     Slots(Arc<Map>, String),
     /// State of the cluster's replicas: how far each lags behind its primary.
     Replicas(Arc<[ReplicaState]>),
@@ -187,7 +190,7 @@ pub(super) enum ToControl {
 #[derive(Debug)]
 pub(super) struct QuotasRead {
     pub source: QuotaSource,
-    /// The ticket number of the HTTP request that posted them; none if they come from the file.
+    /// The ticket number of the HTTP request that posted the quotas; none if they come from the quota file.
     pub ticket: Option<u64>,
     pub result: Result<Quotas, QuotaError>,
 }
@@ -195,9 +198,10 @@ pub(super) struct QuotasRead {
 /// A message from the control executor to the thread that reads quotas.
 #[derive(Debug)]
 pub(super) enum ToQuotas {
-    /// An order to read the quota file again, whether it has changed or not.
+    /// An order to read the quota file (and a file with the admin token) again, whether it has changed or
+    /// not.
     Reload,
-    /// An order to check quotas that were posted over HTTP.
+    /// An order to check quotas that were posted over HTTP. The result comes back with the ticket.
     Check { body: Vec<u8>, ticket: u64 },
 }
 
@@ -205,9 +209,10 @@ pub(super) enum ToQuotas {
 /// now, and posts [`ToControl::StoresTold`].
 #[derive(Debug)]
 pub(super) struct ToStoreInfo {
-    /// True to ask for all sections; false for the default ones, which take a store less time.
+    /// True to ask stores for all sections of `INFO`; false for the default ones, which take a store less
+    /// time.
     pub everything: bool,
-    /// Indices of the stores to be asked; `None` for all.
+    /// Indices (backend numbers) of the stores to be asked for their `INFO`; `None` for all.
     pub only: Option<Vec<usize>>,
 }
 
@@ -216,7 +221,8 @@ pub(super) struct ToStoreInfo {
 pub(super) enum ToReplicas {
     /// The cluster has a new map.
     Map(Arc<Map>),
-    /// True if any tenant reads from replicas; otherwise replicas are not asked for their lag.
+    /// True if any tenant of the quotas in force reads from replicas; otherwise replicas are not asked for
+    /// their lag.
     Wanted(bool),
 }
 
@@ -234,7 +240,8 @@ pub(super) enum Signal {
     Reload,
 }
 
-/// The sending end of a channel, with a descriptor (`bell`) by which a sender wakes the reader.
+/// The sending end of a channel to another thread, with a descriptor (`bell`) to which senders write, so that
+/// the reader wakes.
 pub(super) struct Mailbox<Message> {
     sender: Sender<Message>,
     bell: Arc<File>,
@@ -247,16 +254,17 @@ impl<Message> Clone for Mailbox<Message> {
 }
 
 impl<Message> Mailbox<Message> {
-    /// Makes a mailbox for an executor that sleeps on an eventfd. Returns also the receiver and the eventfd.
+    /// Makes a mailbox for an executor that sleeps on an eventfd. Returns also the receiver of the messages
+    /// and the eventfd.
     pub fn for_executor() -> io::Result<(Self, Receiver<Message>, OwnedFd)> {
         let handle = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
         let bell = handle.try_clone()?;
         Ok(Self::with(bell, handle))
     }
 
-    /// Makes a mailbox for a ring that receives from a socket. It is not an eventfd, because the kernel does
-    /// not reliably pass a signal of one eventfd on to another, which the ring signals in turn to wake its
-    /// executor.
+    /// Makes a mailbox for a core whose `io_uring` receives from a socket; returns also the receiver of the
+    /// messages and that socket. It is not an eventfd, because the kernel does not reliably pass a signal of
+    /// one eventfd on to another, which the ring signals in turn to wake its executor.
     pub fn for_ring() -> io::Result<(Self, Receiver<Message>, OwnedFd)> {
         let (bell, handle) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
@@ -268,7 +276,8 @@ impl<Message> Mailbox<Message> {
         (Self { sender, bell: Arc::new(File::from(bell)) }, receiver, handle)
     }
 
-    /// Sends a message and wakes the reader. The message is lost only if the reader is gone.
+    /// Sends a message to the thread that reads this mailbox, and wakes it. The message is lost only if the
+    /// thread is gone.
     pub fn post(&self, message: Message) {
         if self.sender.send(message).is_ok() {
             // The write fails only when so much was written that the reader is about to wake anyway. Eight

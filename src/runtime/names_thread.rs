@@ -27,8 +27,9 @@ pub(super) struct NamesThread {
 }
 
 impl NamesThread {
-    /// Selects the stores that are configured by host name; the others have fixed IP addresses. `stores` lists
-    /// all in order of backend number. Their names are looked up again after each `interval`.
+    /// Selects the stores that are configured by host name; the others have fixed IP addresses. `stores`
+    /// lists all in order of backend number, each with the current address that shards share. Their names are
+    /// looked up again after each `interval`.
     pub fn new<'a>(
         stores: impl Iterator<Item = (&'a ServerAddress, Option<Place>)>,
         interval: Duration,
@@ -63,8 +64,8 @@ impl NamesThread {
         }
     }
 
-    /// Looks up all host names with `lookup`. Returns the stores whose address changed, each with a line for
-    /// the log.
+    /// Looks up the host names of all stores with `lookup`. Returns the stores whose address changed, each
+    /// with a line for the log.
     fn look(&mut self, lookup: impl Fn(&ServerAddress) -> Vec<SocketAddr>) -> Vec<(BackendId, String)> {
         let mut moved = Vec::new();
         for store in &mut self.stores {

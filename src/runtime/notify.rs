@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use super::takeover::Manager;
 
-/// The connection to a service manager, if there is one.
+/// The connection to a service manager (systemd) that is told about the state of the process, if there is
+/// one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Notify {
     manager: Option<Arc<(UnixDatagram, SocketAddr)>>,
@@ -19,8 +20,8 @@ pub(super) struct Notify {
 }
 
 impl Notify {
-    /// Opens the notification socket that the settings of the service manager name, if any. The error says
-    /// what is wrong with them.
+    /// Opens a socket to the service manager that these settings name, if any. The error says what is wrong
+    /// with them.
     pub fn of(manager: &Manager) -> Result<Self, String> {
         let Some(name) = &manager.socket else { return Ok(Self::default()) };
         let socket = address(OsStr::new(name)).map_err(|error| format!("NOTIFY_SOCKET: {error}"))?;
@@ -48,8 +49,8 @@ impl Notify {
         self.tell("WATCHDOG=1");
     }
 
-    /// The interval between [`Notify::alive`] messages: a third of the watchdog's timeout. None if there is
-    /// no watchdog.
+    /// The interval between messages that the process is alive ([`Notify::alive`]): a third of the timeout of
+    /// the service manager's watchdog. None if there is no watchdog.
     pub fn period(&self) -> Option<Duration> {
         self.watchdog.map(|within| within / 3)
     }
@@ -63,8 +64,8 @@ impl Notify {
 }
 
 impl Manager {
-    /// Reads the service manager's settings from the environment. Where it names no other manager than that
-    /// of the process that this one takes over from (`before`), that process's settings are used.
+    /// Reads the service manager's settings from the environment. If the environment names no manager, or the
+    /// same as `before` (the settings of the process that this one takes over from), those settings are used.
     pub fn from_environment(before: Option<&Self>) -> Self {
         let socket = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty());
         let [within, of] = ["WATCHDOG_USEC", "WATCHDOG_PID"]
@@ -84,7 +85,7 @@ impl Manager {
 }
 
 /// Parses the address of the service manager's socket: a path, or a name in the abstract namespace, which is
-/// written with a leading `@`. Returns also a socket to send from.
+/// written with a leading `@`. Returns the address, and a socket to send from.
 fn address(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
     let address = match name.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,

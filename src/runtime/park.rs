@@ -8,11 +8,12 @@ use std::{future::Future, io, pin::Pin};
 use glommio::io::BufferedFile;
 use glommio::timer::Timer;
 
-/// The time after a core's last work during which it sleeps in its ring, which takes one system call; later
-/// it sleeps in the executor, which takes several. Other tasks of the executor may be late by this much.
+/// The time after a core's last work during which it sleeps in its own `io_uring`, which takes one system
+/// call; later it sleeps in the executor, which takes several. Other tasks of the executor may be late by
+/// this much.
 pub(super) const SHALLOW_SLEEP: Duration = Duration::from_millis(20);
 
-/// Returns the longest sleep of a core whose batch has waited for `blocked` for room in a full ring to
+/// Returns the longest sleep of a core whose messages have waited for `blocked` for room in a full ring to
 /// another core: an eighth of that time, 50 us to 5 ms. The core must try again by itself, since the reader
 /// of the ring reports nothing when there is room.
 pub(super) fn full_peer_sleep(blocked: Duration) -> Duration {
@@ -26,17 +27,17 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// The reason why a core's sleep ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// The sleep ended because the eventfd was signalled.
+    /// The core's sleep ended because its eventfd was signalled.
     Woken,
-    /// The sleep ended because its time was over.
+    /// The core's sleep ended because its time was over.
     Ended,
 }
 
 /// Lets a core's task sleep until an eventfd is signalled, repeatedly.
 pub(super) struct Parking {
     file: std::rc::Rc<BufferedFile>,
-    /// The pending read of the eventfd; none before the first sleep. If a sleep ends by time, the next sleep
-    /// continues this read.
+    /// The read of the eventfd that has not completed yet; none before the first sleep, or after the eventfd
+    /// was signalled. If a sleep ends by time, the next sleep continues this read.
     waiting: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
@@ -47,8 +48,8 @@ impl Parking {
         Ok(Self { file: std::rc::Rc::new(wrapped(handle)), waiting: None })
     }
 
-    /// Sleeps until the eventfd is signalled, for at most `SLEEP_MAX`. Returns which of the two ended the
-    /// sleep.
+    /// Sleeps until the eventfd is signalled, for at most a second (`SLEEP_MAX`). Returns which of the two
+    /// ended the sleep.
     pub async fn sleep(&mut self) -> Rest {
         self.sleep_for(SLEEP_MAX).await
     }

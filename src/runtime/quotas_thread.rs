@@ -24,7 +24,8 @@ pub(super) struct QuotaFile {
     pub watch: FileWatch,
 }
 
-/// The mailboxes, the quota file and the checks of the thread that reads quotas.
+/// The mailboxes, the quota file and the source of the admin token of the thread that reads and checks
+/// quotas.
 pub(super) struct QuotasThread {
     pub file: Option<QuotaFile>,
     pub token: Option<TokenSource>,
@@ -81,8 +82,8 @@ impl QuotasThread {
         self.control.post(ToControl::Quotas(Box::new(read)));
     }
 
-    /// Sleeps until a message arrives (false), or until the kernel reports an event of the watched file or it
-    /// is time to check the file (true). `None` if the wait was only interrupted.
+    /// Sleeps until a message to this thread arrives (false), or until the kernel reports an event of the
+    /// watched quota file or it is time to check the file (true). `None` if the wait was only interrupted.
     fn wait(&self) -> Option<bool> {
         let patience = self.file.as_ref().and_then(|file| file.watch.patience());
         let watched = self.file.as_ref().and_then(|file| file.watch.handle());

@@ -19,29 +19,29 @@
 
 use crate::values::limits::RECEIVE_BUFFER_BYTES;
 
-/// The number of receives, after receive buffers ran out, for which a socket receives into one buffer at a
-/// time.
+/// The number of receives on a socket, after receive buffers ran out, for which it takes one buffer at a time
+/// and queues for each.
 const MODEST_RECEIVES: u8 = 200;
-/// Maximum number of receive buffers that a socket may fill in a turn of the core's loop in which other
-/// sockets find none; beyond that it must wait in the queue for buffers.
+/// Maximum number of receive buffers that a socket may fill in a turn (round) of the core's loop while other
+/// sockets find none; beyond that it must queue for each buffer.
 const BUFFERS_PER_TURN: u8 = 4;
-/// The least number of missing bytes at which a message counts as large, because it would take more than one
-/// receive buffer.
+/// The least number of missing bytes (that of a receive buffer, 20 KiB) at which a message counts as large,
+/// because the rest would take more than one receive buffer.
 const LARGE_BYTES_MIN: usize = RECEIVE_BUFFER_BYTES;
 /// The least number of missing bytes (5 KiB) for which the rest of a message is received into the message's
 /// own memory, while the socket counts as sending large messages (`LARGE_BYTES_MIN` was missing within the
 /// last `SINGLE_RECEIVES` receives). Fewer come through one receive buffer, with what follows them.
 const REST_BYTES_MIN: usize = RECEIVE_BUFFER_BYTES / 4;
-/// The number of receives that are started one by one after a large message, since more large ones may
-/// follow.
+/// The number of receives on a socket after a large message that are started one by one, rather than as one
+/// that repeats, since more large messages may follow.
 const SINGLE_RECEIVES: u8 = 16;
 
-/// The current turn of the core's loop, and whether receive buffers are short in it.
+/// The current turn (round) of the core's loop, and whether receive buffers are short in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Turn {
-    /// The turn's number, by which it differs from earlier ones.
+    /// The number of this turn (round) of the core's loop, by which it differs from earlier ones.
     pub number: u32,
-    /// True if a socket found no receive buffer in this turn or the one before.
+    /// True if a socket found no receive buffer in this turn (round) of the core's loop or the one before.
     pub starved: bool,
 }
 
@@ -62,15 +62,15 @@ enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Want {
     Nothing,
-    /// Asks for a receive operation that repeats until it is cancelled.
+    /// Asks the ring for a receive operation on the socket that repeats until it is cancelled.
     Receive,
-    /// Asks for one receive into one of the ring's buffers.
+    /// Asks the ring for one receive on the socket into one of the ring's buffers.
     ReceiveOnce,
-    /// Asks for a receive of the missing part of a message into the message's own memory.
+    /// Asks the ring for a receive of the missing part of a large message into the message's own memory.
     Fill,
-    /// Asks to put the socket at the end of the queue for receive buffers.
+    /// Asks to put the socket at the end of the queue of sockets that wait for a receive buffer.
     Turn,
-    /// Asks to cancel the receive operation in flight.
+    /// Asks the ring to cancel the receive operation in flight on the socket.
     Cancel,
 }
 
@@ -90,22 +90,26 @@ pub(super) struct Reception {
     /// True while the driver has stopped receiving in order to hand the socket to another process.
     /// Independent of `paused`: bytes are received only if neither is set.
     detained: bool,
-    /// True once no more bytes are received: the peer has ended its side, or the socket is about to be
-    /// closed.
+    /// True once no more bytes are received on the socket: the peer has ended its side, or the socket is
+    /// about to be closed.
     over: bool,
-    /// The number of remaining receives that take one buffer each, because receive buffers ran out.
+    /// The number of remaining receives on the socket that take one buffer each, after queueing for it,
+    /// because receive buffers ran out.
     modest: u8,
-    /// The number of receive buffers that the socket filled in the turn with number `filled_in`.
+    /// The number of receive buffers that the socket filled in the turn (round of the core's loop) with
+    /// number `filled_in`.
     filled: u8,
     filled_in: u32,
-    /// The number of remaining receives that are armed one at a time, because a large message came lately.
+    /// The number of remaining receives on the socket that are started one at a time, because a large message
+    /// came lately.
     single: u8,
     /// The number of bytes that are missing from the message being received, as far as known; 0 if unknown.
     missing: usize,
 }
 
 impl Reception {
-    /// True while a receive operation is in flight on the socket, or the socket is in the queue for buffers.
+    /// True while a receive operation is in flight on the socket, or the socket is in the queue of those that
+    /// wait for a receive buffer.
     pub fn is_busy(&self) -> bool {
         self.state != State::Idle
     }
@@ -151,8 +155,8 @@ impl Reception {
         if std::mem::take(&mut self.detained) { self.start() } else { Want::Nothing }
     }
 
-    /// True if the socket was detained, has not ended, and has no receive in flight, so that it can be given
-    /// away.
+    /// True if receiving was stopped in order to hand the socket to another process, the socket has not
+    /// ended, and no receive is in flight, so that it can be given away.
     pub fn is_detained(&self) -> bool {
         self.detained && !self.over && !self.is_busy()
     }
@@ -165,8 +169,8 @@ impl Reception {
         Want::Cancel
     }
 
-    /// Handles that the socket has come to the head of the queue for receive buffers. True if it is to
-    /// receive into one buffer.
+    /// Handles that the socket has come to the head of the queue of sockets that wait for a receive buffer.
+    /// True if it is to receive into one buffer; false if it must not receive any more.
     #[must_use]
     pub fn handle_turn(&mut self) -> bool {
         debug_assert_eq!(self.state, State::Waiting, "only those that wait are in the queue");
@@ -175,8 +179,9 @@ impl Reception {
         wanted
     }
 
-    /// Handles bytes from a repeated receive, which goes on. `missing` bytes of the message being received are
-    /// still to come. Returns the operation that the ring is asked for.
+    /// Handles bytes from a receive operation that repeats and goes on. `missing` bytes of the message being
+    /// received are still to come. `turn` is the current round of the core's loop. Returns the operation that
+    /// the ring is asked for.
     pub fn handle_received(&mut self, turn: Turn, missing: usize) -> Want {
         self.note_missing(missing);
         if self.filled_in != turn.number {
@@ -225,8 +230,8 @@ impl Reception {
         self.over = true;
     }
 
-    /// True once no more bytes are received: the peer has ended its side, or the socket is about to be
-    /// closed.
+    /// True once no more bytes are received on the socket: the peer has ended its side, or the socket is
+    /// about to be closed.
     pub fn is_over(&self) -> bool {
         self.over
     }
@@ -236,8 +241,8 @@ impl Reception {
         self.over = true;
     }
 
-    /// Ends receiving while the socket stays open, so the receive in flight is cancelled. Returns the
-    /// operation that the ring is asked for.
+    /// Ends receiving while the socket stays open for replies, so the receive in flight is cancelled. Returns
+    /// the operation that the ring is asked for.
     pub fn leave(&mut self) -> Want {
         self.over = true;
         self.stop()

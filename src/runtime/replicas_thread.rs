@@ -16,10 +16,11 @@ use super::topology_thread::found;
 use crate::routing::cluster::{Answer, Map, NodeKey, ReplicaState, Replicas, Replication};
 use crate::values::Timestamp;
 
-/// The interval between the starts of two rounds, in each of which all nodes are asked for their replication
-/// offsets.
+/// The interval between the starts of two rounds of questions, in each of which all nodes of the cluster are
+/// asked for their replication offsets.
 const PERIOD: Duration = Duration::from_secs(1);
-/// The least pause between the end of one round over all nodes and the start of the next.
+/// The least pause between the end of one round of questions to all nodes of the cluster and the start of the
+/// next.
 const PAUSE_LEAST: Duration = Duration::from_millis(100);
 /// The longest time that a node may take to reply to `INFO replication`; after that the node counts as
 /// unanswered.
@@ -36,7 +37,7 @@ pub(super) struct ReplicasThread {
     pub control: Mailbox<ToControl>,
     pub letters: Receiver<ToReplicas>,
     pub map: Arc<Map>,
-    /// True while some tenant may read from replicas.
+    /// True while the quotas in force let some tenant read from replicas.
     pub is_wanted: bool,
     pub tls: Option<StoreTls>,
     pub clock: Clock,

@@ -31,31 +31,32 @@ use super::descriptors::Descriptors;
 use crate::protocol::{Room, Segment};
 use crate::values::limits::{RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS};
 
-/// Maximum number of bytes of one send operation, so that a slow peer's progress can be seen between
+/// Maximum number of bytes of one send operation (1 MiB), so that a slow peer's progress can be seen between
 /// operations.
 const SEND_BYTES_MAX: usize = 1 << 20;
-/// The number of operations that fit in the queue to the kernel; more are submitted in several steps.
+/// The number of `io_uring` operations that fit in the queue to the kernel; more are submitted in several
+/// steps.
 const SUBMISSIONS: u32 = 1024;
-/// The number of completions that fit in the ring; the kernel keeps further ones aside.
+/// The number of completions that fit in the `io_uring`; the kernel keeps further ones aside.
 const COMPLETIONS: u32 = 8192;
 const BUFFER_GROUP: u16 = 0;
 
-/// The ring's name for a descriptor, which it also puts in the completions of operations on it.
+/// The `io_uring`'s name for a descriptor, which it also puts in the completions of operations on it.
 pub type Token = u32;
 
 /// A completed operation of the core's `io_uring`, or an event that it reports.
 #[derive(Debug)]
 pub enum Completion {
-    /// A listener has accepted a connection, or failed to. If `ended`, the accept operation is over and must
-    /// be started again.
+    /// A listening socket has accepted a connection, or failed to. If `ended`, the accept operation is over
+    /// and must be started again.
     Accepted { listener: Token, socket: io::Result<OwnedFd>, ended: bool },
     /// Bytes have been received into one of the ring's buffers. If `ended`, the receive operation is over and
     /// must be started again.
     Received { socket: Token, buffer: ReceivedBuffer, ended: bool },
-    /// A receive into a lent buffer is over. `result` is the number of bytes, 0 at the end of the stream; the
-    /// buffer comes back.
+    /// A receive into a buffer lent by the caller is over. `result` is the number of bytes, 0 at the end of
+    /// the stream; the buffer comes back.
     Filled { socket: Token, buffer: Vec<u8>, result: io::Result<usize> },
-    /// The peer has ended its sending side.
+    /// The peer of this socket has ended its sending side.
     EndOfStream { socket: Token },
     /// A receive operation has ended without data: no buffers were left, it was cancelled, or the socket
     /// failed.
@@ -65,7 +66,7 @@ pub enum Completion {
     Sent { socket: Token, segment: Segment, result: io::Result<usize> },
     /// A connection attempt is over; `result` says whether it succeeded.
     Connected { socket: Token, result: io::Result<()> },
-    /// A wake-up by another core, by a mailbox, or by this ring's own timer.
+    /// A wake-up of this core by another core, by a message to it, or by a timer of its `io_uring`.
     Woken,
     /// The kernel could not deliver this core's wake-up to the core with this number, which may sleep on.
     RungInVain { peer: usize },
@@ -94,7 +95,7 @@ struct Places {
 }
 
 impl Places {
-    /// Lists the pieces of a segment after its first `sent` bytes (at most `SEND_BYTES_MAX` bytes of them).
+    /// Lists the pieces of a segment after its first `sent` bytes, at most 1 MiB of them (`SEND_BYTES_MAX`).
     /// The segment must not change while the kernel uses the addresses.
     fn of(segment: &Segment, mut sent: usize) -> Self {
         let mut pieces = Vec::new();
@@ -142,7 +143,7 @@ pub struct Ring {
     kernel: IoUring,
     buffers: ReceiveBuffers,
     borrowed: Slab<Borrowed>,
-    /// The lent buffers that are being received into, at most one per socket.
+    /// The buffers lent by callers that are being received into, at most one per socket.
     rooms: HashMap<Token, Room>,
     descriptors: Descriptors,
     /// Operations that found no room in the queue to the kernel, in order: at most a few per socket, as each
@@ -156,8 +157,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Sets up a ring for the calling thread, the only one that may use it. A write to the other end of the
-    /// socket `bell` wakes a thread that sleeps in the ring.
+    /// Sets up an `io_uring` for the calling thread, the only one that may use it. A write to the other end
+    /// of the socket `bell` wakes a thread that sleeps in it.
     pub fn new(bell: OwnedFd) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder
@@ -190,19 +191,20 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Duplicates the ring's descriptor, which other rings send wake-ups to. The duplicate keeps the
+    /// Duplicates the `io_uring`'s descriptor, by which other cores wake this one. The duplicate keeps the
     /// descriptor's number from naming another file as long as some core may use it.
     pub fn doorbell(&self) -> io::Result<OwnedFd> {
         // SAFETY: the descriptor is open as long as `self.kernel`, which outlives this borrow.
         unsafe { BorrowedFd::borrow_raw(self.kernel.as_raw_fd()) }.try_clone_to_owned()
     }
 
-    /// Takes ownership of a descriptor and returns the token that names it until [`Ring::release`].
+    /// Takes ownership of a descriptor and returns the token that names it in calls of this `io_uring` until
+    /// [`Ring::release`].
     pub fn adopt(&mut self, fd: OwnedFd) -> Token {
         self.descriptors.adopt(fd)
     }
 
-    /// Gives a descriptor up: it is closed as soon as no operation names it.
+    /// Gives a descriptor up: it is closed as soon as no operation in flight names it.
     pub fn release(&mut self, token: Token) {
         self.descriptors.release(token);
     }
@@ -212,14 +214,15 @@ impl Ring {
         self.descriptors.get(token).try_clone_to_owned()
     }
 
-    /// Returns the eventfd that becomes readable when there may be completions, between `start_waiting` and
-    /// `stop_waiting`.
+    /// Returns the eventfd that becomes readable when the `io_uring` may have completions, between
+    /// `start_waiting` and `stop_waiting`.
     pub fn wait_handle(&self) -> BorrowedFd<'_> {
         self.wait_handle.as_fd()
     }
 
-    /// Makes completions signal the wait handle from now on. False if some are there already, or an operation
-    /// has not been submitted yet; then the caller must not sleep.
+    /// Makes completions signal the eventfd ([`Ring::wait_handle`]) from now on, so that the core can sleep
+    /// on it. False if some completions are there already, or an operation has not been submitted yet; then
+    /// the caller must not sleep.
     pub fn start_waiting(&mut self) -> bool {
         self.kernel.completion().enable_eventfd();
         // The kernel first posts a completion and then checks whether to signal; here the order is reversed,
@@ -233,12 +236,13 @@ impl Ring {
         true
     }
 
-    /// Stops completions from signalling the wait handle.
+    /// Stops completions from signalling the eventfd ([`Ring::wait_handle`]), since the core no longer
+    /// sleeps.
     pub fn stop_waiting(&mut self) {
         self.kernel.completion().disable_eventfd();
     }
 
-    /// True if [`Ring::reap`] would find a completion.
+    /// True if the `io_uring` has completions that [`Ring::reap`] would return.
     pub fn has_completions(&mut self) -> bool {
         let submission = self.kernel.submission();
         let pending = submission.taskrun() || submission.cq_overflow();
@@ -260,14 +264,14 @@ impl Ring {
         self.push(entry.user_data(tag(KIND_ACCEPT, u64::from(listener))));
     }
 
-    /// Receives bytes on a socket into the ring's buffers, repeatedly until cancelled.
+    /// Receives bytes on a socket into the `io_uring`'s own buffers, repeatedly until cancelled.
     pub fn receive(&mut self, socket: Token) {
         let fd = Fd(self.descriptors.begin(socket));
         let entry = opcode::RecvMulti::new(fd, BUFFER_GROUP).build();
         self.push(entry.user_data(tag(KIND_RECEIVE, u64::from(socket))));
     }
 
-    /// Receives bytes on a socket once, into one of the ring's buffers.
+    /// Receives bytes on a socket once, into one of the `io_uring`'s own buffers.
     pub fn receive_once(&mut self, socket: Token) {
         let fd = Fd(self.descriptors.begin(socket));
         let entry = opcode::Recv::new(fd, std::ptr::null_mut(), RECEIVE_BUFFER_BYTES as u32)
@@ -277,7 +281,8 @@ impl Ring {
         self.push(entry.user_data(tag(KIND_RECEIVE, u64::from(socket))));
     }
 
-    /// Receives bytes on a socket once, into a lent buffer, which comes back with the completion.
+    /// Receives bytes on a socket once, into a buffer lent by the caller, which comes back with the
+    /// completion.
     pub fn receive_into(&mut self, socket: Token, mut room: Room) {
         let fd = Fd(self.descriptors.begin(socket));
         let free = &mut room.buffer.spare_capacity_mut()[..room.bytes];
@@ -317,8 +322,8 @@ impl Ring {
         self.push(entry.user_data(tag(KIND_CANCEL, u64::from(token))));
     }
 
-    /// Sends a segment from byte `sent` on, at most `SEND_BYTES_MAX`; the segment comes back with the
-    /// completion.
+    /// Sends a segment's bytes on a socket, from byte number `sent` on, at most 1 MiB; the segment comes back
+    /// with the completion.
     pub fn send(&mut self, socket: Token, segment: Segment, sent: usize) {
         let flags = libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
         let fd = Fd(self.descriptors.begin(socket));
@@ -336,7 +341,7 @@ impl Ring {
         self.push(entry.user_data(tag(KIND_BORROWED, place as u64)));
     }
 
-    /// Connects a socket to an address.
+    /// Starts to connect a socket to an address; a completion `Connected` has the result.
     pub fn connect(&mut self, socket: Token, address: socket2::SockAddr) {
         let address = Box::new(address);
         let (start, length) = (address.as_ptr(), address.len());
@@ -399,8 +404,8 @@ impl Ring {
         self.push(entry);
     }
 
-    /// Submits queued operations to the kernel and lets it finish due work, in one system call; makes no call
-    /// if there is nothing to do.
+    /// Submits queued operations to the kernel and lets it deliver completions that are due, in one system
+    /// call; makes no call if there is nothing to do.
     pub fn submit(&mut self) -> io::Result<()> {
         self.move_up();
         let submission = self.kernel.submission();
@@ -414,8 +419,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Submits queued operations, and sleeps until there is a completion or `pause_max` has passed (`None`:
-    /// without limit).
+    /// Submits queued operations to the kernel, and sleeps until there is a completion or `pause_max` has
+    /// passed (`None`: without limit). Returns at once while more operations wait than fit in the queue.
     pub fn submit_and_wait(&mut self, pause_max: Option<std::time::Duration>) -> io::Result<()> {
         if self.move_up() && !self.unsubmitted.is_empty() {
             // More operations wait than fit in the queue: no time to sleep.
@@ -447,8 +452,8 @@ impl Ring {
         }
     }
 
-    /// Moves operations from `unsubmitted` into the kernel's queue, as far as there is room. False if none
-    /// waited.
+    /// Moves operations that found no room before (`unsubmitted`) into the kernel's queue, as far as there is
+    /// room now. False if there were none.
     fn move_up(&mut self) -> bool {
         let waited = !self.unsubmitted.is_empty();
         while let Some(entry) = self.unsubmitted.front() {
@@ -460,7 +465,7 @@ impl Ring {
         waited
     }
 
-    /// Appends all operations that have completed to `completions`.
+    /// Removes all completions from the `io_uring` and appends them to `completions`.
     pub fn reap(&mut self, completions: &mut Vec<Completion>) {
         let Self { kernel, borrowed, rooms, buffers, descriptors, .. } = self;
         let mut deaf = false;
@@ -497,8 +502,8 @@ impl Ring {
         self.buffers.give_back(&buffer);
     }
 
-    /// Queues an operation. It never fails and loses none: an operation that finds no room in the kernel's
-    /// queue waits after earlier ones.
+    /// Queues an `io_uring` operation. It never fails and loses none: an operation that finds no room in the
+    /// kernel's queue waits after earlier ones.
     fn push(&mut self, entry: squeue::Entry) {
         if self.unsubmitted.is_empty() {
             if queue(&mut self.kernel, &entry) {
@@ -522,8 +527,8 @@ enum Entered {
     Busy,
 }
 
-/// True for an error of a submission that passes: interrupted, short of memory, or the kernel wants
-/// completions reaped first.
+/// True for an error that handing operations to the kernel may have for a while: the call was interrupted,
+/// memory is short, or the kernel wants completions reaped first.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN))
 }
@@ -536,7 +541,7 @@ fn queue(kernel: &mut IoUring, entry: &squeue::Entry) -> bool {
 }
 
 /// Returns the token of the descriptor whose operation ended with this completion; `None` if the operation
-/// goes on.
+/// goes on, or was on no descriptor that is counted.
 fn finished(entry: &cqueue::Entry, completion: Option<&Completion>) -> Option<Token> {
     if cqueue::more(entry.flags()) {
         return None;

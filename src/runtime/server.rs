@@ -66,7 +66,8 @@ use crate::values::{Random, ServerAddress, ShardId, StoreVersion};
 /// connections, executors.
 const FILES_SPARE: u64 = 1024;
 
-/// The backends in order of backend number, each with the way to connect to it and its settings.
+/// The backends in order of backend number, each with the way to connect to it and its settings (name and
+/// credentials).
 type Backends = Vec<(Route, BackendSettings)>;
 
 type Executor = ExecutorJoinHandle<io::Result<()>>;
@@ -286,8 +287,9 @@ pub fn run(config: &Config) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that the number of places that keys can live in (shards × backends × connections) fits in 16 bits,
-/// since a request may be split into one part per place and parts are counted in 16 bits.
+/// Checks that the number of connections over which the keys are spread (shards times backends times
+/// connections) fits in 16 bits, since a request may be split into one part for each and parts are counted in
+/// 16 bits. The error is a message for the operator.
 fn check_places(config: &Config, shards: usize, backends: usize) -> Result<(), String> {
     let places = shards * backends.max(1) * usize::from(config.backend_connections);
     if places < usize::from(u16::MAX) {
@@ -311,8 +313,8 @@ fn load_token(config: &Config) -> Result<Option<AdminToken>, String> {
     token.map_err(|error| error.to_string())
 }
 
-/// Returns the warning for an admin port that other machines can reach and no token protects; `None` if no
-/// warning is needed.
+/// Returns the warning for an admin port (at this address, with this token, if any) that other machines can
+/// reach and no token protects; `None` if no warning is needed.
 fn exposure(admin: Option<SocketAddr>, token: Option<AdminToken>) -> Option<String> {
     let address = admin?;
     (Guard { token, address }).is_open_to_strangers().then(|| {
@@ -329,8 +331,8 @@ fn usable_cpus() -> Vec<usize> {
     (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
 }
 
-/// Logs the addresses that weir listens on, its CPUs, its storage, and its limits. `slots` is the map of the
-/// cluster, if the stores are one.
+/// Logs the addresses that weir listens on, the CPUs that its shards run on (`cpus`, by shard), its storage,
+/// and its limits. `slots` is the map of the cluster, if the stores are one.
 fn report_start(
     config: &Config,
     opened: &Opened,
@@ -380,7 +382,8 @@ fn tenants_line(config: &Config, quotas: &Quotas) -> String {
 }
 
 /// Resolves the address of each backend (`None` where the host name has no address now), and makes its
-/// settings. Empty for an embedded engine and for a cluster.
+/// settings (name and credentials). Empty for an embedded engine and for a cluster. The error is a message
+/// for the operator.
 fn resolve(config: &Config) -> Result<Vec<(Option<Spot>, BackendSettings)>, String> {
     match &config.storage {
         // Addresses of a cluster's nodes come from its map.
@@ -416,9 +419,10 @@ fn resolve(config: &Config) -> Result<Vec<(Option<Spot>, BackendSettings)>, Stri
     }
 }
 
-/// Prepares the thread that waits for a process that takes over, and its mailbox. `None` without `--takeover`.
-/// `before` is the process that this one takes over from, if there is one; `shards` and `control` are the
-/// mailboxes that are told of a takeover, and `manager` is the service manager.
+/// Prepares the thread that waits for a successor process, which takes over from this one, and its mailbox.
+/// `None` without `--takeover`. `before` is the process that this one takes over from, if there is one;
+/// `shards` and `control` are the mailboxes that are told of a takeover, and `manager` has the settings of
+/// the service manager.
 fn incumbent(
     config: &Config,
     opened: &mut Opened,
@@ -445,9 +449,9 @@ fn incumbent(
     Ok(Some((incumbent, mailbox)))
 }
 
-/// Informs the previous process, if there is one, that this one is ready, so that it hands its clients over;
-/// then starts the thread that lets a later process take over from this one. The returned flag becomes true
-/// once that has happened.
+/// Informs the previous process (`before`), if there is one, that this one is ready, so that it hands its
+/// clients over; then starts the thread that waits for a later process to take over from this one. The
+/// returned flag becomes true once that process has the listening sockets.
 fn begin_succession(
     takeover: Option<(Incumbent, Mailbox<ToTakeover>)>,
     mut before: Option<Predecessor>,
@@ -475,8 +479,8 @@ fn mailbox<Message>() -> Result<(Mailbox<Message>, Receiver<Message>, OwnedFd), 
     Mailbox::for_ring().map_err(|error| format!("cannot make a socket pair: {error}"))
 }
 
-/// Returns the ways to connect to all backends. Starts the embedded engine if that is the storage, and returns
-/// its mailbox. The mailbox is `None` with any other storage.
+/// Returns the ways to connect to all backends. Starts the embedded engine if that is the storage, adds its
+/// executor to `executors`, and returns its mailbox. The mailbox is `None` with any other storage.
 fn start_storage(
     config: &Config,
     clock: Clock,
@@ -525,13 +529,13 @@ fn start_engine<S: StoreService + 'static>(
     })
 }
 
-/// Settings, sockets and channels that a shard's thread starts with.
+/// The settings, sockets and channels that a shard's thread starts with.
 struct Parts {
     settings: ShardSettings,
     quotas: Arc<Quotas>,
     listeners: Doors,
-    /// True if the shard accepts clients from the start; false if it waits for `ToShard::Listen`, during a
-    /// takeover.
+    /// True if the shard accepts clients from the start; false if it waits for `ToShard::Listen`, until the
+    /// process that this one takes over from has stopped accepting.
     listens: bool,
     mesh: Mesh,
     routes: Routes,
@@ -541,7 +545,7 @@ struct Parts {
     busy_poll: Duration,
     tally: Option<Arc<Tally>>,
     store_version: StoreVersion,
-    /// The first map of the cluster, and the channel on which a shard reports that the map may be wrong; none
+    /// The first map of the cluster, and the channel on which a shard reports that its map may be wrong; none
     /// without a cluster.
     cluster: Option<(Arc<Map>, Sender<Doubt>)>,
 }
@@ -634,8 +638,8 @@ fn shard_settings(
     }
 }
 
-/// The mode of a layer of the traffic management: off (`--disable`), deciding without effect (`--shadow`), or
-/// on.
+/// The mode in which a layer of the traffic management runs: off (`--disable`), deciding without effect
+/// (`--shadow`), or on.
 fn mode_of(config: &Config, layer: Layer) -> Mode {
     if config.disabled.contains(&layer) {
         Mode::Off
@@ -646,8 +650,8 @@ fn mode_of(config: &Config, layer: Layer) -> Mode {
     }
 }
 
-/// The mode of a layer of the traffic management that exists only in front of a cluster; off with other
-/// storage.
+/// The mode (off, deciding without effect, or on) of a layer of the traffic management that exists only in
+/// front of a cluster; off with other storage.
 fn before_a_cluster(config: &Config, layer: Layer) -> Mode {
     match config.storage {
         Storage::Cluster { .. } => mode_of(config, layer),
@@ -732,8 +736,9 @@ fn start_control(
     executor::spawn("weir-control", None, task).map_err(|error| error.to_string())
 }
 
-/// Starts the thread that communicates with the fleet's store, and makes the state of the shared quotas.
-/// `None` without `--fleet`.
+/// Starts the thread that communicates with the fleet's store (Redis server with the counters of shared
+/// quotas), and makes the state of the shared quotas; returns that state and the channel to the thread.
+/// `None` without `--fleet`. `secret` is the key with which names of users are hashed.
 fn join_fleet(
     config: &Config,
     quotas: &Quotas,
@@ -790,8 +795,9 @@ impl Certificates {
         self.stores.as_ref().map(|(stores, _)| stores.clone())
     }
 
-    /// Starts the threads for TLS handshakes and for watching the certificate files. Returns their mailboxes;
-    /// `None` without TLS. `shards` and `control` are the mailboxes that the threads report to.
+    /// Starts the thread that does TLS handshakes with clients on `listeners`, and the one that watches the
+    /// certificate files. Returns their mailboxes; `None` without TLS. `shards` and `control` are the
+    /// mailboxes that the threads report to.
     fn start(
         self,
         listeners: Doors,
@@ -864,7 +870,8 @@ fn ask_for_info(backends: &Backends, tls: Option<StoreTls>, clock: Clock) -> Sto
     StoreInfoThread::new(stores, tls, clock)
 }
 
-/// Makes the state of the thread that looks up the host names of stores again.
+/// Makes the state of the thread that looks up the host names of stores again; `routes` has the address of
+/// each backend that the thread updates.
 fn names_thread(config: &Config, routes: &[Route]) -> NamesThread {
     let servers: &[ServerAddress] = match &config.storage {
         Storage::Servers { servers, .. } => servers,
@@ -892,8 +899,9 @@ fn topology_thread(
 }
 
 /// Makes the state of the thread that asks a cluster's replicas for their replication lag, and the channel to
-/// it. `None` unless the replicas layer is on. `shards` and `control` are the mailboxes to which lag is
-/// reported; `map` is the first map of the cluster.
+/// it. `None` without a cluster, or if reads from replicas are switched off. `shards` and `control` are the
+/// mailboxes to which lag is reported; `map` is the first map of the cluster, and `is_wanted` is true if some
+/// tenant reads from replicas.
 fn replicas_thread(
     config: &Config,
     (shards, control): (Vec<Mailbox<ToShard>>, Mailbox<ToControl>),
@@ -906,7 +914,8 @@ fn replicas_thread(
     Some((sender, ReplicasThread { shards, control, letters, map, is_wanted, tls, clock }))
 }
 
-/// Returns the names of all backends in order of backend number; for a cluster those of the nodes in its map.
+/// Returns the names of all backends in order of backend number; if `slots`, the map of a cluster, is given,
+/// those of the nodes in it.
 fn backend_names(backends: &[BackendSettings], slots: Option<&Map>) -> Vec<String> {
     match slots {
         None => backends.iter().map(|backend| backend.name.clone()).collect(),
@@ -925,8 +934,8 @@ fn random_seed() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-/// Runs a store with listeners of its own until a signal ends it: the binary `weir-storage`. `service` is
-/// called on the thread that serves.
+/// Runs a store that listens at `listen_on` until a signal ends it: the binary `weir-storage`. `service` is
+/// called on the thread that serves. The error is a message for the operator.
 pub fn run_storage<S: StoreService + 'static>(
     listen_on: SocketAddr,
     service: impl FnOnce() -> S + Send + 'static,

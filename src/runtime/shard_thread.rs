@@ -28,11 +28,12 @@ use crate::shard::{Address, Doubt, Readiness, Shard};
 use crate::values::time::Now;
 use crate::values::{Action, Loss, Owner, Timestamp};
 
-/// The interval at which a shard looks which of its clients can be handed over, during a takeover.
+/// The interval at which a shard checks which of its clients can be handed over to another process, during a
+/// takeover.
 const MOVING_PERIOD: Duration = Duration::from_millis(1);
 
-/// The numbers of clients, and of the bytes that they hold, over all shards, and their bounds. The counts
-/// change only when a client comes or goes, or when a shard has summed up the memory of its clients.
+/// The number of clients of all shards, the number of bytes that they hold, and the limits on both. The
+/// counts change only when a client comes or goes, or when a shard has summed up the memory of its clients.
 #[derive(Clone, Debug)]
 pub(super) struct Door {
     open: Arc<AtomicUsize>,
@@ -47,13 +48,14 @@ impl Door {
     }
 }
 
-/// A shard together with the limits on clients that all shards share.
+/// A shard together with the limits on clients that all shards share, as the deciding code behind a core's
+/// sockets.
 struct Guarded {
     shard: Shard,
     door: Door,
     inside: usize,
-    /// Bytes that this shard's clients held when they were last summed up, which are contained in the sum
-    /// over all shards.
+    /// Bytes that this shard's clients held when they were last summed up; the sum over all shards contains
+    /// them.
     bytes: usize,
     control: Mailbox<ToControl>,
     /// The time of the last log line about a failed TLS handshake with a store.
@@ -73,8 +75,8 @@ impl Guarded {
         self.inside = now_inside;
     }
 
-    /// Counts a new connection in the count over all shards. True if it must be refused, because
-    /// `clients_max` connections are open and the shard could close none in its favour.
+    /// Adds a new connection to the number of clients of all shards. True if it must be refused, because
+    /// `clients_max` clients are connected and the shard could close none in its favour.
     fn is_full(&mut self) -> bool {
         self.count_clients();
         if self.door.open.load(Ordering::Relaxed) >= self.door.clients_max && self.shard.make_room() {
@@ -83,8 +85,8 @@ impl Guarded {
         self.door.open.fetch_add(1, Ordering::Relaxed) >= self.door.clients_max
     }
 
-    /// Adopts a client handed over by another process, with the bytes of its next request that were read
-    /// there. Refuses the client if there are too many.
+    /// Adopts a client that another process hands over during a takeover, with the bytes of its next request
+    /// that were read there. Refuses the client if there are too many.
     fn adopt(&mut self, driver: &mut Driver, moved: Moved, now: Now) {
         let Moved { socket, session } = moved;
         let id = match self.is_full() {
@@ -99,8 +101,9 @@ impl Guarded {
         }
     }
 
-    /// Hands over every client that has no request in flight, and withdraws the blocking commands of others
-    /// from their stores. An idle TLS client is closed instead, since its keys cannot leave this process.
+    /// Hands every client that has no request in flight to the successor process, and withdraws the blocking
+    /// commands of others from their stores, so that they can be handed over next time. An idle TLS client is
+    /// closed instead, since its keys cannot leave this process.
     fn hand_over(&mut self, driver: &mut Driver, control: &Mailbox<ToControl>, now: Now) {
         for id in self.shard.client_ids() {
             let owner = Owner::Client(id);
@@ -129,7 +132,7 @@ impl Guarded {
     }
 
     /// Updates the sum of bytes held by the clients of all shards, and has this shard close its largest
-    /// clients if the sum exceeds the bound.
+    /// clients if the sum exceeds the limit.
     fn count_bytes(&mut self) {
         let bytes = self.shard.clients_bytes();
         if bytes == self.bytes && bytes <= self.shard.clients_bytes_share() {
@@ -142,7 +145,8 @@ impl Guarded {
         }
     }
 
-    /// Adds the change of this shard's bytes to the sum over all shards, and returns the sum.
+    /// Adds the change of the bytes that this shard's clients hold to the sum over all shards, and returns
+    /// the sum.
     fn sum_of_bytes(&mut self) -> usize {
         let bytes = self.shard.clients_bytes();
         // A decrease is added as a number that wraps around.
@@ -249,7 +253,7 @@ impl Application for Guarded {
     }
 }
 
-/// The addresses of both ends of a client's connection, in the form that Redis prints them.
+/// The addresses of both ends of a client's connection, as texts in the form that Redis prints them.
 fn address_of(socket: &OwnedFd) -> Address {
     let socket = socket2::SockRef::from(socket);
     let in_words = |address: io::Result<socket2::SockAddr>| match address {
@@ -265,7 +269,8 @@ fn address_of(socket: &OwnedFd) -> Address {
     Address { peer: in_words(socket.peer_addr()), local: in_words(socket.local_addr()) }
 }
 
-/// The state, channels and connections that a core's thread runs with: shard, driver, mesh and mailboxes.
+/// The state, channels and connections that a core's thread runs with: the shard, its sockets, the rings to
+/// other shards, and mailboxes.
 pub(super) struct ShardThread<C> {
     pub shard: Shard,
     pub driver: Driver,

@@ -27,7 +27,7 @@ pub(super) enum ToStorage {
     Stop,
 }
 
-/// The clients of a store as an application of the driver.
+/// The clients of a store, as the deciding code behind the sockets of the store's thread.
 struct Served<'a, S: ?Sized>(&'a mut S);
 
 impl<S: StoreClients + ?Sized> Application for Served<'_, S> {
@@ -71,7 +71,7 @@ impl<S: StoreClients + ?Sized> Application for Served<'_, S> {
     }
 }
 
-/// A connector that opens no connections, as the engine connects to nobody.
+/// A connector that opens no connections, as the embedded engine connects to nobody.
 struct Nowhere;
 
 impl Connector for Nowhere {
@@ -80,12 +80,12 @@ impl Connector for Nowhere {
     }
 }
 
-/// The sockets of the store's clients, while a script keeps the store busy.
+/// The sockets of the store's clients, which are served while a script keeps the store busy.
 struct World<'a> {
     driver: &'a mut Driver,
     letters: &'a Receiver<ToStorage>,
     clock: &'a Clock,
-    /// Messages for which the store must be free: those about statistics and the end, a few in a second.
+    /// Messages that wait until the store is free: those about statistics and the end, a few in a second.
     kept: Vec<ToStorage>,
 }
 
@@ -106,7 +106,7 @@ impl Sockets for World<'_> {
     }
 }
 
-/// Serves the store's clients until a `ToStorage::Stop` arrives.
+/// Serves the clients of the store `service` until a `ToStorage::Stop` arrives.
 pub(super) async fn serve(
     mut service: impl StoreService,
     mut driver: Driver,

@@ -27,22 +27,22 @@ const PATIENCE: Duration = Duration::from_millis(250);
 const REST: Duration = Duration::from_secs(1);
 /// Maximum number of stores that are asked for `INFO` at the same time.
 const ASKED_AT_ONCE: usize = 16;
-/// Maximum number of bytes of one store's `INFO`; a longer reply counts as none. A store that has used all
-/// commands of Redis replies with about 60 KiB.
+/// Maximum number of bytes of one store's reply to `INFO`; a longer reply counts as none. A store that has
+/// used all commands of Redis replies with about 60 KiB.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
 /// A store, the requests that ask it for `INFO`, and the connection for them.
 struct Store {
     route: Route,
-    /// The question for those sections of `INFO` that a store shows if none is named.
+    /// The requests for those sections of `INFO` that a store shows if none is named.
     default: Question,
-    /// The question for all sections of the store's `INFO`.
+    /// The requests for all sections of the store's `INFO`.
     everything: Question,
     asked: Mutex<Asked>,
 }
 
-/// The open connection to a store, kept from one `INFO` request to the next, and the store's rest after a
-/// failure.
+/// The open connection to a store, kept from one `INFO` request to the next, and the time until which the
+/// store is left alone after a failure.
 #[derive(Default)]
 struct Asked {
     line: Option<Line>,
@@ -85,8 +85,8 @@ impl StoreInfoThread {
         thread::Builder::new().name("weir-store-info".to_owned()).spawn(run).map(|_| ())
     }
 
-    /// Asks the stores that the letter names for their `INFO`, and joins their replies into one. The result
-    /// has no `INFO` unless all of them replied.
+    /// Asks the stores that the message names for their `INFO`, and joins their replies into one. The result
+    /// has no `INFO` unless all of them replied in time.
     fn ask(&self, letter: &ToStoreInfo) -> StoresTold {
         let is_asked = |index: &usize| letter.only.as_ref().is_none_or(|only| only.contains(index));
         let stores: Vec<&Store> = self
@@ -108,9 +108,10 @@ impl StoreInfoThread {
         StoresTold { asked, answered, info: (answered == asked).then(|| StoreInfo::join(infos)).flatten() }
     }
 
-    /// Asks one store for `INFO` over the kept connection, or over a new one. `None` if that fails. A failure
-    /// of the kept connection does not count, since the store may have closed it meanwhile: a new one is
-    /// tried. `everything` asks for all sections instead of the default ones.
+    /// Asks one store for `INFO` over the kept connection, or over a new one. `None` if that fails, or the
+    /// store failed within the last second. A failure of the kept connection does not count, since the store
+    /// may have closed it meanwhile: a new one is tried. `everything` asks for all sections instead of the
+    /// default ones.
     fn ask_store(&self, store: &Store, everything: bool, deadline: Timestamp) -> Option<StoreInfo> {
         let mut asked = store.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if asked.rests_until > self.clock.now().monotonic {

@@ -33,12 +33,12 @@ const DATABASES_HOLD: Duration = Duration::from_secs(60);
 const DATABASES_BYTES_MAX: usize = 64 * 1024;
 /// The stack size, in bytes, of a thread that asks one node and ends with its reply.
 const STACK_BYTES: usize = 256 * 1024;
-/// The capacity of the channel on which shards report that the cluster's map may be wrong; reports that do not
-/// fit are dropped, since they say nothing new.
+/// The capacity of the channel on which shards report that the cluster's map may be wrong; reports that find
+/// it full are dropped, since they say nothing new.
 pub(super) const DOUBTS_MAX: usize = 256;
 
-/// The thread's state: its knowledge of the cluster, the nodes to ask next, and the addresses that it
-/// publishes.
+/// The state of the thread that asks a cluster's nodes which node owns which slot: its knowledge of the
+/// cluster, the nodes to ask next, and the addresses that it publishes.
 pub(super) struct TopologyThread {
     seeds: Vec<ServerAddress>,
     question: Question,
@@ -46,14 +46,14 @@ pub(super) struct TopologyThread {
     setting: Question,
     /// `SELECT` requests for each database that weir may use, sent to nodes that do not permit `CONFIG`.
     selects: Question,
-    /// The addresses of nodes that have reported how many databases they have, each with the time at which
-    /// that is asked again.
+    /// The addresses of nodes that have reported how many databases they have, each with the time from which
+    /// they are asked again for it.
     databases_told: Vec<(ServerAddress, Timestamp)>,
     cluster: Cluster,
     refresh: Refresh,
     strangers: Strangers,
     failover_probe: FailoverProbe,
-    /// The current addresses of all nodes, which shards read when they connect to a node.
+    /// The current address of each node, by backend number, which shards read when they connect to a node.
     places: Vec<Place>,
     tls: Option<StoreTls>,
     clock: Clock,
@@ -72,22 +72,23 @@ struct Answer {
     /// The address at which the node was asked.
     address: ServerAddress,
     view: View,
-    /// Databases of the node; `None` if it was not asked for them, or did not say.
+    /// The databases that the node has; `None` if it was not asked for them, or did not say.
     databases: Option<Databases>,
 }
 
-/// The result of a round in which nodes were asked about the cluster.
+/// The result of one pass in which some nodes were asked about the cluster.
 #[derive(Default)]
 struct Round {
     /// The new map of the cluster, if it differs from the previous one.
     map: Option<Arc<Map>>,
-    /// True if all primaries have replied and agree with the cluster's map.
+    /// True if all primaries of the cluster have replied and agree with its map.
     is_sure: bool,
 }
 
 impl TopologyThread {
-    /// Makes the thread's state, before any node was asked. `databases` is the number of databases that weir
-    /// may use.
+    /// Makes the thread's state, before any node was asked. `seeds` are the nodes that are asked first,
+    /// `databases` is the number of databases that weir may use, and `places` are the addresses that shards
+    /// connect to, by backend number.
     pub fn new(
         seeds: Vec<ServerAddress>,
         (credentials, databases): (Option<&Credentials>, u16),
@@ -116,8 +117,8 @@ impl TopologyThread {
         }
     }
 
-    /// Asks nodes until one has replied, for at most `START_PATIENCE`. Returns the cluster's map, which may be
-    /// empty.
+    /// Asks nodes which node owns which slot until one has replied, for at most 2 s (`START_PATIENCE`).
+    /// Returns the cluster's map, which is empty if none has.
     pub fn find_first(&mut self) -> Arc<Map> {
         let until = self.clock.now().monotonic.after(START_PATIENCE);
         while self.cluster.map().version() == 0 && self.clock.now().monotonic < until {
@@ -169,8 +170,8 @@ impl TopologyThread {
     }
 
     /// Handles a shard's report that the cluster's map may be wrong, and all others that are queued: plans
-    /// when to ask nodes again, watches the replicas of lost primaries, and patches the map with redirects
-    /// (MOVED).
+    /// when to ask nodes again, watches the replicas of lost primaries, and corrects the map by the redirects
+    /// (MOVED) that shards received.
     fn hear(&mut self, first: Doubt, listeners: &Listeners) {
         let doubts: Vec<Doubt> =
             std::iter::once(first).chain(listeners.doubts.try_iter().take(DOUBTS_MAX)).collect();
@@ -187,14 +188,14 @@ impl TopologyThread {
         }
     }
 
-    /// Handles the end of the watch over a lost primary's replica. True if the replica has become a primary.
+    /// Handles that a lost primary's replica is no longer watched. True if the replica has become a primary.
     fn hear_of_replica(&mut self, news: &News) -> bool {
         let replica = self.failover_probe.handle_news(news);
         replica.inspect(|replica| self.refresh.handle_reason(Reason::TookOver(*replica))).is_some()
     }
 
-    /// Asks the nodes that are due, if it is time for a round, and merges their views of the cluster into the
-    /// map. Returns the result.
+    /// Asks the nodes that are due which node owns which slot, and merges their views of the cluster into the
+    /// map. Returns the new map, if it has changed; does nothing if no node is due.
     fn round(&mut self) -> Round {
         let started = self.clock.now().monotonic;
         let map = Arc::clone(self.cluster.map());
@@ -224,7 +225,7 @@ impl TopologyThread {
         Round { is_sure: applied.is_sure(&views, &current), map: applied.map }
     }
 
-    /// Asks nodes about the cluster, each from a thread of its own, so that a silent node takes no time from
+    /// Asks nodes about the cluster, each on a thread of its own, so that a silent node takes no time from
     /// others; at most `CLUSTER_NODES_MAX` threads. Returns the replies of the nodes that replied in time.
     fn ask_together(&self, asked: &[ServerAddress], deadline: Timestamp) -> Vec<Answer> {
         thread::scope(|scope| {
@@ -241,7 +242,7 @@ impl TopologyThread {
     }
 
     /// Takes the nodes' views of the cluster out of their replies, and records which nodes reported how many
-    /// databases they have. `started` is when the round began.
+    /// databases they have. `started` is when the nodes were asked.
     fn take_views(&mut self, answers: Vec<Answer>, started: Timestamp) -> Vec<View> {
         let take = |Answer { address, view, databases }| {
             if databases.is_some() {
@@ -271,7 +272,8 @@ impl TopologyThread {
         })
     }
 
-    /// Publishes the current address of each node of the map, for shards that connect.
+    /// Publishes the current address of each node of the map, for shards that connect to it; none for a node
+    /// whose name does not resolve.
     fn note_places(&self, map: &Map) {
         for (place, at) in self.places.iter().enumerate() {
             let node = map.node(BackendId(place as u16));
@@ -286,7 +288,7 @@ fn tell(listeners: &Listeners, map: &Arc<Map>, why: &str) {
     listeners.control.post(ToControl::Slots(Arc::clone(map), why.to_owned()));
 }
 
-/// Looks up a host name. Returns its first address; `None` if it has none.
+/// Looks up a server's host name. Returns its first address, with the name; `None` if it has none.
 pub(super) fn found(address: &ServerAddress) -> Option<Spot> {
     let found = addresses_of(address).ok()?;
     Some(Spot::new(found[0], address))

@@ -17,16 +17,18 @@ use crate::control::StoreVersions;
 use crate::protocol::{command, reply};
 use crate::values::{StoreVersion, Timestamp};
 
-/// The longest time that the start waits for all stores' versions.
+/// The longest time that the start of the process waits for all stores' versions.
 const START_PATIENCE: Duration = Duration::from_millis(300);
-/// The longest time that a store may take to reply after the start; after that it counts as unanswered.
+/// The longest time that a store may take to reply with its version after the start of the process; after
+/// that it counts as unanswered.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The interval at which a store that replies is asked. A store that does not is asked after `PAUSE_MIN`,
-/// then ever more rarely, at least once per `INTERVAL`.
+/// The interval at which a store that replies is asked for its version. A store that does not reply is asked
+/// after a second (`PAUSE_MIN`), then ever more rarely, at least once per `INTERVAL`.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// The pause before a store that did not reply is asked for the second time.
+/// The pause before a store that did not reply with its version is asked for the second time.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
-/// Maximum number of stores that are asked at the same time. Each reply may hold all commands of a store.
+/// Maximum number of stores that are asked for version and commands at the same time. Each reply may hold all
+/// commands of a store.
 const ASKED_AT_ONCE: usize = 16;
 /// Maximum number of bytes of a store's replies about its version and commands. The commands of Redis 8 with
 /// all its modules take 400 KiB.
@@ -37,7 +39,7 @@ struct Store {
     route: Route,
     credentials: Option<Credentials>,
     /// The number of commands that the store had when weir last learned them all from `COMMAND`; `None` if it
-    /// never did.
+    /// never did, or the number has changed since, so that they are asked for again.
     commands: Option<i64>,
     due: Timestamp,
     pause: Duration,
@@ -72,8 +74,8 @@ impl VersionsThread {
         Self { versions: StoreVersions::unknown(stores.len()), stores, tls, clock }
     }
 
-    /// Asks all stores once, for at most `START_PATIENCE`. Returns the lowest version, which clients are
-    /// shown first.
+    /// Asks all stores once for their versions, for at most 300 ms (`START_PATIENCE`). Returns the lowest
+    /// version, which clients are shown first.
     pub fn ask_first(&mut self) -> StoreVersion {
         let end = self.clock.now().monotonic.after(START_PATIENCE);
         self.ask_due(START_PATIENCE, Some(end));
@@ -105,8 +107,8 @@ impl VersionsThread {
         }
     }
 
-    /// Asks the stores that are due, each for at most `patience`, and plans when each is asked next. Stores
-    /// that were not reached by the time `end` stay due.
+    /// Asks the stores that are due for their versions, each for at most `patience`, and plans when each is
+    /// asked next. Stores that were not reached by the time `end` stay due.
     fn ask_due(&mut self, patience: Duration, end: Option<Timestamp>) {
         let clock = self.clock;
         let started = clock.now().monotonic;
@@ -141,8 +143,8 @@ impl VersionsThread {
 }
 
 impl Store {
-    /// Learns the commands in a store's reply, if they were asked for; else records whether the number of
-    /// commands has changed since they were learned.
+    /// Adds the commands in a store's reply to those that weir knows, if they were asked for; else records
+    /// whether the number of commands has changed since, so that all are asked for next time.
     fn learn(&mut self, answer: &Answer) {
         let Some(commands) = &answer.commands else {
             self.commands = self.commands.filter(|count| answer.count == Some(*count));
@@ -155,8 +157,8 @@ impl Store {
         }
     }
 
-    /// Plans when a store that did not reply is asked next, with a pause that doubles each time up to
-    /// `INTERVAL`.
+    /// Plans when a store that did not reply with its version is asked next, with a pause that doubles each
+    /// time up to a minute (`INTERVAL`).
     fn put_off(&mut self, now: Timestamp) {
         self.due = now.after(self.pause);
         self.pause = self.pause.saturating_mul(2).min(INTERVAL);
@@ -165,11 +167,12 @@ impl Store {
 
 /// The requests to one store for its version and its commands.
 struct Inquiry {
-    /// The index of the store in the thread's list.
+    /// The index of the store in the list of the thread that asks.
     at: usize,
     spot: Spot,
     credentials: Option<Credentials>,
-    /// True if the store is asked for all its commands, not only for their number.
+    /// True if the store is asked for all its commands, not only for their number: weir has not learned them,
+    /// or their number has changed.
     with_commands: bool,
 }
 
@@ -182,7 +185,8 @@ struct Answer {
     commands: Option<Vec<u8>>,
 }
 
-/// Asks a store for its version and its commands. `None` if its reply has no version.
+/// Asks a store for its version, the number of its commands and, if wanted, the commands. `None` if its reply
+/// has no version.
 fn ask(
     inquiry: &Inquiry,
     tls: Option<&StoreTls>,

@@ -21,13 +21,13 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
 use super::log;
 
-/// The time without events (50 ms) after which a change of the file is taken as complete, since a file is
-/// usually written in several steps.
+/// The time without events of the kernel (50 ms) after which a change of the watched file is taken as
+/// complete, since a file is usually written in several steps.
 const SETTLED: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-/// Maximum number of times that `SETTLED` is waited for, so that constant events cannot put off a change for
-/// ever.
+/// Maximum number of waits for 50 ms without events of the watched file (`SETTLED`), so that constant events
+/// cannot put off a change for ever.
 const SETTLING_ROUNDS_MAX: u32 = 20;
-/// The interval at which the file is checked if the kernel cannot report changes.
+/// The interval at which the watched file is checked if the kernel cannot report changes.
 const POLLING: Duration = Duration::from_secs(1);
 /// Maximum number of symbolic links that are followed in a path, as in Linux.
 const LINKS_MAX: usize = 40;
@@ -78,20 +78,20 @@ impl FileWatch {
         watch
     }
 
-    /// Returns the descriptor that becomes readable when the kernel reports an event; `None` if the file must
-    /// be polled.
+    /// Returns the descriptor that becomes readable when the kernel reports an event that may be a change of
+    /// the file; `None` if the file must be polled.
     pub fn handle(&self) -> Option<BorrowedFd<'_>> {
         self.inotify.as_ref().map(|inotify| inotify.as_fd())
     }
 
-    /// Returns the longest time after which the file must be checked without an event; `None` if the kernel
-    /// reports changes.
+    /// Returns the longest time after which the file must be checked without an event of the kernel; `None`
+    /// if the kernel reports changes.
     pub fn patience(&self) -> Option<Duration> {
         self.inotify.is_none().then_some(POLLING)
     }
 
-    /// Returns whether the file has changed since the last check. The caller calls it after an event, or when
-    /// [`FileWatch::patience`] has passed.
+    /// Returns whether the file has changed since the last check, once no events have come for 50 ms. The
+    /// caller calls it after an event, or when [`FileWatch::patience`] has passed.
     pub fn has_changed(&mut self) -> bool {
         self.settle();
         let was_told = self.inotify.is_some();
@@ -112,7 +112,8 @@ impl FileWatch {
         ));
     }
 
-    /// Waits until the kernel has reported no events for `SETTLED`, at most `SETTLING_ROUNDS_MAX` times.
+    /// Waits until the kernel has reported no events of the watched file for 50 ms (`SETTLED`), at most
+    /// `SETTLING_ROUNDS_MAX` times.
     fn settle(&self) {
         let Some(inotify) = &self.inotify else { return };
         for _ in 0..SETTLING_ROUNDS_MAX {
@@ -125,7 +126,8 @@ impl FileWatch {
         }
     }
 
-    /// Resolves the path and sets watches on everything on the way to the file.
+    /// Resolves the path of the file and sets watches (inotify) on the file and all folders on the way to it.
+    /// Fails if the kernel permits no watch, or the path changes all the time.
     fn arm(&mut self) -> io::Result<()> {
         self.inotify = None;
         let mut way = Way::walk(&self.path);
@@ -143,17 +145,18 @@ impl FileWatch {
     }
 }
 
-/// Reads and drops all pending events of the kernel; only that there were some matters.
+/// Reads and drops all pending events of the watched file; only that there were some matters.
 fn discard_events(inotify: &OwnedFd) {
     let mut room = [MaybeUninit::uninit(); 4096];
     let mut reader = inotify::Reader::new(inotify, &mut room);
     while reader.next().is_ok() {}
 }
 
-/// The folders that a path leads through.
+/// The folders through which the path of a watched file leads.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Way {
-    /// Folders in which a link of the path, or the file itself, may be replaced by another one of that name.
+    /// Folders in which a symbolic link of the path, or the file itself, may be replaced by another one of
+    /// that name.
     turns: BTreeSet<PathBuf>,
     /// All other folders that the path leads through.
     passed: BTreeSet<PathBuf>,

@@ -14,18 +14,21 @@ use crate::values::units;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaError {
     file: String,
-    /// Line and column, counted from 1; `None` where the file could not be read at all.
+    /// Line and column of the error in the quota file, counted from 1; `None` for an error about the file as
+    /// a whole, such as one that cannot be read.
     place: Option<(usize, usize)>,
     problem: String,
 }
 
 impl QuotaError {
-    /// Creates an error about the file as a whole, without a line and column.
+    /// Creates an error about the quota file `file` as a whole, without a line and column. `problem`
+    /// describes it in words.
     pub(super) fn of_file(file: &str, problem: String) -> Self {
         Self { file: file.to_owned(), place: None, problem }
     }
 
-    /// Creates an error of the quota file `file` about the byte of the file's text at offset `at`.
+    /// Creates an error of the quota file `file` about the byte at offset `at` of the file's text `text`.
+    /// `problem` describes it in words.
     pub(super) fn at(file: &str, text: &[u8], at: usize, problem: String) -> Self {
         let before = &text[..at.min(text.len())];
         let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
@@ -228,7 +231,8 @@ impl<'a> Section<'a> {
             .map(Some)
     }
 
-    /// Returns the table inside this one under the key; `None` if the section does not have the key.
+    /// Returns the table inside this one under the key; `None` if this one does not have the key. Fails if
+    /// the key's value is not a table.
     pub fn section(&self, key: &str) -> Result<Option<Section<'a>>, QuotaError> {
         let Some((name, value)) = self.table.get_key_value(key) else { return Ok(None) };
         let path = self.path_of(key);

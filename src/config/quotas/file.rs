@@ -132,7 +132,8 @@ fn password(section: &Section<'_>) -> Result<PasswordDigest, QuotaError> {
     }
 }
 
-/// Reads the settings that a tenant's table and the table of the default tenant have in common.
+/// Reads the settings that the table of a named tenant and that of the default tenant have in common, into a
+/// tenant of this name without password and users.
 fn terms(section: &Section<'_>, name: &str) -> Result<Tenant, QuotaError> {
     let burst = burst(section)?;
     Ok(Tenant {
@@ -219,8 +220,8 @@ fn shares_channels(section: &Section<'_>) -> Result<bool, QuotaError> {
     Ok(mode.is_some_and(|mode| mode.value))
 }
 
-/// Reads a list of name prefixes; empty if the file has none, which means that all names of the kind are
-/// allowed.
+/// Reads the list of name prefixes under the key `list`; empty if the file has none, which means that all
+/// names are allowed. `kind` is the word for the things with these names (key or channel) in errors.
 fn prefixes(section: &Section<'_>, list: &str, kind: &str) -> Result<Vec<String>, QuotaError> {
     const WANTED: &str = "a list of prefixes in quotes, as in [\"acme:\"], is expected";
     let Some(prefixes) = section.texts(list, WANTED)? else { return Ok(Vec::new()) };

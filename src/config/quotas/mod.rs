@@ -60,19 +60,21 @@ pub struct Tenant {
     pub databases: Vec<Database>,
     /// Tier (importance under overload) of the tenant's requests, unless they ask for a lower one.
     pub tier: Tier,
-    /// Time after which a reply is of no more use, unless the client sets another; `None` for no deadline.
+    /// Time after the arrival of a request at which its reply is of no more use, unless the client sets
+    /// another; `None` for no deadline.
     pub deadline: Option<Duration>,
     /// Time beyond `--hot-ttl` for which the cache still answers reads of a hot key while the key's store is
     /// unavailable.
     pub stale_on_error: Duration,
     /// Quota of the tenant; `None` means no limit.
     pub limit: Option<Limit>,
-    /// Quota of each user that has none of its own; `None` means no limit.
+    /// Quota of each of the tenant's users that has none of its own; `None` means no limit.
     pub user_limit: Option<Limit>,
-    /// Maximum number of connections of the tenant's clients; `None` means the default share.
+    /// Maximum number of connections of the tenant's clients; `None` means that `--max-tenant-clients` is the
+    /// maximum.
     pub clients_max: Option<u32>,
     /// Maximum number of connections to stores that clients of the tenant have to themselves (private links);
-    /// `None` means the default share.
+    /// `None` means a fixed part of `--private-links`.
     pub private_links: Option<u32>,
     /// True if the tenant's clients share subscriptions: this process subscribes at the store once for all of
     /// them.
@@ -82,7 +84,8 @@ pub struct Tenant {
     pub give_back: bool,
     /// True if replicas of a cluster may answer the tenant's reads, slightly out of date.
     pub stale_reads: bool,
-    /// Users whom the file names. Other users exist as soon as a client authenticates as one.
+    /// Settings of the tenant's users whom the quota file names, by user name. Other users exist as soon as a
+    /// client authenticates as one.
     pub users: BTreeMap<String, UserTerms>,
     password: Option<PasswordDigest>,
 }
@@ -92,7 +95,7 @@ pub struct Tenant {
 pub struct SignedIn {
     /// The tenant that the client belongs to.
     pub tenant: TenantId,
-    /// The user within the tenant; none if the client named no user.
+    /// Name of the client's user within the tenant; `None` if the client named no user.
     pub user: Option<String>,
 }
 
@@ -106,7 +109,8 @@ pub struct Quotas {
     /// The longest time for which any tenant accepts expired replies while a store is unavailable
     /// (`stale_on_error`).
     stale_on_error_max: Duration,
-    /// True if the clients of any tenant share subscriptions.
+    /// True if the clients of any tenant share subscriptions to channels: this process subscribes once for
+    /// all of them.
     shares_channels: bool,
     version: u64,
 }
@@ -142,7 +146,7 @@ impl Quotas {
         Self::parse_bytes(&file, &bytes)
     }
 
-    /// Returns the same quotas with the version under which they are put in force.
+    /// Returns these quotas with another version number, under which they are put in force.
     #[must_use]
     pub fn with_version(self, version: u64) -> Self {
         Self { version, ..self }
@@ -332,13 +336,14 @@ impl Tenant {
         format!("NOPERM tenant '{}' has only the databases {}", self.name, own.join(", "))
     }
 
-    /// Returns the highest tier for requests of the tenant's user; of the tenant itself if `user` is `None`
-    /// or not named in the file.
+    /// Returns the highest tier (importance under overload) that requests of the tenant's user may have; that
+    /// of the tenant itself if `user` is `None` or not named in the file.
     pub fn tier_of(&self, user: Option<&str>) -> Tier {
         user.and_then(|user| self.users.get(user)).map_or(self.tier, |terms| terms.tier)
     }
 
-    /// Returns the quota of one of the tenant's users; `None` means no limit.
+    /// Returns the quota of one of the tenant's users: the user's own or, without one, that of each other
+    /// user; `None` means no limit.
     pub fn limit_of(&self, user: &str) -> Option<Limit> {
         self.users.get(user).and_then(|terms| terms.limit).or(self.user_limit)
     }

@@ -12,7 +12,8 @@ use super::{FleetQuotas, Place, Whose};
 use crate::control::reconciliation::{HeavyUser, Reconciliation, UserTerms};
 use crate::values::Timestamp;
 
-/// The number of periods with low demand after which a user is no longer counted.
+/// The number of periods (seconds) in a row with low demand after which a user is no longer counted with the
+/// fleet.
 const QUIET_MAX: u32 = 10;
 
 /// State about the users of tenants: the terms for users whose demand is not counted with the fleet (weir
@@ -54,9 +55,10 @@ impl FleetQuotas {
         self.places.split_off(self.first_user())
     }
 
-    /// Selects, at the end of a period, the users whose quotas are counted with the fleet (weir processes that
-    /// share quotas): removes users whose demand was low for more than `QUIET_MAX` periods, and those with the
-    /// lowest if room is short, then adds the new users with the highest demand up to `users_max`.
+    /// Selects, at the end of a period, the users whose quotas are counted with the fleet (weir processes
+    /// that share quotas). Removes users whose demand was low for more than `QUIET_MAX` periods and, if room
+    /// is short, those with low demand for longest; then adds the new users with the highest demand, up to
+    /// `users_max`.
     pub(super) fn choose_users(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         if self.settings.users_max == 0 {
             return;
@@ -77,8 +79,8 @@ impl FleetQuotas {
         }
     }
 
-    /// Adds the counted users' demand in this period to the fleet policy's accounts, and counts the periods
-    /// in which each had low demand.
+    /// Adds the demand in this period of the users who are counted with the fleet to what this host reports
+    /// to the fleet, and counts the periods in a row in which each had low demand.
     fn tell_demand_of_users(&mut self, pools: &Reconciliation, now: Timestamp) {
         for at in self.first_user()..self.places.len() {
             let place = &mut self.places[at];
@@ -95,8 +97,9 @@ impl FleetQuotas {
         }
     }
 
-    /// Removes users whose demand was low for more than `QUIET_MAX` periods, then those with low demand for
-    /// longest until `wanted` are removed; fewer if not so many have low demand.
+    /// Removes from the users who are counted with the fleet those whose demand was low for more than
+    /// `QUIET_MAX` periods, then those with low demand for longest until `wanted` are removed; fewer if not
+    /// so many have low demand.
     fn make_room(&mut self, wanted: usize, pools: &mut Reconciliation, now: Timestamp) {
         let first = self.first_user();
         let quiet_of = |place: &Place| match place.whose {
@@ -132,8 +135,8 @@ impl FleetQuotas {
         });
     }
 
-    /// Passes the part of their quotas that users who are not counted may spend to the pools (the parts of
-    /// buckets that no core holds), if it has changed.
+    /// Passes to `pools` (what no core holds of each bucket) the part of their quotas that this host may give
+    /// to users who are not counted with the fleet, if it has changed.
     pub(super) fn tell_terms(&mut self, pools: &mut Reconciliation) {
         let terms = UserTerms { part: self.fleet.uncounted(), floor: self.fleet.floor() };
         if self.settings.users_max > 0 && self.users.terms != Some(terms) {

@@ -10,9 +10,9 @@ pub use response::Response;
 /// A page of the admin port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// `/`: the state of weir, for people.
+    /// `/`: a web page that shows the state of weir to people.
     Page,
-    /// `/pages`: the list of pages.
+    /// `/pages`: the list of all pages of the admin port.
     Index,
     /// `/state.json`: the data of the page `/`.
     State,
@@ -24,7 +24,8 @@ pub enum Route {
     Metrics,
     /// `/healthz`: 200 while the process lives.
     Health,
-    /// `/readyz`: 200 while clients should be sent here, 503 while it drains.
+    /// `/readyz`: 200 while clients should be sent to this process, 503 while it drains (accepts no new
+    /// clients).
     Ready,
     /// `/config/quotas`: shows the quotas in force, and takes others by POST.
     Quotas,
@@ -40,7 +41,7 @@ pub enum Route {
     NotFound,
 }
 
-/// All pages: path, route and description, in the order of the index.
+/// All pages of the admin port: path, route and description, in the order of the list `/pages`.
 pub(super) const PAGES: [(&str, Route, &str); 13] = [
     ("/", Route::Page, "live page with the state of weir"),
     ("/pages", Route::Index, "this list"),
@@ -115,7 +116,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// Returns the number and reason, as in the reply's first line.
+    /// Returns the number and reason of the HTTP status, as in the first line of a reply.
     pub const fn line(self) -> &'static str {
         match self {
             Self::Ok => "200 OK",

@@ -11,7 +11,7 @@ const HEAD_BYTES_MAX: usize = 8 * 1024;
 /// Maximum number of headers of an HTTP request.
 const HEADERS_MAX: usize = 64;
 
-/// The result of parsing the bytes received so far.
+/// The result of parsing the bytes that an admin connection has received so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
     /// The head of the request is incomplete so far.
@@ -33,9 +33,9 @@ pub struct Head {
     pub host: Host,
     /// The HTTP method of the request.
     pub method: Method,
-    /// Whether the connection stays open after the reply.
+    /// Whether the connection stays open after the reply to this request.
     pub persistence: Persistence,
-    /// The length of the head in bytes: the body, or the next request, starts there.
+    /// The length of the request's head in bytes: the body, or the next request, starts there.
     pub length: usize,
     /// The length of the body that follows, and whether the client waits for permission to send it.
     pub body: Body,
@@ -67,7 +67,7 @@ impl Body {
     }
 }
 
-/// Parses a request at the start of the received bytes.
+/// Parses the head of a request at the start of the bytes that an admin connection has received.
 pub fn receive(bytes: &[u8]) -> Received {
     let head = &bytes[..bytes.len().min(HEAD_BYTES_MAX)];
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
@@ -122,14 +122,17 @@ fn understand(request: &Request<'_, '_>, length: usize) -> Result<Head, Response
     })
 }
 
-/// Refuses a body where none is expected: it would not be read, and would be parsed as the next request.
+/// Checks that a GET or HEAD request has no body, which would not be read, and would be parsed as the next
+/// request. The error is the status of the refusal.
 fn has_no_body(headers: &[Header<'_>]) -> Result<(), Status> {
     let chunked = values(headers, "transfer-encoding").next().is_some();
     let some = values(headers, "content-length").any(|value| value != b"0");
     if chunked || some { Err(Status::ContentTooLarge) } else { Ok(()) }
 }
 
-/// Reads the length of a body, which must be given exactly once. Chunked bodies are refused.
+/// Reads from the headers the length of a request's body, which must be given exactly once, and whether the
+/// client waits for permission to send it. Chunked bodies are refused. The error is the status of the
+/// refusal.
 fn body(headers: &[Header<'_>]) -> Result<Body, Status> {
     if values(headers, "transfer-encoding").next().is_some() {
         return Err(Status::LengthRequired);

@@ -26,7 +26,7 @@ impl Response {
         Self { status: Status::Ok, content_type, headers: Vec::new(), body }
     }
 
-    /// Creates a reply that is a line of plain text.
+    /// Creates a reply with this status whose body is a line of plain text.
     pub fn text(status: Status, line: &str) -> Self {
         Self {
             status,
@@ -36,13 +36,13 @@ impl Response {
         }
     }
 
-    /// Creates a reply that is a JSON document.
+    /// Creates a reply with this status whose body is a value as a JSON document.
     pub fn json(status: Status, value: &impl Serialize) -> Self {
         Self { status, headers: Vec::new(), content_type: "application/json", body: json::document(value) }
     }
 
     /// Creates a reply that describes a problem, for people and programs (RFC 9457). `place` is the line and
-    /// column of the body that it is about, if known.
+    /// column of the request's body that the problem is about, if known.
     pub fn problem(status: Status, detail: &str, place: Option<(usize, usize)>) -> Self {
         let (number, title) = status.parts();
         let (line, column) = place.unzip();
@@ -73,7 +73,8 @@ impl Response {
         Self::text(Status::Ok, &lines.join("\n"))
     }
 
-    /// Appends the encoded reply to `out`, without the body for HEAD.
+    /// Appends the encoded reply to `out`, without the body if the request's method was HEAD. `persistence`
+    /// says whether the connection stays open, which a header tells the client.
     pub fn write(&self, out: &mut Vec<u8>, method: Method, persistence: Persistence) {
         let connection = match persistence {
             Persistence::KeepAlive => "keep-alive",

@@ -47,7 +47,9 @@ pub(super) enum Grade {
     Trouble,
 }
 
-/// Makes the page `/state.json` from the current counters, and their increases over the last second or so.
+/// Makes the page `/state.json` from the current counters and their increases over the last second or so.
+/// `recent` has the earlier counters to compare with, and keeps the current ones; `journal` has the last
+/// lines of the log.
 pub(super) fn state_page(
     view: View<'_>,
     totals: &Totals,
@@ -253,7 +255,7 @@ struct ShardShown {
     shard: usize,
     clients: usize,
     cpu_seconds: Number,
-    /// The part of one CPU that the shard's thread used.
+    /// The part of one CPU that the shard's thread used in the last second or so; null if unknown.
     cpu: Option<Number>,
     requests_per_second: Option<Number>,
 }
@@ -277,7 +279,7 @@ impl ShardShown {
 
 #[derive(Debug, Serialize)]
 struct HotKeyShown<'a> {
-    /// The beginning of the key, as in `/metrics`.
+    /// The beginning of the hot key, with special bytes escaped, as in `/metrics`.
     key: String,
     home: usize,
     tenant: Option<&'a str>,
@@ -288,7 +290,7 @@ struct HotKeyShown<'a> {
     hits: Number,
     hot_for_seconds: Option<Number>,
     state: &'static str,
-    /// True if the store reports when the key changes.
+    /// True if the store reports when this hot key changes.
     tracked: bool,
 }
 

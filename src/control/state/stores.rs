@@ -16,8 +16,8 @@ use crate::values::limits::STATE_STORES_MAX;
 pub(in crate::control) struct StoreShown<'a> {
     pub name: &'a str,
     pub grade: Grade,
-    /// The store's state in words: "ok", "slow, level 2", "stalled", "queue full", or the stage of its
-    /// breaker.
+    /// The store's state in words: "ok", "slow, level 2" (shedding level 1 to 3), "stalled", "queue full", or
+    /// that its breaker has ejected it ("set aside", "being tried", "coming back").
     pub state: String,
     breaker: &'static str,
     level: u8,
@@ -35,8 +35,8 @@ pub(in crate::control) struct StoreShown<'a> {
     ejections: u64,
 }
 
-/// Returns the stores to show, the worst first, at most `STATE_STORES_MAX`, and the number of stores left
-/// out.
+/// Returns the stores as `/state.json` shows them, the worst first, at most `STATE_STORES_MAX`, and the
+/// number of stores left out. `backends` are the stores' names by backend number.
 pub(in crate::control) fn shown<'a>(backends: &'a [String], totals: &Totals) -> (Vec<StoreShown<'a>>, usize) {
     let mut stores: Vec<StoreShown<'a>> =
         known(backends).map(|(index, name)| StoreShown::of(name, index, totals)).collect();
@@ -48,7 +48,8 @@ pub(in crate::control) fn shown<'a>(backends: &'a [String], totals: &Totals) -> 
 }
 
 impl<'a> StoreShown<'a> {
-    /// Returns the figures that the history keeps: requests in flight, and the median latency in milliseconds.
+    /// Returns the store's figures that the page of the last ten minutes keeps: requests in flight, and the
+    /// median latency in milliseconds (the highest of all cores).
     pub fn figures(&self) -> [f32; 2] {
         [self.in_flight as f32, self.median_ms.0 as f32]
     }

@@ -12,7 +12,7 @@ use crate::values::TenantId;
 use crate::values::limits::STATE_TENANTS_MAX;
 use crate::values::usage::{Amount, UsageKind, UsageSum};
 
-/// The part of its quota at which a tenant's state becomes "near its quota".
+/// The part of its quota at which a tenant's state becomes "near its quota": 80 %.
 const NEAR: f64 = 0.8;
 
 /// A tenant, with rates in request units per second.
@@ -20,19 +20,21 @@ const NEAR: f64 = 0.8;
 pub(in crate::control) struct TenantShown<'a> {
     pub name: &'a str,
     pub grade: Grade,
-    /// The tenant's state, the first that holds: "shed", "throttled" (some of it refused now), "near its
-    /// quota" (80 % or more consumed), "ok" (served now) or "idle".
+    /// The tenant's state in one of these words, the first that holds: "shed" (some of its requests are
+    /// refused because of overload), "throttled" (some are refused because a quota is used up), "near its
+    /// quota" (80 % or more consumed), "ok" (requests are served) or "idle".
     pub state: &'static str,
     pub ru_per_second: Option<u64>,
-    /// The part of its quota that the tenant consumed in the last second.
+    /// The part of its quota that the tenant consumed in the last second or so; null without a quota, or if
+    /// unknown.
     share_of_quota: Option<Number>,
     admitted: Number,
     cached: Number,
-    /// Request units per second refused because a quota was used up.
+    /// Request units per second of the tenant's requests that were refused because a quota was used up.
     pub throttled: Number,
-    /// Request units per second refused because of overload.
+    /// Request units per second of the tenant's requests that were refused because of overload.
     pub shed: Number,
-    /// The tenant's request units over the current and the previous minute together.
+    /// The tenant's request units over the current minute so far and the one before it together.
     minute: Minute,
     suggested_ru_per_second: Option<u64>,
 }
@@ -53,11 +55,13 @@ impl Minute {
     }
 }
 
-/// The sort key of tenants: the amounts refused now, demanded now, and demanded over the last minutes.
+/// The sort key of tenants: the amounts that were refused in the last second, demanded in the last second,
+/// and demanded in the current and the previous minute.
 type Rank = (u128, u128, u128);
 
-/// Returns the tenants to show, at most `STATE_TENANTS_MAX`, and the number of tenants left out. Tenants that
-/// sent no requests for a minute come last. `since` has the usage in the last second, if it is known.
+/// Returns the tenants as `/state.json` shows them, at most `STATE_TENANTS_MAX`, and the number of tenants
+/// left out. Those that were refused most come first; those that sent no requests for a minute come last.
+/// `since` has the usage in the last second, if it is known.
 pub(in crate::control) fn shown<'a>(view: View<'a>, since: Option<&Since>) -> (Vec<TenantShown<'a>>, usize) {
     let quotas = view.versions.current();
     let minute = Meter::minute_of(view.now.monotonic);
@@ -86,7 +90,8 @@ fn refused(sum: &UsageSum) -> Amount {
 }
 
 impl<'a> TenantShown<'a> {
-    /// Returns the figures that the history keeps: request units per second that were used, and that were refused.
+    /// Returns the tenant's figures that the page of the last ten minutes keeps: request units per second
+    /// that were used, and that were refused.
     pub fn figures(&self) -> [f32; 2] {
         [(self.admitted.0 + self.cached.0) as f32, (self.throttled.0 + self.shed.0) as f32]
     }

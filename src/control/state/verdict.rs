@@ -8,7 +8,7 @@ use super::{Grade, Requests};
 
 /// Maximum number of reasons in the verdict; further ones are counted.
 const REASONS_MAX: usize = 6;
-/// The fraction of all requests at which refusals count as trouble.
+/// The fraction of all requests (1 %) at which refusals count as trouble.
 const MANY: f64 = 0.01;
 
 /// The state of weir in one word, with the reasons.
@@ -65,8 +65,8 @@ impl Verdict {
 }
 
 impl Requests {
-    /// Returns the rates of refusals that have nothing to do with quotas: the reason, requests per second,
-    /// and the fraction of all requests.
+    /// Returns the rates of refusals for reasons other than quotas and permissions: the reason, refused
+    /// requests per second, and their fraction of all requests; empty if rates are unknown.
     fn refusals(&self) -> impl Iterator<Item = (&'static str, f64, f64)> {
         self.per_second.into_iter().flat_map(|rates| {
             let all = rates.decoded.0.max(1.0);

@@ -19,12 +19,12 @@ use crate::runtime::clock::Clock;
 use crate::runtime::messages::{Mailbox, Moved, Takeover, ToControl, ToShard, ToTakeover};
 use crate::values::Timestamp;
 
-/// The longest time from a successor's connecting until it reports that it is ready; it reads quotas and asks
-/// stores meanwhile. After that the takeover is given up.
+/// The longest time from a successor's connecting until it reports that it is ready to serve; it reads quotas
+/// and asks stores meanwhile. After that the takeover is given up.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
-/// The longest time that this process, as a successor, waits for the previous one to stop accepting; after
-/// that it accepts all the same.
+/// The longest time that this process, when it takes over from another, waits for that one to stop accepting;
+/// after that it accepts all the same.
 const DEAF_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The sockets and channels of the thread that waits for a successor process, and hands sockets and clients
@@ -33,7 +33,7 @@ pub struct Incumbent {
     pub path: PathBuf,
     /// The Unix socket to which a successor process connects.
     pub listener: OwnedFd,
-    /// Duplicates of all listening sockets, to be given to a successor.
+    /// Duplicates of the listening sockets for clients and administrators, to be given to a successor.
     pub offers: Vec<Offer>,
     pub manager: Manager,
     pub control: Mailbox<ToControl>,
@@ -53,16 +53,16 @@ struct Suitor {
     deadline: Timestamp,
 }
 
-/// The outcome of a wait: whether another process has connected, and whether the successor has sent a
-/// message.
+/// The outcome of a wait: whether another process has connected (`is_called`), and whether the process on the
+/// other end of the takeover has sent a message (`has_answered`).
 struct Events {
     is_called: bool,
     has_answered: bool,
 }
 
 impl Incumbent {
-    /// Starts the thread. It first receives the clients of the process that this one takes over from, if
-    /// there is one, and then waits for a successor.
+    /// Starts the thread for takeovers. It first receives the clients of the process that this one takes over
+    /// from (`predecessor`), if there is one, and then waits for a successor.
     pub fn start(self, predecessor: Option<Predecessor>) -> io::Result<()> {
         Socket::from(self.listener.try_clone()?).set_nonblocking(true)?;
         let run = move || {
@@ -74,8 +74,9 @@ impl Incumbent {
         std::thread::Builder::new().name("weir-takeover".to_owned()).spawn(run).map(|_| ())
     }
 
-    /// Receives the clients of the previous process until it has no more, and passes them to the shards in
-    /// turn. Successors that connect meanwhile are refused.
+    /// Receives the clients of the previous process (`before`) until it has no more, and distributes them
+    /// over the shards. Lets shards accept clients once that process has stopped. Successors that connect
+    /// meanwhile are refused.
     fn take_clients(&self, before: &Peer) {
         let (mut clients, mut waiting) = (0, 0);
         let mut deadline = Some(self.clock.now().monotonic.after(DEAF_PATIENCE));
@@ -118,9 +119,9 @@ impl Incumbent {
         self.line(format!("{clients} clients of process {} go on here{why}", before.pid));
     }
 
-    /// Lets shards and admin port accept clients, now that the previous process has stopped accepting; does
-    /// nothing if they do already. `awaited` is the time until which the previous process was waited for; it
-    /// becomes None.
+    /// Lets shards and admin port accept clients, now that the previous process has stopped accepting, or was
+    /// waited for long enough. `awaited` is the time until which it is waited for; it becomes None. Does
+    /// nothing if it is None already.
     fn listen(&self, awaited: &mut Option<Timestamp>) {
         if awaited.take().is_some() {
             self.shards.iter().for_each(|shard| shard.post(ToShard::Listen));
@@ -128,7 +129,8 @@ impl Incumbent {
         }
     }
 
-    /// Waits for successors, until this process ends or has been taken over from.
+    /// Waits for successor processes and gives them the listening sockets, until one takes over or this
+    /// process ends.
     fn run(self) {
         let mut suitor: Option<Suitor> = None;
         loop {
@@ -194,8 +196,8 @@ impl Incumbent {
         }
     }
 
-    /// Accepts the connection of a successor process, checks its version and gives it the listening sockets.
-    /// `None` if it was refused.
+    /// Accepts the connection of a process that wants to take over, checks its version and gives it the
+    /// listening sockets. `None` if it was refused.
     fn hear(&self) -> Option<Suitor> {
         let peer = self.accept()?;
         let heard = peer.receive().map_err(|error| format!("sent a message that is not valid: {error}")).and_then(|received| {
@@ -263,9 +265,9 @@ impl Incumbent {
         }
     }
 
-    /// Sleeps until a process connects, the successor sends a message, or the deadline has passed. An error
-    /// means that this process is to end, and the thread with it. `peer` is the connection to the successor,
-    /// if there is one.
+    /// Sleeps until a process connects, the other process sends a message, or the deadline has passed. An
+    /// error means that this process is to end, and the thread with it. `peer` is the connection to the other
+    /// process of the takeover, if there is one.
     fn wait(&self, peer: Option<BorrowedFd<'_>>, deadline: Option<Timestamp>) -> Result<Events, ()> {
         let now = self.clock.now().monotonic;
         let pause = deadline.map(|deadline| deadline.since(now) + Duration::from_millis(1));
@@ -284,7 +286,7 @@ impl Incumbent {
         Ok(events)
     }
 
-    /// Ends the thread and removes the socket file, so that no process can take over any more.
+    /// Ends the thread and removes the socket file, so that no process can take over from this one any more.
     fn withdraw(self) {
         let _ = std::fs::remove_file(&self.path);
     }
@@ -298,7 +300,8 @@ fn own_pid() -> i32 {
     std::process::id() as i32
 }
 
-/// True if the error means that the other process has closed its end, whether or not it read what was sent.
+/// True if the error means that the other process of the takeover has closed its end, whether or not it read
+/// what was sent.
 fn has_ended(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)
@@ -310,8 +313,8 @@ impl Suitor {
     }
 }
 
-/// Starts this process's own program with the same arguments, as a successor that takes over. A thread waits
-/// for the child process to end, and logs its status.
+/// Starts this process's own program with the same arguments, as a successor that takes over from it. A
+/// thread waits for the child process to end, and logs its status.
 pub fn start_successor(control: Mailbox<ToControl>) {
     let run = move || {
         let mut words = std::env::args_os();

@@ -16,8 +16,8 @@ pub struct Predecessor {
 }
 
 impl Predecessor {
-    /// Connects to the process that listens at a path, and receives its listening sockets. None if nobody
-    /// listens there.
+    /// Connects to the running process, which listens at a path for a successor, and receives its listening
+    /// sockets. None if no process listens there; the error is a message for the operator.
     pub fn find(path: &Path) -> Result<Option<Self>, String> {
         let failed = |what: String| format!("--takeover {}: {what}", path.display());
         let Some(socket) = wire::connect(path).map_err(|error| failed(error.to_string()))? else {
@@ -60,8 +60,8 @@ impl Predecessor {
         self.peer.pid
     }
 
-    /// Removes the sockets that listen for this entrance (such as "resp") at this address from those
-    /// received, and returns them; empty if there are none.
+    /// Removes the sockets that listen at this address for this kind of clients (such as "resp" or "http")
+    /// from those received, and returns them; empty if there are none.
     pub fn take(&mut self, entrance: &str, address: &str) -> Vec<OwnedFd> {
         let wanted = |(of, at, _): &mut (String, String, Vec<OwnedFd>)| of == entrance && at == address;
         self.inherited.extract_if(.., wanted).flat_map(|(_, _, sockets)| sockets).collect()

@@ -22,24 +22,26 @@ use crate::values::limits::{COPY_BYTES_MAX, MOVED_BYTES_MAX};
 /// The version of the takeover protocol, which must be equal in both processes; raised whenever a message
 /// changes its meaning.
 pub const PROTOCOL: u32 = 2;
-/// Maximum number of sockets in a message; the kernel would take 253.
+/// Maximum number of descriptors of sockets in a message of a takeover; the kernel would take 253.
 pub const SOCKETS_MAX: usize = 64;
-/// Maximum number of bytes of a message, including a client's blocking command that is still in progress, and
-/// the bytes that the client has sent of its next request.
+/// Maximum number of bytes of a message of a takeover, which may hold a client's blocking command that is
+/// still in progress, and the bytes that the client has sent of its next request.
 const MESSAGE_BYTES_MAX: usize = COPY_BYTES_MAX + MOVED_BYTES_MAX + 64 * 1024;
-/// The longest time that the other process may take to accept a message, or to send one that it announced.
+/// The longest time that the other process of a takeover may take to accept a message, or to send one that it
+/// announced.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest wait for the first message of a process that is refused, as other processes wait meanwhile.
+/// The longest wait for the first message of a process whose takeover is refused, as other processes wait
+/// meanwhile.
 const GREETING_PATIENCE: Duration = Duration::from_millis(200);
-/// The listen backlog, in connections that wait to be accepted.
+/// The listen backlog of the socket for takeovers, in connections that wait to be accepted.
 const BACKLOG: i32 = 16;
 
-/// Listening sockets for one entrance and address, which are offered to a successor process.
+/// Listening sockets for one kind of clients at one address, which are offered to a successor process.
 #[derive(Debug)]
 pub struct Offer {
-    /// The kind of listener: "resp", "tls", "tls-http", "unix", "http" or "admin".
+    /// The kind of clients that connect there: "resp", "tls", "tls-http", "unix", "http" or "admin".
     pub entrance: &'static str,
-    /// The address or path, as written in the flag.
+    /// The address or path of the listening sockets, as written in the flag.
     pub address: String,
     pub sockets: Vec<OwnedFd>,
 }
@@ -66,7 +68,7 @@ pub enum Message {
     Done,
 }
 
-/// A received message, with the bytes that follow it and the descriptors that came with it.
+/// A received message of a takeover, with the bytes that follow it and the descriptors that came with it.
 #[derive(Debug)]
 pub struct Received {
     pub message: Message,
@@ -78,9 +80,9 @@ pub struct Received {
 #[derive(Debug)]
 pub struct Peer {
     socket: Socket,
-    /// The process ID of the other process. For a process that connected here it is exact. For one that this
-    /// process connected to it is the process that made the socket (which may have ended), until its
-    /// `Welcome` message gives the real one.
+    /// The process ID of the other process of the takeover. For a process that connected to this one it is
+    /// exact. For one that this process connected to it is the process that made the socket (which may have
+    /// ended), until its `Welcome` message gives the real one.
     pub pid: i32,
 }
 
@@ -91,8 +93,8 @@ impl AsFd for Peer {
 }
 
 impl Peer {
-    /// Wraps a connection to another process, with `PATIENCE` as its timeout. The error says that the process
-    /// belongs to another user.
+    /// Wraps a connection to the other process of a takeover, and sets its timeouts to 5 s (`PATIENCE`). The
+    /// error says that the process belongs to another user, or what failed.
     pub fn new(socket: Socket) -> Result<Self, String> {
         let told = |error: io::Error| error.to_string();
         let peer = rustix::net::sockopt::socket_peercred(&socket).map_err(|error| told(error.into()))?;
@@ -111,12 +113,13 @@ impl Peer {
         Ok(Self { socket, pid })
     }
 
-    /// Sends a message without further bytes or descriptors.
+    /// Sends a message of the takeover without further bytes or descriptors.
     pub fn tell(&self, message: &Message) -> io::Result<()> {
         self.send(message, &[], &[])
     }
 
-    /// Sends a message followed by the bytes `rest`, with these descriptors.
+    /// Sends a message of the takeover followed by the bytes `rest`, with the descriptors of these sockets,
+    /// at most `SOCKETS_MAX`.
     pub fn send(&self, message: &Message, rest: &[u8], sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(message)?;
         // The JSON text has no line end of its own, so this ends it.
@@ -132,13 +135,14 @@ impl Peer {
         Ok(())
     }
 
-    /// Reads and drops the other process's first message, if it comes within `GREETING_PATIENCE`.
+    /// Reads and drops the other process's first message, if it comes within 200 ms (`GREETING_PATIENCE`).
     pub fn discard_one(&self) {
         let _ = self.socket.set_read_timeout(Some(GREETING_PATIENCE));
         let _ = self.receive();
     }
 
-    /// Receives the next message from the other process.
+    /// Receives the next message from the other process, with the bytes after it and its descriptors. An
+    /// error of the kind `UnexpectedEof` means that the process has closed the connection.
     pub fn receive(&self) -> io::Result<Received> {
         let mut bytes = vec![0; MESSAGE_BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_MAX))];
@@ -161,7 +165,7 @@ impl Peer {
     }
 }
 
-/// Connects to the process that listens at a path; `None` if no process does.
+/// Connects to the process that listens for a successor at a path; `None` if no process does.
 pub fn connect(path: &Path) -> io::Result<Option<Socket>> {
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
     match socket.connect(&SockAddr::unix(path)?) {
@@ -173,8 +177,8 @@ pub fn connect(path: &Path) -> io::Result<Option<Socket>> {
     }
 }
 
-/// Listens at a path, to which only processes of the same user can connect. A socket file that nobody listens
-/// on any more is replaced.
+/// Listens at a path for a successor process; only processes of the same user can connect. A socket file that
+/// nobody listens on any more is replaced.
 pub fn bind(path: &Path) -> io::Result<OwnedFd> {
     let address = SockAddr::unix(path)?;
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;

@@ -44,8 +44,8 @@ impl Watched {
         watches.iter_mut().map(FileWatch::has_changed).filter(|changed| *changed).count() > 0
     }
 
-    /// Reads the files and, if they are valid, puts them in force. Returns a line for the log; the error says
-    /// what is wrong with the files.
+    /// Reads these certificate files and, if they are valid, puts them in force. Returns a line for the log;
+    /// the error says what is wrong with the files.
     fn reload(&self) -> Result<String, String> {
         match self {
             Self::Clients(_, files, handshakes) => {
@@ -65,7 +65,7 @@ pub(in crate::runtime) struct CertificatesThread {
     pub watched: Vec<Watched>,
     pub control: Mailbox<ToControl>,
     pub tally: Arc<Tally>,
-    /// The channel of orders to read all certificate files again.
+    /// The channel of orders to read all certificate files again (on SIGHUP).
     pub letters: Receiver<()>,
     pub bell: OwnedFd,
 }
@@ -99,8 +99,9 @@ impl CertificatesThread {
         self.control.post(ToControl::Said(log::Kind::Tls, text));
     }
 
-    /// Sleeps until an order to read the files again arrives (true), or until an event of the files or the
-    /// end of `at_most` (false). `None` if the wait was only interrupted.
+    /// Sleeps until an order to read the files again arrives (true), or until the kernel reports an event of
+    /// the files, it is time to check them, or `at_most` has passed (false). `None` if the wait was only
+    /// interrupted.
     fn wait(&self, at_most: Option<Duration>) -> Option<bool> {
         let watches = || self.watched.iter().flat_map(Watched::watches);
         let patience = watches().filter_map(FileWatch::patience).chain(at_most).min();

@@ -13,10 +13,10 @@ use std::sync::{Arc, Weak};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 
-/// Maximum number of certificates verified in a row, since signatures take time and handshakes must go on
-/// meanwhile.
+/// Maximum number of clients' certificates that are verified again in a row, since signatures take time and
+/// handshakes must go on meanwhile.
 const LOOKED_AT_ONCE: usize = 16;
-/// The least number of certificates that are kept before unused ones are dropped.
+/// The least number of clients' certificates that are kept before unused ones are dropped.
 const KEPT: usize = 64;
 
 /// The certificate chain that a client sent, beginning with the client's own certificate.
@@ -36,8 +36,8 @@ impl Credential {
     }
 }
 
-/// The time when a client's certificate was last shown, and whether it is withdrawn, which all connections that use it
-/// share; without connections there is none.
+/// The time when a client's certificate was last shown, and its state, which all connections of clients that
+/// showed it share (without such connections there is none).
 struct Shown {
     at: UnixTime,
     credential: Weak<Credential>,
@@ -47,17 +47,18 @@ struct Shown {
 #[derive(Default)]
 pub(super) struct Credentials {
     shown: HashMap<Chain, Shown>,
-    /// The number of certificates at which those that no connection uses are dropped.
+    /// The number of known certificates at which those that no connection uses are dropped.
     full: usize,
-    /// Certificates that are still to be verified again; `withdrawn` counts those that failed since the TLS
-    /// files changed.
+    /// Certificates that are still to be verified again because the TLS files changed; `withdrawn` counts
+    /// those that failed since then.
     suspects: VecDeque<Chain>,
     withdrawn: usize,
 }
 
 impl Credentials {
-    /// Records the certificate chain that a client showed in a completed handshake. Returns the chain's
-    /// state, to be kept with the connection.
+    /// Records the certificate chain that a client showed in a handshake completed at the time `at`. Returns
+    /// the chain's state, which is kept with the connection and tells whether the certificate was later
+    /// refused.
     pub fn note(&mut self, chain: &[CertificateDer<'static>], at: UnixTime) -> Arc<Credential> {
         if let Some(shown) = self.shown.get_mut(chain)
             && let Some(credential) = shown.credential.upgrade()
@@ -75,25 +76,26 @@ impl Credentials {
         credential
     }
 
-    /// Queues every certificate in use for another verification, since the TLS files have changed.
+    /// Queues every client certificate in use for another verification, since the TLS files have changed.
     pub fn suspect_all(&mut self) {
         let is_used = |(_, shown): &(&Chain, &Shown)| shown.credential.strong_count() > 0;
         self.suspects = self.shown.iter().filter(is_used).map(|(chain, _)| chain.clone()).collect();
     }
 
-    /// Queues a certificate for another verification, since it was accepted by TLS files that are no longer
-    /// in force.
+    /// Queues a client's certificate chain for another verification, since it was accepted by TLS files that
+    /// are no longer in force.
     pub fn suspect(&mut self, chain: &[CertificateDer<'static>]) {
         self.suspects.extend(self.shown.get_key_value(chain).map(|(chain, _)| chain.clone()));
     }
 
-    /// True if certificates are yet to be verified again.
+    /// True if some clients' certificates are yet to be verified again, because the TLS files have changed.
     pub fn are_suspected(&self) -> bool {
         !self.suspects.is_empty()
     }
 
-    /// Verifies at most `LOOKED_AT_ONCE` queued certificates again. After the last of them, returns how many
-    /// failed; before that `None`.
+    /// Verifies at most 16 queued certificates (`LOOKED_AT_ONCE`) again, with `verifier` or, without one, by
+    /// refusing them. After the last of the queue, returns how many failed; before that, and if none were
+    /// queued, `None`.
     pub fn look(&mut self, verifier: Option<&dyn ClientCertVerifier>) -> Option<usize> {
         if self.suspects.is_empty() {
             return None;

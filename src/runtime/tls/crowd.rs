@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::values::Timestamp;
 
-/// Chooses the handshake that is given up in favour of a new one: the oldest one of the client address with
-/// the most handshakes in progress, so that a flood from one address costs that address only. `None` if there
-/// are no handshakes.
+/// Chooses the TLS handshake that is given up in favour of a new one: the oldest one of the client address
+/// with the most handshakes in progress, so that a flood from one address costs that address only. `all` has
+/// the key, client address and beginning of each. Returns its key; `None` if there are no handshakes.
 pub(super) fn makes_way<Key: Copy>(all: impl Iterator<Item = (Key, IpAddr, Timestamp)>) -> Option<Key> {
     let mut by_address: HashMap<IpAddr, (usize, Timestamp, Key)> = HashMap::new();
     for (key, address, since) in all {
@@ -20,12 +20,13 @@ pub(super) fn makes_way<Key: Copy>(all: impl Iterator<Item = (Key, IpAddr, Times
     most.map(|(_, _, key)| key)
 }
 
-/// A token bucket for handshakes: at most `most` steps per second, and at most as many at once after a pause.
+/// A token bucket for TLS handshakes: at most `most` per second, and at most as many at once after a pause.
 #[derive(Debug)]
 pub(super) struct Pace {
     period: Duration,
     most: u32,
-    /// The time at which the bucket would have been empty, had it been filling since then undisturbed.
+    /// The time at which the bucket would have been empty, had it been filling since then and no token been
+    /// taken.
     empty_since: Timestamp,
 }
 
@@ -35,7 +36,7 @@ impl Pace {
         Self { period, most: per_second.max(1), empty_since: now.before(period * per_second.max(1)) }
     }
 
-    /// Takes a token for one handshake. True if there was one.
+    /// Takes a token for one TLS handshake. True if there was one, so that the handshake may go on.
     pub fn take(&mut self, now: Timestamp) -> bool {
         self.empty_since = self.empty_since.max(now.before(self.period * self.most));
         let may = now.since(self.empty_since) >= self.period;
@@ -45,7 +46,7 @@ impl Pace {
         may
     }
 
-    /// Returns the time from which the next handshake may begin.
+    /// Returns the time from which there is a token for the next TLS handshake.
     pub fn next(&self) -> Timestamp {
         self.empty_since.after(self.period)
     }

@@ -36,7 +36,7 @@ pub(in crate::runtime) struct Terms {
 }
 
 impl TlsFiles {
-    /// Returns the file paths that the flags name.
+    /// Returns the paths of the TLS files for clients that the settings name.
     pub fn of(settings: &TlsSettings) -> Self {
         Self {
             certificate: settings.certificate.clone(),
@@ -46,7 +46,7 @@ impl TlsFiles {
         }
     }
 
-    /// Returns the paths of all TLS files that are set.
+    /// Returns the paths of all TLS files for clients that are set.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         [Some(&self.certificate), Some(&self.key), self.client_ca.as_ref(), self.client_crl.as_ref()]
             .into_iter()
@@ -54,8 +54,8 @@ impl TlsFiles {
             .map(PathBuf::as_path)
     }
 
-    /// Reads all files and makes the configuration for handshakes with clients. The error is a message for
-    /// the operator.
+    /// Reads all TLS files for clients and makes the configuration for handshakes with them. The error is a
+    /// message for the operator.
     pub fn load(&self) -> Result<Arc<Terms>, String> {
         let (chain, key) =
             (certificates("--tls-cert", &self.certificate)?, private_key("--tls-key", &self.key)?);
@@ -98,13 +98,13 @@ impl TlsFiles {
     }
 }
 
-/// Builds the error message for a problem with a file that a flag names.
+/// Builds the error message for a problem with the file at `path`, which the flag `flag` names.
 fn wrong(flag: &str, path: &Path, problem: &dyn Display) -> String {
     format!("{flag} {}: {problem}", path.display())
 }
 
-/// Builds the error message for a certificate and key that do not belong together; it names the file that is
-/// wrong.
+/// Builds the error message for a certificate and key that do not go together. The pairs are the flag and the
+/// path of each file; the message names the file that is wrong.
 pub(super) fn wrong_pair(
     error: &rustls::Error,
     (certificate_flag, certificate): (&str, &Path),

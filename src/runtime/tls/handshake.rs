@@ -14,9 +14,9 @@ use crate::control::Handshake;
 use crate::runtime::driver::Entrance;
 use crate::values::Timestamp;
 
-/// The size of one read from a client, in bytes.
+/// The size of one read from a client during its TLS handshake, in bytes.
 const CHUNK_BYTES: usize = 4096;
-/// The number of reads from one client in a row, before other handshakes are looked at.
+/// The number of reads from one client in a row, before other clients' TLS handshakes are continued.
 const READS_AT_ONCE: usize = 4;
 /// The first byte of a TLS handshake record. A client that begins with another byte receives an error that
 /// says that this port expects TLS.
@@ -25,29 +25,29 @@ const NOT_TLS: &[u8] = b"-ERR this port expects TLS: use rediss://... or --tls\r
 const NOT_TLS_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: 40\r\n\
     connection: close\r\n\r\nThis port expects TLS: use https://...\r\n";
 
-/// The event that a handshake waits for, or its end.
+/// The event that a TLS handshake waits for, or its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The handshake waits for bytes from the client.
+    /// The TLS handshake waits for bytes from the client.
     Wait,
-    /// Waits until the client accepts bytes that are sent to it.
+    /// The TLS handshake waits until the client accepts bytes that are sent to it.
     Send,
-    /// Waits for its turn to answer the client's hello: the answer takes an expensive signature, whose rate
-    /// is limited.
+    /// The TLS handshake waits for its turn to answer the client's first message (hello): the answer takes an
+    /// expensive signature, whose rate is limited.
     Turn,
-    /// The handshake is done: the connection can be handed to a shard.
+    /// The TLS handshake is done: the connection can be handed to a shard.
     Done,
-    /// The handshake has failed, with this outcome.
+    /// The TLS handshake has failed, with this outcome.
     Failed(Handshake),
 }
 
 enum State {
-    /// The client's first message (hello) has not arrived in full.
+    /// The client's first TLS message (hello) has not arrived in full.
     Hello(Box<Acceptor>),
     Queued(Box<Accepted>),
-    /// The client's hello was answered with this configuration; the handshake goes on.
+    /// The client's first TLS message (hello) was answered with this configuration; the handshake goes on.
     Answered(Box<ServerConnection>, Arc<Terms>),
-    /// The handshake has failed: nothing more is read or written.
+    /// The TLS handshake has failed: nothing more is read or written.
     Over,
 }
 
@@ -58,19 +58,19 @@ pub(super) struct Shaking {
     pub address: IpAddr,
     pub since: Timestamp,
     state: State,
-    /// True once the client has sent something.
+    /// True once the client has sent a first byte, which shows whether it speaks TLS.
     heard: bool,
 }
 
 impl Shaking {
-    /// Begins a handshake on a socket, which must be non-blocking. `since` is the time at which the client
-    /// connected.
+    /// Begins a TLS handshake on a client's socket, which must be non-blocking. `entrance` is the protocol
+    /// that the client speaks over TLS, `address` its IP address, and `since` the time at which it connected.
     pub fn new(socket: TcpStream, entrance: Entrance, address: IpAddr, since: Timestamp) -> Self {
         Self { socket, entrance, address, since, state: State::Hello(Box::default()), heard: false }
     }
 
-    /// Continues the handshake when the socket is ready to be read or written. Returns the event that the
-    /// handshake waits for next.
+    /// Continues the TLS handshake when the socket is ready to be read or written. Returns the event that the
+    /// handshake waits for next, or its end.
     pub fn go_on(&mut self) -> Step {
         for _ in 0..READS_AT_ONCE {
             match &self.state {
@@ -98,8 +98,8 @@ impl Shaking {
         Step::Wait
     }
 
-    /// Answers the client's hello, which takes a costly signature. Returns the event that the handshake waits
-    /// for next.
+    /// Answers the client's first TLS message (hello), which takes a costly signature, with the configuration
+    /// `terms`. Returns the event that the handshake waits for next, or its end.
     pub fn answer(&mut self, terms: &Arc<Terms>) -> Step {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Queued(accepted) => match accepted.into_connection(Arc::clone(&terms.config)) {
@@ -119,8 +119,8 @@ impl Shaking {
         }
     }
 
-    /// Takes a completed handshake apart: socket, TLS connection, and the configuration with which it was
-    /// done. `None` if it is not complete.
+    /// Takes the TLS handshake apart: socket, TLS connection, and the configuration with which it was done.
+    /// `None` if the client's first message was not answered yet, or the handshake has failed.
     pub fn into_parts(self) -> Option<(TcpStream, ServerConnection, Arc<Terms>)> {
         match self.state {
             State::Answered(connection, terms) => Some((self.socket, *connection, terms)),
@@ -128,8 +128,9 @@ impl Shaking {
         }
     }
 
-    /// Checks whether a client that waits for its hello to be answered is still connected. Its end must be
-    /// handled now, since the kernel would report it again and again.
+    /// Checks whether a client whose first message (hello) waits to be answered is still connected. Its end
+    /// must be handled now, since the kernel would report it again and again. Returns that the handshake
+    /// waits for its turn, or that it has failed.
     fn look(&mut self) -> Step {
         match self.socket.peek(&mut [0]) {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {

@@ -34,33 +34,35 @@ use crate::runtime::messages::{Mailbox, ToControl, ToShard};
 use crate::values::Timestamp;
 use crate::values::limits::{TLS_HANDSHAKES_MAX, TLS_IN_TRANSIT_MAX};
 
-/// The interval at which timed-out handshakes are looked for, while any handshake is in progress.
+/// The interval at which TLS handshakes that take too long are looked for, while any handshake is in
+/// progress.
 const LOOKED_AFTER: Duration = Duration::from_millis(50);
-/// The pause of the listeners after accepting a connection failed.
+/// The pause after accepting a client failed, before the listening sockets are tried again.
 const REST: Duration = Duration::from_millis(50);
-/// Maximum number of clients accepted in a row, before handshakes go on.
+/// Maximum number of clients accepted in a row, before their TLS handshakes go on.
 const ACCEPTS_AT_ONCE: usize = 64;
 /// Maximum number of events that are read from the kernel (epoll) at once.
 const EVENTS: usize = 256;
-/// The tag of the bell's events; listeners are tagged by number, and handshakes from `HANDSHAKES` on by
-/// index.
+/// The tag of events (epoll) that announce a message to this thread; listening sockets are tagged by number
+/// from `LISTENERS` on, and handshakes by index from `HANDSHAKES` on.
 const BELL: u64 = 0;
 const LISTENERS: u64 = 1;
 const HANDSHAKES: u64 = 1 << 32;
-/// The least time between two log lines about handshakes that were given up in favour of new ones.
+/// The least time between two log lines about TLS handshakes that were given up in favour of new ones.
 const CROWD_TOLD: Duration = Duration::from_secs(60);
-/// The thread's niceness: shards, which have 0, come first where CPUs are scarce.
+/// The niceness of the thread for TLS handshakes: shards, which have 0, come first where CPUs are scarce.
 const NICENESS: i32 = 5;
 
 /// A message to the thread that does TLS handshakes with clients.
 pub(in crate::runtime) enum ToHandshakes {
-    /// New certificates are in force, for later handshakes.
+    /// New certificates are in force, with which later TLS handshakes are done, and clients' certificates are
+    /// verified again.
     Terms(Arc<Terms>),
     /// An order to accept no more clients, and to drop the handshakes in progress.
     Stop,
 }
 
-/// The time limit of a handshake, and the maximum number of handshakes per second.
+/// The time limit of a TLS handshake with a client, and the maximum number of handshakes per second.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::runtime) struct Rates {
     pub timeout: Duration,
@@ -115,8 +117,8 @@ struct Work {
     own: HandshakesThread,
     epoll: OwnedFd,
     shaking: Slab<Shaking>,
-    /// The indices of handshakes that wait for their hello to be answered, because signatures per second are
-    /// bounded; each is in the queue at most once.
+    /// The indices of handshakes whose client's first message (hello) waits to be answered, because
+    /// signatures per second are bounded; each is in the queue at most once.
     queued: VecDeque<usize>,
     pace: Pace,
     /// The time until which listeners pause because accepting failed; none while they accept.
@@ -153,7 +155,7 @@ impl Work {
         self.own.clock.now().monotonic
     }
 
-    /// Returns the longest time that the thread may sleep unless an event comes; `None` for ever.
+    /// Returns the longest time that the thread may sleep unless an event comes; `None` for no limit.
     fn pause(&self) -> Option<Duration> {
         if self.credentials.are_suspected() {
             return Some(Duration::ZERO);
@@ -223,8 +225,8 @@ impl Work {
         }
     }
 
-    /// Stops waiting for events of the listeners. Closing them would not be enough if another process has
-    /// them open too: the kernel would still report their events here.
+    /// Stops waiting for events of the listening sockets. Closing them would not be enough if another process
+    /// has them open too: the kernel would still report their events here.
     fn leave_listeners_alone(&self) {
         for (listener, _) in &self.own.listeners {
             let _ = epoll::delete(&self.epoll, listener);
@@ -252,8 +254,8 @@ impl Work {
         }
     }
 
-    /// Acts on the event that the handshake at index `place` waits for next: changes the socket events that
-    /// the thread waits for, queues the handshake, removes it, or passes the client to a shard.
+    /// Acts on the event that the TLS handshake at index `place` waits for next: changes the socket events
+    /// that the thread waits for, queues the handshake, removes it, or passes the client to a shard.
     fn note(&mut self, place: usize, step: Step) {
         let flags = match step {
             Step::Wait => EventFlags::IN,
@@ -282,8 +284,8 @@ impl Work {
         self.shaking.remove(place)
     }
 
-    /// Answers the hellos of the handshakes that have waited longest, as many as the rate of signatures
-    /// allows now.
+    /// Answers the first messages (hellos) of the clients that have waited longest, as many as the rate of
+    /// signatures allows now.
     fn give_turns(&mut self) {
         while !self.queued.is_empty() && self.pace.take(self.now()) {
             let Some(place) = self.queued.pop_front() else { return };
@@ -293,7 +295,8 @@ impl Work {
         }
     }
 
-    /// Gives up handshakes that took too long, and resumes listeners whose pause is over.
+    /// Gives up TLS handshakes that took too long, and accepts again on listening sockets whose pause after a
+    /// failure is over.
     fn look_after(&mut self) {
         let now = self.now();
         if now.since(self.looked) < LOOKED_AFTER {
@@ -329,8 +332,9 @@ impl Work {
         self.own.shards[self.next_shard].post(ToShard::SecureClient(client));
     }
 
-    /// Records the certificate that a client has shown, and returns the state that all connections with this
-    /// certificate share; `None` if the client showed none.
+    /// Records the certificate that a client has shown in a completed handshake, which was done with the
+    /// configuration `terms`. Returns the state that all connections with this certificate share; `None` if
+    /// the client showed none.
     fn credential(&mut self, connection: &ServerConnection, terms: &Arc<Terms>) -> Option<Arc<Credential>> {
         let chain = connection.peer_certificates()?;
         let now = Duration::from_millis(self.own.clock.now().unix_ms);
@@ -342,8 +346,8 @@ impl Work {
         Some(credential)
     }
 
-    /// Verifies some queued certificates again; after the last, orders shards to close connections whose
-    /// certificates are no longer accepted.
+    /// Verifies again some clients' certificates that are queued for it; after the last of them, orders
+    /// shards to close connections whose certificates are no longer accepted.
     fn look_at_credentials(&mut self) {
         let withdrawn = self.credentials.look(self.own.terms.verifier.as_deref());
         if let Some(withdrawn) = withdrawn.filter(|withdrawn| *withdrawn > 0) {

@@ -17,7 +17,7 @@ pub(in crate::runtime) struct Line {
     tls: Option<Box<Secured>>,
 }
 
-/// The TLS connection, and the counter of its handshake's outcome.
+/// The TLS state of a connection to a store, and the counter of its handshake's outcome.
 struct Secured {
     connection: Connection,
     handshake: Option<StoreHandshake>,
@@ -34,7 +34,7 @@ impl Line {
         Self { socket, tls: secured }
     }
 
-    /// Sets the longest time that a read or a write waits for the peer.
+    /// Sets the longest time that a read from the store or a write to it waits.
     pub fn set_timeout(&self, time: Duration) -> io::Result<()> {
         self.socket.set_read_timeout(Some(time))?;
         self.socket.set_write_timeout(Some(time))
@@ -42,7 +42,8 @@ impl Line {
 }
 
 impl Secured {
-    /// Lets the TLS connection read from or write to the socket once, and counts the handshake's progress.
+    /// Lets the TLS connection read from or write to the socket once, and updates the outcome under which the
+    /// handshake is counted.
     fn step(&mut self, socket: &mut Socket) -> io::Result<()> {
         let gone_on = self.go_on(socket);
         let is_done = !self.connection.is_handshaking();

@@ -1,8 +1,7 @@
 //! The name in a client's certificate: its common name, or else the first DNS name among the alternative
 //! names. The certificate was verified before; a malformed one yields no name here.
 
-/// The object identifier of a certificate's common name, in DER. The constants after it are further
-/// identifiers and tags.
+/// The object identifier of a certificate's common name, in DER.
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
 
@@ -14,7 +13,8 @@ const PRINTABLE_STRING: u8 = 0x13;
 const IA5_STRING: u8 = 0x16;
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
-/// Context-specific DER tags: of a certificate's version, of its extensions, and of a DNS name.
+/// The DER tag of a certificate's version; after it, those of its extensions and of a DNS name, all
+/// context-specific.
 const VERSION: u8 = 0xa0;
 const EXTENSIONS: u8 = 0xa3;
 const DNS_NAME: u8 = 0x82;
@@ -69,7 +69,7 @@ fn text(bytes: &[u8]) -> Option<&str> {
 }
 
 /// Returns the content of the first DER value in `bytes`, which must have this tag. `None` if it has another
-/// one, or is malformed.
+/// tag, or is malformed.
 fn inner(bytes: &[u8], tag: u8) -> Option<&[u8]> {
     Values(bytes).next().filter(|(found, _)| *found == tag).map(|(_, inner)| inner)
 }
@@ -82,7 +82,8 @@ fn inner_only(bytes: &[u8], tag: u8) -> Option<&[u8]> {
     (found == tag && values.0.is_empty()).then_some(inner)
 }
 
-/// An iterator over the DER values in these bytes, with their tags. Ends at the first malformed value.
+/// An iterator over the DER values in these bytes: the tag and the content of each. Ends at the first
+/// malformed value.
 struct Values<'a>(&'a [u8]);
 
 impl<'a> Iterator for Values<'a> {

@@ -19,19 +19,20 @@ use crate::protocol::Segment;
 use crate::runtime::driver::Entrance;
 use crate::values::limits::{TENANT_NAME_BYTES_MAX, TLS_SEND_BYTES_MAX};
 
-/// Maximum number of bytes that encryption adds to `TLS_SEND_BYTES_MAX` bytes of plain text: each record of
-/// 16 KiB grows by some 30 bytes, and a message of TLS itself may be added.
+/// Maximum number of bytes that encryption adds to 64 KiB of plain text (`TLS_SEND_BYTES_MAX`): each record
+/// of 16 KiB grows by some 30 bytes, and a message of TLS itself may be added.
 const SEND_OVERHEAD: usize = 1024;
-/// The number of sent bytes after which a connection's progress is reported: as many as a plain socket sends
-/// at once.
+/// The number of sent bytes (1 MiB) after which it is reported that a connection makes progress: as many as a
+/// plain socket sends at once.
 const PROGRESS_BYTES: usize = 1 << 20;
 
-/// A client whose TLS handshake is done, on its way to a shard.
+/// A client whose TLS handshake is done, on its way from the thread for handshakes to a shard.
 pub(in crate::runtime) struct SecureClient {
     pub socket: OwnedFd,
     pub session: Box<Session>,
     pub entrance: Entrance,
-    /// The name in the client's certificate; none if the client showed no certificate or it has no name.
+    /// The name in the client's certificate; none if the client showed no certificate, or it has no name that
+    /// could be a tenant's.
     pub name: Option<Box<str>>,
 }
 
@@ -46,14 +47,14 @@ enum Far {
     /// A client, with the state of its certificate, if it had to show one.
     Client(OpenConnection, Option<Arc<Credential>>),
     /// A store, with the name that error messages give it. `told` is true once a problem of the connection
-    /// was reported.
+    /// was reported, which happens once.
     Store { name: Box<str>, handshake: StoreHandshake, told: bool },
 }
 
-/// Changes of a TLS session's state that received bytes caused.
+/// The changes of a connection's TLS state that received bytes caused.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::runtime) struct Heard {
-    /// True if the handshake was completed by the bytes that were received.
+    /// True if the TLS handshake was completed by the bytes that were received.
     pub ready: bool,
     /// True if the peer has ended its sending side with the bytes that were received.
     pub ended: bool,
@@ -67,16 +68,17 @@ pub(in crate::runtime) struct Session {
     ended: bool,
     /// True once application data was received from the peer after the handshake.
     heard: bool,
-    /// The segment that is being sent; `taken` is the number of its bytes that were encrypted so far.
+    /// The segment of plain text that is being sent; `taken` is the number of its bytes that were encrypted
+    /// so far.
     plain: Option<Segment>,
     taken: usize,
-    /// The number of bytes sent since progress was last reported.
+    /// The number of bytes sent since it was last reported that the connection makes progress.
     progress: usize,
 }
 
 impl Session {
-    /// Makes the session of a client whose handshake is done. `credential` is the state of its certificate,
-    /// if it showed one.
+    /// Makes the TLS session of a client whose handshake is done. `credential` is the state of its
+    /// certificate, if it showed one; `tally` counts the connection as open.
     pub fn of_client(
         connection: ServerConnection,
         credential: Option<Arc<Credential>>,
@@ -86,8 +88,9 @@ impl Session {
         Self::new(Connection::Server(connection), far, true)
     }
 
-    /// Makes the session of a connection to a store, before the handshake. `host` names the store in messages,
-    /// and `name` is the name that its certificate must have.
+    /// Makes the TLS session of a connection to a store, before the handshake. `host` names the store in
+    /// messages, `name` is the name that its certificate must have, and `tally` counts the handshake's
+    /// outcome.
     pub fn with_store(
         config: Arc<ClientConfig>,
         host: &str,
@@ -104,8 +107,8 @@ impl Session {
         Self { connection, far, ready, ended: false, heard: false, plain: None, taken: 0, progress: 0 }
     }
 
-    /// Returns the bare TLS connection, and the counter of its handshake if it is with a store, for threads
-    /// that read and write it themselves.
+    /// Returns the bare TLS connection, and the counter of its handshake's outcome if it is with a store, for
+    /// threads that read and write it themselves.
     pub fn apart(self) -> (Connection, Option<StoreHandshake>) {
         let handshake = match self.far {
             Far::Store { handshake, .. } => Some(handshake),
@@ -114,18 +117,19 @@ impl Session {
         (self.connection, handshake)
     }
 
-    /// True if the peer has ended its sending side.
+    /// True if the peer has announced, in TLS, that it sends no more.
     pub fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// True if the client's certificate is no longer accepted.
+    /// True if the peer is a client whose certificate is no longer accepted.
     pub fn is_withdrawn(&self) -> bool {
         matches!(&self.far, Far::Client(_, Some(credential)) if credential.is_withdrawn())
     }
 
     /// Decrypts received bytes and appends the plain text to `plain`: hardly more than came, plus the rest of
-    /// an earlier, incomplete record. After an error the connection must be closed.
+    /// an earlier, incomplete record. Returns whether the handshake was completed, or the peer's side ended,
+    /// by these bytes. After an error the connection must be closed.
     pub fn receive(&mut self, mut bytes: &[u8], plain: &mut Vec<u8>) -> Result<Heard, rustls::Error> {
         let before = (self.ready, self.ended);
         loop {
@@ -165,8 +169,9 @@ impl Session {
         Ok(Heard { ready: self.ready && !before.0, ended: self.ended && !before.1 })
     }
 
-    /// Encrypts up to `TLS_SEND_BYTES_MAX` bytes of the plaintext segment that is being sent. Returns the TLS
-    /// records to send; `None` once nothing of the segment is left, or before the handshake is over.
+    /// Encrypts up to 64 KiB (`TLS_SEND_BYTES_MAX`) of the segment of plain text that is being sent, once the
+    /// handshake is over. Returns the TLS records to send, those of the handshake among them; `None` if there
+    /// are none.
     pub fn encrypt(&mut self) -> Option<Vec<u8>> {
         if self.ready
             && let Some(segment) = &self.plain
@@ -198,14 +203,15 @@ impl Session {
         Some(bytes)
     }
 
-    /// Begins to send a segment. No other segment may begin before this one is returned as sent or given up.
+    /// Begins to send a segment of plain text. No other segment may begin before this one is returned as sent
+    /// or given up.
     pub fn begin_sending(&mut self, segment: Segment) {
         debug_assert!(self.plain.is_none(), "one segment is under way");
         (self.plain, self.taken) = (Some(segment), 0);
     }
 
-    /// Handles that `bytes` encrypted bytes have been sent. Returns the segment if all of it was sent, and
-    /// whether enough was sent to report progress. The segment is `None` otherwise.
+    /// Handles that `bytes` encrypted bytes have been sent. Returns the segment of plain text if all of it
+    /// was sent (else `None`), and whether so much was sent that progress is to be reported.
     pub fn handle_sent(&mut self, bytes: usize) -> (Option<Segment>, bool) {
         let done = self.plain.as_ref().is_some_and(|segment| self.taken >= segment.len());
         if done {
@@ -220,13 +226,14 @@ impl Session {
         (None, tell)
     }
 
-    /// Returns the segment that was being sent, since the connection is lost. `None` if none was.
+    /// Returns the segment of plain text that was being sent, since the connection is lost. `None` if none
+    /// was.
     pub fn give_up(&mut self) -> Option<Segment> {
         self.plain.take()
     }
 
-    /// Encrypts the notice that no data follows (`close_notify`), which is sent last. Returns the encrypted
-    /// bytes.
+    /// Encrypts the notice that no data follows (TLS `close_notify`), which is sent last. Returns the
+    /// encrypted bytes.
     pub fn farewell(&mut self) -> Vec<u8> {
         self.connection.send_close_notify();
         let mut bytes = Vec::new();
@@ -236,16 +243,17 @@ impl Session {
         bytes
     }
 
-    /// Returns the name in a client's certificate; `None` if it showed none or it has no name.
+    /// Returns the name in a client's certificate; `None` if the client showed no certificate, or it has no
+    /// name, or a longer one than a tenant can have.
     pub fn name(connection: &ServerConnection) -> Option<Box<str>> {
         let certificate = connection.peer_certificates()?.first()?;
         name_in(certificate).filter(|name| name.len() <= TENANT_NAME_BYTES_MAX).map(Into::into)
     }
 
     /// Returns a message, with the reason `problem`, about a connection to a store that was lost before the
-    /// store sent any data; `None` if there was a message already. With TLS 1.3 the handshake is done on this
-    /// side before the store has checked weir's certificate. `outcome` is counted if the handshake was not
-    /// done.
+    /// store sent any data; `None` if there was a message already, the store has sent data, or the peer is a
+    /// client. With TLS 1.3 the handshake is done on this side before the store has checked weir's
+    /// certificate. `outcome` is counted if the handshake was not done.
     pub fn complaint(&mut self, problem: &str, outcome: Handshake) -> Option<String> {
         match &mut self.far {
             Far::Store { name, handshake, told } if !self.heard && !*told => {
@@ -266,7 +274,7 @@ impl Session {
 }
 
 impl Far {
-    /// Counts an error of the peer: it sent bytes that are not TLS, or that TLS does not allow.
+    /// Counts an error in the bytes that the peer sent: they are not TLS, or TLS does not allow them.
     fn note_error(&mut self, error: &rustls::Error) {
         match self {
             Self::Client(open, _) => open.tally().note_broken(),

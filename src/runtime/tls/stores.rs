@@ -16,10 +16,11 @@ use crate::config::StoreTlsSettings;
 #[derive(Clone, Debug)]
 pub(in crate::runtime) struct StoreTls {
     files: Arc<StoreTlsSettings>,
-    /// The configuration in force. A lock is taken only when a connection is opened or files are read again,
-    /// so it delays no request.
+    /// The TLS configuration in force. A lock is taken only when a connection is opened or files are read
+    /// again, so it delays no request.
     config: Arc<Mutex<Arc<ClientConfig>>>,
-    /// The name expected in the stores' certificates, where it is not the host's name.
+    /// The name expected in the stores' certificates; none if each certificate must have the host name of its
+    /// store.
     name: Option<ServerName<'static>>,
     tally: Arc<Tally>,
 }
@@ -33,26 +34,29 @@ impl StoreTls {
         Ok(Self { files: Arc::new(settings.clone()), config, name, tally: Arc::clone(tally) })
     }
 
-    /// Returns the paths of all files that the settings name.
+    /// Returns the paths of all certificate and key files that the settings name.
     pub fn paths(settings: &StoreTlsSettings) -> impl Iterator<Item = &Path> {
         let own = settings.own.iter().flat_map(|own| [&own.certificate, &own.key]);
         std::iter::once(&settings.ca).chain(own).map(PathBuf::as_path)
     }
 
-    /// Reads the files again; all clones open connections with them from now on.
+    /// Reads the certificate files for connections to stores again; all clones of these settings open
+    /// connections with them from now on. The error is a message for the operator.
     pub fn reload(&self) -> Result<(), String> {
         let config = read(&self.files)?;
         *self.config.lock().unwrap_or_else(PoisonError::into_inner) = config;
         Ok(())
     }
 
-    /// Clones these settings, so that a store's certificate must have the store's own host name.
+    /// Clones these TLS settings, without the expected name: a store's certificate must have the store's own
+    /// host name.
     #[must_use]
     pub fn by_host(&self) -> Self {
         Self { name: None, ..self.clone() }
     }
 
-    /// Makes a TLS session for a connection to the store on this host.
+    /// Makes a TLS session for a connection to the store on this host. Fails if the host's name could not
+    /// stand in a certificate, and no other name is expected.
     pub fn session(&self, host: &str) -> Result<Session, String> {
         let name = match &self.name {
             Some(name) => name.clone(),

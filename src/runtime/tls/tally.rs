@@ -17,7 +17,7 @@ pub(in crate::runtime) struct Tally {
     busy_nanos: AtomicU64,
     broken: AtomicU64,
     reloads: [AtomicU64; 2],
-    /// Clients on the way from the handshakes thread to their shards.
+    /// Number of clients on the way from the thread for TLS handshakes to their shards.
     in_transit: AtomicU64,
 }
 
@@ -26,22 +26,22 @@ fn count(counter: &AtomicU64) {
 }
 
 impl Tally {
-    /// Counts a handshake with a client that has ended with this outcome.
+    /// Counts a TLS handshake with a client that has ended with this outcome.
     pub fn note_client(&self, outcome: Handshake) {
         count(&self.clients[outcome as usize]);
     }
 
-    /// Sets the number of handshakes with clients that are in progress.
+    /// Sets the number of TLS handshakes with clients that are in progress.
     pub fn note_under_way(&self, handshakes: usize) {
         self.under_way.store(handshakes as u64, Ordering::Relaxed);
     }
 
-    /// Adds CPU time that the handshakes thread has used.
+    /// Adds CPU time that the thread for TLS handshakes has used.
     pub fn note_busy(&self, time: Duration) {
         self.busy_nanos.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// Counts a connection whose peer sent bytes that are not TLS after the handshake.
+    /// Counts a connection whose peer sent bytes that are not valid TLS after the handshake.
     pub fn note_broken(&self) {
         count(&self.broken);
     }
@@ -51,8 +51,8 @@ impl Tally {
         count(&self.reloads[usize::from(!taken)]);
     }
 
-    /// Counts a client that is on the way from the handshakes thread to its shard. False, and not counted, if
-    /// `most` clients are on their way already.
+    /// Counts a client that is on the way from the thread for TLS handshakes to its shard. False, and not
+    /// counted, if `most` clients are on their way already.
     pub fn begin_transit(&self, most: usize) -> bool {
         let few = self.in_transit.load(Ordering::Relaxed) < most as u64;
         if few {
@@ -61,7 +61,8 @@ impl Tally {
         few
     }
 
-    /// Counts a client as arrived at its shard, so that it is no longer on the way from the handshakes thread.
+    /// Counts a client as arrived at its shard, so that it is no longer on the way from the thread for TLS
+    /// handshakes.
     pub fn end_transit(&self) {
         self.in_transit.fetch_sub(1, Ordering::Relaxed);
     }
@@ -81,13 +82,13 @@ impl Tally {
     }
 }
 
-/// The counter of one handshake with a store. A handshake that has begun is counted exactly once, also if it
-/// is given up.
+/// The counter of the outcome of one TLS handshake with a store. A handshake that has begun is counted
+/// exactly once, also if it is given up.
 #[derive(Debug)]
 pub(in crate::runtime) struct StoreHandshake {
     tally: Arc<Tally>,
-    /// The outcome that is counted if the handshake is given up. None before the handshake begins, and after
-    /// its end.
+    /// The outcome that is counted if the TLS handshake is given up. None before the handshake begins, and
+    /// after its end.
     otherwise: Option<Handshake>,
     ended: bool,
 }
@@ -97,22 +98,22 @@ impl StoreHandshake {
         Self { tally: Arc::clone(tally), otherwise: None, ended: false }
     }
 
-    /// Sets the outcome that is counted if the handshake is given up from now on, as something was sent or is
-    /// awaited.
+    /// Sets the outcome that is counted if the TLS handshake is given up from now on, as something was sent
+    /// or is awaited.
     pub fn go_on(&mut self, otherwise: Handshake) {
         if !self.ended {
             self.otherwise = Some(otherwise);
         }
     }
 
-    /// Counts a handshake that is given up, unless it had not begun.
+    /// Counts a TLS handshake as given up, with this outcome, unless it had not begun or has ended.
     pub fn give_up(&mut self, outcome: Handshake) {
         if self.otherwise.is_some() {
             self.end(outcome);
         }
     }
 
-    /// Counts the handshake's outcome, once. Later events of the connection do not count for it.
+    /// Counts the outcome of the TLS handshake, once. Later events of the connection do not count for it.
     pub fn end(&mut self, outcome: Handshake) {
         self.otherwise = None;
         if !std::mem::replace(&mut self.ended, true) {
@@ -120,8 +121,8 @@ impl StoreHandshake {
         }
     }
 
-    /// Counts an error in the bytes that the store sent: as the handshake's outcome, or after the handshake
-    /// as a broken connection.
+    /// Counts an error in the bytes that the store sent: as the outcome of the TLS handshake or, after it, as
+    /// a broken connection.
     pub fn note_error(&mut self, error: &rustls::Error) {
         if self.ended {
             self.tally.note_broken();
@@ -160,7 +161,7 @@ impl Drop for OpenConnection {
     }
 }
 
-/// Returns the outcome under which a handshake that failed with this error is counted.
+/// Returns the outcome under which a TLS handshake that failed with this error is counted.
 pub(super) fn outcome_of(error: &rustls::Error) -> Handshake {
     use rustls::AlertDescription as Alert;
     use rustls::Error;

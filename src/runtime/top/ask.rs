@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use crate::runtime::clock::Clock;
 
-/// The time limit for connecting to an address of the admin port, and again for the whole reply.
+/// The time limit for connecting to one address of the admin port, and for all steps together, from the
+/// look-up of the address to the end of the reply.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of bytes of a reply; the admin port's pages are smaller.
+/// Maximum number of bytes of a reply of the admin port, whose pages are smaller.
 const REPLY_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// The size of one read, in bytes.
+/// The size of one read from the admin port, in bytes.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Fetches the page `path` from the admin port at `host`. Returns its body; the error is a message for the
-/// user.
+/// Fetches the page `path` from the admin port at `host` (name and port). Returns its body; the error is a
+/// message for the user.
 pub(super) fn get(host: &str, path: &str) -> Result<String, String> {
     let reply =
         reply(host, path).map_err(|error| format!("no answer from the admin port {host}: {error}"))?;
@@ -68,7 +69,7 @@ fn connected(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// The body of an HTTP reply with status 200; an error for any other reply.
+/// The body of an HTTP reply with status 200; an error, as a message for the user, for any other reply.
 fn body(reply: &str) -> Result<String, String> {
     let not_http = "the reply is not one of weir's admin port";
     let (head, body) = reply.split_once("\r\n\r\n").ok_or(not_http)?;

@@ -13,10 +13,11 @@ use crate::config::{TopFlags, TopSort};
 use crate::control::top::{Colour, Window, top};
 use terminal::{Key, Terminal};
 
-/// The interval between two polls of the admin port.
+/// The interval at which `weir top` fetches the state from the admin port.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Runs `weir top` until a key or signal ends it, or prints the state once.
+/// Runs `weir top` until a key or signal ends it or, if the flags say so, prints the state once. The error is
+/// a message for the user.
 pub fn run(flags: &TopFlags) -> Result<(), String> {
     if flags.once || flags.json {
         return once(flags);

@@ -12,21 +12,21 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 /// The escape sequence that switches to the alternate screen and hides the cursor.
 const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l";
 const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
-/// The number of columns assumed if the terminal reports none.
+/// The number of columns assumed if the terminal does not report its size.
 const COLUMNS: usize = 80;
-/// The number of rows assumed if the terminal reports none.
+/// The number of rows assumed if the terminal does not report its size.
 const ROWS: usize = 24;
 
 /// A key that the user of `weir top` has pressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
-    /// The user or a signal ends the program: `q`, Ctrl-C, Ctrl-D, a signal, or a closed input.
+    /// The end of the program was asked for: by `q`, Ctrl-C, Ctrl-D, a signal, or the closing of the input.
     Quit,
     /// Any other key, in lower case.
     Letter(u8),
 }
 
-/// The terminal in raw mode, as long as this value lives.
+/// The terminal, in raw mode and on its alternate screen as long as this value lives.
 pub(super) struct Terminal {
     out: Stdout,
     before: Termios,
@@ -34,7 +34,8 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    /// Puts the terminal into raw mode. `None` if input or output is not a terminal.
+    /// Puts the terminal into raw mode and switches to its alternate screen, until the value is dropped.
+    /// `None` if input or output is not a terminal.
     pub fn take() -> Result<Option<Self>, String> {
         if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
             return Ok(None);
