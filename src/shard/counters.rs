@@ -358,8 +358,8 @@ pub enum Pressure {
     Stalled,
     /// The request's deadline had passed, or the backend could not answer before it.
     Deadline,
-    /// The backend had become slow, and the request's tier is shed so that more important requests are
-    /// answered.
+    /// The backend had become slow, and requests of this tier (importance) are refused so that more important
+    /// ones are answered.
     Latency,
 }
 
@@ -394,7 +394,7 @@ impl Pressures {
         self.0[pressure as usize][tier as usize]
     }
 
-    /// Returns the amounts counted since an earlier copy of the same numbers.
+    /// Returns the numbers of requests that were refused since `before`, an earlier copy of these numbers.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();

@@ -120,8 +120,8 @@ impl Pending {
         }
     }
 
-    /// True if the request counts towards the limit of requests in flight: it is a client's or a fetch,
-    /// whether or not it was answered early.
+    /// True if the request counts towards the limit of requests in flight: it is a client's or a fetch
+    /// (shared read of a hot key), also if weir has answered the client already.
     #[inline]
     pub const fn is_counted(&self) -> bool {
         matches!(self.purpose, Purpose::Answer(_) | Purpose::Abandoned(_))

@@ -151,10 +151,10 @@ impl OwnNumbers {
     }
 }
 
-/// Messages from home cores (those that subscribe for all clients) that wait, in order. The bytes of published
-/// messages are bounded: above [`SHARED_MESSAGES_BYTES_MAX`] those of the channel or pattern with the most
-/// bytes are dropped, and its subscribers are told. If more than three quarters are left, the next largest
-/// follows, and so on: a flood over many channels is not searched for each of its messages.
+/// Messages from home cores (those that subscribe for all clients) that wait, in order. The bytes of
+/// published messages are bounded: above 32 MiB those of the channel or pattern with the most bytes are
+/// dropped, and its subscribers are told. If more than three quarters are left, the next largest follows, and
+/// so on: a flood over many channels is not searched for each of its messages.
 #[derive(Debug, Default)]
 pub struct FromHomeQueue {
     waiting: VecDeque<FromHome>,
@@ -179,7 +179,7 @@ impl FromHomeQueue {
         Some(told)
     }
 
-    /// True if no message waits.
+    /// True if no message from a home core (one that subscribes for all clients) waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

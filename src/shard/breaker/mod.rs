@@ -42,7 +42,8 @@ pub struct Breaker {
     /// Changes of gates (whether each request to a backend is checked), in their order, until
     /// [`Breaker::poll_gate`] returns them.
     gates: VecDeque<(BackendId, Gate)>,
-    /// The sum of delays of turns since the backends' response times were last compared.
+    /// The sum of the delays of this core's turns (passes of its loop) since the backends' response times
+    /// were last compared.
     late: Duration,
 }
 
@@ -89,7 +90,8 @@ struct Health {
     credit: f64,
     /// The text of the backend's last failure, for logs.
     failure: &'static str,
-    /// The number of times that this core ejected the backend.
+    /// The number of times that this core ejected the backend (took it out of use); in shadow mode, that it
+    /// logged that it would have.
     ejections: u64,
     shadowed_at: Option<Timestamp>,
 }
@@ -117,7 +119,8 @@ impl Breaker {
         self.gates.pop_front()
     }
 
-    /// Returns the number of times that this core ejected the backend.
+    /// Returns the number of times that this core ejected the backend (took it out of use); in shadow mode,
+    /// that it logged that it would have.
     pub fn ejections(&self, backend: BackendId) -> u64 {
         self.health[usize::from(backend.0)].ejections
     }
@@ -350,10 +353,10 @@ impl Breaker {
         self.health[usize::from(backend.0)].watch = Watch::default();
     }
 
-    /// Reports to other cores what this core has seen of backends, and checks what all cores have seen, at
-    /// most once per `LOOKS_APART`. Ejects backends that fail or, if `are_alike` says that all have similar
-    /// work, are slow. `recent_p95` gives the 95th percentile of a backend's recent response times in a class
-    /// of commands.
+    /// Reports to other cores what this core has seen of backends, and checks, at most every 100 ms for each
+    /// backend, what all cores have seen. Ejects (takes out of use) backends that fail or, if `are_alike`
+    /// says that all have similar work, are slow. `recent_p95` gives the 95th percentile of a backend's
+    /// recent response times in a class of commands.
     pub fn check_all(
         &mut self,
         env: &mut Env,

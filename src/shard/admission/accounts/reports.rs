@@ -37,7 +37,8 @@ enum Moment {
 }
 
 impl Agenda {
-    /// Adds a bucket to the agenda, unless `listed` says that it is there already.
+    /// Adds a scope's bucket to those to be reported to the control executor at the end of the period, and
+    /// sets `listed`; does nothing if `listed` is set already.
     pub fn list(&mut self, scope: Scope, listed: &mut bool, now: Timestamp) {
         if !*listed {
             *listed = true;
