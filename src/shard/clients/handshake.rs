@@ -98,7 +98,7 @@ impl ClientStage {
         Ok(())
     }
 
-    /// Closes a client's connection if `LOGINS_FAILED_MAX` attempts to log in have failed on it.
+    /// Closes a client's connection if 10 attempts to log in have failed on it.
     pub fn close_if_guessing(&mut self, env: &mut Env, id: ClientId) {
         if self.clients.get(id).is_some_and(|client| client.logins_failed >= LOGINS_FAILED_MAX) {
             self.stop_listening(env, id);

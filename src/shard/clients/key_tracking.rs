@@ -19,7 +19,8 @@ const KEPT_BYTES: usize = 1024;
 pub struct KeyTracking {
     /// The tracking options in force; `None` until the stores have confirmed the first.
     options: Option<TrackingOptions>,
-    /// The places of the prefixes in force among those that stores compare with the keys of writes.
+    /// The shares that the prefixes in force (`BCAST`) take of the limit on prefixes that stores compare with
+    /// the keys of writes.
     filters: Vec<Filter>,
     links: Vec<(BackendId, PrivateId)>,
     /// The `CLIENT TRACKING ON` command in flight, which not all stores have answered; None if there is none.
@@ -79,7 +80,8 @@ struct Aim {
 struct Pending {
     sequence: u32,
     options: TrackingOptions,
-    /// The places of the options' prefixes among those that stores compare with the keys of writes.
+    /// The shares that the options' prefixes (`BCAST`) take of the limit on prefixes that stores compare with
+    /// the keys of writes.
     filters: Vec<Filter>,
     replies_missing: usize,
     /// True once a store has accepted the options.
@@ -234,7 +236,8 @@ impl KeyTracking {
     }
 
     /// Begins to wait for the replies of all stores to a `CLIENT TRACKING ON` command. `sequence` is the
-    /// number of the client's command, `filters` has the places of its prefixes.
+    /// number of the client's command; `filters` has the shares that its prefixes take of the limit on
+    /// prefixes at stores.
     pub fn expect(&mut self, sequence: u32, options: TrackingOptions, filters: Vec<Filter>) {
         let replies_missing = self.links.len();
         self.pending = Some(Pending {

@@ -330,8 +330,8 @@ impl ClientStage {
         self.has_own_terms
     }
 
-    /// Restores a client's own identity after [`Self::begin_acting`], unless the request itself changed the
-    /// identity (AUTH, RESET).
+    /// Restores a client's own identity (`own`) after [`Self::begin_acting`] gave it another (`identity`) for
+    /// one request, unless the request itself changed the identity (AUTH, RESET).
     pub fn end_acting(&mut self, id: ClientId, identity: &Identity, own: Identity) {
         self.has_own_terms = false;
         if let Some(client) = self.clients.get(id)

@@ -34,8 +34,8 @@ pub struct Turns {
     /// The number of the shard's current turn (pass of its loop). A client's count of started requests that
     /// has another number is out of date.
     number: u32,
-    /// The requests of all clients started in this turn (pass of the shard's loop), and those that the client
-    /// being decoded may still start.
+    /// The number of requests of all clients started in this turn (pass of the shard's loop), and of those
+    /// that the client being decoded may still start.
     taken: u32,
     /// The number of congested clients: those with so many requests in backend queues that no more are
     /// started.
@@ -122,7 +122,8 @@ impl ClientStage {
     }
 
     /// Returns how many more requests of a client may be started in this turn (pass of the shard's loop), and
-    /// the size limits of its next request. The error says that none may be started now.
+    /// the size limits of its next request. The error says that none may be started now, and whether the
+    /// bytes received wait to be decoded later.
     #[inline]
     pub fn may_take_on(&mut self, id: ClientId) -> Result<(&mut u32, RequestLimits), Progress> {
         let Some(client) = self.clients.get(id) else { return Err(Progress::Done) };
@@ -184,7 +185,8 @@ impl ClientStage {
         self.hold(id, arguments);
     }
 
-    /// Holds a write until the `CLIENT PAUSE` of writes ends. Later requests of the client wait after it.
+    /// Holds a request that a `CLIENT PAUSE` of some requests holds back (a write, for instance), until the
+    /// pause ends. Later requests of the client wait after it.
     pub fn hold_by_order(&mut self, env: &mut Env, id: ClientId, arguments: &Arguments<'_>) {
         self.clients.at(id).waits_by_order = true;
         env.counters.add(Counter::RequestsHeld, 1);
@@ -252,8 +254,8 @@ impl ClientStage {
         client.held_request = Some(Box::new(client.held(arguments)));
     }
 
-    /// Ends the wait of a client's request that [`Self::hold_for_grant`] began. False if the client has
-    /// disconnected.
+    /// Ends the wait of a client's request that [`Self::hold_for_grant`] or [`Self::hold_for_turns`] began.
+    /// False if the client has disconnected.
     pub fn end_wait_for_grant(&mut self, id: ClientId) -> bool {
         let client = self.clients.get(id);
         client.map(|client| client.waits_for_quota = false).is_some()
