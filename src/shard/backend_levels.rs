@@ -12,8 +12,8 @@ use crate::values::{BackendId, Tier, Timestamp};
 /// the board of all cores (`board.rs`).
 const LOOKS_APART: Duration = Duration::from_millis(100);
 
-/// Shedding level of each backend, as the latency ratios of all cores give it, and the highest level of all
-/// backends.
+/// Shedding level (which requests are refused or cost more) of each backend, as the cores agree on it from
+/// the backend's latency, and the highest level of all backends.
 #[derive(Debug)]
 pub struct BackendLevels {
     levels: Vec<Level>,

@@ -44,11 +44,11 @@ struct Place {
 /// last wrote them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Number of requests that wait in the bulkhead's queue.
+    /// Number of requests that wait in the queue in front of the backend.
     pub waiting: u32,
-    /// Number of requests in flight in the bulkhead's window.
+    /// Number of requests in flight at the backend.
     pub in_flight: u32,
-    /// True if the queue is full: no more requests may wait.
+    /// True if the queue in front of the backend is full: no more requests may wait.
     pub is_full: bool,
     /// True if the backend has stalled: it sends nothing while requests are in flight.
     pub is_stalled: bool,
@@ -142,13 +142,13 @@ impl Section<'_> {
         }
     }
 
-    /// True if any core has written that the backend is busy with a script.
+    /// True if any core has written that the bulkhead's backend is busy with a script.
     pub fn is_busy(&self) -> bool {
         self.places.iter().any(|place| place.load.load(Ordering::Relaxed) >> BUSY & 1 == 1)
     }
 
-    /// Returns the window (limit on requests in flight), the response times and the number of replies that
-    /// this core wrote last.
+    /// Returns what this core wrote last about the bulkhead's backend: the window (limit on requests in
+    /// flight), the response times and the number of replies.
     pub fn record(&self) -> Record {
         self.places[self.own].read()
     }

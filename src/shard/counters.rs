@@ -364,10 +364,10 @@ pub enum Pressure {
 }
 
 impl Pressure {
-    /// All reasons, in the order of the metrics page.
+    /// All reasons for which overload makes weir refuse requests, in the order of the metrics page.
     pub const ALL: [Self; 5] = [Self::Window, Self::Queue, Self::Stalled, Self::Deadline, Self::Latency];
 
-    /// Returns the reason's name in metrics.
+    /// Returns the name that this reason for refusing requests has in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Window => "window",

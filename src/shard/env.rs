@@ -98,7 +98,8 @@ impl Env {
         }
     }
 
-    /// Counts a request of a tier (importance) that was refused because of this backend's overload.
+    /// Counts a request of a tier (importance) that was refused because of this backend's overload;
+    /// `pressure` is the kind of overload.
     pub fn count_refused(&mut self, pressure: Pressure, tier: Tier, backend: BackendId) {
         self.pressures.add(pressure, tier);
         if let Some(count) = self.refused_for.get_mut(usize::from(backend.0)) {

@@ -39,7 +39,7 @@ pub struct Fence {
     pub origin: ShardId,
     /// Number of the fence (the connection to be killed) among those of its origin, counted from 1.
     pub sequence: u64,
-    /// The backend that the connection was to.
+    /// The backend to which the given-up connection was.
     pub backend: BackendId,
     /// The connection that the store is asked to kill.
     pub target: StoreClient,

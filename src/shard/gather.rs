@@ -100,11 +100,12 @@ struct Gathering {
     protocol: Protocol,
     parts: Vec<Option<Part>>,
     missing: usize,
-    /// Bytes of memory of the replies that have come, except the last, and of the tables of parts, keys and
-    /// channels.
+    /// Bytes of memory that a split request takes: the replies to its parts that have come, except the last,
+    /// and the tables of parts, keys and channels.
     bytes: usize,
     settlement: Settlement,
-    /// The reply as far as it is joined, if that takes several turns (passes of the shard's loop); None else.
+    /// The reply to a split request as far as it is joined from the parts' replies, if that takes several
+    /// turns (passes of the shard's loop); None else.
     joining: Option<Box<Joining>>,
 }
 
@@ -145,7 +146,7 @@ pub enum Arrival {
     Joined {
         /// The joined reply to the whole request.
         reply: Vec<u8>,
-        /// The bytes that waited for this part and no longer do.
+        /// The bytes of memory of the replies and tables that waited for this part and no longer do.
         waited: usize,
         /// The measurements of all parts, from which the cost of the request follows.
         settlement: Settlement,
@@ -229,8 +230,9 @@ impl Gathers {
         Arrival::Joined { reply, waited, settlement }
     }
 
-    /// Continues to join the values of a request whose parts have all come. Returns the reply, and the bytes
-    /// that waited for it, once all values are joined; None before.
+    /// Continues to join the values of the request with this index, whose parts have all come. Returns the
+    /// reply, and the bytes of memory that waited for it, once all values are joined; None before. A reply of
+    /// more than `bytes_max` bytes is replaced by an error.
     pub fn go_on_joining(
         &mut self,
         index: u32,

@@ -43,8 +43,7 @@ pub struct HealthBoard {
 const FRESH: u64 = 3;
 
 impl HealthBoard {
-    /// Creates a board for so many cores and stores of all stores' health, shared by the cores, on which every
-    /// store is healthy.
+    /// Creates a board for `shards` cores and `backends` stores, on which every store is healthy.
     pub fn new(shards: u16, backends: u16) -> Self {
         let (shards, backends) = (usize::from(shards), usize::from(backends));
         Self {
@@ -94,7 +93,8 @@ impl HealthBoard {
         fresh(&all[usize::from(shard.0)]).or_else(|| all.iter().filter_map(fresh).max())
     }
 
-    /// Returns the state of the breaker of the store with number `backend`.
+    /// Returns the state of the breaker (which refuses requests to an unhealthy store) of the store with
+    /// number `backend`.
     pub fn standing(&self, backend: usize) -> Standing {
         Standing::from_bits(self.common[backend].standing.load(Ordering::Relaxed))
     }
@@ -107,7 +107,8 @@ impl HealthBoard {
         standing.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Resets a store's breaker, because this backend number belongs to another store now.
+    /// Resets the breaker (which refuses requests to an unhealthy store) of the backend with this number to
+    /// the healthy state, because the number belongs to another store now.
     pub fn forget(&self, backend: usize) {
         self.common[backend].standing.store(0, Ordering::Relaxed);
     }

@@ -76,7 +76,8 @@ impl LastTold {
         Look { place, seen: self.places[place].load(Ordering::SeqCst) }
     }
 
-    /// True if no reply that is not kept was recorded in that place ([`Self::pass`]) since `look` was taken.
+    /// True if, since `look` was taken at a place of the table, no client was given a reply there without its
+    /// being kept ([`Self::pass`]).
     pub fn is_latest(&self, look: &Look) -> bool {
         self.places[look.place].load(Ordering::SeqCst) / SEEN == look.seen / SEEN
     }

@@ -21,7 +21,8 @@ pub enum Purpose {
     /// The reply to a command that was sent right before a fetch (shared read of a hot key): `PTTL` or
     /// `HPTTL`, or `ASKING` if the fetch was redirected.
     Ahead(ReplyTo),
-    /// The reply to the oldest unanswered fence (`CLIENT KILL`) that was sent between requests.
+    /// The reply to the oldest unanswered fence that was sent between requests: a `CLIENT KILL` for a
+    /// connection that weir gave up.
     Fence,
 }
 

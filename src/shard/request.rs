@@ -300,7 +300,7 @@ impl Asker {
     }
 }
 
-/// Nature of a request, as far as its command tells: class of price, and whether it writes.
+/// Nature of a request, as far as its command tells: the class by which it is priced, and whether it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nature {
     /// Class of the command: what its price grows with.
@@ -343,7 +343,7 @@ pub struct Envelope {
     pub route: Route,
     /// Tenant that the request comes from; None if it is unknown.
     pub asker: Option<Asker>,
-    /// Class of price, and whether the request writes.
+    /// Class of commands by which the request is priced, and whether it writes.
     pub nature: Nature,
     /// Keys that the request reads or writes.
     pub touches: Touches,

@@ -69,7 +69,7 @@ pub struct ShardSettings {
     /// Estimated price from which a request is sent over the connections for expensive requests, in
     /// millionths of a request unit.
     pub heavy_from: MicroUnits,
-    /// The largest request value that a client may send, in bytes.
+    /// The most bytes that a client's request may have, without the framing of its words.
     pub request_bytes_max: usize,
     /// The largest reply that is accepted from a backend, in bytes.
     pub reply_bytes_max: usize,

@@ -37,7 +37,7 @@ pub struct SharedName {
 /// channel or pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToHome {
-    /// A client of the sending core subscribes.
+    /// A client of the sending core subscribes to a channel or pattern.
     Join {
         /// The name of the channel or pattern.
         name: SharedName,
@@ -46,7 +46,7 @@ pub enum ToHome {
         /// Tenant of the client.
         tenant: TenantId,
     },
-    /// A client has ended its subscription, or has disconnected.
+    /// A client has ended its subscription to a channel or pattern, or has disconnected.
     Leave {
         /// The name of the channel or pattern.
         name: SharedName,
@@ -72,7 +72,7 @@ pub enum FromHome {
         /// The client that has subscribed.
         client: ClientId,
     },
-    /// A client's subscription is refused.
+    /// A client's subscription to a channel or pattern is refused.
     Refused {
         /// The name of the channel or pattern.
         name: SharedName,
@@ -162,7 +162,8 @@ pub struct FromHomeQueue {
 }
 
 impl FromHomeQueue {
-    /// Adds a message to the end of the queue.
+    /// Adds a message of a home core (one that subscribes for all clients) to the end of the queue. If
+    /// published messages of more than 32 MiB wait then, drops those of the largest channels or patterns.
     pub fn push(&mut self, told: FromHome) {
         self.message_bytes += told.message_bytes();
         self.waiting.push_back(told);

@@ -58,15 +58,17 @@ pub struct Throttled {
 /// The estimated cost of a request, from what is known before its reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Estimate {
-    /// The parts of the cost that follow from command and arguments, including the surcharge.
+    /// The parts of the cost that follow from command and arguments, including the surcharge for a slow
+    /// backend.
     pub quote: Quote,
-    /// The expected cost beyond the quote's fixed part, learnt from the tenant's recent requests of the same
-    /// class.
+    /// The expected cost beyond the part that is known on arrival, learnt from the tenant's recent requests
+    /// of the same class, in millionths of a request unit.
     pub expected: MicroUnits,
     /// The whole estimated price: the quote's fixed part and the expected rest, but at least the quote's
     /// floor (the least price of a request of this kind).
     pub total: Price,
-    /// The part of the price that is added because the backend is slow (shedding level).
+    /// The part of the price that is added because the backend is slow (shedding level), in millionths of a
+    /// request unit.
     pub surcharge: MicroUnits,
 }
 

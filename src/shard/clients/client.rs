@@ -117,8 +117,9 @@ pub struct Client {
     /// asked turned out to be no primary.
     pub(super) first_try: Option<Box<FirstTry>>,
     /// True while the held request waits for the control executor's answer about quotas, for another request
-    /// of its tenant to be charged at its real cost, or for the map of the cluster; or while its keys are
-    /// assigned to backends over several turns (passes of the shard's loop).
+    /// of its tenant to be charged at its real cost, for the map of the cluster, or (`PUBLISH`) for stores to
+    /// acknowledge subscriptions; or while its keys are assigned to backends over several turns (passes of
+    /// the shard's loop).
     pub(super) waits_for_quota: bool,
     /// The number of requests that weir answered before their backend did (at their deadline, for instance),
     /// and that the backend may still carry out.
@@ -311,8 +312,8 @@ impl Client {
         self.order.replies()
     }
 
-    /// Chooses the track (group of backend connections) for the client's next request. False if the request
-    /// must wait for those in flight.
+    /// Chooses the track (group of backend connections) for the client's next request; `wanted` is the track
+    /// that it would take alone. False if the request must wait for those in flight.
     #[inline]
     pub fn take_track(&mut self, wanted: Track) -> bool {
         let (first, next) = self.order.sequences();
@@ -362,8 +363,9 @@ impl Client {
         self.identity.deadline.map_or(Timestamp::MAX, |deadline| self.came.after(deadline))
     }
 
-    /// True if a new request could overtake an unsettled one (answered early, but perhaps still carried out).
-    /// `is_alone` says that the new request waits for all earlier ones and takes other backend connections.
+    /// True if a new request could overtake one that weir answered before its backend did, and that the
+    /// backend may still carry out. `is_alone` says that the new request waits for all earlier ones and takes
+    /// other backend connections.
     #[inline]
     pub fn is_unsettled(&self, is_alone: bool) -> bool {
         self.unsettled > 0 && (is_alone || self.is_unsettled_alone)

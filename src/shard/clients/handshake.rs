@@ -193,8 +193,8 @@ impl ClientStage {
         Ok(())
     }
 
-    /// Answers `RESET`: drops the transaction and the name, ends `MONITOR` and `CLIENT REPLY OFF`, and returns the client
-    /// to RESP2 and to the identity of a new connection.
+    /// Answers `RESET`: drops the transaction and the name, ends `MONITOR` and `CLIENT REPLY OFF`, and
+    /// returns the client to RESP2, to the first database, and to the identity of a new connection.
     pub fn reset(&mut self, env: &mut Env, id: ClientId, now: Now) {
         let client = self.clients.at(id);
         client.transaction = None;

@@ -69,8 +69,8 @@ impl ClientStage {
         true
     }
 
-    /// Takes the next place in the order of a client's replies for a response that no backend answers (such
-    /// as 400 or 100 Continue).
+    /// Takes the next place in the order of a client's replies for an HTTP response that weir makes without a
+    /// backend (such as 400 or 100 Continue).
     pub fn hold_place(&mut self, env: &mut Env, id: ClientId) {
         self.answer_now(env, id, |out, _| encode::simple(out, "OK"));
     }

@@ -99,7 +99,8 @@ pub struct TrackingReply {
     pub sequence: u32,
     /// The reply to the client's `CLIENT TRACKING ON` command.
     pub reply: Vec<u8>,
-    /// The client that took this client's messages before and no longer does; None if there is none.
+    /// The client that took this client's invalidation messages (`REDIRECT`) before and no longer does; None
+    /// if there is none.
     pub left: Option<Peer>,
     /// True if some stores have accepted the new options while others still use the former ones, so that the
     /// client would miss messages.
@@ -264,8 +265,8 @@ impl KeyTracking {
         Some((&self.links, &pending.options))
     }
 
-    /// Ends the `CLIENT TRACKING ON` command with this number (`sequence`) with `error`, before any store was
-    /// sent it. `None` if there is no such command.
+    /// Ends the `CLIENT TRACKING ON` command with this number (`sequence`) with `error`: before any store was
+    /// sent it, or because a store has refused it. `None` if there is no such command.
     pub fn refuse(&mut self, sequence: u32, error: Vec<u8>) -> Option<TrackingReply> {
         let pending = self.pending.take_if(|pending| pending.sequence == sequence)?;
         let left = pending.target.map(|aim| aim.peer).filter(|peer| !self.is_aimed_at(*peer));
@@ -377,7 +378,7 @@ impl KeyTracking {
         self.options.iter().flat_map(|options| &options.prefixes).map(Vec::len).sum()
     }
 
-    /// Returns the bytes of memory that this record takes.
+    /// Returns the bytes of memory that the record of the client's key tracking takes.
     pub fn memory_bytes(&self) -> usize {
         let pending = self.pending.as_ref().map(|pending| &pending.options);
         let prefixes = self.options.iter().chain(pending).flat_map(|options| &options.prefixes);

@@ -129,7 +129,7 @@ impl Listeners {
     }
 
     /// Removes a client from the listeners of a channel or pattern, and reports it to the name's home core
-    /// (the one that subscribes for all clients); does nothing if the client is no listener.
+    /// (the one that subscribes for all clients); does nothing if the client is not among them.
     pub fn leave(&mut self, kind: Subscription, name: &[u8], client: ClientId) {
         let names = &mut self.names[kind as usize];
         let Some(listening) = names.get_mut(name) else { return };

@@ -141,7 +141,8 @@ pub struct ClientStage {
     map_confirmation: MapConfirmation,
     publications: Publications,
     filters: Box<Filters>,
-    /// Clients by the shared channels that they are subscribed to.
+    /// Clients by the channels and patterns that they are subscribed to, as far as weir has one subscription
+    /// to them for all its clients.
     listeners: Box<Listeners>,
     /// The pauses in force (`CLIENT PAUSE`), at most one per tenant and one for all clients.
     pauses: Vec<Pause>,

@@ -41,7 +41,7 @@ pub struct Session {
     /// True if `held` begins with a blocking command in which the client waits.
     #[serde(default)]
     pub waits: bool,
-    /// The time in milliseconds after which the reply to the blocking command is useless; None for no
+    /// The time left, in milliseconds, until the reply to the blocking command is useless; None for no
     /// deadline.
     wait_deadline_ms: Option<u64>,
     /// The bytes received of the client's next request. A blocking command that still waits comes first, with

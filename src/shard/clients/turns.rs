@@ -75,8 +75,8 @@ impl Turns {
         self.in_steps += 1;
     }
 
-    /// Returns the request whose reply is being joined, as client, sequence number and index in `Gathers`;
-    /// None if there is none.
+    /// Returns the request whose reply is being joined over several turns (passes of the shard's loop), as
+    /// client, sequence number and index of its replies; None if there is none.
     pub(super) fn next_to_join(&self) -> Option<(ClientId, u32, u32)> {
         self.joining.front().copied()
     }
@@ -108,7 +108,7 @@ impl ClientStage {
 
     /// Takes a client's decoder, and its HTTP conversation if it has one, out of the table of clients,
     /// because requests that are being handled borrow from them. [`Self::end_decoding`] puts the decoder
-    /// back.
+    /// back. None if the client has disconnected.
     #[inline]
     pub fn begin_decoding(&mut self, id: ClientId) -> Option<(RequestDecoder, Option<Box<Conversation>>)> {
         let client = self.clients.get(id)?;
@@ -194,8 +194,8 @@ impl ClientStage {
     }
 
     /// Holds a request until the control executor has answered about a quota, a request of its tenant is
-    /// charged at its real cost, or the map of the cluster is confirmed. Later requests of the client wait
-    /// after it.
+    /// charged at its real cost, the map of the cluster is confirmed, or stores have acknowledged the
+    /// subscriptions that a `PUBLISH` waits for. Later requests of the client wait after it.
     pub fn hold_for_grant(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         debug_assert!(!self.clients.at(id).waits_for_quota);
         self.clients.at(id).waits_for_quota = true;

@@ -59,8 +59,8 @@ pub(super) struct UserEntry {
 
 const _: () = assert!(size_of::<UserEntry>() <= 64);
 
-/// Index of a size (rate and burst) that buckets of users have. Counted from one, so that an `Option` of it
-/// takes no more room.
+/// Index of a size (rate and burst) in the list of the sizes that buckets of users have. Counted from one, so
+/// that an `Option` of it takes no more room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeId(NonZeroU32);
 
@@ -69,8 +69,8 @@ impl SizeId {
         self.0.get()
     }
 
-    /// Returns the index whose [`Self::bits`] are these. None for zero, which stands for no user's bucket and
-    /// so no size.
+    /// Returns the index of a bucket size from its number ([`Self::bits`]). None for zero, which stands for
+    /// no user's bucket and so no size.
     pub(super) fn from_bits(bits: u32) -> Option<Self> {
         NonZeroU32::new(bits).map(Self)
     }

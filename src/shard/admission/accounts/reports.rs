@@ -182,7 +182,8 @@ impl Accounts {
         demands
     }
 
-    /// Sends a report with demands, and with the usage of tenants since the last report.
+    /// Sends a report to the control executor with `demands` (amounts of quotas that were spent or are
+    /// needed), and with the usage of tenants since the last report. Does nothing if there is neither.
     pub(super) fn send(&mut self, demands: Vec<Demand>, now: Timestamp) {
         let tenants = &mut self.ledger.buckets().tenants;
         let usage: Vec<(TenantId, Usage)> = self
