@@ -30,7 +30,7 @@ pub struct Pause {
     pub tenant: Option<String>,
     /// The time at which the pause ends by itself.
     pub until: Timestamp,
-    /// Which requests the pause holds back: only writes, or all.
+    /// Requests that the `CLIENT PAUSE` holds back: only writes, or all.
     pub extent: Paused,
     /// The number (`CLIENT ID`) of the client that ordered the pause, which waits as others do but may end it.
     pub asker: u64,

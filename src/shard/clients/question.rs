@@ -45,7 +45,7 @@ pub enum Question {
     Info {
         /// Names of the sections; empty means the default sections.
         sections: Vec<String>,
-        /// Which fields of the stores' own `INFO` the client may see.
+        /// Fields of the stores' own `INFO` that the client may see.
         view: StoreView,
         /// The RESP version that the client speaks, in which the reply is written.
         protocol: Protocol,
