@@ -12,8 +12,8 @@ use crate::values::{BackendId, Tier, Timestamp};
 /// the board of all cores (`board.rs`).
 const LOOKS_APART: Duration = Duration::from_millis(100);
 
-/// Shedding level of each backend, as the latency ratios of all cores give it, and the highest level of all
-/// backends.
+/// Shedding level (which requests are refused or cost more) of each backend, as the cores agree on it from
+/// the backend's latency, and the highest level of all backends.
 #[derive(Debug)]
 pub struct BackendLevels {
     levels: Vec<Level>,
@@ -44,8 +44,8 @@ impl BackendLevels {
     }
 
     /// Reads from the board of all cores the shedding levels (which requests are refused or cost more) that
-    /// the cores agree on. Does nothing if shedding is off, or if all levels are steady and no core proposed a
-    /// higher one in the last 3 s.
+    /// the cores agree on. Reads nothing if shedding is off, or if all levels are steady (the lowest) and no
+    /// core proposed a higher one in the last 3 s.
     pub fn look(&mut self, settings: &ShardSettings, now: Timestamp) {
         self.look_at = now.after(LOOKS_APART);
         let overload = &settings.overload;
@@ -70,14 +70,17 @@ impl BackendLevels {
         backend.map_or(self.highest, |backend| self.levels[usize::from(backend.0)])
     }
 
-    /// Returns the price of a request to the backend, in percent of its usual price.
+    /// Returns the price of a request of this tier (importance) to a backend, in percent of its usual price:
+    /// 100, or more while the backend sheds load. None stands for a request to several backends, to which the
+    /// highest shedding level of all applies.
     #[inline]
     pub fn percent(&self, backend: Option<BackendId>, tier: Tier) -> u32 {
         if self.is_any() { self.level(backend).price_percent(tier) } else { 100 }
     }
 
-    /// True if a request of this tier (importance) is refused because of its backend's shedding level. Every
-    /// hundredth passes, so that the core notices when the backend is fast again.
+    /// True if a request of this tier (importance) is refused because of its backend's shedding level; for
+    /// None, a request to several backends, because of the highest level of all. Every hundredth such request
+    /// passes, so that the core notices when a backend is fast again.
     pub fn refuses(&mut self, backend: Option<BackendId>, tier: Tier) -> bool {
         let level = self.level(backend);
         // Only requests that could be refused are counted: if others were counted too, the few that pass
@@ -90,8 +93,8 @@ impl BackendLevels {
     }
 }
 
-/// Returns the shedding level (which requests are refused or cost more) of a backend that the cores agree on,
-/// whether shedding is on or not.
+/// Returns the shedding level (which requests are refused or cost more) that the cores agree on for the
+/// backend with number `backend`, whether shedding is on or not.
 pub fn agreed_at(board: &Noticeboard, settings: &ShardSettings, backend: usize, now: Timestamp) -> Level {
     agreed(board.of(settings.id, backend * BULKHEADS).told(), now)
 }

@@ -16,20 +16,21 @@ use crate::values::{ShardId, Timestamp};
 #[repr(align(64))]
 struct Place {
     at: AtomicU64,
-    /// Median response time in the upper 32 bits and base (unloaded) response time in the lower, in seconds,
-    /// as 32-bit floating point numbers.
+    /// The backend's median response time in the upper 32 bits and its base response time (while few requests
+    /// wait at it) in the lower, in seconds, as 32-bit floating point numbers.
     seconds: AtomicU64,
     /// The window (the most requests that may be in flight) in the upper 32 bits, as a 32-bit floating point
     /// number; in the lower, twice the number of replies so far, plus 1 if requests waited for room in the window.
     window: AtomicU64,
-    /// Median response time while a quarter of the window is in flight, in seconds, as a 32-bit floating
-    /// point number.
+    /// The backend's median response time while a quarter of the window (the most requests that may be in
+    /// flight) is in flight, in seconds, as a 32-bit floating point number.
     quarter: AtomicU64,
-    /// Time at which the core asks all cores to measure the base response time (probe), on the monotonic
-    /// clock in nanoseconds.
+    /// Time at which the core asks all cores to measure the backend's base response time (that with few
+    /// requests in flight), on the monotonic clock in nanoseconds.
     probe_at: AtomicU64,
-    /// Requests in flight in the lower 32 bits; above them the requests that wait (29 bits) and the flags at
-    /// [`BUSY`], [`FULL`] and [`STALLED`].
+    /// Number of requests in flight in the lower 32 bits; above it the number of requests that wait (29 bits)
+    /// and three flags: the backend is busy with a script (bit 61), the queue is full (bit 62), the backend
+    /// has stalled (bit 63).
     load: AtomicU64,
     /// The shedding level (which requests are refused or cost more) that the core proposes for the backend, in
     /// the lower 8 bits, and above it the number of replies that the proposal is based on.
@@ -43,11 +44,11 @@ struct Place {
 /// last wrote them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Number of requests that wait in the bulkhead's queue.
+    /// Number of requests that wait in the queue in front of the backend.
     pub waiting: u32,
-    /// Number of requests in flight in the bulkhead's window.
+    /// Number of requests in flight at the backend.
     pub in_flight: u32,
-    /// True if the queue is full: no more requests may wait.
+    /// True if the queue in front of the backend is full: no more requests may wait.
     pub is_full: bool,
     /// True if the backend has stalled: it sends nothing while requests are in flight.
     pub is_stalled: bool,
@@ -97,21 +98,25 @@ pub struct Section<'a> {
     alarmed_until: &'a AtomicU64,
 }
 
-/// The largest number of waiting requests that fits in the 29 bits of a load; more are written as this many.
+/// The largest number of waiting requests that a core's record of a bulkhead (window and queue) has room for,
+/// in 29 bits; a larger number is written as this one.
 const WAITING_MAX: u32 = (1 << 29) - 1;
-/// Bit in `Place::load` which says that the backend is busy with a script.
+/// Number of the bit in `Place::load` (requests in flight and waiting at a backend) which says that the
+/// backend is busy with a script.
 const BUSY: u32 = 61;
-/// Bit in `Place::load` which says that no more requests may wait.
+/// Number of the bit in `Place::load` (requests in flight and waiting at a backend) which says that the queue
+/// in front of the backend is full.
 const FULL: u32 = 62;
-/// Bit in `Place::load` which says that the backend has stalled (sends nothing although requests are in
-/// flight).
+/// Number of the bit in `Place::load` (requests in flight and waiting at a backend) which says that the
+/// backend has stalled: it sends nothing although requests are in flight.
 const STALLED: u32 = 63;
 /// Time for which cores read each other's proposals of shedding levels (which requests are refused or cost
 /// more) after a core proposed one above steady.
 const ALARM: Duration = Duration::from_secs(3);
 
 impl Section<'_> {
-    /// Writes this core's own load, which other cores and reports read.
+    /// Writes this core's load of the bulkhead (requests in flight and waiting at one backend), which other
+    /// cores and reports read.
     pub fn tell_load(&self, load: Load) {
         let waiting = u64::from(load.waiting.min(WAITING_MAX));
         let flags = u64::from(load.is_busy) << BUSY
@@ -124,7 +129,8 @@ impl Section<'_> {
         }
     }
 
-    /// Returns the load that this core wrote last.
+    /// Returns the load of the bulkhead (requests in flight and waiting at one backend) that this core wrote
+    /// last.
     pub fn load(&self) -> Load {
         let word = self.places[self.own].load.load(Ordering::Relaxed);
         Load {
@@ -136,13 +142,13 @@ impl Section<'_> {
         }
     }
 
-    /// True if any core has written that the backend is busy with a script.
+    /// True if any core has written that the bulkhead's backend is busy with a script.
     pub fn is_busy(&self) -> bool {
         self.places.iter().any(|place| place.load.load(Ordering::Relaxed) >> BUSY & 1 == 1)
     }
 
-    /// Returns the window (limit on requests in flight), the response times and the number of replies that
-    /// this core wrote last.
+    /// Returns what this core wrote last about the bulkhead's backend: the window (limit on requests in
+    /// flight), the response times and the number of replies.
     pub fn record(&self) -> Record {
         self.places[self.own].read()
     }

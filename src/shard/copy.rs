@@ -50,6 +50,7 @@ pub struct CopyHits {
     pub from: ShardId,
     /// Number of the hot key at its home core (the core through which a key's requests pass).
     pub id: HotId,
-    /// Requests answered from copies since the last report.
+    /// Number of requests that the core answered from copies of the key's reply since its last report to the
+    /// key's home core.
     pub hits: u32,
 }

@@ -359,16 +359,16 @@ pub enum Pressure {
     Stalled,
     /// The request's deadline had passed, or the backend could not answer before it.
     Deadline,
-    /// The backend had become slow, and the request's tier is shed so that more important requests are
-    /// answered.
+    /// The backend had become slow, and requests of this tier (importance) are refused so that more important
+    /// ones are answered.
     Latency,
 }
 
 impl Pressure {
-    /// All reasons, in the order of the metrics page.
+    /// All reasons for which overload makes weir refuse requests, in the order of the metrics page.
     pub const ALL: [Self; 5] = [Self::Window, Self::Queue, Self::Stalled, Self::Deadline, Self::Latency];
 
-    /// Returns the reason's name in metrics.
+    /// Returns the name that this reason for refusing requests has in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Window => "window",
@@ -395,7 +395,7 @@ impl Pressures {
         self.0[pressure as usize][tier as usize]
     }
 
-    /// Returns the amounts counted since an earlier copy of the same numbers.
+    /// Returns the numbers of requests that were refused since `before`, an earlier copy of these numbers.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();

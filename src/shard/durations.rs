@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// The precision of the histogram: two digits are enough for percentiles, and keep it in the CPU cache.
+/// Precision of the histogram of times, in decimal digits: two are enough for percentiles, and keep it in the
+/// CPU cache.
 const SIGNIFICANT_DIGITS: u8 = 2;
 /// The largest time that is counted, 60 s in microseconds. Longer times count as this.
 const MICROS_MAX: u64 = 60_000_000;
@@ -54,8 +55,9 @@ impl Durations {
         self.add_run(other.run.0, other.run.1);
     }
 
-    /// Returns the counts since an earlier state of the same cores' histogram; all counts if `before` is of
-    /// other cores. Both must come from [`Durations::told`] or [`Durations::merge`].
+    /// Returns the times counted since `before`, an earlier copy of this histogram; all of them if `before`
+    /// has counts that this one lacks, because it is of other cores. Neither may have a pending run of equal
+    /// times: [`Durations::told`] makes such copies, and [`Durations::merge`] sums of them.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();
@@ -67,7 +69,8 @@ impl Durations {
         since
     }
 
-    /// Returns a copy with all counts in the histogram, ready to be read.
+    /// Returns a copy in which all times are in the histogram, also the last run of equal times, which is
+    /// kept beside it until another time comes.
     #[must_use]
     pub fn told(&self) -> Self {
         let mut told = self.clone();
@@ -75,12 +78,14 @@ impl Durations {
         told
     }
 
-    /// Returns the number of durations that were counted.
+    /// Returns the number of durations in the histogram. The last run of equal ones is in it only in a copy
+    /// made by [`Durations::told`].
     pub fn count(&self) -> u64 {
         self.micros.len()
     }
 
-    /// Returns the sum of all durations that were counted.
+    /// Returns the sum of the durations that were counted. The last run of equal ones is in it only in a copy
+    /// made by [`Durations::told`].
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum_nanos)
     }

@@ -48,7 +48,8 @@ pub struct Env {
     pub walks: Walks,
     /// Requests that were split into one request per key, because their slot is half moved to another node.
     pub pieces: Pieces,
-    /// Addresses of the cluster's nodes, by the place of each node in the map's table.
+    /// Address of each cluster node, by its index in the map's table of nodes (its backend number); "none"
+    /// where no node has the index.
     node_names: Vec<String>,
     /// Shedding level of each backend: which tiers (degrees of importance) of requests to it are refused or
     /// priced higher.
@@ -90,14 +91,15 @@ impl Env {
         }
     }
 
-    /// Queues a line for the log. Drops it if [`LINES_MAX`] lines already wait.
+    /// Queues a line for the log. Drops it if 64 lines already wait.
     pub fn say(&mut self, line: String) {
         if self.lines.len() < LINES_MAX {
             self.lines.push_back(line);
         }
     }
 
-    /// Counts a request of a tier (importance) that was refused because of this backend's overload.
+    /// Counts a request of a tier (importance) that was refused because of this backend's overload;
+    /// `pressure` is the kind of overload.
     pub fn count_refused(&mut self, pressure: Pressure, tier: Tier, backend: BackendId) {
         self.pressures.add(pressure, tier);
         if let Some(count) = self.refused_for.get_mut(usize::from(backend.0)) {
@@ -105,8 +107,8 @@ impl Env {
         }
     }
 
-    /// Returns the number of requests refused because of overload whose backend has the number `place`; 0 if
-    /// none was.
+    /// Returns the number of requests that were refused because of overload of the backend with number
+    /// `place`; 0 if none was.
     pub fn refused_for(&self, place: usize) -> u64 {
         self.refused_for.get(place).copied().unwrap_or_default()
     }

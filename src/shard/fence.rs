@@ -39,7 +39,7 @@ pub struct Fence {
     pub origin: ShardId,
     /// Number of the fence (the connection to be killed) among those of its origin, counted from 1.
     pub sequence: u64,
-    /// The backend that the connection was to.
+    /// The backend to which the given-up connection was.
     pub backend: BackendId,
     /// The connection that the store is asked to kill.
     pub target: StoreClient,
@@ -71,13 +71,15 @@ impl Fences {
         Self { own, standing: VecDeque::new(), count: 0, heard: vec![0; shards], told: vec![0; shards] }
     }
 
-    /// Returns the number of fences that this shard has learnt of so far. A connection compares it with the
-    /// number at which it last sent the store its fences, to find those that are still to be sent.
+    /// Returns the number of fences (given-up connections that stores are to kill) that this shard has learnt
+    /// of so far. A connection compares it with the number at which it last sent the store its fences, to
+    /// find those that are still to be sent.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Adds a fence (to have the store kill it) for a connection that this shard gave up.
+    /// Adds a fence for a connection (`target`) to a backend that this shard gave up with unanswered
+    /// requests: other connections will ask the store to kill it before they send later requests.
     pub fn raise(&mut self, backend: BackendId, target: StoreClient) {
         let sequence = self.heard[usize::from(self.own.0)] + 1;
         self.hear(Fence { origin: self.own, sequence, backend, target });
@@ -111,15 +113,15 @@ impl Fences {
         self.told[usize::from(shard.0)] == self.count
     }
 
-    /// Returns the fences of a backend, whose connections it has not killed yet, that were learnt after the
-    /// first `seen` ones.
+    /// Returns the fences (given-up connections that the store is to kill and has not killed yet) of a
+    /// backend that this shard has learnt of after the first `seen` ones.
     pub fn at(&self, backend: BackendId, seen: u64) -> impl Iterator<Item = &Fence> {
         self.since(seen).filter(move |fence| fence.backend == backend)
     }
 
-    /// Removes the fence with this origin and sequence number because the store has killed the connection that
-    /// it names, or does not know it. True if the fence is this shard's own, so that the other shards have to
-    /// be informed.
+    /// Removes the fence (given-up connection that a store is to kill) with this origin and sequence number,
+    /// because the store has killed the connection or does not know it. True if the fence is this shard's
+    /// own, so that the other shards have to be informed.
     pub fn lift(&mut self, origin: ShardId, sequence: u64) -> bool {
         let heard = &mut self.heard[usize::from(origin.0)];
         *heard = (*heard).max(sequence);
@@ -127,8 +129,9 @@ impl Fences {
         origin == self.own
     }
 
-    /// Removes all fences of a backend whose connection matches, because the store restarted and knows none
-    /// of them. Returns the sequence numbers of those that are this shard's own.
+    /// Removes the fences (given-up connections that stores are to kill) of a backend whose connections
+    /// match, because the store restarted and knows none of these connections. Returns the sequence numbers
+    /// of the fences that are this shard's own.
     pub fn lift_all(&mut self, backend: BackendId, matching: impl Fn(&StoreClient) -> bool) -> Vec<u64> {
         let mut own = Vec::new();
         self.standing.retain(|(_, fence)| {

@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::values::TenantId;
 use crate::values::limits::{FILTER_PATTERNS_MAX, FILTER_PREFIXES_MAX, TENANT_PART, TENANTS_MAX};
 
-/// Number of bytes of a filter that are compared in about the time of a short filter.
+/// Number of bytes of a filter (pattern of channels or prefix of keys) that count as one more place, the unit
+/// in which filters at stores are limited, because a store compares them in about the time of a short filter.
 const BYTES_PER_PLACE: usize = 64;
-/// Number of bytes of a pattern behind its first star that take about the time of a short pattern, as they may be
-/// compared many times.
+/// Number of bytes of a pattern behind its first star that count as one more place (unit in which filters at
+/// stores are limited). They are fewer than before the star, as they may be compared many times.
 const BYTES_PER_PLACE_BEHIND_STAR: usize = 8;
 
-/// Kind of a filter.
+/// Kind of a filter that a client has at a store, which compares it with every message or every write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FilterKind {
     /// A pattern of channels, compared with the channel of each message.
@@ -26,10 +27,11 @@ pub enum FilterKind {
 }
 
 impl FilterKind {
-    /// The kinds, each with the word for it in metrics.
+    /// The kinds of filters, each with the word for it in metrics.
     pub const ALL: [(Self, &'static str); 2] = [(Self::Pattern, "pattern"), (Self::Prefix, "prefix")];
 
-    /// Returns the number of places for filters of this kind.
+    /// Returns the number of places (a filter takes one, or several if it is slow to compare) for the filters
+    /// of this kind of all clients together.
     fn limit(self) -> usize {
         match self {
             Self::Pattern => FILTER_PATTERNS_MAX,
@@ -37,9 +39,9 @@ impl FilterKind {
         }
     }
 
-    /// Returns the number of places that a filter with this text takes: one, and one more for 64 bytes of it. A pattern
-    /// with a star before its end may be compared from each byte of a channel on; it takes three more, and one for
-    /// each 8 bytes behind that star.
+    /// Returns the number of places that a filter with this text takes: one, and one more for each 64 bytes
+    /// of it. A pattern with a star before its end may be compared from each byte of a channel on; it takes
+    /// three more, and one for each 8 bytes behind that star.
     fn places(self, text: &[u8]) -> usize {
         let star = text.iter().position(|byte| *byte == b'*').map_or(text.len(), |star| star + 1);
         let behind = text.len() - star;
@@ -49,21 +51,24 @@ impl FilterKind {
         }
     }
 
-    /// Returns the number of places for filters of this kind that the clients of one tenant may take together.
+    /// Returns the number of places (a filter takes one, or several if it is slow to compare) for filters of
+    /// this kind that the clients of one tenant may take together.
     pub fn tenant_limit(self) -> usize {
         self.limit() * TENANT_PART.0 / TENANT_PART.1
     }
 }
 
-/// Numbers of places that filters of clients take at stores, by tenant and kind. Equal filters of one core count once.
+/// Numbers of places (shares of a limit, of which a filter takes one, or several if it is slow to compare)
+/// that filters of clients take at stores, by tenant and kind. Equal filters of one core count once.
 #[derive(Debug)]
 pub struct FilterBoard {
-    /// The numbers of places of each tenant; the last row is of clients without a tenant.
+    /// The numbers of places that filters of each tenant's clients take, for patterns and for prefixes; the
+    /// last row is of clients without a tenant.
     tenants: Box<[[AtomicU32; 2]]>,
     totals: [AtomicU32; 2],
 }
 
-/// Places of a filter, which are taken as long as this value lives.
+/// The places (shares of the limit on filters at stores) that one filter takes as long as this value lives.
 #[derive(Debug)]
 pub struct FilterPlace {
     board: Arc<FilterBoard>,
@@ -80,8 +85,9 @@ impl Default for FilterBoard {
 }
 
 impl FilterBoard {
-    /// Takes places for a filter of a tenant until the returned value is dropped. None if fewer are left to the
-    /// tenant's clients, or to all clients together.
+    /// Takes places for a filter of a tenant (`text` is the pattern or prefix) until the returned value is
+    /// dropped: one, or several if it is slow to compare. None if fewer are left to the tenant's clients, or
+    /// to all clients together.
     pub fn take(self: &Arc<Self>, tenant: TenantId, kind: FilterKind, text: &[u8]) -> Option<FilterPlace> {
         let places = u32::try_from(kind.places(text)).ok()?;
         let more =
@@ -108,7 +114,7 @@ impl FilterPlace {
         self.kind
     }
 
-    /// Returns the number of places that the filter takes.
+    /// Returns the number of places (shares of the limit on filters at stores) that the filter takes.
     pub fn places(&self) -> usize {
         self.places as usize
     }

@@ -100,10 +100,12 @@ struct Gathering {
     protocol: Protocol,
     parts: Vec<Option<Part>>,
     missing: usize,
-    /// The bytes of the parts that have come, and of the lists that map keys to parts.
+    /// Bytes of memory that a split request takes: the replies to its parts that have come, except the last,
+    /// and the tables of parts, keys and channels.
     bytes: usize,
     settlement: Settlement,
-    /// The reply as far as it is joined, if that takes several turns (passes of the shard's loop); None else.
+    /// The reply to a split request as far as it is joined from the parts' replies, if that takes several
+    /// turns (passes of the shard's loop); None else.
     joining: Option<Box<Joining>>,
 }
 
@@ -144,7 +146,7 @@ pub enum Arrival {
     Joined {
         /// The joined reply to the whole request.
         reply: Vec<u8>,
-        /// The bytes that waited for this part and no longer do.
+        /// The bytes of memory of the replies and tables that waited for this part and no longer do.
         waited: usize,
         /// The measurements of all parts, from which the cost of the request follows.
         settlement: Settlement,
@@ -192,9 +194,10 @@ impl Gathers {
         (index as u32, bytes)
     }
 
-    /// Adds the reply (`message`) to one part. With the last part, joins all but the parts in `left_out` into
-    /// one reply; for an array of values, that is an error if it exceeds `bytes_max` bytes. `outcome` has the
-    /// measurements of that part.
+    /// Adds the reply (`message`) to one part of the request with this index; `outcome` has the part's
+    /// measurements. With the last part, joins all replies but those of the parts in `left_out` into one; an
+    /// array of values of more than `bytes_max` bytes is replaced by an error. If there are very many values,
+    /// the caller joins them later instead ([`Arrival::Complete`]).
     pub fn part_arrived(
         &mut self,
         index: u32,
@@ -227,8 +230,9 @@ impl Gathers {
         Arrival::Joined { reply, waited, settlement }
     }
 
-    /// Continues to join the values of a request whose parts have all come. Returns the reply, and the bytes
-    /// that waited for it, once all values are joined; None before.
+    /// Continues to join the values of the request with this index, whose parts have all come. Returns the
+    /// reply, and the bytes of memory that waited for it, once all values are joined; None before. A reply of
+    /// more than `bytes_max` bytes is replaced by an error.
     pub fn go_on_joining(
         &mut self,
         index: u32,
@@ -279,7 +283,8 @@ impl Gathering {
         self.parts.into_iter().flatten().for_each(|part| part.reply.release(pool));
     }
 
-    /// True if there are more values than may be joined in one turn (pass of the shard's loop).
+    /// True if the request asks for more values (4,096) than may be joined in one turn (pass of the shard's
+    /// loop).
     fn has_many_values(&self) -> bool {
         matches!(&self.join, Join::Values(order) if order.len() > KEYS_PER_TURN)
     }
@@ -399,13 +404,16 @@ const TOO_LARGE: &str =
     "ERR the reply is larger than the limit of bytes that wait for a client (--output-limit)";
 
 impl Joining {
-    /// Begins the array of the values of these parts. It is an error if it would exceed `bytes_max` bytes.
+    /// Begins to join the replies (`parts`) into one array, with one value per key; `order` says for each key
+    /// which reply has its value. If errors, repeated in place of missing values, would alone exceed
+    /// `bytes_max` bytes, the whole reply is an error at once.
     fn begin(order: &[u16], parts: &[&[u8]], bytes_max: usize) -> Self {
         Self::begin_in(Vec::new(), order, parts, bytes_max)
     }
 
-    /// Begins the array of the values of these parts in this empty buffer. It is an error if it would exceed
-    /// `bytes_max` bytes.
+    /// Begins to join the replies (`parts`) into one array in this empty buffer; `order` says for each key
+    /// which reply has its value. If errors, repeated in place of missing values, would alone exceed
+    /// `bytes_max` bytes, the whole reply is an error at once.
     fn begin_in(mut reply: Vec<u8>, order: &[u16], parts: &[&[u8]], bytes_max: usize) -> Self {
         let values = parts.iter().map(|part| reply::elements(part));
         let left: Vec<Option<(usize, usize)>> =
@@ -429,8 +437,9 @@ impl Joining {
         Self { reply, joined: 0, left }
     }
 
-    /// Joins up to `values_max` more values into the array; more than `bytes_max` bytes are an error. True
-    /// once the reply is complete.
+    /// Joins up to `values_max` more values from the replies (`parts`) into the array; `order` says for each
+    /// key which reply has its value. An array above `bytes_max` bytes is replaced by an error. True once the
+    /// reply is complete.
     fn advance(&mut self, order: &[u16], parts: &[&[u8]], bytes_max: usize, values_max: usize) -> bool {
         let mut values: Vec<Option<Elements<'_>>> = parts
             .iter()
@@ -460,8 +469,8 @@ impl Joining {
     }
 }
 
-/// Returns the bytes that take the place of each value of a part whose reply is not an array: its error, or
-/// [`SHORT_REPLY`].
+/// Returns the bytes that take the place of each value of a part whose reply is not an array: the reply
+/// itself if it is an error, else an error that the store returned fewer values than requested.
 fn instead_of_value(part: &[u8]) -> &[u8] {
     if is_error(part) { part } else { SHORT_REPLY }
 }

@@ -17,7 +17,7 @@ struct Seen {
     replies: AtomicU64,
     failures: AtomicU64,
     /// By class of commands: the 95th percentile of recent response times, in microseconds, in the upper 32
-    /// bits, and the second of its report in the lower.
+    /// bits, and in the lower the second (of the monotonic clock, counted from 1) in which it was published.
     times: [AtomicU64; COMMAND_CLASSES],
 }
 
@@ -26,7 +26,8 @@ struct Seen {
 #[repr(align(64))]
 struct Common {
     standing: AtomicU64,
-    /// The response time, in microseconds, up to which the reply to a trial request counts as fast.
+    /// The response time, in microseconds, up to which the reply to a trial request (one that finds out
+    /// whether an ejected store is healthy again) counts as fast.
     fair: AtomicU64,
 }
 
@@ -42,8 +43,7 @@ pub struct HealthBoard {
 const FRESH: u64 = 3;
 
 impl HealthBoard {
-    /// Creates a board for so many cores and stores of all stores' health, shared by the cores, on which every
-    /// store is healthy.
+    /// Creates a board for `shards` cores and `backends` stores, on which every store is healthy.
     pub fn new(shards: u16, backends: u16) -> Self {
         let (shards, backends) = (usize::from(shards), usize::from(backends));
         Self {
@@ -93,32 +93,34 @@ impl HealthBoard {
         fresh(&all[usize::from(shard.0)]).or_else(|| all.iter().filter_map(fresh).max())
     }
 
-    /// Returns the state of the breaker of the store with number `backend`.
+    /// Returns the state of the breaker (which refuses requests to an unhealthy store) of the store with
+    /// number `backend`.
     pub fn standing(&self, backend: usize) -> Standing {
         Standing::from_bits(self.common[backend].standing.load(Ordering::Relaxed))
     }
 
-    /// Changes the state of the breaker of the store with number `backend`. False if another core changed it
-    /// first; nothing is changed then.
+    /// Changes the state of the breaker of the store with number `backend` from `from` to `to`. False, and
+    /// nothing is changed, if the state is not `from` because another core changed it first.
     pub fn change(&self, backend: usize, from: Standing, to: Standing) -> bool {
         let standing = &self.common[backend].standing;
         let (from, to) = (from.to_bits(), to.to_bits());
         standing.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Resets a store's breaker, because this backend number belongs to another store now.
+    /// Resets the breaker (which refuses requests to an unhealthy store) of the backend with this number to
+    /// the healthy state, because the number belongs to another store now.
     pub fn forget(&self, backend: usize) {
         self.common[backend].standing.store(0, Ordering::Relaxed);
     }
 
-    /// Returns the response time up to which the reply to a trial request to the store with number `backend`
-    /// counts as fast.
+    /// Returns the response time up to which the reply to a trial request (one that finds out whether an
+    /// ejected store is healthy again) to the store with number `backend` counts as fast.
     pub fn fair(&self, backend: usize) -> Duration {
         Duration::from_micros(self.common[backend].fair.load(Ordering::Relaxed))
     }
 
     /// Sets, for the store with number `backend`, the response time (`fair`) up to which the reply to a trial
-    /// request counts as fast.
+    /// request (one that finds out whether the ejected store is healthy again) counts as fast.
     pub fn set_fair(&self, backend: usize, fair: Duration) {
         self.common[backend].fair.store(fair.as_micros() as u64, Ordering::Relaxed);
     }

@@ -76,13 +76,15 @@ impl LastTold {
         Look { place, seen: self.places[place].load(Ordering::SeqCst) }
     }
 
-    /// True if no reply that is not kept was recorded in that place ([`Self::pass`]) since `look` was taken.
+    /// True if, since `look` was taken at a place of the table, no client was given a reply there without its
+    /// being kept ([`Self::pass`]).
     pub fn is_latest(&self, look: &Look) -> bool {
         self.places[look.place].load(Ordering::SeqCst) / SEEN == look.seen / SEEN
     }
 
-    /// Records that a fetched reply is kept. False if it must not be kept: a client was given a reply that may
-    /// be newer since the fetch (shared read of a hot key) was sent.
+    /// Records that the reply to a fetch (shared read of a hot key) is kept; `told` is its digest, `look` the
+    /// state of its place before the fetch was sent. False if it must not be kept: a client was given another
+    /// reply, which may be newer, since then.
     pub fn keep(&self, look: &Look, told: Told) -> bool {
         let kept = self.places[told.place].fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
             let may_be_kept = now / SEEN == look.seen / SEEN || now & DIGEST == told.digest;

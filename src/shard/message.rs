@@ -4,8 +4,8 @@ use bytes::Bytes;
 
 use crate::values::limits::COPY_BYTES_MAX;
 
-/// Bytes of a request or of a reply: copied on each hop if small, shared by reference count if larger than
-/// [`COPY_BYTES_MAX`].
+/// Bytes of a request or of a reply: copied on each hop if small, shared by reference count if larger than 16
+/// KiB.
 #[derive(Clone, Copy, Debug)]
 pub enum Message<'a> {
     /// A message that is copied whenever it is passed on.
@@ -15,8 +15,8 @@ pub enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Creates a message that is shared if `shared` is given and larger than [`COPY_BYTES_MAX`], else one
-    /// that is copied.
+    /// Creates a message that is passed on without copying if `shared` (the same bytes, counted by reference)
+    /// is given and larger than 16 KiB, else one that is copied.
     pub fn new(bytes: &'a [u8], shared: Option<&'a Bytes>) -> Self {
         match shared {
             Some(shared) if shared.len() > COPY_BYTES_MAX => Self::Shared(shared),

@@ -45,8 +45,7 @@ pub enum Reading {
     Behind,
 }
 
-/// Place of a monitor on the board of all monitors (clients that have sent `MONITOR`): an index below
-/// [`MONITORS_MAX`].
+/// Place of a monitor on the board of all monitors (clients that have sent `MONITOR`): an index below 64.
 pub type MonitorPlace = usize;
 
 /// A set of monitors (clients that have sent `MONITOR`), one bit for each of their places on the board.
@@ -59,7 +58,8 @@ impl MonitorSet {
         self.0 |= 1 << place;
     }
 
-    /// Returns the set of those places for which `is_wanted` is true.
+    /// Returns the subset of the monitors (clients that have sent `MONITOR`) for whose places on the board
+    /// `is_wanted` is true.
     #[must_use]
     pub fn filter(self, is_wanted: impl Fn(MonitorPlace) -> bool) -> Self {
         let mut wanted = Self::default();
@@ -87,9 +87,9 @@ impl MonitorSet {
 /// they are not sent the line that shows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watchers {
-    /// Monitors that can be sent the line.
+    /// Monitors that can be sent the line that shows the request.
     pub ready: MonitorSet,
-    /// Monitors for which too many bytes wait, so that the line is left out.
+    /// Monitors for which too many bytes wait, so that the line that shows the request is left out.
     pub behind: MonitorSet,
 }
 
@@ -102,7 +102,8 @@ struct Taken(AtomicU32);
 #[derive(Debug)]
 pub struct MonitorBoard {
     taken: Taken,
-    /// An entry for each place of a monitor; [`FREE`] if it has no monitor. See [`entry`].
+    /// An entry for each place of a monitor: 0 if the place has no monitor, else its flags, tenant and core,
+    /// packed by [`entry`].
     entries: Box<[AtomicU64]>,
     /// Number of lines that other cores have left out for each monitor, and that has not been sent to it yet.
     left_out: Box<[AtomicU64]>,
@@ -134,7 +135,8 @@ fn sender_bits(sender: Sender) -> u64 {
 }
 
 impl MonitorBoard {
-    /// Creates a board with room for this many (`places`) monitors, at most [`MONITORS_MAX`].
+    /// Creates a board with room for this many (`places`) monitors, clients that have sent `MONITOR`; for 64
+    /// if it is more.
     pub fn new(places: usize) -> Self {
         let places = places.min(MONITORS_MAX as usize);
         let zeros = || std::iter::repeat_with(AtomicU64::default).take(places).collect();
@@ -152,8 +154,9 @@ impl MonitorBoard {
         self.entries.len()
     }
 
-    /// Takes a place for a new monitor. None if all places are taken, or if monitors of its tenant, which is
-    /// not an administrator's, have a quarter of all places.
+    /// Takes a place on the board for a new monitor (client that has sent `MONITOR`) of this core. None if
+    /// all places are taken, or if monitors of its tenant, which is not an administrator's, have a quarter of
+    /// all places (at least one).
     pub fn take(&self, shard: ShardId, sight: Sight) -> Option<MonitorPlace> {
         let new = entry(shard, sight, Reading::Ready);
         let of_tenant_max = if sight == Sight::All { self.places() } else { (self.places() / 4).max(1) };

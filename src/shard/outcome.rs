@@ -47,15 +47,15 @@ impl Outcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settlement {
     pub(super) measured: Measured,
-    /// The number of parts that a backend answered.
+    /// The number of parts of the request that a backend answered, or weir by itself.
     pub(super) served: u16,
-    /// The number of parts that were sent and never answered; [`CACHED`] if there are none and weir answered
-    /// at least one part itself.
+    /// The number of parts that were sent and never answered; `u16::MAX` if there are none and at least one
+    /// part was answered from memory, or from a fetch that another request had caused.
     pub(super) lost: u16,
 }
 
-/// The value of [`Settlement::lost`] which means that no part was lost, and weir answered at least one part
-/// itself.
+/// The value of [`Settlement::lost`] (number of parts of a request that were never answered) which means that
+/// none was lost, and at least one was answered from memory, or from a fetch that another request had caused.
 pub(super) const CACHED: u16 = u16::MAX;
 
 impl Settlement {

@@ -76,7 +76,8 @@ pub struct Partition {
     /// to the request of its own part.
     frames: Vec<Vec<u8>>,
     copied: usize,
-    /// The keys that the request names again; none if nobody asks.
+    /// Record of the keys seen so far, which counts those that the request names more than once; None if they
+    /// need not be counted.
     repeats: Option<Repeats>,
 }
 
@@ -110,8 +111,8 @@ impl Partition {
         Self { repeats: Some(Repeats::with_capacity(self.order.capacity())), ..self }
     }
 
-    /// Returns the number of keys that the request has named before, among those that are assigned to parts;
-    /// None if it is not counted.
+    /// Returns how many of the keys assigned to parts so far repeat an earlier key of the request; None if
+    /// that is not counted.
     pub fn repeated(&self) -> Option<usize> {
         self.repeats.as_ref().map(Repeats::count)
     }
@@ -124,8 +125,9 @@ impl Partition {
         partition
     }
 
-    /// Assigns about `keys_max` more keys to parts. `prefixes` are those with which the keys of the request's
-    /// tenant begin, empty if it may use any key. True once all keys are assigned and copied.
+    /// Assigns up to `keys_max` more keys to parts; once all are assigned, copies up to so many to the
+    /// requests of their parts. `prefixes` are those with which the keys of the request's tenant begin, empty
+    /// if it may use any key. True once all keys are assigned and copied.
     pub fn advance(
         &mut self,
         env: &mut Env,
@@ -141,7 +143,8 @@ impl Partition {
         self.is_whole(arguments)
     }
 
-    /// True once all keys of the request are in their parts.
+    /// True once all keys of the request are assigned to parts and, if there are several parts, copied to the
+    /// parts' requests.
     fn is_whole(&self, arguments: &Arguments<'_>) -> bool {
         let keys = self.keys(arguments);
         self.order.len() == keys && (self.copied == keys || !self.is_split())
@@ -195,7 +198,7 @@ impl Partition {
     }
 
     /// Assigns the next keys, `keys_max` at most, to parts, and checks that the request's tenant may use
-    /// these keys.
+    /// these keys: each has to begin with one of `prefixes`, unless these are empty.
     fn place(&mut self, env: &Env, arguments: &Arguments<'_>, prefixes: &[String], keys_max: usize) {
         let settings = &env.settings;
         let (topology, step, by_slot) = (settings.topology, self.step, self.by_slot);

@@ -21,7 +21,8 @@ pub enum Purpose {
     /// The reply to a command that was sent right before a fetch (shared read of a hot key): `PTTL` or
     /// `HPTTL`, or `ASKING` if the fetch was redirected.
     Ahead(ReplyTo),
-    /// The reply to the oldest unanswered fence (`CLIENT KILL`) that was sent between requests.
+    /// The reply to the oldest unanswered fence that was sent between requests: a `CLIENT KILL` for a
+    /// connection that weir gave up.
     Fence,
 }
 
@@ -120,8 +121,8 @@ impl Pending {
         }
     }
 
-    /// True if the request counts towards the limit of requests in flight: it is a client's or a fetch,
-    /// whether or not it was answered early.
+    /// True if the request counts towards the limit of requests in flight: it is a client's or a fetch
+    /// (shared read of a hot key), also if weir has answered the client already.
     #[inline]
     pub const fn is_counted(&self) -> bool {
         matches!(self.purpose, Purpose::Answer(_) | Purpose::Abandoned(_))

@@ -36,8 +36,9 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Registers a request that is split into this many pieces (one per key), and returns its index, which
-    /// [`ReplyTo::piece`] takes.
+    /// Registers a request that is split into this many pieces (one per key); `to` is its reply address,
+    /// `join` how the replies are joined, and whether it writes. Returns its index, which [`ReplyTo::piece`]
+    /// takes.
     pub fn insert(&mut self, to: ReplyTo, join: (Join, Effect), protocol: Protocol, pieces: usize) -> u32 {
         let (gather, _) = self.gathers.insert(join, protocol, pieces);
         self.wholes.insert(Whole { to, gather, missing: pieces, outcome: Outcome::Refused }) as u32
@@ -114,8 +115,8 @@ fn together(one: Outcome, other: Outcome) -> Outcome {
 }
 
 /// Splits a request (`frame`) into one per key, and says how the replies become one. None if the command
-/// cannot be split, has fewer than 2 keys or more than [`PIECES_MAX`], or writes several values (`MSET`):
-/// other clients would see it half done.
+/// cannot be split, has fewer than 2 keys or more than 1,024, or writes several values (`MSET`): other
+/// clients would see it half done.
 pub fn taken_apart(frame: &[u8]) -> Option<(Vec<Vec<u8>>, Join)> {
     let mut consumed = 0;
     let mut decoder = RequestDecoder::default();

@@ -193,8 +193,9 @@ impl NotSent {
         }
     }
 
-    /// Returns the reason as a request of this nature is told: a store fails a transaction with an error of its own
-    /// while it is busy with a script.
+    /// Returns the reason to state for a request of this nature (class and effect): if the backend is busy
+    /// with a script, a transaction gets `BusyForTransaction`, because a store words its error to `EXEC`
+    /// otherwise. Any other reason stays as it is.
     pub fn for_nature(self, nature: Nature) -> Self {
         if self == Self::Busy && nature == Nature::TRANSACTION { Self::BusyForTransaction } else { self }
     }
@@ -253,7 +254,7 @@ impl NotSent {
 }
 
 impl Refusal<'_> {
-    /// Appends the error reply to `out`.
+    /// Appends the error reply that states this refusal to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         use std::io::Write as _;
         if let Self::Throttled { scope, tenant, user, limit, remaining, retry_after } = *self {
@@ -304,9 +305,9 @@ pub fn abort_because_of(error: &str) -> String {
     format!("EXECABORT Transaction discarded because of: {error}")
 }
 
-/// Returns the error that a client gets in place of `EXEC`'s reply: it contains `step_error`, the error to a
-/// queued request, given without its `-` and line end. None if the store's reply contains one itself, or is
-/// not such an error.
+/// Returns the error that a client gets in place of the store's reply to `EXEC` (`reply`), if that is an
+/// `-EXECABORT` which names no reason but "previous errors". The error contains `step_error`, the store's
+/// error to one of the queued requests, given without its `-` and line end. None for any other reply.
 pub fn reasoned_abort(reply: &[u8], step_error: &[u8]) -> Option<Vec<u8>> {
     let is_vague = reply.starts_with(b"-EXECABORT") && reply.windows(8).any(|words| words == b"previous");
     is_vague

@@ -11,7 +11,8 @@ use crate::values::time::Now;
 
 /// The receiver of backends' replies and of notes (messages about requests to the cores of their clients).
 pub trait Replies {
-    /// Passes on one reply, to a request of this core or another.
+    /// Passes on a reply (`message`) to the request with this reply address, of this core or another;
+    /// `outcome` is the result from which its price follows.
     fn reply(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now);
     /// Passes on a note (such as that it was sent) about a request to the core that has its client.
     fn note(&mut self, env: &mut Env, to: ReplyTo, note: Note);

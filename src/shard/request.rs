@@ -47,14 +47,16 @@ impl ReplyTo {
         is_flight.then_some(FlightId { index: self.client & !FLIGHT, generation: self.generation })
     }
 
-    /// Returns the reply address of piece `part` of the request with index `whole`, that was split by key
-    /// because its slot is half moved. It keeps the sequence number of the whole request.
+    /// Returns the reply address of one piece (index `part`) of a request that `shard` splits by key because
+    /// its slot is half moved; `whole` is the request's index in the shard's table of such requests. The
+    /// address keeps the sequence number of the whole request.
     #[must_use]
     pub fn piece(self, shard: ShardId, whole: u32, part: u16) -> Self {
         Self { shard, part, client: PIECE | whole, ..self }
     }
 
-    /// Returns the index of the split request of which this is a piece; None for any other address.
+    /// Returns the index, in the shard's table of requests split into one per key, of the request of which
+    /// this is a piece; None for any other address.
     #[inline]
     pub fn piece_of(self) -> Option<u32> {
         (self.client & (PIECE | FLIGHT) == PIECE).then_some(self.client & !PIECE)
@@ -68,7 +70,7 @@ impl ReplyTo {
     }
 
     /// True for the reply to a command that was sent before a fetch (shared read of a hot key) rather than to
-    /// the fetch itself. Meaningful only for flights.
+    /// the fetch itself. Meaningful only for addresses of fetches.
     pub fn is_ahead(self) -> bool {
         self.part == 1
     }
@@ -126,7 +128,8 @@ pub struct Selected {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Touches {
     /// Offset of the key in the bytes of the request; without a key, 0 to 2 for nothing, several keys or
-    /// unknown keys. The highest bit is [`Touches::REPORTED`].
+    /// unknown keys. The highest bit says that the sender wants to be told when the request is put on its
+    /// connection.
     start: u16,
     /// Length of the key in bytes; the highest bit says whether the reply may be kept.
     length: u16,
@@ -137,7 +140,8 @@ pub struct Touches {
 pub enum Touched<'a> {
     /// The request reads or writes no key, or only keys that can never be hot.
     Nothing,
-    /// A single key, whose home is the core that sends the request.
+    /// A single key, whose home core (the core through which a key's requests pass) is the one that sends the
+    /// request.
     Key {
         /// The bytes of the key, as the client sent them.
         key: &'a [u8],
@@ -147,22 +151,24 @@ pub enum Touched<'a> {
     /// Several keys, for all of which the sending core is the home core (the core through which a key's
     /// requests pass).
     Keys,
-    /// Keys with any core as their home: they are found only by parsing the request, and sometimes not even
-    /// then.
+    /// Keys with any core as their home core (the core through which a key's requests pass): they are found
+    /// only by parsing the request, and sometimes not even then.
     Unknown,
 }
 
 impl Touches {
     /// A request that reads or writes no key.
     pub const NOTHING: Self = Self { start: 0, length: 0 };
-    /// A request for several keys with one home core.
+    /// A request for several keys with one home core (the core through which a key's requests pass).
     pub const KEYS: Self = Self { start: 1, length: 0 };
-    /// A request for keys with any home core, or unknown ones.
+    /// A request for keys with any home core (the core through which a key's requests pass), or for unknown
+    /// keys.
     pub const UNKNOWN: Self = Self { start: 2, length: 0 };
 
     /// Bit of `length` which says that the reply may be kept in memory.
     const MAY_BE_KEPT: u16 = 1 << 15;
-    /// Bit of `start` that marks a request after [`Self::reported`]. An offset needs no more than 15 bits.
+    /// Bit of `start` that marks a request whose sender wants to be told when the request is put on its
+    /// backend connection. An offset needs no more than 15 bits.
     const REPORTED: u16 = 1 << 15;
 
     /// Packs the only key of a request. A key that is empty, or whose offset or length is 32,768 bytes or
@@ -177,13 +183,15 @@ impl Touches {
         Self { start: place.start as u16, length: place.length as u16 | may_be_kept }
     }
 
-    /// Marks a request whose sender wants a `Note::Sent` when the request is put on its backend connection.
+    /// Marks a request whose sender wants a note of the time (`Note::Sent`) when the request is put on its
+    /// backend connection.
     #[must_use]
     pub const fn reported(self) -> Self {
         Self { start: self.start | Self::REPORTED, ..self }
     }
 
-    /// True if the request's sender wants a `Note::Sent`.
+    /// True if the request's sender wants a note of the time (`Note::Sent`) when the request is put on its
+    /// backend connection.
     #[inline]
     pub const fn is_reported(self) -> bool {
         self.start & Self::REPORTED != 0
@@ -252,7 +260,7 @@ const _: () = assert!(SLOTS < PRIMARY);
 /// Destination of a request: slot, backend, database, RESP version and group of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Hash slot of the key.
+    /// Hash slot of the key; [`NO_SLOT`] or [`PRIMARY`] if no slot chooses the backend.
     pub slot: u16,
     /// The backend that stores the slot.
     pub backend: BackendId,
@@ -292,7 +300,7 @@ impl Asker {
     }
 }
 
-/// Nature of a request, as far as its command tells: class of price, and whether it writes.
+/// Nature of a request, as far as its command tells: the class by which it is priced, and whether it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nature {
     /// Class of the command: what its price grows with.
@@ -335,13 +343,13 @@ pub struct Envelope {
     pub route: Route,
     /// Tenant that the request comes from; None if it is unknown.
     pub asker: Option<Asker>,
-    /// Class of price, and whether the request writes.
+    /// Class of commands by which the request is priced, and whether it writes.
     pub nature: Nature,
     /// Keys that the request reads or writes.
     pub touches: Touches,
     /// Tier of the request: how important it is.
     pub tier: Tier,
-    /// Price taken from the buckets for the request, in about thousandths of a request unit.
+    /// Price taken from the buckets of quotas for the request, in about thousandths of a request unit.
     pub weight: u32,
     /// Time after which the reply is useless; `Timestamp::MAX` if the request has no deadline.
     pub deadline: Timestamp,
@@ -371,7 +379,8 @@ impl Envelope {
         (self.reply_to, self.route.backend, self.tier)
     }
 
-    /// Returns the tenant that shares in the queues' fairness for the request; `NOBODY` if it is unknown.
+    /// Returns the tenant as which the request waits in queues, where tenants take turns; `NOBODY` if it is
+    /// unknown.
     #[inline]
     pub fn tenant(&self) -> TenantId {
         self.asker.map_or(NOBODY, Asker::tenant)

@@ -18,8 +18,8 @@ const NO_WRITES: &[u8] = b"no-writes";
 /// The flags that a script may declare. Servers refuse a script that declares another.
 const FLAGS: [&[u8]; 5] = [NO_WRITES, b"allow-oom", b"allow-stale", b"no-cluster", b"allow-cross-slot-keys"];
 
-/// Digests of scripts that declare that they write nothing. Each has one place, where it takes the place of
-/// an earlier one.
+/// Digests of scripts that declare that they write nothing, shared by all cores. A digest has one possible
+/// place in the table, where it overwrites an earlier one.
 #[derive(Debug)]
 pub struct ScriptBoard {
     /// The first 16 bytes of a digest in each place. Two cores that write to one place at a time may leave halves of

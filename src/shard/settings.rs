@@ -69,7 +69,7 @@ pub struct ShardSettings {
     /// Estimated price from which a request is sent over the connections for expensive requests, in
     /// millionths of a request unit.
     pub heavy_from: MicroUnits,
-    /// The largest request value that a client may send, in bytes.
+    /// The most bytes that a client's request may have, without the framing of its words.
     pub request_bytes_max: usize,
     /// The largest reply that is accepted from a backend, in bytes.
     pub reply_bytes_max: usize,
@@ -211,8 +211,8 @@ pub struct OverloadSettings {
     pub queue_limit: Held,
     /// Time that requests may wait in a queue.
     pub queue_patience: Patience,
-    /// Latency ratios below which less important requests are refused, one per shedding level, the highest
-    /// ratio first.
+    /// Ratios of a backend's usual latency to its present one below which its shedding levels begin (less
+    /// important requests cost more or are refused), one per level, the highest ratio first.
     pub shed_levels: [f64; 3],
     /// Mode of the breakers, which refuse requests to an unhealthy store.
     pub breaker: Mode,
@@ -320,8 +320,8 @@ pub struct ClientLimits {
     /// Longest time that a message (`PUBLISH`) waits for stores to acknowledge earlier subscriptions; zero if
     /// it does not wait.
     pub publish_wait: Duration,
-    /// Maximum numbers of channels and of patterns for which one core, as their home, has one subscription
-    /// for all clients.
+    /// Maximum numbers of channels and of patterns for which one core, as their home core (the one that
+    /// subscribes for the clients of all cores), has one subscription for all clients.
     pub shared_channels_max: [usize; 2],
     /// Bytes of messages that may wait for one subscriber; a subscriber with more is closed.
     pub subscriber_bytes_max: usize,

@@ -37,7 +37,7 @@ pub struct SharedName {
 /// channel or pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToHome {
-    /// A client of the sending core subscribes.
+    /// A client of the sending core subscribes to a channel or pattern.
     Join {
         /// The name of the channel or pattern.
         name: SharedName,
@@ -46,7 +46,7 @@ pub enum ToHome {
         /// Tenant of the client.
         tenant: TenantId,
     },
-    /// A client has ended its subscription, or has disconnected.
+    /// A client has ended its subscription to a channel or pattern, or has disconnected.
     Leave {
         /// The name of the channel or pattern.
         name: SharedName,
@@ -72,7 +72,7 @@ pub enum FromHome {
         /// The client that has subscribed.
         client: ClientId,
     },
-    /// A client's subscription is refused.
+    /// A client's subscription to a channel or pattern is refused.
     Refused {
         /// The name of the channel or pattern.
         name: SharedName,
@@ -151,10 +151,10 @@ impl OwnNumbers {
     }
 }
 
-/// Messages from home cores (those that subscribe for all clients) that wait, in order. The bytes of published
-/// messages are bounded: above [`SHARED_MESSAGES_BYTES_MAX`] those of the channel or pattern with the most
-/// bytes are dropped, and its subscribers are told. If more than three quarters are left, the next largest
-/// follows, and so on: a flood over many channels is not searched for each of its messages.
+/// Messages from home cores (those that subscribe for all clients) that wait, in order. The bytes of
+/// published messages are bounded: above 32 MiB those of the channel or pattern with the most bytes are
+/// dropped, and its subscribers are told. If more than three quarters are left, the next largest follows, and
+/// so on: a flood over many channels is not searched for each of its messages.
 #[derive(Debug, Default)]
 pub struct FromHomeQueue {
     waiting: VecDeque<FromHome>,
@@ -162,7 +162,8 @@ pub struct FromHomeQueue {
 }
 
 impl FromHomeQueue {
-    /// Adds a message to the end of the queue.
+    /// Adds a message of a home core (one that subscribes for all clients) to the end of the queue. If
+    /// published messages of more than 32 MiB wait then, drops those of the largest channels or patterns.
     pub fn push(&mut self, told: FromHome) {
         self.message_bytes += told.message_bytes();
         self.waiting.push_back(told);
@@ -179,7 +180,7 @@ impl FromHomeQueue {
         Some(told)
     }
 
-    /// True if no message waits.
+    /// True if no message from a home core (one that subscribes for all clients) waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -41,8 +41,9 @@ impl SharedNumbers {
         self.channels.get(channel).copied().unwrap_or_default()
     }
 
-    /// Returns the numbers of subscriptions that a message to a channel reaches, by its name and by patterns.
-    /// After [`PATTERN_STEPS_MAX`] steps of matching, the patterns that are left count as not matching.
+    /// Returns the numbers of this process's subscriptions that a message to a channel reaches, by the
+    /// channel's name and by patterns. After 262,144 steps of matching, the patterns that are left count as
+    /// not matching.
     pub fn of_message(&self, channel: &[u8]) -> OwnNumbers {
         let mut steps = PATTERN_STEPS_MAX;
         let matching = self.patterns.iter().filter(|(pattern, _)| matches(pattern, channel, &mut steps));

@@ -19,7 +19,7 @@ pub enum Stored {
 }
 
 impl Stored {
-    /// The longest reply, in bytes, that is stored without memory of its own.
+    /// The longest message, in bytes, that is stored without memory of its own.
     const SHORT_BYTES_MAX: usize = 22;
 
     /// Stores a message: shared if it is shared already, else copied.
@@ -39,8 +39,8 @@ impl Stored {
         }
     }
 
-    /// Stores a copy of a request's bytes (`frame`). A request above [`COPY_BYTES_MAX`] is shared from then
-    /// on, so that it is not copied again.
+    /// Stores a copy of a request's bytes (`frame`). A request above 16 KiB is shared from then on, so that
+    /// it is not copied again.
     pub fn of(frame: &[u8], pool: &mut BufferPool) -> Self {
         if frame.len() > COPY_BYTES_MAX {
             Self::Shared(Bytes::copy_from_slice(frame))

@@ -26,7 +26,8 @@ type Row = [AtomicU32; CELLS as usize];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cells {
     tenant: TenantId,
-    /// Bit set of the indices of the tenant's counters that are meant.
+    /// Bit set of the indices of those counters of the tenant that are meant: bit n stands for the counter
+    /// with index n.
     bits: u64,
 }
 
@@ -73,8 +74,8 @@ impl SubscriptionBoard {
         Some(Opening { board: Arc::clone(self), cells })
     }
 
-    /// Returns the counters that a message of a tenant to a channel has to wait for; None if no subscription
-    /// is unacknowledged.
+    /// Returns the counters that a message (`PUBLISH`) of a tenant to a channel has to wait for; None if they
+    /// count no subscription.
     pub fn awaited(&self, tenant: TenantId, channel: &[u8]) -> Option<Cells> {
         let cells = Cells { tenant, bits: 1 << PATTERNS | 1 << cell_of(channel) };
         self.has_any(cells).then_some(cells)

@@ -58,7 +58,8 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// True if no write to the key, or to unknown keys of its backend, was in flight.
+    /// True if no write to the key, or to unknown keys of its backend, was in flight when the snapshot was
+    /// taken.
     pub fn is_quiet(&self) -> bool {
         self.seen.iter().all(|seen| seen & UNDER_WAY == 0)
     }
@@ -91,8 +92,9 @@ impl Versions {
         self.end(cell);
     }
 
-    /// Undoes [`Self::begin`] for a write that was not carried out and never will be. Replies that were read
-    /// before it, while no other write was in flight, are valid again, unless another write has begun.
+    /// Takes back the record that a write has begun ([`Self::begin`]), as it was not carried out and never
+    /// will be. Replies that were read before it, while no other write was in flight, are valid again, unless
+    /// another write has begun.
     pub fn take_back(&self, cell: Cell) {
         let before = self.at(cell).fetch_sub(BEGAN + 1, Ordering::SeqCst);
         debug_assert!(before & UNDER_WAY > 0, "a write ends once");
@@ -110,15 +112,16 @@ impl Versions {
         Some(self.look(key, backend)).filter(Snapshot::is_quiet)
     }
 
-    /// True if no write to the key or its backend's unknown keys has begun or ended since the snapshot.
+    /// True if no write to the key, or to unknown keys of its backend, has begun or ended since the snapshot
+    /// was taken.
     #[inline]
     pub fn is_good(&self, snapshot: &Snapshot) -> bool {
         self.at(snapshot.key).load(Ordering::SeqCst) == snapshot.seen[0]
             && self.at(snapshot.backend).load(Ordering::SeqCst) == snapshot.seen[1]
     }
 
-    /// True if a write has begun since the snapshot, so that a reply to a read sent then may be from before
-    /// the write.
+    /// True if a write to the key, or to unknown keys of its backend, has begun since the snapshot was taken,
+    /// so that a reply to a read sent then may be from before the write.
     pub fn has_begun_since(&self, snapshot: &Snapshot) -> bool {
         let begun = |cell: u64| cell & !UNDER_WAY;
         let has_begun = |cell: Cell, seen: u64| begun(self.at(cell).load(Ordering::SeqCst)) != begun(seen);

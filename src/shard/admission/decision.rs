@@ -58,14 +58,17 @@ pub struct Throttled {
 /// The estimated cost of a request, from what is known before its reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Estimate {
-    /// The parts of the cost that follow from command and arguments, including the surcharge.
+    /// The parts of the cost that follow from command and arguments, including the surcharge for a slow
+    /// backend.
     pub quote: Quote,
-    /// The expected cost beyond the quote's fixed part, learnt from the tenant's recent requests of the same
-    /// class.
+    /// The expected cost beyond the part that is known on arrival, learnt from the tenant's recent requests
+    /// of the same class, in millionths of a request unit.
     pub expected: MicroUnits,
-    /// The whole estimated price: the quote's fixed part and the expected rest, at least the quote's floor.
+    /// The whole estimated price: the quote's fixed part and the expected rest, but at least the quote's
+    /// floor (the least price of a request of this kind).
     pub total: Price,
-    /// The part of the price that is added because the backend is slow (shedding level).
+    /// The part of the price that is added because the backend is slow (shedding level), in millionths of a
+    /// request unit.
     pub surcharge: MicroUnits,
 }
 
@@ -209,8 +212,8 @@ impl AdmissionStage {
 
     /// Holds a request back until another request of its tenant is charged at its real cost, if the tenant
     /// might not be able to pay for it along with all others in flight, or if the cost of its class is not
-    /// known well enough. In the first case the request is refused once it has waited for
-    /// [`SETTLEMENT_PATIENCE`], or if too many wait already. None if the request may go on.
+    /// known well enough. In the first case the request is refused once 100 ms have passed since it arrived
+    /// (`came`), or if too many wait already. None if the request may go on.
     fn hold_back(
         &mut self,
         env: &mut Env,
@@ -279,9 +282,9 @@ fn count(quotas: &Quotas, payer: Payer, windows: &FixedWindows, now: Now) -> Adm
     }
 }
 
-/// Returns the track (set of backend connections) for a request with this estimated price. Ranges, scans and
-/// scripts take the heavy track until such a request of the tenant has shown its real cost. `is_known` says
-/// that one has.
+/// Returns the track (set of backend connections) for a request with this estimated price: the heavy one from
+/// a price of `heavy_from` on (None: there is no heavy one). Ranges, scans and scripts also take the heavy
+/// track until such a request of the tenant has shown its real cost. `is_known` says that one has.
 #[inline]
 fn track_of(heavy_from: Option<MicroUnits>, estimate: Price, class: Class, is_known: bool) -> Track {
     let may_be_anything = !is_known && matches!(class, Class::Range | Class::Scan | Class::Script);
@@ -298,8 +301,8 @@ pub(super) const SETTLEMENT_PATIENCE: Duration = Duration::from_millis(100);
 /// their real cost. The limit is the number of the tenant's requests in flight if that is larger.
 const WAITING_MIN: usize = 16;
 
-/// The divisor of the random byte (times the delay) that lengthens a retry delay, by up to a quarter, so that
-/// refused clients do not all return at once.
+/// Divisor for a retry delay multiplied by a random byte: the quotient, up to a quarter of the delay, is
+/// added to the delay, so that refused clients do not all return at once.
 const JITTER_PARTS: u64 = 4 * 256;
 
 /// Returns a retry delay lengthened by up to a quarter and never shortened. `spread` is a random byte.

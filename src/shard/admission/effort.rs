@@ -15,7 +15,8 @@
 use crate::protocol::Arguments;
 use crate::protocol::command::{Command, Flags};
 
-/// The number of list elements that the store steps over at once (one node of the list).
+/// The number of list elements that count as one step of effort: the store steps over so many at once (one
+/// node of the list).
 const PLACES_PER_STEP: u64 = 64;
 /// The number of bytes of zeros, written before the offset that a request names, that count as one step of
 /// effort.

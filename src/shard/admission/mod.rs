@@ -128,7 +128,7 @@ impl AdmissionStage {
     }
 
     /// Takes the clients whose waiting requests are to be tried again: as many of each tenant as its requests
-    /// were charged at their real cost, and all that have waited for `SETTLEMENT_PATIENCE`.
+    /// were charged at their real cost since the last call, and all that have waited for 100 ms.
     pub fn take_settled(&mut self, now: Timestamp) -> Vec<ClientId> {
         let Self { for_settlement, accounts, .. } = self;
         for_settlement.take_due(|tenant| accounts.take_settled(tenant), now)

@@ -31,7 +31,7 @@ pub fn asked(command: Option<&Command>, arguments: &Arguments<'_>) -> Asked {
 }
 
 /// Slow path of [`asked`]: for commands whose cost depends on their arguments, or whose work neither request
-/// nor reply shows.
+/// nor reply shows. `one` has the parts of the cost that every request has; the others are added to it.
 #[inline(never)]
 fn asked_of_more(command: &Command, arguments: &Arguments<'_>, one: Asked) -> Asked {
     let hides_work = command.class == Class::Script || command.flags.contains(Flags::HIDDEN_WORK);

@@ -6,8 +6,9 @@ use crate::values::Weights;
 use crate::values::time::Now;
 
 impl Settlement {
-    /// Returns the bill of a request of which some parts were lost, refused or answered by weir. If a part
-    /// was lost, the bill is at least the price that was taken for the whole request.
+    /// Returns the final cost of a request of which some or all parts were lost, refused or answered from
+    /// memory. If a part was lost, the cost is at least the price that was taken for the whole request
+    /// (`charge`).
     fn bill(&self, charge: &Charge, weights: &Weights) -> Bill {
         match (self.served, self.lost) {
             (0, 0) => Bill::Nothing,

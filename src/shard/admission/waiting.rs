@@ -31,7 +31,8 @@ impl Waiting {
         }
     }
 
-    /// True if no client waits.
+    /// True if no client waits for a request of its tenant to be charged at its real cost, or is to be tried
+    /// again in this turn.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.tenants.is_empty() && self.released.is_empty()
@@ -43,8 +44,8 @@ impl Waiting {
     }
 
     /// Takes the clients that may go on: as many of each tenant as its requests were charged at their real
-    /// cost, and all that have waited for [`SETTLEMENT_PATIENCE`]. `take_settled` returns how many requests
-    /// of a tenant were charged so since its last call.
+    /// cost, and all that have waited for 100 ms. `take_settled` returns how many requests of a tenant were
+    /// charged so since its last call.
     pub fn take_due(
         &mut self,
         mut take_settled: impl FnMut(TenantId) -> u32,

@@ -19,12 +19,12 @@ use crate::values::limits::COMMAND_CLASSES;
 use crate::values::time::Now;
 use crate::values::{BackendId, Tier, Timestamp};
 
-/// The least number of backends at which their response times are compared.
+/// The number of backends from which on their response times are compared, to find slow ones.
 const COMPARED_FROM: usize = 3;
 /// The least time between two log lines about ejections in shadow mode (ejections are only logged).
 const SHADOWS_APART: Duration = Duration::from_secs(10);
-/// The time for which no costly request is used as the trial of an ejected backend (one taken out of use).
-/// After it any request is, if no others have come.
+/// The time, from when an ejected backend (one taken out of use) may be tried again, for which no costly
+/// request is used as the trial. After it any request is, if no others have come.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The divisor of the time between two comparisons: a core that was late for more than a tenth of that time
@@ -42,7 +42,8 @@ pub struct Breaker {
     /// Changes of gates (whether each request to a backend is checked), in their order, until
     /// [`Breaker::poll_gate`] returns them.
     gates: VecDeque<(BackendId, Gate)>,
-    /// The sum of delays of turns since the backends' response times were last compared.
+    /// The sum of the delays of this core's turns (passes of its loop) since the backends' response times
+    /// were last compared.
     late: Duration,
 }
 
@@ -83,13 +84,15 @@ struct Health {
     recent: [Option<Duration>; COMMAND_CLASSES],
     /// True while some or all requests to the backend are refused.
     is_gated: bool,
-    /// The time at which this core sent the trial request that is in flight; None without one.
+    /// The time at which this core sent the trial request (which finds out whether the ejected backend is
+    /// healthy again) that is in flight; None without one.
     trial: Option<Timestamp>,
     /// The number of requests that may pass while the backend returns, with fractions; at most 2.
     credit: f64,
     /// The text of the backend's last failure, for logs.
     failure: &'static str,
-    /// The number of times that this core ejected the backend.
+    /// The number of times that this core ejected the backend (took it out of use); in shadow mode, that it
+    /// logged that it would have.
     ejections: u64,
     shadowed_at: Option<Timestamp>,
 }
@@ -117,7 +120,8 @@ impl Breaker {
         self.gates.pop_front()
     }
 
-    /// Returns the number of times that this core ejected the backend.
+    /// Returns the number of times that this core ejected the backend (took it out of use); in shadow mode,
+    /// that it logged that it would have.
     pub fn ejections(&self, backend: BackendId) -> u64 {
         self.health[usize::from(backend.0)].ejections
     }
@@ -350,10 +354,10 @@ impl Breaker {
         self.health[usize::from(backend.0)].watch = Watch::default();
     }
 
-    /// Reports to other cores what this core has seen of backends, and checks what all cores have seen, at
-    /// most once per `LOOKS_APART`. Ejects backends that fail or, if `are_alike` says that all have similar
-    /// work, are slow. `recent_p95` gives the 95th percentile of a backend's recent response times in a class
-    /// of commands.
+    /// Reports to other cores what this core has seen of backends, and checks, at most every 250 ms for each
+    /// backend, what all cores have seen. Ejects (takes out of use) backends that fail or, if `are_alike`
+    /// says that all have similar work, are slow. `recent_p95` gives the 95th percentile of a backend's
+    /// recent response times in a class of commands.
     pub fn check_all(
         &mut self,
         env: &mut Env,

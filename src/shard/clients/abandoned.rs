@@ -48,7 +48,7 @@ impl Abandoned {
         self.0.len()
     }
 
-    /// Frees unused memory if no request is kept.
+    /// Frees unused memory if no charge of a disconnected client's request is kept.
     pub fn tidy(&mut self) {
         if self.0.is_empty() {
             self.0.shrink_to_fit();

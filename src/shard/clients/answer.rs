@@ -22,7 +22,7 @@ use crate::values::{ClientId, Owner, Timestamp};
 
 /// Bytes of waiting replies (32 KiB) from which on a client's replies are sent at the end of the turn (pass
 /// of the shard's loop). Fewer are held back so that all leave in one send: until the rest of its pipeline is
-/// answered, no more events are pending, or `PARTIAL_WAIT_MAX` has passed.
+/// answered, no more events are pending, or 200 us have passed.
 const PARTIAL_BYTES_MAX: usize = 32 * 1024;
 /// The longest time (200 us) that replies to a part of a pipeline are held back while the shard has other
 /// work.
@@ -113,7 +113,8 @@ impl ClientStage {
         self.after_answer(env, id);
     }
 
-    /// Starts to collect weir's own replies, for the reply to a transaction, instead of sending them.
+    /// Starts to collect the replies that weir itself writes to the requests of a transaction, instead of
+    /// sending them: they become a part of the reply to `EXEC`.
     pub fn begin_capture(&mut self, env: &mut Env) {
         self.captured = Some(env.pool.take());
     }
@@ -323,7 +324,7 @@ impl ClientStage {
     }
 
     /// Sends the replies that were held back for the rest of their pipelines once the first has waited for
-    /// `PARTIAL_WAIT_MAX`, even if more events are pending.
+    /// 200 us, even if more events are pending.
     pub fn release_overdue_partials(&mut self, now: Now) {
         let outbox = &mut self.outbox;
         if outbox.partial.is_empty() {

@@ -51,11 +51,11 @@ pub struct Client {
     /// The database that the client has selected.
     pub(super) database: Database,
     pub(super) identity: Identity,
-    /// Tenant whose connection limit counts this connection.
+    /// Tenant whose connection limit counts this connection; None if it counts for no tenant.
     pub(super) seat: Option<TenantId>,
     /// True if the client speaks TLS.
     pub(super) secure: bool,
-    /// The tenant that the client's TLS certificate names.
+    /// The name of the tenant that the client's TLS certificate names; None if there is no such certificate.
     pub(super) certified: Option<Box<str>>,
     /// The time since which the client has been connected without logging in; None for a client with a
     /// tenant.
@@ -80,7 +80,7 @@ pub struct Client {
     /// True while the client's next request waits for the end of a `CLIENT PAUSE`, whether it is decoded
     /// already or not.
     pub(super) waits_by_order: bool,
-    /// The number of failed attempts to log in. At `LOGINS_FAILED_MAX` the connection is closed.
+    /// The number of failed attempts to log in. At 10 the connection is closed.
     pub(super) logins_failed: u8,
     pub(super) decoder: RequestDecoder,
     /// The state of the HTTP conversation; None if the client speaks RESP, and while its HTTP requests are
@@ -117,8 +117,9 @@ pub struct Client {
     /// asked turned out to be no primary.
     pub(super) first_try: Option<Box<FirstTry>>,
     /// True while the held request waits for the control executor's answer about quotas, for another request
-    /// of its tenant to be charged at its real cost, or for the map of the cluster; or while its keys are
-    /// assigned to backends over several turns (passes of the shard's loop).
+    /// of its tenant to be charged at its real cost, for the map of the cluster, or (`PUBLISH`) for stores to
+    /// acknowledge subscriptions; or while its keys are assigned to backends over several turns (passes of
+    /// the shard's loop).
     pub(super) waits_for_quota: bool,
     /// The number of requests that weir answered before their backend did (at their deadline, for instance),
     /// and that the backend may still carry out.
@@ -134,8 +135,8 @@ pub struct Client {
     /// handled, the time at which that request arrived.
     pub(super) came: Timestamp,
     pub(super) ending: Ending,
-    /// The time since which a segment has been with the socket, or at which the client last accepted a part
-    /// of it.
+    /// The time since which a segment (block of replies) has been with the client's socket, or at which the
+    /// client last accepted a part of it; None if no segment is there.
     pub(super) sending_since: Option<Timestamp>,
     pub(super) last_heard: Timestamp,
     pub(super) reading_paused: bool,
@@ -311,8 +312,8 @@ impl Client {
         self.order.replies()
     }
 
-    /// Chooses the track (group of backend connections) for the client's next request. False if the request
-    /// must wait for those in flight.
+    /// Chooses the track (group of backend connections) for the client's next request; `wanted` is the track
+    /// that it would take alone. False if the request must wait for those in flight.
     #[inline]
     pub fn take_track(&mut self, wanted: Track) -> bool {
         let (first, next) = self.order.sequences();
@@ -362,8 +363,9 @@ impl Client {
         self.identity.deadline.map_or(Timestamp::MAX, |deadline| self.came.after(deadline))
     }
 
-    /// True if a new request could overtake an unsettled one (answered early, but perhaps still carried out).
-    /// `is_alone` says that the new request waits for all earlier ones and takes other backend connections.
+    /// True if a new request could overtake one that weir answered before its backend did, and that the
+    /// backend may still carry out. `is_alone` says that the new request waits for all earlier ones and takes
+    /// other backend connections.
     #[inline]
     pub fn is_unsettled(&self, is_alone: bool) -> bool {
         self.unsettled > 0 && (is_alone || self.is_unsettled_alone)
@@ -419,7 +421,8 @@ impl Client {
     }
 
     /// Switches the client to another RESP version. Each version has backend connections of its own, so
-    /// unsettled requests could be overtaken from now on.
+    /// requests that weir answered before their backends did, and that may still be carried out, could be
+    /// overtaken from now on.
     pub(super) fn change_protocol(&mut self, protocol: Protocol) {
         self.is_unsettled_alone |= self.unsettled > 0 && protocol != self.protocol;
         self.protocol = protocol;
@@ -433,8 +436,8 @@ impl Client {
         self.tracks.pin(true);
     }
 
-    /// Records that a request answered early can no longer be carried out. Once none is left, the client's
-    /// requests may change tracks (groups of backend connections).
+    /// Records that a request which weir answered before its backend did can no longer be carried out. Once
+    /// none is left, the client's requests may change tracks (groups of backend connections).
     pub(super) fn handle_settled(&mut self) {
         self.unsettled = self.unsettled.saturating_sub(1);
         self.is_unsettled_alone &= self.unsettled > 0;
@@ -630,8 +633,9 @@ impl Client {
         self.ties.as_ref().is_some_and(|ties| ties.subscriptions.is_some() || ties.inbox.is_some())
     }
 
-    /// True if the client is sent messages, and more than `subscriber_slow_bytes` bytes have waited to be
-    /// sent to it for `subscriber_slow_time` or longer. Records since when they have.
+    /// True if the client is sent messages, and more than the permitted bytes (setting
+    /// `subscriber_slow_bytes`) have waited for it for the permitted time (`subscriber_slow_time`) or longer.
+    /// Records since when they have.
     pub(super) fn is_slow_subscriber(&mut self, settings: &ShardSettings, now: Timestamp) -> bool {
         let is_behind = self.order.waiting_bytes() > settings.clients.subscriber_slow_bytes;
         let Some(ties) = self.ties.as_mut() else { return false };

@@ -73,7 +73,7 @@ pub enum ClientsAsked {
 pub enum ClientsTold {
     /// The reply to `CLIENT LIST`: a line for each client that matches, with the client's number.
     Lines(Vec<(u64, String)>),
-    /// The shard's lines would take more than its share of `CLIENT_LIST_BYTES_MAX`.
+    /// The shard's lines would take more than its equal share of the 16 MiB that a list may have.
     TooMany,
     /// Number of this shard's clients that `CLIENT KILL` closed, with the asking client if it matched, or that
     /// `CLIENT UNBLOCK` unblocked.
@@ -163,8 +163,8 @@ impl ClientsAsked {
         Ok(Self::Unblock(ClientFilter { ids, ..ClientFilter::of(asker) }, is_error))
     }
 
-    /// Parses `CLIENT PAUSE milliseconds [ALL|WRITE]`, with at most `CLIENT_PAUSE_MS_MAX` milliseconds. The
-    /// error is the text of the reply.
+    /// Parses `CLIENT PAUSE milliseconds [ALL|WRITE]`, sent by `asker`, with at most 24 hours in
+    /// milliseconds. The error is the text of the reply.
     pub fn pause(asker: Reach, arguments: &Arguments<'_>, now: Now) -> Result<Self, String> {
         let millis = std::str::from_utf8(arguments.at(2)).ok().and_then(|text| text.parse::<i64>().ok());
         let millis = millis.ok_or("ERR timeout is not an integer or out of range")?;

@@ -12,8 +12,9 @@ pub fn split_cursor(word: &[u8], backends: u16) -> Option<(u16, u64)> {
     Some(((cursor % backends) as u16, cursor / backends))
 }
 
-/// Replaces the cursor in a store's reply to `SCAN` by one for the client. If store `backend` has finished
-/// (`cursor` 0), the new cursor names the store `next`, or ends the scan if that is None.
+/// Replaces the cursor in a store's reply to `SCAN` by one for the client, which also names a store out of
+/// `backends`. If store `backend` has finished (its cursor is 0), the new cursor names the store `next`, or
+/// ends the scan if that is None. The result is an error if the store's cursor is too large for that.
 pub fn with_next_cursor(reply: &[u8], backend: u16, next: Option<u16>, backends: u16) -> Vec<u8> {
     let backends = u64::from(backends);
     let Some((cursor, rest)) = cursor_and_rest(reply) else { return reply.to_vec() };

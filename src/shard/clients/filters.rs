@@ -11,21 +11,24 @@ use crate::shard::filter_board::{FilterBoard, FilterKind, FilterPlace};
 use crate::values::limits::{FILTER_PATTERNS_MAX, FILTER_PREFIXES_MAX};
 use crate::values::{ClientId, TenantId};
 
-/// A filter that a client has at stores; it takes its places until all clients with an equal one have dropped theirs.
+/// A filter (pattern of channels or prefix of keys) that a client has at stores. It takes its places (shares
+/// of the limit on filters) until all clients with an equal one have dropped theirs.
 pub type Filter = Arc<FilterPlace>;
 
 /// The filters of this core's clients.
 #[derive(Debug, Default)]
 pub struct Filters {
-    /// The places of filters on the board, by kind and by a hash of tenant and text, so that long texts take no memory
-    /// here. Some are of filters that no client has any more.
+    /// The places (shares of the limit on filters at stores) that filters take on the board of all cores, by
+    /// kind and by a hash of tenant and text, so that long texts take no memory here. Some are of filters
+    /// that no client has any more.
     places: HashMap<(FilterKind, u64), Weak<FilterPlace>>,
     /// The function that hashes tenant and text, which no client can foresee.
     hashes: RandomState,
 }
 
 impl Filters {
-    /// Returns the numbers of places that patterns and prefixes of clients take.
+    /// Returns the numbers of places (a filter takes one, or several if it is slow to compare) that patterns
+    /// of channels and prefixes of keys of this core's clients take.
     fn counts(&self) -> [usize; 2] {
         FilterKind::ALL.map(|(kind, _)| {
             let live = self.places.values().filter_map(Weak::upgrade);
@@ -56,7 +59,8 @@ impl Filters {
 }
 
 impl ClientStage {
-    /// Returns the numbers of places that patterns and key prefixes of clients take at stores.
+    /// Returns the numbers of places (a filter takes one, or several if it is slow to compare) that patterns
+    /// of channels and prefixes of keys of this core's clients take at stores.
     pub fn filters(&self) -> [usize; 2] {
         self.filters.counts()
     }

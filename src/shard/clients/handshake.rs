@@ -98,7 +98,7 @@ impl ClientStage {
         Ok(())
     }
 
-    /// Closes a client's connection if `LOGINS_FAILED_MAX` attempts to log in have failed on it.
+    /// Closes a client's connection if 10 attempts to log in have failed on it.
     pub fn close_if_guessing(&mut self, env: &mut Env, id: ClientId) {
         if self.clients.get(id).is_some_and(|client| client.logins_failed >= LOGINS_FAILED_MAX) {
             self.stop_listening(env, id);
@@ -193,8 +193,8 @@ impl ClientStage {
         Ok(())
     }
 
-    /// Answers `RESET`: drops the transaction and the name, ends `MONITOR` and `CLIENT REPLY OFF`, and returns the client
-    /// to RESP2 and to the identity of a new connection.
+    /// Answers `RESET`: drops the transaction and the name, ends `MONITOR` and `CLIENT REPLY OFF`, and
+    /// returns the client to RESP2, to the first database, and to the identity of a new connection.
     pub fn reset(&mut self, env: &mut Env, id: ClientId, now: Now) {
         let client = self.clients.at(id);
         client.transaction = None;

@@ -88,8 +88,8 @@ impl ClientStage {
         self.resumed = Some(Resumed { address, is_held_again: false, partition, newest });
     }
 
-    /// Restores the client's state that [`Self::begin_held`] changed. Keeps the request if it has to wait
-    /// again.
+    /// Ends the handling of a held request (kept to be handled later): restores the client's time of arrival,
+    /// which [`Self::begin_held`] changed, and keeps the request if it has to wait again.
     pub fn end_held(&mut self, id: ClientId, mut held: Box<HeldRequest>) {
         let Some(Resumed { is_held_again, partition, newest, .. }) = self.resumed.take() else { return };
         let Some(client) = self.clients.get(id) else { return };
@@ -108,15 +108,15 @@ impl ClientStage {
     }
 
     /// Returns the finished split by key of the request that is being handled, if it was made over several
-    /// turns (passes of the shard's loop).
+    /// turns (passes of the shard's loop); else None.
     #[inline]
     pub fn partition(&self, env: &Env, arguments: &Arguments<'_>) -> Option<&Partition> {
         let resumed = self.resumed.as_ref().filter(|resumed| resumed.is(arguments))?;
         resumed.partition.as_deref().filter(|partition| partition.is_in_force(env, arguments))
     }
 
-    /// Takes the finished split by key of the request that is being handled, if it was made over several turns
-    /// (passes of the shard's loop).
+    /// Takes the finished split by key of the request that is being handled, if it was made over several
+    /// turns (passes of the shard's loop); else None.
     pub fn take_partition(&mut self, env: &Env, arguments: &Arguments<'_>) -> Option<Partition> {
         let resumed = self.resumed.as_mut().filter(|resumed| resumed.is(arguments))?;
         resumed

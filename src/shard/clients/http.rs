@@ -30,7 +30,7 @@ const WRONGPASS: &str =
 pub struct Stranger {
     /// The text of the error reply.
     pub text: String,
-    /// True if `LOGINS_FAILED_MAX` wrong tokens came in a row on the connection: it is then closed.
+    /// True if 10 wrong tokens came in a row on the connection: it is then closed.
     pub is_last: bool,
 }
 
@@ -69,14 +69,15 @@ impl ClientStage {
         true
     }
 
-    /// Takes the next place in the order of a client's replies for a response that no backend answers (such
-    /// as 400 or 100 Continue).
+    /// Takes the next place in the order of a client's replies for an HTTP response that weir makes without a
+    /// backend (such as 400 or 100 Continue).
     pub fn hold_place(&mut self, env: &mut Env, id: ClientId) {
         self.answer_now(env, id, |out, _| encode::simple(out, "OK"));
     }
 
     /// Identifies the sender of an HTTP request by its `Authorization` header (`claim`) and the quotas in
-    /// force. What an earlier request or earlier quotas established does not count.
+    /// force. What an earlier request or earlier quotas established does not count. Returns how the sender
+    /// proves who it is: by a header that only it can send, or by nothing but its connection.
     pub fn identify(
         &mut self,
         env: &mut Env,
@@ -195,8 +196,8 @@ impl ClientStage {
         self.watch_http
     }
 
-    /// Closes clients whose HTTP request is incomplete after `HTTP_REQUEST_TIMEOUT`, plus one second per
-    /// `HTTP_BODY_BYTES_PER_SECOND` bytes held. Each is sent an error response first.
+    /// Closes clients whose HTTP request is incomplete after 30 s, plus one second per 16 KiB held of it.
+    /// Each is sent an error response first.
     pub fn close_slow_http(&mut self, env: &mut Env, now: Now) {
         if !std::mem::take(&mut self.watch_http) {
             return;

@@ -102,8 +102,8 @@ impl Identity {
         Self::of(after, tenant, self.user.clone(), account, self.chosen)
     }
 
-    /// True if the new quotas leave the identity's permissions (admin rights, keys, channels, databases) as they were.
-    /// False if the tenant is gone.
+    /// True if the new quotas (`after`) leave the identity's permissions (admin rights, keys, channels,
+    /// databases) as they were, or if it has no tenant. False if its tenant is gone.
     pub fn keeps_its_rights(&self, before: &Quotas, after: &Quotas) -> bool {
         let Some(tenant) = self.tenant else { return true };
         let was = before.tenant(tenant);

@@ -17,7 +17,8 @@ pub const INVALIDATIONS: &[u8] = b"__redis__:invalidate";
 /// The beginning of a store's message that keys have changed. An array of the keys follows, or a null for all
 /// keys.
 const INVALIDATE: &[u8] = b">2\r\n$10\r\ninvalidate\r\n";
-/// The error for the number of a connection that does not exist, or that belongs to another tenant.
+/// The error for a `CLIENT TRACKING` command with `REDIRECT` that names a connection which does not exist, or
+/// belongs to another tenant.
 pub const NO_TARGET: &str = "ERR The client ID you want redirect to does not exist";
 
 /// The reason why a client is not told the number of its target's link (unshared connection) to a node of a
@@ -88,40 +89,42 @@ impl Inbox {
         self.waiting.push(from);
     }
 
-    /// Takes the commands of other clients that wait until the links (unshared connections to stores) are
-    /// open.
+    /// Takes the `CLIENT TRACKING` commands of other clients that wait until the links (unshared connections
+    /// to stores) are open.
     pub fn take_waiting(&mut self) -> Vec<ReplyTo> {
         std::mem::take(&mut self.waiting)
     }
 
-    /// Adds a client whose invalidation messages come to this inbox.
+    /// Adds another client (`tracker`) whose invalidation messages this client takes from now on.
     pub fn add_tracker(&mut self, tracker: Peer) {
         if !self.trackers.contains(&tracker) {
             self.trackers.push(tracker);
         }
     }
 
-    /// Removes a client whose invalidation messages came to this inbox.
+    /// Removes another client (`tracker`) whose invalidation messages this client no longer takes.
     pub fn remove_tracker(&mut self, tracker: Peer) {
         self.trackers.retain(|other| *other != tracker);
     }
 
-    /// True if the invalidation messages of this other client come to this inbox.
+    /// True if this client takes the invalidation messages of that other client (`tracker`).
     pub fn has_tracker(&self, tracker: Peer) -> bool {
         self.trackers.contains(&tracker)
     }
 
-    /// True if no other client's invalidation messages come to this inbox, and no command waits for it.
+    /// True if this client takes no other client's invalidation messages, and no `CLIENT TRACKING` command
+    /// waits until it can.
     pub fn is_unused(&self) -> bool {
         self.trackers.is_empty() && self.waiting.is_empty()
     }
 
-    /// True if the invalidation messages of at least one other client come to this inbox.
+    /// True if this client takes the invalidation messages of at least one other client.
     pub fn is_in_use(&self) -> bool {
         !self.trackers.is_empty()
     }
 
-    /// Returns the bytes of memory that the inbox takes.
+    /// Returns the bytes of memory that the inbox (record of the links on which a client takes the
+    /// invalidation messages of others) takes.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>()
             + self.links.capacity() * size_of::<(BackendId, PrivateId)>()
@@ -175,8 +178,9 @@ impl ClientStage {
         }
     }
 
-    /// Ends the inbox of a client, whose links (unshared connections to stores) the caller closes: the clients
-    /// whose messages came there are sent a message about it, and commands that wait for it fail.
+    /// Ends the inbox of a client (its taking of other clients' invalidation messages), whose links (unshared
+    /// connections to stores) the caller closes: the clients whose messages came there are sent a message
+    /// about it, and commands that wait for it fail.
     pub fn dissolve(&mut self, own: ShardId, id: ClientId, inbox: &mut Inbox) {
         let target = Peer { shard: own, client: id };
         for tracker in std::mem::take(&mut inbox.trackers) {
@@ -193,9 +197,9 @@ impl ClientStage {
         }
     }
 
-    /// Passes a store's message that keys have changed to a client, in the client's RESP version; in RESP2
-    /// the client must be subscribed to [`INVALIDATIONS`]. Returns the number of bytes that the client is
-    /// sent; None if it is sent nothing.
+    /// Passes a store's message that keys have changed to a client, in the client's RESP version. In RESP2 it
+    /// is a message of the channel `__redis__:invalidate`, for clients that have subscribed to any channel.
+    /// Returns the number of bytes that the client is sent; None if it is sent nothing.
     pub fn deliver_invalidation(&mut self, env: &mut Env, id: ClientId, message: &[u8]) -> Option<usize> {
         let bytes_max = env.settings.subscriber_bytes_max();
         let keys = message.strip_prefix(INVALIDATE)?;

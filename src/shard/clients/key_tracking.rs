@@ -19,7 +19,8 @@ const KEPT_BYTES: usize = 1024;
 pub struct KeyTracking {
     /// The tracking options in force; `None` until the stores have confirmed the first.
     options: Option<TrackingOptions>,
-    /// The places of the prefixes in force among those that stores compare with the keys of writes.
+    /// The shares that the prefixes in force (`BCAST`) take of the limit on prefixes that stores compare with
+    /// the keys of writes.
     filters: Vec<Filter>,
     links: Vec<(BackendId, PrivateId)>,
     /// The `CLIENT TRACKING ON` command in flight, which not all stores have answered; None if there is none.
@@ -79,7 +80,8 @@ struct Aim {
 struct Pending {
     sequence: u32,
     options: TrackingOptions,
-    /// The places of the options' prefixes among those that stores compare with the keys of writes.
+    /// The shares that the options' prefixes (`BCAST`) take of the limit on prefixes that stores compare with
+    /// the keys of writes.
     filters: Vec<Filter>,
     replies_missing: usize,
     /// True once a store has accepted the options.
@@ -97,7 +99,8 @@ pub struct TrackingReply {
     pub sequence: u32,
     /// The reply to the client's `CLIENT TRACKING ON` command.
     pub reply: Vec<u8>,
-    /// The client that took this client's messages before and no longer does; None if there is none.
+    /// The client that took this client's invalidation messages (`REDIRECT`) before and no longer does; None
+    /// if there is none.
     pub left: Option<Peer>,
     /// True if some stores have accepted the new options while others still use the former ones, so that the
     /// client would miss messages.
@@ -234,7 +237,8 @@ impl KeyTracking {
     }
 
     /// Begins to wait for the replies of all stores to a `CLIENT TRACKING ON` command. `sequence` is the
-    /// number of the client's command, `filters` has the places of its prefixes.
+    /// number of the client's command; `filters` has the shares that its prefixes take of the limit on
+    /// prefixes at stores.
     pub fn expect(&mut self, sequence: u32, options: TrackingOptions, filters: Vec<Filter>) {
         let replies_missing = self.links.len();
         self.pending = Some(Pending {
@@ -261,8 +265,8 @@ impl KeyTracking {
         Some((&self.links, &pending.options))
     }
 
-    /// Ends the `CLIENT TRACKING ON` command with this number (`sequence`) with `error`, before any store was
-    /// sent it. `None` if there is no such command.
+    /// Ends the `CLIENT TRACKING ON` command with this number (`sequence`) with `error`: before any store was
+    /// sent it, or because a store has refused it. `None` if there is no such command.
     pub fn refuse(&mut self, sequence: u32, error: Vec<u8>) -> Option<TrackingReply> {
         let pending = self.pending.take_if(|pending| pending.sequence == sequence)?;
         let left = pending.target.map(|aim| aim.peer).filter(|peer| !self.is_aimed_at(*peer));
@@ -374,7 +378,7 @@ impl KeyTracking {
         self.options.iter().flat_map(|options| &options.prefixes).map(Vec::len).sum()
     }
 
-    /// Returns the bytes of memory that this record takes.
+    /// Returns the bytes of memory that the record of the client's key tracking takes.
     pub fn memory_bytes(&self) -> usize {
         let pending = self.pending.as_ref().map(|pending| &pending.options);
         let prefixes = self.options.iter().chain(pending).flat_map(|options| &options.prefixes);

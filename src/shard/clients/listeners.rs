@@ -129,7 +129,7 @@ impl Listeners {
     }
 
     /// Removes a client from the listeners of a channel or pattern, and reports it to the name's home core
-    /// (the one that subscribes for all clients); does nothing if the client is no listener.
+    /// (the one that subscribes for all clients); does nothing if the client is not among them.
     pub fn leave(&mut self, kind: Subscription, name: &[u8], client: ClientId) {
         let names = &mut self.names[kind as usize];
         let Some(listening) = names.get_mut(name) else { return };
@@ -144,8 +144,8 @@ impl Listeners {
         self.to_homes.push(ToHome::Leave { name: SharedName { kind, name, generation }, client });
     }
 
-    /// Marks the subscription of a client as acknowledged by stores. False if the client is no longer a
-    /// listener.
+    /// Marks the subscription of a client to a channel or pattern as acknowledged by stores. False if the
+    /// client is no longer subscribed to it.
     fn acknowledge(&mut self, name: &SharedName, client: ClientId) -> bool {
         let Some(listening) = self.find(name) else { return false };
         let Some(place) = listening.places.get(&client) else { return false };
@@ -153,7 +153,8 @@ impl Listeners {
         true
     }
 
-    /// Removes a client whose subscription was refused. False if the client is no longer a listener.
+    /// Removes a client from the listeners of a channel or pattern, as its subscription was refused. False if
+    /// the client is no longer one of them.
     fn drop_refused(&mut self, name: &SharedName, client: ClientId) -> bool {
         let Some(listening) = self.find(name) else { return false };
         let was_there = listening.remove(client);
@@ -214,13 +215,14 @@ impl Listeners {
         self.undelivered.pop()
     }
 
-    /// Lends the caller the listeners of a channel or pattern while a message is passed to them. The caller
-    /// gives them back with [`Self::give_back`]; no client may join or leave meanwhile.
+    /// Lends the caller the listeners (subscribed clients of this core) of a channel or pattern while a
+    /// message is passed to them; empty if there are none. The caller gives them back with
+    /// [`Self::give_back`]; no client may join or leave meanwhile.
     pub fn lend(&mut self, name: &SharedName) -> Vec<Listener> {
         self.find(name).map_or_else(Vec::new, |listening| std::mem::take(&mut listening.listeners))
     }
 
-    /// Takes back the listeners that [`Self::lend`] gave out.
+    /// Takes back the listeners (subscribed clients) of a channel or pattern that [`Self::lend`] gave out.
     pub fn give_back(&mut self, name: &SharedName, listeners: Vec<Listener>) {
         if let Some(listening) = self.find(name) {
             debug_assert!(listening.places.len() == listeners.len(), "nobody joins or leaves meanwhile");
@@ -228,7 +230,8 @@ impl Listeners {
         }
     }
 
-    /// Returns the number of listeners of all channels and patterns together. For tests.
+    /// Returns the number of listeners (subscribed clients of this core) of all channels and patterns
+    /// together. For tests.
     #[cfg(test)]
     pub fn len(&self) -> usize {
         self.names.iter().flat_map(HashMap::values).map(|listening| listening.listeners.len()).sum()
@@ -270,14 +273,14 @@ impl ClientStage {
         self.listeners.has_undelivered()
     }
 
-    /// True if messages about shared channels wait to be sent to home cores (those that subscribe for all
-    /// clients) or delivered to clients.
+    /// True if messages wait to be sent to the home cores of channels (those that subscribe for all clients),
+    /// or messages from home cores to be delivered to clients.
     pub fn has_shared_work(&self) -> bool {
         self.listeners.has_work()
     }
 
     /// True if replies with numbers of subscribers (such as to `PUBLISH`) must be corrected, because this
-    /// process shares subscriptions.
+    /// process has, or may have, one subscription for several clients.
     pub fn counts_listeners(&self, env: &Env) -> bool {
         env.quotas.shares_channels() || !self.listeners.numbers.is_empty()
     }
@@ -303,8 +306,8 @@ impl ClientStage {
         true
     }
 
-    /// Handles that stores have acknowledged a client's subscription to a shared channel or pattern. Returns
-    /// what is to be sent to the client.
+    /// Handles that stores have acknowledged a client's subscription to a shared channel or pattern (one for
+    /// which weir has one subscription for all its clients). Returns what is to be sent to the client.
     pub fn handle_joined(&mut self, env: &Env, name: &SharedName, id: ClientId) -> Delivered {
         if !self.listeners.acknowledge(name, id) {
             return Delivered::Nobody;
@@ -315,8 +318,8 @@ impl ClientStage {
         self.end_subscription_command(env, id)
     }
 
-    /// Handles that a client's subscription to a shared channel or pattern was refused with `error`. Returns
-    /// what is to be sent to the client.
+    /// Handles that a client's subscription to a shared channel or pattern (one for which weir has one
+    /// subscription for all its clients) was refused with `error`. Returns what is to be sent to the client.
     pub fn handle_refused(&mut self, env: &Env, name: &SharedName, id: ClientId, error: &[u8]) -> Delivered {
         if !self.listeners.drop_refused(name, id) {
             return Delivered::Nobody;
@@ -324,15 +327,16 @@ impl ClientStage {
         self.refuse_shared(env, id, error)
     }
 
-    /// Handles that the home core (the one that subscribes for all clients) of a shared channel or pattern has
-    /// lost its connection to a store. Returns its listeners, which are removed: acknowledged ones miss
-    /// messages; the commands of the others are to be refused with [`Self::refuse_shared`].
+    /// Handles that the home core (the one that subscribes for all clients) of a channel or pattern has lost
+    /// its connection to a store. Returns the clients of this core that were subscribed through it, and
+    /// removes them: those with an acknowledged subscription miss messages; the commands of the others are to
+    /// be refused with [`Self::refuse_shared`].
     pub fn handle_name_lost(&mut self, name: &SharedName) -> Vec<Listener> {
         self.listeners.drop_lost(name)
     }
 
-    /// Refuses the command with which a client subscribes to a shared channel or pattern with `error`.
-    /// Returns what is to be sent to the client.
+    /// Refuses with `error` the command by which a client subscribes to a shared channel or pattern (one for
+    /// which weir has one subscription for all its clients). Returns what is to be sent to the client.
     pub fn refuse_shared(&mut self, env: &Env, id: ClientId, error: &[u8]) -> Delivered {
         if let Some(subscriptions) = self.subscriptions(id) {
             subscriptions.hear_refused(error);

@@ -67,7 +67,7 @@ impl MapConfirmation {
     }
 
     /// Removes and returns the clients that no longer wait: the map of slots was confirmed after they began
-    /// to wait, or they have waited for [`PATIENCE`].
+    /// to wait, or they have waited for 2 s.
     pub fn take_ready(&mut self, env: &Env, now: Timestamp) -> Vec<ClientId> {
         let is_ready = |(_, since): &mut (ClientId, Option<Timestamp>)| {
             let since = *since.get_or_insert(now);
@@ -76,8 +76,8 @@ impl MapConfirmation {
         self.waiting.extract_if(.., is_ready).map(|(id, _)| id).collect()
     }
 
-    /// True if the primaries should be asked for the map of slots now. The caller has to ask, since this
-    /// counts as asked for the next `ASKED_EVERY`.
+    /// True if the primaries should be asked for the map of slots now, as a request waits for it. The caller
+    /// has to ask, since this counts as asked for the next 100 ms.
     pub fn take_question(&mut self, now: Timestamp) -> bool {
         let is_due = self.asked.is_none_or(|asked| now.since(asked) >= ASKED_EVERY);
         let asks = is_due && !self.waiting.is_empty();

@@ -22,7 +22,7 @@ pub struct Holdings {
     /// The bytes held by clients that have not logged in.
     strangers: usize,
     /// The number of bytes that the core had received in all at the time of the measurement; the next
-    /// measurement comes [`WEIGHED_EVERY`] bytes later.
+    /// measurement comes 8 MiB later.
     received: u64,
 }
 
@@ -45,8 +45,8 @@ impl ClientStage {
         self.close_largest(env, excess.min(above), |client| !client.no_evict);
     }
 
-    /// Measures the memory of all clients if `WEIGHED_EVERY` bytes have been received since the last
-    /// measurement.
+    /// Measures the memory of all clients of this core if 8 MiB have been received (from clients, backends
+    /// and other cores, or written by weir) since the last measurement.
     pub fn weigh_if_due(&mut self, env: &mut Env) {
         let received = [
             Counter::ClientBytesReceived,

@@ -141,7 +141,8 @@ pub struct ClientStage {
     map_confirmation: MapConfirmation,
     publications: Publications,
     filters: Box<Filters>,
-    /// Clients by the shared channels that they are subscribed to.
+    /// Clients by the channels and patterns that they are subscribed to, as far as weir has one subscription
+    /// to them for all its clients.
     listeners: Box<Listeners>,
     /// The pauses in force (`CLIENT PAUSE`), at most one per tenant and one for all clients.
     pauses: Vec<Pause>,
@@ -330,8 +331,8 @@ impl ClientStage {
         self.has_own_terms
     }
 
-    /// Restores a client's own identity after [`Self::begin_acting`], unless the request itself changed the
-    /// identity (AUTH, RESET).
+    /// Restores a client's own identity (`own`) after [`Self::begin_acting`] gave it another (`identity`) for
+    /// one request, unless the request itself changed the identity (AUTH, RESET).
     pub fn end_acting(&mut self, id: ClientId, identity: &Identity, own: Identity) {
         self.has_own_terms = false;
         if let Some(client) = self.clients.get(id)

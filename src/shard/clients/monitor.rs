@@ -46,8 +46,8 @@ fn sight_of(client: &Client, quotas: &Quotas) -> Option<Sight> {
     Some(Sight::Tenant(Sender { tenant, version: quotas.version() }))
 }
 
-/// Returns the most bytes of lines that may wait for a monitor: few enough that its own requests can still be
-/// started.
+/// Returns the most bytes of lines that may wait for a monitor (client that has sent `MONITOR`): few enough
+/// that its own requests can still be started.
 fn waiting_bytes_max(env: &Env) -> usize {
     MONITOR_OUTPUT_BYTES_MAX.min(env.settings.output_bytes_max / 2)
 }
@@ -92,7 +92,7 @@ impl ClientStage {
         !self.monitors.is_empty()
     }
 
-    /// Returns the number of this shard's monitors.
+    /// Returns the number of this shard's monitors (clients that have sent `MONITOR`).
     pub fn monitors(&self) -> usize {
         self.monitors.len()
     }
@@ -132,8 +132,8 @@ impl ClientStage {
         sent
     }
 
-    /// Takes the number of bytes of lines that a monitor was sent and that its tenant has not been charged
-    /// for; None if no monitor has any.
+    /// Takes, with the client, the number of bytes of lines that a monitor (client that has sent `MONITOR`)
+    /// was sent and that its tenant has not been charged for; None if no monitor has any.
     pub fn take_uncharged(&mut self) -> Option<(ClientId, usize)> {
         let monitor = self.monitors.iter_mut().find(|monitor| monitor.uncharged > 0)?;
         Some((monitor.id, std::mem::take(&mut monitor.uncharged)))
@@ -169,8 +169,8 @@ impl ClientStage {
         self.monitors = monitors;
     }
 
-    /// Tells the monitors of this shard that have room how many lines they have missed, if any. `unix_micros`
-    /// is the present time.
+    /// Tells the monitors of this shard (clients that have sent `MONITOR`) that have room how many lines they
+    /// have missed, if any. `unix_micros` is the present time.
     pub fn tell_all_left_out(&mut self, env: &mut Env, unix_micros: u64) {
         let mut monitors = std::mem::take(&mut self.monitors);
         for monitor in monitors.iter_mut().filter(|monitor| monitor.reading == Reading::Ready) {

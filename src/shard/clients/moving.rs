@@ -41,7 +41,7 @@ pub struct Session {
     /// True if `held` begins with a blocking command in which the client waits.
     #[serde(default)]
     pub waits: bool,
-    /// The time in milliseconds after which the reply to the blocking command is useless; None for no
+    /// The time left, in milliseconds, until the reply to the blocking command is useless; None for no
     /// deadline.
     wait_deadline_ms: Option<u64>,
     /// The bytes received of the client's next request. A blocking command that still waits comes first, with
@@ -61,12 +61,12 @@ pub enum Readiness {
     /// The client waits in a blocking command, which may never end. It can move once the command is withdrawn from its
     /// store, and no bytes of the client come in meanwhile.
     Waits,
-    /// The client waits in a blocking command that cannot be withdrawn from its store, or has other ties (own
-    /// connections, watched or tracked keys, subscriptions) to stores: it is watching keys, for instance. Weir
+    /// The client waits in a blocking command and cannot move, because the command cannot be withdrawn from
+    /// its store, or the client has other ties (watched keys, subscriptions, tracked keys) to stores. Weir
     /// continues to read from it, so that its end is noticed.
     Stays,
-    /// The client cannot move before it has sent more: the rest of a large request, or the end of a
-    /// transaction.
+    /// The client cannot move before it has sent more: the rest of a large request, or what ends a
+    /// transaction, its ties (watched or tracked keys, subscriptions) to stores, or a `MONITOR`.
     Unfinished,
 }
 
@@ -120,7 +120,8 @@ impl ClientStage {
         self.close_if_done(env, id);
     }
 
-    /// Takes the withdrawn blocking command of a client that is about to move; `None` if it waits in none.
+    /// Takes the blocking command of a client that is about to move, which was ended at its store without a
+    /// reply to the client; `None` if the client waits in none.
     pub fn take_withdrawn(&mut self, id: ClientId) -> Option<Box<Withdrawn>> {
         self.clients.get(id)?.ties()?.withdrawn.take()
     }
@@ -134,8 +135,9 @@ impl ClientStage {
         session
     }
 
-    /// Takes over a client from another process. Its tenant is found by name; if the quotas no longer have
-    /// it, the client must log in again.
+    /// Takes over a client from another process, with the state that `session` holds. Its tenant is found by
+    /// name; if the quotas no longer have it, the client must log in again. The connection is ended if the
+    /// client's database does not exist here.
     pub fn adopt(
         &mut self,
         env: &mut Env,

@@ -116,8 +116,9 @@ impl Order {
         (self.first_sequence, self.first_sequence.wrapping_add(self.entries.len() as u32))
     }
 
-    /// Takes the next place in the order of replies. Returns its sequence number. `charge` is the estimated
-    /// price that was taken for the request, if any.
+    /// Takes the next place in the order of replies. Returns its sequence number. `rewrite` says how the
+    /// reply is changed before it is sent; `charge` is the estimated price that was taken for the request, if
+    /// any.
     #[inline]
     pub fn expect_reply(&mut self, rewrite: Rewrite, charge: Option<Charge>) -> u32 {
         let (_, sequence) = self.sequences();
@@ -128,9 +129,9 @@ impl Order {
         sequence
     }
 
-    /// Takes the next place in the order of replies for one that is dropped when it comes: replies behind it wait for
-    /// it, whichever of them are switched off. Returns its sequence number. `charge` is the estimated price that was
-    /// taken for the request behind it, if any.
+    /// Takes the next place in the order of replies for a reply that is dropped when it comes, whatever
+    /// `CLIENT REPLY` says: replies to later requests wait for it. Returns its sequence number. `charge` is
+    /// the estimated price that was taken for the request that causes it, if any.
     pub fn expect_dropped(&mut self, charge: Option<Charge>) -> u32 {
         let (_, sequence) = self.sequences();
         self.silence.get_or_insert_default().dropped.push_back(sequence);

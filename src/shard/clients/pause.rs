@@ -30,14 +30,15 @@ pub struct Pause {
     pub tenant: Option<String>,
     /// The time at which the pause ends by itself.
     pub until: Timestamp,
-    /// Requests that CLIENT PAUSE delays: only writes, or all.
+    /// Requests that the `CLIENT PAUSE` holds back: only writes, or all.
     pub extent: Paused,
     /// The number (`CLIENT ID`) of the client that ordered the pause, which waits as others do but may end it.
     pub asker: u64,
 }
 
 impl Pause {
-    /// Returns which requests of a client with this number (`CLIENT ID`) the pause holds back.
+    /// Returns which requests of a client with this number (`CLIENT ID`) the pause holds back. For the client
+    /// that ordered a pause of everything, `CLIENT` and `QUIT` are excepted.
     pub fn extent_for(&self, number: u64) -> Paused {
         let may_end_it = self.asker == number && self.extent == Paused::Everything;
         if may_end_it { Paused::AllButClient } else { self.extent }

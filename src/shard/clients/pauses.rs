@@ -8,20 +8,21 @@ use crate::values::time::Now;
 use crate::values::{ClientId, Timestamp};
 
 impl ClientStage {
-    /// Begins a pause, which replaces an earlier one for the same tenant or for all clients.
+    /// Begins a `CLIENT PAUSE` on this shard. It replaces an earlier one for the same tenant or, if it is for
+    /// all clients, an earlier one for all.
     pub(super) fn pause(&mut self, quotas: &Quotas, pause: &Pause) {
         self.pauses.retain(|other| other.tenant != pause.tenant);
         self.pauses.push(pause.clone());
         self.apply_pauses(quotas);
     }
 
-    /// Ends the pause of one tenant, or with None all pauses, and resumes the clients that waited.
+    /// Ends the `CLIENT PAUSE` of one tenant, or with None all pauses, and resumes the clients that waited.
     pub(super) fn unpause(&mut self, quotas: &Quotas, tenant: Option<&str>) {
         self.pauses.retain(|pause| tenant.is_some() && pause.tenant.as_deref() != tenant);
         self.apply_pauses(quotas);
     }
 
-    /// Returns which requests of a client the pauses in force hold back.
+    /// Returns which requests of a client are held back by the pauses (`CLIENT PAUSE`) in force.
     fn paused_for(&self, quotas: &Quotas, client: &Client) -> Paused {
         let tenant = client.identity.tenant(quotas).map(|tenant| tenant.name.as_str());
         let concerns = |pause: &&Pause| pause.tenant.as_deref().is_none_or(|wanted| tenant == Some(wanted));
@@ -29,8 +30,8 @@ impl ClientStage {
         extents.max().unwrap_or_default()
     }
 
-    /// Applies the pauses in force to a client that has just connected or changed its identity, or when
-    /// pauses change.
+    /// Applies the pauses (`CLIENT PAUSE`) in force to a client that has just connected or changed its
+    /// identity, or when pauses change.
     pub(super) fn apply_pauses_to(&mut self, quotas: &Quotas, id: ClientId) {
         let Some(paused) = self.clients.peek(id).map(|client| self.paused_for(quotas, client)) else {
             return;
@@ -50,7 +51,7 @@ impl ClientStage {
         }
     }
 
-    /// Ends the pauses whose time is over, and resumes the clients that waited.
+    /// Ends the pauses (`CLIENT PAUSE`) whose time is over, and resumes the clients that waited.
     pub fn end_pauses(&mut self, quotas: &Quotas, now: Now) {
         if self.pause_ends().is_some_and(|at| at <= now.monotonic) {
             self.pauses.retain(|pause| pause.until > now.monotonic);
@@ -58,7 +59,7 @@ impl ClientStage {
         }
     }
 
-    /// Returns the number of clients whose next request a pause holds back now.
+    /// Returns the number of clients whose next request a `CLIENT PAUSE` holds back now.
     pub fn clients_held(&self) -> usize {
         if self.pauses.is_empty() {
             return 0;
@@ -66,7 +67,8 @@ impl ClientStage {
         self.clients.all().filter(|client| client.is_held_by_pause()).count()
     }
 
-    /// Returns the time at which the next pause ends, if there is one.
+    /// Returns the time at which the next of the pauses (`CLIENT PAUSE`) in force ends; None if there is
+    /// none.
     pub fn pause_ends(&self) -> Option<Timestamp> {
         self.pauses.iter().map(|pause| pause.until).min()
     }

@@ -26,8 +26,8 @@ pub struct Publications {
 }
 
 impl Publications {
-    /// Takes the clients whose message may be sent: no subscription that it waits for is unacknowledged any
-    /// more, or its time is over.
+    /// Takes the clients whose message (`PUBLISH`) may be sent: no subscription that it waits for is
+    /// unacknowledged by stores any more, or its time is over.
     pub fn take_ready(&mut self, board: &SubscriptionBoard, now: Timestamp) -> Vec<ClientId> {
         self.looked_at = now;
         let is_ready =
@@ -35,21 +35,22 @@ impl Publications {
         self.waiting.extract_if(.., is_ready).map(|(id, ..)| id).collect()
     }
 
-    /// True if no message waits.
+    /// True if no message (`PUBLISH`) waits for stores to acknowledge subscriptions.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Returns the time at which [`Self::take_ready`] should be called next; None if no message waits.
+    /// Returns the time at which [`Self::take_ready`] should be called next; None if no message (`PUBLISH`)
+    /// waits.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         (!self.waiting.is_empty()).then(|| self.looked_at.after(LOOKS_APART))
     }
 }
 
 impl ClientStage {
-    /// Holds a message (`PUBLISH`), and later requests of its client after it, if a subscription to its
-    /// channel is unacknowledged and the message arrived less than `--publish-wait` ago. False if it may be
-    /// sent.
+    /// Holds a message (`PUBLISH`), and later requests of its client after it, if stores have not
+    /// acknowledged a subscription of the tenant to its channel or to a pattern, and the message arrived less
+    /// than `--publish-wait` ago. False if it may be sent.
     pub fn hold_for_subscriptions(
         &mut self,
         env: &mut Env,
@@ -73,7 +74,8 @@ impl ClientStage {
         true
     }
 
-    /// Returns the list of clients whose message waits for subscriptions.
+    /// Returns the list of clients whose message (`PUBLISH`) waits until stores have acknowledged earlier
+    /// subscriptions.
     pub fn publications(&mut self) -> &mut Publications {
         &mut self.publications
     }

@@ -13,7 +13,7 @@ use crate::values::{BucketId, Capacity};
 pub struct ScopeLimit {
     /// Kind of the scope: `global`, `tenant` or `user`.
     pub scope: &'static str,
-    /// Name of the tenant or user.
+    /// Name of the scope: `global`, the tenant's name, or `tenant/user`.
     pub name: String,
     /// The bucket of the scope and its size; None if the scope is unlimited.
     pub bucket: Option<(BucketId, Capacity)>,
@@ -45,7 +45,7 @@ pub enum Question {
     Info {
         /// Names of the sections; empty means the default sections.
         sections: Vec<String>,
-        /// Fields of the stores that the client may see.
+        /// Fields of the stores' own `INFO` that the client may see.
         view: StoreView,
         /// The RESP version that the client speaks, in which the reply is written.
         protocol: Protocol,
@@ -93,8 +93,8 @@ impl Questions {
         self.waiting.push_back((to, question));
     }
 
-    /// Removes and returns the next request for the control executor; None if there is none, or if
-    /// [`QUESTIONS_UNDER_WAY_MAX`] requests of this shard are unanswered.
+    /// Removes and returns the next request for the control executor; None if there is none, or if 64
+    /// requests of this shard are unanswered.
     pub fn poll(&mut self) -> Option<(ReplyTo, Question)> {
         if self.in_flight >= QUESTIONS_UNDER_WAY_MAX {
             return None;

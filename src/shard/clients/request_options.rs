@@ -90,7 +90,7 @@ impl RequestOptions {
 
     /// Parses options among a request's words, from index `from` to the first word that is not an option.
     /// Returns them with the index of that word. The error is the text of the reply: an invalid option, or
-    /// more than `OPTIONS_MAX` options.
+    /// more than 16 options.
     pub fn from_words(arguments: &Arguments<'_>, from: usize) -> Result<(Self, usize), String> {
         let mut options = Self::default();
         let mut at = from;

@@ -28,9 +28,9 @@ impl ClientStage {
         self.apply_pauses_to(&env.quotas, id);
     }
 
-    /// Records that a new client speaks TLS. If the quotas have the tenant that its certificate names, counts
-    /// it as a connection (seat) of that tenant. If that tenant may have no more connections, returns the
-    /// error to send before the client is closed.
+    /// Records that a new client speaks TLS; `name` is the tenant that its certificate names, if any. If the
+    /// quotas have that tenant, counts the client as a connection (seat) of it. If the tenant may have no
+    /// more connections, returns the error to send before the client is closed.
     pub fn note_secure(
         &mut self,
         env: &Env,

@@ -31,8 +31,8 @@ use crate::values::{BackendId, ClientId};
 pub const CHANNELS_MAX: usize = 16_384;
 /// Maximum number of bytes of the names of all channels and patterns of one client together.
 pub const CHANNEL_BYTES_MAX: usize = 1 << 20;
-/// Bytes of memory that a shared subscription takes in the lists of its core and of its home core (the one
-/// that subscribes for all clients).
+/// Bytes of memory that a client's subscription takes in the lists of its core and of the home core (the one
+/// that subscribes for all clients), if weir has one subscription for all its clients.
 const SHARED_SUBSCRIPTION_BYTES: usize = 96;
 
 /// The stores that send the messages of a channel or pattern.
@@ -71,7 +71,8 @@ pub struct Named<'a> {
     pub name: &'a [u8],
     /// The stores that its messages come from.
     pub origin: Origin,
-    /// The place of a pattern among those that stores compare with messages; None if they do not.
+    /// The share that a pattern takes of the limit on patterns that stores compare with messages; None if
+    /// stores compare nothing.
     pub filter: Option<Filter>,
 }
 
@@ -80,7 +81,8 @@ pub struct Named<'a> {
 struct Held {
     /// The stores that its messages come from.
     origin: Origin,
-    /// The place of a pattern among those that stores compare with messages; None if they do not.
+    /// The share that a pattern takes of the limit on patterns that stores compare with messages, held for as
+    /// long as the subscription; None if stores compare nothing.
     _filter: Option<Filter>,
 }
 
@@ -118,11 +120,11 @@ struct Owed {
 enum Purpose {
     /// The client has sent a command about subscriptions, which waits for the acknowledgements.
     Command,
-    /// A cluster has moved sharded channels to another node, so the subscriptions are made there without the
-    /// client noticing.
+    /// The subscriptions have to be made at another store without the client noticing: a cluster has moved
+    /// sharded channels to another node, or has a new node for channels and patterns of all stores.
     Follows,
-    /// A command has failed at another store, so the subscriptions that it began at this store are ended
-    /// again.
+    /// The subscriptions at this store have to be ended again without the client noticing: a command has
+    /// failed at another store, or the store no longer counts among all stores.
     Undoes,
 }
 
@@ -177,7 +179,9 @@ pub struct Change {
 pub enum FeedLoss {
     /// No consequence: no messages of the client came over the link (unshared connection to a store).
     Unused,
-    /// The client's command has got its reply, an error, from this store.
+    /// The client's command about subscriptions no longer waits for this store: it is refused with an error
+    /// if it subscribes, and is done there if it ends subscriptions. The caller ends the command if no other
+    /// store owes it anything.
     Answered,
     /// The client may miss messages of channels that it is subscribed to.
     Missed,
@@ -318,9 +322,9 @@ impl Subscriptions {
         }
     }
 
-    /// Adds channels or patterns, each with the stores that its messages come from; links (unshared
-    /// connections) to these must have been added. `stores` are all stores, for those with
-    /// [`Origin::AllStores`]. The caller still has to send the change.
+    /// Adds channels or patterns, each with the stores that its messages come from, to which there must be
+    /// links (unshared connections) already. `stores` are all stores, for names of which each store sends
+    /// messages; `protocol` is the RESP version of the reply. The caller still has to send the change.
     pub fn begin(
         &mut self,
         kind: Subscription,
@@ -441,8 +445,8 @@ impl Subscriptions {
         (!here.is_empty()).then(|| feed.request(subscribes, &here, (moved.purpose, moved.tries)))
     }
 
-    /// Makes a node's refusal the reply to the client's command. False if the command does not wait for that
-    /// node.
+    /// Makes a node's refusal (`moved.error`) the reply to the client's command about subscriptions. False if
+    /// the command does not wait for that node.
     pub fn refuse(&mut self, moved: Moved) -> bool {
         if moved.purpose == Purpose::Command
             && let Some(pending) = &mut self.pending
@@ -477,8 +481,9 @@ impl Subscriptions {
         requests
     }
 
-    /// Drops a lost link (unshared connection to a store). A command that waits for its store to subscribe is
-    /// refused with `error`; subscriptions that the store was to end have ended with the link.
+    /// Handles the loss of a link (unshared connection to a store). If the client may miss messages, changes
+    /// nothing: the caller closes the client. Otherwise removes the link; a command that subscribes at its
+    /// store is refused with `error`, and subscriptions that the store was to end have ended with the link.
     pub fn drop_feed(&mut self, link: PrivateId, error: &[u8]) -> FeedLoss {
         let Some(index) = self.feeds.iter().position(|feed| feed.link == link) else {
             return FeedLoss::Unused;
@@ -711,8 +716,8 @@ impl ClientStage {
         }
     }
 
-    /// Ends the command about subscriptions that a client waits for, if all stores have replied. Returns the
-    /// bytes to be sent to the client.
+    /// Ends the command about subscriptions that a client waits for, if all stores and home cores (those that
+    /// subscribe for all clients) have replied. Returns what is to be sent to the client and to stores.
     pub fn end_subscription_command(&mut self, env: &Env, id: ClientId) -> Delivered {
         let client = self.clients.get(id);
         let ties = client.and_then(|client| client.ties.as_mut());

@@ -26,8 +26,8 @@ pub struct Ties {
     /// The links (unshared connections to stores) on which the client takes the invalidation messages of
     /// others; None if it takes none.
     pub inbox: Option<Box<Inbox>>,
-    /// The time since which more than `subscriber_slow_bytes` bytes have waited for the client; None while
-    /// fewer do.
+    /// The time since which more than the permitted bytes of messages (setting `subscriber_slow_bytes`) have
+    /// waited for the client; None while fewer do.
     pub slow_since: Option<Timestamp>,
 }
 

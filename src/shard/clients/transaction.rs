@@ -129,8 +129,8 @@ impl Transaction {
         &mut self.locals
     }
 
-    /// Returns the first queued request whose reply the control executor has to give (`INFO`) and has not given;
-    /// None if there is none, or if its replies are longer than [`DESCRIPTION_BYTES_MAX`] already.
+    /// Returns the first queued request whose reply the control executor has to give (`INFO`) and has not
+    /// given; None if there is none, or if its replies are longer than 1 MiB already.
     pub fn next_uncollected(&mut self) -> Option<&mut LocalRequest> {
         let has_room = self.answers_bytes <= DESCRIPTION_BYTES_MAX;
         let is_missing = |queued: &&mut LocalRequest| queued.local.is_collected() && queued.answer.is_none();
@@ -154,7 +154,8 @@ impl Transaction {
         is_awaited
     }
 
-    /// Gives the request of [`Self::next_uncollected`] its reply.
+    /// Stores the control executor's reply to the first queued request that lacks it
+    /// ([`Self::next_uncollected`]).
     pub fn put_answer(&mut self, reply: Vec<u8>) {
         let bytes = reply.len();
         if let Some(queued) = self.next_uncollected() {
@@ -282,12 +283,12 @@ pub struct Splice {
     bytes: usize,
 }
 
-/// The error if weir's own replies within a transaction exceed `DESCRIPTION_BYTES_MAX` bytes.
+/// The error if weir's own replies within a transaction exceed 1 MiB together.
 #[derive(Clone, Copy, Debug)]
 pub struct TooLong;
 
 impl Splice {
-    /// Returns the number of bytes of weir's own replies.
+    /// Returns the number of bytes of weir's own replies within the transaction.
     pub fn memory_bytes(&self) -> usize {
         self.bytes
     }
@@ -297,7 +298,8 @@ impl Splice {
         self.replies.is_empty()
     }
 
-    /// Adds weir's own reply to a queued request; an error if the replies become too long.
+    /// Adds weir's own reply to a request queued in the transaction; an error if these replies exceed 1 MiB
+    /// together.
     pub fn push(&mut self, request: &LocalRequest, reply: Vec<u8>) -> Result<(), TooLong> {
         self.bytes += reply.len();
         if self.bytes > DESCRIPTION_BYTES_MAX {

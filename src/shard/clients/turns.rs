@@ -34,8 +34,8 @@ pub struct Turns {
     /// The number of the shard's current turn (pass of its loop). A client's count of started requests that
     /// has another number is out of date.
     number: u32,
-    /// The requests of all clients started in this turn (pass of the shard's loop), and those that the client
-    /// being decoded may still start.
+    /// The number of requests of all clients started in this turn (pass of the shard's loop), and of those
+    /// that the client being decoded may still start.
     taken: u32,
     /// The number of congested clients: those with so many requests in backend queues that no more are
     /// started.
@@ -75,8 +75,8 @@ impl Turns {
         self.in_steps += 1;
     }
 
-    /// Returns the request whose reply is being joined, as client, sequence number and index in `Gathers`;
-    /// None if there is none.
+    /// Returns the request whose reply is being joined over several turns (passes of the shard's loop), as
+    /// client, sequence number and index of its replies; None if there is none.
     pub(super) fn next_to_join(&self) -> Option<(ClientId, u32, u32)> {
         self.joining.front().copied()
     }
@@ -108,7 +108,7 @@ impl ClientStage {
 
     /// Takes a client's decoder, and its HTTP conversation if it has one, out of the table of clients,
     /// because requests that are being handled borrow from them. [`Self::end_decoding`] puts the decoder
-    /// back.
+    /// back. None if the client has disconnected.
     #[inline]
     pub fn begin_decoding(&mut self, id: ClientId) -> Option<(RequestDecoder, Option<Box<Conversation>>)> {
         let client = self.clients.get(id)?;
@@ -122,7 +122,8 @@ impl ClientStage {
     }
 
     /// Returns how many more requests of a client may be started in this turn (pass of the shard's loop), and
-    /// the size limits of its next request. The error says that none may be started now.
+    /// the size limits of its next request. The error says that none may be started now, and whether the
+    /// bytes received wait to be decoded later.
     #[inline]
     pub fn may_take_on(&mut self, id: ClientId) -> Result<(&mut u32, RequestLimits), Progress> {
         let Some(client) = self.clients.get(id) else { return Err(Progress::Done) };
@@ -184,7 +185,8 @@ impl ClientStage {
         self.hold(id, arguments);
     }
 
-    /// Holds a write until the `CLIENT PAUSE` of writes ends. Later requests of the client wait after it.
+    /// Holds a request that a `CLIENT PAUSE` of some requests holds back (a write, for instance), until the
+    /// pause ends. Later requests of the client wait after it.
     pub fn hold_by_order(&mut self, env: &mut Env, id: ClientId, arguments: &Arguments<'_>) {
         self.clients.at(id).waits_by_order = true;
         env.counters.add(Counter::RequestsHeld, 1);
@@ -192,8 +194,8 @@ impl ClientStage {
     }
 
     /// Holds a request until the control executor has answered about a quota, a request of its tenant is
-    /// charged at its real cost, or the map of the cluster is confirmed. Later requests of the client wait
-    /// after it.
+    /// charged at its real cost, the map of the cluster is confirmed, or stores have acknowledged the
+    /// subscriptions that a `PUBLISH` waits for. Later requests of the client wait after it.
     pub fn hold_for_grant(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         debug_assert!(!self.clients.at(id).waits_for_quota);
         self.clients.at(id).waits_for_quota = true;
@@ -252,8 +254,8 @@ impl ClientStage {
         client.held_request = Some(Box::new(client.held(arguments)));
     }
 
-    /// Ends the wait of a client's request that [`Self::hold_for_grant`] began. False if the client has
-    /// disconnected.
+    /// Ends the wait of a client's request that [`Self::hold_for_grant`] or [`Self::hold_for_turns`] began.
+    /// False if the client has disconnected.
     pub fn end_wait_for_grant(&mut self, id: ClientId) -> bool {
         let client = self.clients.get(id);
         client.map(|client| client.waits_for_quota = false).is_some()

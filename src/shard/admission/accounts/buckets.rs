@@ -59,8 +59,8 @@ pub(super) struct UserEntry {
 
 const _: () = assert!(size_of::<UserEntry>() <= 64);
 
-/// Index of a size (rate and burst) that buckets of users have. Counted from one, so that an `Option` of it
-/// takes no more room.
+/// Index of a size (rate and burst) in the list of the sizes that buckets of users have. Counted from one, so
+/// that an `Option` of it takes no more room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeId(NonZeroU32);
 
@@ -69,8 +69,8 @@ impl SizeId {
         self.0.get()
     }
 
-    /// Returns the index whose [`Self::bits`] are these. None for zero, which stands for no user's bucket and
-    /// so no size.
+    /// Returns the index of a bucket size from its number ([`Self::bits`]). None for zero, which stands for
+    /// no user's bucket and so no size.
     pub(super) fn from_bits(bits: u32) -> Option<Self> {
         NonZeroU32::new(bits).map(Self)
     }
@@ -263,8 +263,9 @@ impl Buckets {
     }
 
     /// Returns the least amount that this core can count on in any bucket of a payer (account that is
-    /// charged): its own allowance (what a core may spend without asking) and its share of the level that the
-    /// control executor reported, in millionths of a request unit. `i64::MAX` if no bucket has a limit.
+    /// charged): its own allowance (what a core may spend without asking) and its share of the amount in the
+    /// bucket that the control executor reported, in millionths of a request unit. `i64::MAX` if no bucket
+    /// has a limit.
     pub fn in_sight(&self, payer: Payer, rules: Rules, now: Timestamp) -> i64 {
         let each = payer.scopes().filter_map(|scope| self.known(scope, now));
         each.map(|(slice, capacity)| slice.in_sight(capacity, now, rules).0).min().unwrap_or(i64::MAX)
@@ -290,7 +291,7 @@ impl Buckets {
         }
     }
 
-    /// Sets the part of a scope's quota that this process may use.
+    /// Sets the part of the quota of a scope (global, tenant or user) that this process may use.
     pub fn set_part(&mut self, scope: Scope, part: Part) {
         let account = match scope {
             Scope::Global => self.global.as_mut(),
@@ -315,7 +316,8 @@ impl Buckets {
         }
     }
 
-    /// Returns the scope of a bucket; None if this core has no account of it.
+    /// Returns the scope (global, tenant or user) whose quota a bucket belongs to; None if this core has no
+    /// account of it.
     pub fn scope_of(&self, bucket: BucketId) -> Option<Scope> {
         if bucket == BucketId::GLOBAL {
             return self.global.is_some().then_some(Scope::Global);

@@ -37,7 +37,8 @@ enum Moment {
 }
 
 impl Agenda {
-    /// Adds a bucket to the agenda, unless `listed` says that it is there already.
+    /// Adds a scope's bucket to those to be reported to the control executor at the end of the period, and
+    /// sets `listed`; does nothing if `listed` is set already.
     pub fn list(&mut self, scope: Scope, listed: &mut bool, now: Timestamp) {
         if !*listed {
             *listed = true;
@@ -181,7 +182,8 @@ impl Accounts {
         demands
     }
 
-    /// Sends a report with demands, and with the usage of tenants since the last report.
+    /// Sends a report to the control executor with `demands` (amounts of quotas that were spent or are
+    /// needed), and with the usage of tenants since the last report. Does nothing if there is neither.
     pub(super) fn send(&mut self, demands: Vec<Demand>, now: Timestamp) {
         let tenants = &mut self.ledger.buckets().tenants;
         let usage: Vec<(TenantId, Usage)> = self

@@ -31,8 +31,9 @@ pub struct Tab {
     /// requests) was opened.
     opened_with: i64,
     /// The least amount that this core could count on from any of the buckets of the payer (account that is
-    /// charged) when the tab was opened. [`NO_BOUND`] without any limit; `i64::MIN` where all requests of the
-    /// tenant have the same price, as the amount is not needed then.
+    /// charged) when the tab (sum of the payer's consecutive requests) was opened. More than all prices
+    /// together without any limit; `i64::MIN` where all requests of the tenant have the same price, as the
+    /// amount is not needed then.
     in_sight: i64,
     /// The time at which the oldest grant (amount of quota to spend) for the payer's buckets expires; later
     /// requests cannot be charged to the tab (sum of one payer's consecutive requests).
@@ -41,11 +42,14 @@ pub struct Tab {
     wanted: MicroUnits,
     /// The largest price of one request taken on this tab (sum of one payer's consecutive requests).
     lump: Price,
-    /// The real cost of the requests whose replies have come.
+    /// The real cost of the requests on this tab (sum of one payer's consecutive requests) that backends have
+    /// answered.
     used: MicroUnits,
-    /// The cost of the requests on this tab that weir answered without a backend.
+    /// The cost of the requests on this tab (sum of one payer's consecutive requests) that weir answered from
+    /// memory.
     cached: MicroUnits,
-    /// The sum of what the answered requests cost beyond the prices that were taken for them on arrival.
+    /// The sum of what answered requests on this tab (sum of one payer's consecutive requests) cost beyond
+    /// the prices that were taken for them on arrival.
     surprise: MicroUnits,
     /// The recent cost of requests of the tenant of the payer (account that is charged), by class.
     expected: Expected,
@@ -58,8 +62,8 @@ pub struct Tab {
 }
 
 impl Tab {
-    /// Returns the expected cost of the next request of a class beyond the quote's fixed part, in millionths
-    /// of a request unit.
+    /// Returns the expected cost of the next request of a class beyond the part of its price that is known on
+    /// arrival, in millionths of a request unit.
     #[inline]
     pub fn expected(&self, class: Class) -> MicroUnits {
         self.expected.of(class as usize)
@@ -121,7 +125,8 @@ impl Tab {
         allowed
     }
 
-    /// Settles a request at its real cost, and learns that cost for its class.
+    /// Settles an answered request: `cost`, its real cost, replaces the price that was taken for it
+    /// (`charge`), and is learnt for its class of commands.
     #[inline]
     pub fn settle(&mut self, charge: &Charge, cost: Price) {
         self.end(charge.class);
@@ -134,7 +139,8 @@ impl Tab {
         }
     }
 
-    /// Settles a request that was answered without a backend; its cost is not learnt for its class.
+    /// Settles a request that was answered without a backend: `cost` replaces the price that was taken for it
+    /// (`charge`), and is not learnt for its class of commands.
     #[inline]
     pub fn settle_cached(&mut self, charge: &Charge, cost: Price) {
         self.end(charge.class);

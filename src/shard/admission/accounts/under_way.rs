@@ -22,8 +22,8 @@ const RETRY_AT_LATEST: Duration = Duration::from_secs(1);
 /// and have not been charged at their real cost yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlook {
-    /// The request may be admitted: the buckets have enough for it and for all unsettled requests, as far as
-    /// their costs can be foreseen.
+    /// The request may be admitted: the buckets have enough for it and for all admitted requests that are not
+    /// charged at their real cost yet, as far as their costs can be foreseen.
     Covered,
     /// The cost of the request's class is not known well enough: one in flight must be charged at its real
     /// cost first.
@@ -34,7 +34,7 @@ pub enum Outlook {
         /// The scope (global, tenant or user) of the quota whose bucket has too little left.
         scope: Scope,
         /// The time until the bucket has enough if no request in flight is charged at its real cost before,
-        /// at most `RETRY_AT_LATEST`.
+        /// at most 1 s.
         retry_after: Duration,
     },
 }
