@@ -26,7 +26,8 @@ use crate::values::{BackendId, Database, ShardId, TenantId, Timestamp};
 const PAUSE: Duration = Duration::from_secs(10);
 /// The period over which weir measures how many of a key's reads are answered from memory.
 const TRIAL: Duration = Duration::from_secs(1);
-/// The least number of reads in `TRIAL` for which the measurement counts.
+/// The least number of reads of a key in one second (`TRIAL`) for which the measured share of reads
+/// answered from memory counts.
 const TRIAL_READS: u64 = 50;
 /// The least time before its expiry at which a kept reply (one held in memory) is fetched again. The time is
 /// twice the last fetch's duration, but at least this and at most a quarter (`AHEAD_PART`) of the reply's
@@ -221,8 +222,8 @@ struct Answer {
     terms: Envelope,
 }
 
-/// Requests for the key from other cores, including those answered from copies, since the cores that get
-/// copies were last chosen; and the cores that hold copies.
+/// Counts, by core, of requests for a hot key from other cores since the cores that get copies were last
+/// chosen, including requests answered from copies; and the cores that hold copies.
 #[derive(Debug, Default)]
 struct Elsewhere {
     since: Timestamp,
@@ -330,7 +331,8 @@ impl Entry {
     }
 
     /// Looks up the kept reply (one held in memory) to a read like [`Entry::find`], but counts and changes
-    /// nothing. `ttl` is the longest time for which a reply may be kept.
+    /// nothing. `known` has the counters of writes, and the fetches in progress; `ttl` is the longest time
+    /// for which a reply may be kept.
     pub fn forecast(
         &self,
         read: Read<'_>,
@@ -452,8 +454,9 @@ impl Entry {
         now >= self.pauses_until && answer.is_some_and(|answer| now >= answer.too_large_until)
     }
 
-    /// Records that a fetch (shared read of a hot key) of the reply to a request (`frame`) has begun. If all
-    /// `HOT_ANSWERS_MAX` places for replies are taken, replaces the one that was unused for longest.
+    /// Records that a fetch (shared read of a hot key) of the reply to a request (`frame`) has begun. If
+    /// all 16 places for the key's replies (`HOT_ANSWERS_MAX`) are taken, replaces the one that was unused
+    /// for longest; if none was unused for 250 ms, records nothing.
     pub fn handle_fetch(&mut self, envelope: &Envelope, frame: &[u8], flight: FlightId, now: Timestamp) {
         let protocol = envelope.route.protocol;
         if let Some(answer) = self.answers.iter_mut().find(|answer| answer.is_to(frame, protocol)) {
@@ -477,8 +480,9 @@ impl Entry {
         });
     }
 
-    /// Counts requests from another core, or requests that it answered from copies of kept replies (those held
-    /// in memory). True if the cores that get copies are to be chosen again.
+    /// Counts requests from another core, or requests that it answered from copies of kept replies (those
+    /// held in memory). True if the cores that get copies are to be chosen again, because 20 ms have passed
+    /// since the last choice.
     pub fn handle_elsewhere(&mut self, from: ShardId, count: u32, now: Timestamp) -> bool {
         *self.elsewhere.asked.entry(from).or_default() += count;
         now.since(self.elsewhere.since) >= COPIED_AFTER
@@ -526,8 +530,8 @@ impl Entry {
         &self.elsewhere.holders
     }
 
-    /// Returns copies of all kept replies (those held in memory) of the key, or only of the one that the fetch
-    /// (shared read of a hot key) `only` brought.
+    /// Returns copies of all kept replies (those held in memory) of the key to lend to other cores, or only
+    /// of the one that the fetch (shared read of a hot key) `only` brought. `home` is this core.
     pub fn copies(&self, home: ShardId, only: Option<&Flight>) -> impl Iterator<Item = Copy> {
         let meant = self.answers.iter().filter(move |answer| only.is_none_or(|flight| answer.is_of(flight)));
         meant.filter_map(move |answer| {
@@ -615,7 +619,7 @@ impl Entry {
         self.tally.useful += 1;
     }
 
-    /// Drops expired replies to make room for others.
+    /// Drops the key's kept replies that have expired, to make room for others.
     pub fn drop_old(&mut self, now: Timestamp) {
         for answer in &mut self.answers {
             answer.kept.take_if(|kept| now >= kept.good_until);
@@ -691,7 +695,8 @@ impl Entry {
         Counter::HotFetched
     }
 
-    /// Removes a fetch (shared read of a hot key) that failed, or that was dropped before it was sent.
+    /// Removes a fetch (shared read of a hot key) that failed, or that was dropped before it was sent, from
+    /// the key's unfinished ones.
     pub fn handle_failed(&mut self, flight: FlightId) {
         for answer in &mut self.answers {
             answer.flights.retain(|own| *own != flight);
@@ -875,8 +880,9 @@ impl Entry {
         self.waits.get(&connection).and_then(|wait| wait.bound).map(|(flight, _)| flight)
     }
 
-    /// Returns the key's state as reports show it: `warming`, `stale`, `shared` (replies are not kept) or
-    /// `kept`.
+    /// Returns the key's state as reports show it: `warming` (requests from before it became hot are
+    /// unanswered), `stale` (expired replies are sent because the store is unavailable), `shared` (reads
+    /// share fetches, replies are not kept) or `kept` (replies are kept).
     pub fn state(&self, now: Timestamp) -> &'static str {
         match self.warmth {
             Warmth::Queued | Warmth::Sent { .. } => "warming",
@@ -908,7 +914,8 @@ impl Kept {
     }
 }
 
-/// A kept reply that may have expired.
+/// A reply held in memory for a hot key that may have expired; it may be sent while the store is
+/// unavailable.
 #[derive(Debug)]
 pub struct Stale<'a>(&'a Kept);
 

@@ -38,7 +38,8 @@ pub struct Flight {
     /// The digest of the last reply to this same read that any core had seen when the fetch (shared read of a
     /// hot key) was sent; `None` until then.
     pub look: Option<Look>,
-    /// True if the reply is to be kept, unless its key is written meanwhile or the reply is too large.
+    /// True if the reply to this fetch (shared read of a hot key) is to be kept in memory, unless its key
+    /// is written meanwhile or the reply is too large.
     pub is_kept: bool,
     pub lifetime: Lifetime,
     /// True if weir stands in front of a cluster: later requests of the waiting client connections are held
@@ -134,7 +135,8 @@ impl Landed {
         Self { waiters: waiters.into_iter(), outcome, spared: Vec::new().into_iter(), stale: Bytes::new() }
     }
 
-    /// Adds requests (`spared`) that get a kept, expired reply (`stale`) instead of the error.
+    /// Adds requests (`spared`) that get a kept, expired reply (`stale`) instead of the error, because
+    /// their tenants accept such replies.
     pub fn sparing(self, (spared, stale): (Vec<Envelope>, Bytes)) -> Self {
         Self { spared: spared.into_iter(), stale, ..self }
     }
@@ -279,9 +281,9 @@ impl Flights {
         is_outdated && before.next().is_none()
     }
 
-    /// Adds a read to those that wait for a fetch (shared read of a hot key). False if
-    /// `HOT_WAITERS_PER_FLIGHT_MAX` reads wait for it already, or `HOT_WAITERS_MAX` on this core.
-    /// `obeys_deadlines` says that the read stops waiting at its deadline.
+    /// Adds a read to those that wait for a fetch (shared read of a hot key). False if it has ended, or if
+    /// 4,096 reads wait for it already or 65,536 on this core. `obeys_deadlines` says that the read stops
+    /// waiting at its deadline.
     pub fn join(&mut self, id: FlightId, envelope: &Envelope, obeys_deadlines: bool) -> bool {
         let has_room = self.waiters < HOT_WAITERS_MAX;
         let Some(flight) = self.get(id) else { return false };

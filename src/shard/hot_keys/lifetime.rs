@@ -46,7 +46,8 @@ pub struct Lifetime {
 
 impl Lifetime {
     /// Appends to `out` the commands that are sent before a read (`frame`): PTTL for its key and, if
-    /// `fields_expire` at its store, HPTTL for the fields that it names.
+    /// `fields_expire` at its store, HPTTL for the fields that it names. Returns the record of these
+    /// commands, to which their replies are added.
     pub fn ask(out: &mut Vec<u8>, (key, frame): (&[u8], &[u8]), fields_expire: bool) -> Self {
         encode::request(out, [b"PTTL".as_slice(), key].into_iter());
         if !fields_expire || !is_about_hash(frame) {

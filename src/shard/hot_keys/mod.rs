@@ -223,7 +223,8 @@ impl HotKeyStage {
         }
     }
 
-    /// True if hot keys are not switched off. Shadow mode counts as on.
+    /// True if the handling of hot keys is not switched off. Shadow mode (decisions are counted, without
+    /// effect) counts as on.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.settings.mode != Mode::Off
@@ -364,7 +365,7 @@ impl HotKeyStage {
     }
 
     /// Holds a request (`frame`) for the hot key `id` back until earlier ones of its client connection are
-    /// sent. False if `HOT_WAITERS_MAX` requests or `HOT_HELD_BYTES_MAX` bytes are held back already.
+    /// sent. False if this core holds back 65,536 requests or 16 MiB of them already.
     fn hold(
         &mut self,
         connection: u64,
@@ -450,8 +451,9 @@ impl HotKeyStage {
     }
 
     /// Lets a request for a hot key be sent to the store without a shared fetch. All requests of its client
-    /// connection that are held back, or wait for a fetch that is not sent yet, are sent before it. Returns
-    /// what the caller does with the request.
+    /// connection that are held back, or wait for a fetch that is not sent yet, are sent before it. `id` is
+    /// the key, and `open` the record that is kept of the request until it is answered. Returns what the
+    /// caller does with the request.
     fn pass(&mut self, env: &mut Env, envelope: &Envelope, id: HotId, open: Open) -> Meeting {
         let connection = connection_of(env, envelope);
         self.detach(env, id, connection);
@@ -560,8 +562,8 @@ impl HotKeyStage {
         }
     }
 
-    /// True if it is time to look for requests for keys that have just become hot among the queued requests,
-    /// by [`Self::unnoticed`].
+    /// True if it is time to search the queues in front of the stores for requests for keys that have just
+    /// become hot: there are such keys, and the last search is 5 ms ago.
     fn is_notice_due(&self, now: Timestamp) -> bool {
         self.unnoticed > 0 && now.since(self.noticed_at) >= NOTICES_APART
     }
@@ -682,7 +684,7 @@ impl HotKeyStage {
 
     /// Handles a request that may be about keys of any core (`EXEC`, a script, an unknown command). Changes
     /// the version cell of each key that it writes, for all cores; if the keys cannot be read from the
-    /// request, or it is longer than [`MESSAGE_READ_BYTES_MAX`], the backend's cell.
+    /// request, or it is longer than 256 KiB, the backend's cell.
     ///
     /// Such a request bypasses the kept replies, so a client could see something newer with it. The table
     /// says why the client does not get an older reply from memory afterwards:
@@ -737,8 +739,8 @@ impl HotKeyStage {
 
     /// Records that a message may change keys from now on, though the hot keys' stage does not handle it:
     /// changes the version cells (counters of writes) of all keys that it writes, or of its backend if they
-    /// are unknown or the message is longer than [`MESSAGE_READ_BYTES_MAX`]. Returns the cells, which the
-    /// caller passes to [`Self::end_writes`] when the message is answered.
+    /// are unknown or the message is longer than 256 KiB. Returns the cells, which the caller passes to
+    /// [`Self::end_writes`] when the message is answered.
     pub fn begin_writes(
         &self,
         env: &Env,
@@ -756,9 +758,9 @@ impl HotKeyStage {
         cells
     }
 
-    /// Returns the version cells (counters of writes) of the keys that a message may change, in no order and
-    /// some of them twice. `None` if the keys are unknown, or the message is longer than
-    /// [`MESSAGE_READ_BYTES_MAX`].
+    /// Returns the version cells (counters of writes) of the keys that a message may change, in no order
+    /// and some of them twice. `None` if the keys are unknown, or the message is longer than 256 KiB
+    /// (`MESSAGE_READ_BYTES_MAX`).
     fn cells_written(&self, env: &Env, database: Database, message: &[u8]) -> Option<Vec<Cell>> {
         if message.len() > MESSAGE_READ_BYTES_MAX {
             return None;
@@ -1574,7 +1576,8 @@ impl HotKeyStage {
         }
     }
 
-    /// True if waiting reads are to be counted as requests now ([`Self::count_waiting`]).
+    /// True if reads that wait are to be counted as further requests for their keys now, as is done every
+    /// 50 ms if a tenant accepts expired replies.
     fn is_count_due(&self, now: Timestamp) -> bool {
         self.stale_max > Duration::ZERO
             && self.flights.len() + self.held > 0
@@ -1606,7 +1609,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Returns the time by which [`HotKeyStage::handle_turn_end`] is to be called; None if nothing is due.
+    /// Returns the time by which [`HotKeyStage::handle_turn_end`] is to be called, for the next thing that
+    /// falls due for hot keys; None if nothing does.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let warming = (self.warming > 0).then(|| self.warmed_at.after(LOOKS_APART));
         if !self.is_on() {
@@ -1642,7 +1646,7 @@ impl HotKeyStage {
         self.entries.iter_mut().flatten().for_each(|entry| entry.last_asker = NOBODY);
     }
 
-    /// Returns a report on each key that is hot or whose requests cost much.
+    /// Returns a report on each key of this core that is hot or whose requests cost much.
     pub fn keys(&self, quotas: &Quotas) -> Vec<HotKey> {
         let hot = self.keys.hot();
         let others = self.keys.expensive().filter(|report| report.id.is_none());
@@ -1769,7 +1773,7 @@ pub struct HotFigures {
     pub kept: usize,
     /// Number of bytes of the replies that this core keeps.
     pub kept_bytes: usize,
-    /// Number of copies that other cores have lent to this one.
+    /// Number of copies of kept replies that other cores have lent to this one.
     pub copies: usize,
     /// Number of fetches (shared reads of hot keys) that have not ended.
     pub flights: usize,

@@ -29,16 +29,16 @@ use crate::values::{BackendId, Timestamp};
 /// which its store is sent a PING; also the time without a reply to that after which the tracker is given up.
 const SILENT_MAX: Duration = Duration::from_millis(100);
 /// The time after which a lost tracker (the connection on which a store reports changes of keys) is opened
-/// again; it doubles with each tracker that is lost within [`SETTLED`].
+/// again; it doubles with each tracker that is lost within 10 s of its opening.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 /// The longest time after which a lost tracker (the connection on which a store reports changes of keys) is
 /// opened again; also the time for which a store that cannot track keys is not asked again.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// The time for which a tracker (the connection on which a store reports changes of keys) has to last so that
-/// the pause after its loss is [`PAUSE_MIN`].
+/// The time for which a tracker (the connection on which a store reports changes of keys) has to last so
+/// that the pause after its loss is only 250 ms.
 const SETTLED: Duration = Duration::from_secs(10);
-/// The time after which a tracker (the connection on which a store reports changes of keys) is closed on
-/// which no key is registered.
+/// The time without a registered key after which a tracker (the connection on which a store reports changes
+/// of keys) is closed.
 const UNNEEDED: Duration = Duration::from_secs(10);
 /// The time after which a key whose registration its store refused is registered again.
 pub const REFUSED: Duration = Duration::from_secs(1);

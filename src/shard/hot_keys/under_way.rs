@@ -40,7 +40,8 @@ pub enum Open {
     Costly(u16, u64),
 }
 
-/// A read of one key within a transaction.
+/// A read of one key within a transaction in flight, whose value in `EXEC`'s reply is compared with other
+/// replies.
 #[derive(Clone, Copy, Debug)]
 pub struct InnerRead {
     /// Position of the read's value in the client's reply: the index of the element in `EXEC`'s reply, and,
@@ -255,8 +256,8 @@ impl UnderWay {
         }
     }
 
-    /// True if the store's reply is the one that was kept for comparison with it. None if none was kept, or
-    /// if the key was written since.
+    /// True if the store's reply to a request is the same as the kept one that was stored for comparison
+    /// with it in shadow mode. None if none was stored, or if the key was written since.
     pub fn compared(&mut self, to: ReplyTo, versions: &Versions, reply: &[u8]) -> Option<bool> {
         let (snapshot, kept) = self.compared.remove(&to)?;
         versions.is_good(&snapshot).then(|| kept == reply)

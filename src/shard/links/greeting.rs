@@ -225,8 +225,8 @@ impl Links {
         true
     }
 
-    /// Removes a fence (a connection to be killed by the store), by origin and sequence number, because the
-    /// store has answered its `CLIENT KILL`.
+    /// Removes a fence (a connection to be killed by the store), by its origin (the core that gave the
+    /// connection up) and sequence number, because the store has answered its `CLIENT KILL`.
     pub(super) fn lift_fence(&mut self, origin: ShardId, sequence: u64) {
         if self.fences.lift(origin, sequence) {
             self.lifted.push(sequence);
