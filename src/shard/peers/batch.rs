@@ -107,8 +107,7 @@ impl Batch {
             + self.from_home.message_bytes()
     }
 
-    /// True if the batch has 64 MiB or more, so that no further request or copy may be
-    /// added.
+    /// True if the batch of messages has 64 MiB or more, so that no further request or copy may be added.
     pub fn is_full(&self) -> bool {
         self.bytes() >= BATCH_BYTES_MAX
     }

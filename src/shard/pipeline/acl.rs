@@ -118,7 +118,7 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// Writes an array of texts; an error in their place if they take more than `DESCRIPTION_BYTES_MAX` bytes.
+/// Writes an array of texts; an error in their place if they take more than 1 MiB.
 fn write_list(out: &mut Vec<u8>, texts: impl Iterator<Item = String>) {
     let (mut list, mut count) = (Vec::new(), 0);
     for text in texts {

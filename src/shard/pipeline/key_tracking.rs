@@ -16,17 +16,19 @@ use crate::shard::request::{PrivateId, ReplyTo};
 use crate::values::ClientId;
 use crate::values::time::Now;
 
-/// Maximum number of bytes of a `CLIENT TRACKING ON` request; most of them are prefixes.
+/// Maximum number of bytes of a `CLIENT TRACKING ON` request, and of all its client's prefixes (64 KiB).
 const FRAME_BYTES_MAX: usize = 64 * 1024;
-/// The error for prefixes that are longer than `FRAME_BYTES_MAX` together.
+/// The error for prefixes of one client (`CLIENT TRACKING ON BCAST PREFIX`) that are longer than 64 KiB
+/// together.
 const PREFIXES_TOO_LONG: &str = "ERR CLIENT TRACKING has at most 64 KiB of prefixes";
-/// The beginning of a store's message which says that the connection that took the invalidation messages is
-/// gone. The store's number of that connection follows.
+/// The beginning of a store's message to a client whose keys it tracks, which says that the connection that
+/// took the invalidation messages in the client's place is gone. The store's number of that connection
+/// follows.
 const BROKEN: &[u8] = b">2\r\n$21\r\ntracking-redir-broken\r\n";
 
 impl Shard {
-    /// Carries out `CLIENT TRACKING`: answers it, or sends it to stores and answers it when they have
-    /// replied.
+    /// Carries out a client's `CLIENT TRACKING ON` or `OFF`: answers it, or sends it to stores and answers
+    /// it when they have replied.
     pub(super) fn client_tracking(
         &mut self,
         id: ClientId,
@@ -116,8 +118,9 @@ impl Shard {
         }
     }
 
-    /// Returns the filters for the prefixes that will be in force with these options, which add to those in force
-    /// now. None if they are too many; the client is told so.
+    /// Returns the filters (records that count what stores match against each changed key) for the prefixes
+    /// that will be in force with these options, which add to those in force now. None if they are too
+    /// many; the client is told so.
     fn filters_for(&mut self, id: ClientId, options: &TrackingOptions) -> Option<Vec<Filter>> {
         if !options.is_broadcast {
             return Some(Vec::new());

@@ -125,8 +125,9 @@ impl Shard {
     }
 
     /// Sends a request such as `PUBLISH` to one backend. Its reply names numbers of subscribers, to which
-    /// those of this process's shared subscriptions are added. Later requests of the client wait until it is
-    /// answered. `charge` is the price taken for the request, `nature` says whether it writes.
+    /// the clients that share this process's subscriptions (`receivers`) are added. Later requests of the
+    /// client wait until it is answered. `charge` is the price taken for the request, `nature` says whether
+    /// it writes.
     pub(super) fn ask_for_receivers(
         &mut self,
         id: ClientId,

@@ -30,7 +30,8 @@ use crate::values::{BackendId, ClientId, Database, ShardId, TenantId};
 /// The reason for giving up a link (unshared connection) to a node of a cluster that does not answer `CLIENT
 /// ID` with a number.
 const UNNUMBERED: &str = "no-connection-number";
-/// The error reply if the stores do not reply to `CLIENT ID` with the number of a connection.
+/// The text of the error reply to `CLIENT TRACKING` with `REDIRECT` if the stores do not reply to `CLIENT
+/// ID` with the number of a connection.
 const NO_NUMBER: &str = "ERR CLIENT TRACKING with REDIRECT needs stores that answer CLIENT ID";
 
 impl Shard {
@@ -44,8 +45,8 @@ impl Shard {
         self.clients.send_redirect(home, RedirectMessage::Ask { from, number, tenant });
     }
 
-    /// Sends waiting messages between cores about clients that take others' invalidation messages, and
-    /// handles those for this core.
+    /// Sends waiting messages to other cores about clients that take others' invalidation messages (`CLIENT
+    /// TRACKING` with `REDIRECT`), and handles those for this core.
     #[cold]
     #[inline(never)]
     pub(super) fn exchange_redirects(&mut self, now: Now) {
@@ -127,8 +128,8 @@ impl Shard {
         self.answer_if_open(target);
     }
 
-    /// Opens the link (unshared connection to a store) on which a client takes messages of others from one
-    /// store. `None` if there is no link left.
+    /// Opens the link (unshared connection to a store) on which a client takes the invalidation messages of
+    /// other clients from one store. `None` if no further link may be opened.
     fn open_inbox(&mut self, target: ClientId, store: BackendId, now: Now) -> Option<PrivateId> {
         let client = self.clients.find(target)?;
         let holder = (target, client.identity().tenant_id());
@@ -139,7 +140,8 @@ impl Shard {
         Some(link)
     }
 
-    /// Returns the encoded error for a request that could not be sent to a store, and counts it.
+    /// Returns the encoded error for a request that could not be sent to a store, for the reason `why`, and
+    /// counts the refusal.
     pub(super) fn error_of(&mut self, why: NotSent, store: BackendId) -> Vec<u8> {
         let mut error = Vec::new();
         write_refusal(&mut self.env, store, why, &mut error);
@@ -210,7 +212,8 @@ impl Shard {
         }
     }
 
-    /// Returns the record of a client that takes messages of others; `None` for any other client.
+    /// Returns the record of a client that takes the invalidation messages of other clients (`CLIENT
+    /// TRACKING` with `REDIRECT`); `None` for any other client.
     fn inbox_of(&mut self, id: ClientId) -> Option<&mut Inbox> {
         self.clients.find(id)?.ties()?.inbox.as_deref_mut()
     }
@@ -253,8 +256,8 @@ impl Shard {
         self.clients.send_redirect(to.shard, RedirectMessage::Answer { to, found });
     }
 
-    /// Tells the stores of a tracking client to send the invalidation messages to the client that takes them
-    /// (`target`).
+    /// Tells the stores of a tracking client to send the invalidation messages to the client that takes
+    /// them (`target`). `to` is the reply address of the tracking client's command.
     fn aim_at(&mut self, to: ReplyTo, target: &Target, now: Now) {
         let id = to.client_id();
         let own = self.env.settings.id;
@@ -294,7 +297,7 @@ impl Shard {
         true
     }
 
-    /// Delivers a message that keys have changed to a client that takes those of others.
+    /// Delivers a message that keys have changed to a client that takes such messages of other clients.
     fn deliver_to_target(&mut self, id: ClientId, message: &[u8], now: Now) {
         if let Some(bytes) = self.clients.deliver_invalidation(&mut self.env, id, message) {
             self.env.counters.add(Counter::InvalidationsPassed, 1);

@@ -58,8 +58,8 @@ impl Shard {
         }
     }
 
-    /// Returns whether a client that waits in a blocking command can move to another process: `Waits` or
-    /// `Stays`. `None` if it does not wait.
+    /// Returns whether a client that waits in a blocking command can move to another process: `Waits` (it
+    /// can) or `Stays` (it cannot). `None` if it does not wait.
     pub(super) fn readiness_of_waiting(&self, id: ClientId) -> Option<Readiness> {
         let link = self.waiting_link(id)?;
         let can_move = self.clients.does_nothing_but_wait(id) && self.private.may_move(link);
@@ -76,7 +76,8 @@ impl Shard {
         }
     }
 
-    /// Sets the deadline of a client's blocking command, which began in another process, to `left` from now.
+    /// Sets the deadline of a client's blocking command, which began in another process, to `left` from
+    /// now, if that is earlier than its own; None leaves it.
     pub(super) fn limit_wait(&mut self, id: ClientId, left: Option<Duration>, now: Now) {
         if let (Some(left), Some(link)) = (left, self.waiting_link(id)) {
             self.private.limit_wait(link, now.monotonic.after(left));
