@@ -273,10 +273,10 @@ pub struct ReplicaReply<'a> {
 }
 
 impl Slots {
-    /// Handles a replica's reply to a read, and adds its response time, less the core's own delay `late`, to
-    /// the figures by which replicas are chosen (`readers`). Returns the read, with its bytes, if the reply is
-    /// an error or empty and so may be wrong: it is to be sent to the slot's owner then. None if the client
-    /// gets the reply. `pending` is the record of the read, which was sent over `connection`.
+    /// Handles a replica's reply to a read, and adds its response time, less the core's own delay `late`,
+    /// to the figures by which replicas are chosen (`readers`). Returns the read, with its bytes, if the
+    /// reply is an error or empty and so may be wrong: it is to be sent to the slot's owner then. None if
+    /// the client gets the reply. `pending` is the record of the read, which was sent over `connection`.
     #[inline(never)]
     pub fn take_replica_reply(
         &mut self,

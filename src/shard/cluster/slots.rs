@@ -110,8 +110,8 @@ pub enum Heard {
     Answered,
     /// The node refused the request: it is held back to be sent again, or its client was sent an error.
     Redirected,
-    /// The node has refused the request because the cluster is down (CLUSTERDOWN). The caller passes the refused
-    /// request to [`Slots::hold_for_node`], which keeps it until the node serves again.
+    /// The node has refused the request because the cluster is down (CLUSTERDOWN). The caller passes the
+    /// refused request to [`Slots::hold_for_node`], which keeps it until the node serves again.
     NodeDown(Refused),
 }
 
@@ -119,7 +119,7 @@ pub enum Heard {
 /// node can take them).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The request is held, because its slot is moving.
+    /// The request is held back, because its slot is moving or the slot's node cannot carry requests out.
     Held,
     /// The backend that owns the slot, or that the request names itself.
     Owner(Route),
@@ -312,7 +312,7 @@ pub struct Slots {
     /// The index of the connection from which the search for nodes that owe replies and send nothing
     /// continues.
     silent_next: usize,
-    /// The budget for retries of lost reads.
+    /// The budget for sending again reads that were lost with a connection: a share of all requests sent.
     pub(super) retries: RetryBudget,
 }
 
@@ -451,7 +451,7 @@ impl Slots {
         self.unanswered.iter().any(|unanswered| unanswered.has_again(slot))
     }
 
-    /// Frees unused memory that a burst of requests took.
+    /// Frees unused memory that the lists of unanswered requests took in a burst.
     pub fn tidy(&mut self) {
         self.unanswered.iter_mut().for_each(Unanswered::tidy);
     }
@@ -470,10 +470,10 @@ impl Slots {
         MapChange { reachable, changed, gone }
     }
 
-    /// Holds the slots that have another owner now, while requests for them are in flight at the former owner
-    /// or wait for it: they must be carried out before requests to the new owner. `owner_at` gives the backend
-    /// of a connection; None for a connection to a replica, whose unanswered reads do not matter. `waiting`
-    /// has slot and backend of each request that waits in a queue.
+    /// Holds the slots that have another owner now, while requests for them are in flight at the former
+    /// owner or wait for it: they must be carried out before requests to the new owner. `owner_at` gives
+    /// the backend of a connection; None for a connection to a replica, whose unanswered reads do not
+    /// matter. `waiting` has slot and backend of each request that waits in a queue.
     pub fn hold_moved(
         &mut self,
         owner_at: impl Fn(usize) -> Option<BackendId>,
@@ -608,9 +608,10 @@ impl Slots {
         is_held
     }
 
-    /// Records the reply to a request of a transaction before its `EXEC`, or to a command that was sent right
-    /// before a request (`ROLE`, `ASKING`), if it is a redirect or shows that a node is no primary. `kind` is
-    /// the reply's first byte; `kept` and `end` are its earlier bytes, and the last ones.
+    /// Records the reply to a request of a transaction before its `EXEC`, or to a command that was sent
+    /// right before a request (`ROLE`, `ASKING`), for use when the last reply comes, if it is a redirect or
+    /// shows that a node is no primary. `kind` is the reply's first byte; `kept` and `end` are its earlier
+    /// bytes, and the last ones.
     pub fn record_step(&mut self, connection: ConnectionId, kind: u8, (kept, end): (&[u8], &[u8])) {
         let unanswered = self.unanswered_mut(connection);
         let is_role = unanswered.next_slot() == Some(PRIMARY);
@@ -626,8 +627,8 @@ impl Slots {
 
     /// Removes from the unanswered requests the one that the next reply on a connection answers, if nothing
     /// more has to be done for it: the reply is not an error, no held request of the slot waits for it, and
-    /// its response time is not needed to choose between replicas. True if so. `is_compared` says that
-    /// response times are needed.
+    /// its response time is not needed to choose between replicas. True if it was removed. `is_compared`
+    /// says that response times are needed.
     #[inline]
     pub fn settle_if_plain(&mut self, connection: ConnectionId, is_error: bool, is_compared: bool) -> bool {
         let Self { holds, down, unanswered, .. } = self;
@@ -1123,8 +1124,8 @@ impl Slots {
 }
 
 impl Held {
-    /// Creates a held request that was not sent yet. It will be sent to the slot's owner, even if a replica
-    /// might have answered it.
+    /// Makes a held request (kept until its slot's node can take it) of one that was not sent yet. It will
+    /// be sent to the slot's owner, even if a replica might have answered it.
     fn new(env: &mut Env, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) -> Self {
         let track = track_at_owner(envelope.route.track);
         Self {
@@ -1194,8 +1195,8 @@ fn track_at_owner(track: Track) -> Track {
     if track == Track::Replica { Track::Usual } else { track }
 }
 
-/// Strips the commands that were sent right before a request (`ASKING`, and `PTTL` and `HPTTL` before a fetch)
-/// from its bytes (`frame`). Returns the rest and its number of requests.
+/// Strips the commands that were sent right before a request (`ASKING`, and `PTTL` and `HPTTL` before a
+/// fetch) from its bytes (`frame`). Returns the rest and its number of requests.
 fn as_asked(frame: &[u8], requests: usize, to: ReplyTo) -> (&[u8], usize) {
     let (frame, requests) = match frame.strip_prefix(ASKING) {
         Some(rest) => (rest, requests - 1),

@@ -238,7 +238,7 @@ impl Unanswered {
         self.bytes.len() - self.offset(self.first) + self.shared_length
     }
 
-    /// Frees unused memory that a burst of requests took.
+    /// Frees unused memory that a connection's list of unanswered requests took in a burst.
     pub fn tidy(&mut self) {
         self.close_up();
         shorten(&mut self.odd);
@@ -267,7 +267,8 @@ impl Unanswered {
     }
 }
 
-/// Shrinks a list that is less than a quarter full, but not below the capacity `least`.
+/// Shrinks the memory of a list that is less than a quarter full, to twice the list's length but not below
+/// the capacity `least`.
 fn shrink<T>(list: &mut Vec<T>, least: usize) {
     if list.capacity() > least && list.len() < list.capacity() / 4 {
         list.shrink_to((list.len() * 2).max(least));

@@ -32,8 +32,8 @@ struct Held {
 #[derive(Debug)]
 pub struct Copies {
     by_slot: HashMap<u16, Vec<Held>>,
-    /// A bit set of the slots of whose keys this core has copies of kept replies (those held in memory), which
-    /// is looked at before the map, since nearly all requests find no copy.
+    /// A bit set of the slots of whose keys this core has copies of kept replies (those held in memory),
+    /// which is looked at before the map, since nearly all requests find no copy.
     slots: Box<[u64; WORDS]>,
     count: usize,
     bytes: usize,

@@ -21,8 +21,8 @@ use crate::values::limits::{HOT_ANSWERS_MAX, HOT_REPLY_BYTES_MAX};
 use crate::values::random::Random;
 use crate::values::{BackendId, Database, ShardId, TenantId, Timestamp};
 
-/// The time for which a key's replies are not kept after too few reads were answered from them; also the time
-/// for which a reply that was too large is not kept again.
+/// The time for which a key's replies are not kept after too few reads were answered from them, or too many
+/// found a write in flight; also the time for which a reply that was too large is not kept again.
 const PAUSE: Duration = Duration::from_secs(10);
 /// The period over which weir measures how many of a key's reads are answered from memory.
 const TRIAL: Duration = Duration::from_secs(1);
@@ -70,8 +70,8 @@ pub enum Warmth {
     Warm,
 }
 
-/// The result of looking up a read among a key's kept replies (those held in memory) and fetches (shared reads
-/// of hot keys).
+/// The result of looking up a read among a key's kept replies (those held in memory) and fetches (shared
+/// reads of hot keys).
 #[derive(Debug)]
 pub enum Found {
     /// A valid reply is kept in memory, and answers the read.
@@ -85,8 +85,8 @@ pub enum Found {
     },
     /// A fetch (shared read of a hot key) of the reply has begun, and the read may wait for it.
     Flight(FlightId),
-    /// No kept reply (one held in memory) or fetch in flight answers the read, so it may begin a fetch (shared
-    /// read of a hot key) of the reply.
+    /// No kept reply (one held in memory) or fetch in flight answers the read, so it may begin a fetch
+    /// (shared read of a hot key) of the reply.
     Fetchable,
     /// The read is held back until it can no longer overtake an earlier request of its client connection.
     Behind,
@@ -152,9 +152,10 @@ struct Wait {
     has_written: bool,
     /// The fetch that the connection's latest request waits for; `None` if that request is sent on its own.
     latest: Option<FlightId>,
-    /// The fetch after which the connection's later requests are held back, and how many of the connection's
-    /// reads wait for it. Reads that can join the fetch (shared read of a hot key) are not held back. There is
-    /// one while a fetch has not been sent yet, and while reads wait that joined it after it was sent.
+    /// The fetch after which the connection's later requests are held back, and how many of the
+    /// connection's reads wait for it. Reads that can join the fetch (shared read of a hot key) are not
+    /// held back. There is one while a fetch has not been sent yet, and while reads wait that joined it
+    /// after it was sent.
     bound: Option<(FlightId, u32)>,
     /// Requests held back, in the order in which they came. They are handled again when all earlier requests
     /// are sent and no fetch holds them back (`bound` is None).
@@ -306,10 +307,10 @@ impl Entry {
         versions.look(self.cell, Cell::of_backend(self.backend))
     }
 
-    /// Looks up whether a read, by the key's kept replies and the `flights` (fetches) in progress, is answered
-    /// from memory, joins a fetch (shared read of a hot key) or is sent, and counts the result. Drops the kept
-    /// reply if it may no longer be sent, not even while the store is unavailable. `ttl` limits which fetches
-    /// may be joined, `stale_max` how long after its expiry a reply may be sent.
+    /// Looks up whether a read, by the key's kept replies and the `flights` (fetches) in progress, is
+    /// answered from memory, joins a fetch (shared read of a hot key) or is sent, and counts the result.
+    /// Drops the kept reply if it may no longer be sent, not even while the store is unavailable. `ttl`
+    /// limits which fetches may be joined, `stale_max` how long after its expiry a reply may be sent.
     pub fn find(
         &mut self,
         read: Read<'_>,
@@ -632,7 +633,8 @@ impl Entry {
         kept.map(|kept| kept.good_until = kept.good_until.min(now)).count() > 0
     }
 
-    /// Drops the kept reply (one held in memory) that a fetch (shared read of a hot key) was begun to replace.
+    /// Drops the kept reply (one held in memory) that a fetch (shared read of a hot key) was begun to
+    /// replace.
     pub fn forget(&mut self, flight: &Flight) {
         if let Some(answer) = self.answers.iter_mut().find(|answer| answer.is_of(flight)) {
             answer.kept = None;
@@ -744,8 +746,8 @@ impl Entry {
         wait.is_to_resume()
     }
 
-    /// True if more than one read of a client connection waits for the fetch (shared read of a hot key) before
-    /// which its later requests may not be sent.
+    /// True if more than one read of a client connection waits for the fetch (shared read of a hot key)
+    /// before which its later requests may not be sent.
     pub fn waits_often(&self, connection: u64) -> bool {
         self.waits.get(&connection).and_then(|wait| wait.bound).is_some_and(|(_, reads)| reads > 1)
     }

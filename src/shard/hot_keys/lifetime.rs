@@ -150,8 +150,8 @@ impl FieldExpiry {
         self.0.push((backend, now.after(BELIEVED)));
     }
 
-    /// Forgets what is known about a store's hash fields that expire, because another server may have replaced
-    /// it.
+    /// Forgets what is known about a store's hash fields that expire, because another server may have
+    /// replaced it.
     pub fn forget(&mut self, backend: BackendId) {
         self.0.retain(|(own, _)| *own != backend);
     }
@@ -174,15 +174,15 @@ fn fields_left(told: &[u8]) -> Left {
     })
 }
 
-/// True for a command (`frame`) about a hash. Among the commands whose replies may be kept, the names of these
-/// alone begin with an H.
+/// True for a command (`frame`) about a hash. Among the commands whose replies may be kept, the names of
+/// these alone begin with an H.
 fn is_about_hash(frame: &[u8]) -> bool {
     let name = elements(frame).and_then(|mut words| text(words.next()?));
     name.is_some_and(|name| matches!(name.first(), Some(b'h' | b'H')))
 }
 
-/// Returns the hash fields that a request (`frame`) names, if its reply is about these alone and they are at
-/// most [`FIELDS_MAX`]; else None.
+/// Returns the hash fields that a request (`frame`) names, if its reply is about these alone and they are
+/// at most 128; else None.
 fn fields_of(frame: &[u8]) -> Option<Vec<&[u8]>> {
     let mut words = elements(frame)?;
     let name = text(words.next()?)?;

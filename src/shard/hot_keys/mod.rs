@@ -92,7 +92,7 @@ const LOOKS_APART: Duration = Duration::from_micros(500);
 /// hot while the store stands still; also the time between two such counts.
 const ASKS_AGAIN: Duration = Duration::from_millis(50);
 /// The divisor of a client's output limit: the replies of one fetch that a client gets at once may have at
-/// most that part of the limit.
+/// most a quarter of the limit.
 const OUTPUT_PART: usize = 4;
 
 /// Maximum number of reads in one transaction that are compared with kept replies (those held in memory). The
@@ -148,7 +148,8 @@ pub struct HotKeyStage {
     entries: Vec<Option<Box<Entry>>>,
     /// The number of hot keys: entries that are not `None`.
     known: usize,
-    /// The number of entries that are not warm yet: for these keys nothing may be kept.
+    /// The number of hot keys that are not warm yet: requests from before they became hot may be
+    /// unanswered, so none of their replies is kept.
     warming: usize,
     warmed_at: Timestamp,
     flights: Flights,
@@ -184,8 +185,8 @@ pub struct HotKeyStage {
     turned_at: Timestamp,
     /// The time at which the waiting reads were last counted as requests for their keys.
     counted_at: Timestamp,
-    /// The longest `stale_on_error` of any tenant: how long after its expiry a kept reply (one held in memory)
-    /// may be sent while its store is unavailable.
+    /// The longest `stale_on_error` of any tenant: how long after its expiry a kept reply (one held in
+    /// memory) may be sent while its store is unavailable.
     stale_max: Duration,
 }
 
@@ -244,7 +245,7 @@ impl HotKeyStage {
 
     /// Handles a request that [`HotKeyStage::notices`] selected, before it is sent to its store. `arrival`
     /// says whether the request is new or was counted before, and `frame` is its bytes. `envelope` is its
-    /// record.
+    /// record. Returns what the caller does with the request.
     pub fn meet(
         &mut self,
         env: &mut Env,
@@ -429,8 +430,8 @@ impl HotKeyStage {
         self.copies.has(slot)
     }
 
-    /// Returns the lent reply to a request (`frame`) for a key whose home is another core; None if there is no
-    /// valid one.
+    /// Returns the lent reply to a request (`frame`) for a key whose home is another core; None if there is
+    /// no valid one.
     pub fn find_copy(&mut self, env: &mut Env, route: Route, frame: &[u8], now: Timestamp) -> Option<Bytes> {
         let (reply, asked_at) = self.copies.find(route, frame, &self.settings.versions, now)?;
         self.ages.record(now.nanos_since(asked_at));
@@ -438,8 +439,8 @@ impl HotKeyStage {
         Some(reply)
     }
 
-    /// Returns the next copy of a kept reply (one held in memory) to lend to another core, and that core; None
-    /// if there is none.
+    /// Returns the next copy of a kept reply (one held in memory) to lend to another core, and that core;
+    /// None if there is none.
     pub fn poll_copy(&mut self) -> Option<(ShardId, Copy)> {
         self.to_lend.pop_front()
     }
@@ -501,8 +502,8 @@ impl HotKeyStage {
         flight
     }
 
-    /// Queues a fetch (shared read of a hot key) to be sent, unless other fetches of the same reply have to be
-    /// answered first.
+    /// Queues a fetch (shared read of a hot key) to be sent, unless other fetches of the same reply have to
+    /// be answered first.
     fn let_leave(&mut self, id: FlightId) {
         let Some(flight) = self.flights.get(id).filter(|flight| flight.stage == Stage::Gathering) else {
             return;
@@ -568,8 +569,8 @@ impl HotKeyStage {
         self.unnoticed > 0 && now.since(self.noticed_at) >= NOTICES_APART
     }
 
-    /// Returns keys that have become hot and may have requests in the queues in front of their stores; at
-    /// most once in 5 ms, empty in between.
+    /// Returns keys that have become hot and may have requests in the queues in front of their stores.
+    /// Searching the queues for these is due at most once in 5 ms; the list is empty in between.
     pub fn unnoticed(&mut self, now: Timestamp) -> Vec<Unnoticed> {
         if !self.is_notice_due(now) {
             return Vec::new();
@@ -962,8 +963,8 @@ impl HotKeyStage {
         instead
     }
 
-    /// Adds the price (in request units) of the reply to a request for one key to the counts of the key and its
-    /// slot. `open` tells of the request, which has now been answered.
+    /// Adds the price (in request units) of the reply to a request for one key to the counts of the key and
+    /// its slot. `open` tells of the request, which has now been answered.
     fn note_cost(&mut self, env: &Env, open: &Open, outcome: Outcome) {
         let Outcome::Served { bytes, rows, .. } = outcome else { return };
         let (slot, hash) = match open {
@@ -979,8 +980,9 @@ impl HotKeyStage {
         self.keys.note_key_cost(hash, cost);
     }
 
-    /// Handles a note about a request: sent, answered early while the store may still carry it out, or no
-    /// longer carried out by the store. Ignores all other notes.
+    /// Handles a note (message) about a request: it was sent, it was answered before its store replied
+    /// though the store may still carry it out, or the store can no longer carry it out. Ignores all other
+    /// notes.
     pub fn handle_note(&mut self, env: &Env, to: ReplyTo, note: Note) {
         match note {
             Note::Sent(at) => match to.flight_id() {
@@ -1267,8 +1269,8 @@ impl HotKeyStage {
         entries.fold((0, 0), |(all, all_bytes), (kept, bytes)| (all + kept, all_bytes + bytes))
     }
 
-    /// Holds back the reads that joined the fetch (shared read of a hot key) `flight` of the key `id` after it
-    /// was sent, to handle them again: the key has expired meanwhile, and they may have come after that.
+    /// Holds back the reads that joined the fetch (shared read of a hot key) `flight` of the key `id` after
+    /// it was sent, to handle them again: the key has expired meanwhile, and they may have come after that.
     fn hold_again(&mut self, env: &Env, (id, flight): (FlightId, &mut Flight), now: Timestamp) {
         let Some(entry) = entry_of(&mut self.entries, flight.hot) else { return };
         let mut held: HashMap<u64, Vec<Held>> = HashMap::new();
@@ -1584,8 +1586,9 @@ impl HotKeyStage {
             && now.since(self.counted_at) >= ASKS_AGAIN
     }
 
-    /// Counts reads that wait for a store which stands still as further requests, so that their keys stay hot:
-    /// their clients send no others meanwhile, and kept replies (those held in memory) may be needed soon.
+    /// Counts reads that wait for a store which stands still as further requests, so that their keys stay
+    /// hot: their clients send no others meanwhile, and kept replies (those held in memory) may be needed
+    /// soon.
     fn count_waiting(&mut self, now: Timestamp) {
         self.counted_at = now;
         for (hot, waiting) in self.flights.slow(now.before(ASKS_AGAIN)) {
@@ -1597,7 +1600,8 @@ impl HotKeyStage {
     }
 
     /// Marks keys as warm once every request that was sent before they became hot is answered. No reply of
-    /// theirs is kept until then. `is_sent` says whether a request sent up to a time is unanswered.
+    /// theirs is kept until then. `is_sent` says whether a request for a backend and slot that was sent up
+    /// to a time is unanswered.
     fn warm_up(&mut self, is_sent: impl Fn((BackendId, u16), Timestamp) -> bool) {
         for entry in self.entries.iter_mut().flatten() {
             if let Warmth::Sent { until } = entry.warmth
@@ -1630,9 +1634,9 @@ impl HotKeyStage {
         ])
     }
 
-    /// Handles a change of slot owners in a cluster: makes all kept replies (those held in memory) for keys in
-    /// slots that `has_changed` selects invalid, because the new owner may lack writes that the former one
-    /// had.
+    /// Handles a change of slot owners in a cluster: makes all kept replies (those held in memory) for keys
+    /// in slots that `has_changed` selects invalid, because the new owner may lack writes that the former
+    /// one had.
     pub fn handle_owners(&mut self, has_changed: impl Fn(u16) -> bool) {
         for entry in self.entries.iter_mut().flatten().filter(|entry| has_changed(entry.slot)) {
             entry.registration = Registration::Unregistered;
@@ -1798,8 +1802,8 @@ pub struct Unnoticed {
     pub key: Vec<u8>,
 }
 
-/// Returns whether the store will report the next change of a key for which a fetch (shared read of a hot key)
-/// is sent now. Asks the store to do so if it was not asked.
+/// Returns whether the store will report the next change of a key for which a fetch (shared read of a hot
+/// key) is sent now. Asks the store to do so if it was not asked.
 fn register(tracking: &mut Tracking, env: &Env, entry: &mut Entry, now: Timestamp) -> Registration {
     match entry.registration {
         Registration::Unregistered => {}
@@ -1877,7 +1881,8 @@ fn database_of(alone: u64, hash: u64) -> Option<Database> {
     (0..=u8::MAX).map(Database).find(|database| mark_of(*database) == mark)
 }
 
-/// Returns the value by which the hash of a key is changed (by exclusive or) for a database; 0 for the first one.
+/// Returns the value by which the hash of a key is changed (by exclusive or) for a database; 0 for the
+/// first one.
 #[inline]
 const fn mark_of(database: Database) -> u64 {
     // The multiples of an odd number are all different.

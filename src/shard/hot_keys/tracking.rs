@@ -59,8 +59,8 @@ pub enum Registration {
 }
 
 impl Registration {
-    /// True if the reply to a fetch (shared read of a hot key) that was sent under an earlier registration may
-    /// be kept now: it is the same registration, or the store refuses to register the key.
+    /// True if the reply to a fetch (shared read of a hot key) that was sent under an earlier registration
+    /// may be kept now: it is the same registration, or the store refuses to register the key.
     pub fn covers(self, earlier: Self) -> bool {
         match self {
             Self::Registered(_) => earlier == self,
@@ -74,14 +74,14 @@ impl Registration {
 /// carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Open a tracker (connection on which a store reports changes of keys) to a store.
+    /// Opens a tracker (connection on which a store reports changes of keys) to a store.
     Open(BackendId),
-    /// Ask a store to report the next change of this key.
+    /// Asks a store, over its tracker (connection for such reports), to report the next change of this key.
     Register(BackendId, Vec<u8>),
-    /// Send a PING to a store whose tracker (connection on which a store reports changes of keys) has been
+    /// Sends a PING to a store whose tracker (connection on which a store reports changes of keys) has been
     /// silent, to learn whether the connection still works.
     Ping(BackendId),
-    /// Close the tracker of a backend (the connection on which its store reports changes of keys).
+    /// Closes the tracker of a backend (the connection on which its store reports changes of keys).
     Close(BackendId),
 }
 

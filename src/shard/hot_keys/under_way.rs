@@ -111,7 +111,7 @@ impl Open {
 #[derive(Debug)]
 struct Passed {
     open: Open,
-    /// True once the request's bytes are on the connection to the store.
+    /// True once the bytes of the request have been put on the connection to the store.
     is_sent: bool,
 }
 
@@ -119,8 +119,8 @@ struct Passed {
 #[derive(Debug)]
 pub struct UnderWay {
     open: HashMap<ReplyTo, Passed>,
-    /// Numbers of open requests by a hash of their reply address: a filter that shows, without a look into
-    /// the map, that a reply belongs to no open request, as is the case for nearly all.
+    /// Numbers of the requests in `open` by a hash of their reply address: a filter that shows, without a
+    /// look into the map, that a reply belongs to none of them, as is the case for nearly all.
     marks: Box<[u32; MARKS]>,
     /// The number of requests in flight that may be about any key, by client connection.
     about_any: HashMap<u64, u32>,
@@ -159,7 +159,8 @@ fn mark_of(to: ReplyTo) -> usize {
 }
 
 impl UnderWay {
-    /// True if a reply may belong to an open request; false if it certainly does not.
+    /// True if a reply may be to one of the requests in flight that concern hot keys; false if it certainly
+    /// is not.
     #[inline]
     pub fn may_have(&self, to: ReplyTo) -> bool {
         self.marks[mark_of(to)] > 0

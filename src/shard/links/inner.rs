@@ -56,8 +56,9 @@ impl Inner {
 }
 
 impl Link {
-    /// Adds a request to the greeting that asks a backend for the tier (importance) of this connection, and
-    /// returns true, if its reply to `CLIENT INFO` (`told`) shows that it may be a weir.
+    /// Adds a request to the greeting (the requests that open the connection) that asks a backend for the
+    /// tier (importance) of this connection, if its reply to `CLIENT INFO` (`told`) shows that it may be a
+    /// weir. True if so.
     pub fn ask_for_tier(&mut self, told: &[u8]) -> bool {
         let Some(name) = self.name.as_ref().filter(|_| Inner::may_have_told(told)) else { return false };
         let id = name.id.to_string();
@@ -66,8 +67,8 @@ impl Link {
         true
     }
 
-    /// Adds a request to the greeting that asks a backend which is a weir to accept deadlines (`QOS SET
-    /// INFLIGHT WAIT`).
+    /// Adds a request to the greeting (the requests that open the connection) that asks a backend which is
+    /// a weir to accept deadlines (`QOS SET INFLIGHT WAIT`).
     pub fn ask_for_terms(&mut self) {
         encode::request(&mut self.greeting, [&b"QOS"[..], b"SET", b"INFLIGHT", b"WAIT"].into_iter());
         self.greetings.push_back(Greeting::Terms);

@@ -207,7 +207,7 @@ impl Link {
     }
 
     /// True if the connection may take more requests: neither unanswered requests nor unsent bytes are at
-    /// their limit.
+    /// their limit (65,536 requests, 64 MiB).
     pub fn has_room(&self) -> bool {
         self.pending.len() < LINK_PENDING_MAX && self.output.len() < LINK_OUTPUT_BYTES_MAX
     }
@@ -233,9 +233,9 @@ impl Link {
         }
     }
 
-    /// Returns the error that a client gets in place of `EXEC`'s reply, whose last part is `end`: it contains
-    /// the error of the request for which the transaction was aborted. None if the store's reply contains one
-    /// already, or is not such an error.
+    /// Returns the error that a client gets in place of `EXEC`'s reply, whose last part is `end`: it
+    /// contains the error of the request for which the transaction was aborted. None if the store's reply
+    /// contains one already, or does not say that a transaction was aborted.
     pub fn reasoned_abort(&mut self, end: &[u8]) -> Option<Vec<u8>> {
         let step_error = self.step_error.take()?;
         reasoned_abort(&whole(&self.partial, end), &step_error)

@@ -40,7 +40,7 @@ pub struct Links {
     /// Connections to the first database of all backends, and then those to other databases, which are added
     /// when a client first uses one.
     connections: Vec<Link>,
-    /// The number of connections to the first database of all backends.
+    /// The number of connections to the first database of all backends, which come first in `connections`.
     of_first: usize,
     /// Index in `connections` of the first connection to each database other than the first, at backend
     /// number times number of databases plus database number; 0 until the database is used. Empty until any
@@ -159,8 +159,8 @@ impl Links {
         });
     }
 
-    /// Takes the sequence numbers of this shard's fences that stores have answered since the last call, to
-    /// tell the other shards.
+    /// Takes the sequence numbers of this shard's fences (connections that stores were asked to kill) that
+    /// stores have answered since the last call, to tell the other shards.
     pub fn take_lifted(&mut self) -> impl Iterator<Item = u64> {
         std::mem::take(&mut self.lifted).into_iter()
     }
@@ -200,8 +200,8 @@ impl Links {
         None
     }
 
-    /// Handles a finished send on a connection: the next one may begin. `generation` tells the connection from
-    /// earlier ones in its place.
+    /// Handles a finished send on a connection: the next one may begin. `generation` tells the connection
+    /// from earlier ones in its place.
     pub fn handle_transmitted(&mut self, connection: ConnectionId, generation: u32) {
         if let Some(link) = self.current(connection, generation) {
             link.sending = false;

@@ -20,8 +20,8 @@ fn patience(useful: Duration) -> Duration {
     (useful / 2).clamp(PATIENCE_LEAST, PATIENCE)
 }
 
-/// Returns the time at which a replica that is sent a read now is checked for silence. The time is never after
-/// the request's `deadline`.
+/// Returns the time at which a replica that is sent a read now is checked for silence. The time is never
+/// after the request's `deadline`.
 pub fn patient_until(deadline: Timestamp, now: Timestamp) -> Timestamp {
     now.after(patience(deadline.since(now)))
 }

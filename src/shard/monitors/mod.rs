@@ -102,13 +102,14 @@ impl MonitorStage {
         }
     }
 
-    /// True if this core may pass another line to its own monitors now.
+    /// True if this core may pass another `MONITOR` line to its own monitors now, by the limit on bytes per
+    /// second.
     pub fn may_deliver(&mut self, now: Timestamp) -> bool {
         self.delivered.has_some(now)
     }
 
-    /// Subtracts the bytes that were passed to this core's monitors from the bytes that it may pass to them
-    /// now.
+    /// Subtracts the bytes of `MONITOR` lines that were passed to this core's monitors from those that it
+    /// may pass to them now.
     pub fn handle_delivered(&mut self, bytes: usize) {
         self.delivered.spend(bytes);
     }

@@ -140,8 +140,8 @@ impl Bulkhead {
         self.in_flight < self.limit && now.as_nanos() + self.full_nanos <= deadline.as_nanos()
     }
 
-    /// True if a request cannot be answered by its deadline, judging by response times. When the window (limit
-    /// on requests in flight) is next adjusted, it then counts as full.
+    /// True if a request cannot be answered by its deadline, judging by response times. When the window
+    /// (limit on requests in flight) is next adjusted, it then counts as full.
     pub fn count_if_hopeless(&mut self, deadline: Timestamp, now: Timestamp) -> bool {
         let is_hopeless = self.is_hopeless(deadline, now);
         if is_hopeless {
@@ -510,8 +510,8 @@ impl Bulkhead {
         Some((self.unpark(taken), taken.is_old))
     }
 
-    /// Sets by `is_gated` whether the backend is ejected (taken out of use) or returning: each request is then
-    /// checked by the breaker before it is sent.
+    /// Sets by `is_gated` whether the backend is ejected (taken out of use) or returning: each request is
+    /// then checked by the breaker before it is sent.
     pub fn set_gated(&mut self, is_gated: bool) {
         self.is_gated = is_gated;
         self.set_limit();
@@ -615,8 +615,8 @@ impl Bulkhead {
     }
 }
 
-/// The decision about a request that is checked against the backend's window (limit of requests in flight), queue
-/// and latency, because the window was not known to have room.
+/// The decision about a request that is checked against the backend's window (limit of requests in flight),
+/// queue and latency, because the window was not known to have room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The request is sent to the backend now.
@@ -661,8 +661,8 @@ pub struct Figures {
     /// The latency ratio of the backend: usual divided by recent response time, 1 when steady, less when it
     /// is slow; None if there were too few replies.
     pub latency_ratio: Option<f64>,
-    /// The stage of the backend's circuit breaker, which all cores share: each core, and each of the backend's
-    /// bulkheads (windows and queues) on it, reports the same stage.
+    /// The stage of the backend's circuit breaker, which all cores share: each core, and each of the
+    /// backend's bulkheads (windows and queues) on it, reports the same stage.
     pub breaker: BreakerStage,
     /// The number of times that this core ejected the backend (sent it no requests for a while).
     pub ejections: u64,

@@ -32,11 +32,11 @@ const QUEUE_BYTES_LEAST: usize = 1 << 20;
 /// The windows (limits on requests in flight), queues and response times of all backends, on one core.
 #[derive(Debug)]
 pub struct Overload {
-    /// Windows (limits on requests in flight) and queues by backend and track (usual or expensive requests):
-    /// `backend * BULKHEADS + track`.
+    /// Windows (limits on requests in flight) and queues by backend and track (usual or expensive
+    /// requests): the index is 2 times the backend's number, plus 1 for expensive requests.
     bulkheads: Vec<Bulkhead>,
-    /// Indices of bulkheads (windows and queues) with waiting requests or a stalled (silent) backend. They are
-    /// handled at the end of each turn (pass of the shard's loop).
+    /// Indices of bulkheads (windows and queues) with waiting requests or a stalled (silent) backend. They
+    /// are handled at the end of each turn (pass of the shard's loop).
     listed: Vec<usize>,
     /// Requests pushed out of a full queue by more important ones, still to be answered with a refusal,
     /// each with its reason.
@@ -147,8 +147,8 @@ impl Overload {
         self.deadlines
     }
 
-    /// Returns the time of the next search of the requests in flight for passed deadlines and stalled (silent)
-    /// backends.
+    /// Returns the time of the next search of the requests in flight for passed deadlines and stalled
+    /// (silent) backends.
     #[inline]
     pub fn early_at(&self) -> Timestamp {
         self.early_at

@@ -45,8 +45,9 @@ impl Overload {
         self.listed.swap_remove(place);
     }
 
-    /// Begins to handle a bulkhead (window and queue) at the end of each turn (pass of the shard's loop), if
-    /// it is not handled yet. `in_flight` gives the tenants of its requests in flight.
+    /// Begins to handle a bulkhead (window and queue) at the end of each turn (pass of the shard's loop),
+    /// if it is not handled yet. `index` is that of the bulkhead, and `in_flight` gives the tenants of its
+    /// requests in flight.
     pub fn list<I: Iterator<Item = TenantId>>(&mut self, index: usize, in_flight: impl FnOnce() -> I) {
         let bulkhead = &mut self.bulkheads[index];
         if !bulkhead.is_listed() {
@@ -116,8 +117,8 @@ impl Overload {
     }
 
     /// Queues a fetch of a hot key (one read for all requests that wait) for the next place in the window
-    /// (limit on requests in flight). The queue always has room for it, because fetches are few. `envelope` is
-    /// the fetch's record, `requests` the number of requests in its message.
+    /// (limit on requests in flight). The queue always has room for it, because fetches are few. `envelope`
+    /// is the fetch's record, `requests` the number of requests in its message.
     pub fn park_fetch(
         &mut self,
         env: &mut Env,
@@ -187,7 +188,8 @@ impl Overload {
     }
 
     /// Marks a bulkhead (window and queue) as stalled if its backend has been silent for too long with
-    /// requests in flight ([`super::Bulkhead`]). True only in the call that finds the stall.
+    /// requests in flight (250 ms or four median response times, whichever is longer): nothing more is sent
+    /// to it then. True only in the call that finds the stall.
     pub fn find_stall(&mut self, index: usize, now: Now) -> bool {
         let has_stalled = self.bulkheads[index].handle_look(now.monotonic);
         if has_stalled {

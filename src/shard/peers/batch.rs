@@ -20,8 +20,8 @@ use crate::shard::tracking_redirect::RedirectMessage;
 use crate::values::ShardId;
 use crate::values::limits::{BATCH_BYTES_MAX, MONITOR_BATCH_BYTES_MAX};
 
-/// Place of a message in a batch: its length if it was copied to the common buffer, which is read in order,
-/// or its index if its bytes are shared.
+/// Place of a message's bytes in a batch: its length if they were copied to the common buffer, which is
+/// read in order, or its index among the shared buffers if they are shared.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Copied(u32),
@@ -51,7 +51,8 @@ pub struct Batch {
     shared: Vec<Bytes>,
     /// Number of bytes of all shared messages and of the copies of hot keys' replies.
     shared_bytes: usize,
-    /// Notes about requests of client connections, each with the reply address of the request.
+    /// Notes (such as that a request was sent to its store) about requests of the receiver's client
+    /// connections, each with the reply address of the request.
     notes: Vec<(ReplyTo, Note)>,
     /// Fences (connections to stores that were given up) that the receiver handles first, so that its later
     /// requests are not followed by requests of those connections.

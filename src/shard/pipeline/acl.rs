@@ -144,8 +144,8 @@ struct Commands {
 }
 
 impl Commands {
-    /// Returns `+@all`, followed by `-name` for each command that the tenant may not run whatever arguments it
-    /// gives.
+    /// Returns `+@all`, followed by `-name` for each command that the tenant may not run whatever arguments
+    /// it gives.
     fn of(&mut self, tenant: &Tenant) -> &str {
         let kind =
             [tenant.admin, tenant.keys.is_empty(), tenant.channels.is_empty(), tenant.databases.is_empty()];
@@ -171,8 +171,8 @@ fn patterns(sign: char, prefixes: &[String]) -> Option<String> {
     (!prefixes.is_empty()).then(|| patterns.collect::<Vec<_>>().join(" "))
 }
 
-/// Returns a prefix as a part of a pattern. Spaces and control characters become `?`, because Redis allows none in
-/// its patterns.
+/// Returns a prefix as a part of a pattern. Spaces and control characters become `?`, because Redis allows
+/// none in its patterns.
 fn escaped(prefix: &str) -> String {
     let mut out = String::with_capacity(prefix.len());
     for letter in prefix.chars() {

@@ -210,7 +210,7 @@ impl Shard {
     }
 
     /// Holds a client's request until the cluster's primaries have confirmed the map of slots. Refuses it
-    /// if it came a second (`MAP_PATIENCE`) ago or more.
+    /// if it came 2 s ago or more.
     fn wait_for_map(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
         if now.monotonic.since(self.clients.client(id).came()) >= MAP_PATIENCE {
             return self.answer_not_sent(id, BackendId(0), NotSent::Unconfirmed);
@@ -233,10 +233,10 @@ impl Shard {
         self.resume_held(ready, now);
     }
 
-    /// Admits a request: takes its price from the buckets of its payer (account that is charged), and returns
-    /// the charge; None if it has no price. A refused request is answered here, and one that has to wait is
-    /// held; both return [`Stopped`]. `usual` is the track (set of connections to a backend) of a request that
-    /// does not cost much.
+    /// Admits a request: takes its price from the buckets of its payer (account that is charged), and
+    /// returns the charge; None if it has no price. A refused request is answered here, and one that has to
+    /// wait is held; both return [`Stopped`]. `usual` is the track (set of connections to a backend) of a
+    /// request that does not cost much.
     #[expect(clippy::inline_always, reason = "every request: a call would be a third of it")]
     #[inline(always)]
     fn admit(
@@ -475,8 +475,8 @@ impl Shard {
         }
     }
 
-    /// Hands a request over to its key's home core (the core through which a key's requests pass), unless this
-    /// core's copy of a hot key's reply answers it. Refuses it if the batch for that core is full.
+    /// Hands a request over to its key's home core (the core through which a key's requests pass), unless
+    /// this core's copy of a hot key's reply answers it. Refuses it if the batch for that core is full.
     #[inline(never)]
     fn hand_over(&mut self, home: ShardId, envelope: &Envelope, message: Message<'_>, now: Now) {
         if self.hot_keys.is_on() && self.is_copied(envelope, message, now) {

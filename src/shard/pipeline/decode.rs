@@ -224,8 +224,8 @@ impl Shard {
         }
     }
 
-    /// Notes a script that a request brings to the stores and that declares that it writes nothing: `CLIENT PAUSE` of
-    /// writes lets requests pass that name it by its digest.
+    /// Notes a script that a request brings to the stores and that declares that it writes nothing: `CLIENT
+    /// PAUSE` of writes lets requests pass that name it by its digest.
     #[cold]
     #[inline(never)]
     fn note_script(&self, command: &Command, arguments: &Arguments<'_>) {

@@ -273,8 +273,8 @@ impl Shard {
         }
     }
 
-    /// Returns the error for clients while the only store is busy with a script; `None` if it is not, or if there are
-    /// several stores.
+    /// Returns the error for clients while the only store is busy with a script; `None` if it is not, or if
+    /// there are several stores.
     pub(super) fn only_store_is_busy(&self) -> Option<String> {
         if !self.has_one_store() {
             return None;
@@ -305,10 +305,10 @@ impl Shard {
         Some((slot, self.env.backend_of(slot), self.env.settings.topology.home_of(slot)))
     }
 
-    /// Returns the slot, backend and home core (the core through which a key's requests pass) that all keys of
-    /// a request share; None if they share none. The keys are every `step`th word from the first argument on.
-    /// Stops at the first key that differs: a request may have a million keys, and each is looked at again
-    /// when the request is split.
+    /// Returns the slot, backend and home core (the core through which a key's requests pass) that all keys
+    /// of a request share; None if they share none. The keys are every `step`th word from the first
+    /// argument on. Stops at the first key that differs: a request may have a million keys, and each is
+    /// looked at again when the request is split.
     fn common_place(&self, step: usize, arguments: &Arguments<'_>) -> Option<(u16, BackendId, ShardId)> {
         let settings = &self.env.settings;
         let mut keys = (1..arguments.len()).step_by(step).map(|index| slot_of(arguments.at(index)));
@@ -353,9 +353,9 @@ impl Shard {
     }
 }
 
-/// Returns which words of a request are keys, for the home core (the core through which a key's requests pass)
-/// that the request is sent to. For a script that writes they count as unknown, since it may write keys that
-/// it does not name.
+/// Returns which words of a request are keys, for the home core (the core through which a key's requests
+/// pass) that the request is sent to. For a script that writes they count as unknown, since it may write
+/// keys that it does not name.
 #[inline]
 pub(super) fn touches_of(command: &Command, arguments: &Arguments<'_>) -> Touches {
     match command.keys {

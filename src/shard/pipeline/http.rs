@@ -107,8 +107,9 @@ impl Shard {
         self.assume_database(id, http.database(), now)
     }
 
-    /// Answers a command that is not carried out with the text `error`, because an earlier command of the
-    /// same HTTP request has failed. A transaction of the request is discarded.
+    /// Answers a command that is not carried out with the error `error`, because the HTTP request that it
+    /// came in is refused: its identity, options or database were not accepted. A transaction of the
+    /// request is discarded.
     fn refuse_void(&mut self, id: ClientId, error: &str) {
         if let Some(client) = self.clients.find(id) {
             client.take_transaction();

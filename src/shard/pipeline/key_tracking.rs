@@ -118,9 +118,9 @@ impl Shard {
         }
     }
 
-    /// Returns the filters (records that count what stores match against each changed key) for the prefixes
-    /// that will be in force with these options, which add to those in force now. None if they are too
-    /// many; the client is told so.
+    /// Returns the filters (records of texts that stores compare with each changed key, of which there is a
+    /// limit) for the prefixes that will be in force with these options, which add to those in force now.
+    /// None if they are too many; the client is told so.
     fn filters_for(&mut self, id: ClientId, options: &TrackingOptions) -> Option<Vec<Filter>> {
         if !options.is_broadcast {
             return Some(Vec::new());
@@ -177,9 +177,9 @@ impl Shard {
         }
     }
 
-    /// Passes a store's message about changed keys on to the client. False if the link (unshared connection to
-    /// a store) is neither one over which keys are tracked for this client nor one that takes messages in
-    /// place of other clients.
+    /// Passes a store's message that came over `link` about changed keys on to the client. False if the
+    /// link (unshared connection to a store) is neither one over which keys are tracked for this client nor
+    /// one that takes messages in place of other clients.
     pub(super) fn pass_invalidation(
         &mut self,
         (id, link): (ClientId, PrivateId),
@@ -219,8 +219,8 @@ impl Shard {
         });
     }
 
-    /// Ends the tracking of keys for a client. Its own connections to stores (private links) are free for
-    /// other clients once their stores have confirmed the end.
+    /// Ends the tracking of keys (`CLIENT TRACKING`) for a client. Its own connections to stores (private
+    /// links) are free for other clients once their stores have confirmed the end.
     pub(super) fn end_tracking(&mut self, id: ClientId, now: Now) {
         if self.tracking_of(id).is_none() {
             return;

@@ -188,8 +188,8 @@ impl Shard {
         self.database_named(arguments).ok().filter(|database| is_changed || *database != current)
     }
 
-    /// Returns the database that a `SELECT` names. The error, for a word that is no number of a database,
-    /// is the text of the reply.
+    /// Returns the database that a `SELECT` names by its number. The error is the text of the reply: the
+    /// word is no number, or stores have no such database.
     pub(super) fn database_named(&self, arguments: &Arguments<'_>) -> Result<Database, String> {
         let index = std::str::from_utf8(arguments.at(1)).ok().and_then(|text| text.parse::<i64>().ok());
         self.database_numbered(index.ok_or("ERR value is not an integer or out of range")?)
@@ -227,8 +227,9 @@ impl Shard {
         });
     }
 
-    /// Carries out `CLIENT REPLY word`: switches the replies to a client's next requests on or off, or off for
-    /// one request. Only `ON` and an error are answered. Messages of subscriptions are sent in any case.
+    /// Carries out `CLIENT REPLY word`: switches the replies to a client's next requests on or off, or off
+    /// for one request. Only `ON` and an error are answered. Messages of subscriptions are sent in any
+    /// case.
     fn client_reply(&mut self, id: ClientId, word: &[u8]) {
         let says = |expected: &str| word.eq_ignore_ascii_case(expected.as_bytes());
         let client = self.clients.client(id);
@@ -251,8 +252,8 @@ impl Shard {
         self.clients.answer_now(&mut self.env, id, |out, _| encode::bulk(out, name.as_bytes()));
     }
 
-    /// Answers `CONFIG GET` of a client that is no administrator with the few parameters that benchmarks
-    /// and clients read.
+    /// Answers a client's `CONFIG GET` with the few parameters that benchmarks and clients read, without
+    /// asking a store.
     fn config_get(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         let databases = self.env.databases.map_or(1, Databases::count);
         let known = [

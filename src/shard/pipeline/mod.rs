@@ -92,14 +92,14 @@ pub struct Shard {
     clients: ClientStage,
     /// Prices of requests, and this core's accounts of the quotas that they are charged to.
     admission: AdmissionStage,
-    /// Hot keys and the replies kept of them.
+    /// Hot keys (those with many requests) of which this core is the home, and the replies kept for them.
     hot_keys: HotKeyStage,
     /// Connections to stores, and their windows (limits on requests in flight) and queues.
     upstream: Upstream,
     /// Connections to stores that are each lent to one client (blocking commands, `WATCH`, subscriptions).
     private: PrivateLinks,
-    /// The reason, found on a connection that one client has to itself (private link), to ask the cluster for
-    /// its map of slots again; None if there is none.
+    /// The reason to ask the cluster for its map of slots again, if one was found on a connection that one
+    /// client has to itself (private link); else None.
     private_doubt: Option<Doubt>,
     /// The time of the last log line about elements that a store popped for a client that had disconnected.
     orphans_said_at: Option<Timestamp>,
@@ -163,8 +163,8 @@ impl Shard {
         self.clients.len()
     }
 
-    /// Returns the number of bytes of memory that clients of this core hold (buffers, queued requests,
-    /// replies), as of the last measurement.
+    /// Returns the number of bytes of memory that clients of this core hold, such as buffers and unsent
+    /// replies, as of the last measurement.
     pub fn clients_bytes(&self) -> usize {
         self.clients.clients_bytes()
     }
@@ -191,8 +191,8 @@ impl Shard {
         self.upstream.in_flight()
     }
 
-    /// Returns figures of the bulkheads (window and queue) of each backend: one for the usual connections,
-    /// one for those for expensive requests.
+    /// Returns figures on the bulkheads (window and queue) of each backend on this core: one for the usual
+    /// connections, one for those for expensive requests.
     pub fn bulkheads(&self) -> impl Iterator<Item = BulkheadFigures> {
         self.upstream.bulkheads(&self.env)
     }
@@ -429,8 +429,8 @@ impl Shard {
         self.resume_waiting(now);
     }
 
-    /// Puts a new map of the cluster's slots in force. Kept replies for keys of slots with a new owner are
-    /// dropped, because the new owner may lack data that the former one had.
+    /// Puts a new map of the cluster's slots in force. Kept replies (those held in memory) for keys of
+    /// slots with a new owner are dropped, because the new owner may lack data that the former one had.
     pub fn handle_slots(&mut self, slots: Arc<Map>, now: Now) {
         let (env, upstream, mut replies) = self.towards_clients();
         upstream.handle_slots(env, Arc::clone(&slots), &mut replies, now);
@@ -455,8 +455,8 @@ impl Shard {
         }
     }
 
-    /// Closes the connections to a store whose name resolves to another address now; later requests connect to
-    /// the new address. Requests in flight are answered `-UNAVAILABLE`, and kept replies (those held in
+    /// Closes the connections to a store whose name resolves to another address now; later requests connect
+    /// to the new address. Requests in flight are answered `-UNAVAILABLE`, and kept replies (those held in
     /// memory) for the store's keys are dropped.
     pub fn handle_store_moved(&mut self, backend: BackendId, now: Now) {
         let (env, upstream, mut replies) = self.towards_clients();
@@ -506,8 +506,8 @@ impl Shard {
         self.resume_waiting(now);
     }
 
-    /// Stops taking in clients, because weir is about to end. The caller ends those that are connected with
-    /// `handle_client_end`.
+    /// Refuses new clients from now on, because weir is about to end. The caller ends those that are
+    /// connected with `handle_client_end`.
     pub fn refuse_newcomers(&mut self) {
         self.clients.refuse_newcomers();
     }

@@ -114,7 +114,7 @@ impl Shard {
     }
 
     /// Passes a line that shows a request of `sender` to the monitors (clients that sent `MONITOR`) of this
-    /// core that may see it; if this core has passed too many bytes lately, only counts it as missed.
+    /// core that may see it; if this core has passed them too many bytes lately, only counts it as missed.
     fn show_here(&mut self, sender: Sender, line: &[u8], now: Now) {
         let line = Some(line).filter(|_| self.monitors.may_deliver(now.monotonic));
         let bytes = self.clients.show(&mut self.env, sender, line);

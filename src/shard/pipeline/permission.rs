@@ -155,9 +155,9 @@ fn permit_named(tenant: &Tenant, word: &[u8]) -> Result<(), String> {
     foreign.map_or(Ok(()), |database| Err(tenant.refusal_of(database)))
 }
 
-/// Checks a command of a tenant that has only keys with certain prefixes. `known` is what earlier turns found
-/// out about the keys of a request that is split. The error is the text of the reply. `handling` says how weir
-/// handles the command.
+/// Checks a command of a tenant that has only keys with certain prefixes. `known` is what earlier turns
+/// found out about the keys of a request that is split. The error is the text of the reply. `handling` says
+/// how weir handles the command.
 fn permit_confined(
     tenant: &Tenant,
     (command, handling): (&'static Command, Handling),

@@ -30,16 +30,17 @@ use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX, WATCHED_KEYS_M
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, Database};
 
-/// Two requests that are sent right before a command that waits for replicas, which counts the replicas that have
-/// all writes up to a certain one: up to the connection's last request before Redis 7.2 (`PING` is one), and since
-/// then up to the connection's last request that replicas were sent, such as a message on a sharded channel, which
-/// no pattern matches.
+/// Two requests, with their number, that are sent right before a command that waits for replicas (`WAIT`).
+/// That command counts the replicas that have all writes up to a certain one: up to the connection's last
+/// request before Redis 7.2 (`PING` is one), and since then up to the connection's last request that
+/// replicas were sent, such as a message on a sharded channel, which no pattern matches.
 const BEFORE_WAIT: (&[u8], usize) =
     (b"*1\r\n$4\r\nPING\r\n*3\r\n$8\r\nSPUBLISH\r\n$13\r\n__weir:copies\r\n$0\r\n\r\n", 2);
 /// The longest time for which a client may watch keys (`WATCH`) over a connection of its own; then the
 /// watch is given up, and the client's `EXEC` fails.
 const WATCH_MAX: Duration = Duration::from_secs(30);
-/// Maximum number of nodes of a cluster that one blocking command, or one `SSUBSCRIBE`, is sent to, one after the other.
+/// Maximum number of times that one blocking command, one `SSUBSCRIBE`, or one request of a client for
+/// which keys are tracked, is sent to another node of a cluster because a node has refused it.
 pub(super) const TRIES_MAX: u8 = 6;
 /// The shortest time between two log lines of one core about elements that a store popped for clients that
 /// had left.
@@ -327,8 +328,9 @@ impl Shard {
         Some(lent)
     }
 
-    /// Takes the encoded `CLIENT CACHING` command that is sent directly before a client's next request; `None`
-    /// if there is none, or if keys are not tracked over that private link (unshared connection to a store).
+    /// Takes the encoded `CLIENT CACHING` command that is sent directly before a client's next request;
+    /// `None` if there is none, or if keys are not tracked over that private link (unshared connection to a
+    /// store).
     fn take_caching(&mut self, (id, link): (ClientId, PrivateId)) -> Option<&'static [u8]> {
         let tracking = self.tracking_of(id).filter(|tracking| tracking.has(link))?;
         tracking.take_caching()
@@ -461,10 +463,10 @@ impl Shard {
     }
 
     /// Carries out the transaction of a client that watches keys, over its link (unshared connection to a
-    /// store). `place` is the store of the transaction's keys, if it has any. If the watch is broken nothing
-    /// is sent, and the client gets a null reply. `block` is the transaction's bytes and `replies` the number
-    /// of replies to it; `splice` has weir's own replies, `selects` the databases that it selects, and
-    /// `charge` is the price taken for it.
+    /// store). `place` is the store of the transaction's keys, if it has any. If the link is gone, so that
+    /// a watched key may have changed, nothing is sent, and the client gets a null reply. `block` is the
+    /// transaction's bytes and `replies` the number of replies to it; `splice` has weir's own replies,
+    /// `selects` the databases that it selects, and `charge` is the price taken for it.
     pub(super) fn execute_watched(
         &mut self,
         id: ClientId,
@@ -589,10 +591,11 @@ impl Shard {
         }
     }
 
-    /// Returns the error that a client is told in place of a store's. The redirect of a cluster's node
-    /// becomes a refusal that clients retry, or a transaction that fails as if a watched key had changed; so
-    /// does `CLUSTERDOWN` for a client that watches keys or tracks none. `step_error`, the first error to a
-    /// request of a transaction, is told in place of an `-EXECABORT` without a reason.
+    /// Returns the error that a client gets in place of the error (`reply`) of a store over `link`. The
+    /// redirect of a cluster's node becomes a refusal that clients retry, or a transaction that fails as if
+    /// a watched key had changed; so does `CLUSTERDOWN` for a client that watches keys or tracks none.
+    /// `step_error`, the first error to a request of a transaction, replaces an `-EXECABORT` without a
+    /// reason.
     fn reworded(
         &mut self,
         request: &InFlight,

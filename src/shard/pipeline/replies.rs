@@ -25,8 +25,9 @@ pub(super) struct TowardsClients<'a> {
     hot_keys: &'a mut HotKeyStage,
 }
 
-/// The last stages of a reply's way: its place in the order of its client's replies and the correction of the
-/// request's charge to its real price, or the batch for the client's core.
+/// The last stages (parts of the shard) that a reply passes: its place in the order of its client's replies
+/// and the correction of the request's charge to its real price, or the batch for the core that has the
+/// client.
 pub(super) struct Delivery<'a> {
     clients: &'a mut ClientStage,
     admission: &'a mut AdmissionStage,
@@ -173,8 +174,8 @@ impl Shard {
         turn_away(env, &mut replies, envelope.addressee(), why.for_nature(envelope.nature), now);
     }
 
-    /// Handles the control executor's reply to a client's request, and passes it to the client, or goes on with
-    /// the client's `EXEC` that waits for it.
+    /// Handles the control executor's reply to a client's request, and passes it to the client, or goes on
+    /// with the client's `EXEC` that waits for it.
     pub fn handle_answer(&mut self, to: ReplyTo, reply: &[u8], now: Now) {
         self.clients.handle_question_answered();
         if let Some(client) = self.clients.find(to.client_id()) {

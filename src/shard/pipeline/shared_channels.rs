@@ -73,8 +73,9 @@ impl Shard {
         vec![self.store_of_channel(&name.name).1]
     }
 
-    /// Handles a batch's messages about channels that have one subscription for all clients: requests to this
-    /// core as a home core, and messages from home cores to this core's clients.
+    /// Handles the messages of a batch from another core about channels that have one subscription for all
+    /// clients: those to this core as a channel's home core, and those from home cores to this core's
+    /// clients.
     pub(super) fn hear_of_shared(&mut self, batch: &mut Batch) {
         for (from, message) in batch.take_to_home() {
             self.tell_home(from, message);
@@ -185,7 +186,7 @@ impl Shard {
 
     /// Delivers a message of the home core of a channel, which has one subscription for all clients, to the
     /// clients of this core that it concerns: a published message, or the result or the loss of a
-    /// subscription. Returns their number, at least 1 except for published, lost and missed messages.
+    /// subscription. Returns their number, which limits how much is delivered in one turn.
     fn deliver_shared(&mut self, told: FromHome, now: Now) -> usize {
         match told {
             FromHome::Message { name, message } => return self.fan_out(&name, message, now),

@@ -77,8 +77,8 @@ impl Shard {
         }
     }
 
-    /// Carries out an admitted command about subscriptions; `usage` says which kind of subscription it begins
-    /// or ends. `charge` is the price taken for it.
+    /// Carries out a client's admitted command about subscriptions (such as `SUBSCRIBE`); `usage` says
+    /// which kind of subscription it begins or ends. `charge` is the price taken for it.
     pub(super) fn change_subscriptions(
         &mut self,
         id: ClientId,

@@ -103,8 +103,10 @@ impl Shard {
         self.private.release(link, frame, now);
     }
 
-    /// Closes a link whose node cannot be told which connection takes the invalidation messages. A request
-    /// that waits on it is refused. `reason` is a word for the error reply.
+    /// Closes a client's link (unshared connection) to a node of a cluster that cannot be told which
+    /// connection takes the invalidation messages in the client's place. A request that waits on it is
+    /// refused. `reason` is a word for the error reply. A client that hears of all keys with certain
+    /// prefixes is closed.
     fn lose_late_link(&mut self, id: ClientId, link: PrivateId, reason: &'static str, now: Now) {
         let Some(backend) = self.private.backend_of(link) else { return };
         let Some(tracking) = self.tracking_of(id) else { return };
@@ -210,8 +212,9 @@ impl Shard {
         }
     }
 
-    /// Sends a client for which keys are tracked, or the client that takes its invalidation messages, the message
-    /// that any of these keys may have changed. A client with RESP2 that takes its own cannot be sent any.
+    /// Sends a client for which keys are tracked, or the client that takes its invalidation messages, the
+    /// message that any of these keys may have changed. A client with RESP2 that takes its own cannot be
+    /// sent any.
     pub(super) fn tell_any_key(&mut self, id: ClientId, now: Now) {
         let Some(tracking) = self.tracking_of(id) else { return };
         if let Some(target) = tracking.live_target() {
@@ -248,10 +251,10 @@ impl Shard {
         }
     }
 
-    /// Sends a request of a client for which keys are tracked to the node of a cluster that a redirect names,
-    /// or keeps it for a while if a node cannot carry it out yet. Returns the request if it is not sent again,
-    /// since `reply` is its answer. `holder` is the client that has the `link`; `step_error` is the first
-    /// error within a transaction.
+    /// Sends a request of a client for which keys are tracked to the node of a cluster that a redirect
+    /// names, or keeps it for a while if a node cannot carry it out yet. Returns the request if it is not
+    /// sent again, since `reply` is its answer. `holder` is the client that has the `link`; `step_error` is
+    /// the first error within a transaction.
     pub(super) fn track_elsewhere(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -346,7 +349,8 @@ impl Shard {
     }
 
     /// Ends a request of a client for which keys are tracked, whose reply was passed on: forgets its copy,
-    /// and tells the client that any key may have changed if a map of the cluster made that due.
+    /// and tells the client that any key may have changed if a new map of the cluster came while the
+    /// request was in flight.
     pub(super) fn end_tracked_request(&mut self, id: ClientId, now: Now) {
         let Some(tracking) = self.tracking_of(id) else { return };
         tracking.forget_request();

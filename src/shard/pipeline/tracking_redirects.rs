@@ -36,7 +36,8 @@ const NO_NUMBER: &str = "ERR CLIENT TRACKING with REDIRECT needs stores that ans
 
 impl Shard {
     /// Asks the core of the client with this number (`CLIENT ID`) whether that client can take the
-    /// invalidation messages of a tracking client of this core.
+    /// invalidation messages of a client of this core for which keys are tracked. `from` is the reply
+    /// address of the latter's `CLIENT TRACKING`.
     pub(super) fn ask_for_target(&mut self, from: ReplyTo, number: u64) {
         let tenant = self.tenant_of(from.client_id()).map(|tenant| tenant.name.clone().into());
         // Numbers of clients are dealt out to the cores in turn.
@@ -160,9 +161,9 @@ impl Shard {
         }
     }
 
-    /// Returns the number (`CLIENT ID`) that a node has given the link (unshared connection to a store) of a
-    /// client that takes others' invalidation messages, or the reason why there is none. `None` while the link
-    /// is being opened, or until this core knows the node.
+    /// Returns the number (`CLIENT ID`) that a node has given the link (unshared connection to a store) of
+    /// a client that takes others' invalidation messages, or the reason why there is none. `None` while the
+    /// link is being opened, or until this core knows the node.
     fn number_at_node(
         &mut self,
         target: ClientId,
@@ -200,8 +201,8 @@ impl Shard {
         self.clients.send_redirect(question.tracker.shard, answer);
     }
 
-    /// Closes the links (unshared connections) to nodes for which `has_left` is true, of all clients that take
-    /// others' invalidation messages, because the nodes are gone from the cluster.
+    /// Closes the links (unshared connections) to nodes for which `has_left` is true, of all clients that
+    /// take others' invalidation messages, because the nodes are gone from the cluster.
     pub(super) fn leave_gone_nodes(&mut self, has_left: impl Fn(BackendId) -> bool) {
         for target in self.clients.target_ids() {
             let Some(inbox) = self.inbox_of(target) else { continue };
@@ -218,8 +219,8 @@ impl Shard {
         self.clients.find(id)?.ties()?.inbox.as_deref_mut()
     }
 
-    /// Answers the commands that wait until the links (unshared connections to stores) of a client that takes
-    /// others' messages are open, once all are.
+    /// Answers the other clients' `CLIENT TRACKING` commands that wait until the links (unshared
+    /// connections to stores) of a client that takes their messages are open, once all are.
     pub(super) fn answer_if_open(&mut self, target: ClientId) {
         let Some(inbox) =
             self.clients.find(target).and_then(|client| client.ties()).and_then(|ties| ties.inbox.as_mut())

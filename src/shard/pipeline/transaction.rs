@@ -41,8 +41,8 @@ impl Shard {
         });
     }
 
-    /// Discards the transaction of a client, if it has one, because its `EXEC`, or another request before
-    /// it, is refused; its watched keys are no longer watched.
+    /// Discards the transaction of a client, if it has one, because its `EXEC` is refused; its watched keys
+    /// are no longer watched.
     pub(super) fn discard_refused(&mut self, id: ClientId) {
         if self.clients.client(id).take_transaction().is_some() {
             self.end_watch(id, self.turn);

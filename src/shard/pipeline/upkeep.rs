@@ -51,15 +51,15 @@ impl Upkeep {
     }
 
     /// Plans tidying (freeing of spare memory) in one second, if the shard has done any work since it was
-    /// last tidied, or if that left memory that can be freed later.
+    /// last tidied, or if the last tidying left memory that can be freed later.
     pub fn plan_tidying(&mut self, counters: &Counters, now: Now) {
         if self.tidy_at.is_none() && (self.untidy || work_done(counters) != self.work_tidied) {
             self.tidy_at = Some(now.monotonic.after(TIDIED_EVERY));
         }
     }
 
-    /// Returns a time if tidying (freeing of unused memory) is due; the caller then has to do it. Clients idle
-    /// since that time may give up their buffers. None if none is due.
+    /// Returns a time if tidying (freeing of unused memory) is due; the caller then has to do it. Clients
+    /// idle since that time may give up their buffers. None if none is due.
     pub fn take_tidying(&mut self, counters: &Counters, now: Now) -> Option<Timestamp> {
         if self.tidy_at.is_none_or(|at| at > now.monotonic) {
             return None;

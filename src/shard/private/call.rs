@@ -132,8 +132,8 @@ pub fn with_last_id(frame: &[u8], place: usize, told: &[u8]) -> Option<Vec<u8>> 
     with_words(frame, |words| Some(with_word(words, place, id)))
 }
 
-/// True if `told`, the store's reply to the blocking command `frame`, shows that the command has waited in vain, as
-/// at its timeout: nothing was popped or read, or fewer copies than wanted have been confirmed.
+/// True if `told`, the store's reply to the blocking command `frame`, shows that the command has waited in
+/// vain, as at its timeout: nothing was popped or read, or fewer copies than wanted have been confirmed.
 pub fn is_in_vain(frame: &[u8], told: &[u8]) -> bool {
     let in_vain = with_words(frame, |words| match Name::of(words)? {
         Name::PopTimeoutFromEnd(_) | Name::PopTimeoutAt(_) | Name::Read => {

@@ -89,8 +89,8 @@ pub(super) struct Link {
     pub(super) state: State,
     /// The store's number for the connection (`CLIENT ID`); None if the store has not reported it.
     pub(super) number: Option<u64>,
-    /// The client that has the link (unshared connection to a store), and its tenant; `None` while the link is
-    /// idle or being cleaned.
+    /// The client that has the link (unshared connection to a store), and its tenant; `None` while the link
+    /// is idle or being cleaned.
     pub(super) holder: Option<(ClientId, TenantId)>,
     pub(super) in_flight: Option<InFlight>,
     /// The blocking command in flight on the link, if its client has disconnected: the store was asked to
@@ -106,8 +106,8 @@ pub(super) struct Link {
     /// Requests of the core itself about blocking commands of other links (`CLIENT UNBLOCK`, `XREVRANGE`)
     /// that were sent over this link and are unanswered, the oldest first.
     pub(super) errands: VecDeque<Errand>,
-    /// True if messages that are not replies to requests are passed to the client that the link (unshared
-    /// connection to a store) is lent to.
+    /// True while messages that are not replies to requests, such as published ones, may come over the link
+    /// (unshared connection to a store) for the client that it is lent to.
     pub(super) is_streaming: bool,
     /// True while the store has not acknowledged all `SUBSCRIBE` and `UNSUBSCRIBE` commands of this link
     /// (unshared connection to a store).
@@ -115,8 +115,8 @@ pub(super) struct Link {
     /// True if the store tracks keys on this link (unshared connection to a store).
     pub(super) is_tracking: bool,
     /// The client for which the store has tracked keys on this link (unshared connection to a store). The
-    /// store may remember which keys even after `CLIENT TRACKING OFF`, so keys are tracked for no other client
-    /// on it, which would be sent messages about these keys.
+    /// store may remember which keys even after `CLIENT TRACKING OFF`, so keys are tracked for no other
+    /// client on it, which would be sent messages about these keys.
     pub(super) tracked_for: Option<ClientId>,
     /// True for a link (unshared connection to a store) on which a client takes the invalidation messages of
     /// other clients (`REDIRECT`).
@@ -133,8 +133,8 @@ pub(super) struct Link {
     /// another process or be closed. A reply which shows that the command has waited in vain is not passed
     /// on then.
     pub(super) is_withheld: bool,
-    /// The time at which the request in flight is sent once more, because a node could not carry it out yet; None while
-    /// its reply is awaited.
+    /// The time at which the request in flight is sent once more, because a node could not carry it out
+    /// yet; None while its reply is awaited.
     pub(super) put_off_until: Option<Timestamp>,
     /// True while nothing is sent over the link (unshared connection to a store), because it is not known yet
     /// how its store is to track keys on it.

@@ -135,9 +135,9 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Creates the record of a blocking command that is about to be sent. Another process cannot go on with it
-    /// if `has_own_terms` is true: its terms (`QOS CALL`) are not those of its connection. `slot` is the hash
-    /// slot of the command's keys.
+    /// Creates the record of a blocking command that is about to be sent. Another process cannot go on with
+    /// it if `has_own_terms` is true: its terms (`QOS CALL`) are not those of its connection. `slot` is the
+    /// hash slot of the command's keys.
     pub fn new(arguments: &Arguments<'_>, slot: u16, has_own_terms: bool) -> Self {
         let is_kept = arguments.frame().len() <= COPY_BYTES_MAX;
         // The request is kept so that it can be sent to another node, or so that popped elements can be put
@@ -205,7 +205,8 @@ pub enum Event {
         /// The complete message, as the store sent it.
         message: Vec<u8>,
     },
-    /// The reply to `CLIENT TRACKING ON`.
+    /// A store has replied to `CLIENT TRACKING ON`, sent for a client over a private link (unshared
+    /// connection).
     Tracking {
         /// The link (unshared connection to a store) that the reply came on.
         link: PrivateId,
@@ -230,7 +231,8 @@ pub enum Event {
         /// The store's reply to the blocking command; `None` if the connection ended without one.
         reply: Option<Vec<u8>>,
     },
-    /// The reply to a request that put elements back, or the end of its link (unshared connection to a store).
+    /// The reply to a request that put elements back, or the end of its link (unshared connection to a
+    /// store).
     PutBack {
         /// Version cells (counters of writes) of the key, which counted a write in flight until now.
         cells: Vec<Cell>,
@@ -252,7 +254,8 @@ pub enum Event {
     /// A message of a store on the feed (the link for channels that have one subscription for all clients),
     /// or the feed's end.
     Feed {
-        /// The store that the feed leads to.
+        /// The store that the feed (the core's own link for channels with one subscription for all clients)
+        /// leads to.
         backend: BackendId,
         /// The complete message; as the error, the reason of the end of the connection in one word.
         said: Result<Vec<u8>, &'static str>,
@@ -267,12 +270,12 @@ pub enum Event {
     /// A blocking command that the core itself wanted to end still waits: the store did not know it, or the
     /// request that ends it was refused or lost.
     WaitsOn {
-        /// The client that waits.
+        /// The client that waits in the blocking command.
         holder: ClientId,
     },
     /// A private link (unshared connection to a store) was lost or given up.
     Lost {
-        /// The id that the lost link (unshared connection to a store) had.
+        /// The id of the private link (unshared connection to a store) that was lost.
         link: PrivateId,
         /// The client that the link (unshared connection to a store) was lent to.
         holder: ClientId,
@@ -315,8 +318,8 @@ pub struct PrivateFigures {
     pub subscribed: usize,
     /// Links (unshared connections to stores) on which a store tracks keys for a client (`CLIENT TRACKING`).
     pub tracking: usize,
-    /// Links (unshared connections to stores) on which clients take the invalidation messages of other clients
-    /// (`REDIRECT`).
+    /// Links (unshared connections to stores) on which clients take the invalidation messages of other
+    /// clients (`REDIRECT`).
     pub redirected: usize,
     /// Links (unshared connections to stores) over which messages of channels with one subscription for all
     /// clients come, one per store at most.
@@ -393,8 +396,8 @@ pub struct PrivateLinks {
     /// The feeds (the core's own links for channels that have one subscription for all clients), which do not
     /// count towards the limit of links.
     feeds: HashMap<BackendId, PrivateId>,
-    /// The link (unshared connection to a store) that is being opened for the next client that needs one; None
-    /// if there is none.
+    /// The link (unshared connection to a store) that is being opened for the next client that needs one;
+    /// None if there is none.
     spare: Option<PrivateId>,
     to_send: VecDeque<PrivateId>,
     events: VecDeque<Event>,
@@ -516,9 +519,9 @@ impl PrivateLinks {
     }
 
     /// Lends a client a private link (unshared connection to a store) for a request about a running script
-    /// (such as `SCRIPT KILL`), even if all links of this core or of the tenant are lent. None if several such
-    /// requests are in flight already. `holder` is the client. `backend` is the store, `protocol` the RESP
-    /// version of the client.
+    /// (such as `SCRIPT KILL`), even if all links of this core or of the tenant are lent. None if several
+    /// such requests are in flight already. `holder` is the client. `backend` is the store, `protocol` the
+    /// RESP version of the client.
     pub fn lend_for_interrupt(
         &mut self,
         env: &mut Env,
@@ -653,8 +656,8 @@ impl PrivateLinks {
         self.send_subscription(env, id, Message::Small(frame), now);
     }
 
-    /// True if so many bytes wait to be sent over a store's feed (the core's own link for channels with one
-    /// subscription for all clients) that no further request should be sent.
+    /// True if 64 MiB or more wait to be sent over a store's feed (the core's own link for channels with
+    /// one subscription for all clients), so that no further request should be sent over it.
     pub fn is_feed_full(&self, backend: BackendId) -> bool {
         let link = self.feeds.get(&backend).and_then(|id| self.peek(*id));
         link.is_some_and(|link| link.output.len() >= LINK_OUTPUT_BYTES_MAX)
@@ -694,8 +697,8 @@ impl PrivateLinks {
         self.place_of(id).map(|(backend, _)| backend)
     }
 
-    /// Returns the store and the database of a private link (unshared connection to a store); None if the link
-    /// is gone.
+    /// Returns the store and the database of a private link (unshared connection to a store); None if the
+    /// link is gone.
     pub fn place_of(&self, id: PrivateId) -> Option<(BackendId, Database)> {
         self.peek(id).map(|link| (link.backend, link.database))
     }
@@ -706,7 +709,8 @@ impl PrivateLinks {
         self.peek(id)?.holder.map(|(_, tenant)| tenant)
     }
 
-    /// True if the request in flight on a private link (unshared connection to a store) is a blocking command.
+    /// True if the request in flight on a private link (unshared connection to a store) is a blocking
+    /// command.
     pub fn waits(&self, id: PrivateId) -> bool {
         self.peek(id).is_some_and(Link::waits)
     }
@@ -727,7 +731,7 @@ impl PrivateLinks {
     }
 
     /// Sends a message of `replies` requests over a private link (unshared connection to a store); the last
-    /// one's reply is the answer to `request`.
+    /// one's reply is the answer to the client's `request`.
     pub fn send(
         &mut self,
         env: &mut Env,
@@ -747,8 +751,8 @@ impl PrivateLinks {
         self.list_to_send(id);
     }
 
-    /// Keeps a request in flight on a link (unshared connection to a store) whose reply has come, to be sent
-    /// once more at `until` ([`Self::take_due`]).
+    /// Keeps a request in flight on a link (unshared connection to a store) though a node has replied that
+    /// it cannot carry it out yet, to be sent once more at `until` ([`Self::take_due`]).
     pub fn put_off(&mut self, id: PrivateId, request: InFlight, until: Timestamp) {
         let Some(link) = self.at(id) else { return debug_assert!(false, "a link that is lent is there") };
         debug_assert!(link.in_flight.is_none() && link.put_off_until.is_none(), "one request at a time");
@@ -832,8 +836,8 @@ impl PrivateLinks {
         self.give_back(env, id, false, now);
     }
 
-    /// Ends the watch of keys (`UNWATCH`) on a private link (unshared connection to a store), which its holder
-    /// keeps.
+    /// Ends the watch of keys (`UNWATCH`) on a private link (unshared connection to a store), which its
+    /// holder keeps.
     pub fn unwatch(&mut self, env: &mut Env, id: PrivateId, now: Now) {
         self.clean(env, id, &[b"UNWATCH"], now);
     }
@@ -879,8 +883,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Marks a private link (unshared connection to a store) as one on which its holder takes the invalidation
-    /// messages of other clients.
+    /// Marks a private link (unshared connection to a store) as one on which its holder takes the
+    /// invalidation messages of other clients.
     pub fn begin_inbox(&mut self, id: PrivateId) {
         if let Some(link) = self.at(id) {
             link.is_inbox = true;
@@ -1017,10 +1021,10 @@ impl PrivateLinks {
             .is_some_and(|request| request.effect == Effect::Write)
     }
 
-    /// Takes a private link (unshared connection to a store) from a holder that no longer awaits a reply, and
-    /// returns the request in flight. The link is closed, but for a blocking command: its store is asked to
-    /// end it, and the reply shows whether it had popped something before ([`Event::Abandoned`]). None if none
-    /// was.
+    /// Takes a private link (unshared connection to a store) from a holder that no longer awaits a reply,
+    /// and returns the request in flight. The link is closed, but for a blocking command: its store is
+    /// asked to end it, and the reply shows whether it had popped something before ([`Event::Abandoned`]).
+    /// None if there was none.
     pub fn abandon(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Option<InFlight> {
         let link = self.at(id)?;
         let was_asked = link.state == State::Open && link.output.is_empty();
@@ -1340,8 +1344,8 @@ impl PrivateLinks {
         self.events.pop_front()
     }
 
-    /// Returns the next bytes to send over a private link (unshared connection to a store), and the connection
-    /// for them; None if there are none.
+    /// Returns the next bytes to send over a private link (unshared connection to a store), and the
+    /// connection for them; None if there are none.
     pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
         while let Some(id) = self.to_send.pop_front() {
             let owner = self.owner(id);
@@ -1377,8 +1381,8 @@ impl PrivateLinks {
     }
 
     /// Gives up private links (unshared connections to stores) that could not be opened in time, or whose
-    /// store has owed a reply for too long, and closes links that were unused for a minute. A blocking command
-    /// may wait for as long as it likes.
+    /// store has owed a reply for too long, and closes links that were unused for a minute. A blocking
+    /// command may wait for as long as it likes.
     pub fn look_after(&mut self, env: &mut Env, now: Now) {
         let settings = (env.settings.connect_timeout, env.settings.reply_timeout);
         for index in 0..self.places.len() {

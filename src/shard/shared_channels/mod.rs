@@ -124,8 +124,8 @@ pub enum JoinRefusal {
     NoStore,
 }
 
-/// The channels whose home is one core, which has one subscription for all clients, and the requests and
-/// messages about them that wait to be sent.
+/// The channels and patterns of which this core is the home, with one subscription at each store for all
+/// clients of the process, and the requests and messages about them that wait to be sent.
 #[derive(Debug)]
 pub struct SharedChannels {
     limits: HomeLimits,
@@ -371,9 +371,9 @@ impl SharedChannels {
         Some(FromHome::Numbers { kind, name, own })
     }
 
-    /// Queues a request to a store that begins, or ends, the subscription to one channel or pattern. `channel`
-    /// is weir's id of the channel, and `join` the join of a client that waits for the store's
-    /// acknowledgement, if one does.
+    /// Queues a request to a store that begins, or ends, the subscription to one channel or pattern.
+    /// `channel` is weir's id of the channel, and `join` the index of the client's subscription that waits
+    /// for the store's acknowledgement, if one does.
     fn request(
         &mut self,
         store: BackendId,

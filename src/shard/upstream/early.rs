@@ -72,9 +72,9 @@ impl Upstream {
         self.overload.search_by(next.max(now.monotonic.after(LOOKS_APART)));
     }
 
-    /// Collects the requests in flight on a connection that are to be answered with an error now, because their
-    /// deadline is over or the backend has stalled, and marks them as answered. `given_up` gets each with the reason.
-    /// Returns the time at which the next one is due.
+    /// Collects the requests in flight on a connection that are to be answered with an error now, because
+    /// their deadline is over or the backend has stalled, and marks them as answered. `given_up` gets each
+    /// with the reason. Returns the time at which the next one is due.
     fn find_overdue(
         &mut self,
         env: &mut Env,

@@ -165,8 +165,8 @@ impl Upstream {
     }
 
     /// Handles a lost connection to a replica: sends its unanswered reads to the owners of their slots.
-    /// `spread` is a random byte that varies the pause before the connection is opened again. `reason` is the
-    /// word for the loss.
+    /// `spread` is a random byte that varies the pause before the connection is opened again. `reason` is
+    /// the word for the loss, under which the replica's failure is recorded.
     fn lose_reads(
         &mut self,
         env: &mut Env,

@@ -52,7 +52,8 @@ pub struct Upstream {
     breaker: Breaker,
     cluster: Cluster,
     turn: Turn,
-    /// Notes about requests and their client connections that are still to be delivered.
+    /// Notes (such as that a request was sent) about requests of client connections, still to be delivered
+    /// to the cores of the clients.
     notes: Vec<(ReplyTo, Note)>,
     /// The number of backends that weir is configured with: plain stores, or places for nodes of a cluster.
     backends: usize,
@@ -138,8 +139,8 @@ impl Upstream {
         self.links.handle_fences(fences);
     }
 
-    /// Takes the sequence numbers of this shard's fences (given-up connections that stores are to kill) that
-    /// stores have answered since the last call.
+    /// Takes the sequence numbers of this shard's fences (given-up connections that stores are to kill)
+    /// that stores have answered since the last call, to tell the other shards.
     pub fn take_lifted(&mut self) -> impl Iterator<Item = u64> {
         self.links.take_lifted()
     }
@@ -158,8 +159,8 @@ impl Upstream {
         self.links.poll_transmit()
     }
 
-    /// Handles a finished send on a connection: the next one may begin. `generation` tells the connection from
-    /// earlier ones in its place.
+    /// Handles a finished send on a connection: the next one may begin. `generation` tells the connection
+    /// from earlier ones in its place.
     pub fn handle_transmitted(&mut self, connection: ConnectionId, generation: u32) {
         self.links.handle_transmitted(connection, generation);
     }

@@ -128,9 +128,9 @@ impl Upstream {
         self.put_on_link(env, envelope, message, requests, now)
     }
 
-    /// Sends a request that waited in a queue, now that the window (limit on requests in flight) has room, or
-    /// refuses it if its deadline cannot be met any more. `is_eased` says that its client connection may be
-    /// read from again.
+    /// Sends a request that waited in a queue, now that the window (limit on requests in flight) has room,
+    /// or refuses it if its deadline cannot be met any more. `parked` is the request; `is_eased` says that
+    /// its client connection may be read from again.
     pub(super) fn send_parked(
         &mut self,
         env: &mut Env,

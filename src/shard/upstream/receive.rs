@@ -63,8 +63,8 @@ impl Upstream {
         }
     }
 
-    /// Takes back the buffer that was lent for a reply, with `received` bytes more in it. Handles the reply if
-    /// it is complete now. `generation` tells the connection from earlier ones in its place.
+    /// Takes back the buffer that was lent for a reply, with `received` bytes more in it. Handles the reply
+    /// if it is complete now. `generation` tells the connection from earlier ones in its place.
     pub fn handle_filled(
         &mut self,
         env: &mut Env,

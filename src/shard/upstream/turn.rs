@@ -54,8 +54,9 @@ impl Upstream {
         }
     }
 
-    /// Sets the time by which the next turn (pass of the shard's loop) is needed, by this part of the shard
-    /// or another, so that its delay can be measured.
+    /// Plans the next turn (pass of the shard's loop): `next` is the time by which other parts of the shard
+    /// need it, None if they do not. Its delay is measured against the earlier of this time and the one
+    /// that this part needs.
     #[inline]
     pub fn plan(&mut self, next: Option<Timestamp>) {
         self.turn.planned = next.unwrap_or(Timestamp::MAX).min(self.next_look());
