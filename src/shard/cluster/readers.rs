@@ -2,9 +2,11 @@
 //! if the replica's reply may be wrong.
 //!
 //! ```text
-//! read ── slot at rest? a replica that is well and not far behind? ── no ──────────────────> owner
-//! └ yes ── the better of two, owner among them (policy/replica_choice.rs) ── replica ──┐  ^
-//! nil, 0, empty, an error, silence, a lost connection ──┘──┘
+//!   read -- slot at rest? a replica that is well and not far behind?
+//!            |-- no ----> owner
+//!            +-- yes ---> the better of two, owner among them (policy/replica_choice.rs)
+//!                          |-- owner
+//!                          +-- replica -- nil, 0, empty, an error, silence, a lost connection --> owner
 //! ```
 //!
 //! Connections to replicas carry only such reads, and are opened while owners still answer. So no read waits

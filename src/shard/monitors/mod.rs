@@ -3,8 +3,8 @@
 //! answered.
 //!
 //! ```text
-//! request carried out ── who watches? (board) ── line ──┬─> monitors of this core
-//! └─> batch ──> monitors of another core
+//!   request carried out -- who watches? (board) -- line --+--> monitors of this core
+//!                                                         +--> batch --> monitors of another core
 //! ```
 //!
 //! Nothing is written while no client watches. A core writes and delivers only so many bytes per second;

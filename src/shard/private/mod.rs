@@ -4,10 +4,12 @@
 //! feeds, over which messages of shared channels come.
 //!
 //! ```text
-//! lend ──> Opening ──connected──> Greeting ──answered──> Open, lent ──given back──> Cleaning ──> idle ──>
-//! lend
-//! │                       │                      │ lost, or the client leaves          │ unused for a minute
-//! └───────────────────────┴──────────────────────┴──────────────> closed <─────────────┘
+//!   lend --> Opening -- connected --> Greeting -- answered --> Open -- given back --> Cleaning --> idle
+//!                                                               ^                                   |
+//!                                                               +----------- lent again ------------+
+//!
+//!   Opening, Greeting, Open -- lost, or the client leaves --> closed
+//!   idle -- unused for a minute --> closed
 //! ```
 //!
 //! A client that disconnects while it waits in a blocking command leaves its link behind: the store is asked,

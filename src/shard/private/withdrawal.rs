@@ -3,11 +3,10 @@
 //! sent: another process goes on with the command, or its client is closed.
 //!
 //! ```text
-//! waits ── XREAD ... $? ask for the last id ──> CLIENT UNBLOCK over another link ──> in vain: withheld from
-//! the client
-//! ^                                              │             └──> an element, an error: a reply like any
-//! other
-//! └──────── :0, the store has not seen it yet ───┘
+//!   waits -- XREAD ... $? ask for the last id --> CLIENT UNBLOCK over another link
+//!     ^                                             |-- in vain ------------> withheld from the client
+//!     |                                             |-- element or error ---> a reply like any other
+//!     +------- :0, the store has not seen it yet ---+
 //! ```
 
 use super::link::{Errand, Expected, Link, State, Subject};

@@ -2,9 +2,8 @@
 //! however many clients of this process are subscribed (`pubsub = "shared"` of a tenant).
 //!
 //! ```text
-//! cores with subscribers ── joins, leaves ──> channel ── SUBSCRIBE ──> the core's one connection to the
-//! store
-//! cores with subscribers <── messages, once per core ── channel <── messages, acknowledgements in order
+//!   cores with subscribers -- joins, leaves --> channel -- SUBSCRIBE --> store (by one link)
+//!   cores with subscribers <-- messages, once per core -- channel <-- messages, acknowledgements -- store
 //! ```
 //!
 //! Each join sends a `SUBSCRIBE` of its own, also if the channel is subscribed to: the acknowledgement marks
