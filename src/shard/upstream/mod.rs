@@ -2,10 +2,10 @@
 //! each other, and calls them in the right order.
 //!
 //! ```text
-//! request ── cluster: whose slot? ── breaker: ejected? ── overload: room in the window? ── links ══> store
-//! held   │   refused ──────┘                     └ queue ── room again ──> links
-//! <──────┘
-//! reply <── cluster: refused, or a replica's? ── breaker: failed? ── overload: how long? ── links <══ store
+//!   request -- cluster: whose slot? -- breaker: ejected? -- overload: room in the window? -- links ==> store
+//!               |-- held until the slot settles              |-- no: queued until there is room
+//!   reply <-- cluster: refused? -- breaker: failed? -- overload: how long? -- links <== store
+//!               |-- yes: the request is held, or sent elsewhere
 //! ```
 //!
 //! | step | file |
