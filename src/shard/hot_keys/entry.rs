@@ -831,8 +831,8 @@ impl Entry {
         self.waits.entry(connection).or_default().held.push(held);
     }
 
-    /// Puts reads that their fetch (shared read of a hot key) could not answer before all other requests of
-    /// their client connection that are held back.
+    /// Holds reads back that their fetch (shared read of a hot key) could not answer, ahead of all other
+    /// requests of their client connection that are held back.
     pub fn hold_first(&mut self, connection: u64, reads: impl Iterator<Item = Held>) {
         let wait = self.waits.entry(connection).or_default();
         wait.held.splice(..0, reads);

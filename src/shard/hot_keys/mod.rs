@@ -684,8 +684,8 @@ impl HotKeyStage {
     }
 
     /// Handles a request that may be about keys of any core (`EXEC`, a script, an unknown command). Changes
-    /// the version cell of each key that it writes, for all cores; if the keys cannot be read from the
-    /// request, or it is longer than 256 KiB, the backend's cell.
+    /// the version cell (counter of writes) of each key that it writes, for all cores; if the keys cannot
+    /// be read from the request, or it is longer than 256 KiB, the backend's cell.
     ///
     /// Such a request bypasses the kept replies, so a client could see something newer with it. The table
     /// says why the client does not get an older reply from memory afterwards:
@@ -1154,7 +1154,8 @@ impl HotKeyStage {
     }
 
     /// Builds the reply to an `MGET` from kept, possibly expired values when the store is unavailable. None
-    /// unless every value is kept and may be sent. `connection` is that of the client.
+    /// unless every value is kept and may be sent. `connection` is that of the client, and None also if a
+    /// request of it that may be about any key is in flight.
     fn spare_values(
         &mut self,
         env: &mut Env,

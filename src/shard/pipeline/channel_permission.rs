@@ -96,8 +96,8 @@ fn begins_with_any(prefixes: &[String], name: &[u8]) -> bool {
     prefixes.is_empty() || prefixes.iter().any(|prefix| name.starts_with(prefix.as_bytes()))
 }
 
-/// Returns prefixes in quotes, for the text of an error; of more than `PREFIXES_NAMED_MAX` only the first
-/// ones and the number of the others.
+/// Returns prefixes in quotes, for the text of an error; of more than three only the first three and the
+/// number of the others.
 pub(super) fn quoted_prefixes(prefixes: &[String]) -> String {
     let named = prefixes.iter().take(PREFIXES_NAMED_MAX);
     let mut named: Vec<String> = named.map(|prefix| format!("'{}'", quoted(prefix.as_bytes()))).collect();

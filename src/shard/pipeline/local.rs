@@ -227,9 +227,9 @@ impl Shard {
         });
     }
 
-    /// Carries out `CLIENT REPLY word`: switches the replies to a client's next requests on or off, or off
-    /// for one request. Only `ON` and an error are answered. Messages of subscriptions are sent in any
-    /// case.
+    /// Carries out a client's `CLIENT REPLY word`: switches the replies to its next requests on (`ON`) or
+    /// off (`OFF`), or off for one request (`SKIP`). Only `ON` and an error are answered. Messages of
+    /// subscriptions are sent in any case.
     fn client_reply(&mut self, id: ClientId, word: &[u8]) {
         let says = |expected: &str| word.eq_ignore_ascii_case(expected.as_bytes());
         let client = self.clients.client(id);

@@ -271,8 +271,8 @@ impl SharedChannels {
         Ok(())
     }
 
-    /// Handles a message that a store has sent over the core's connection to it. Queues published messages
-    /// for the cores with subscribers. Returns the meaning of the message.
+    /// Handles a message that a store has sent over the core's connection to it for shared channels. Queues
+    /// published messages for the cores with subscribers. Returns the meaning of the message.
     pub fn hear(&mut self, store: BackendId, message: Bytes) -> Heard {
         if message.starts_with(b"-") {
             let Some(owed) = self.owed.get_mut(&store).and_then(VecDeque::pop_front) else {
