@@ -40,8 +40,9 @@ impl Cluster {
         Self { slots: None, readers }
     }
 
-    /// Chooses the node for a read that a replica may answer: a replica, or the slot's owner at `home`.
-    /// `offer` returns the number of requests in flight at a node, and None if it can take no read now.
+    /// Chooses the node for a read that a replica may answer: a replica, or the slot's owner, to which
+    /// `home` leads. `offer` returns the number of requests in flight at a node, and None if it can take no
+    /// read now.
     pub fn choose_reader(
         &mut self,
         home: Route,
@@ -52,7 +53,8 @@ impl Cluster {
         readers.choose(slots, home, |route, role| offer(slots, route, role), now).unwrap_or(home)
     }
 
-    /// True if the response times of owners have to be sampled, because replicas may answer reads.
+    /// True once a read was sent that a replica might have answered: the response times of slot owners are
+    /// sampled from then on, to compare owners with replicas.
     #[inline]
     pub fn is_compared(&self) -> bool {
         self.readers.as_ref().is_some_and(|readers| readers.was_used())

@@ -2,9 +2,11 @@
 //! if the replica's reply may be wrong.
 //!
 //! ```text
-//! read ── slot at rest? a replica that is well and not far behind? ── no ──────────────────> owner
-//! └ yes ── the better of two, owner among them (policy/replica_choice.rs) ── replica ──┐  ^
-//! nil, 0, empty, an error, silence, a lost connection ──┘──┘
+//!   read -- slot at rest? a replica that is well and not far behind?
+//!            |-- no ----> owner
+//!            +-- yes ---> the better of two, owner among them (policy/replica_choice.rs)
+//!                          |-- owner
+//!                          +-- replica -- nil, 0, empty, an error, silence, a lost connection --> owner
 //! ```
 //!
 //! Connections to replicas carry only such reads, and are opened while owners still answer. So no read waits
@@ -51,7 +53,7 @@ pub struct Readers {
     candidates: Vec<(Candidate, Route)>,
     random: Random,
     figures: Vec<ReaderFigures>,
-    /// The time of the last read that a replica might have answered.
+    /// The time of the last read that a replica might have answered; None if there was none.
     used_at: Option<Timestamp>,
     /// The reason why each node last failed to serve a read, by the node's index; empty if it has not failed.
     reasons: Vec<&'static str>,
@@ -60,11 +62,12 @@ pub struct Readers {
 /// The reason why a replica's reply is not passed on and the read is sent to the slot's owner instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doubt {
-    /// The reply is empty: the key may have moved to another node.
+    /// The replica's reply is empty (nil, 0, no elements): the key may have moved to another node.
     Empty,
     /// The replica replied that it cannot serve reads now (loading, busy, without its primary).
     Sick,
-    /// The reply is another error, such as a redirect.
+    /// The replica's reply is an error of another kind, such as a redirect: the owner decides what the
+    /// client gets.
     Error,
 }
 
@@ -83,7 +86,8 @@ impl Readers {
         }
     }
 
-    /// Handles a report of the lag of replicas behind their primaries.
+    /// Records for each replica, in place of all earlier records, the time up to which it is known to have
+    /// its primary's writes.
     pub fn handle_states(&mut self, states: &[ReplicaState]) {
         self.fresh.clear();
         for state in states {
@@ -95,7 +99,8 @@ impl Readers {
         }
     }
 
-    /// True if a replica had all its primary's writes at most `REPLICA_LAG_MAX` ago.
+    /// True if the replica `node` is known to have had all writes of its primary at most 3 s
+    /// (`REPLICA_LAG_MAX`) ago.
     fn is_fresh(&self, node: NodeKey, primary: NodeKey, now: Timestamp) -> bool {
         let known = self.fresh.get(usize::from(node.backend.0)).copied().flatten();
         known.is_some_and(|(of, whose, as_of)| {
@@ -111,7 +116,8 @@ impl Readers {
         &mut self.figures[place]
     }
 
-    /// Records that a replica failed to answer a read, for this reason.
+    /// Records that a replica failed to answer a read, which may get it ejected (taken out of use).
+    /// `reason` is text for the log.
     pub fn handle_failure(&mut self, backend: BackendId, reason: &'static str, now: Timestamp) {
         let place = usize::from(backend.0);
         if self.reasons.len() <= place {
@@ -162,12 +168,13 @@ impl Readers {
         }
     }
 
-    /// Returns the figures of all nodes as replicas, by the node's index.
+    /// Returns, for each node, how many reads it answered as a replica and how often it was ejected, by the
+    /// node's index.
     pub fn figures(&self) -> Vec<ReaderFigures> {
         self.figures.clone()
     }
 
-    /// True if a read was sent that a replica might have answered.
+    /// True once a read was sent, at any time, that a replica might have answered.
     #[inline]
     pub fn was_used(&self) -> bool {
         self.used_at.is_some()
@@ -181,8 +188,8 @@ impl Readers {
     }
 
     /// Chooses the node for a read that a replica may answer; None if no replica is fit, so that the slot's
-    /// owner gets it. `offer` returns the number of requests in flight at a node, and None if it can take no
-    /// read now.
+    /// owner gets it. `offer` returns the number of requests in flight at a node, and None if it can take
+    /// no read now. `home` is the route to the slot's owner.
     pub fn choose(
         &mut self,
         slots: &Slots,
@@ -268,10 +275,10 @@ pub struct ReplicaReply<'a> {
 }
 
 impl Slots {
-    /// Handles a replica's reply to a read, and adds its response time, less the core's own delay `late`, to
-    /// the figures by which replicas are chosen (`readers`). Returns the read, with its bytes, if the reply is
-    /// an error or empty and so may be wrong: it is to be sent to the slot's owner then. None if the client
-    /// gets the reply. `pending` is the record of the read, which was sent over `connection`.
+    /// Handles a replica's reply to a read, and adds its response time, less the core's own delay `late`,
+    /// to the figures by which replicas are chosen (`readers`). Returns the read, with its bytes, if the
+    /// reply is an error or empty and so may be wrong: it is to be sent to the slot's owner then. None if
+    /// the client gets the reply. `pending` is the record of the read, which was sent over `connection`.
     #[inline(never)]
     pub fn take_replica_reply(
         &mut self,

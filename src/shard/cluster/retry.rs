@@ -27,16 +27,17 @@ const WAYS: [&str; 3] = ["connection-lost", "node-gone", "node-failed"];
 #[derive(Debug, Default)]
 pub struct Retries {
     unanswered: Unanswered,
-    /// Whether each request is retried, from the last to the first.
+    /// For each unanswered request of the lost connection, whether it is retried; from the latest request
+    /// to the oldest.
     chosen: Vec<bool>,
-    /// True if the requests were sent, so that the node may have carried them out.
+    /// True if the lost connection's requests were sent, so that the node may have carried them out.
     was_sent: bool,
 }
 
 impl Slots {
-    /// Chooses which requests of a lost connection may be retried. `pending` are the records of its unanswered
-    /// requests; `was_sent` is false if none of the requests left weir. `reason` is why the connection was
-    /// lost.
+    /// Chooses which requests of a lost connection may be retried; the caller then passes each to
+    /// [`Slots::retry`]. `pending` are the records of its unanswered requests; `was_sent` is false if none
+    /// of the requests left weir. `reason` is why the connection was lost.
     #[inline(never)]
     pub fn choose_retries(
         &mut self,
@@ -84,9 +85,10 @@ impl Slots {
         Retries { unanswered, chosen, was_sent }
     }
 
-    /// Handles the next unanswered request of a lost connection to a backend on a track (set of connections).
-    /// Returns true if the request is retried or held, and false if it is to be answered with an error, as
-    /// also when the retry budget is used up.
+    /// Handles the next unanswered request (`pending`) of a lost connection to a backend on a track (set of
+    /// connections). True if the request is held, to be sent again. False if it is to be answered with an
+    /// error: it was not chosen for a retry, too many requests are held, the retry budget is used up, or
+    /// retries are in shadow mode (counted only).
     pub fn retry(
         &mut self,
         env: &mut Env,

@@ -50,13 +50,12 @@ use crate::values::{BackendId, ConnectionId, Timestamp};
 const HOPS_MAX: u8 = 6;
 /// The time without any bytes after which a node that owes a reply is suspected to be gone.
 const SILENT: Duration = Duration::from_millis(500);
-/// The pause before a request follows its second redirect. It doubles with each further one, up to
-/// `PAUSE_MAX`.
+/// The pause before a request follows its second redirect. It doubles with each further one, up to 200 ms.
 const PAUSE_FIRST: Duration = Duration::from_millis(2);
 /// The longest pause before a request follows a redirect.
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 /// The pause before a request is sent again to a node that replied TRYAGAIN or CLUSTERDOWN. It doubles each
-/// time, up to `PAUSE_NOT_YET_MAX`.
+/// time, up to 50 ms.
 const PAUSE_NOT_YET_FIRST: Duration = Duration::from_millis(5);
 /// The longest pause before a request is sent again to a node that replied TRYAGAIN or CLUSTERDOWN.
 const PAUSE_NOT_YET_MAX: Duration = Duration::from_millis(50);
@@ -66,9 +65,11 @@ const HELD_MAX: usize = 16_384;
 /// Maximum number of bytes of the requests that one core holds back because their slots are moving; further
 /// ones are refused.
 const HELD_BYTES_MAX: usize = 64 << 20;
-/// The least time between two checks of the held slots, unless an event may release one earlier.
+/// The least time between two checks of the slots whose requests are held back (because the slot moves or
+/// its node is down). A check comes earlier after an event that may release some, such as a reply.
 pub const LOOKS_APART: Duration = Duration::from_millis(1);
-/// The time for which an owner that a redirect named overrides the map.
+/// The time for which a slot's owner that a redirect named takes precedence over the owner on the cluster
+/// map.
 const PATCH_HOLDS: Duration = Duration::from_secs(2);
 /// The time for which an ASK redirect is followed. Later the slot may have moved there, come back and be
 /// moving again: a key that has not moved yet would be created a second time there.
@@ -109,8 +110,8 @@ pub enum Heard {
     Answered,
     /// The node refused the request: it is held back to be sent again, or its client was sent an error.
     Redirected,
-    /// The node has refused the request because the cluster is down (CLUSTERDOWN). The caller passes the refused
-    /// request to [`Slots::hold_for_node`], which keeps it until the node serves again.
+    /// The node has refused the request because the cluster is down (CLUSTERDOWN). The caller passes the
+    /// refused request to [`Slots::hold_for_node`], which keeps it until the node serves again.
     NodeDown(Refused),
 }
 
@@ -118,7 +119,7 @@ pub enum Heard {
 /// node can take them).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The request is held, because its slot is moving.
+    /// The request is held back, because its slot is moving or the slot's node cannot carry requests out.
     Held,
     /// The backend that owns the slot, or that the request names itself.
     Owner(Route),
@@ -154,17 +155,20 @@ pub struct MapChange {
 /// A request that a node of the cluster has refused.
 #[derive(Debug)]
 pub struct Refused {
-    /// The reply address, route, tier (importance) and account for sending it again.
+    /// The reply address, route, tier (importance) and account with which the refused request is sent
+    /// again.
     envelope: Envelope,
     frame: Vec<u8>,
-    /// The request as it was sent to the node.
+    /// The record of the refused request from when it was sent: its route, number of requests and earlier
+    /// redirects.
     sent: Sent,
     /// The node that refused the request.
     sender: BackendId,
 }
 
-/// Conditions under which a refused request is sent again, by which a [`Held`] is made of it; the fields mean what they
-/// mean there.
+/// Conditions under which a refused request is sent again: to the node that an ASK named (`ask`), once a
+/// new map confirms the refusal (`doubted`), or when the node works again, else with its error to the
+/// client (`words`).
 #[derive(Debug, Default)]
 struct Until {
     ask: Option<(BackendId, Timestamp)>,
@@ -177,8 +181,8 @@ struct Until {
 struct Doubted {
     version: u64,
     at: Timestamp,
-    /// True if the refusing node was the slot's owner on the map at that time. If not, a map that names
-    /// another owner may be as old as that one.
+    /// True if the refusing node was the slot's owner on the map when the refusal came. If false, a map
+    /// that names another owner does not confirm the refusal, because it may be older than the refusal.
     by_owner: bool,
 }
 
@@ -299,7 +303,7 @@ pub struct Slots {
     held: usize,
     held_bytes: usize,
     doubt: Option<Doubt>,
-    /// The time of the last check which held-back requests can be sent.
+    /// The time at which this core last checked which held-back requests can be sent.
     looked_at: Timestamp,
     is_touched: bool,
     /// Nodes that replied CLUSTERDOWN and have given no better reply since, each with the time from which a
@@ -308,12 +312,13 @@ pub struct Slots {
     /// The index of the connection from which the search for nodes that owe replies and send nothing
     /// continues.
     silent_next: usize,
-    /// The budget for retries of lost reads.
+    /// The budget for sending again reads that were lost with a connection: a share of all requests sent.
     pub(super) retries: RetryBudget,
 }
 
 impl Slots {
-    /// Creates the state of one of `cores` cores, which has this many connections.
+    /// Creates the state that one of `cores` cores keeps of the cluster's slots, with the first map of the
+    /// cluster. `connections` is the number of this core's connections to nodes.
     pub fn new(map: Arc<Map>, cores: u16, connections: usize) -> Self {
         Self {
             map,
@@ -358,8 +363,8 @@ impl Slots {
         self.map.node(backend).map(|node| node.key)
     }
 
-    /// True if the slot is moving to another owner on the map, a redirect named its owner lately, or its
-    /// requests are held.
+    /// True if the slot is moving to another owner on the map, a redirect named its owner in the last 2 s,
+    /// or its requests are held.
     pub(super) fn is_moving(&self, slot: u16) -> bool {
         self.map.open_slot(slot).is_some()
             || self.patches.contains_key(&slot)
@@ -380,7 +385,7 @@ impl Slots {
         }
     }
 
-    /// True if at least one request of the slot is held back now.
+    /// True if at least one request for the slot is held back now, and waits to be sent.
     pub fn is_holding(&self, slot: u16) -> bool {
         self.holds.get(&slot).is_some_and(|hold| !hold.list.is_empty())
     }
@@ -398,9 +403,9 @@ impl Slots {
 }
 
 impl Slots {
-    /// Adds a request that was sent over a connection to the unanswered ones. `envelope` is the request's
-    /// record, `requests` the number of requests in the message, and `tries` counts its redirects and waits so
-    /// far.
+    /// Adds a request that was sent over a connection to the connection's unanswered ones. `envelope` is
+    /// the request's record, `requests` the number of requests in the message, and `tries` counts its
+    /// redirects and waits so far.
     #[inline]
     pub fn push_sent(
         &mut self,
@@ -429,8 +434,8 @@ impl Slots {
     }
 
     /// Adds lists of unanswered requests for connections that were created since the start: those to a
-    /// database that a client has used for the first time. There are at most
-    /// [`connections_max`](crate::shard::links::connections_max).
+    /// database that a client has used for the first time. `connections` is the number of connections by
+    /// then.
     #[cold]
     fn make_places(&mut self, connections: usize) {
         self.unanswered.resize_with(connections, Unanswered::default);
@@ -446,7 +451,7 @@ impl Slots {
         self.unanswered.iter().any(|unanswered| unanswered.has_again(slot))
     }
 
-    /// Frees unused memory that a burst of requests took.
+    /// Frees unused memory that the lists of unanswered requests took in a burst.
     pub fn tidy(&mut self) {
         self.unanswered.iter_mut().for_each(Unanswered::tidy);
     }
@@ -465,10 +470,10 @@ impl Slots {
         MapChange { reachable, changed, gone }
     }
 
-    /// Holds the slots that have another owner now, while requests for them are in flight at the former owner
-    /// or wait for it: they must be carried out before requests to the new owner. `owner_at` gives the backend
-    /// of a connection; None for a connection to a replica, whose unanswered reads do not matter. `waiting`
-    /// has slot and backend of each request that waits in a queue.
+    /// Holds the slots that have another owner now, while requests for them are in flight at the former
+    /// owner or wait for it: they must be carried out before requests to the new owner. `owner_at` gives
+    /// the backend of a connection; None for a connection to a replica, whose unanswered reads do not
+    /// matter. `waiting` has slot and backend of each request that waits in a queue.
     pub fn hold_moved(
         &mut self,
         owner_at: impl Fn(usize) -> Option<BackendId>,
@@ -493,9 +498,10 @@ impl Slots {
         self.map.fallen().map(|node| node.key.backend).collect()
     }
 
-    /// Suspects that the map is old if a node has owed a reply for `SILENT`: other nodes may know that it is
-    /// gone, long before that is certain here. `owes_since` gives the backend of a connection and the time
-    /// since which it owes a reply.
+    /// Suspects that the map is old if a node has owed a reply and sent nothing for 500 ms (`SILENT`):
+    /// other nodes may know that it is gone, long before that is certain here. `owes_since` gives the
+    /// backend of a connection and the time since which it owes a reply and is silent; None if it owes
+    /// none.
     pub fn doubt_silent(&mut self, owes_since: impl Fn(usize) -> Option<(BackendId, Timestamp)>, now: Now) {
         let connections = self.unanswered.len();
         let is_long = |since| now.monotonic.since(since) >= SILENT;
@@ -516,8 +522,9 @@ impl Slots {
         self.is_touched = true;
     }
 
-    /// Makes this turn (pass of the shard's loop) check which held-back requests can be sent, if the slot of
-    /// a connection's next reply has such requests.
+    /// Makes this turn (pass of the shard's loop) check which held-back requests can be sent, if the oldest
+    /// unanswered request of a connection, whose reply has come or which is lost, is for a slot with
+    /// held-back requests.
     pub(super) fn touch_next(&mut self, connection: ConnectionId) {
         let slot = self.unanswered_mut(connection).next_slot();
         self.is_touched |= slot.is_some_and(|slot| self.is_held(slot));
@@ -601,9 +608,10 @@ impl Slots {
         is_held
     }
 
-    /// Records the reply to a request of a transaction before its `EXEC`, or to a command that was sent right
-    /// before a request (`ROLE`, `ASKING`), if it is a redirect or shows that a node is no primary. `kind` is
-    /// the reply's first byte; `kept` and `end` are its earlier bytes, and the last ones.
+    /// Records the reply to a request of a transaction before its `EXEC`, or to a command that was sent
+    /// right before a request (`ROLE`, `ASKING`), for use when the last reply comes, if it is a redirect or
+    /// shows that a node is no primary. `kind` is the reply's first byte; `kept` and `end` are its earlier
+    /// bytes, and the last ones.
     pub fn record_step(&mut self, connection: ConnectionId, kind: u8, (kept, end): (&[u8], &[u8])) {
         let unanswered = self.unanswered_mut(connection);
         let is_role = unanswered.next_slot() == Some(PRIMARY);
@@ -619,8 +627,8 @@ impl Slots {
 
     /// Removes from the unanswered requests the one that the next reply on a connection answers, if nothing
     /// more has to be done for it: the reply is not an error, no held request of the slot waits for it, and
-    /// its response time is not needed to choose between replicas. True if so. `is_compared` says that
-    /// response times are needed.
+    /// its response time is not needed to choose between replicas. True if it was removed. `is_compared`
+    /// says that response times are needed.
     #[inline]
     pub fn settle_if_plain(&mut self, connection: ConnectionId, is_error: bool, is_compared: bool) -> bool {
         let Self { holds, down, unanswered, .. } = self;
@@ -864,7 +872,8 @@ enum Told {
 
 impl Hold {
     /// Moves those of the slot's held requests that are to be sent now into `ready`, and those that may not
-    /// be sent again into `late`. True if the slot's later requests are still to be held.
+    /// be sent again, each with its client's error, into `late`. True if the slot's later requests are
+    /// still to be held.
     fn let_go(&mut self, env: &Env, late: &mut Vec<(Held, Told)>, ready: &mut Vec<Held>) -> bool {
         let (list, overtaken) = self.take_next(&env.pieces);
         let is_asking = self.down.is_some() && !list.is_empty();
@@ -909,7 +918,8 @@ fn keys_of(frame: &[u8]) -> Vec<Box<[u8]>> {
     keys
 }
 
-/// The way in which a request that a node has refused goes on.
+/// The destination of a request that a node has refused: the slot's owner, the node named by an ASK, or an
+/// owner that is only known when a new map has come.
 enum Way {
     Owner,
     Ask(BackendId),
@@ -978,8 +988,9 @@ impl Slots {
         has_time && !is_spared && self.has_room_for(request.frame.len())
     }
 
-    /// Handles a node's redirect (MOVED, ASK, READONLY) or TRYAGAIN in reply to a request: holds the request
-    /// to send it again, or answers its client with an error.
+    /// Handles a node's redirect (MOVED, ASK, READONLY) or TRYAGAIN in reply to a request: holds the
+    /// request to send it again, or answers its client with an error if it was redirected too often, the
+    /// redirect cannot be true, or too many requests are held.
     fn redirect(
         &mut self,
         env: &mut Env,
@@ -1031,7 +1042,8 @@ impl Slots {
         self.hold_refused(env, request, tries, until);
     }
 
-    /// Holds a request that a node has refused, to send it again.
+    /// Holds a request that a node has refused, to send it again. `tries` is its history with this refusal,
+    /// and `until` has the conditions for sending it.
     fn hold_refused(&mut self, env: &mut Env, request: &Refused, tries: Tries, until: Until) {
         let Refused { envelope, frame, sent, .. } = request;
         let (frame, requests) = as_asked(frame, usize::from(sent.requests), envelope.reply_to);
@@ -1078,7 +1090,8 @@ impl Slots {
         words
     }
 
-    /// Records that a node answered a request for a slot with something other than CLUSTERDOWN.
+    /// Records that the node `sender` answered a request for a slot with something other than CLUSTERDOWN,
+    /// so that other requests need not wait for it to work again.
     fn record_not_down(&mut self, slot: u16, sender: BackendId) {
         self.down.remove(&sender);
         if let Some(hold) = self.holds.get_mut(&slot) {
@@ -1111,8 +1124,8 @@ impl Slots {
 }
 
 impl Held {
-    /// Creates a held request that was not sent yet. It will be sent to the slot's owner, even if a replica
-    /// might have answered it.
+    /// Makes a held request (kept until its slot's node can take it) of one that was not sent yet. It will
+    /// be sent to the slot's owner, even if a replica might have answered it.
     fn new(env: &mut Env, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) -> Self {
         let track = track_at_owner(envelope.route.track);
         Self {
@@ -1137,13 +1150,14 @@ impl Held {
         self.envelope.reply_to.piece_of().is_some()
     }
 
-    /// True if the redirect came from a script, which may have been carried out in part.
+    /// True if this held request is a script whose reply was a redirect. The script may have been carried
+    /// out in part, and may have made up the redirect.
     fn is_scripts_word(&self) -> bool {
         self.doubted.is_some() && self.envelope.nature.class == Class::Script
     }
 
-    /// True if a script's redirect is not confirmed: no map shows that the slot has left the node that ran
-    /// the script.
+    /// True if this held request is a script and its redirect is not confirmed: no map shows that the slot
+    /// has left the node that ran the script.
     fn is_unproven(&self, env: &Env, map: &Map) -> bool {
         let Some(Doubted { at, by_owner, .. }) = self.doubted.filter(|_| self.is_scripts_word()) else {
             return false;
@@ -1153,8 +1167,9 @@ impl Held {
         !(is_elsewhere && (by_owner || env.is_sure(at)))
     }
 
-    /// True as long as no newer map shows whether the refusal was true, so that the request waits. A script's
-    /// redirect needs a map on which the slot has left the node, or a map confirmed by all primaries.
+    /// True as long as no newer map shows whether the refusal of this held request was true, so that it
+    /// waits. A script's redirect needs a map on which the slot has left the node, or a map confirmed by
+    /// all primaries after the redirect.
     fn is_doubted(&self, env: &Env, map: &Map) -> bool {
         let Some(Doubted { version, at, .. }) = self.doubted else { return false };
         let is_told = map.version() > version && !self.is_unproven(env, map);
@@ -1165,8 +1180,8 @@ impl Held {
         now >= self.envelope.deadline || now.since(self.tries.held_since) >= SLOT_HELD_MAX
     }
 
-    /// Returns the reply for the client if the request is not sent again: the error of the node that was
-    /// down, if the request waited for that node, else `why`.
+    /// Returns the reply for the client if this held request is not sent again: the error of the node that
+    /// was down (`down`), if the request waited for that node, else an error for the reason `why`.
     fn told(&self, down: Option<&Down>, why: NotSent) -> Told {
         let has_waited = |down: &&Down| !self.tries.were_refused() && self.tries.held_since <= down.sent_at;
         let words = self.words.as_ref().or_else(|| down.filter(has_waited).map(|down| &down.words));
@@ -1180,8 +1195,8 @@ fn track_at_owner(track: Track) -> Track {
     if track == Track::Replica { Track::Usual } else { track }
 }
 
-/// Strips the commands that were sent right before a request (`ASKING`, and `PTTL` and `HPTTL` before a fetch)
-/// from its bytes (`frame`). Returns the rest and its number of requests.
+/// Strips the commands that were sent right before a request (`ASKING`, and `PTTL` and `HPTTL` before a
+/// fetch) from its bytes (`frame`). Returns the rest and its number of requests.
 fn as_asked(frame: &[u8], requests: usize, to: ReplyTo) -> (&[u8], usize) {
     let (frame, requests) = match frame.strip_prefix(ASKING) {
         Some(rest) => (rest, requests - 1),

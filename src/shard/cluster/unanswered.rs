@@ -10,13 +10,15 @@ use crate::shard::request::Envelope;
 use crate::values::limits::LINK_UNANSWERED_BYTES_MAX;
 use crate::values::{Timestamp, shorten};
 
-/// The least capacity for the bytes of unanswered requests, from the first request on.
+/// The least capacity, in bytes, for the unanswered requests of one connection, from its first request on.
 const BYTES_MIN: usize = 4 * 1024;
-/// The least capacity for entries of unanswered requests, from the first request on.
+/// The least number of unanswered requests of one connection that memory is reserved for, from its first
+/// request on.
 const REQUESTS_MIN: usize = 128;
 
-/// The history of a request that is sent again, or later: nodes refused it without carrying it out, weir held
-/// it, or it is a read that was lost with a connection, which the node may have carried out.
+/// Record of why a request was not carried out when it came: nodes refused it, weir held it, or it is a
+/// read that was lost with a connection and is sent again. All zero for a request that is sent for the
+/// first time at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tries {
     /// The number of redirects (MOVED, ASK) since a node last made the request wait.
@@ -34,20 +36,21 @@ impl Tries {
         !self.were_refused() && !self.is_again && self.held_since == Timestamp::ZERO
     }
 
-    /// True if a node has refused the request before.
+    /// True if a node has refused the request before (MOVED, ASK, TRYAGAIN, CLUSTERDOWN).
     pub fn were_refused(self) -> bool {
         self.hops > 0 || self.waits > 0
     }
 
-    /// Returns the history with one more redirect (MOVED, ASK). Time for which the request was held before
-    /// its first refusal does not count.
+    /// Returns a request's history with one more redirect (MOVED, ASK) added. Time for which the request
+    /// was held before its first refusal no longer counts towards the second for which it may be held.
     pub fn elsewhere(self, now: Timestamp) -> Self {
         let held_since = if self.were_refused() { self.held_since } else { now };
         Self { hops: self.hops.saturating_add(1), held_since, ..self }
     }
 
-    /// Returns the history with one more refusal by a node that may carry the request out later (TRYAGAIN,
-    /// CLUSTERDOWN). All time for which the request was held counts.
+    /// Returns a request's history with one more refusal by a node that may carry the request out later
+    /// (TRYAGAIN, CLUSTERDOWN). Time for which it was held before counts towards the second for which it
+    /// may be held. The count of redirects begins again at 0.
     pub fn once_more(self, now: Timestamp) -> Self {
         let held_since = if self.held_since == Timestamp::ZERO { now } else { self.held_since };
         Self { hops: 0, waits: self.waits.saturating_add(1), held_since, ..self }
@@ -80,7 +83,8 @@ struct Entry {
     /// The position of the request's bytes in the queue of kept requests, counted from the first byte ever
     /// kept, modulo 2^32.
     start: u32,
-    /// True if the request has an [`Odd`] entry as well, with data that most requests lack.
+    /// True if the request has an [`Odd`] entry as well, with data that most requests lack (several
+    /// requests in one message, earlier refusals, shared bytes).
     is_odd: bool,
 }
 
@@ -99,11 +103,13 @@ struct Odd {
 /// removed when room is needed, so that an answer costs little.
 #[derive(Debug, Default)]
 pub struct Unanswered {
-    /// The requests: those from index `first` on are unanswered.
+    /// Entries of the requests sent over the connection, oldest first. Those from index `first` on are
+    /// unanswered; those before it are answered and not removed yet.
     sent: Vec<Entry>,
     first: usize,
     odd: VecDeque<Odd>,
-    /// The requests' bytes, one request after the other, except shared ones.
+    /// Bytes of the unanswered requests, one request after the other, except those in shared buffers (in
+    /// `odd`).
     bytes: Vec<u8>,
     base: u32,
     shared_length: usize,
@@ -113,8 +119,8 @@ pub struct Unanswered {
 }
 
 impl Unanswered {
-    /// Adds a request, with its envelope (reply address and terms), that was sent, with all data that is
-    /// needed to send it again.
+    /// Adds a request that was sent, with all data that is needed to send it again: its envelope (reply
+    /// address and terms), the number of requests in the message, its history and its bytes.
     #[inline]
     pub fn push(&mut self, (envelope, requests): (&Envelope, usize), tries: Tries, message: Message<'_>) {
         match message {
@@ -220,7 +226,8 @@ impl Unanswered {
         !self.odd.is_empty() && self.all().any(|sent| sent.slot() == slot && sent.tries.were_refused())
     }
 
-    /// True if the kept bytes are below `LINK_UNANSWERED_BYTES_MAX`, so that more requests may be sent.
+    /// True if the kept bytes of a connection's unanswered requests are below 64 MiB
+    /// (`LINK_UNANSWERED_BYTES_MAX`), so that more requests may be sent.
     pub fn has_room(&self) -> bool {
         let at_most = self.bytes.len() + self.shared_length;
         at_most < LINK_UNANSWERED_BYTES_MAX || self.length() < LINK_UNANSWERED_BYTES_MAX
@@ -231,7 +238,7 @@ impl Unanswered {
         self.bytes.len() - self.offset(self.first) + self.shared_length
     }
 
-    /// Frees unused memory that a burst of requests took.
+    /// Frees unused memory that a connection's list of unanswered requests took in a burst.
     pub fn tidy(&mut self) {
         self.close_up();
         shorten(&mut self.odd);
@@ -260,7 +267,8 @@ impl Unanswered {
     }
 }
 
-/// Shrinks a list that is less than a quarter full, but not below the capacity `least`.
+/// Shrinks the memory of a list that is less than a quarter full, to twice the list's length but not below
+/// the capacity `least`.
 fn shrink<T>(list: &mut Vec<T>, least: usize) {
     if list.capacity() > least && list.len() < list.capacity() / 4 {
         list.shrink_to((list.len() * 2).max(least));

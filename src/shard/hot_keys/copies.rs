@@ -32,8 +32,8 @@ struct Held {
 #[derive(Debug)]
 pub struct Copies {
     by_slot: HashMap<u16, Vec<Held>>,
-    /// A bit set of the slots of whose keys this core has copies of kept replies (those held in memory), which
-    /// is looked at before the map, since nearly all requests find no copy.
+    /// A bit set of the slots of whose keys this core has copies of kept replies (those held in memory),
+    /// which is looked at before the map, since nearly all requests find no copy.
     slots: Box<[u64; WORDS]>,
     count: usize,
     bytes: usize,
@@ -66,9 +66,10 @@ impl Copies {
         self.slots[usize::from(slot) / 64 % WORDS] & (1 << (slot % 64)) != 0
     }
 
-    /// Stores a copy in place of an older one of the same reply. Drops it if there are `HOT_COPIES_MAX` copies
-    /// already, or more than `bytes_max` bytes. Calls `tell` with the number of requests that the replaced
-    /// copy answered, for its home core (the core through which a key's requests pass). `own` is this core.
+    /// Stores a copy of another core's kept reply in place of an older one of the same reply. Drops it if
+    /// this core has 256 copies (`HOT_COPIES_MAX`) already, or would have more than `bytes_max` bytes of
+    /// them. Calls `tell` with the home core (through which a key's requests pass) and the number of
+    /// requests answered, for each copy that is replaced or has expired. `own` is this core.
     pub fn take(
         &mut self,
         copy: &Copy,

@@ -21,12 +21,13 @@ use crate::values::limits::{HOT_ANSWERS_MAX, HOT_REPLY_BYTES_MAX};
 use crate::values::random::Random;
 use crate::values::{BackendId, Database, ShardId, TenantId, Timestamp};
 
-/// The time for which a key's replies are not kept after too few reads were answered from them; also the time
-/// for which a reply that was too large is not kept again.
+/// The time for which a key's replies are not kept after too few reads were answered from them, or too many
+/// found a write in flight; also the time for which a reply that was too large is not kept again.
 const PAUSE: Duration = Duration::from_secs(10);
 /// The period over which weir measures how many of a key's reads are answered from memory.
 const TRIAL: Duration = Duration::from_secs(1);
-/// The least number of reads in `TRIAL` for which the measurement counts.
+/// The least number of reads of a key in one second (`TRIAL`) for which the measured share of reads
+/// answered from memory counts.
 const TRIAL_READS: u64 = 50;
 /// The least time before its expiry at which a kept reply (one held in memory) is fetched again. The time is
 /// twice the last fetch's duration, but at least this and at most a quarter (`AHEAD_PART`) of the reply's
@@ -69,8 +70,8 @@ pub enum Warmth {
     Warm,
 }
 
-/// The result of looking up a read among a key's kept replies (those held in memory) and fetches (shared reads
-/// of hot keys).
+/// The result of looking up a read among a key's kept replies (those held in memory) and fetches (shared
+/// reads of hot keys).
 #[derive(Debug)]
 pub enum Found {
     /// A valid reply is kept in memory, and answers the read.
@@ -84,8 +85,8 @@ pub enum Found {
     },
     /// A fetch (shared read of a hot key) of the reply has begun, and the read may wait for it.
     Flight(FlightId),
-    /// No kept reply (one held in memory) or fetch in flight answers the read, so it may begin a fetch (shared
-    /// read of a hot key) of the reply.
+    /// No kept reply (one held in memory) or fetch in flight answers the read, so it may begin a fetch
+    /// (shared read of a hot key) of the reply.
     Fetchable,
     /// The read is held back until it can no longer overtake an earlier request of its client connection.
     Behind,
@@ -151,9 +152,10 @@ struct Wait {
     has_written: bool,
     /// The fetch that the connection's latest request waits for; `None` if that request is sent on its own.
     latest: Option<FlightId>,
-    /// The fetch after which the connection's later requests are held back, and how many of the connection's
-    /// reads wait for it. Reads that can join the fetch (shared read of a hot key) are not held back. There is
-    /// one while a fetch has not been sent yet, and while reads wait that joined it after it was sent.
+    /// The fetch after which the connection's later requests are held back, and how many of the
+    /// connection's reads wait for it. Reads that can join the fetch (shared read of a hot key) are not
+    /// held back. There is one while a fetch has not been sent yet, and while reads wait that joined it
+    /// after it was sent.
     bound: Option<(FlightId, u32)>,
     /// Requests held back, in the order in which they came. They are handled again when all earlier requests
     /// are sent and no fetch holds them back (`bound` is None).
@@ -221,8 +223,8 @@ struct Answer {
     terms: Envelope,
 }
 
-/// Requests for the key from other cores, including those answered from copies, since the cores that get
-/// copies were last chosen; and the cores that hold copies.
+/// Counts, by core, of requests for a hot key from other cores since the cores that get copies were last
+/// chosen, including requests answered from copies; and the cores that hold copies.
 #[derive(Debug, Default)]
 struct Elsewhere {
     since: Timestamp,
@@ -305,10 +307,10 @@ impl Entry {
         versions.look(self.cell, Cell::of_backend(self.backend))
     }
 
-    /// Looks up whether a read, by the key's kept replies and the `flights` (fetches) in progress, is answered
-    /// from memory, joins a fetch (shared read of a hot key) or is sent, and counts the result. Drops the kept
-    /// reply if it may no longer be sent, not even while the store is unavailable. `ttl` limits which fetches
-    /// may be joined, `stale_max` how long after its expiry a reply may be sent.
+    /// Looks up whether a read, by the key's kept replies and the `flights` (fetches) in progress, is
+    /// answered from memory, joins a fetch (shared read of a hot key) or is sent, and counts the result.
+    /// Drops the kept reply if it may no longer be sent, not even while the store is unavailable. `ttl`
+    /// limits which fetches may be joined, `stale_max` how long after its expiry a reply may be sent.
     pub fn find(
         &mut self,
         read: Read<'_>,
@@ -330,7 +332,8 @@ impl Entry {
     }
 
     /// Looks up the kept reply (one held in memory) to a read like [`Entry::find`], but counts and changes
-    /// nothing. `ttl` is the longest time for which a reply may be kept.
+    /// nothing. `known` has the counters of writes, and the fetches in progress; `ttl` is the longest time
+    /// for which a reply may be kept.
     pub fn forecast(
         &self,
         read: Read<'_>,
@@ -452,8 +455,9 @@ impl Entry {
         now >= self.pauses_until && answer.is_some_and(|answer| now >= answer.too_large_until)
     }
 
-    /// Records that a fetch (shared read of a hot key) of the reply to a request (`frame`) has begun. If all
-    /// `HOT_ANSWERS_MAX` places for replies are taken, replaces the one that was unused for longest.
+    /// Records that a fetch (shared read of a hot key) of the reply to a request (`frame`) has begun. If
+    /// all 16 places for the key's replies (`HOT_ANSWERS_MAX`) are taken, replaces the one that was unused
+    /// for longest; if none was unused for 250 ms, records nothing.
     pub fn handle_fetch(&mut self, envelope: &Envelope, frame: &[u8], flight: FlightId, now: Timestamp) {
         let protocol = envelope.route.protocol;
         if let Some(answer) = self.answers.iter_mut().find(|answer| answer.is_to(frame, protocol)) {
@@ -477,8 +481,9 @@ impl Entry {
         });
     }
 
-    /// Counts requests from another core, or requests that it answered from copies of kept replies (those held
-    /// in memory). True if the cores that get copies are to be chosen again.
+    /// Counts requests from another core, or requests that it answered from copies of kept replies (those
+    /// held in memory). True if the cores that get copies are to be chosen again, because 20 ms have passed
+    /// since the last choice.
     pub fn handle_elsewhere(&mut self, from: ShardId, count: u32, now: Timestamp) -> bool {
         *self.elsewhere.asked.entry(from).or_default() += count;
         now.since(self.elsewhere.since) >= COPIED_AFTER
@@ -526,8 +531,8 @@ impl Entry {
         &self.elsewhere.holders
     }
 
-    /// Returns copies of all kept replies (those held in memory) of the key, or only of the one that the fetch
-    /// (shared read of a hot key) `only` brought.
+    /// Returns copies of all kept replies (those held in memory) of the key to lend to other cores, or only
+    /// of the one that the fetch (shared read of a hot key) `only` brought. `home` is this core.
     pub fn copies(&self, home: ShardId, only: Option<&Flight>) -> impl Iterator<Item = Copy> {
         let meant = self.answers.iter().filter(move |answer| only.is_none_or(|flight| answer.is_of(flight)));
         meant.filter_map(move |answer| {
@@ -615,7 +620,7 @@ impl Entry {
         self.tally.useful += 1;
     }
 
-    /// Drops expired replies to make room for others.
+    /// Drops the key's kept replies that have expired, to make room for others.
     pub fn drop_old(&mut self, now: Timestamp) {
         for answer in &mut self.answers {
             answer.kept.take_if(|kept| now >= kept.good_until);
@@ -628,7 +633,8 @@ impl Entry {
         kept.map(|kept| kept.good_until = kept.good_until.min(now)).count() > 0
     }
 
-    /// Drops the kept reply (one held in memory) that a fetch (shared read of a hot key) was begun to replace.
+    /// Drops the kept reply (one held in memory) that a fetch (shared read of a hot key) was begun to
+    /// replace.
     pub fn forget(&mut self, flight: &Flight) {
         if let Some(answer) = self.answers.iter_mut().find(|answer| answer.is_of(flight)) {
             answer.kept = None;
@@ -691,7 +697,8 @@ impl Entry {
         Counter::HotFetched
     }
 
-    /// Removes a fetch (shared read of a hot key) that failed, or that was dropped before it was sent.
+    /// Removes a fetch (shared read of a hot key) that failed, or that was dropped before it was sent, from
+    /// the key's unfinished ones.
     pub fn handle_failed(&mut self, flight: FlightId) {
         for answer in &mut self.answers {
             answer.flights.retain(|own| *own != flight);
@@ -739,8 +746,8 @@ impl Entry {
         wait.is_to_resume()
     }
 
-    /// True if more than one read of a client connection waits for the fetch (shared read of a hot key) before
-    /// which its later requests may not be sent.
+    /// True if more than one read of a client connection waits for the fetch (shared read of a hot key)
+    /// before which its later requests may not be sent.
     pub fn waits_often(&self, connection: u64) -> bool {
         self.waits.get(&connection).and_then(|wait| wait.bound).is_some_and(|(_, reads)| reads > 1)
     }
@@ -824,8 +831,8 @@ impl Entry {
         self.waits.entry(connection).or_default().held.push(held);
     }
 
-    /// Puts reads that their fetch (shared read of a hot key) could not answer before all other requests of
-    /// their client connection that are held back.
+    /// Holds reads back that their fetch (shared read of a hot key) could not answer, ahead of all other
+    /// requests of their client connection that are held back.
     pub fn hold_first(&mut self, connection: u64, reads: impl Iterator<Item = Held>) {
         let wait = self.waits.entry(connection).or_default();
         wait.held.splice(..0, reads);
@@ -875,8 +882,9 @@ impl Entry {
         self.waits.get(&connection).and_then(|wait| wait.bound).map(|(flight, _)| flight)
     }
 
-    /// Returns the key's state as reports show it: `warming`, `stale`, `shared` (replies are not kept) or
-    /// `kept`.
+    /// Returns the key's state as reports show it: `warming` (requests from before it became hot are
+    /// unanswered), `stale` (expired replies are sent because the store is unavailable), `shared` (reads
+    /// share fetches, replies are not kept) or `kept` (replies are kept).
     pub fn state(&self, now: Timestamp) -> &'static str {
         match self.warmth {
             Warmth::Queued | Warmth::Sent { .. } => "warming",
@@ -908,7 +916,8 @@ impl Kept {
     }
 }
 
-/// A kept reply that may have expired.
+/// A reply held in memory for a hot key that may have expired; it may be sent while the store is
+/// unavailable.
 #[derive(Debug)]
 pub struct Stale<'a>(&'a Kept);
 

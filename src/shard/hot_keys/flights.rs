@@ -38,7 +38,8 @@ pub struct Flight {
     /// The digest of the last reply to this same read that any core had seen when the fetch (shared read of a
     /// hot key) was sent; `None` until then.
     pub look: Option<Look>,
-    /// True if the reply is to be kept, unless its key is written meanwhile or the reply is too large.
+    /// True if the reply to this fetch (shared read of a hot key) is to be kept in memory, unless its key
+    /// is written meanwhile or the reply is too large.
     pub is_kept: bool,
     pub lifetime: Lifetime,
     /// True if weir stands in front of a cluster: later requests of the waiting client connections are held
@@ -87,14 +88,14 @@ impl Flight {
         self.lifetime.handle_sent();
     }
 
-    /// True if later requests of a waiter's client connection are held back until this fetch (shared read of a
-    /// hot key) is sent or answered.
+    /// True if later requests of the client connection of a waiting read (`waiter`) are held back until
+    /// this fetch (shared read of a hot key) is sent or answered.
     pub fn is_bound(&self, waiter: &Waiter) -> bool {
         self.stage != Stage::Sent || self.binds || waiter.is_bound
     }
 
-    /// Returns the waiters whose client connections have later requests held back after this fetch (shared
-    /// read of a hot key).
+    /// Returns the waiting reads whose client connections have later requests held back after this fetch
+    /// (shared read of a hot key).
     pub fn bound(&self) -> impl Iterator<Item = &Waiter> {
         self.waiters.iter().filter(|waiter| self.is_bound(waiter))
     }
@@ -123,8 +124,8 @@ impl Flight {
 pub struct Landed {
     waiters: std::vec::IntoIter<Waiter>,
     outcome: Outcome,
-    /// Requests that get a kept reply (one held in memory) although it has expired (`stale_on_error`), because
-    /// the store is unavailable; `stale` is that reply.
+    /// Requests that get a kept reply (one held in memory) although it has expired (`stale_on_error`),
+    /// because the store is unavailable; `stale` is that reply.
     spared: std::vec::IntoIter<Envelope>,
     stale: Bytes,
 }
@@ -134,20 +135,21 @@ impl Landed {
         Self { waiters: waiters.into_iter(), outcome, spared: Vec::new().into_iter(), stale: Bytes::new() }
     }
 
-    /// Adds requests (`spared`) that get a kept, expired reply (`stale`) instead of the error.
+    /// Adds requests (`spared`) that get a kept, expired reply (`stale`) instead of the error, because
+    /// their tenants accept such replies.
     pub fn sparing(self, (spared, stale): (Vec<Envelope>, Bytes)) -> Self {
         Self { spared: spared.into_iter(), stale, ..self }
     }
 
-    /// Takes the next request that gets the expired reply: its reply address, its outcome, and the reply. None
-    /// if there is none left.
+    /// Takes the next request that gets the expired reply: its reply address, its outcome, and the reply.
+    /// None if there is none left.
     pub fn next_spared(&mut self) -> Option<(ReplyTo, Outcome, Bytes)> {
         let to = self.spared.next()?.reply_to;
         Some((to, Outcome::cached(self.stale.len()), self.stale.clone()))
     }
 
-    /// Takes the next request that gets the fetched reply: its reply address and its outcome. The first one is
-    /// charged for the fetch (shared read of a hot key); the others count as answered from memory, or as
+    /// Takes the next request that gets the fetched reply: its reply address and its outcome. The first one
+    /// is charged for the fetch (shared read of a hot key); the others count as answered from memory, or as
     /// refused if the fetch failed. None if there is none left.
     pub fn next(&mut self, reply_bytes: usize) -> Option<(ReplyTo, Outcome)> {
         let to = self.waiters.next()?.envelope.reply_to;
@@ -192,8 +194,8 @@ impl Flights {
         self.waiters
     }
 
-    /// Begins a fetch (shared read of a hot key) with the tier (importance), route and account of `terms`; the
-    /// caller still has to send it. Its reply is addressed to the fetch itself. `hot` is the key,
+    /// Begins a fetch (shared read of a hot key) with the tier (importance), route and account of `terms`;
+    /// the caller still has to send it. Its reply is addressed to the fetch itself. `hot` is the key,
     /// `is_ahead_of_time` says that the fetch renews a kept reply (one held in memory), and `frame` is the
     /// request's bytes.
     pub fn begin(
@@ -240,8 +242,9 @@ impl Flights {
         ids.iter().rev().find(takes).copied()
     }
 
-    /// True for a fetch (shared read of a hot key) that is not sent yet: a read may join it even while a write
-    /// of its key is in flight, because the fetch will be sent after the write. False for an unknown id.
+    /// True for a fetch (shared read of a hot key) that is not sent yet: a read may join it even while a
+    /// write of its key is in flight, because the fetch will be sent after the write. False for an unknown
+    /// id.
     pub fn is_gathering(&self, id: FlightId) -> bool {
         self.find(id).is_some_and(|flight| flight.stage != Stage::Sent && !flight.has_failed)
     }
@@ -253,8 +256,8 @@ impl Flights {
     }
 
     /// True for a fetch (shared read of a hot key) that was sent and may still be joined: it was sent less
-    /// than `ttl` ago, no write of its key was in flight then and none has begun since, and no core has seen a
-    /// later reply that might show a write that bypassed weir.
+    /// than `ttl` ago, no write of its key was in flight then and none has begun since, and no core has
+    /// seen a later reply that might show a write that bypassed weir.
     pub fn is_fresh(&self, id: FlightId, versions: &Versions, (ttl, now): (Duration, Timestamp)) -> bool {
         self.find(id).is_some_and(|flight| {
             flight.stage == Stage::Sent
@@ -265,9 +268,9 @@ impl Flights {
         })
     }
 
-    /// True if a fetch (shared read of a hot key) may be sent now: of `beside`, the other fetches for the same
-    /// reply, none is about to be sent or in flight; or just one is in flight, and a write has begun since it
-    /// was sent.
+    /// True if a fetch (shared read of a hot key) may be sent now: of `beside`, the other fetches for the
+    /// same reply, none is about to be sent or in flight; or just one is in flight, and a write has begun
+    /// since it was sent.
     pub fn may_leave(&self, id: FlightId, beside: &[FlightId], versions: &Versions) -> bool {
         let Some(flight) = self.find(id) else { return false };
         let others = beside.iter().filter(|other| **other != id).filter_map(|other| self.find(*other));
@@ -279,9 +282,9 @@ impl Flights {
         is_outdated && before.next().is_none()
     }
 
-    /// Adds a read to those that wait for a fetch (shared read of a hot key). False if
-    /// `HOT_WAITERS_PER_FLIGHT_MAX` reads wait for it already, or `HOT_WAITERS_MAX` on this core.
-    /// `obeys_deadlines` says that the read stops waiting at its deadline.
+    /// Adds a read to those that wait for a fetch (shared read of a hot key). False if it has ended, or if
+    /// 4,096 reads wait for it already or 65,536 on this core. `obeys_deadlines` says that the read stops
+    /// waiting at its deadline.
     pub fn join(&mut self, id: FlightId, envelope: &Envelope, obeys_deadlines: bool) -> bool {
         let has_room = self.waiters < HOT_WAITERS_MAX;
         let Some(flight) = self.get(id) else { return false };
@@ -299,9 +302,9 @@ impl Flights {
         true
     }
 
-    /// Takes out of those that wait for a fetch (shared read of a hot key) the reads that `is_own` selects and
-    /// after which their connection's later requests are held back. Returns each with the request's bytes, to
-    /// be sent on its own.
+    /// Takes out of those that wait for a fetch (shared read of a hot key) the reads that `is_own` selects
+    /// and after which their connection's later requests are held back. Returns each with the request's
+    /// bytes, to be sent on its own.
     pub fn leave(&mut self, id: FlightId, is_own: impl Fn(&Envelope) -> bool) -> Vec<(Envelope, Vec<u8>)> {
         let Some(flight) = self.get(id) else { return Vec::new() };
         let binds_all = flight.stage != Stage::Sent || flight.binds;
@@ -312,8 +315,8 @@ impl Flights {
         left
     }
 
-    /// Removes and returns the waiting reads that `may_be` selects: they get a kept reply (one held in memory)
-    /// instead of the fetched one.
+    /// Removes and returns the waiting reads that `may_be` selects: they get a kept reply (one held in
+    /// memory) instead of the fetched one.
     pub fn spare(&mut self, id: FlightId, may_be: impl Fn(&Envelope) -> bool) -> Vec<Waiter> {
         let Some(flight) = self.get(id) else { return Vec::new() };
         let may_be = |waiter: &mut Waiter| may_be(&waiter.envelope);
@@ -322,10 +325,10 @@ impl Flights {
         spared
     }
 
-    /// Prepares a failed fetch (shared read of a hot key) to be sent a second time, for the waiting reads that
-    /// `may_wait` selects, with the tier (importance) and account of the first of them. Returns the reads that
-    /// get the error instead, always with the first one. None if the fetch has failed before or no read would
-    /// be left to wait.
+    /// Prepares a failed fetch (shared read of a hot key) to be sent a second time, for the waiting reads
+    /// that `may_wait` selects, with the tier (importance) and account of the first of them. Returns the
+    /// reads that get the error instead, always with the first one. None if the fetch has failed before or
+    /// no read would be left to wait.
     pub fn begin_again(&mut self, id: FlightId, may_wait: impl Fn(&Envelope) -> bool) -> Option<Vec<Waiter>> {
         let flight = self.get(id).filter(|flight| !flight.has_failed)?;
         let first = flight.waiters.first()?.envelope.reply_to;

@@ -46,7 +46,8 @@ pub struct Lifetime {
 
 impl Lifetime {
     /// Appends to `out` the commands that are sent before a read (`frame`): PTTL for its key and, if
-    /// `fields_expire` at its store, HPTTL for the fields that it names.
+    /// `fields_expire` at its store, HPTTL for the fields that it names. Returns the record of these
+    /// commands, to which their replies are added.
     pub fn ask(out: &mut Vec<u8>, (key, frame): (&[u8], &[u8]), fields_expire: bool) -> Self {
         encode::request(out, [b"PTTL".as_slice(), key].into_iter());
         if !fields_expire || !is_about_hash(frame) {
@@ -149,8 +150,8 @@ impl FieldExpiry {
         self.0.push((backend, now.after(BELIEVED)));
     }
 
-    /// Forgets what is known about a store's hash fields that expire, because another server may have replaced
-    /// it.
+    /// Forgets what is known about a store's hash fields that expire, because another server may have
+    /// replaced it.
     pub fn forget(&mut self, backend: BackendId) {
         self.0.retain(|(own, _)| *own != backend);
     }
@@ -173,15 +174,15 @@ fn fields_left(told: &[u8]) -> Left {
     })
 }
 
-/// True for a command (`frame`) about a hash. Among the commands whose replies may be kept, the names of these
-/// alone begin with an H.
+/// True for a command (`frame`) about a hash. Among the commands whose replies may be kept, the names of
+/// these alone begin with an H.
 fn is_about_hash(frame: &[u8]) -> bool {
     let name = elements(frame).and_then(|mut words| text(words.next()?));
     name.is_some_and(|name| matches!(name.first(), Some(b'h' | b'H')))
 }
 
-/// Returns the hash fields that a request (`frame`) names, if its reply is about these alone and they are at
-/// most [`FIELDS_MAX`]; else None.
+/// Returns the hash fields that a request (`frame`) names, if its reply is about these alone and they are
+/// at most 128; else None.
 fn fields_of(frame: &[u8]) -> Option<Vec<&[u8]>> {
     let mut words = elements(frame)?;
     let name = text(words.next()?)?;

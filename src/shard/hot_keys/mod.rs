@@ -92,7 +92,7 @@ const LOOKS_APART: Duration = Duration::from_micros(500);
 /// hot while the store stands still; also the time between two such counts.
 const ASKS_AGAIN: Duration = Duration::from_millis(50);
 /// The divisor of a client's output limit: the replies of one fetch that a client gets at once may have at
-/// most that part of the limit.
+/// most a quarter of the limit.
 const OUTPUT_PART: usize = 4;
 
 /// Maximum number of reads in one transaction that are compared with kept replies (those held in memory). The
@@ -148,7 +148,8 @@ pub struct HotKeyStage {
     entries: Vec<Option<Box<Entry>>>,
     /// The number of hot keys: entries that are not `None`.
     known: usize,
-    /// The number of entries that are not warm yet: for these keys nothing may be kept.
+    /// The number of hot keys that are not warm yet: requests from before they became hot may be
+    /// unanswered, so none of their replies is kept.
     warming: usize,
     warmed_at: Timestamp,
     flights: Flights,
@@ -184,8 +185,8 @@ pub struct HotKeyStage {
     turned_at: Timestamp,
     /// The time at which the waiting reads were last counted as requests for their keys.
     counted_at: Timestamp,
-    /// The longest `stale_on_error` of any tenant: how long after its expiry a kept reply (one held in memory)
-    /// may be sent while its store is unavailable.
+    /// The longest `stale_on_error` of any tenant: how long after its expiry a kept reply (one held in
+    /// memory) may be sent while its store is unavailable.
     stale_max: Duration,
 }
 
@@ -223,7 +224,8 @@ impl HotKeyStage {
         }
     }
 
-    /// True if hot keys are not switched off. Shadow mode counts as on.
+    /// True if the handling of hot keys is not switched off. Shadow mode (decisions are counted, without
+    /// effect) counts as on.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.settings.mode != Mode::Off
@@ -243,7 +245,7 @@ impl HotKeyStage {
 
     /// Handles a request that [`HotKeyStage::notices`] selected, before it is sent to its store. `arrival`
     /// says whether the request is new or was counted before, and `frame` is its bytes. `envelope` is its
-    /// record.
+    /// record. Returns what the caller does with the request.
     pub fn meet(
         &mut self,
         env: &mut Env,
@@ -364,7 +366,7 @@ impl HotKeyStage {
     }
 
     /// Holds a request (`frame`) for the hot key `id` back until earlier ones of its client connection are
-    /// sent. False if `HOT_WAITERS_MAX` requests or `HOT_HELD_BYTES_MAX` bytes are held back already.
+    /// sent. False if this core holds back 65,536 requests or 16 MiB of them already.
     fn hold(
         &mut self,
         connection: u64,
@@ -428,8 +430,8 @@ impl HotKeyStage {
         self.copies.has(slot)
     }
 
-    /// Returns the lent reply to a request (`frame`) for a key whose home is another core; None if there is no
-    /// valid one.
+    /// Returns the lent reply to a request (`frame`) for a key whose home is another core; None if there is
+    /// no valid one.
     pub fn find_copy(&mut self, env: &mut Env, route: Route, frame: &[u8], now: Timestamp) -> Option<Bytes> {
         let (reply, asked_at) = self.copies.find(route, frame, &self.settings.versions, now)?;
         self.ages.record(now.nanos_since(asked_at));
@@ -437,8 +439,8 @@ impl HotKeyStage {
         Some(reply)
     }
 
-    /// Returns the next copy of a kept reply (one held in memory) to lend to another core, and that core; None
-    /// if there is none.
+    /// Returns the next copy of a kept reply (one held in memory) to lend to another core, and that core;
+    /// None if there is none.
     pub fn poll_copy(&mut self) -> Option<(ShardId, Copy)> {
         self.to_lend.pop_front()
     }
@@ -450,8 +452,9 @@ impl HotKeyStage {
     }
 
     /// Lets a request for a hot key be sent to the store without a shared fetch. All requests of its client
-    /// connection that are held back, or wait for a fetch that is not sent yet, are sent before it. Returns
-    /// what the caller does with the request.
+    /// connection that are held back, or wait for a fetch that is not sent yet, are sent before it. `id` is
+    /// the key, and `open` the record that is kept of the request until it is answered. Returns what the
+    /// caller does with the request.
     fn pass(&mut self, env: &mut Env, envelope: &Envelope, id: HotId, open: Open) -> Meeting {
         let connection = connection_of(env, envelope);
         self.detach(env, id, connection);
@@ -499,8 +502,8 @@ impl HotKeyStage {
         flight
     }
 
-    /// Queues a fetch (shared read of a hot key) to be sent, unless other fetches of the same reply have to be
-    /// answered first.
+    /// Queues a fetch (shared read of a hot key) to be sent, unless other fetches of the same reply have to
+    /// be answered first.
     fn let_leave(&mut self, id: FlightId) {
         let Some(flight) = self.flights.get(id).filter(|flight| flight.stage == Stage::Gathering) else {
             return;
@@ -560,14 +563,14 @@ impl HotKeyStage {
         }
     }
 
-    /// True if it is time to look for requests for keys that have just become hot among the queued requests,
-    /// by [`Self::unnoticed`].
+    /// True if it is time to search the queues in front of the stores for requests for keys that have just
+    /// become hot: there are such keys, and the last search is 5 ms ago.
     fn is_notice_due(&self, now: Timestamp) -> bool {
         self.unnoticed > 0 && now.since(self.noticed_at) >= NOTICES_APART
     }
 
-    /// Returns keys that have become hot and may have requests in the queues in front of their stores; at
-    /// most once in 5 ms, empty in between.
+    /// Returns keys that have become hot and may have requests in the queues in front of their stores.
+    /// Searching the queues for these is due at most once in 5 ms; the list is empty in between.
     pub fn unnoticed(&mut self, now: Timestamp) -> Vec<Unnoticed> {
         if !self.is_notice_due(now) {
             return Vec::new();
@@ -681,8 +684,8 @@ impl HotKeyStage {
     }
 
     /// Handles a request that may be about keys of any core (`EXEC`, a script, an unknown command). Changes
-    /// the version cell of each key that it writes, for all cores; if the keys cannot be read from the
-    /// request, or it is longer than [`MESSAGE_READ_BYTES_MAX`], the backend's cell.
+    /// the version cell (counter of writes) of each key that it writes, for all cores; if the keys cannot
+    /// be read from the request, or it is longer than 256 KiB, the backend's cell.
     ///
     /// Such a request bypasses the kept replies, so a client could see something newer with it. The table
     /// says why the client does not get an older reply from memory afterwards:
@@ -737,8 +740,8 @@ impl HotKeyStage {
 
     /// Records that a message may change keys from now on, though the hot keys' stage does not handle it:
     /// changes the version cells (counters of writes) of all keys that it writes, or of its backend if they
-    /// are unknown or the message is longer than [`MESSAGE_READ_BYTES_MAX`]. Returns the cells, which the
-    /// caller passes to [`Self::end_writes`] when the message is answered.
+    /// are unknown or the message is longer than 256 KiB. Returns the cells, which the caller passes to
+    /// [`Self::end_writes`] when the message is answered.
     pub fn begin_writes(
         &self,
         env: &Env,
@@ -756,9 +759,9 @@ impl HotKeyStage {
         cells
     }
 
-    /// Returns the version cells (counters of writes) of the keys that a message may change, in no order and
-    /// some of them twice. `None` if the keys are unknown, or the message is longer than
-    /// [`MESSAGE_READ_BYTES_MAX`].
+    /// Returns the version cells (counters of writes) of the keys that a message may change, in no order
+    /// and some of them twice. `None` if the keys are unknown, or the message is longer than 256 KiB
+    /// (`MESSAGE_READ_BYTES_MAX`).
     fn cells_written(&self, env: &Env, database: Database, message: &[u8]) -> Option<Vec<Cell>> {
         if message.len() > MESSAGE_READ_BYTES_MAX {
             return None;
@@ -960,8 +963,8 @@ impl HotKeyStage {
         instead
     }
 
-    /// Adds the price (in request units) of the reply to a request for one key to the counts of the key and its
-    /// slot. `open` tells of the request, which has now been answered.
+    /// Adds the price (in request units) of the reply to a request for one key to the counts of the key and
+    /// its slot. `open` tells of the request, which has now been answered.
     fn note_cost(&mut self, env: &Env, open: &Open, outcome: Outcome) {
         let Outcome::Served { bytes, rows, .. } = outcome else { return };
         let (slot, hash) = match open {
@@ -977,8 +980,9 @@ impl HotKeyStage {
         self.keys.note_key_cost(hash, cost);
     }
 
-    /// Handles a note about a request: sent, answered early while the store may still carry it out, or no
-    /// longer carried out by the store. Ignores all other notes.
+    /// Handles a note (message) about a request: it was sent, it was answered before its store replied
+    /// though the store may still carry it out, or the store can no longer carry it out. Ignores all other
+    /// notes.
     pub fn handle_note(&mut self, env: &Env, to: ReplyTo, note: Note) {
         match note {
             Note::Sent(at) => match to.flight_id() {
@@ -1150,7 +1154,8 @@ impl HotKeyStage {
     }
 
     /// Builds the reply to an `MGET` from kept, possibly expired values when the store is unavailable. None
-    /// unless every value is kept and may be sent. `connection` is that of the client.
+    /// unless every value is kept and may be sent. `connection` is that of the client, and None also if a
+    /// request of it that may be about any key is in flight.
     fn spare_values(
         &mut self,
         env: &mut Env,
@@ -1265,8 +1270,8 @@ impl HotKeyStage {
         entries.fold((0, 0), |(all, all_bytes), (kept, bytes)| (all + kept, all_bytes + bytes))
     }
 
-    /// Holds back the reads that joined the fetch (shared read of a hot key) `flight` of the key `id` after it
-    /// was sent, to handle them again: the key has expired meanwhile, and they may have come after that.
+    /// Holds back the reads that joined the fetch (shared read of a hot key) `flight` of the key `id` after
+    /// it was sent, to handle them again: the key has expired meanwhile, and they may have come after that.
     fn hold_again(&mut self, env: &Env, (id, flight): (FlightId, &mut Flight), now: Timestamp) {
         let Some(entry) = entry_of(&mut self.entries, flight.hot) else { return };
         let mut held: HashMap<u64, Vec<Held>> = HashMap::new();
@@ -1574,15 +1579,17 @@ impl HotKeyStage {
         }
     }
 
-    /// True if waiting reads are to be counted as requests now ([`Self::count_waiting`]).
+    /// True if reads that wait are to be counted as further requests for their keys now, as is done every
+    /// 50 ms if a tenant accepts expired replies.
     fn is_count_due(&self, now: Timestamp) -> bool {
         self.stale_max > Duration::ZERO
             && self.flights.len() + self.held > 0
             && now.since(self.counted_at) >= ASKS_AGAIN
     }
 
-    /// Counts reads that wait for a store which stands still as further requests, so that their keys stay hot:
-    /// their clients send no others meanwhile, and kept replies (those held in memory) may be needed soon.
+    /// Counts reads that wait for a store which stands still as further requests, so that their keys stay
+    /// hot: their clients send no others meanwhile, and kept replies (those held in memory) may be needed
+    /// soon.
     fn count_waiting(&mut self, now: Timestamp) {
         self.counted_at = now;
         for (hot, waiting) in self.flights.slow(now.before(ASKS_AGAIN)) {
@@ -1594,7 +1601,8 @@ impl HotKeyStage {
     }
 
     /// Marks keys as warm once every request that was sent before they became hot is answered. No reply of
-    /// theirs is kept until then. `is_sent` says whether a request sent up to a time is unanswered.
+    /// theirs is kept until then. `is_sent` says whether a request for a backend and slot that was sent up
+    /// to a time is unanswered.
     fn warm_up(&mut self, is_sent: impl Fn((BackendId, u16), Timestamp) -> bool) {
         for entry in self.entries.iter_mut().flatten() {
             if let Warmth::Sent { until } = entry.warmth
@@ -1606,7 +1614,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Returns the time by which [`HotKeyStage::handle_turn_end`] is to be called; None if nothing is due.
+    /// Returns the time by which [`HotKeyStage::handle_turn_end`] is to be called, for the next thing that
+    /// falls due for hot keys; None if nothing does.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let warming = (self.warming > 0).then(|| self.warmed_at.after(LOOKS_APART));
         if !self.is_on() {
@@ -1626,9 +1635,9 @@ impl HotKeyStage {
         ])
     }
 
-    /// Handles a change of slot owners in a cluster: makes all kept replies (those held in memory) for keys in
-    /// slots that `has_changed` selects invalid, because the new owner may lack writes that the former one
-    /// had.
+    /// Handles a change of slot owners in a cluster: makes all kept replies (those held in memory) for keys
+    /// in slots that `has_changed` selects invalid, because the new owner may lack writes that the former
+    /// one had.
     pub fn handle_owners(&mut self, has_changed: impl Fn(u16) -> bool) {
         for entry in self.entries.iter_mut().flatten().filter(|entry| has_changed(entry.slot)) {
             entry.registration = Registration::Unregistered;
@@ -1642,7 +1651,7 @@ impl HotKeyStage {
         self.entries.iter_mut().flatten().for_each(|entry| entry.last_asker = NOBODY);
     }
 
-    /// Returns a report on each key that is hot or whose requests cost much.
+    /// Returns a report on each key of this core that is hot or whose requests cost much.
     pub fn keys(&self, quotas: &Quotas) -> Vec<HotKey> {
         let hot = self.keys.hot();
         let others = self.keys.expensive().filter(|report| report.id.is_none());
@@ -1769,7 +1778,7 @@ pub struct HotFigures {
     pub kept: usize,
     /// Number of bytes of the replies that this core keeps.
     pub kept_bytes: usize,
-    /// Number of copies that other cores have lent to this one.
+    /// Number of copies of kept replies that other cores have lent to this one.
     pub copies: usize,
     /// Number of fetches (shared reads of hot keys) that have not ended.
     pub flights: usize,
@@ -1794,8 +1803,8 @@ pub struct Unnoticed {
     pub key: Vec<u8>,
 }
 
-/// Returns whether the store will report the next change of a key for which a fetch (shared read of a hot key)
-/// is sent now. Asks the store to do so if it was not asked.
+/// Returns whether the store will report the next change of a key for which a fetch (shared read of a hot
+/// key) is sent now. Asks the store to do so if it was not asked.
 fn register(tracking: &mut Tracking, env: &Env, entry: &mut Entry, now: Timestamp) -> Registration {
     match entry.registration {
         Registration::Unregistered => {}
@@ -1873,7 +1882,8 @@ fn database_of(alone: u64, hash: u64) -> Option<Database> {
     (0..=u8::MAX).map(Database).find(|database| mark_of(*database) == mark)
 }
 
-/// Returns the value by which the hash of a key is changed (by exclusive or) for a database; 0 for the first one.
+/// Returns the value by which the hash of a key is changed (by exclusive or) for a database; 0 for the
+/// first one.
 #[inline]
 const fn mark_of(database: Database) -> u64 {
     // The multiples of an odd number are all different.

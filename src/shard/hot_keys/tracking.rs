@@ -29,16 +29,16 @@ use crate::values::{BackendId, Timestamp};
 /// which its store is sent a PING; also the time without a reply to that after which the tracker is given up.
 const SILENT_MAX: Duration = Duration::from_millis(100);
 /// The time after which a lost tracker (the connection on which a store reports changes of keys) is opened
-/// again; it doubles with each tracker that is lost within [`SETTLED`].
+/// again; it doubles with each tracker that is lost within 10 s of its opening.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 /// The longest time after which a lost tracker (the connection on which a store reports changes of keys) is
 /// opened again; also the time for which a store that cannot track keys is not asked again.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// The time for which a tracker (the connection on which a store reports changes of keys) has to last so that
-/// the pause after its loss is [`PAUSE_MIN`].
+/// The time for which a tracker (the connection on which a store reports changes of keys) has to last so
+/// that the pause after its loss is only 250 ms.
 const SETTLED: Duration = Duration::from_secs(10);
-/// The time after which a tracker (the connection on which a store reports changes of keys) is closed on
-/// which no key is registered.
+/// The time without a registered key after which a tracker (the connection on which a store reports changes
+/// of keys) is closed.
 const UNNEEDED: Duration = Duration::from_secs(10);
 /// The time after which a key whose registration its store refused is registered again.
 pub const REFUSED: Duration = Duration::from_secs(1);
@@ -59,8 +59,8 @@ pub enum Registration {
 }
 
 impl Registration {
-    /// True if the reply to a fetch (shared read of a hot key) that was sent under an earlier registration may
-    /// be kept now: it is the same registration, or the store refuses to register the key.
+    /// True if the reply to a fetch (shared read of a hot key) that was sent under an earlier registration
+    /// may be kept now: it is the same registration, or the store refuses to register the key.
     pub fn covers(self, earlier: Self) -> bool {
         match self {
             Self::Registered(_) => earlier == self,
@@ -74,14 +74,14 @@ impl Registration {
 /// carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Open a tracker (connection on which a store reports changes of keys) to a store.
+    /// Opens a tracker (connection on which a store reports changes of keys) to a store.
     Open(BackendId),
-    /// Ask a store to report the next change of this key.
+    /// Asks a store, over its tracker (connection for such reports), to report the next change of this key.
     Register(BackendId, Vec<u8>),
-    /// Send a PING to a store whose tracker (connection on which a store reports changes of keys) has been
+    /// Sends a PING to a store whose tracker (connection on which a store reports changes of keys) has been
     /// silent, to learn whether the connection still works.
     Ping(BackendId),
-    /// Close the tracker of a backend (the connection on which its store reports changes of keys).
+    /// Closes the tracker of a backend (the connection on which its store reports changes of keys).
     Close(BackendId),
 }
 

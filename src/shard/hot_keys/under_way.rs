@@ -40,7 +40,8 @@ pub enum Open {
     Costly(u16, u64),
 }
 
-/// A read of one key within a transaction.
+/// A read of one key within a transaction in flight, whose value in `EXEC`'s reply is compared with other
+/// replies.
 #[derive(Clone, Copy, Debug)]
 pub struct InnerRead {
     /// Position of the read's value in the client's reply: the index of the element in `EXEC`'s reply, and,
@@ -110,7 +111,7 @@ impl Open {
 #[derive(Debug)]
 struct Passed {
     open: Open,
-    /// True once the request's bytes are on the connection to the store.
+    /// True once the bytes of the request have been put on the connection to the store.
     is_sent: bool,
 }
 
@@ -118,8 +119,8 @@ struct Passed {
 #[derive(Debug)]
 pub struct UnderWay {
     open: HashMap<ReplyTo, Passed>,
-    /// Numbers of open requests by a hash of their reply address: a filter that shows, without a look into
-    /// the map, that a reply belongs to no open request, as is the case for nearly all.
+    /// Numbers of the requests in `open` by a hash of their reply address: a filter that shows, without a
+    /// look into the map, that a reply belongs to none of them, as is the case for nearly all.
     marks: Box<[u32; MARKS]>,
     /// The number of requests in flight that may be about any key, by client connection.
     about_any: HashMap<u64, u32>,
@@ -158,7 +159,8 @@ fn mark_of(to: ReplyTo) -> usize {
 }
 
 impl UnderWay {
-    /// True if a reply may belong to an open request; false if it certainly does not.
+    /// True if a reply may be to one of the requests in flight that concern hot keys; false if it certainly
+    /// is not.
     #[inline]
     pub fn may_have(&self, to: ReplyTo) -> bool {
         self.marks[mark_of(to)] > 0
@@ -255,8 +257,8 @@ impl UnderWay {
         }
     }
 
-    /// True if the store's reply is the one that was kept for comparison with it. None if none was kept, or
-    /// if the key was written since.
+    /// True if the store's reply to a request is the same as the kept one that was stored for comparison
+    /// with it in shadow mode. None if none was stored, or if the key was written since.
     pub fn compared(&mut self, to: ReplyTo, versions: &Versions, reply: &[u8]) -> Option<bool> {
         let (snapshot, kept) = self.compared.remove(&to)?;
         versions.is_good(&snapshot).then(|| kept == reply)

@@ -17,7 +17,8 @@ use crate::values::{Action, ConnectionId, Database, Owner, ShardId};
 /// INFO, `CLIENT KILL` of given-up connections) were owed.
 #[derive(Debug)]
 pub enum Greeted<'a> {
-    /// More replies to the greeting (the requests that open a connection) are owed, so clients' requests wait.
+    /// More replies to the greeting (the requests that open a connection) are owed, so clients' requests
+    /// wait.
     Waits,
     /// The connection is open. The bytes left belong to replies to requests.
     Open(&'a [u8]),
@@ -64,8 +65,8 @@ impl Links {
         self.list_to_send(connection);
     }
 
-    /// Handles a backend's replies to the greeting. Fails if the login or the database is refused, or
-    /// `READONLY` by a node for replica reads.
+    /// Handles a backend's replies to the greeting (the requests that open a connection) in `chunk`. The
+    /// connection fails if the login or the database is refused, or `READONLY` by a node for replica reads.
     pub fn take_greetings<'a>(
         &mut self,
         env: &mut Env,
@@ -100,8 +101,8 @@ impl Links {
     }
 
     /// Handles the reply to one step of the greeting (the requests that open a connection), and opens the
-    /// connection for requests if it is the last reply. Returns the reason to give the connection up, if there
-    /// is one.
+    /// connection for requests if it is the last reply. Returns the reason to give the connection up, if
+    /// there is one.
     fn take_greeting(
         &mut self,
         env: &Env,
@@ -149,9 +150,9 @@ impl Links {
     }
 
     /// Adds to the greeting (the requests that open a connection) of a new connection a `CLIENT KILL` for
-    /// every connection to its store that weir gave up and whose kill the store has not confirmed, so that the
-    /// store carries out none of their requests later. First forgets given-up connections from before a
-    /// restart of the store.
+    /// every connection to its store that weir gave up and whose kill the store has not confirmed, so that
+    /// the store carries out none of their requests later. Before that, forgets given-up connections from
+    /// before a restart of the store.
     fn raise_standing(&mut self, connection: ConnectionId) {
         let link = &mut self.connections[connection.0 as usize];
         if let Some(name) = &link.name {
@@ -183,9 +184,9 @@ impl Links {
     }
 
     /// Makes a connection ready for requests: opens it if it is closed, and sends a `CLIENT KILL` for each
-    /// connection that was given up since it last did. Returns an error if it may not be opened yet or has no
-    /// room for requests; also if `has_room` is false, by which the caller says that its window (limit on
-    /// requests in flight) is full.
+    /// connection that was given up since it last did. Returns an error if it may not be opened yet or has
+    /// no room for requests; also if `has_room` is false, by which the caller says that no more bytes of
+    /// requests on it can be kept for sending them again.
     #[cold]
     pub fn make_ready(
         &mut self,
@@ -225,8 +226,8 @@ impl Links {
         true
     }
 
-    /// Removes a fence (a connection to be killed by the store), by origin and sequence number, because the
-    /// store has answered its `CLIENT KILL`.
+    /// Removes a fence (a connection to be killed by the store), by its origin (the core that gave the
+    /// connection up) and sequence number, because the store has answered its `CLIENT KILL`.
     pub(super) fn lift_fence(&mut self, origin: ShardId, sequence: u64) {
         if self.fences.lift(origin, sequence) {
             self.lifted.push(sequence);

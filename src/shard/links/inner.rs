@@ -30,8 +30,8 @@ use crate::values::{ConnectionId, Tier, Timestamp};
 const REST_MS_LEAST: u64 = 1;
 /// Beginnings of the errors by which a weir refuses requests.
 const REFUSALS: [&[u8]; 4] = [b"-DEADLINE ", b"-OVERLOADED ", b"-THROTTLED ", b"-UNAVAILABLE "];
-/// The beginning of a weir's error for a tier (importance) that it does not grant; the longest of all these
-/// beginnings.
+/// The beginning of a weir's error for a tier (importance) that it does not grant. It is longer than all of
+/// `REFUSALS`, so that only this many bytes of an error are looked at.
 const TIER_REFUSED: &[u8] = b"-ERR QOS TIER ";
 
 impl Inner {
@@ -41,8 +41,8 @@ impl Inner {
         field_of(reply, "fd=") == Some("-1")
     }
 
-    /// Recognises a weir by its reply to `CLIENT LIST`, which has a field `tier`: no other store's has. None
-    /// for another store.
+    /// Recognises a weir by its reply to `CLIENT LIST`, whose field `tier` no other store has. Returns its
+    /// tier for this connection; None for another store.
     pub fn told_by(reply: &[u8]) -> Option<Self> {
         let tier = field_of(reply, "tier=")?.parse().ok()?;
         Some(Self { tier, takes_deadlines: false })
@@ -56,8 +56,9 @@ impl Inner {
 }
 
 impl Link {
-    /// Adds a request to the greeting that asks a backend for the tier (importance) of this connection, and
-    /// returns true, if its reply to `CLIENT INFO` (`told`) shows that it may be a weir.
+    /// Adds a request to the greeting (the requests that open the connection) that asks a backend for the
+    /// tier (importance) of this connection, if its reply to `CLIENT INFO` (`told`) shows that it may be a
+    /// weir. True if so.
     pub fn ask_for_tier(&mut self, told: &[u8]) -> bool {
         let Some(name) = self.name.as_ref().filter(|_| Inner::may_have_told(told)) else { return false };
         let id = name.id.to_string();
@@ -66,8 +67,8 @@ impl Link {
         true
     }
 
-    /// Adds a request to the greeting that asks a backend which is a weir to accept deadlines (`QOS SET
-    /// INFLIGHT WAIT`).
+    /// Adds a request to the greeting (the requests that open the connection) that asks a backend which is
+    /// a weir to accept deadlines (`QOS SET INFLIGHT WAIT`).
     pub fn ask_for_terms(&mut self) {
         encode::request(&mut self.greeting, [&b"QOS"[..], b"SET", b"INFLIGHT", b"WAIT"].into_iter());
         self.greetings.push_back(Greeting::Terms);
@@ -87,8 +88,9 @@ impl Link {
         self.inner.is_some_and(|inner| inner.takes_deadlines)
     }
 
-    /// Appends a request to the output, with the time left until its deadline. Messages larger than
-    /// `COPY_BYTES_MAX` go without the deadline, because the inner weir would have to copy them.
+    /// Appends a request to the connection's output, with the time left until its deadline, and its tier if
+    /// that is less important than the connection's. Messages larger than 16 KiB (`COPY_BYTES_MAX`) go as
+    /// they are, because the inner weir would have to copy them.
     #[cold]
     pub fn append_within(
         &mut self,

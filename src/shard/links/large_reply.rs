@@ -14,8 +14,8 @@ impl Links {
     }
 
     /// Lends out the buffer with the beginning of the reply that a connection is receiving and room for the
-    /// rest, at most up to the largest permitted reply; None if nothing large is missing, or if the connection
-    /// was opened anew since, so that `generation` is that of an earlier socket.
+    /// rest, at most up to the largest permitted reply; None if nothing large is missing, or if the
+    /// connection was opened anew since, so that `generation` is that of an earlier socket.
     pub fn lend_room(&mut self, env: &Env, (connection, generation): (ConnectionId, u32)) -> Option<Room> {
         let bytes_max = env.settings.reply_bytes_max;
         let link = self.current(connection, generation)?;
@@ -23,8 +23,9 @@ impl Links {
         Room::in_buffer(&mut link.partial, missing)
     }
 
-    /// Takes back the buffer that [`Links::lend_room`] lent, with `received` bytes more in it than before, and
-    /// returns the reply if it is complete. `generation` tells the connection from earlier ones in its place.
+    /// Takes back the buffer that [`Links::lend_room`] lent, with `received` bytes more in it than before,
+    /// and returns the reply if it is complete. `generation` tells the connection from earlier ones in its
+    /// place.
     pub fn take_filled(
         &mut self,
         (connection, generation): (ConnectionId, u32),

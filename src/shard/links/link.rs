@@ -62,7 +62,7 @@ pub enum Greeting {
     Fence(ShardId, u64),
 }
 
-/// Knowledge about the weir at the other end of a connection.
+/// Knowledge about a backend that is itself a weir, from its replies on one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inner {
     /// The tier that the other weir gives to this connection. It grants requests no more important tier.
@@ -76,7 +76,7 @@ pub struct Inner {
 pub struct Link {
     pub backend: BackendId,
     pub protocol: Protocol,
-    /// The database that the connection's requests use.
+    /// The number of the database that the connection's requests use, chosen by `SELECT` when it opens.
     pub database: Database,
     /// The track (usual, expensive, or to replicas) whose requests the connection carries.
     pub track: Track,
@@ -87,7 +87,8 @@ pub struct Link {
     attempts: u32,
     /// True if the last attempt failed because the store refuses the database.
     pub is_refused: bool,
-    /// The greeting's bytes, until they are sent, and the expected replies to it.
+    /// Bytes of the greeting (the requests that open the connection: login, database, `CLIENT INFO`), until
+    /// they are sent. `greetings` has the commands whose replies are expected.
     pub greeting: Vec<u8>,
     pub greetings: VecDeque<Greeting>,
     /// The store's id and address for this connection; `None` if unknown.
@@ -104,13 +105,15 @@ pub struct Link {
     pub sending: bool,
     pub listed_to_send: bool,
     pub pending: VecDeque<Pending>,
-    /// The number of costly requests among the pending (unanswered) ones.
+    /// The number of costly requests (whose response times say nothing about others) among the connection's
+    /// unanswered ones.
     pub costly_ahead: u32,
     pub scanner: ReplyScanner,
     /// The time at which the backend last sent bytes over the connection.
     pub heard_at: Timestamp,
     /// The first error among the replies to the requests of the transaction that is being answered, before
-    /// its `EXEC`. `EXEC` itself only says that there was one.
+    /// its `EXEC`, without `-` and line end, at most 512 bytes. `EXEC` itself only says that there was one.
+    /// None if there was no error.
     pub step_error: Option<Box<[u8]>>,
     /// The bytes received so far of a reply that is not complete yet.
     pub partial: Vec<u8>,
@@ -177,7 +180,8 @@ impl Link {
         self.state = LinkState::Open;
     }
 
-    /// True if there are bytes that may be sent in this state.
+    /// True if the connection has bytes that may be sent now: those of the greeting (the requests that open
+    /// it) while it is greeted, those of clients' requests once it is open.
     pub fn has_output(&self) -> bool {
         match self.state {
             LinkState::Greeting { .. } => !self.greeting.is_empty(),
@@ -203,7 +207,7 @@ impl Link {
     }
 
     /// True if the connection may take more requests: neither unanswered requests nor unsent bytes are at
-    /// their limit.
+    /// their limit (65,536 requests, 64 MiB).
     pub fn has_room(&self) -> bool {
         self.pending.len() < LINK_PENDING_MAX && self.output.len() < LINK_OUTPUT_BYTES_MAX
     }
@@ -215,8 +219,9 @@ impl Link {
         if wanted { usize::try_from(self.scanner.missing()).unwrap_or(usize::MAX) } else { 0 }
     }
 
-    /// Records the reply to one request of a transaction before its `EXEC`; `kind` is the reply's first byte,
-    /// `end` its last part. The first error is kept until the next `MULTI` is answered.
+    /// Records the reply to one request of a transaction before its `EXEC`; `kind` is the reply's first
+    /// byte, `end` its last part. The first error is kept, up to 512 bytes of it, until the next `MULTI` is
+    /// answered.
     pub fn record_step(&mut self, kind: u8, end: &[u8]) {
         let whole = whole(&self.partial, end);
         if kind == b'+' && *whole == *b"+OK\r\n" {
@@ -228,9 +233,9 @@ impl Link {
         }
     }
 
-    /// Returns the error that a client gets in place of `EXEC`'s reply, whose last part is `end`: it contains
-    /// the error of the request for which the transaction was aborted. None if the store's reply contains one
-    /// already, or is not such an error.
+    /// Returns the error that a client gets in place of `EXEC`'s reply, whose last part is `end`: it
+    /// contains the error of the request for which the transaction was aborted. None if the store's reply
+    /// contains one already, or does not say that a transaction was aborted.
     pub fn reasoned_abort(&mut self, end: &[u8]) -> Option<Vec<u8>> {
         let step_error = self.step_error.take()?;
         reasoned_abort(&whole(&self.partial, end), &step_error)
@@ -246,7 +251,8 @@ impl Link {
         owed.map(|since| since.max(self.heard_at))
     }
 
-    /// Records that the backend replied, so that a connection lost after this is opened again at once.
+    /// Records that the backend replied: earlier failed attempts to connect no longer count, so a
+    /// connection lost after this is opened again at once.
     pub fn handle_success(&mut self) {
         self.attempts = 0;
     }
@@ -305,7 +311,7 @@ impl Link {
         }
     }
 
-    /// Returns the time until an attempt to connect is allowed; zero if it is now.
+    /// Returns the time until the next attempt to open the connection is allowed; zero if it is now.
     pub fn pause_left(&self, now: Timestamp) -> Duration {
         match self.state {
             LinkState::BackingOff { until } => until.since(now),

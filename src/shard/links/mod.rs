@@ -40,10 +40,11 @@ pub struct Links {
     /// Connections to the first database of all backends, and then those to other databases, which are added
     /// when a client first uses one.
     connections: Vec<Link>,
-    /// The number of connections to the first database of all backends.
+    /// The number of connections to the first database of all backends, which come first in `connections`.
     of_first: usize,
-    /// Index in `connections` of the first connection to each other database, by backend and database; 0
-    /// until the database is used. Empty until any is.
+    /// Index in `connections` of the first connection to each database other than the first, at backend
+    /// number times number of databases plus database number; 0 until the database is used. Empty until any
+    /// is.
     others: Vec<u32>,
     /// Fences: connections that weir gave up while the store may still carry out requests from them. The
     /// greeting (the requests that open a connection) of later connections kills them.
@@ -51,7 +52,8 @@ pub struct Links {
     /// Sequence numbers of this shard's fences (connections that stores were asked to kill) that the stores
     /// have answered, still to be sent to the other shards.
     lifted: Vec<u64>,
-    /// Number of replies that backends owe, over all connections.
+    /// Number of replies that backends owe this core, over all its connections, with those to weir's own
+    /// commands.
     in_flight: usize,
     to_send: VecDeque<ConnectionId>,
 }
@@ -131,7 +133,8 @@ impl Links {
         })
     }
 
-    /// Returns the number of replies that backends owe.
+    /// Returns the number of replies that backends owe this core, over all its connections, with those to
+    /// weir's own commands.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
@@ -156,8 +159,8 @@ impl Links {
         });
     }
 
-    /// Takes the sequence numbers of this shard's fences that stores have answered since the last call, to
-    /// tell the other shards.
+    /// Takes the sequence numbers of this shard's fences (connections that stores were asked to kill) that
+    /// stores have answered since the last call, to tell the other shards.
     pub fn take_lifted(&mut self) -> impl Iterator<Item = u64> {
         std::mem::take(&mut self.lifted).into_iter()
     }
@@ -177,6 +180,7 @@ impl Links {
     }
 
     /// Returns the next bytes to send to a backend, and the connection for them; None if there are none.
+    /// The connection gives no more until [`Links::handle_transmitted`] is called for it.
     pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
         while let Some(connection) = self.to_send.pop_front() {
             let link = &mut self.connections[connection.0 as usize];
@@ -196,8 +200,8 @@ impl Links {
         None
     }
 
-    /// Handles a finished send on a connection: the next one may begin. `generation` tells the connection from
-    /// earlier ones in its place.
+    /// Handles a finished send on a connection: the next one may begin. `generation` tells the connection
+    /// from earlier ones in its place.
     pub fn handle_transmitted(&mut self, connection: ConnectionId, generation: u32) {
         if let Some(link) = self.current(connection, generation) {
             link.sending = false;

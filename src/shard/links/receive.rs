@@ -10,7 +10,7 @@ use crate::shard::pending::{Odd, Pending, Purpose};
 use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::{Action, BackendId, ConnectionId, Owner, Timestamp};
 
-/// The result of receiving bytes of a reply from a backend.
+/// The result of receiving bytes from a backend that begin or continue a reply.
 #[derive(Debug)]
 pub enum Received<'a> {
     /// No reply has been received to its end yet.
@@ -23,7 +23,7 @@ pub enum Received<'a> {
 }
 
 /// Data on a reply to a request that has been received to its end: its backend and size, whether it came in
-/// one part, and the error that takes its place, if any.
+/// one part, and the error that replaces it for the client, if any.
 #[derive(Debug)]
 pub struct Finished {
     pub backend: BackendId,

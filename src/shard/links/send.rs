@@ -21,9 +21,10 @@ impl Links {
     }
 
     /// Appends a message of `requests` requests (more than one for a transaction, or with commands such as
-    /// `ASKING` before a request) to the output of its connection, and records the replies that are owed for
-    /// it. `depth` is the number of requests in flight with it; `is_costly` says that its response time says
-    /// nothing about that of others. `envelope` is the record of the request that counts.
+    /// `ASKING` before a request) to the output of its connection, and records the replies that are owed
+    /// for it. `depth` is the number of requests in flight at the backend, this one included; `is_costly`
+    /// says that the request's response time says nothing about that of others. `envelope` is the record of
+    /// the request that counts.
     #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
     #[inline(always)]
     pub fn send(
@@ -68,8 +69,9 @@ impl Links {
     }
 }
 
-/// Returns the connection for a request to the first database: always the same for one slot and track (usual
-/// or expensive requests), so that requests for a key keep their order.
+/// Returns the index of the connection for a request to the first database: always the same for one
+/// backend, slot, RESP version and track (usual, expensive, or to a replica), so that requests for a key
+/// keep their order.
 #[inline]
 pub fn connection_for(settings: &ShardSettings, route: Route) -> ConnectionId {
     let per_dialect = u32::from(settings.links_per_backend + settings.heavy_links + settings.replica_links());
@@ -77,8 +79,8 @@ pub fn connection_for(settings: &ShardSettings, route: Route) -> ConnectionId {
     ConnectionId(first + place_among(settings, route, per_dialect))
 }
 
-/// Returns the index of a request's connection among those to one database: the `per_dialect` connections of
-/// one RESP version are next to each other.
+/// Returns the index of a request's connection among the connections to one database of its backend: the
+/// `per_dialect` connections of RESP version 2 come first, then those of version 3.
 #[inline]
 fn place_among(settings: &ShardSettings, route: Route, per_dialect: u32) -> u32 {
     let (usual, heavy) = (settings.links_per_backend, settings.heavy_links);
@@ -104,8 +106,9 @@ pub fn connections_max(settings: &ShardSettings) -> u32 {
 }
 
 impl Links {
-    /// Returns the connection for a request: always the same for one database, slot and track (usual or
-    /// expensive requests), so that requests for a key keep their order.
+    /// Returns the index of the connection for a request: always the same for one backend, database, slot,
+    /// RESP version and track (usual, expensive, or to a replica), so that requests for a key keep their
+    /// order.
     #[inline]
     pub fn connection_for(&mut self, settings: &ShardSettings, route: Route) -> ConnectionId {
         if route.database == Database::FIRST {

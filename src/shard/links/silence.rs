@@ -8,19 +8,20 @@ use crate::shard::settings::ShardSettings;
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// The longest silence (without any bytes received) after which weir stops waiting for a replica. The silence
-/// is half of the time left until the read's deadline, between `PATIENCE_LEAST` and this.
+/// The longest silence (without any bytes received) after which weir stops waiting for a replica. The
+/// silence is half of the time left until the read's deadline, at least 10 ms and at most this.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// The shortest silence after which weir stops waiting for a replica.
 const PATIENCE_LEAST: Duration = Duration::from_millis(10);
 
-/// Returns the time for which a replica may be silent; `useful` is the time left until the read's deadline.
+/// Returns the time for which a replica may be silent: half of `useful`, the time left until the read's
+/// deadline, but 10 to 100 ms.
 fn patience(useful: Duration) -> Duration {
     (useful / 2).clamp(PATIENCE_LEAST, PATIENCE)
 }
 
-/// Returns the time at which a replica that is sent a read now is checked for silence. The time is never after
-/// the request's `deadline`.
+/// Returns the time at which a replica that is sent a read now is checked for silence. The time is never
+/// after the request's `deadline`.
 pub fn patient_until(deadline: Timestamp, now: Timestamp) -> Timestamp {
     now.after(patience(deadline.since(now)))
 }

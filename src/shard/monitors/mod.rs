@@ -3,8 +3,8 @@
 //! answered.
 //!
 //! ```text
-//! request carried out ── who watches? (board) ── line ──┬─> monitors of this core
-//! └─> batch ──> monitors of another core
+//!   request carried out -- who watches? (board) -- line --+--> monitors of this core
+//!                                                         +--> batch --> monitors of another core
 //! ```
 //!
 //! Nothing is written while no client watches. A core writes and delivers only so many bytes per second;
@@ -18,25 +18,27 @@ use crate::values::Timestamp;
 use crate::values::limits::MONITORS_MAX;
 use crate::values::time::{FineClock, Now};
 
-/// Bytes of lines that a core may write per second (8 MiB), and at once (256 KiB).
+/// Bytes of `MONITOR` lines (each shows one request) that a core may write per second (8 MiB), and at once
+/// (256 KiB).
 const WRITTEN: ByteRate = ByteRate::new(8 << 20, 256 << 10);
-/// Bytes that each line counts for in addition to its own: finding its readers takes time however short it
-/// is.
+/// Bytes that each `MONITOR` line counts for in addition to its own: finding its readers takes time however
+/// short it is.
 const BYTES_PER_LINE: usize = 64;
-/// Bytes of lines that a core may pass to its own monitors per second (64 MiB), and at once (1 MiB).
+/// Bytes of `MONITOR` lines that a core may pass to its own monitors (clients that sent `MONITOR`) per
+/// second (64 MiB), and at once (1 MiB).
 const DELIVERED: ByteRate = ByteRate::new(64 << 20, 1 << 20);
 
-/// The limits on the lines that one core writes and delivers, and the counts of those that it leaves out.
+/// The limits on the `MONITOR` lines that one core writes and delivers, and the counts of those that it
+/// leaves out.
 #[derive(Debug)]
 pub struct MonitorStage {
     written: ByteRate,
     delivered: ByteRate,
     clock: FineClock,
-    /// The monitors that miss the line that was left out last, and the number of lines in a row left out for
-    /// just these. Mostly they are the same for all requests of a turn (pass of the shard's loop).
+    /// The monitors (clients that have sent `MONITOR`) that miss the line that was left out last, and
     missing: (MonitorSet, u32),
     /// Numbers of lines left out, besides those in `missing`, since the end of the last turn (pass of the
-    /// shard's loop), by the place of the monitor that misses them.
+    /// shard's loop), by the index of the monitor that misses them.
     left_out: [u32; MONITORS_MAX as usize],
 }
 
@@ -53,8 +55,9 @@ impl Default for MonitorStage {
 }
 
 impl MonitorStage {
-    /// Returns the monitors for which the line that shows a request is to be written now. Counts the line as
-    /// left out for monitors that are behind, and for all if this core has written too many bytes lately.
+    /// Returns the monitors (clients that sent `MONITOR`) for which the line that shows a request of
+    /// `sender` is to be written now; empty if this core has written too many bytes lately. Counts the line
+    /// as left out for monitors that do not get it.
     pub fn readers(&mut self, board: &MonitorBoard, sender: Sender, now: Timestamp) -> MonitorSet {
         let watchers = board.watchers(sender);
         self.leave_out(watchers.behind, 1);
@@ -65,12 +68,13 @@ impl MonitorStage {
         MonitorSet::default()
     }
 
-    /// Subtracts the bytes of a line from the bytes of lines that this core may write now.
+    /// Subtracts the bytes of a written line, and 64 more, from the bytes of `MONITOR` lines that this core
+    /// may write now.
     pub fn handle_written(&mut self, bytes: usize) {
         self.written.spend(bytes + BYTES_PER_LINE);
     }
 
-    /// Counts lines as left out for these monitors.
+    /// Counts `MONITOR` lines as left out for these monitors, which are told the number later.
     pub fn leave_out(&mut self, monitors: MonitorSet, lines: u32) {
         if monitors.is_empty() {
             return;
@@ -89,7 +93,7 @@ impl MonitorStage {
         }
     }
 
-    /// Counts lines as left out for all monitors that may see requests of `sender`.
+    /// Counts `MONITOR` lines as left out for all monitors that may see requests of `sender`.
     pub fn leave_out_for(&mut self, board: &MonitorBoard, sender: Sender, lines: u32) {
         if lines > 0 {
             let watchers = board.watchers(sender);
@@ -98,29 +102,30 @@ impl MonitorStage {
         }
     }
 
-    /// True if this core may pass another line to its own monitors now.
+    /// True if this core may pass another `MONITOR` line to its own monitors now, by the limit on bytes per
+    /// second.
     pub fn may_deliver(&mut self, now: Timestamp) -> bool {
         self.delivered.has_some(now)
     }
 
-    /// Subtracts the bytes that were passed to this core's monitors from the bytes that it may pass to them
-    /// now.
+    /// Subtracts the bytes of `MONITOR` lines that were passed to this core's monitors from those that it
+    /// may pass to them now.
     pub fn handle_delivered(&mut self, bytes: usize) {
         self.delivered.spend(bytes);
     }
 
-    /// Returns the time in microseconds since 1970, which begins each line.
+    /// Returns the time in microseconds since 1970, with which each `MONITOR` line begins.
     pub fn unix_micros(&mut self, now: Now) -> u64 {
         self.clock.unix_micros(now)
     }
 
-    /// True if lines were left out since the end of the last turn (pass of the shard's loop).
+    /// True if `MONITOR` lines were left out since the end of the last turn (pass of the shard's loop).
     pub fn has_left_out(&self) -> bool {
         !self.missing.0.is_empty()
     }
 
     /// Ends a turn (pass of the shard's loop): adds the numbers of lines left out to the board of monitors,
-    /// from which the cores of the monitors take them.
+    /// from which the cores that serve these monitors take them.
     pub fn handle_turn_end(&mut self, board: &MonitorBoard, counters: &mut Counters) {
         if !self.has_left_out() {
             return;

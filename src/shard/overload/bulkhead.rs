@@ -28,12 +28,14 @@ use crate::shard::settings::{Mode, OverloadSettings};
 use crate::shard::stored::Stored;
 use crate::values::{IdMap, TenantId, Tier, Timestamp, UNIT};
 
-/// The shortest silence after which a backend with requests in flight counts as stalled; [`STALLED_MEDIANS`]
-/// median response times if that is longer.
+/// The shortest silence after which a backend with requests in flight counts as stalled (nothing more is
+/// sent to it); four median response times if that is longer.
 const STALLED: Duration = Duration::from_millis(250);
-/// The number of median response times for which a backend must be silent before it counts as stalled.
+/// The number of median response times for which a backend with requests in flight must be silent before it
+/// counts as stalled, if that is longer than 250 ms.
 const STALLED_MEDIANS: u32 = 4;
-/// The silence after which a backend counts as stalled before any response time is known.
+/// The silence after which a backend with requests in flight counts as stalled (nothing more is sent to it)
+/// before any of its response times is known.
 const STALLED_UNKNOWN: Duration = Duration::from_secs(1);
 /// The silence after which a backend with requests in flight is asked, over another connection, whether it is
 /// busy with a script.
@@ -41,16 +43,16 @@ const SILENT: Duration = Duration::from_millis(50);
 /// The least and the largest retry delay (`retry_after`) that errors name to clients of a stalled (silent)
 /// backend.
 const RETRY_STALLED: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
-/// The least and the largest retry delay named to clients when the queue is full. The least is `RETRY_OVER`
-/// under lasting overload.
+/// The least and the largest retry delay named to clients when the queue is full. Under lasting overload
+/// the least is 100 ms.
 const RETRY_FULL: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// The least retry delay named to clients when the queue is full under lasting overload: more is requested
 /// than the backend can do.
 const RETRY_OVER: Duration = Duration::from_millis(100);
-/// The number of waiting requests for which memory is kept while none waits.
+/// The number of waiting requests for which a queue keeps memory while none waits.
 const PARKED_KEPT: usize = 64;
-/// The divisor that gives the part of the window (limit on requests in flight) reserved for requests of the
-/// critical tier (a tenth).
+/// The divisor that gives the part (a tenth) of the window (limit on requests in flight to a backend) that
+/// only requests of the critical tier may use.
 pub const RESERVED: u32 = 10;
 
 /// A request that waits in the queue for room in the window (limit on requests in flight).
@@ -76,21 +78,22 @@ pub struct Bulkhead {
     /// before all queued requests.
     fetches: VecDeque<Parked>,
     in_flight: u32,
-    /// The number of requests in flight from which on each further request is checked by
+    /// The number of requests in flight from which on each further request is checked more closely by
     /// [`Bulkhead::decide`]; 0 if all requests are checked.
     limit: u32,
-    /// The expected response time while the window is full, in nanoseconds.
+    /// The expected response time of the backend while the window (limit on requests in flight) is full, in
+    /// nanoseconds.
     full_nanos: u64,
     /// True for the set of connections (track) for expensive requests, which may take long, so that a silent
     /// backend does not count as stalled.
     is_patient: bool,
     is_stalled: bool,
-    /// True if requests were in flight and the backend had sent nothing for [`SILENT`] at the last check.
+    /// True if requests were in flight and the backend had sent nothing for 50 ms at the last check.
     is_silent: bool,
     /// True if the backend has shown, over another connection, that it is busy with a script.
     is_busy: bool,
-    /// True while the backend is ejected or returning: the breaker checks each request, and requests are not
-    /// queued.
+    /// True while the backend is ejected (taken out of use after failures) or returning: the circuit
+    /// breaker decides about each request, and requests are not queued.
     is_gated: bool,
     /// The response time of the last sampled reply; None before the first one.
     took: Option<Duration>,
@@ -99,7 +102,8 @@ pub struct Bulkhead {
     /// True while requests wait or the backend is stalled (sends nothing although requests are in flight), so
     /// that the bulkhead (window and queue) is handled at the end of each turn (pass of the shard's loop).
     is_listed: bool,
-    /// Numbers of requests in flight by tenant, counted only while `is_listed`.
+    /// Numbers of requests in flight at the backend by tenant, counted only while requests wait or the
+    /// backend is stalled (`is_listed`).
     tenants: IdMap<TenantId, u32>,
 }
 
@@ -136,8 +140,8 @@ impl Bulkhead {
         self.in_flight < self.limit && now.as_nanos() + self.full_nanos <= deadline.as_nanos()
     }
 
-    /// True if a request cannot be answered by its deadline, judging by response times. When the window (limit
-    /// on requests in flight) is next adjusted, it then counts as full.
+    /// True if a request cannot be answered by its deadline, judging by response times. When the window
+    /// (limit on requests in flight) is next adjusted, it then counts as full.
     pub fn count_if_hopeless(&mut self, deadline: Timestamp, now: Timestamp) -> bool {
         let is_hopeless = self.is_hopeless(deadline, now);
         if is_hopeless {
@@ -146,7 +150,9 @@ impl Bulkhead {
         is_hopeless
     }
 
-    /// True if the reply to a request is not expected before its deadline.
+    /// True if the reply to a request is not expected before its deadline, judging by response times. With
+    /// no request in flight at the backend, true only once the deadline has passed, so that one request is
+    /// tried.
     pub fn is_hopeless(&self, deadline: Timestamp, now: Timestamp) -> bool {
         // Without requests in flight one is tried unless its deadline has passed: otherwise nobody would
         // notice that replies have become faster.
@@ -163,7 +169,8 @@ impl Bulkhead {
         self.window.expected(self.in_flight as usize)
     }
 
-    /// Counts a request as in flight. Returns the number of requests in flight, including it.
+    /// Counts a request as in flight at this backend. Returns the number of requests in flight at it,
+    /// including this one.
     #[inline]
     pub fn handle_sent(&mut self, tenant: TenantId, now: Timestamp) -> u32 {
         if self.in_flight == 0 {
@@ -188,7 +195,8 @@ impl Bulkhead {
         }
     }
 
-    /// Counts a request as no longer in flight. Returns the number that were in flight, including it.
+    /// Counts a request as no longer in flight at this backend. Returns the number that were in flight
+    /// before, including this one.
     #[inline]
     pub fn handle_over(&mut self, tenant: TenantId) -> usize {
         let before = self.in_flight as usize;
@@ -199,12 +207,14 @@ impl Bulkhead {
         before
     }
 
-    /// Returns the number of requests in flight.
+    /// Returns the number of this core's requests in flight at the backend, on one track (usual or
+    /// expensive requests).
     pub fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    /// Ends a stall if no request is in flight, because all connections to the backend were lost.
+    /// Ends the time in which nothing is sent to a silent or busy backend, if no request is in flight,
+    /// because all connections to the backend were lost.
     pub fn handle_none_in_flight(&mut self, now: Timestamp) {
         if self.in_flight == 0 && self.takes_nothing() {
             self.end_stall(now);
@@ -227,7 +237,9 @@ impl Bulkhead {
         self.set_limit();
     }
 
-    /// Handles that bytes came from the backend: they end a stall. `late` is the delay of this core itself.
+    /// Handles that bytes came from the backend: they end a stall (time in which nothing is sent to it
+    /// because it was silent). `late` is the delay of this core itself, by which waiting requests do not
+    /// age.
     #[inline]
     pub fn handle_progress(&mut self, late: Duration, now: Timestamp) {
         if self.is_listed {
@@ -278,7 +290,8 @@ impl Bulkhead {
         has_stalled
     }
 
-    /// True if the backend has been silent for so long that it is asked whether it is busy with a script.
+    /// True if the backend has been silent for 50 ms with requests in flight, so that it is asked whether
+    /// it is busy with a script.
     pub fn is_silent(&self) -> bool {
         self.is_silent && self.mode == Mode::On
     }
@@ -313,7 +326,8 @@ impl Bulkhead {
         self.queue.handle_turn(now, &circumstances);
     }
 
-    /// Decides whether a request that did not pass [`Bulkhead::has_room`] is sent, queued or refused.
+    /// Decides whether a request is sent, queued or refused, if [`Bulkhead::has_room`] did not show that it
+    /// can be sent at once.
     pub fn decide(&mut self, envelope: &Envelope, now: Timestamp) -> Verdict {
         if self.count_if_hopeless(envelope.deadline, now) {
             Verdict::TooLate
@@ -336,7 +350,8 @@ impl Bulkhead {
         }
     }
 
-    /// Returns the reason with which requests to a stalled or busy backend are refused.
+    /// Returns the reason with which requests to a stalled (silent) backend, or one busy with a script, are
+    /// refused.
     pub fn why_stalled(&self, now: Timestamp) -> NotSent {
         if self.is_busy { NotSent::Busy } else { NotSent::Stalled(self.retry_stalled(now)) }
     }
@@ -363,14 +378,15 @@ impl Bulkhead {
         self.set_limit();
     }
 
-    /// True if the queue has reached its limit. Once full, it counts as full until a quarter of the limit is
-    /// free; the call records which is the case.
+    /// True if the queue of waiting requests has reached its limit. Once full, it counts as full until a
+    /// quarter of the limit is free; the call records which is the case.
     pub fn check_full(&mut self) -> bool {
         self.queue.is_full()
     }
 
-    /// Takes a request of a less important tier than `tier` out of the full queue; None if there is none. The
-    /// flag says whether its client connection may be read from again.
+    /// Takes a waiting request of a less important tier than `tier` out of the full queue, to make room;
+    /// None if there is none. The flag is true if its client connection, from which no more was read, may
+    /// be read from again.
     pub fn displace(&mut self, tier: Tier) -> Option<(Parked, bool)> {
         self.queue.displace(tier).map(|taken| self.unpark(taken))
     }
@@ -403,7 +419,7 @@ impl Bulkhead {
         pushed.map_err(|_| self.parked.remove(index))
     }
 
-    /// True if at least one request was waiting at every moment since the last call.
+    /// True if at least one request was waiting in this queue at every moment since the last call.
     pub fn take_waits(&mut self) -> bool {
         let is_empty = self.is_empty();
         let was_empty = std::mem::replace(&mut self.was_empty, is_empty);
@@ -433,7 +449,8 @@ impl Bulkhead {
         taken
     }
 
-    /// True if no request and no fetch waits.
+    /// True if no request, and no fetch (shared read of a hot key), waits for room in the window (limit on
+    /// requests in flight).
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.fetches.is_empty()
     }
@@ -470,10 +487,11 @@ impl Bulkhead {
         }
     }
 
-    /// Takes the next request to send, fetches (shared reads of hot keys) first; None if the window (limit on
-    /// requests in flight) has no room or nothing waits. The first flag says whether its client connection may
-    /// be read from again, the second whether it waited for too long. While several tenants wait, none gets
-    /// more than half of the window.
+    /// Takes the next request to send, fetches (shared reads of hot keys) first; None if the window (limit
+    /// on requests in flight) has no room or nothing waits. The first flag says whether its client
+    /// connection may be read from again, the second whether it waited for so long that it would be refused
+    /// if the queue were not in shadow mode. While several tenants wait, none gets more than half of the
+    /// window.
     pub fn take(&mut self) -> Option<((Parked, bool), bool)> {
         let size = self.window.size() as u32;
         let is_reserved = self.fetches.is_empty() && !self.queue.has_any_of(Tier::Critical);
@@ -492,8 +510,8 @@ impl Bulkhead {
         Some((self.unpark(taken), taken.is_old))
     }
 
-    /// Sets by `is_gated` whether the backend is ejected (taken out of use) or returning: each request is then
-    /// checked by the breaker before it is sent.
+    /// Sets by `is_gated` whether the backend is ejected (taken out of use) or returning: each request is
+    /// then checked by the breaker before it is sent.
     pub fn set_gated(&mut self, is_gated: bool) {
         self.is_gated = is_gated;
         self.set_limit();
@@ -505,7 +523,8 @@ impl Bulkhead {
         self.is_gated
     }
 
-    /// True if fewer requests are in flight than the window permits, whether or not others wait.
+    /// True if fewer requests are in flight than the window (limit) permits, or windows are not in force,
+    /// whether or not others wait.
     pub fn has_place(&self) -> bool {
         self.mode != Mode::On || (self.in_flight as usize) < self.window.size()
     }
@@ -525,8 +544,9 @@ impl Bulkhead {
         (self.parked.remove(taken.item as usize), taken.is_eased)
     }
 
-    /// Ends a turn (pass of the shard's loop), and publishes the bulkhead's load to other cores. True if it
-    /// need not be handled in the next turn.
+    /// Ends a turn (pass of the shard's loop) for a bulkhead (window and queue), and publishes its load to
+    /// other cores. True if it need not be handled in the next turn: no request waits, and the backend is
+    /// not stalled.
     pub fn end_turn(&mut self, board: Section<'_>) -> bool {
         if !self.is_empty() && !self.is_stalled && self.in_flight as usize >= self.window.size() * 9 / 10 {
             self.window.handle_limited();
@@ -543,7 +563,8 @@ impl Bulkhead {
         is_calm
     }
 
-    /// Publishes this bulkhead's load to other cores over the board (state that all cores can read).
+    /// Publishes the load of this bulkhead (window and queue in front of a backend) to other cores over the
+    /// board (state that all cores can read).
     pub fn tell(&self, board: Section<'_>) {
         board.tell_load(Load {
             waiting: self.queue.len() as u32,
@@ -573,7 +594,8 @@ impl Bulkhead {
         self.queue.tidy();
     }
 
-    /// Returns the bulkhead's figures for reports; the fields about the backend as a whole are left empty.
+    /// Returns the figures of a bulkhead (window and queue in front of a backend) for reports; the fields
+    /// about the backend as a whole are left at zero or None.
     pub fn figures(&self) -> Figures {
         Figures {
             in_flight: self.in_flight as usize,
@@ -593,8 +615,8 @@ impl Bulkhead {
     }
 }
 
-/// The decision about a request that is checked against the backend's window (limit of requests in flight), queue
-/// and latency, because the window was not known to have room.
+/// The decision about a request that is checked against the backend's window (limit of requests in flight),
+/// queue and latency, because the window was not known to have room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The request is sent to the backend now.
@@ -602,7 +624,7 @@ pub enum Verdict {
     /// The request is sent, although it would wait if windows were not in shadow mode (decisions are only
     /// counted).
     PassesInShadow,
-    /// The request is to be queued, or refused where there is no queue.
+    /// The request is to be queued in front of its backend, or refused where queues are switched off.
     Waits,
     /// The request is refused: it could not be answered by its deadline.
     TooLate,
@@ -620,16 +642,16 @@ pub struct Figures {
     pub in_flight: usize,
     /// The window: the most requests that may be in flight to the backend.
     pub window: usize,
-    /// The number, cost and bytes of waiting requests.
+    /// The number, cost and bytes of the requests that wait in the queue.
     pub held: Held,
-    /// The time for which the oldest request has waited.
+    /// The time for which the oldest request in the queue has waited.
     pub age: Duration,
     /// The backend's response time when few requests wait at it.
     pub base: Duration,
     /// The median response time among the replies by which the window (limit on requests in flight) was last
     /// adjusted.
     pub median: Duration,
-    /// True if the queue accepts no more requests.
+    /// True if the queue in front of the backend accepts no more requests.
     pub is_full: bool,
     /// True while the backend counts as stalled (sends nothing although requests are in flight).
     pub is_stalled: bool,
@@ -639,12 +661,12 @@ pub struct Figures {
     /// The latency ratio of the backend: usual divided by recent response time, 1 when steady, less when it
     /// is slow; None if there were too few replies.
     pub latency_ratio: Option<f64>,
-    /// The stage of the backend's circuit breaker, which all cores share: each core, and each of the backend's
-    /// bulkheads (windows and queues) on it, reports the same stage.
+    /// The stage of the backend's circuit breaker, which all cores share: each core, and each of the
+    /// backend's bulkheads (windows and queues) on it, reports the same stage.
     pub breaker: BreakerStage,
-    /// The number of times that this core ejected the backend as a whole.
+    /// The number of times that this core ejected the backend (sent it no requests for a while).
     pub ejections: u64,
-    /// Number of requests that this core refused because of the backend's overload.
+    /// Number of requests that this core refused because the backend was overloaded.
     pub refused: u64,
 }
 

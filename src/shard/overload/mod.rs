@@ -25,23 +25,24 @@ use crate::policy::latency_ratio::LatencyRatio;
 use crate::protocol::command::Class;
 use crate::values::{BackendId, Timestamp};
 
-/// The least number of bytes of requests that may wait in each queue, however many backends share this core's
-/// limit.
+/// The least number of bytes of requests that may wait in the queue in front of each backend (1 MiB),
+/// however many queues share this core's limit.
 const QUEUE_BYTES_LEAST: usize = 1 << 20;
 
 /// The windows (limits on requests in flight), queues and response times of all backends, on one core.
 #[derive(Debug)]
 pub struct Overload {
-    /// Windows (limits on requests in flight) and queues by backend and track (usual or expensive requests):
-    /// `backend * BULKHEADS + track`.
+    /// Windows (limits on requests in flight) and queues by backend and track (usual or expensive
+    /// requests): the index is 2 times the backend's number, plus 1 for expensive requests.
     bulkheads: Vec<Bulkhead>,
-    /// Indices of bulkheads (windows and queues) with waiting requests or a stalled (silent) backend. They are
-    /// handled at the end of each turn (pass of the shard's loop).
+    /// Indices of bulkheads (windows and queues) with waiting requests or a stalled (silent) backend. They
+    /// are handled at the end of each turn (pass of the shard's loop).
     listed: Vec<usize>,
-    /// Requests pushed out of a full queue by more important ones, which are still to be answered with a
-    /// refusal.
+    /// Requests pushed out of a full queue by more important ones, still to be answered with a refusal,
+    /// each with its reason.
     turned_away: Vec<(Addressee, NotSent)>,
-    /// True if requests that find no room wait in a queue rather than being refused.
+    /// True if requests that find no room in a backend's window (limit on requests in flight) wait in a
+    /// queue rather than being refused.
     may_wait: bool,
     /// Whether requests that cannot be answered by their deadline are refused: on, off, or only counted.
     deadlines: Mode,
@@ -49,14 +50,17 @@ pub struct Overload {
     /// backends.
     early_at: Timestamp,
     service_times: Durations,
-    /// The latency ratio of each backend: recent response times against usual ones.
+    /// The latency ratio of each backend: usual response times divided by recent ones, less than 1 when it
+    /// is slow.
     ratios: Vec<LatencyRatio>,
-    /// The usual response times of each backend.
+    /// The usual response times of each backend, by class of commands, against which each reply's time is
+    /// compared.
     baselines: Vec<Baseline>,
 }
 
 impl Overload {
-    /// Creates the state of a core with no requests in flight.
+    /// Creates the windows, queues and response times that a core keeps for all backends, with no requests
+    /// in flight.
     pub fn new(settings: &ShardSettings) -> Self {
         let topology = settings.topology;
         let mut overload = settings.overload.clone();
@@ -100,7 +104,8 @@ impl Overload {
         BackendId((index / BULKHEADS) as u16)
     }
 
-    /// Returns the backends that have been silent for a while although requests are in flight to them.
+    /// Returns the backends that have sent nothing for 50 ms although requests are in flight to them, so
+    /// that they are asked whether they are busy with a script.
     pub fn silent(&self) -> Vec<BackendId> {
         let silent = |index: &usize| self.bulkheads[*index].is_silent();
         let mut backends: Vec<BackendId> =
@@ -129,7 +134,8 @@ impl Overload {
         self.bulkheads.len()
     }
 
-    /// True if requests that find no room wait in a queue rather than being refused.
+    /// True if requests that find no room in a backend's window (limit on requests in flight) wait in a
+    /// queue rather than being refused.
     #[inline]
     pub fn may_wait(&self) -> bool {
         self.may_wait
@@ -141,8 +147,8 @@ impl Overload {
         self.deadlines
     }
 
-    /// Returns the time of the next search of the requests in flight for passed deadlines and stalled (silent)
-    /// backends.
+    /// Returns the time of the next search of the requests in flight for passed deadlines and stalled
+    /// (silent) backends.
     #[inline]
     pub fn early_at(&self) -> Timestamp {
         self.early_at
@@ -159,7 +165,8 @@ impl Overload {
         self.early_at = Timestamp::MAX;
     }
 
-    /// Returns a histogram of the times that all backends took to reply.
+    /// Returns a histogram of the times from sending a request to its reply, over all backends, as seen by
+    /// this core.
     pub fn service_times(&self) -> Durations {
         self.service_times.told()
     }
@@ -190,7 +197,7 @@ impl Overload {
         })
     }
 
-    /// Frees the memory that a burst of waiting requests took.
+    /// Frees the memory that the queues took while many requests waited.
     pub fn tidy(&mut self) {
         self.bulkheads.iter_mut().for_each(Bulkhead::tidy);
     }

@@ -19,8 +19,9 @@ const _: () = assert!(KINDS >= 2 * COMMAND_CLASSES, "reads and writes of each cl
 
 impl Overload {
     /// Counts an answered request (`pending` is its record) as no longer in flight and, if its reply is
-    /// selected as a sample, adjusts the window's size. `late` is the delay of this core itself, for which the
-    /// backend is not blamed. `index` is that of its bulkhead (window and queue).
+    /// selected as a sample, adjusts the window's size. `late` is the delay of this core itself, for which
+    /// the backend is not blamed. `index` is that of the bulkhead (window and queue) that the request
+    /// passed.
     #[expect(clippy::inline_always, reason = "every reply: a call would be half of it")]
     #[inline(always)]
     pub fn handle_answered(
@@ -67,8 +68,9 @@ impl Overload {
         self.bulkheads[index].handle_reply(&sample, now.monotonic, section);
     }
 
-    /// Records the time that a backend took for a reply. Returns by how many microseconds it exceeds that of
-    /// usual replies; 0 for a refusal by a weir, which says nothing about the store behind it.
+    /// Records the time that a backend took for a reply, in nanoseconds. Returns by how many microseconds
+    /// it exceeds that of usual replies; 0 for a refusal by a weir, which says nothing about the store
+    /// behind it.
     #[inline]
     pub fn record_time(&mut self, backend: BackendId, pending: &Pending, took_nanos: u64) -> u64 {
         if pending.odd == Odd::Refused {

@@ -33,20 +33,21 @@ impl Overload {
         !self.listed.is_empty()
     }
 
-    /// Returns the index of the bulkhead (window and queue) at this place of the list of those that are
-    /// handled at the end of each turn (pass of the shard's loop); None past its end.
+    /// Returns the index of the bulkhead (window and queue) at the index `place` of the list of those that
+    /// are handled at the end of each turn (pass of the shard's loop); None past its end.
     pub fn listed_at(&self, place: usize) -> Option<usize> {
         self.listed.get(place).copied()
     }
 
-    /// Removes the bulkhead (window and queue) at this place from the list of those that are handled at the
-    /// end of each turn (pass of the shard's loop); the last one takes its place.
+    /// Removes the bulkhead (window and queue) at the index `place` from the list of those that are handled
+    /// at the end of each turn (pass of the shard's loop); the last of the list takes its place.
     pub fn unlist(&mut self, place: usize) {
         self.listed.swap_remove(place);
     }
 
-    /// Begins to handle a bulkhead (window and queue) at the end of each turn (pass of the shard's loop), if
-    /// it is not handled yet. `in_flight` gives the tenants of its requests in flight.
+    /// Begins to handle a bulkhead (window and queue) at the end of each turn (pass of the shard's loop),
+    /// if it is not handled yet. `index` is that of the bulkhead, and `in_flight` gives the tenants of its
+    /// requests in flight.
     pub fn list<I: Iterator<Item = TenantId>>(&mut self, index: usize, in_flight: impl FnOnce() -> I) {
         let bulkhead = &mut self.bulkheads[index];
         if !bulkhead.is_listed() {
@@ -61,14 +62,15 @@ impl Overload {
         std::mem::take(&mut self.turned_away)
     }
 
-    /// Takes back the memory of the emptied list of refused requests.
+    /// Takes back the memory of the emptied list of requests that were pushed out of full queues.
     pub fn recycle(&mut self, turned_away: Vec<(Addressee, NotSent)>) {
         self.turned_away = turned_away;
     }
 
-    /// Makes room for a request in a full queue, by pushing out a less important one. An error if the queue
-    /// has none. Returns the reply address of the request pushed out if its client connection may be read
-    /// from again.
+    /// Makes room for a request in the queue of the bulkhead `index`, if that is full, by pushing out a
+    /// less important request, which is refused. An error if the queue has none. Returns the reply address
+    /// of the request pushed out if its client connection may be read from again; None if not, or if the
+    /// queue was not full.
     pub fn make_room(
         &mut self,
         env: &mut Env,
@@ -88,10 +90,10 @@ impl Overload {
         Ok(is_eased.then_some(parked.envelope.reply_to))
     }
 
-    /// Queues a request at the bulkhead with this index. `late` is the time by which this turn of the core
-    /// began later than planned. Returns a message (note) that its client connection should not be read from
-    /// for now, if many of its requests wait. An error if there is no room. `envelope` is the request's
-    /// record, `requests` the number of requests in its message.
+    /// Queues a request at the bulkhead (window and queue) with this index. `late` is the time by which
+    /// this turn of the core began later than planned. Returns a message (note) that its client connection
+    /// should not be read from for now, if many of its requests wait. An error if there is no room.
+    /// `envelope` is the request's record, `requests` the number of requests in its message.
     pub fn park(
         &mut self,
         env: &mut Env,
@@ -115,8 +117,8 @@ impl Overload {
     }
 
     /// Queues a fetch of a hot key (one read for all requests that wait) for the next place in the window
-    /// (limit on requests in flight). The queue always has room for it, because fetches are few. `envelope` is
-    /// the fetch's record, `requests` the number of requests in its message.
+    /// (limit on requests in flight). The queue always has room for it, because fetches are few. `envelope`
+    /// is the fetch's record, `requests` the number of requests in its message.
     pub fn park_fetch(
         &mut self,
         env: &mut Env,
@@ -130,10 +132,10 @@ impl Overload {
         self.bulkheads[index].park_fetch(parked);
     }
 
-    /// Takes requests about a key that has become hot out of the queues in front of `backend`, or in front of
-    /// all backends: those that `choose` selects, each connection's in their order. The flag with each says
-    /// whether its client connection may be read from again. `choose` also sees requests for several keys of
-    /// any slot.
+    /// Takes requests about a key that has become hot out of the queues in front of `backend`, or in front
+    /// of all backends: those that `choose` selects, each connection's in their order. The flag with each
+    /// says whether its client connection may be read from again. `choose` sees the requests for one key of
+    /// `slot`, and those for several keys of any slot.
     pub fn take_queued(
         &mut self,
         (backend, slot): (Option<BackendId>, u16),
@@ -154,7 +156,8 @@ impl Overload {
     }
 
     /// Removes and returns the requests in a queue that have waited too long or cannot meet their deadline.
-    /// `late` is the delay of this core itself.
+    /// `index` is that of the queue's bulkhead, and `late` the delay of this core itself, by which requests
+    /// do not age.
     pub fn expire(&mut self, env: &mut Env, index: usize, late: Duration, now: Now) -> Vec<Expired> {
         let bulkhead = &mut self.bulkheads[index];
         bulkhead.begin_turn(late, now.monotonic);
@@ -185,7 +188,8 @@ impl Overload {
     }
 
     /// Marks a bulkhead (window and queue) as stalled if its backend has been silent for too long with
-    /// requests in flight ([`super::Bulkhead`]). True only in the call that finds the stall.
+    /// requests in flight (250 ms or four median response times, whichever is longer): nothing more is sent
+    /// to it then. True only in the call that finds the stall.
     pub fn find_stall(&mut self, index: usize, now: Now) -> bool {
         let has_stalled = self.bulkheads[index].handle_look(now.monotonic);
         if has_stalled {

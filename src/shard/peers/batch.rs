@@ -20,8 +20,8 @@ use crate::shard::tracking_redirect::RedirectMessage;
 use crate::values::ShardId;
 use crate::values::limits::{BATCH_BYTES_MAX, MONITOR_BATCH_BYTES_MAX};
 
-/// Place of a message in a batch: its length if it was copied to the common buffer, which is read in order,
-/// or its index if its bytes are shared.
+/// Place of a message's bytes in a batch: its length if they were copied to the common buffer, which is
+/// read in order, or its index among the shared buffers if they are shared.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Copied(u32),
@@ -51,7 +51,8 @@ pub struct Batch {
     shared: Vec<Bytes>,
     /// Number of bytes of all shared messages and of the copies of hot keys' replies.
     shared_bytes: usize,
-    /// Notes about requests of client connections, each with the reply address of the request.
+    /// Notes (such as that a request was sent to its store) about requests of the receiver's client
+    /// connections, each with the reply address of the request.
     notes: Vec<(ReplyTo, Note)>,
     /// Fences (connections to stores that were given up) that the receiver handles first, so that its later
     /// requests are not followed by requests of those connections.
@@ -59,12 +60,12 @@ pub struct Batch {
     /// Fences that a store has answered, by the shard that raised them and their sequence number there: the
     /// receiver forgets them, and no longer asks the store to kill the connections.
     lifted: Vec<(ShardId, u64)>,
-    /// Copies of hot keys' replies that are lent to the receiver.
+    /// Copies of hot keys' replies that the sender lends to the receiver, which answers requests from them.
     copies: Vec<Copy>,
     /// Numbers of requests that the sender answered from copies of replies for the receiver's hot keys.
     hits: Vec<CopyHits>,
-    /// Lines for monitors of the receiver: the client that each line is about (by tenant), and its length in
-    /// `line_bytes`.
+    /// Lines for monitors (clients that sent `MONITOR`) of the receiver: the client whose request each line
+    /// shows (by tenant), and the line's length in `line_bytes`.
     lines: Vec<(Sender, u32)>,
     line_bytes: Vec<u8>,
     /// The sender's messages about channels for which their home core, the receiver, has one subscription for
@@ -73,15 +74,16 @@ pub struct Batch {
     /// The sender's messages about channels for which the sender, as the home core, has one subscription for
     /// all clients, to a receiver with subscribers.
     from_home: FromHomeQueue,
-    /// The sender's messages about clients that take the invalidation messages of other clients.
+    /// The sender's messages about clients that take the invalidation messages of other clients (`CLIENT
+    /// TRACKING` with `REDIRECT`).
     redirects: Vec<RedirectMessage>,
 }
 
-/// Size in bytes up to which an emptied batch keeps each buffer.
+/// Capacity in bytes (1 MiB) that each buffer of an emptied batch of messages keeps at most.
 const BYTES_KEPT: usize = 1 << 20;
 
 impl Batch {
-    /// True if the batch contains no messages.
+    /// True if the batch contains no messages for the receiving core.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
             && self.replies.is_empty()
@@ -96,8 +98,8 @@ impl Batch {
             && self.redirects.is_empty()
     }
 
-    /// Returns the bytes of all requests, replies, copies of hot keys' replies, lines for monitors and
-    /// published messages in the batch.
+    /// Returns the number of bytes of all requests, replies, copies of hot keys' replies, lines for
+    /// monitors and published messages in the batch.
     pub fn bytes(&self) -> usize {
         self.request_bytes.len()
             + self.reply_bytes.len()
@@ -106,12 +108,13 @@ impl Batch {
             + self.from_home.message_bytes()
     }
 
-    /// True if the batch is so large that no further request may be added.
+    /// True if the batch of messages has 64 MiB or more, so that no further request or copy may be added.
     pub fn is_full(&self) -> bool {
         self.bytes() >= BATCH_BYTES_MAX
     }
 
-    /// Adds a request, which the receiver forwards as the home core of its keys.
+    /// Adds a request, which the receiving core forwards to the store as the home core of its keys (all
+    /// requests for a key pass through one core).
     pub fn push_request(&mut self, envelope: &Envelope, message: Message<'_>) {
         let place = place(&mut self.request_bytes, &mut self.shared, message);
         self.shared_bytes += message.shared_bytes();
@@ -137,19 +140,21 @@ impl Batch {
         self.fences.push(fence);
     }
 
-    /// Adds a copy of a hot key's reply, which is lent to the receiver.
+    /// Adds a copy of a hot key's reply, which is lent to the receiver, so that it answers requests from
+    /// it.
     pub fn push_copy(&mut self, copy: Copy) {
         self.shared_bytes += copy.bytes();
         self.copies.push(copy);
     }
 
-    /// Adds the number of requests that the sender answered from copies for one of the receiver's hot keys.
+    /// Adds the number of requests that the sender answered from copies of the replies for one of the
+    /// receiver's hot keys.
     pub fn push_hits(&mut self, hits: CopyHits) {
         self.hits.push(hits);
     }
 
-    /// Adds a line for the receiver's monitors. False if the batch has too many bytes of lines already: the
-    /// line is then left out.
+    /// Adds a line, which shows a request of `sender`, for the receiver's monitors (clients that sent
+    /// `MONITOR`). False if the batch has too many bytes of lines already: the line is then left out.
     pub fn push_line(&mut self, sender: Sender, line: &[u8]) -> bool {
         let has_room = self.line_bytes.len() + line.len() <= MONITOR_BATCH_BYTES_MAX;
         if has_room {
@@ -159,7 +164,8 @@ impl Batch {
         has_room
     }
 
-    /// Returns the lines for monitors in the order in which they were added.
+    /// Returns the lines for monitors (clients that sent `MONITOR`), each with the client whose request it
+    /// shows, in the order in which they were added.
     pub fn lines(&self) -> impl Iterator<Item = (Sender, &[u8])> {
         let mut rest = self.line_bytes.as_slice();
         self.lines.iter().map(move |(sender, length)| {
@@ -193,17 +199,19 @@ impl Batch {
         self.from_home.pop()
     }
 
-    /// Adds a message about a client that takes the invalidation messages of another client.
+    /// Adds a message about a client that takes the invalidation messages of another client (`CLIENT
+    /// TRACKING` with `REDIRECT`).
     pub fn push_redirect(&mut self, message: RedirectMessage) {
         self.redirects.push(message);
     }
 
-    /// Takes the messages to cores about clients that take the invalidation messages of other clients.
+    /// Takes out of the batch the messages about clients that take the invalidation messages of other
+    /// clients (`CLIENT TRACKING` with `REDIRECT`).
     pub fn take_redirects(&mut self) -> Vec<RedirectMessage> {
         std::mem::take(&mut self.redirects)
     }
 
-    /// Returns the copies of hot keys' replies that are lent to the receiver.
+    /// Returns the copies of hot keys' replies that the sender lends to the receiver.
     pub fn copies(&self) -> &[Copy] {
         &self.copies
     }
@@ -225,7 +233,8 @@ impl Batch {
         (std::mem::take(&mut self.fences), std::mem::take(&mut self.lifted))
     }
 
-    /// Returns the requests in the order in which they were added.
+    /// Returns the requests that the receiver is to forward, with their bytes, in the order in which they
+    /// were added.
     pub fn requests(&self) -> impl Iterator<Item = (&Envelope, Message<'_>)> {
         let mut at = 0;
         self.requests.iter().map(move |entry| {
@@ -233,7 +242,8 @@ impl Batch {
         })
     }
 
-    /// Returns the replies in the order in which they were added.
+    /// Returns the replies to requests of the receiver's clients, each with its reply address and outcome,
+    /// in the order in which they were added.
     pub fn replies(&self) -> impl Iterator<Item = (ReplyTo, Outcome, Message<'_>)> {
         let mut at = 0;
         self.replies.iter().map(move |entry| {

@@ -18,7 +18,7 @@ use super::shared_channel::{FromHome, ToHome};
 use super::tracking_redirect::RedirectMessage;
 use crate::values::{ShardId, Spares};
 
-/// The largest number of spare batches that a shard keeps.
+/// The largest number of emptied batches of messages that a shard keeps for reuse.
 const SPARE_BATCHES_MAX: usize = 256;
 
 /// The batches of messages that are being filled for other cores, and spare ones for reuse.
@@ -31,7 +31,7 @@ pub struct PeerStage {
 }
 
 impl PeerStage {
-    /// Creates the batches of one of `shards` cores, with no messages.
+    /// Creates the batches that one of `shards` cores fills for the others, with no messages.
     pub fn new(shards: u16) -> Self {
         let shards = usize::from(shards);
         Self {
@@ -41,8 +41,8 @@ impl PeerStage {
         }
     }
 
-    /// Adds a request to the batch for its key's home core. False if the batch is full: the request is then
-    /// not added.
+    /// Adds a request to the batch of messages for its key's home core (the core through which a key's
+    /// requests pass). False if the batch is full: the request is then not added.
     #[inline]
     pub fn push_request(&mut self, to: ShardId, envelope: &Envelope, message: Message<'_>) -> bool {
         let batch = self.batch_for(to);
@@ -72,14 +72,15 @@ impl PeerStage {
         }
     }
 
-    /// Adds the number of requests that this core answered from copies to the batch for the hot key's home
-    /// core.
+    /// Adds the number of requests that this core answered from copies of a hot key's replies to the batch
+    /// for the key's home core, which lent the copies.
     pub fn push_hits(&mut self, to: ShardId, hits: CopyHits) {
         self.batch_for(to).push_hits(hits);
     }
 
-    /// Adds a line for another core's monitors to the batch for it. False if that batch has too many already:
-    /// the line is then left out.
+    /// Adds a line, which shows a request of `sender`, for another core's monitors (clients that sent
+    /// `MONITOR`) to the batch for that core. False if that batch has too many already: the line is then
+    /// left out.
     pub fn push_line(&mut self, to: ShardId, sender: Sender, line: &[u8]) -> bool {
         self.batch_for(to).push_line(sender, line)
     }
@@ -96,8 +97,8 @@ impl PeerStage {
         self.batch_for(to).push_from_home(told);
     }
 
-    /// Adds a message about a client that takes the invalidation messages of another client to the batch for
-    /// another core.
+    /// Adds a message about a client that takes the invalidation messages of another client (`CLIENT
+    /// TRACKING` with `REDIRECT`) to the batch for another core.
     pub fn push_redirect(&mut self, to: ShardId, message: RedirectMessage) {
         self.batch_for(to).push_redirect(message);
     }
@@ -110,9 +111,9 @@ impl PeerStage {
         }
     }
 
-    /// Returns the next batch for another core; None if there is none. Adds the fences (connections that
-    /// stores are to kill) that the core was not sent yet; it handles them before anything else, so that
-    /// nothing it does because of the batch comes before them.
+    /// Returns the next batch of messages for another core, and that core; None if there is none. Adds the
+    /// fences (connections that stores are to kill) that the core was not sent yet; it handles them before
+    /// anything else, so that nothing it does because of the batch comes before them.
     pub fn poll(&mut self, fences: &mut Fences) -> Option<(ShardId, Box<Batch>)> {
         let shard = self.touched.pop_front()?;
         let mut batch = self.outgoing[usize::from(shard.0)].take().expect("a touched peer has a batch");
@@ -122,12 +123,12 @@ impl PeerStage {
         Some((shard, batch))
     }
 
-    /// Takes an emptied batch back for reuse.
+    /// Takes an emptied batch of messages back for reuse.
     pub fn recycle(&mut self, batch: Box<Batch>) {
         self.spare.push(batch);
     }
 
-    /// Frees spare batches that a burst has left. True if there may be more to free later.
+    /// Frees spare batches of messages that a burst has left. True if there may be more to free later.
     pub fn tidy(&mut self) -> bool {
         self.spare.tidy(drop)
     }

@@ -15,13 +15,14 @@ use crate::values::limits::DESCRIPTION_BYTES_MAX;
 use crate::values::time::Now;
 use crate::values::{ClientId, TenantId};
 
-/// Right to use all keys, in Redis' form.
+/// Pattern for the right to use all keys, as Redis writes it in access control lists.
 const ALL_KEYS: &str = "~*";
-/// Right to use all channels, in Redis' form.
+/// Pattern for the right to use all channels, as Redis writes it in access control lists.
 const ALL_CHANNELS: &str = "&*";
 
 impl Shard {
-    /// Answers `ACL LIST`, `ACL USERS` or `ACL GETUSER`.
+    /// Answers a client's `ACL LIST`, `ACL USERS` or `ACL GETUSER`, as `local` says. `charge` is the price
+    /// taken for the request.
     pub(super) fn describe_users(
         &mut self,
         id: ClientId,
@@ -41,7 +42,7 @@ impl Shard {
     }
 }
 
-/// The tenants that a client is shown.
+/// The tenants that `ACL LIST`, `ACL USERS` and `ACL GETUSER` show to a client.
 struct Shown<'a> {
     quotas: &'a Quotas,
     /// The only tenant that is shown; None for all tenants, which administrators are shown.
@@ -49,7 +50,7 @@ struct Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
-    /// Returns the tenants in the order of their names.
+    /// Returns the tenants that the client is shown, in the order of their names.
     fn tenants(&self) -> impl Iterator<Item = (TenantId, &'a Tenant)> {
         let is_shown = |id: TenantId| self.only.is_none_or(|only| only == id);
         self.quotas.tenants_after("").filter(move |(id, _)| is_shown(*id))
@@ -78,8 +79,8 @@ impl<'a> Shown<'a> {
         write_list(out, lines);
     }
 
-    /// Writes the rights of a tenant, or of a user within a tenant (`tenant/user`); null if there is none of
-    /// that name, or if the client may not know of it.
+    /// Writes, as the reply to `ACL GETUSER`, the rights of a tenant, or of a user within a tenant
+    /// (`tenant/user`); null if there is none of that name, or if the client may not know of it.
     fn write_user(&self, out: &mut Vec<u8>, protocol: Protocol, name: &[u8]) {
         let Some((id, tenant)) = self.find(name) else { return encode::null(out, protocol) };
         let flags = self.flags_of(id);
@@ -99,8 +100,9 @@ impl<'a> Shown<'a> {
         encode::array(out, 0);
     }
 
-    /// Returns the tenant of that name or, for `tenant/user`, of that user. Users exist as soon as a client
-    /// logs in as one, so that any well-formed name of one is known.
+    /// Returns the tenant of that name or, for `tenant/user`, the tenant of that user; None if there is
+    /// none or it is not shown to the client. Users exist as soon as a client logs in as one, so any
+    /// well-formed user name is known.
     fn find(&self, name: &[u8]) -> Option<(TenantId, &'a Tenant)> {
         let mut parts = name.splitn(2, |byte| *byte == b'/');
         let tenant = std::str::from_utf8(parts.next()?).ok()?;
@@ -116,7 +118,7 @@ impl<'a> Shown<'a> {
     }
 }
 
-/// Writes an array of texts; an error if they take more than [`DESCRIPTION_BYTES_MAX`] bytes.
+/// Writes an array of texts; an error in their place if they take more than 1 MiB.
 fn write_list(out: &mut Vec<u8>, texts: impl Iterator<Item = String>) {
     let (mut list, mut count) = (Vec::new(), 0);
     for text in texts {
@@ -136,14 +138,14 @@ fn write_list(out: &mut Vec<u8>, texts: impl Iterator<Item = String>) {
 /// The rights of tenants to run commands, in Redis' form. Many tenants have the same, which are found once.
 #[derive(Default)]
 struct Commands {
-    /// The rights by what decides them: whether the tenant is an administrator, and whether it has only some
-    /// keys, channels and databases.
+    /// The texts of rights by the four facts that decide them: whether the tenant is an administrator, and
+    /// whether it may use all keys, all channels and all databases.
     known: BTreeMap<[bool; 4], String>,
 }
 
 impl Commands {
-    /// Returns `+@all`, followed by `-name` for each command that the tenant may not run whatever arguments it
-    /// gives.
+    /// Returns `+@all`, followed by `-name` for each command that the tenant may not run whatever arguments
+    /// it gives.
     fn of(&mut self, tenant: &Tenant) -> &str {
         let kind =
             [tenant.admin, tenant.keys.is_empty(), tenant.channels.is_empty(), tenant.databases.is_empty()];
@@ -162,15 +164,15 @@ fn channels_of(tenant: &Tenant) -> String {
     patterns('&', tenant.channel_prefixes()).unwrap_or_else(|| ALL_CHANNELS.to_owned())
 }
 
-/// Returns the patterns that match what begins with one of these prefixes, each after a sign; None without
-/// prefixes.
+/// Returns the patterns that match all names beginning with one of these prefixes, each pattern after the
+/// character `sign`, separated by spaces; None without prefixes.
 fn patterns(sign: char, prefixes: &[String]) -> Option<String> {
     let patterns = prefixes.iter().map(|prefix| format!("{sign}{}*", escaped(prefix)));
     (!prefixes.is_empty()).then(|| patterns.collect::<Vec<_>>().join(" "))
 }
 
-/// Returns a prefix as a part of a pattern. Spaces and control characters become `?`, because Redis allows none in
-/// its patterns.
+/// Returns a prefix as a part of a pattern. Spaces and control characters become `?`, because Redis allows
+/// none in its patterns.
 fn escaped(prefix: &str) -> String {
     let mut out = String::with_capacity(prefix.len());
     for letter in prefix.chars() {

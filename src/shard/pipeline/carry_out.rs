@@ -27,14 +27,14 @@ use crate::values::{BackendId, ClientId, Price, ShardId, Timestamp, UNIT};
 /// it, answered without its store, may still be carried out there.
 const RETRY_UNSETTLED: Duration = Duration::from_millis(250);
 
-/// Error of the functions that admit a request: the request goes no further now, because it has been answered
-/// already, or is held to be tried again.
+/// Error of the functions that admit a request (take its price): the request goes no further now, because
+/// it has been answered already, or is held to be tried again.
 #[derive(Clone, Copy, Debug)]
 struct Stopped;
 
 impl Shard {
-    /// Admits a request and sends it to its destination, unless it is refused or has to wait. `command` is
-    /// None if weir does not know it.
+    /// Admits a request (takes its price from its payer's quotas) and sends it to its destination, unless
+    /// it is refused or has to wait. `command` is None if weir does not know it.
     #[inline]
     pub(super) fn carry_out(
         &mut self,
@@ -82,8 +82,8 @@ impl Shard {
         self.dispatch(home, &envelope, Message::new(request.arguments.frame(), request.shared), now);
     }
 
-    /// Sends an admitted request that has no single home core. No other request of its client is in flight,
-    /// and later ones wait. `charge` is the price taken for it.
+    /// Sends an admitted request that has no single home core (the core through which a key's requests
+    /// pass), or answers it here. `charge` is the price taken for it; None if it has none.
     #[inline(never)]
     fn carry_out_alone(
         &mut self,
@@ -140,9 +140,9 @@ impl Shard {
         }
     }
 
-    /// Takes the next step of a walk (`SCAN`) over the nodes of a cluster: sends the `SCAN` to the next node,
-    /// or answers that the walk has ended or cannot go on. `charge` is the price taken for the request.
-    /// `nature` says whether the request writes and what class it has.
+    /// Takes the next step of a client's walk (`SCAN`) over the nodes of a cluster: sends the `SCAN` to the
+    /// next node, or answers that the walk has ended or cannot go on. `charge` is the price taken for the
+    /// request. `nature` says whether the request writes and what class it has.
     fn walk_on(
         &mut self,
         id: ClientId,
@@ -201,16 +201,16 @@ impl Shard {
         }
     }
 
-    /// Resumes requests (`PUBLISH`) that were held until stores had acknowledged the subscriptions to their
-    /// channels: those acknowledged by now, and those that have waited for too long.
+    /// Resumes clients' `PUBLISH` requests that were held until stores had acknowledged the subscriptions
+    /// to their channels: those acknowledged by now, and those that have waited for too long.
     pub(super) fn resume_publications(&mut self, now: Now) {
         let board = &self.env.settings.clients.subscriptions;
         let ready = self.clients.publications().take_ready(board, now.monotonic);
         self.resume_held(ready, now);
     }
 
-    /// Holds a request until the cluster's primaries have confirmed the map of slots. Refuses it if it has
-    /// waited for [`MAP_PATIENCE`].
+    /// Holds a client's request until the cluster's primaries have confirmed the map of slots. Refuses it
+    /// if it came 2 s ago or more.
     fn wait_for_map(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
         if now.monotonic.since(self.clients.client(id).came()) >= MAP_PATIENCE {
             return self.answer_not_sent(id, BackendId(0), NotSent::Unconfirmed);
@@ -219,24 +219,24 @@ impl Shard {
         self.clients.hold_for_map(id, arguments);
     }
 
-    /// Records that the primaries confirmed the cluster's map of slots; each of them was asked at `at` or
-    /// later.
+    /// Records that the primaries confirmed the cluster's map of slots, so that requests which wait for
+    /// that may go on; each primary was asked at `at` or later.
     pub fn handle_slots_confirmed(&mut self, at: Timestamp) {
         self.env.slots_confirmed = self.env.slots_confirmed.max(Some(at));
         self.upstream.touch_slots();
     }
 
-    /// Resumes requests that were held until the cluster's map of slots was confirmed: those for which it is,
-    /// and those that have waited for too long.
+    /// Resumes clients' requests that were held until the cluster's map of slots was confirmed: those for
+    /// which it is, and those that have waited for too long.
     pub(super) fn resume_sure(&mut self, now: Now) {
         let ready = self.clients.map_confirmation().take_ready(&self.env, now.monotonic);
         self.resume_held(ready, now);
     }
 
-    /// Admits a request: takes its price from the buckets of its payer (account that is charged), and returns
-    /// the charge; None if it has no price. A refused request is answered here, and one that has to wait is
-    /// held; both return [`Stopped`]. `usual` is the track (set of connections to a backend) of a request that
-    /// does not cost much.
+    /// Admits a request: takes its price from the buckets of its payer (account that is charged), and
+    /// returns the charge; None if it has no price. A refused request is answered here, and one that has to
+    /// wait is held; both return [`Stopped`]. `usual` is the track (set of connections to a backend) of a
+    /// request that does not cost much.
     #[expect(clippy::inline_always, reason = "every request: a call would be a third of it")]
     #[inline(always)]
     fn admit(
@@ -271,7 +271,8 @@ impl Shard {
     }
 
     /// Chooses the track (set of connections to a backend) of a request where nothing has a price and
-    /// replicas may answer reads. Holds the request if its client has requests in flight on another track.
+    /// replicas may answer reads. Holds the request (error) if its client has requests in flight on another
+    /// track. Returns no charge.
     #[cold]
     fn take_track(
         &mut self,
@@ -287,9 +288,9 @@ impl Shard {
         Ok(None)
     }
 
-    /// Admits a request that weir answers by itself. Few of those have a price; `EXEC` has the price of all
-    /// requests of its transaction together. `local` is the command. Returns the charge; None if the request
-    /// has no price.
+    /// Admits a request that weir answers by itself (takes its price from its payer's quotas). Few of those
+    /// have a price; `EXEC` has the price of all requests of its transaction together. `local` is the
+    /// command. Returns the charge; None if the request has no price.
     #[inline(never)]
     fn admit_local(
         &mut self,
@@ -313,10 +314,11 @@ impl Shard {
         self.admit_off_tab(id, payer, (&asked, class), (None, Track::Usual), arguments, now)
     }
 
-    /// Admits a request that cannot be charged to the tab (the sum of one payer's consecutive requests), such
-    /// as a transaction. `asked` are the facts about its cost, `class` is the class of its command, `backend`
-    /// where it goes (None for several), and `usual` the track (set of connections) that it takes unless it is
-    /// expensive.
+    /// Admits a request (takes its price from its payer's quotas) that cannot be charged to the tab (the
+    /// sum of one payer's consecutive requests), such as a transaction. `asked` are the facts about its
+    /// cost, `class` is the class of its command, `backend` where it goes (None for several), and `usual`
+    /// the track (set of connections) that it takes unless it is expensive. An error if it is refused or
+    /// has to wait.
     #[inline(never)]
     fn admit_off_tab(
         &mut self,
@@ -347,7 +349,8 @@ impl Shard {
         Err(Stopped)
     }
 
-    /// Answers a request with `-THROTTLED`. A transaction that it belongs to is discarded.
+    /// Answers a client's request with `-THROTTLED`, which names the quota that is used up and the time
+    /// until a retry. A transaction that it belongs to is discarded.
     fn throttle(&mut self, id: ClientId, throttled: &Throttled, now: Now) {
         let Throttled { scope: refused, limit, remaining, retry_after } = *throttled;
         let mut text = self.env.pool.take();
@@ -368,8 +371,9 @@ impl Shard {
         self.env.pool.give(text);
     }
 
-    /// Adds to the headers of an HTTP refusal what is left of the other quotas that the request counts
-    /// against. The quota with the smallest part left comes first.
+    /// Adds to the headers of an HTTP refusal what is left of the quotas that the request counts against,
+    /// except that of the scope `refused` (global, tenant or user). The quota with the smallest part left
+    /// comes first.
     #[cold]
     fn tell_other_quotas(&mut self, text: &mut Vec<u8>, id: ClientId, refused: Scope, now: Now) {
         let identity = self.clients.client(id).identity().clone();
@@ -407,8 +411,8 @@ impl Shard {
         client.envelope(reply_to, (slot, backend), (nature, nature.touches()), charge.as_ref())
     }
 
-    /// Decides whether a request is refused because its backend is slow (shedding level) and requests of more
-    /// important tiers go first; if so, answers its client.
+    /// Decides whether a request is refused because its backend is slow (shedding level) and requests of
+    /// more important tiers go first; if so, answers its client and returns true.
     #[cold]
     fn is_held_back(&mut self, id: ClientId, destination: Destination) -> bool {
         let tier = self.clients.client(id).identity().tier;
@@ -422,7 +426,7 @@ impl Shard {
     }
 
     /// Decides whether a request could overtake an earlier one that was answered without its store and may
-    /// still be carried out; if so, refuses it.
+    /// still be carried out; if so, refuses it and returns true.
     #[cold]
     fn refuses_unsettled(&mut self, id: ClientId, destination: Destination) -> bool {
         let is_refused = self.reaches_stores(id, destination);
@@ -433,7 +437,7 @@ impl Shard {
         is_refused
     }
 
-    /// True if any part of the request goes to a store.
+    /// True if any part of a client's request, or of its transaction at `EXEC`, goes to a store.
     pub(super) fn reaches_stores(&mut self, id: ClientId, destination: Destination) -> bool {
         match destination {
             Destination::Weir(LocalCommand::Exec) => {
@@ -444,8 +448,9 @@ impl Shard {
         }
     }
 
-    /// Answers a request with the refusal for `why`, before the request has taken its place in the order of
-    /// its client's replies. A transaction that it belongs to is discarded.
+    /// Answers a client's request with the refusal for `why`, in the name of `backend`, before the request
+    /// has taken its place in the order of the client's replies. A transaction that it belongs to is
+    /// discarded.
     pub(super) fn answer_not_sent(&mut self, id: ClientId, backend: BackendId, why: NotSent) {
         self.discard_refused(id);
         let tier = self.clients.client(id).identity().tier;
@@ -458,7 +463,8 @@ impl Shard {
         self.env.pool.give(text);
     }
 
-    /// Sends a request to its backend if this core is the key's home, else hands it over to the home.
+    /// Sends a request to its backend if this core is the key's home (the core through which a key's
+    /// requests pass), else hands it over to the core `home`.
     #[expect(clippy::inline_always, reason = "every request: two calls would be a tenth of it")]
     #[inline(always)]
     pub(super) fn dispatch(&mut self, home: ShardId, envelope: &Envelope, message: Message<'_>, now: Now) {
@@ -469,8 +475,8 @@ impl Shard {
         }
     }
 
-    /// Hands a request over to its key's home core (the core through which a key's requests pass), unless this
-    /// core's copy of a hot key's reply answers it. Refuses it if the batch for that core is full.
+    /// Hands a request over to its key's home core (the core through which a key's requests pass), unless
+    /// this core's copy of a hot key's reply answers it. Refuses it if the batch for that core is full.
     #[inline(never)]
     fn hand_over(&mut self, home: ShardId, envelope: &Envelope, message: Message<'_>, now: Now) {
         if self.hot_keys.is_on() && self.is_copied(envelope, message, now) {
@@ -483,8 +489,9 @@ impl Shard {
         }
     }
 
-    /// Sends a request whose key has its home on this core, or that has no home. `requests` above 1 says that
-    /// the message is a transaction, or has commands such as `PTTL` before a request: only the last reply
+    /// Sends a request whose key has its home on this core (all requests for a key pass through its home),
+    /// or that has no home, unless it is handled as one for a hot key. `requests` above 1 says that the
+    /// message is a transaction, or has commands such as `PTTL` before a request: only the last reply
     /// counts.
     #[expect(clippy::inline_always, reason = "every request, see above")]
     #[inline(always)]
@@ -501,8 +508,9 @@ impl Shard {
         self.put_out(envelope, message, requests, now);
     }
 
-    /// Sends a message of `requests` requests over this core's backend connections, bypassing the kept replies
-    /// (those held in memory) of hot keys.
+    /// Sends a message of `requests` requests over this core's backend connections, bypassing the kept
+    /// replies (those held in memory) of hot keys. If it cannot be sent, its client is answered with the
+    /// reason.
     #[expect(clippy::inline_always, reason = "every request, see above")]
     #[inline(always)]
     pub(super) fn put_out(&mut self, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) {
@@ -515,13 +523,13 @@ impl Shard {
         }
     }
 
-    /// Returns the account that a client's requests are charged to; None if it has none.
+    /// Returns the account (tenant or user) that a client's requests are charged to; None if it has none.
     pub(super) fn payer_of(&mut self, id: ClientId) -> Option<Payer> {
         self.clients.client(id).payer()
     }
 }
 
-/// Writes a request of a walk (`SCAN`) with another cursor.
+/// Writes a client's `SCAN` to `out` with another cursor: the one that the store itself has given.
 fn with_cursor(out: &mut Vec<u8>, arguments: &Arguments<'_>, cursor: u64) {
     encode::array(out, arguments.len());
     encode::bulk(out, arguments.name());

@@ -12,7 +12,8 @@ use crate::values::limits::PREFIXES_NAMED_MAX;
 const OF_KEY: &[u8] = b"__keyspace@";
 const OF_COMMAND: &[u8] = b"__keyevent@";
 
-/// True if a tenant may name only certain channels.
+/// True if the clients of a tenant may name only certain channels in commands, because the tenant has only
+/// some channels, keys or databases.
 pub(super) fn has_only_some(tenant: &Tenant) -> bool {
     !tenant.channel_prefixes().is_empty() || !tenant.databases.is_empty()
 }
@@ -76,7 +77,8 @@ fn may_name(tenant: &Tenant, name: &[u8], is_pattern: bool) -> bool {
     (!may_match_events || has_all_keys(tenant)) && begins_with_any(tenant.channel_prefixes(), literal)
 }
 
-/// True if a tenant may hear of events in a database: `rest` is its number, `__:`, and the key or the event.
+/// True if a tenant may hear of events of keys in a database: `rest` is its number, `__:`, and the key or
+/// the event, as in the name of the channel. `may_hear_of` decides about the key or event.
 fn may_hear_events(tenant: &Tenant, rest: &[u8], may_hear_of: impl Fn(&[u8]) -> bool) -> bool {
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let number = std::str::from_utf8(&rest[..digits]).ok().and_then(|digits| digits.parse().ok());
@@ -94,8 +96,8 @@ fn begins_with_any(prefixes: &[String], name: &[u8]) -> bool {
     prefixes.is_empty() || prefixes.iter().any(|prefix| name.starts_with(prefix.as_bytes()))
 }
 
-/// Returns prefixes in quotes, for the text of an error; of more than [`PREFIXES_NAMED_MAX`] only the first
-/// ones and the number of the others.
+/// Returns prefixes in quotes, for the text of an error; of more than three only the first three and the
+/// number of the others.
 pub(super) fn quoted_prefixes(prefixes: &[String]) -> String {
     let named = prefixes.iter().take(PREFIXES_NAMED_MAX);
     let mut named: Vec<String> = named.map(|prefix| format!("'{}'", quoted(prefix.as_bytes()))).collect();

@@ -11,8 +11,8 @@ use crate::values::ClientId;
 use crate::values::time::Now;
 
 impl Shard {
-    /// Passes a client's command about other clients to all shards, through the control executor, which sends
-    /// back the joined answer. `charge` is the price taken for the command.
+    /// Passes a client's command about other clients (such as `CLIENT KILL`) to all shards, through the
+    /// control executor, which sends back the joined answer. `charge` is the price taken for the command.
     pub(super) fn ask_about_clients(
         &mut self,
         id: ClientId,
@@ -32,7 +32,8 @@ impl Shard {
         }
     }
 
-    /// Reads a client's command about other clients. The error is the reply.
+    /// Reads a client's command about other clients (`CLIENT LIST`, `KILL`, `UNBLOCK`, `PAUSE`, `UNPAUSE`)
+    /// into the question that all shards are asked. The error is the text of the reply.
     pub(super) fn asked_about_clients(
         &mut self,
         id: ClientId,

@@ -13,7 +13,8 @@ use crate::values::limits::KEYS_PER_TURN;
 use crate::values::time::Now;
 
 impl Shard {
-    /// Goes on with a client that had to wait: first its held request, then the bytes received after that.
+    /// Goes on with a client that had to wait: handles its held request, if there is one, then the bytes
+    /// received after that.
     pub(super) fn resume(&mut self, id: ClientId, now: Now) {
         if let Some(mut held) = self.clients.take_up(id) {
             self.clients.begin_held(id, &mut held);
@@ -26,15 +27,15 @@ impl Shard {
     }
 
     /// Tries requests again that waited for the control executor's answer about a quota, before later
-    /// requests of their clients.
+    /// requests of their clients, and decides about requests that are only counted (shadow mode).
     pub(super) fn resume_waiting(&mut self, now: Now) {
         let waiting = self.admission.take_waiting();
         self.resume_held(waiting, now);
         self.admission.decide_in_shadow(&mut self.env, now);
     }
 
-    /// Tries requests again that waited until earlier requests of their tenant were settled (charged at their
-    /// real price).
+    /// Tries requests again that waited until earlier requests of their tenant were settled: charged at
+    /// their real price, which is known with the reply.
     #[cold]
     pub(super) fn resume_settled(&mut self, now: Now) {
         let settled = self.admission.take_settled(now.monotonic);
@@ -131,8 +132,8 @@ impl Shard {
         self.clients.hold_for_turns(&mut self.env, id, step, request);
     }
 
-    /// Continues the splitting of one large request and the joining of one large reply, each of which takes
-    /// several turns (passes of the shard's loop).
+    /// Continues the splitting by key of one large request, and the joining of one large reply, each of
+    /// which takes several turns (passes of the shard's loop).
     #[cold]
     #[inline(never)]
     pub(super) fn work_in_steps(&mut self, now: Now) {
@@ -142,7 +143,8 @@ impl Shard {
         }
     }
 
-    /// Handles one request under another identity than the connection's (`QOS CALL`, or a held request).
+    /// Handles one request of a client under another identity (tenant, user, options) than the connection's
+    /// own: that of `QOS CALL`, or that with which the request came before it was held.
     pub(super) fn handle_request_as(
         &mut self,
         id: ClientId,
@@ -155,7 +157,8 @@ impl Shard {
         self.clients.end_acting(id, identity, own);
     }
 
-    /// Handles one whole request of a client. Every request handled here is answered exactly once.
+    /// Handles one whole request of a client: finds its command, and sends, queues, answers or refuses it.
+    /// Every request handled here is answered exactly once.
     pub(super) fn handle_request(&mut self, id: ClientId, request: Request<'_>, now: Now) {
         if let Some(command) = command::recognise_plain(&request.arguments) {
             return self.handle_command(id, command, request, now);
@@ -222,8 +225,8 @@ impl Shard {
         }
     }
 
-    /// Notes a script that a request brings to the stores and that declares that it writes nothing: `CLIENT PAUSE` of
-    /// writes lets requests pass that name it by its digest.
+    /// Notes a script that a request brings to the stores and that declares that it writes nothing: `CLIENT
+    /// PAUSE` of writes lets requests pass that name it by its digest.
     #[cold]
     #[inline(never)]
     fn note_script(&self, command: &Command, arguments: &Arguments<'_>) {
@@ -263,8 +266,9 @@ impl Shard {
         self.carry_out(id, None, destination, request, now);
     }
 
-    /// Returns the request of a walk (`SCAN`) with its `COUNT` lowered to the largest that is allowed; None
-    /// if it is not above that. The protocol permits this because `COUNT` is a hint.
+    /// Returns a `SCAN`, or another command that walks over keys or elements, with its `COUNT` lowered to
+    /// the largest that is allowed; None if it is not above that. The protocol permits this because `COUNT`
+    /// is a hint.
     #[cold]
     fn with_lower_count(
         &self,
@@ -284,13 +288,14 @@ impl Shard {
         Some(encoded(lowered))
     }
 
-    /// Answers a client's present request with an error.
+    /// Answers the request of a client that is being handled with an error, whose text has no `-` and no
+    /// line end.
     pub(super) fn answer_error(&mut self, id: ClientId, text: &str) {
         self.clients.answer_now(&mut self.env, id, |out, _| encode::error(out, text));
     }
 
-    /// Answers a client's present request with an error, which also spoils the transaction that the client
-    /// may be in: its `EXEC` will fail.
+    /// Answers the request of a client that is being handled with an error, which also spoils the
+    /// transaction that the client may be in: its `EXEC` will fail.
     pub(super) fn refuse_in_transaction(&mut self, id: ClientId, text: &str) {
         if let Some(client) = self.clients.find(id) {
             client.poison_transaction();

@@ -21,23 +21,28 @@ use crate::values::{BackendId, ShardId};
 /// The cores and stores that a request goes to, or weir itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
-    /// The home core of all keys of the request, which sends it to the one backend that has them.
+    /// The request goes to the home core of all its keys (the core through which a key's requests pass),
+    /// which sends it to the one backend that has them.
     Home { slot: u16, backend: BackendId, home: ShardId, touches: Touches },
-    /// A single backend, straight from the core that has the client, with no other request of the client in
-    /// flight.
+    /// The request goes to a single backend, straight from the core that has the client, with no other
+    /// request of the client in flight.
     Alone { slot: u16, backend: BackendId },
-    /// Several backends or cores: the request is split by key.
+    /// The request is split by key over several backends or cores; `Gather` says how the replies are
+    /// merged.
     Parts(Gather),
-    /// All backends: the core that has the client sends the request to each of them and makes one reply of
-    /// theirs.
+    /// The request goes to all backends: the core that has the client sends it to each of them, and makes
+    /// one reply of theirs as `FanOut` says.
     Stores(FanOut),
-    /// The backend that the cursor of a `SCAN` names, with that backend's own cursor.
+    /// The request is a `SCAN` and goes to the backend that its cursor names, with that backend's own
+    /// cursor.
     Scan { backend: BackendId, cursor: u64 },
-    /// The next step of a walk (`SCAN`) over the nodes of a cluster.
+    /// The request is a `SCAN` over the nodes of a cluster, and goes where the next step of that walk
+    /// leads.
     Walk(WalkStep),
-    /// A single backend, over a connection that the request's client has to itself.
+    /// The request goes to a single backend, over a connection that its client has to itself (private
+    /// link).
     Private { slot: u16, backend: BackendId },
-    /// weir itself, which answers this command without a store.
+    /// The request goes to no store: weir itself answers this command.
     Weir(LocalCommand),
 }
 
@@ -76,7 +81,8 @@ impl Destination {
 }
 
 impl Destination {
-    /// Returns the backend that the request goes to, if it is only one.
+    /// Returns the backend that the request goes to, if it is only one; None for several, or for weir
+    /// itself.
     pub fn backend(self) -> Option<BackendId> {
         match self {
             Self::Home { backend, .. }
@@ -95,22 +101,24 @@ impl Destination {
 pub(super) enum Placement {
     /// The request names no keys, so no place follows from them.
     Nowhere,
-    /// All keys are on one backend, have one home core and use one connection.
+    /// All keys of the request are on one backend, have one home core (through which a key's requests pass)
+    /// and use one connection.
     Together { slot: u16, backend: BackendId, home: ShardId },
-    /// All keys are on one backend, but have several home cores (the cores through which the keys' requests
-    /// pass) or use several connections.
+    /// All keys of the request are on one backend, but have several home cores (the cores through which the
+    /// keys' requests pass) or use several connections.
     OneBackend { slot: u16, backend: BackendId },
-    /// The keys are on several backends; in a cluster, in several slots.
+    /// The keys of the request are on several backends; in a cluster, in several slots.
     Apart,
 }
 
-/// Error for a request whose keys are not all on one backend (in a cluster, not all in one slot).
+/// Text of the error for a request whose keys are not all on one backend (in a cluster, not all in one
+/// slot).
 pub(super) const CROSS_SLOT: &str =
     "CROSSSLOT Keys in request live on different stores; a common {tag} in their names keeps them together";
 
 impl Shard {
-    /// Returns the destination of a request that its client has permission to send. The error is the text of
-    /// the reply.
+    /// Returns the destination of a request that its client has permission to send; `handling` says how
+    /// weir handles its `command`. The error is the text of the reply.
     #[inline]
     pub(super) fn destination(
         &mut self,
@@ -233,15 +241,15 @@ impl Shard {
         Destination::Alone { slot, backend }
     }
 
-    /// Returns the first backend (in a cluster the first primary), and the slot that requests without keys
-    /// are sent with.
+    /// Returns the first backend (in a cluster the first primary), to which requests without keys go, and
+    /// the slot that they are sent with.
     pub(super) fn first_place(&self) -> (u16, BackendId) {
         let primary = self.env.slots.as_ref().and_then(|slots| slots.primaries().next());
         (self.no_slot(), primary.map_or(BackendId(0), |node| node.key.backend))
     }
 
-    /// Returns the slot that a request without keys is sent with: 0, or [`NO_SLOT`] where weir stands in
-    /// front of a cluster.
+    /// Returns the slot that a request without keys is sent with: 0, or `NO_SLOT` (a number that is no
+    /// slot) where weir stands in front of a cluster.
     pub(super) fn no_slot(&self) -> u16 {
         if self.env.slots.is_some() { NO_SLOT } else { 0 }
     }
@@ -265,8 +273,8 @@ impl Shard {
         }
     }
 
-    /// Returns the error for clients while the only store is busy with a script; `None` if it is not, or if there are
-    /// several stores.
+    /// Returns the error for clients while the only store is busy with a script; `None` if it is not, or if
+    /// there are several stores.
     pub(super) fn only_store_is_busy(&self) -> Option<String> {
         if !self.has_one_store() {
             return None;
@@ -276,7 +284,7 @@ impl Shard {
             .then(|| busy_with_script(self.env.backend_name(backend)))
     }
 
-    /// True if there is only one store, which has all keys.
+    /// True if weir stands in front of one plain store, which has all keys.
     pub(super) fn has_one_store(&self) -> bool {
         self.env.slots.is_none() && self.env.settings.topology.backends() == 1
     }
@@ -297,10 +305,10 @@ impl Shard {
         Some((slot, self.env.backend_of(slot), self.env.settings.topology.home_of(slot)))
     }
 
-    /// Returns the slot, backend and home core (the core through which a key's requests pass) that all keys of
-    /// a request share; None if they share none. The keys are every `step`th word from the first argument on.
-    /// Stops at the first key that differs: a request may have a million keys, and each is looked at again
-    /// when the request is split.
+    /// Returns the slot, backend and home core (the core through which a key's requests pass) that all keys
+    /// of a request share; None if they share none. The keys are every `step`th word from the first
+    /// argument on. Stops at the first key that differs: a request may have a million keys, and each is
+    /// looked at again when the request is split.
     fn common_place(&self, step: usize, arguments: &Arguments<'_>) -> Option<(u16, BackendId, ShardId)> {
         let settings = &self.env.settings;
         let mut keys = (1..arguments.len()).step_by(step).map(|index| slot_of(arguments.at(index)));
@@ -318,7 +326,8 @@ impl Shard {
         is_together.then_some((slot, backend, home))
     }
 
-    /// Returns where the keys of a request are: on which backend, with which home core.
+    /// Returns where the keys of a request are: on which backend, with which home core (the core through
+    /// which a key's requests pass). An error if the keys cannot be read from its words.
     pub(super) fn placement(
         &self,
         command: &Command,
@@ -344,9 +353,9 @@ impl Shard {
     }
 }
 
-/// Returns which words of a request are keys, for the home core (the core through which a key's requests pass)
-/// that the request is sent to. For a script that writes they count as unknown, since it may write keys that
-/// it does not name.
+/// Returns which words of a request are keys, for the home core (the core through which a key's requests
+/// pass) that the request is sent to. For a script that writes they count as unknown, since it may write
+/// keys that it does not name.
 #[inline]
 pub(super) fn touches_of(command: &Command, arguments: &Arguments<'_>) -> Touches {
     match command.keys {
@@ -375,8 +384,8 @@ pub(super) fn step_of(command: &Command) -> usize {
 }
 
 impl Placement {
-    /// Returns the slot of the first key, as long as all keys seen so far are on one backend. None if they are
-    /// on several, or no key was seen.
+    /// Returns the slot of the request's first key, as long as all keys seen so far are on one backend.
+    /// None if they are on several, or no key was seen.
     fn slot(self) -> Option<u16> {
         match self {
             Self::Together { slot, .. } | Self::OneBackend { slot, .. } => Some(slot),
@@ -384,8 +393,9 @@ impl Placement {
         }
     }
 
-    /// Returns the placement of the keys seen so far together with one more key, which has this slot, backend
-    /// and home. `lane_of` tells which connection of a backend a slot uses.
+    /// Returns the placement of a request's keys seen so far together with one more key, which has this
+    /// slot, backend and home core. `lane_of` tells which of the core's connections to a backend a slot
+    /// uses.
     fn and(self, slot: u16, backend: BackendId, home: ShardId, lane_of: impl Fn(u16) -> u16) -> Self {
         match self {
             Self::Nowhere => Self::Together { slot, backend, home },

@@ -34,16 +34,19 @@ struct Subject {
     identity: Identity,
     protocol: Protocol,
     database: Database,
-    /// Number of the client's connection ([`ReplyTo::connection`]).
+    /// Number of the client's connection ([`ReplyTo::connection`]), by which its earlier requests are
+    /// found.
     connection: u64,
 }
 
-/// Connection number of a [`Subject`] that is no client, since an operator asked at the admin port.
+/// Connection number for a request to be explained that comes from no client, since an operator asked at
+/// the admin port.
 const NO_CONNECTION: u64 = u64::MAX;
 
 impl Shard {
-    /// Answers `QOS LIMITS` with the quotas of a client's three scopes (global, tenant, user). Passes the
-    /// request on to the control executor, because only that knows how much other cores spent.
+    /// Answers a client's `QOS LIMITS` with what is left of its quotas in its three scopes (global, tenant,
+    /// user). Passes the request on to the control executor, because only that knows how much other cores
+    /// spent.
     pub(super) fn qos_limits(
         &mut self,
         id: ClientId,
@@ -69,8 +72,8 @@ impl Shard {
         self.clients.ask(&self.env, id, charge, Question::Limits { limits, protocol });
     }
 
-    /// Answers `QOS EXPLAIN`: the price of a request, its destination, and what would be decided about it.
-    /// The request itself is not carried out.
+    /// Answers a client's `QOS EXPLAIN`: the price of the request that it contains, its destination, and
+    /// what would be decided about it. That request itself is not carried out.
     pub(super) fn qos_explain(
         &mut self,
         id: ClientId,
@@ -101,7 +104,8 @@ impl Shard {
     }
 
     /// Explains a request (`words`) to an operator as if a client of this tenant without options of its own
-    /// had sent it, in the first database that the tenant may use. The error names the part of the query that is wrong.
+    /// had sent it, in the first database that the tenant may use. The error is a text that names the part of
+    /// the query that is wrong.
     pub fn handle_explain(&mut self, tenant: &str, words: &[Vec<u8>], now: Now) -> Result<Explained, String> {
         let quotas = &self.env.quotas;
         let tenant = quotas.find(tenant).ok_or_else(|| format!("there is no tenant '{tenant}'"))?;
@@ -210,9 +214,9 @@ impl Shard {
         )
     }
 
-    /// Adds to an explanation how the request's key would be treated if it is hot. Only the key's home core
-    /// (the core through which a key's requests pass) knows that; another core adds the number of the home
-    /// core. `track` is the request's set of connections.
+    /// Adds to an explanation (`map`) how the request's key would be treated if it is hot. Only the key's
+    /// home core (the core through which a key's requests pass) knows that; another core adds the number of
+    /// the home core. `track` is the request's set of connections.
     fn explain_hot(
         &mut self,
         map: &mut Explained,
@@ -241,9 +245,9 @@ impl Shard {
         map.text("hot", prefixed(mode, &text));
     }
 
-    /// Adds the window (limit on requests in flight), queue, breaker and shedding level (which requests are
-    /// refused or cost more) in front of a backend to an explanation, as on the core (`home`) that would send
-    /// the request on this track (set of connections).
+    /// Adds to an explanation (`map`) the state of the window (limit on requests in flight), queue, breaker
+    /// and shedding level (which requests are refused or cost more) in front of a backend, as on the core
+    /// (`home`) that would send the request on this track (set of connections).
     fn explain_standing(
         &mut self,
         map: &mut Explained,
@@ -271,8 +275,8 @@ impl Shard {
         standing.explain(map, overload, &terms);
     }
 
-    /// Adds to an explanation where the request would go. Returns its backend and the core that would send
-    /// it, if there is only one backend.
+    /// Adds to an explanation (`map`) where the request would go. Returns its backend and the core that
+    /// would send it, if there is only one backend; else None.
     fn explain_place(
         &self,
         map: &mut Explained,
@@ -382,8 +386,8 @@ fn in_ms(duration: Duration) -> i64 {
     (duration.as_micros() as u64).div_ceil(1_000) as i64
 }
 
-/// A reply that consists of named values, which may be nested, in the order in which they were added. It is
-/// written in either RESP version or as JSON.
+/// An explanation of a request, or another reply that consists of named values, which may be nested, in the
+/// order in which they were added. It is written in either RESP version or as JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Explained(Vec<(&'static str, Value)>);
 
@@ -404,7 +408,7 @@ impl Serialize for Explained {
 
 impl Explained {
     /// Returns the home core (the core through which a key's requests pass) of the explained request's keys
-    /// (the value named `shard`), if there is one. That core can explain more than others.
+    /// (the value named `shard`), or None if there is none. That core can explain more than others.
     pub fn home(&self) -> Option<ShardId> {
         self.0.iter().find_map(|(name, value)| match value {
             Value::Number(home) if *name == "shard" => u16::try_from(*home).ok().map(ShardId),
@@ -420,7 +424,8 @@ impl Explained {
         self.0.push((name, Value::Number(number)));
     }
 
-    /// Adds an amount of request units, given in millionths, as text with all its decimals.
+    /// Adds to the explanation an amount of request units, given in millionths, as text with all its
+    /// decimals.
     fn units(&mut self, name: &'static str, micro: MicroUnits) {
         self.text(name, Amount(u128::from(micro)).to_string());
     }

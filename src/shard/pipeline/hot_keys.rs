@@ -29,12 +29,14 @@ fn reported(envelope: &Envelope) -> Envelope {
     Envelope { touches: envelope.touches.reported(), ..*envelope }
 }
 
-/// Retry delay named in the refusal of a read when as many requests as allowed already wait for one key.
+/// Retry delay named in the refusal of a read of a hot key, when as many reads as allowed wait already for
+/// one fetch (shared read of the key) or on this core.
 const RETRY_CROWDED: Duration = Duration::from_millis(10);
 
 impl Shard {
-    /// Handles a request whose key may be hot: answers it from memory, lets it wait for a fetch (shared read
-    /// of a hot key) of the key's reply, sends it, or refuses it. Sends other requests that this makes ready.
+    /// Handles a request whose key may be hot: answers it from memory, lets it wait for a fetch (shared
+    /// read of a hot key) of the key's reply, sends it, or refuses it. Sends other requests that this makes
+    /// ready. `requests` is the number of requests in the message.
     #[inline(never)]
     pub(super) fn meet(&mut self, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) {
         self.meet_one((envelope, Arrival::First), message, requests, now);
@@ -90,8 +92,8 @@ impl Shard {
         self.env.pool.give(text);
     }
 
-    /// Sends the fetches that waiting reads share, the requests for hot keys that were held back and may go
-    /// on, and the copies of replies and counts of answers for other cores.
+    /// Sends the fetches (shared reads of hot keys) that reads wait for, the requests for hot keys that
+    /// were held back and may go on, and the copies of replies and counts of answers for other cores.
     #[inline(never)]
     pub(super) fn send_what_is_hot(&mut self, now: Now) {
         loop {
@@ -110,8 +112,8 @@ impl Shard {
         }
     }
 
-    /// Sends the next fetch of a hot key's reply; false if there is none. If it cannot be sent, the requests
-    /// that wait for it are refused.
+    /// Sends the next fetch (shared read) of a hot key's reply; false if there is none. If it cannot be
+    /// sent, the requests that wait for it are refused.
     fn send_fetch(&mut self, now: Now) -> bool {
         let mut message = self.env.pool.take();
         let fetch = self.hot_keys.poll_fetch(&self.env, &mut message, now.monotonic);
@@ -170,7 +172,8 @@ impl Shard {
         }
     }
 
-    /// True if a queued request for several keys names this key. Requests for the key must not overtake it.
+    /// True if a request for several keys that waits in the queues in front of the backend names this key.
+    /// Requests for the key must not overtake it. True also if its keys cannot be read.
     fn has_queued_beside_others(&mut self, backend: BackendId, slot: u16, key: &[u8]) -> bool {
         let bytes_max = self.env.settings.request_bytes_max;
         let mut is_named = false;
@@ -186,8 +189,8 @@ impl Shard {
         is_named
     }
 
-    /// Takes the copies of hot keys' replies that other cores lend, and the numbers of requests that other
-    /// cores answered from the copies that this core lent.
+    /// Takes from a batch the copies of hot keys' replies that another core lends, and the numbers of
+    /// requests that it answered from the copies that this core lent.
     pub(super) fn hear_of_copies(&mut self, batch: &Batch, now: Now) {
         for copy in batch.copies() {
             self.hot_keys.take_copy(&self.env, copy, now.monotonic);
@@ -197,9 +200,9 @@ impl Shard {
         }
     }
 
-    /// Answers a request of this core's client from a copy of a hot key's reply. False if there is no copy,
-    /// or if an earlier request of the connection that could be overtaken is under way at the key's home; the
-    /// request has to go to the home then.
+    /// Answers a request of this core's client from a copy of a hot key's reply, which another core lent.
+    /// False if there is no copy, or if an earlier request of the connection that could be overtaken is
+    /// under way at the key's home core; the request has to go to that core then.
     pub(super) fn is_copied(&mut self, envelope: &Envelope, message: Message<'_>, now: Now) -> bool {
         let slot = envelope.route.slot;
         let Some(client) = self.clients.find(envelope.reply_to.client_id()) else { return false };
@@ -220,8 +223,8 @@ impl Shard {
         false
     }
 
-    /// Handles a message on a store's tracker, the connection on which it reports changes of hot keys, or the
-    /// loss of that connection.
+    /// Handles a store's message or reply (`said`) on its tracker, the connection on which it reports
+    /// changes of hot keys, or the loss of that connection.
     pub(super) fn take_change(&mut self, backend: BackendId, said: Said, now: Now) {
         let Self { env, hot_keys, .. } = self;
         let now = now.monotonic;

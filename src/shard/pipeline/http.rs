@@ -15,7 +15,7 @@ impl Shard {
     }
 
     /// Accepts an HTTP client above the limit of `clients_max` clients only to answer it with an error and
-    /// close it.
+    /// close it. Returns its id.
     pub fn handle_http_client_refused(&mut self, clients_max: usize, now: Now) -> ClientId {
         self.env.counters.add(Counter::ClientsRefused, 1);
         let id = self.handle_http_client_opened(now);
@@ -34,8 +34,8 @@ impl Shard {
         true
     }
 
-    /// Decodes `chunk`, the bytes that an HTTP client has sent, and handles as many of its requests as it may
-    /// have in flight now. Returns whether bytes are left to be decoded later.
+    /// Decodes `chunk`, the bytes that an HTTP client has sent, and handles as many of its requests as it
+    /// may have in flight now. Returns whether all of them are decoded, or some are left for later.
     #[inline(never)]
     pub(super) fn decode_http(
         &mut self,
@@ -107,8 +107,9 @@ impl Shard {
         self.assume_database(id, http.database(), now)
     }
 
-    /// Answers a command that is not carried out because its HTTP request has failed, with the text `error`. A
-    /// transaction of the request is discarded.
+    /// Answers a command that is not carried out with the error `error`, because the HTTP request that it
+    /// came in is refused: its identity, options or database were not accepted. A transaction of the
+    /// request is discarded.
     fn refuse_void(&mut self, id: ClientId, error: &str) {
         if let Some(client) = self.clients.find(id) {
             client.take_transaction();

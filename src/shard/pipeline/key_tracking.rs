@@ -16,17 +16,19 @@ use crate::shard::request::{PrivateId, ReplyTo};
 use crate::values::ClientId;
 use crate::values::time::Now;
 
-/// Maximum number of bytes of a `CLIENT TRACKING ON` request; most of them are prefixes.
+/// Maximum number of bytes of a `CLIENT TRACKING ON` request, and of all its client's prefixes (64 KiB).
 const FRAME_BYTES_MAX: usize = 64 * 1024;
-/// The error for prefixes that are longer than `FRAME_BYTES_MAX` together.
+/// The error for prefixes of one client (`CLIENT TRACKING ON BCAST PREFIX`) that are longer than 64 KiB
+/// together.
 const PREFIXES_TOO_LONG: &str = "ERR CLIENT TRACKING has at most 64 KiB of prefixes";
-/// The beginning of a store's message which says that the connection that took the invalidation messages is
-/// gone. The store's number of that connection follows.
+/// The beginning of a store's message to a client whose keys it tracks, which says that the connection that
+/// took the invalidation messages in the client's place is gone. The store's number of that connection
+/// follows.
 const BROKEN: &[u8] = b">2\r\n$21\r\ntracking-redir-broken\r\n";
 
 impl Shard {
-    /// Carries out `CLIENT TRACKING`: answers it, or sends it to stores and answers it when they have
-    /// replied.
+    /// Carries out a client's `CLIENT TRACKING ON` or `OFF`: answers it, or sends it to stores and answers
+    /// it when they have replied.
     pub(super) fn client_tracking(
         &mut self,
         id: ClientId,
@@ -116,8 +118,9 @@ impl Shard {
         }
     }
 
-    /// Returns the filters for the prefixes that will be in force with these options, which add to those in force
-    /// now. None if they are too many; the client is told so.
+    /// Returns the filters (records of texts that stores compare with each changed key, of which there is a
+    /// limit) for the prefixes that will be in force with these options, which add to those in force now.
+    /// None if they are too many; the client is told so.
     fn filters_for(&mut self, id: ClientId, options: &TrackingOptions) -> Option<Vec<Filter>> {
         if !options.is_broadcast {
             return Some(Vec::new());
@@ -174,9 +177,9 @@ impl Shard {
         }
     }
 
-    /// Passes a store's message about changed keys on to the client. False if the link (unshared connection to
-    /// a store) is neither one over which keys are tracked for this client nor one that takes messages in
-    /// place of other clients.
+    /// Passes a store's message that came over `link` about changed keys on to the client. False if the
+    /// link (unshared connection to a store) is neither one over which keys are tracked for this client nor
+    /// one that takes messages in place of other clients.
     pub(super) fn pass_invalidation(
         &mut self,
         (id, link): (ClientId, PrivateId),
@@ -216,8 +219,8 @@ impl Shard {
         });
     }
 
-    /// Ends the tracking of keys for a client. Its own connections to stores (private links) are free for
-    /// other clients once their stores have confirmed the end.
+    /// Ends the tracking of keys (`CLIENT TRACKING`) for a client. Its own connections to stores (private
+    /// links) are free for other clients once their stores have confirmed the end.
     pub(super) fn end_tracking(&mut self, id: ClientId, now: Now) {
         if self.tracking_of(id).is_none() {
             return;

@@ -33,8 +33,8 @@ impl Shard {
     }
 
     /// Lends a buffer for the missing rest of a backend's reply. Until it is given back, bytes of the
-    /// connection that arrive in any other way must wait. `generation` tells the connection from earlier ones
-    /// in its place. None if received bytes are to be copied as usual.
+    /// connection that arrive in any other way must wait. `generation` tells the connection from earlier
+    /// ones in its place. None if nothing large is missing: received bytes are copied as usual then.
     pub fn lend_link_room(&mut self, connection: ConnectionId, generation: u32) -> Option<Room> {
         self.upstream.lend_room(&self.env, (connection, generation))
     }

@@ -17,8 +17,8 @@ use crate::values::{BackendId, ClientId, Database};
 const OK: &str = "OK";
 
 impl Shard {
-    /// Answers a command that weir carries out itself. Some answers come later, from the control executor.
-    /// `charge` is the price taken for the command.
+    /// Answers a client's command that weir carries out itself (`local` says which). Some answers come
+    /// later, from the control executor. `charge` is the price taken for the command.
     pub(super) fn answer_locally(
         &mut self,
         id: ClientId,
@@ -128,7 +128,8 @@ impl Shard {
         self.refuse_in_transaction(id, &format!("ERR {OF_CONNECTIONS}"));
     }
 
-    /// Answers `PING`, with an error if the only store is busy with a script and would refuse all requests.
+    /// Answers a client's `PING`, with an error if the only store is busy with a script and would refuse
+    /// all requests.
     fn ping(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         let is_among_messages = self.clients.client(id).is_subscriber_only();
         if let Some(error) = self.only_store_is_busy().filter(|_| !is_among_messages) {
@@ -148,8 +149,8 @@ impl Shard {
         });
     }
 
-    /// Answers `SELECT`: changes the database of the client's next requests. Connections to that database are
-    /// opened when it is used.
+    /// Answers a client's `SELECT`: changes the database of its next requests. Connections to that database
+    /// are opened when it is used.
     fn select(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
         match self.database_named(arguments).and_then(|database| self.select_database(id, database, now)) {
             Ok(()) => self.clients.answer_now(&mut self.env, id, |out, _| encode::simple(out, OK)),
@@ -178,8 +179,8 @@ impl Shard {
     }
 
     /// Returns the database of a `SELECT` within a client's transaction; None if it is invalid, or if it is
-    /// the client's own database and no other was selected before. With a database, the store carries out the
-    /// `SELECT`.
+    /// the client's own database and no other was selected before. If a database is returned, the `SELECT`
+    /// is sent to the store with the transaction; else weir answers it.
     pub(super) fn other_database(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Option<Database> {
         let client = self.clients.client(id);
         let current = client.database();
@@ -187,14 +188,15 @@ impl Shard {
         self.database_named(arguments).ok().filter(|database| is_changed || *database != current)
     }
 
-    /// Returns the database that `SELECT` names. The error is the text of the reply.
+    /// Returns the database that a `SELECT` names by its number. The error is the text of the reply: the
+    /// word is no number, or stores have no such database.
     pub(super) fn database_named(&self, arguments: &Arguments<'_>) -> Result<Database, String> {
         let index = std::str::from_utf8(arguments.at(1)).ok().and_then(|text| text.parse::<i64>().ok());
         self.database_numbered(index.ok_or("ERR value is not an integer or out of range")?)
     }
 
-    /// Returns the database with this number. The error is the text of the reply, which in front of a cluster
-    /// is that of the cluster's nodes.
+    /// Returns the database with this number, if stores have that many. The error is the text of the reply,
+    /// which in front of a cluster is that of the cluster's nodes.
     fn database_numbered(&self, number: i64) -> Result<Database, String> {
         if number == 0 {
             return Ok(Database::FIRST);
@@ -225,8 +227,9 @@ impl Shard {
         });
     }
 
-    /// Carries out `CLIENT REPLY word`: switches the replies to a client's next requests on or off, or off for
-    /// one request. Only `ON` and an error are answered. Messages of subscriptions are sent in any case.
+    /// Carries out a client's `CLIENT REPLY word`: switches the replies to its next requests on (`ON`) or
+    /// off (`OFF`), or off for one request (`SKIP`). Only `ON` and an error are answered. Messages of
+    /// subscriptions are sent in any case.
     fn client_reply(&mut self, id: ClientId, word: &[u8]) {
         let says = |expected: &str| word.eq_ignore_ascii_case(expected.as_bytes());
         let client = self.clients.client(id);
@@ -249,7 +252,8 @@ impl Shard {
         self.clients.answer_now(&mut self.env, id, |out, _| encode::bulk(out, name.as_bytes()));
     }
 
-    /// Answers `CONFIG GET` with the few parameters that benchmarks and clients read.
+    /// Answers a client's `CONFIG GET` with the few parameters that benchmarks and clients read, without
+    /// asking a store.
     fn config_get(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         let databases = self.env.databases.map_or(1, Databases::count);
         let known = [
@@ -283,7 +287,8 @@ impl Shard {
         self.clients.ask(&self.env, id, charge, question);
     }
 
-    /// Returns the question that a client's `INFO` asks the control executor.
+    /// Returns the question that a client's `INFO` asks the control executor: the sections that it names,
+    /// and how much of the stores' figures the client may see.
     pub(super) fn asked_by_info(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Question {
         let named = arguments.iter().skip(1).take(INFO_SECTIONS_MAX);
         let sections = named.map(|word| quoted(word).to_lowercase()).collect();
@@ -297,7 +302,7 @@ impl Shard {
     }
 
     /// Answers a request that weir carries out itself and that has a price: `write` writes the reply, whose
-    /// bytes are charged.
+    /// bytes are charged. `charge` is the price taken before; None if it has none.
     pub(super) fn answer_priced(
         &mut self,
         id: ClientId,
@@ -314,8 +319,8 @@ impl Shard {
         self.env.pool.give(text);
     }
 
-    /// Corrects a charge from the estimate that was taken for a request to its real price; does nothing
-    /// without a charge.
+    /// Corrects a charge from the estimate that was taken for a request to its real price, which follows
+    /// from the `reply`; does nothing without a charge.
     pub(super) fn settle(&mut self, charge: Option<Charge>, reply: &Settlement, now: Now) {
         if let Some(charge) = charge {
             self.admission.settle(&charge, reply, now);

@@ -86,20 +86,20 @@ use upkeep::Upkeep;
 /// other cores.
 #[derive(Debug)]
 pub struct Shard {
-    /// Settings, quotas, buffers and counters, lent to all other stages (the fields below).
+    /// Settings, quotas, buffers and counters of the core, which all other stages (parts of the shard) use.
     env: Env,
-    /// Connections to clients, and the order of their replies.
+    /// Connections to clients, and the order of the replies to each.
     clients: ClientStage,
-    /// Prices of requests, and accounts of quotas.
+    /// Prices of requests, and this core's accounts of the quotas that they are charged to.
     admission: AdmissionStage,
-    /// Hot keys and the replies kept of them.
+    /// Hot keys (those with many requests) of which this core is the home, and the replies kept for them.
     hot_keys: HotKeyStage,
     /// Connections to stores, and their windows (limits on requests in flight) and queues.
     upstream: Upstream,
     /// Connections to stores that are each lent to one client (blocking commands, `WATCH`, subscriptions).
     private: PrivateLinks,
-    /// The reason, found on a connection that one client has to itself (private link), to ask the cluster for
-    /// its map of slots again; None if there is none.
+    /// The reason to ask the cluster for its map of slots again, if one was found on a connection that one
+    /// client has to itself (private link); else None.
     private_doubt: Option<Doubt>,
     /// The time of the last log line about elements that a store popped for a client that had disconnected.
     orphans_said_at: Option<Timestamp>,
@@ -114,7 +114,7 @@ pub struct Shard {
     monitors: MonitorStage,
     /// Batches of messages that are being filled for other cores.
     peers: PeerStage,
-    /// Times at which timeouts are checked and memory is given back.
+    /// Times at which timeouts are checked and unused memory is given back.
     upkeep: Upkeep,
     /// Time at which the last turn (pass of the shard's loop) ended, which the `poll_*` methods use as the
     /// present.
@@ -122,7 +122,7 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Creates a shard with no clients and no connections.
+    /// Creates a shard (all state of one core) with no clients and no connections.
     pub fn new(settings: ShardSettings, quotas: Arc<Quotas>) -> Self {
         let upstream = Upstream::new(&settings);
         Self {
@@ -148,7 +148,7 @@ impl Shard {
         self.env.settings.id
     }
 
-    /// Returns the counters of events on this shard.
+    /// Returns the counters of events (requests, replies, refusals and the like) on this shard.
     pub fn counters(&self) -> &Counters {
         &self.env.counters
     }
@@ -158,12 +158,13 @@ impl Shard {
         &self.env.pressures
     }
 
-    /// Returns the number of connected clients.
+    /// Returns the number of clients that are connected to this core.
     pub fn clients_open(&self) -> usize {
         self.clients.len()
     }
 
-    /// Returns the bytes of memory that clients of this core hold, as of the last measurement.
+    /// Returns the number of bytes of memory that clients of this core hold, such as buffers and unsent
+    /// replies, as of the last measurement.
     pub fn clients_bytes(&self) -> usize {
         self.clients.clients_bytes()
     }
@@ -174,33 +175,35 @@ impl Shard {
         self.env.settings.clients_bytes_share()
     }
 
-    /// Returns figures of the users (of tenants) whose quotas this core keeps accounts of.
+    /// Returns figures on the users (of tenants) for whose quotas this core keeps accounts.
     pub fn users(&self) -> UserFigures {
         self.admission.users()
     }
 
-    /// Returns a histogram of the times that backends took to reply to requests.
+    /// Returns a histogram of the times from sending a request to a backend to its reply, as seen by this
+    /// core.
     pub fn service_times(&self) -> Durations {
         self.upstream.service_times()
     }
 
-    /// Returns the number of requests in flight to backends.
+    /// Returns the number of replies that backends owe this core, over all its shared connections.
     pub fn replies_in_flight(&self) -> usize {
         self.upstream.in_flight()
     }
 
-    /// Returns figures of the bulkheads (window and queue) of each backend: one for the usual connections,
-    /// one for those for expensive requests.
+    /// Returns figures on the bulkheads (window and queue) of each backend on this core: one for the usual
+    /// connections, one for those for expensive requests.
     pub fn bulkheads(&self) -> impl Iterator<Item = BulkheadFigures> {
         self.upstream.bulkheads(&self.env)
     }
 
-    /// Returns the number of requests that wait for room in the windows of their backends.
+    /// Returns the number of this core's requests that wait for room in the windows (limits on requests in
+    /// flight) of their backends.
     pub fn requests_waiting(&self) -> usize {
         self.upstream.waiting()
     }
 
-    /// Returns figures of the hot keys and of the replies kept of them.
+    /// Returns figures on the hot keys of this core and on the replies that it keeps for them.
     pub fn hot_figures(&self) -> HotFigures {
         self.hot_keys.figures(&self.env)
     }
@@ -216,7 +219,7 @@ impl Shard {
         self.hot_keys.keys(&self.env.quotas)
     }
 
-    /// Returns the number of requests in flight whose clients have disconnected.
+    /// Returns the number of requests of this core in flight whose clients have disconnected.
     pub fn requests_abandoned(&self) -> usize {
         self.clients.requests_abandoned()
     }
@@ -226,7 +229,7 @@ impl Shard {
         self.clients.gathers_open()
     }
 
-    /// Returns the number of open connections to backends.
+    /// Returns the number of this core's open connections to backends that all clients share.
     pub fn links_open(&self) -> usize {
         self.upstream.links_open()
     }
@@ -237,12 +240,13 @@ impl Shard {
         self.private.figures()
     }
 
-    /// Returns the numbers of patterns and of key prefixes that clients of this core have at stores.
+    /// Returns the numbers of patterns (`PSUBSCRIBE`) and of key prefixes (`CLIENT TRACKING BCAST`) that
+    /// clients of this core have at stores, in this order.
     pub fn filters(&self) -> [usize; 2] {
         self.clients.filters()
     }
 
-    /// Returns the number of clients that are subscribed to channels.
+    /// Returns the number of this core's clients that are subscribed to channels.
     pub fn subscribers(&self) -> usize {
         self.clients.subscribers()
     }
@@ -257,13 +261,13 @@ impl Shard {
         self.clients.tracking_clients()
     }
 
-    /// Returns the numbers of channels and of patterns for which this core, as their home, has one
-    /// subscription at the store for all clients.
+    /// Returns the numbers of channels and of patterns, in this order, for which this core, as their home,
+    /// has one subscription at the store for all clients.
     pub fn shared_channels(&self) -> [usize; 2] {
         self.shared_channels.counts()
     }
 
-    /// Returns the number of clients that watch requests (`MONITOR`).
+    /// Returns the number of this core's clients that watch requests (`MONITOR`).
     pub fn monitors(&self) -> usize {
         self.clients.monitors()
     }
@@ -278,9 +282,9 @@ impl Shard {
         self.clients.note_address(id, address);
     }
 
-    /// Records that a client that has just connected speaks TLS. If its certificate names a tenant, the
-    /// client is logged in as that; if the tenant has no connection left, it is answered with an error and
-    /// closed.
+    /// Records that a client that has just connected speaks TLS. If its certificate names a tenant
+    /// (`name`), the client is logged in as that; if the tenant has no connection left, it is answered with
+    /// an error and closed.
     pub fn handle_client_secure(&mut self, id: ClientId, name: Option<&str>, now: Now) {
         if let Err(text) = self.clients.note_secure(&self.env, id, name, now) {
             self.env.counters.add(Counter::ClientsRefused, 1);
@@ -298,7 +302,7 @@ impl Shard {
     }
 
     /// Accepts a client above the limit of `clients_max` clients only to answer it with an error and close
-    /// it.
+    /// it. Returns its id.
     pub fn handle_client_refused(&mut self, clients_max: usize, now: Now) -> ClientId {
         self.env.counters.add(Counter::ClientsRefused, 1);
         let id = self.handle_client_opened(now);
@@ -314,7 +318,8 @@ impl Shard {
         if self.clients.hear(id, now) { self.decode(id, chunk, now) } else { 0 }
     }
 
-    /// Records that the client will send no more requests; it may still read its replies.
+    /// Records that the client will send no more requests; it may still read its replies. A client that
+    /// waits in a blocking command is closed.
     pub fn handle_client_end(&mut self, id: ClientId) {
         if !self.end_waiting(id) {
             self.clients.handle_end(&mut self.env, id);
@@ -339,8 +344,8 @@ impl Shard {
         self.clients.handle_memory_exceeded(&mut self.env, excess);
     }
 
-    /// Applies a client's command about clients (such as `CLIENT LIST`) to those of this shard. Returns what
-    /// this shard contributes to the reply.
+    /// Applies a client's command about other clients (such as `CLIENT LIST`) to those of this shard.
+    /// Returns what this shard contributes to the reply.
     pub fn handle_clients_asked(&mut self, asked: &ClientsAsked, now: Now) -> ClientsTold {
         if let ClientsAsked::Unblock(filter, is_error) = asked {
             let blocked = self.clients.clients_of(&self.env, filter, now);
@@ -359,7 +364,8 @@ impl Shard {
         self.upstream.handle_connected(&mut self.env, connection, generation, now);
     }
 
-    /// Records that the socket of a backend connection could not be connected, or was lost. `generation` tells
+    /// Records that the socket of a backend connection could not be connected, or was lost (`loss` says
+    /// how): its requests are answered with an error, or sent again where that is safe. `generation` tells
     /// the connection from earlier ones in its place.
     pub fn handle_link_lost(&mut self, connection: ConnectionId, generation: u32, loss: Loss, now: Now) {
         if self.private.is_mine(connection) {
@@ -370,8 +376,9 @@ impl Shard {
         upstream.handle_lost(env, (connection, generation), loss, &mut replies, now);
     }
 
-    /// Takes bytes (`chunk`) from a backend; `generation` tells the connection from earlier ones in its place.
-    /// Returns how many more bytes of the present reply are known to be missing.
+    /// Takes bytes (`chunk`) from a backend; `generation` tells the connection from earlier ones in its
+    /// place. Returns how many more bytes of the present reply are known to be missing; always 0 for a
+    /// connection that one client has to itself.
     pub fn handle_link_bytes(
         &mut self,
         connection: ConnectionId,
@@ -422,8 +429,8 @@ impl Shard {
         self.resume_waiting(now);
     }
 
-    /// Puts a new map of the cluster's slots in force. Kept replies for keys of slots with a new owner are
-    /// dropped, because the new owner may lack data that the former one had.
+    /// Puts a new map of the cluster's slots in force. Kept replies (those held in memory) for keys of
+    /// slots with a new owner are dropped, because the new owner may lack data that the former one had.
     pub fn handle_slots(&mut self, slots: Arc<Map>, now: Now) {
         let (env, upstream, mut replies) = self.towards_clients();
         upstream.handle_slots(env, Arc::clone(&slots), &mut replies, now);
@@ -448,8 +455,8 @@ impl Shard {
         }
     }
 
-    /// Closes the connections to a store whose name resolves to another address now; later requests connect to
-    /// the new address. Requests in flight are answered `-UNAVAILABLE`, and kept replies (those held in
+    /// Closes the connections to a store whose name resolves to another address now; later requests connect
+    /// to the new address. Requests in flight are answered `-UNAVAILABLE`, and kept replies (those held in
     /// memory) for the store's keys are dropped.
     pub fn handle_store_moved(&mut self, backend: BackendId, now: Now) {
         let (env, upstream, mut replies) = self.towards_clients();
@@ -459,7 +466,8 @@ impl Shard {
         self.handle_private_events(now);
     }
 
-    /// Records the lag of a cluster's replicas behind their primaries.
+    /// Records up to when each replica of a cluster is known to have its primary's writes, which decides
+    /// whether it may answer reads.
     pub fn handle_replicas(&mut self, states: &[ReplicaState]) {
         self.upstream.handle_replicas(states);
     }
@@ -498,18 +506,18 @@ impl Shard {
         self.resume_waiting(now);
     }
 
-    /// Stops taking in clients, because weir is about to end. The caller ends those that are connected with
-    /// `handle_client_end`.
+    /// Refuses new clients from now on, because weir is about to end. The caller ends those that are
+    /// connected with `handle_client_end`.
     pub fn refuse_newcomers(&mut self) {
         self.clients.refuse_newcomers();
     }
 
-    /// Returns the ids of all connected clients.
+    /// Returns the ids of all clients that are connected to this core.
     pub fn client_ids(&self) -> Vec<ClientId> {
         self.clients.ids()
     }
 
-    /// Returns whether a client can be handed to another process now, and if not, why.
+    /// Returns whether a client can be handed to another process now (takeover), and if not, why.
     pub fn readiness(&self, id: ClientId) -> Readiness {
         self.readiness_of_waiting(id).unwrap_or_else(|| self.clients.readiness(id))
     }
@@ -538,8 +546,8 @@ impl Shard {
         self.clients.adopt(&mut self.env, &mut self.admission, session, now)
     }
 
-    /// Takes the bytes that a client had sent to its former process, which had not handled them yet. A
-    /// blocking command that goes on keeps its deadline.
+    /// Takes the bytes that a client had sent to its former process, which had not handled them yet, from
+    /// its `session`. A blocking command that goes on keeps its deadline.
     pub fn handle_client_held(&mut self, id: ClientId, session: &Session, now: Now) {
         self.handle_client_bytes(id, &session.held, now);
         if session.waits {
@@ -548,8 +556,8 @@ impl Shard {
         }
     }
 
-    /// Records that a socket has sent a part of a segment. This tells a client that reads slowly from one
-    /// that does not read at all, which is closed.
+    /// Records that a socket has sent a part of a segment (bytes to send). This tells a client that reads
+    /// slowly from one that does not read at all, which is closed.
     pub fn handle_sending(&mut self, owner: Owner, now: Now) {
         if let Owner::Client(id) = owner {
             self.clients.handle_sending(id, now);
@@ -576,8 +584,8 @@ impl Shard {
         }
     }
 
-    /// Sends replies that waited for later replies of their pipeline, because no more input is coming right
-    /// now.
+    /// Sends replies that were kept back to be sent together with later replies of their pipeline, because
+    /// no more input is coming right now.
     pub fn handle_quiet(&mut self) {
         self.clients.handle_quiet();
     }
@@ -661,12 +669,13 @@ impl Shard {
         self.clients.is_busy() || self.clients.has_undelivered()
     }
 
-    /// Returns the next action for the runtime to carry out. None if there is none.
+    /// Returns the next action on a socket (such as to connect or to close one) for the runtime to carry
+    /// out. None if there is none.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.env.actions.pop_front()
     }
 
-    /// Returns the next line for the log, if any.
+    /// Returns the next line for the log; None if there is none.
     pub fn poll_line(&mut self) -> Option<String> {
         self.env.lines.pop_front()
     }
@@ -685,8 +694,9 @@ impl Shard {
         }
     }
 
-    /// Returns the next segment of bytes to send. The socket gives the segment back through
-    /// `handle_transmitted`; each socket has at most one segment at a time. None if there is none.
+    /// Returns the next segment of bytes to send, and the connection (`Owner`) to send it on. The socket
+    /// gives the segment back through `handle_transmitted`; each socket has at most one segment at a time.
+    /// None if there is none.
     pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
         if let Some(to_backend) = self.upstream.poll_transmit().or_else(|| self.private.poll_transmit()) {
             return Some(to_backend);
@@ -704,8 +714,8 @@ impl Shard {
         Some(batch)
     }
 
-    /// Returns the next report of spent quota for the control executor; each report is answered through
-    /// `handle_grants`. None if there is none.
+    /// Returns the next report of quota spent on this core, for the control executor; each report is
+    /// answered through `handle_grants`. None if there is none.
     pub fn poll_report(&mut self) -> Option<Report> {
         self.admission.poll_report()
     }
@@ -725,8 +735,8 @@ impl Shard {
         ])
     }
 
-    /// True if memory was given back to the allocator since the last call; the caller can then make the
-    /// allocator give it back to the system.
+    /// True if the shard has freed memory since the last call; the caller can then make the allocator give
+    /// it back to the system.
     pub fn take_tidied(&mut self) -> bool {
         self.upkeep.take_tidied()
     }
@@ -770,7 +780,7 @@ impl Shard {
         }
     }
 
-    /// If it is time, gives memory back after a burst: buffers unused for a while, and lists that were long
+    /// If it is time, frees memory after a burst: buffers unused for a while, and lists that were long
     /// once.
     fn tidy_if_due(&mut self, now: Now) {
         if let Some(idle_since) = self.upkeep.take_tidying(&self.env.counters, now) {
@@ -784,7 +794,7 @@ impl Shard {
     }
 }
 
-/// Returns the error for a client above the limit of clients.
+/// Returns the text of the error for a client above the limit of `clients_max` clients.
 fn no_room(clients_max: usize) -> String {
     format!("OVERLOADED reason=clients limit={clients_max} (--max-clients) retry_after_ms=1000")
 }

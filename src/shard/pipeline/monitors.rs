@@ -41,7 +41,8 @@ impl Shard {
         self.show_in(id, None, command, arguments, now);
     }
 
-    /// Shows monitors the requests of a client's transaction, which `EXEC` is about to carry out.
+    /// Shows monitors (clients that sent `MONITOR`) the requests of a client's transaction, which `EXEC` is
+    /// about to carry out; of a long one only the first requests.
     fn show_transaction(&mut self, id: ClientId, now: Now) {
         let client = self.clients.client(id);
         let fails = client.is_watch_broken();
@@ -69,8 +70,8 @@ impl Shard {
         Sender { tenant, version: self.env.quotas.version() }
     }
 
-    /// Shows one request of a client to the monitors that may see it, as made in `database` if given, else in
-    /// the client's. `command` is None if weir does not know it.
+    /// Shows one request of a client to the monitors (clients that sent `MONITOR`) that may see it, as made
+    /// in `database` if given, else in the client's. `command` is None if weir does not know it.
     fn show_in(
         &mut self,
         id: ClientId,
@@ -112,22 +113,24 @@ impl Shard {
         self.env.pool.give(line);
     }
 
-    /// Passes a line that shows a request to the monitors of this core that may see it.
+    /// Passes a line that shows a request of `sender` to the monitors (clients that sent `MONITOR`) of this
+    /// core that may see it; if this core has passed them too many bytes lately, only counts it as missed.
     fn show_here(&mut self, sender: Sender, line: &[u8], now: Now) {
         let line = Some(line).filter(|_| self.monitors.may_deliver(now.monotonic));
         let bytes = self.clients.show(&mut self.env, sender, line);
         self.monitors.handle_delivered(bytes);
     }
 
-    /// Takes the lines that another core has sent to the monitors of this core.
+    /// Takes from a batch the lines, each showing a request, that another core has sent to the monitors
+    /// (clients that sent `MONITOR`) of this core.
     pub(super) fn hear_of_lines(&mut self, batch: &Batch, now: Now) {
         for (sender, line) in batch.lines() {
             self.show_here(sender, line, now);
         }
     }
 
-    /// Ends a turn (pass of the shard's loop) for monitors: charges the tenants of monitors for lines sent to
-    /// them, and removes the monitors that have ended.
+    /// Ends a turn (pass of the shard's loop) for monitors (clients that sent `MONITOR`): charges their
+    /// tenants for lines sent to them, and removes the monitors that have ended.
     #[cold]
     pub(super) fn end_turn_of_monitors(&mut self, now: Now) {
         self.monitors.handle_turn_end(&self.env.settings.clients.monitors, &mut self.env.counters);
@@ -141,7 +144,8 @@ impl Shard {
         }
     }
 
-    /// Tells each monitor of this core that has room in its buffer how many lines it has missed.
+    /// Tells each monitor of this core (client that sent `MONITOR`) that has room in its buffer how many
+    /// lines it has missed.
     pub(super) fn tell_monitors(&mut self, now: Now) {
         if self.clients.has_monitors() {
             let unix_micros = self.monitors.unix_micros(now);

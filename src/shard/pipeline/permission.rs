@@ -14,7 +14,7 @@ use crate::values::{ClientId, Database};
 const NOAUTH: &str = "NOAUTH Authentication required.";
 
 impl Shard {
-    /// Returns the tenant of a client; none before it has logged in.
+    /// Returns the tenant that a client is logged in as; None before it has logged in.
     pub(super) fn tenant_of(&mut self, id: ClientId) -> Option<&Tenant> {
         self.clients.client(id).identity().tenant(&self.env.quotas)
     }
@@ -25,9 +25,9 @@ impl Shard {
         self.tenant_of(id).is_some_and(|tenant| tenant.admin)
     }
 
-    /// Checks whether a client may run a command: before the login only `AUTH`, `HELLO`, `QUIT` and `RESET`,
-    /// then by its tenant's admin right and key prefixes. The error is the text of the reply (`NOAUTH`,
-    /// `NOPERM`), without `-` and line end.
+    /// Checks whether a client may run a command: before the login only `AUTH`, `HELLO`, `QUIT` and
+    /// `RESET`, then by its tenant's admin right and key prefixes. The error is the text of the reply
+    /// (`NOAUTH`, `NOPERM`), without `-` and line end. `handling` says how weir handles the command.
     pub(super) fn permit(
         &mut self,
         id: ClientId,
@@ -48,8 +48,8 @@ impl Shard {
         })
     }
 
-    /// Returns the error for a client that has not logged in. Where the quota file has a tenant for such
-    /// clients, the error says that all connections of that tenant are taken.
+    /// Returns the text of the error for a client that has not logged in. Where the quota file has a tenant
+    /// for such clients, the error says that all connections of that tenant are taken.
     fn not_logged_in(&self) -> String {
         self.env
             .quotas
@@ -106,7 +106,8 @@ pub(super) fn permit_tenant(
     permit_confined(tenant, (command, handling), known(), arguments)
 }
 
-/// True if a tenant may not run a command, whatever arguments it gives. Tells what [`Shard::permit`] refuses.
+/// True if a tenant may not run a command, whatever arguments it gives, so that [`Shard::permit`] always
+/// refuses it.
 pub(super) fn is_closed_to(tenant: &Tenant, command: &Command) -> bool {
     let is_confined = !(tenant.keys.is_empty() && tenant.channels.is_empty() && tenant.databases.is_empty());
     let affects_all_keys = match command.handling {
@@ -121,8 +122,8 @@ pub(super) fn is_closed_to(tenant: &Tenant, command: &Command) -> bool {
         || (command.name == "flushall" && !tenant.databases.is_empty())
 }
 
-/// Checks a command of a tenant that may use only certain databases. `database` is the client's. The error is
-/// the text of the reply. `handling` says how weir handles the command.
+/// Checks a command of a tenant that may use only certain databases. `database` is the one that the client
+/// has selected, and `handling` says how weir handles the command. The error is the text of the reply.
 fn permit_databases(
     tenant: &Tenant,
     database: Database,
@@ -155,8 +156,8 @@ fn permit_databases(
     if tenant.may_use(database) { Ok(()) } else { Err(tenant.refusal_of(database)) }
 }
 
-/// Returns the words for the code that a command of the class [`Class::Script`] runs in the store: a client's
-/// script, or that of a module.
+/// Returns words, for an error, for the code that a script command runs in the store: a client's script, or
+/// that of a module.
 fn code_of(command: &Command) -> String {
     if command.group == Group::Module { command.spoken_name() } else { "a script".to_owned() }
 }
@@ -169,9 +170,9 @@ fn permit_named(tenant: &Tenant, word: &[u8]) -> Result<(), String> {
     foreign.map_or(Ok(()), |database| Err(tenant.refusal_of(database)))
 }
 
-/// Checks a command of a tenant that has only keys with certain prefixes. `known` is what earlier turns found
-/// out about the keys of a request that is split. The error is the text of the reply. `handling` says how weir
-/// handles the command.
+/// Checks a command of a tenant that has only keys with certain prefixes. `known` is what earlier turns
+/// found out about the keys of a request that is split. The error is the text of the reply. `handling` says
+/// how weir handles the command.
 fn permit_confined(
     tenant: &Tenant,
     (command, handling): (&'static Command, Handling),

@@ -30,18 +30,20 @@ use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX, WATCHED_KEYS_M
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, Database};
 
-/// Two requests that are sent right before a command that waits for replicas, which counts the replicas that have
-/// all writes up to a certain one: up to the connection's last request before Redis 7.2 (`PING` is one), and since
-/// then up to the connection's last request that replicas were sent, such as a message on a sharded channel, which
-/// no pattern matches.
+/// Two requests, with their number, that are sent right before a command that waits for replicas (`WAIT`).
+/// That command counts the replicas that have all writes up to a certain one: up to the connection's last
+/// request before Redis 7.2 (`PING` is one), and since then up to the connection's last request that
+/// replicas were sent, such as a message on a sharded channel, which no pattern matches.
 const BEFORE_WAIT: (&[u8], usize) =
     (b"*1\r\n$4\r\nPING\r\n*3\r\n$8\r\nSPUBLISH\r\n$13\r\n__weir:copies\r\n$0\r\n\r\n", 2);
-/// The longest time for which a client may watch keys; then the watch is given up, and the client's `EXEC`
-/// fails.
+/// The longest time for which a client may watch keys (`WATCH`) over a connection of its own; then the
+/// watch is given up, and the client's `EXEC` fails.
 const WATCH_MAX: Duration = Duration::from_secs(30);
-/// Maximum number of nodes of a cluster that one blocking command, or one `SSUBSCRIBE`, is sent to, one after the other.
+/// Maximum number of times that one blocking command, one `SSUBSCRIBE`, or one request of a client for
+/// which keys are tracked, is sent to another node of a cluster because a node has refused it.
 pub(super) const TRIES_MAX: u8 = 6;
-/// The shortest time between two log lines about elements that a store popped for clients that had left.
+/// The shortest time between two log lines of one core about elements that a store popped for clients that
+/// had left.
 const ORPHANS_SAID_EVERY: Duration = Duration::from_secs(1);
 /// The retry delay named in the error replies to requests that were lost with a private link (a connection to
 /// a store that one client has to itself).
@@ -50,18 +52,19 @@ pub(super) const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
 /// Reason why a request is sent over a private link (a connection to a store that the client has to itself).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinkUse {
-    /// A plain request: it watches no keys, and the store answers it at once.
+    /// The request is a plain one: it watches no keys, and the store answers it at once.
     Request,
-    /// `WATCH`: the keys stay watched on the link (unshared connection to a store).
+    /// The request is `WATCH`: its keys stay watched on the link (unshared connection to a store) until
+    /// `EXEC`.
     Watch,
     /// The request is a blocking command, which waits at its store.
     Waits,
 }
 
 impl Shard {
-    /// Handles a request of a client that has connections to stores of its own (private links), if such a
-    /// client's request goes another way than other clients' requests. False if it does not. `handling` says
-    /// how weir handles its `command`.
+    /// Handles a request of a client that has connections to stores of its own (private links), if it has
+    /// to go another way than requests of other clients: over such a connection, or to an error. False if
+    /// it does not, so that the caller handles it. `handling` says how weir handles its `command`.
     #[cold]
     pub(super) fn handle_tied(
         &mut self,
@@ -118,8 +121,8 @@ impl Shard {
     }
 
     /// Handles `HELLO` of a client that has private links (unshared connections to stores), which speak the
-    /// client's present RESP version. True if it is refused, because messages of subscriptions come over such
-    /// a link. A watch of keys is broken by it.
+    /// client's present RESP version. True if it is refused, because messages of subscriptions come over
+    /// such a link. If not, a watch of keys is broken by it, and the caller answers it.
     fn handle_tied_hello(&mut self, id: ClientId) -> bool {
         let client = self.clients.client(id);
         let subscriptions = client.ties().and_then(|ties| ties.subscriptions.as_ref());
@@ -143,7 +146,8 @@ impl Shard {
         }
     }
 
-    /// Breaks a client's watch of keys: its next `EXEC` fails as if a key had changed.
+    /// Breaks a client's watch of keys (`WATCH`): its next `EXEC` fails as if a key had changed. Gives the
+    /// connection back over which they were watched.
     pub(super) fn break_watch(&mut self, id: ClientId, now: Now) {
         let Some(ties) = self.clients.find(id).and_then(|client| client.ties()) else { return };
         let Some(watch) = &mut ties.watch else { return };
@@ -153,8 +157,9 @@ impl Shard {
         }
     }
 
-    /// Returns the destination of a command that needs, for this `usage`, a private link (a connection to a
-    /// store that the client has to itself). The error is the text of the reply.
+    /// Returns the destination of a command that needs, for this `usage` (such as a blocking command or
+    /// `WATCH`), a private link (a connection to a store that the client has to itself). The error is the
+    /// text of the reply.
     pub(super) fn private_destination(
         &self,
         (command, usage): (&'static Command, PrivateUse),
@@ -306,8 +311,8 @@ impl Shard {
         Some(lent)
     }
 
-    /// Lends a client a private link (unshared connection to a store) to a store, in the client's database;
-    /// None if there is none.
+    /// Lends a client a private link (unshared connection to a store) to a store, in the client's database,
+    /// for this purpose; None if this core or the client's tenant may have no more, or the client has left.
     pub(super) fn lend_for(
         &mut self,
         id: ClientId,
@@ -323,8 +328,9 @@ impl Shard {
         Some(lent)
     }
 
-    /// Takes the encoded `CLIENT CACHING` command that is sent directly before a client's next request; `None`
-    /// if there is none, or if keys are not tracked over that private link (unshared connection to a store).
+    /// Takes the encoded `CLIENT CACHING` command that is sent directly before a client's next request;
+    /// `None` if there is none, or if keys are not tracked over that private link (unshared connection to a
+    /// store).
     fn take_caching(&mut self, (id, link): (ClientId, PrivateId)) -> Option<&'static [u8]> {
         let tracking = self.tracking_of(id).filter(|tracking| tracking.has(link))?;
         tracking.take_caching()
@@ -382,8 +388,9 @@ impl Shard {
         self.private.send(&mut self.env, link, (message, replies), request, now);
     }
 
-    /// Sends a command that kills a running script, or asks about it, over a private link (unshared connection
-    /// to a store) lent for this request alone. False if there is no such link.
+    /// Sends a command that kills a running script, or asks about it, over a private link (unshared
+    /// connection to a store) lent for this request alone. False if no such link can be had, or the client
+    /// has left: the request has to go another way then.
     pub(super) fn interrupt(
         &mut self,
         id: ClientId,
@@ -410,8 +417,9 @@ impl Shard {
         true
     }
 
-    /// Carries out `WATCH`. A client that watches keys already can add more, if they are at the same store.
-    /// The keys are at `backend`, in `slot`; `charge` is the price taken for the command.
+    /// Carries out a client's `WATCH`, over a private link (unshared connection to a store). A client that
+    /// watches keys already can add more, if they are at the same store. The keys are at `backend`, in
+    /// `slot`; `charge` is the price taken for the command.
     fn watch(
         &mut self,
         id: ClientId,
@@ -455,10 +463,10 @@ impl Shard {
     }
 
     /// Carries out the transaction of a client that watches keys, over its link (unshared connection to a
-    /// store). `place` is the store of the transaction's keys, if it has any. If the watch is broken nothing
-    /// is sent, and the client gets a null reply. `block` is the transaction's bytes and `replies` the number
-    /// of replies to it; `splice` has weir's own replies, `selects` the databases that it selects, and
-    /// `charge` is the price taken for it.
+    /// store). `place` is the store of the transaction's keys, if it has any. If the link is gone, so that
+    /// a watched key may have changed, nothing is sent, and the client gets a null reply. `block` is the
+    /// transaction's bytes and `replies` the number of replies to it; `splice` has weir's own replies,
+    /// `selects` the databases that it selects, and `charge` is the price taken for it.
     pub(super) fn execute_watched(
         &mut self,
         id: ClientId,
@@ -495,13 +503,14 @@ impl Shard {
         );
     }
 
-    /// True if a client watches keys, so that its next `EXEC` depends on them.
+    /// True if a client watches keys (`WATCH`), so that its next `EXEC` depends on whether they have
+    /// changed.
     pub(super) fn watches(&mut self, id: ClientId) -> bool {
         self.clients.client(id).ties().is_some_and(|ties| ties.watch.is_some())
     }
 
-    /// Ends a client's watch of keys, if it has one, and gives its private link (unshared connection to a
-    /// store) back.
+    /// Ends a client's watch of keys (`WATCH`), if it has one, and gives the private link (unshared
+    /// connection to a store) back over which they were watched.
     pub(super) fn end_watch(&mut self, id: ClientId, now: Now) {
         let Some(client) = self.clients.find(id) else { return };
         let Some(ties) = client.ties() else { return };
@@ -582,10 +591,11 @@ impl Shard {
         }
     }
 
-    /// Returns the error that a client is told in place of a store's. The redirect of a cluster's node
-    /// becomes a refusal that clients retry, or a transaction that fails as if a watched key had changed; so
-    /// does `CLUSTERDOWN` for a client that watches keys or tracks none. `step_error`, the first error to a
-    /// request of a transaction, is told in place of an `-EXECABORT` without a reason.
+    /// Returns the error that a client gets in place of the error (`reply`) of a store over `link`. The
+    /// redirect of a cluster's node becomes a refusal that clients retry, or a transaction that fails as if
+    /// a watched key had changed; so does `CLUSTERDOWN` for a client that watches keys or tracks none.
+    /// `step_error`, the first error to a request of a transaction, replaces an `-EXECABORT` without a
+    /// reason.
     fn reworded(
         &mut self,
         request: &InFlight,
@@ -752,8 +762,9 @@ impl Shard {
         }
     }
 
-    /// Counts the elements that a store has popped, as its `reply` shows, for a client that had left, and puts
-    /// them back if the client's tenant wants that (`give_back`).
+    /// Counts the elements that a store has popped, as its `reply` shows, for a blocking command
+    /// (`request`) whose client had left, and puts them back if the client's tenant wants that
+    /// (`give_back`).
     fn take_orphans(
         &mut self,
         place: (BackendId, Database),
@@ -788,17 +799,18 @@ impl Shard {
         }
     }
 
-    /// Charges a client for bytes that it gets without a request that pays for them: a message, or the reply
-    /// to a call that has waited.
+    /// Charges a client's quotas for bytes that it gets without a request that pays for them: a message, or
+    /// the reply to a blocking command.
     pub(super) fn charge_for_bytes(&mut self, id: ClientId, bytes: usize, now: Now) {
         if let Some(payer) = self.clients.find(id).and_then(|client| client.payer()) {
             self.admission.charge_for_bytes(payer, bytes, now);
         }
     }
 
-    /// Sends a blocking command to another node of a cluster, because a node has refused it: it does not own
-    /// the slot of the request's keys, or no longer. Returns the request if it is not sent again; the refusal
-    /// is its reply then. `holder` is the client that has the `link`.
+    /// Sends a blocking command to another node of a cluster, because a node has refused it: it does not
+    /// own the slot of the request's keys, or no longer. The command waits there for the rest of its
+    /// timeout. Returns the request if it is not sent again; the refusal is its reply then. `holder` is the
+    /// client that has the `link`.
     fn ask_elsewhere(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -907,8 +919,10 @@ impl Shard {
         }
     }
 
-    /// Answers a request that its store has not answered. If it was a blocking command that may have popped
-    /// an element, the client is closed behind the error, as if its store had died.
+    /// Answers a request over a private link (unshared connection to a store) that its store has not
+    /// answered, with the error `text`. `was_sent` is false if it certainly did not reach the store. If it
+    /// was a blocking command that may have popped an element, the client is closed behind the error, as if
+    /// its store had died.
     fn end_unanswered(&mut self, request: &InFlight, was_sent: bool, text: &[u8], now: Now) {
         self.hot_keys.end_writes(&request.cells);
         let outcome = if was_sent { Outcome::Lost } else { Outcome::Refused };
@@ -960,7 +974,7 @@ impl Shard {
     }
 
     /// Gives up private links (connections that one client has to itself) whose stores do not reply, and
-    /// watches of keys that have lasted longer than [`WATCH_MAX`].
+    /// watches of keys (`WATCH`) that have lasted longer than 30 s.
     pub(super) fn look_after_private(&mut self, now: Now) {
         self.private.look_after(&mut self.env, now);
         self.handle_private_events(now);

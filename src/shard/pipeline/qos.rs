@@ -149,7 +149,8 @@ impl Shard {
         self.clients.ask(&self.env, id, charge, Question::HotKeys { asker, count, protocol });
     }
 
-    /// Returns the name of a client's tenant; empty if it has none.
+    /// Returns the name of a client's tenant, which decides what reports the client may see; empty if it
+    /// has none.
     fn asker(&mut self, id: ClientId) -> String {
         self.tenant_of(id).map_or_else(String::new, |tenant| tenant.name.clone())
     }

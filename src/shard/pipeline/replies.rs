@@ -25,8 +25,9 @@ pub(super) struct TowardsClients<'a> {
     hot_keys: &'a mut HotKeyStage,
 }
 
-/// The last stages of a reply's way: its place in the order of its client's replies and the correction of the
-/// request's charge to its real price, or the batch for the client's core.
+/// The last stages (parts of the shard) that a reply passes: its place in the order of its client's replies
+/// and the correction of the request's charge to its real price, or the batch for the core that has the
+/// client.
 pub(super) struct Delivery<'a> {
     clients: &'a mut ClientStage,
     admission: &'a mut AdmissionStage,
@@ -65,8 +66,9 @@ impl Replies for TowardsClients<'_> {
 }
 
 impl TowardsClients<'_> {
-    /// Takes the reply to one piece of a request that was split by key. If it was the last piece, passes the
-    /// joined reply on.
+    /// Takes the reply to one piece of a request that was split by key because a node could not carry it
+    /// out whole; `piece` is the index of the whole request and of the piece in it. If it was the last
+    /// piece, passes the joined reply on.
     #[inline(never)]
     fn join(&mut self, env: &mut Env, piece: (u32, u16), outcome: Outcome, message: Message<'_>, now: Now) {
         let bytes_max = env.settings.reply_bytes_max;
@@ -87,7 +89,8 @@ impl TowardsClients<'_> {
         }
     }
 
-    /// Handles the reply to a fetch of a hot key, or its failure, and answers all requests that wait for it.
+    /// Handles the reply to a fetch (shared read) of a hot key, or its failure, and answers all requests
+    /// that wait for it.
     #[inline(never)]
     fn land(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
         let bytes = message.bytes();
@@ -132,45 +135,47 @@ impl Delivery<'_> {
         }
     }
 
-    /// Gives a client a reply that was kept in memory.
+    /// Gives a client a reply that was kept in memory for a hot key; it is charged like other answers from
+    /// memory.
     #[cold]
     fn give_cached(&mut self, env: &mut Env, to: ReplyTo, reply: &Bytes, now: Now) {
         self.give(env, to, Outcome::cached(reply.len()), Message::new(reply, Some(reply)), now);
     }
 }
 
-/// Reply in the place of one that the client is not sent.
+/// Reply (`OK`) to a question that weir asked before an `EXEC`; no client is sent it.
 const UNHEARD: &[u8] = b"+OK\r\n";
 
 impl Shard {
-    /// Returns the shard's state, and the stages (parts of the shard) that a reply passes which comes from no
-    /// store.
+    /// Returns the state that all stages (parts of the shard) use, and those stages that a reply passes
+    /// which comes from no store.
     pub(super) fn clients(&mut self) -> (&mut Env, Delivery<'_>) {
         let Self { env, clients, admission, peers, .. } = self;
         (env, Delivery { clients, admission, peers })
     }
 
-    /// Returns the shard's state, its connections to stores, and the stages (parts of the shard) that their
-    /// replies pass.
+    /// Returns the state that all stages (parts of the shard) use, the connections to stores, and those
+    /// stages that the stores' replies pass.
     pub(super) fn towards_clients(&mut self) -> (&mut Env, &mut Upstream, TowardsClients<'_>) {
         let Self { env, clients, admission, upstream, peers, hot_keys, .. } = self;
         (env, upstream, TowardsClients { clients: Delivery { clients, admission, peers }, hot_keys })
     }
 
-    /// Passes a reply towards its client on any core. If its key is hot, the reply may be kept in memory.
+    /// Passes a reply to a request towards its client, which may be on any core. The handling of hot keys
+    /// sees it first: the reply may be kept in memory, or a write be over.
     pub(super) fn give_back(&mut self, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
         let (env, _, mut replies) = self.towards_clients();
         replies.reply(env, to, outcome, message, now);
     }
 
-    /// Answers a request that was not sent with the reason for its refusal.
+    /// Answers a request that was not sent to its store with an error that names the reason `why`.
     pub(super) fn refuse(&mut self, envelope: &Envelope, why: NotSent, now: Now) {
         let (env, _, mut replies) = self.towards_clients();
         turn_away(env, &mut replies, envelope.addressee(), why.for_nature(envelope.nature), now);
     }
 
-    /// Handles the control executor's reply to a client's request, and passes it to the client, or goes on with
-    /// the client's `EXEC` that waits for it.
+    /// Handles the control executor's reply to a client's request, and passes it to the client, or goes on
+    /// with the client's `EXEC` that waits for it.
     pub fn handle_answer(&mut self, to: ReplyTo, reply: &[u8], now: Now) {
         self.clients.handle_question_answered();
         if let Some(client) = self.clients.find(to.client_id()) {

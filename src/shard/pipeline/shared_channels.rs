@@ -37,14 +37,15 @@ pub(super) fn may_share(kind: Subscription, name: &[u8]) -> bool {
 }
 
 impl Shard {
-    /// True if new subscriptions of a client share the stores' subscriptions with other clients, as its
-    /// tenant has `pubsub = "shared"`.
+    /// True if new subscriptions of a client share the subscriptions that weir has at the stores with other
+    /// clients, as its tenant has `pubsub = "shared"`.
     pub(super) fn shares_channels(&mut self, id: ClientId) -> bool {
         self.env.quotas.shares_channels() && self.tenant_of(id).is_some_and(|tenant| tenant.shares_channels)
     }
 
-    /// Returns the channels for which a reply names the number of subscribers, if this process's shared
-    /// subscriptions have to correct that number. None if not.
+    /// Returns the channels for which the reply to a request (`PUBLISH`, `PUBSUB NUMSUB`) names the number
+    /// of subscribers, if that number has to be corrected because clients of this process share
+    /// subscriptions. None if not.
     pub(super) fn receivers_of(
         &self,
         command: Option<&'static Command>,
@@ -63,7 +64,7 @@ impl Shard {
     }
 
     /// Returns the stores at which the home core (the one that subscribes for all clients) of a channel or
-    /// pattern subscribes to it.
+    /// pattern subscribes to it: all plain stores for a pattern, else one.
     fn stores_of_name(&self, name: &SharedName) -> Vec<BackendId> {
         // In a cluster, messages are sent to the first node, which tells the others.
         if name.kind == Subscription::Patterns && self.env.slots.is_none() {
@@ -72,8 +73,9 @@ impl Shard {
         vec![self.store_of_channel(&name.name).1]
     }
 
-    /// Handles a batch's messages about channels that have one subscription for all clients: requests to this
-    /// core as a home core, and messages from home cores to this core's clients.
+    /// Handles the messages of a batch from another core about channels that have one subscription for all
+    /// clients: those to this core as a channel's home core, and those from home cores to this core's
+    /// clients.
     pub(super) fn hear_of_shared(&mut self, batch: &mut Batch) {
         for (from, message) in batch.take_to_home() {
             self.tell_home(from, message);
@@ -83,8 +85,9 @@ impl Shard {
         }
     }
 
-    /// Handles a message to this core as the home core (the one that subscribes for all clients) of a channel
-    /// or pattern. A refused subscription is answered with an error.
+    /// Handles a message to this core as the home core (the one that subscribes for all clients) of a
+    /// channel or pattern, about the subscribers of core `from`. A refused subscription is answered with an
+    /// error.
     fn tell_home(&mut self, from: ShardId, message: ToHome) {
         let stores = match &message {
             ToHome::Join { name, .. } => self.stores_of_name(name),
@@ -182,7 +185,8 @@ impl Shard {
     }
 
     /// Delivers a message of the home core of a channel, which has one subscription for all clients, to the
-    /// clients of this core that it concerns. Returns their number.
+    /// clients of this core that it concerns: a published message, or the result or the loss of a
+    /// subscription. Returns their number, which limits how much is delivered in one turn.
     fn deliver_shared(&mut self, told: FromHome, now: Now) -> usize {
         match told {
             FromHome::Message { name, message } => return self.fan_out(&name, message, now),
@@ -228,7 +232,8 @@ impl Shard {
     }
 
     /// Passes a published message to all clients of this core that are subscribed to a channel or pattern.
-    /// Returns the number of its listeners, with those whose subscription is not acknowledged yet.
+    /// Returns the number of subscribed clients, with those whose subscription is not acknowledged yet and
+    /// that do not get it.
     fn fan_out(&mut self, name: &SharedName, message: Bytes, now: Now) -> usize {
         let listeners = self.clients.listeners().lend(name);
         let mut message = SharedMessage::new(message);
@@ -243,8 +248,9 @@ impl Shard {
         count
     }
 
-    /// Gives the tenants to whose limits shared channels count the ids that they have in the new quotas
-    /// (`after`). A tenant that is gone gets an id that no tenant has.
+    /// Changes the ids of the tenants to whose limits shared channels (one subscription for all clients)
+    /// count to those that the tenants have in the new quotas (`after`). A tenant that is gone gets an id
+    /// that no tenant has.
     pub(super) fn rename_tenants_of_shared(&mut self, after: &Quotas) {
         let before = &self.env.quotas;
         self.shared_channels.handle_tenants(|tenant| {

@@ -60,10 +60,11 @@ impl Shard {
     }
 
     /// Sends a request to every backend, straight from this core, and joins the replies as `fan_out` says.
-    /// Later requests of the client wait until it is answered. Backends that carried it out in a first try are
-    /// not asked again. `is_for_busy` tells that backends answer it even while they are busy with a script.
-    /// `receivers` are the channels whose numbers of subscribers are to be corrected in the reply, `charge` is
-    /// the price taken, `nature` says whether the request writes.
+    /// Later requests of the client wait until it is answered. If it is tried again after nodes of a
+    /// cluster refused it, the nodes that carried it out in the first try are not asked again, for kinds of
+    /// `fan_out` whose replies only say that. `is_for_busy` tells that backends answer it even while they
+    /// are busy with a script. `receivers` are the channels whose numbers of subscribers are to be
+    /// corrected in the reply, `charge` is the price taken, `nature` says whether the request writes.
     pub(super) fn ask_all(
         &mut self,
         id: ClientId,
@@ -125,8 +126,9 @@ impl Shard {
     }
 
     /// Sends a request such as `PUBLISH` to one backend. Its reply names numbers of subscribers, to which
-    /// those of this process's shared subscriptions are added. Later requests of the client wait until it is
-    /// answered. `charge` is the price taken for the request, `nature` says whether it writes.
+    /// the clients that share this process's subscriptions (`receivers`) are added. Later requests of the
+    /// client wait until it is answered. `charge` is the price taken for the request, `nature` says whether
+    /// it writes.
     pub(super) fn ask_for_receivers(
         &mut self,
         id: ClientId,

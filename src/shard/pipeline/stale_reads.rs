@@ -8,7 +8,7 @@ use crate::shard::settings::Mode;
 
 impl Shard {
     /// Returns the track (set of backend connections) of a request whose client accepts old values: that to
-    /// replicas, if replicas are on and the request allows it.
+    /// replicas, if replicas are switched on and may answer the request, else the usual one.
     #[cold]
     pub(super) fn track_of_stale(
         &self,
@@ -21,9 +21,9 @@ impl Shard {
     }
 }
 
-/// True if a replica may answer a request: it reads only one key, or several keys each of which has its own
-/// value in the reply. A reply combined from several keys is excluded: it may lack a key that has moved to
-/// another node, and nobody would see that.
+/// True if a replica may answer a request, though its values may be slightly old: it reads only one key, or
+/// several keys each of which has its own value in the reply. A reply combined from several keys is
+/// excluded: it may lack a key that has moved to another node, and nobody would see that.
 fn may_be_old(command: &Command, destination: Destination) -> bool {
     let only_reads =
         command.effect == Effect::Read && matches!(command.class, Class::Point | Class::Multi | Class::Range);

@@ -31,9 +31,9 @@ use crate::values::time::Now;
 use crate::values::{BackendId, ClientId};
 
 impl Shard {
-    /// Returns the store that messages to a channel are sent to, with a slot: the store of the channel's
-    /// slot. In a cluster it is the first node, which passes them to the others, so that a client's messages
-    /// arrive in their order.
+    /// Returns the store that messages to a channel are sent to, after the slot that they are sent with:
+    /// the store of the channel's slot. In a cluster it is the first node, which passes them to the others,
+    /// so that a client's messages arrive in their order.
     pub(super) fn store_of_channel(&self, name: &[u8]) -> (u16, BackendId) {
         if self.env.slots.is_some() {
             return self.first_place();
@@ -77,8 +77,8 @@ impl Shard {
         }
     }
 
-    /// Carries out an admitted command about subscriptions; `usage` says which kind of subscription it begins
-    /// or ends. `charge` is the price taken for it.
+    /// Carries out a client's admitted command about subscriptions (such as `SUBSCRIBE`); `usage` says
+    /// which kind of subscription it begins or ends. `charge` is the price taken for it.
     pub(super) fn change_subscriptions(
         &mut self,
         id: ClientId,
@@ -274,7 +274,8 @@ impl Shard {
     }
 
     /// Subscribes a client to sharded channels whose slot has moved, at the node that has the slot now. A
-    /// node that no longer has it is asked as well, because its refusal names the node that does.
+    /// node that no longer has it is asked as well, because its refusal names the node that does. If that
+    /// fails, the subscription is refused or the client closed.
     fn follow_channels(&mut self, id: ClientId, moved: Moved, now: Now) {
         let map = self.env.slots.as_ref();
         let asked = map.and_then(|map| map.node(moved.from));
@@ -310,8 +311,9 @@ impl Shard {
         self.send_to_feeds(request.into_iter().collect(), now);
     }
 
-    /// Subscribes clients of events of keys at all primaries of a cluster, after the cluster's map has
-    /// changed.
+    /// Subscribes the clients that hear of events of keys (`__keyspace@`, `__keyevent@`) at all primaries
+    /// of a cluster, after the cluster's map has changed. A client for which there is no connection to one
+    /// of them is closed, because it would miss events.
     pub(super) fn spread_subscriptions(&mut self, now: Now) {
         if self.private.lent() == 0 {
             return;
@@ -337,7 +339,8 @@ impl Shard {
         }
     }
 
-    /// Frees the record of a client's subscriptions if no subscription is left in it.
+    /// Frees the record of a client's subscriptions, and gives its connections for them back, if no
+    /// subscription is left in it.
     fn end_unused_subscriptions(&mut self, id: ClientId, now: Now) {
         if self.subscriptions_of(id).is_some_and(|subscriptions| subscriptions.is_empty()) {
             self.end_subscriptions(id, now);

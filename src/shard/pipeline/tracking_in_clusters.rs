@@ -30,14 +30,14 @@ use crate::values::limits::{COPY_BYTES_MAX, SLOT_HELD_MAX, SLOTS};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId};
 
-/// The message to a client that any key may have changed.
+/// The message to a client for which keys are tracked (`CLIENT TRACKING`) that any key may have changed.
 pub(super) const ANY_KEY: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
 impl Shard {
     /// Returns the link (unshared connection to a store) over which a store tracks keys for a client, and
     /// opens one to a node of a cluster that lacks it. `None` for a client that tracks no keys. An error if
-    /// there is no link left. Requests on a new link wait until the node can be told which client takes the
-    /// invalidation messages.
+    /// no further link may be opened. Requests on a new link wait until the node can be told which client
+    /// takes the invalidation messages.
     pub(super) fn link_for_tracking(
         &mut self,
         id: ClientId,
@@ -103,8 +103,10 @@ impl Shard {
         self.private.release(link, frame, now);
     }
 
-    /// Closes a link whose node cannot be told which connection takes the invalidation messages. A request
-    /// that waits on it is refused. `reason` is a word for the error reply.
+    /// Closes a client's link (unshared connection) to a node of a cluster that cannot be told which
+    /// connection takes the invalidation messages in the client's place. A request that waits on it is
+    /// refused. `reason` is a word for the error reply. A client that hears of all keys with certain
+    /// prefixes is closed.
     fn lose_late_link(&mut self, id: ClientId, link: PrivateId, reason: &'static str, now: Now) {
         let Some(backend) = self.private.backend_of(link) else { return };
         let Some(tracking) = self.tracking_of(id) else { return };
@@ -118,8 +120,9 @@ impl Shard {
         }
     }
 
-    /// Takes a store's reply to the `CLIENT TRACKING ON` that was sent on a link (unshared connection) to one
-    /// more node of a cluster, after tracking began. An error closes the client.
+    /// Takes a store's reply to the `CLIENT TRACKING ON` that was sent on a link (unshared connection) to
+    /// one more node of a cluster, after tracking began. An error closes the client, since it would miss
+    /// changes of keys there.
     pub(super) fn take_late_confirmation(&mut self, id: ClientId, reply: &[u8], now: Now) {
         if reply.starts_with(b"-") {
             // The client would not hear of changes at this node.
@@ -209,8 +212,9 @@ impl Shard {
         }
     }
 
-    /// Sends a client for which keys are tracked, or the client that takes its invalidation messages, the message
-    /// that any of these keys may have changed. A client with RESP2 that takes its own cannot be sent any.
+    /// Sends a client for which keys are tracked, or the client that takes its invalidation messages, the
+    /// message that any of these keys may have changed. A client with RESP2 that takes its own cannot be
+    /// sent any.
     pub(super) fn tell_any_key(&mut self, id: ClientId, now: Now) {
         let Some(tracking) = self.tracking_of(id) else { return };
         if let Some(target) = tracking.live_target() {
@@ -229,10 +233,10 @@ impl Shard {
         self.charge_for_bytes(id, ANY_KEY.len(), now);
     }
 
-    /// Keeps a copy of a request (or transaction) of a client for which keys are tracked at `store`, with the
-    /// number of its replies, to send it once more if a node of a cluster redirects it. A request above
-    /// [`COPY_BYTES_MAX`] bytes is not kept, and is refused when it is redirected. `caching_bytes` is the
-    /// length of the `CLIENT CACHING` command before it.
+    /// Keeps a copy of a request (or transaction) of a client for which keys are tracked at `store`, with
+    /// the number of its replies, to send it once more if a node of a cluster redirects it. A request above
+    /// 16 KiB is not kept, and is refused when it is redirected. `caching_bytes` is the length of the
+    /// `CLIENT CACHING` command before it.
     pub(super) fn keep_for_another_node(
         &mut self,
         (id, store): (ClientId, BackendId),
@@ -247,10 +251,10 @@ impl Shard {
         }
     }
 
-    /// Sends a request of a client for which keys are tracked to the node of a cluster that a redirect names,
-    /// or keeps it for a while if a node cannot carry it out yet. Returns the request if it is not sent again,
-    /// since `reply` is its answer. `holder` is the client that has the `link`; `step_error` is the first
-    /// error within a transaction.
+    /// Sends a request of a client for which keys are tracked to the node of a cluster that a redirect
+    /// names, or keeps it for a while if a node cannot carry it out yet. Returns the request if it is not
+    /// sent again, since `reply` is its answer. `holder` is the client that has the `link`; `step_error` is
+    /// the first error within a transaction.
     pub(super) fn track_elsewhere(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -301,8 +305,8 @@ impl Shard {
     }
 
     /// Keeps a request that a node of a cluster cannot carry out yet, to send it over its `link` once more
-    /// after a while, until its deadline and for [`SLOT_HELD_MAX`] at most. `holder` is the client that has
-    /// the link (unshared connection to a store); `counter` counts the request. Returns the request if it is
+    /// after a while, until its deadline and for a second at most. `holder` is the client that has the link
+    /// (unshared connection to a store); `counter` counts the request. Returns the request if it is
     /// answered with the node's error.
     fn ask_later(
         &mut self,
@@ -325,7 +329,8 @@ impl Shard {
         None
     }
 
-    /// Sends requests once more that nodes could not carry out yet, and whose time has come.
+    /// Sends those requests of clients for which keys are tracked once more that nodes of a cluster could
+    /// not carry out yet, and whose time has come.
     pub(super) fn ask_again(&mut self, now: Now) {
         while let Some((holder, link, request)) = self.private.take_due(now.monotonic) {
             if let Some((link, repeat)) = self.tracking_of(holder).and_then(|tracking| tracking.once_more()) {
@@ -344,7 +349,8 @@ impl Shard {
     }
 
     /// Ends a request of a client for which keys are tracked, whose reply was passed on: forgets its copy,
-    /// and tells the client that any key may have changed if a map of the cluster made that due.
+    /// and tells the client that any key may have changed if a new map of the cluster came while the
+    /// request was in flight.
     pub(super) fn end_tracked_request(&mut self, id: ClientId, now: Now) {
         let Some(tracking) = self.tracking_of(id) else { return };
         tracking.forget_request();

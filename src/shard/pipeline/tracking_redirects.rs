@@ -30,12 +30,14 @@ use crate::values::{BackendId, ClientId, Database, ShardId, TenantId};
 /// The reason for giving up a link (unshared connection) to a node of a cluster that does not answer `CLIENT
 /// ID` with a number.
 const UNNUMBERED: &str = "no-connection-number";
-/// The error reply if the stores do not reply to `CLIENT ID` with the number of a connection.
+/// The text of the error reply to `CLIENT TRACKING` with `REDIRECT` if the stores do not reply to `CLIENT
+/// ID` with the number of a connection.
 const NO_NUMBER: &str = "ERR CLIENT TRACKING with REDIRECT needs stores that answer CLIENT ID";
 
 impl Shard {
     /// Asks the core of the client with this number (`CLIENT ID`) whether that client can take the
-    /// invalidation messages of a tracking client of this core.
+    /// invalidation messages of a client of this core for which keys are tracked. `from` is the reply
+    /// address of the latter's `CLIENT TRACKING`.
     pub(super) fn ask_for_target(&mut self, from: ReplyTo, number: u64) {
         let tenant = self.tenant_of(from.client_id()).map(|tenant| tenant.name.clone().into());
         // Numbers of clients are dealt out to the cores in turn.
@@ -44,8 +46,8 @@ impl Shard {
         self.clients.send_redirect(home, RedirectMessage::Ask { from, number, tenant });
     }
 
-    /// Sends waiting messages between cores about clients that take others' invalidation messages, and
-    /// handles those for this core.
+    /// Sends waiting messages to other cores about clients that take others' invalidation messages (`CLIENT
+    /// TRACKING` with `REDIRECT`), and handles those for this core.
     #[cold]
     #[inline(never)]
     pub(super) fn exchange_redirects(&mut self, now: Now) {
@@ -127,8 +129,8 @@ impl Shard {
         self.answer_if_open(target);
     }
 
-    /// Opens the link (unshared connection to a store) on which a client takes messages of others from one
-    /// store. `None` if there is no link left.
+    /// Opens the link (unshared connection to a store) on which a client takes the invalidation messages of
+    /// other clients from one store. `None` if no further link may be opened.
     fn open_inbox(&mut self, target: ClientId, store: BackendId, now: Now) -> Option<PrivateId> {
         let client = self.clients.find(target)?;
         let holder = (target, client.identity().tenant_id());
@@ -139,7 +141,8 @@ impl Shard {
         Some(link)
     }
 
-    /// Returns the encoded error for a request that could not be sent to a store, and counts it.
+    /// Returns the encoded error for a request that could not be sent to a store, for the reason `why`, and
+    /// counts the refusal.
     pub(super) fn error_of(&mut self, why: NotSent, store: BackendId) -> Vec<u8> {
         let mut error = Vec::new();
         write_refusal(&mut self.env, store, why, &mut error);
@@ -158,9 +161,9 @@ impl Shard {
         }
     }
 
-    /// Returns the number (`CLIENT ID`) that a node has given the link (unshared connection to a store) of a
-    /// client that takes others' invalidation messages, or the reason why there is none. `None` while the link
-    /// is being opened, or until this core knows the node.
+    /// Returns the number (`CLIENT ID`) that a node has given the link (unshared connection to a store) of
+    /// a client that takes others' invalidation messages, or the reason why there is none. `None` while the
+    /// link is being opened, or until this core knows the node.
     fn number_at_node(
         &mut self,
         target: ClientId,
@@ -198,8 +201,8 @@ impl Shard {
         self.clients.send_redirect(question.tracker.shard, answer);
     }
 
-    /// Closes the links (unshared connections) to nodes for which `has_left` is true, of all clients that take
-    /// others' invalidation messages, because the nodes are gone from the cluster.
+    /// Closes the links (unshared connections) to nodes for which `has_left` is true, of all clients that
+    /// take others' invalidation messages, because the nodes are gone from the cluster.
     pub(super) fn leave_gone_nodes(&mut self, has_left: impl Fn(BackendId) -> bool) {
         for target in self.clients.target_ids() {
             let Some(inbox) = self.inbox_of(target) else { continue };
@@ -210,13 +213,14 @@ impl Shard {
         }
     }
 
-    /// Returns the record of a client that takes messages of others; `None` for any other client.
+    /// Returns the record of a client that takes the invalidation messages of other clients (`CLIENT
+    /// TRACKING` with `REDIRECT`); `None` for any other client.
     fn inbox_of(&mut self, id: ClientId) -> Option<&mut Inbox> {
         self.clients.find(id)?.ties()?.inbox.as_deref_mut()
     }
 
-    /// Answers the commands that wait until the links (unshared connections to stores) of a client that takes
-    /// others' messages are open, once all are.
+    /// Answers the other clients' `CLIENT TRACKING` commands that wait until the links (unshared
+    /// connections to stores) of a client that takes their messages are open, once all are.
     pub(super) fn answer_if_open(&mut self, target: ClientId) {
         let Some(inbox) =
             self.clients.find(target).and_then(|client| client.ties()).and_then(|ties| ties.inbox.as_mut())
@@ -253,8 +257,8 @@ impl Shard {
         self.clients.send_redirect(to.shard, RedirectMessage::Answer { to, found });
     }
 
-    /// Tells the stores of a tracking client to send the invalidation messages to the client that takes them
-    /// (`target`).
+    /// Tells the stores of a tracking client to send the invalidation messages to the client that takes
+    /// them (`target`). `to` is the reply address of the tracking client's command.
     fn aim_at(&mut self, to: ReplyTo, target: &Target, now: Now) {
         let id = to.client_id();
         let own = self.env.settings.id;
@@ -294,7 +298,7 @@ impl Shard {
         true
     }
 
-    /// Delivers a message that keys have changed to a client that takes those of others.
+    /// Delivers a message that keys have changed to a client that takes such messages of other clients.
     fn deliver_to_target(&mut self, id: ClientId, message: &[u8], now: Now) {
         if let Some(bytes) = self.clients.deliver_invalidation(&mut self.env, id, message) {
             self.env.counters.add(Counter::InvalidationsPassed, 1);

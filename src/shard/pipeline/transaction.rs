@@ -49,7 +49,8 @@ impl Shard {
         }
     }
 
-    /// Carries out an admitted transaction at `EXEC`. `charge` is the price that was taken for it.
+    /// Carries out a client's admitted transaction at `EXEC`: answers what weir answers itself, and sends
+    /// the rest to its store. `charge` is the price that was taken for it.
     pub(super) fn execute_transaction(&mut self, id: ClientId, charge: Option<Charge>, now: Now) {
         let Some(mut transaction) = self.clients.client(id).take_transaction() else {
             return self.answer_error(id, "ERR EXEC without MULTI");
@@ -103,8 +104,8 @@ impl Shard {
         self.send_from_here(&envelope, Message::Shared(&block.into()), replies, now);
     }
 
-    /// Keeps weir's own replies for a transaction until the backend's reply comes. Returns how the backend's
-    /// reply is then rewritten.
+    /// Keeps weir's own replies to requests of a transaction (`splice`) until the backend's reply comes.
+    /// Returns how the backend's reply is then rewritten: unchanged, or with these replies inserted.
     pub(super) fn keep_splice(&mut self, id: ClientId, splice: Splice) -> Rewrite {
         if splice.is_empty() {
             return Rewrite::AsItCame;
@@ -113,9 +114,9 @@ impl Shard {
         Rewrite::Splice
     }
 
-    /// Returns the next question that has to be answered before a transaction is carried out, for a queued request
-    /// whose reply is collected from all shards or from the stores (`INFO`, `CLIENT KILL`). None if none is left, or
-    /// if the answers are longer than [`DESCRIPTION_BYTES_MAX`] together.
+    /// Returns the next question that has to be answered before a transaction is carried out, for a queued
+    /// request whose reply is collected from all shards or from the stores (`INFO`, `CLIENT KILL`). None if
+    /// none is left, or if the answers are longer than 1 MiB together.
     fn next_collected(&mut self, id: ClientId, transaction: &mut Transaction, now: Now) -> Option<Question> {
         loop {
             let queued = transaction.next_uncollected()?;
@@ -135,9 +136,10 @@ impl Shard {
         }
     }
 
-    /// Answers those requests of a transaction that weir carries out itself. None if the answers are longer
-    /// than 1 MiB together ([`DESCRIPTION_BYTES_MAX`], the limit of descriptions of commands too). Of all its `CLIENT PAUSE` and `CLIENT UNPAUSE` only the last one is
-    /// carried out, which takes the place of the others; `EXEC` is answered when it is in force.
+    /// Answers those requests of a transaction (`locals`) that weir carries out itself, and returns the
+    /// answers. None if they are longer than 1 MiB together (the limit of descriptions of commands too). Of
+    /// all its `CLIENT PAUSE` and `CLIENT UNPAUSE` only the last one is carried out, which takes the place
+    /// of the others; `EXEC` is answered when it is in force.
     fn answer_locals(&mut self, id: ClientId, locals: &mut [LocalRequest], now: Now) -> Option<Splice> {
         let (mut splice, mut pause) = (Splice::default(), None);
         let before = self.clients.client(id).database();

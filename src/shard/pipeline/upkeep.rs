@@ -20,11 +20,12 @@ pub struct Upkeep {
     housekeeping_at: Option<Timestamp>,
     /// Time at which unused memory is given back next; None if no tidying is planned.
     tidy_at: Option<Timestamp>,
-    /// True if the last tidying left memory that a later one can free.
+    /// True if the last tidying (freeing of unused memory) left memory that a later one can free.
     untidy: bool,
-    /// Number of events (requests, replies, clients, batches) that the shard had counted at the last tidying.
+    /// Number of events (requests, replies, clients, batches) that the shard had counted at the last
+    /// tidying (freeing of unused memory).
     work_tidied: u64,
-    /// True if memory was given back since [`Self::take_tidied`] was last called.
+    /// True if unused memory was freed since [`Self::take_tidied`] was last called.
     tidied: bool,
 }
 
@@ -39,26 +40,26 @@ impl Upkeep {
         is_due
     }
 
-    /// True if a time for the next housekeeping is set.
+    /// True if a time for the next housekeeping (checks of timeouts) is set.
     pub fn is_housekeeping_planned(&self) -> bool {
         self.housekeeping_at.is_some()
     }
 
-    /// Plans housekeeping in 100 ms, unless it is planned for earlier.
+    /// Plans housekeeping (checks of timeouts) in 100 ms, unless it is planned already.
     pub fn plan_housekeeping(&mut self, now: Timestamp) {
         self.housekeeping_at.get_or_insert_with(|| now.after(HOUSEKEEPING));
     }
 
     /// Plans tidying (freeing of spare memory) in one second, if the shard has done any work since it was
-    /// last tidied, or if that left memory that can be freed later.
+    /// last tidied, or if the last tidying left memory that can be freed later.
     pub fn plan_tidying(&mut self, counters: &Counters, now: Now) {
         if self.tidy_at.is_none() && (self.untidy || work_done(counters) != self.work_tidied) {
             self.tidy_at = Some(now.monotonic.after(TIDIED_EVERY));
         }
     }
 
-    /// Returns a time if tidying (freeing of unused memory) is due; the caller then has to do it. Clients idle
-    /// since that time may give up their buffers. None if none is due.
+    /// Returns a time if tidying (freeing of unused memory) is due; the caller then has to do it. Clients
+    /// idle since that time may give up their buffers. None if none is due.
     pub fn take_tidying(&mut self, counters: &Counters, now: Now) -> Option<Timestamp> {
         if self.tidy_at.is_none_or(|at| at > now.monotonic) {
             return None;
@@ -74,12 +75,13 @@ impl Upkeep {
         self.untidy = untidy;
     }
 
-    /// True if memory was given back since the last call of this function.
+    /// True if the shard has freed unused memory since the last call of this function.
     pub fn take_tidied(&mut self) -> bool {
         std::mem::take(&mut self.tidied)
     }
 
-    /// Returns the earliest time at which housekeeping or tidying is due. None if neither is.
+    /// Returns the earliest time at which housekeeping (checks of timeouts) or tidying (freeing of unused
+    /// memory) is due. None if neither is planned.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         match (self.housekeeping_at, self.tidy_at) {
             (Some(one), Some(other)) => Some(one.min(other)),

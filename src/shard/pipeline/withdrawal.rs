@@ -13,8 +13,8 @@ use crate::values::ClientId;
 use crate::values::time::Now;
 
 impl Shard {
-    /// Ends a client's blocking command (`CLIENT UNBLOCK`): its store answers it as at its timeout, or with an
-    /// error. False if the client does not wait, or is about to move. `is_error` chooses the error.
+    /// Ends a client's blocking command (`CLIENT UNBLOCK`): its store answers it as at its timeout, or with
+    /// an error. False if the client does not wait, or is about to move. `is_error` chooses the error.
     pub(super) fn unblock(&mut self, id: ClientId, is_error: bool, now: Now) -> bool {
         let link = self.waiting_link(id).filter(|link| !self.private.is_withheld(*link));
         link.is_some_and(|link| self.private.unblock(&mut self.env, link, is_error, now))
@@ -58,17 +58,17 @@ impl Shard {
         }
     }
 
-    /// Returns whether a client that waits in a blocking command can move to another process: `Waits` or
-    /// `Stays`. `None` if it does not wait.
+    /// Returns whether a client that waits in a blocking command can move to another process: `Waits` (it
+    /// can) or `Stays` (it cannot). `None` if it does not wait.
     pub(super) fn readiness_of_waiting(&self, id: ClientId) -> Option<Readiness> {
         let link = self.waiting_link(id)?;
         let can_move = self.clients.does_nothing_but_wait(id) && self.private.may_move(link);
         Some(if can_move { Readiness::Waits } else { Readiness::Stays })
     }
 
-    /// Makes the store of a client's blocking command end it, so that the client can move to another process.
-    /// The caller repeats the call until the client is ready to move or no longer waits; the client is not
-    /// read from meanwhile.
+    /// Makes the store of a client's blocking command end it (`CLIENT UNBLOCK`), so that the client can
+    /// move to another process. The caller repeats the call until the client is ready to move or no longer
+    /// waits; the client is not read from meanwhile.
     pub fn withdraw_waiting(&mut self, id: ClientId, now: Now) {
         let Some(link) = self.waiting_link(id) else { return };
         if self.private.prepare_move(&mut self.env, link, now) {
@@ -76,16 +76,17 @@ impl Shard {
         }
     }
 
-    /// Sets the deadline of a client's blocking command, which began in another process, to `left` from now.
+    /// Sets the deadline of a client's blocking command, which began in another process, to `left` from
+    /// now, if that is earlier than its own; None leaves it.
     pub(super) fn limit_wait(&mut self, id: ClientId, left: Option<Duration>, now: Now) {
         if let (Some(left), Some(link)) = (left, self.waiting_link(id)) {
             self.private.limit_wait(link, now.monotonic.after(left));
         }
     }
 
-    /// Handles the reply to a blocking command that was ended for its client to leave. False if the reply goes
-    /// to the client like any other, because it has an element or an error. `holder` is the client that has
-    /// the `link`.
+    /// Handles the reply to a blocking command that was ended for its client to leave. False if the reply
+    /// goes to the client like any other, because it has an element or an error. `holder` is the client
+    /// that has the `link`.
     pub(super) fn withdraw_reply(
         &mut self,
         (link, holder): (PrivateId, ClientId),

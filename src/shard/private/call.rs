@@ -23,7 +23,8 @@ enum Name {
 }
 
 impl Name {
-    /// Returns the kind of a request's command; None if weir does not know the command's words.
+    /// Returns the kind of a request's blocking command; None if weir does not know the command's words, so
+    /// that it cannot change the timeout.
     fn of(words: &Arguments<'_>) -> Option<Self> {
         let name = match words.name().to_ascii_lowercase().as_slice() {
             b"blpop" | b"brpop" | b"blmove" | b"brpoplpush" | b"bzpopmin" | b"bzpopmax" => {
@@ -39,8 +40,8 @@ impl Name {
         Some(name)
     }
 
-    /// Returns the index of the timeout among the words, and the number of its units in a second; None if the
-    /// request has none.
+    /// Returns the index of the blocking command's timeout among its words, and the number of the timeout's
+    /// units in a second (1 or 1,000); None if the request has no timeout.
     fn timeout(self, words: &Arguments<'_>) -> Option<(usize, f64)> {
         match self {
             Self::PopTimeoutFromEnd(back) => Some((words.len().checked_sub(back)?, 1.0)),
@@ -76,8 +77,9 @@ pub fn is_known(words: &Arguments<'_>) -> bool {
     Name::of(words).is_some()
 }
 
-/// Returns a blocking command (`frame`) with the rest of its timeout after `passed`, at least a millisecond. A
-/// timeout of 0, which means for ever, stays; a command whose words are not known is returned unchanged.
+/// Returns a blocking command (`frame`) whose timeout is shortened by `passed`, the time that it has waited
+/// already, to at least a millisecond. A timeout of 0, which means for ever, stays; a command whose words
+/// are not known is returned unchanged.
 pub fn with_time_left(frame: &[u8], passed: Duration) -> Vec<u8> {
     let changed = with_words(frame, |words| {
         let (place, units) = Name::of(words)?.timeout(words)?;
@@ -103,8 +105,8 @@ fn with_word(words: &Arguments<'_>, place: usize, word: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Returns the first stream of which an `XREAD` (`frame`) awaits entries added after the request (`$`), with
-/// the index of that word. None if there is none.
+/// Returns the first stream of which an `XREAD` (`frame`) awaits entries added after the request (`$`), as
+/// the index of the word `$` and the stream's key. None if there is none.
 pub fn awaits_new_entries(frame: &[u8]) -> Option<(usize, Vec<u8>)> {
     with_words(frame, |words| {
         if !words.name().eq_ignore_ascii_case(b"xread") {
@@ -118,7 +120,8 @@ pub fn awaits_new_entries(frame: &[u8]) -> Option<(usize, Vec<u8>)> {
 }
 
 /// Returns a request (`frame`) in which the word at index `place` is replaced by the id of a stream's last
-/// entry, taken from `told`, the reply to `XREVRANGE stream + - COUNT 1`. None if the reply is an error.
+/// entry, taken from `told`, the reply to `XREVRANGE stream + - COUNT 1`. For an empty or missing stream
+/// the id is `0-0`. None if the reply is an error.
 pub fn with_last_id(frame: &[u8], place: usize, told: &[u8]) -> Option<Vec<u8>> {
     let mut entries = reply::elements(told)?;
     let id = match entries.next() {
@@ -129,8 +132,8 @@ pub fn with_last_id(frame: &[u8], place: usize, told: &[u8]) -> Option<Vec<u8>> 
     with_words(frame, |words| Some(with_word(words, place, id)))
 }
 
-/// True if `told`, the store's reply to the blocking command `frame`, shows that the command has waited in vain, as
-/// at its timeout: nothing was popped or read, or fewer copies than wanted have been confirmed.
+/// True if `told`, the store's reply to the blocking command `frame`, shows that the command has waited in
+/// vain, as at its timeout: nothing was popped or read, or fewer copies than wanted have been confirmed.
 pub fn is_in_vain(frame: &[u8], told: &[u8]) -> bool {
     let in_vain = with_words(frame, |words| match Name::of(words)? {
         Name::PopTimeoutFromEnd(_) | Name::PopTimeoutAt(_) | Name::Read => {

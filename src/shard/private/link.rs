@@ -35,7 +35,7 @@ pub(super) enum Expected {
     /// The reply to `CLIENT ID`, the last one of the greeting except on a connection for reports of changed
     /// keys (tracker).
     Identity,
-    /// A reply that no client gets: to a request of a transaction before its `EXEC`, or to `ASKING`.
+    /// The reply, which no client gets, to a request of a transaction before its `EXEC`, or to `ASKING`.
     Step,
     /// The reply to the request in flight of the client that has the link (unshared connection to a store).
     Answer,
@@ -69,7 +69,7 @@ pub(super) struct Errand {
     pub(super) subject: Subject,
 }
 
-/// The subject of a request about a blocking command.
+/// The subject of a request that the core itself sends about a client's blocking command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
     /// `CLIENT UNBLOCK`, which ends the blocking command.
@@ -84,27 +84,30 @@ pub(super) enum Subject {
 pub(super) struct Link {
     pub(super) backend: BackendId,
     pub(super) protocol: Protocol,
-    /// The database that the link's requests use.
+    /// The database that the link's requests use, chosen by `SELECT`.
     pub(super) database: Database,
     pub(super) state: State,
     /// The store's number for the connection (`CLIENT ID`); None if the store has not reported it.
     pub(super) number: Option<u64>,
-    /// The client that has the link (unshared connection to a store), and its tenant; `None` while the link is
-    /// idle or being cleaned.
+    /// The client that has the link (unshared connection to a store), and its tenant; `None` while the link
+    /// is idle or being cleaned.
     pub(super) holder: Option<(ClientId, TenantId)>,
     pub(super) in_flight: Option<InFlight>,
-    /// The blocking command in flight, if its client has disconnected. The store was asked to end it.
+    /// The blocking command in flight on the link, if its client has disconnected: the store was asked to
+    /// end it. None otherwise.
     pub(super) abandoned: Option<Abandoned>,
     /// The version cells (counters of writes) of a key whose popped elements are being put back, and the
     /// number of elements; None while none are.
     pub(super) puts_back: Option<(Vec<Cell>, usize)>,
-    /// The first error among the replies to the requests of the transaction in flight; None if there is none.
+    /// The first error among the replies to the requests of the transaction in flight on the link, before
+    /// its `EXEC`; None if there is none.
     pub(super) step_error: Option<Vec<u8>>,
     pub(super) expected: VecDeque<Expected>,
-    /// The requests for which an `Expected::Errand` is expected, the oldest first.
+    /// Requests of the core itself about blocking commands of other links (`CLIENT UNBLOCK`, `XREVRANGE`)
+    /// that were sent over this link and are unanswered, the oldest first.
     pub(super) errands: VecDeque<Errand>,
-    /// True if messages that are not replies to requests are passed to the client that the link (unshared
-    /// connection to a store) is lent to.
+    /// True while messages that are not replies to requests, such as published ones, may come over the link
+    /// (unshared connection to a store) for the client that it is lent to.
     pub(super) is_streaming: bool,
     /// True while the store has not acknowledged all `SUBSCRIBE` and `UNSUBSCRIBE` commands of this link
     /// (unshared connection to a store).
@@ -112,8 +115,8 @@ pub(super) struct Link {
     /// True if the store tracks keys on this link (unshared connection to a store).
     pub(super) is_tracking: bool,
     /// The client for which the store has tracked keys on this link (unshared connection to a store). The
-    /// store may remember which keys even after `CLIENT TRACKING OFF`, so keys are tracked for no other client
-    /// on it, which would be sent messages about these keys.
+    /// store may remember which keys even after `CLIENT TRACKING OFF`, so keys are tracked for no other
+    /// client on it, which would be sent messages about these keys.
     pub(super) tracked_for: Option<ClientId>,
     /// True for a link (unshared connection to a store) on which a client takes the invalidation messages of
     /// other clients (`REDIRECT`).
@@ -126,17 +129,18 @@ pub(super) struct Link {
     pub(super) is_feed: bool,
     /// True once the store was asked to end a blocking command on this link (`CLIENT UNBLOCK`).
     pub(super) was_unblocked: bool,
-    /// True if the core itself had the blocking command ended, so that its client can move to another process
-    /// or be closed: a reply that it has waited in vain is not passed on.
+    /// True if the core itself had the link's blocking command ended, so that its client can move to
+    /// another process or be closed. A reply which shows that the command has waited in vain is not passed
+    /// on then.
     pub(super) is_withheld: bool,
-    /// The time at which the request in flight is sent once more, because a node could not carry it out yet; None while
-    /// its reply is awaited.
+    /// The time at which the request in flight is sent once more, because a node could not carry it out
+    /// yet; None while its reply is awaited.
     pub(super) put_off_until: Option<Timestamp>,
     /// True while nothing is sent over the link (unshared connection to a store), because it is not known yet
     /// how its store is to track keys on it.
     pub(super) is_held: bool,
-    /// The bytes of the `CLIENT TRACKING` command for which the link (unshared connection to a store) was
-    /// held, until they are sent.
+    /// The bytes of the `CLIENT TRACKING` command for which all output of the link (unshared connection to
+    /// a store) was held back, until they are sent, before that output.
     pub(super) prelude: Vec<u8>,
     /// The bytes of the greeting (the requests that open a connection) until they are sent.
     greeting: Vec<u8>,
@@ -148,7 +152,8 @@ pub(super) struct Link {
     /// The number of bytes dropped of the reply that is being received, if it is larger than permitted; else
     /// 0.
     let_go: u64,
-    /// The time at which bytes came last, or a request was sent.
+    /// The time at which bytes came last from the store, or at which a request was sent to it, whichever is
+    /// later.
     pub(super) heard_at: Timestamp,
     pub(super) idle_since: Timestamp,
 }
@@ -230,7 +235,8 @@ impl Link {
         }
     }
 
-    /// Changes the RESP version of the requests that follow (`HELLO`).
+    /// Changes the RESP version of the requests that follow on the link, by sending `HELLO`; does nothing
+    /// if it is the same.
     pub(super) fn change_dialect(&mut self, env: &mut Env, protocol: Protocol, now: Timestamp) {
         if self.protocol != protocol {
             self.protocol = protocol;
@@ -244,7 +250,8 @@ impl Link {
         }
     }
 
-    /// Changes the database of the requests that follow (`SELECT`).
+    /// Changes the database of the requests that follow on the link, by sending `SELECT`; does nothing if
+    /// it is the same.
     pub(super) fn select(&mut self, env: &mut Env, database: Database, now: Timestamp) {
         if self.database != database {
             self.database = database;
@@ -252,7 +259,7 @@ impl Link {
         }
     }
 
-    /// Sends `SELECT` of the link's database once more.
+    /// Sends `SELECT` of the link's database once more, because another one may be selected at the store.
     pub(super) fn select_anew(&mut self, env: &mut Env, now: Timestamp) {
         let mut words = env.pool.take();
         encode::select(&mut words, self.database);
@@ -266,17 +273,17 @@ impl Link {
         self.expected.extend(std::iter::repeat_n(Expected::Step, steps));
     }
 
-    /// True if all bytes that were to be sent have been written to the socket.
+    /// True if the link is open and all bytes that were to be sent over it have been written to the socket.
     pub(super) fn is_sent(&self) -> bool {
         self.state == State::Open && self.output.is_empty() && !self.is_sending
     }
 
-    /// True if the request in flight is a blocking command, whose reply may never come.
+    /// True if the request in flight on the link is a blocking command, whose reply may never come.
     pub(super) fn waits(&self) -> bool {
         self.in_flight.as_ref().is_some_and(InFlight::waits)
     }
 
-    /// Returns the blocking command in flight; `None` if there is none.
+    /// Returns the record of the blocking command in flight on the link; `None` if there is none.
     pub(super) fn waiting(&mut self) -> Option<&mut Waiting> {
         match &mut self.in_flight.as_mut()?.kind {
             Kind::Waits(waiting) => Some(waiting),
@@ -293,7 +300,8 @@ impl Link {
         }
     }
 
-    /// Takes the next bytes to send; None if the socket is still busy or there are none.
+    /// Takes the next bytes to send over the link; None if there are none, or if earlier ones are still
+    /// being written to the socket.
     pub(super) fn take_output(&mut self) -> Option<Segment> {
         if self.is_sending || !self.has_output() {
             return None;
@@ -307,7 +315,7 @@ impl Link {
         segment
     }
 
-    /// Returns the number of bytes kept of a reply of which only a part has come.
+    /// Returns the number of bytes kept of the reply that is being received and has not come to its end.
     pub(super) fn partial_bytes(&self) -> usize {
         self.partial.len()
     }
@@ -324,7 +332,7 @@ impl Link {
     }
 
     /// Takes a reply that has been received to its end, of which `end` is the last part and which may have
-    /// `bytes_max` bytes; an error in place of a reply that was dropped.
+    /// at most `bytes_max` bytes. Returns an error in place of a larger one.
     pub(super) fn take_whole(&mut self, end: &[u8], bytes_max: usize) -> Vec<u8> {
         let mut whole = std::mem::take(&mut self.partial);
         if std::mem::take(&mut self.let_go) > 0 || whole.len() + end.len() > bytes_max {

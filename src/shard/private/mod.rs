@@ -4,10 +4,12 @@
 //! feeds, over which messages of shared channels come.
 //!
 //! ```text
-//! lend ──> Opening ──connected──> Greeting ──answered──> Open, lent ──given back──> Cleaning ──> idle ──>
-//! lend
-//! │                       │                      │ lost, or the client leaves          │ unused for a minute
-//! └───────────────────────┴──────────────────────┴──────────────> closed <─────────────┘
+//!   lend --> Opening -- connected --> Greeting -- answered --> Open -- given back --> Cleaning --> idle
+//!                                                               ^                                   |
+//!                                                               +----------- lent again ------------+
+//!
+//!   Opening, Greeting, Open -- lost, or the client leaves --> closed
+//!   idle -- unused for a minute --> closed
 //! ```
 //!
 //! A client that disconnects while it waits in a blocking command leaves its link behind: the store is asked,
@@ -62,7 +64,7 @@ const SPARE_PART: usize = 16;
 /// requests about running scripts, such as `SCRIPT KILL`.
 const INTERRUPTS_MAX: usize = 8;
 
-/// A request in flight on a private link (connection to a store that one client has to itself).
+/// A client's request in flight on a private link (connection to a store that one client has to itself).
 #[derive(Debug)]
 pub struct InFlight {
     /// Destination of the reply: the shard, the client and the sequence number of its request.
@@ -74,9 +76,10 @@ pub struct InFlight {
     pub cells: Vec<Cell>,
     /// The time at which the request was sent for the first time; a cluster may have it sent again.
     pub began: Timestamp,
-    /// The time after which the reply is useless; `Timestamp::MAX` without a deadline.
+    /// The deadline of the request: the time after which its reply is useless; `Timestamp::MAX` without a
+    /// deadline.
     pub deadline: Timestamp,
-    /// Kind of the request, which decides how its reply is handled.
+    /// Kind of the request (plain, blocking, `WATCH`, transaction), which decides how its reply is handled.
     pub kind: Kind,
 }
 
@@ -120,21 +123,23 @@ pub enum Kind {
 pub struct Waiting {
     /// The bytes of the request; empty if they are too many to be kept.
     pub frame: Box<[u8]>,
-    /// The hash slot of the request's keys.
+    /// The hash slot of the blocking command's keys.
     pub slot: u16,
-    /// The number of nodes of a cluster that refused the request.
+    /// The number of times that nodes of a cluster refused the blocking command, after which it was sent to
+    /// another node.
     pub tries: u8,
     /// Whether another process that takes over the client can carry out the rest of the blocking command's
     /// wait.
     pub can_move: CanMove,
-    /// The number of times that the store was asked to end the command and did not know it.
+    /// The number of times that the store was asked to end the blocking command (`CLIENT UNBLOCK`) and did
+    /// not know it.
     pub told: u8,
 }
 
 impl Waiting {
-    /// Creates the record of a blocking command that is about to be sent. Another process cannot go on with it
-    /// if `has_own_terms` is true: its terms (`QOS CALL`) are not those of its connection. `slot` is the hash
-    /// slot of the command's keys.
+    /// Creates the record of a blocking command that is about to be sent. Another process cannot go on with
+    /// it if `has_own_terms` is true: its terms (`QOS CALL`) are not those of its connection. `slot` is the
+    /// hash slot of the command's keys.
     pub fn new(arguments: &Arguments<'_>, slot: u16, has_own_terms: bool) -> Self {
         let is_kept = arguments.frame().len() <= COPY_BYTES_MAX;
         // The request is kept so that it can be sent to another node, or so that popped elements can be put
@@ -149,13 +154,15 @@ impl Waiting {
 /// Whether another process can go on with a blocking command for the rest of its wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CanMove {
-    /// The command can move, once the stores have reported the last ids of the streams of which it awaits new
-    /// entries.
+    /// The blocking command can move to another process, once the stores have reported the last ids of the
+    /// streams of which it awaits new entries.
     Yes,
-    /// The command can move, but a store has not reported the last id of a stream yet.
+    /// The blocking command can move to another process, but a store that was asked for the last id of a
+    /// stream has not replied yet.
     Asks,
-    /// The command cannot move: the request is too large to be kept, its words are not known, it has terms of
-    /// its own (`QOS CALL`), or the store has not reported the last id of a stream.
+    /// The blocking command cannot move to another process: the request is too large to be kept, its words
+    /// are not known, it has terms of its own (`QOS CALL`), or the store has not reported the last id of a
+    /// stream.
     No,
 }
 
@@ -174,19 +181,20 @@ pub struct Abandoned {
 /// An event on a private link (connection to a store that one client has to itself).
 #[derive(Debug)]
 pub enum Event {
-    /// The reply to the request in flight.
+    /// The store has sent its reply to the request in flight on a private link.
     Reply {
         /// The link (unshared connection to a store) that the reply came over.
         link: PrivateId,
         /// The client that the link (unshared connection to a store) is lent to.
         holder: ClientId,
-        /// The request that the reply is to.
+        /// The record of the request that the reply answers.
         request: InFlight,
         /// The complete reply, or an error in place of one that was larger than permitted.
         reply: Vec<u8>,
-        /// Number of elements of the reply, as the price counts them.
+        /// Number of elements in the reply, which its price depends on.
         rows: u64,
-        /// The first error among the replies to the requests of a transaction before its `EXEC`.
+        /// The first error among the replies to the requests of a transaction before its `EXEC`; None if
+        /// there was none.
         step_error: Option<Vec<u8>>,
     },
     /// A message that is not a reply to a request, on a link (unshared connection to a store) with
@@ -199,7 +207,8 @@ pub enum Event {
         /// The complete message, as the store sent it.
         message: Vec<u8>,
     },
-    /// The reply to `CLIENT TRACKING ON`.
+    /// A store has replied to `CLIENT TRACKING ON`, sent for a client over a private link (unshared
+    /// connection).
     Tracking {
         /// The link (unshared connection to a store) that the reply came on.
         link: PrivateId,
@@ -214,16 +223,18 @@ pub enum Event {
         /// The client that has the link (unshared connection to a store).
         holder: ClientId,
     },
-    /// The end of a blocking command whose client has disconnected.
+    /// A blocking command whose client has disconnected has ended, by the store's reply or with the
+    /// connection.
     Abandoned {
-        /// The store, and the database, that the request was sent to.
+        /// The store, and the database, that the blocking command was sent to.
         place: (BackendId, Database),
         /// The blocking command whose client had disconnected.
         request: Abandoned,
-        /// The reply; `None` if the store ended the connection without one.
+        /// The store's reply to the blocking command; `None` if the connection ended without one.
         reply: Option<Vec<u8>>,
     },
-    /// The reply to a request that put elements back, or the end of its link (unshared connection to a store).
+    /// The reply to a request that put elements back, or the end of its link (unshared connection to a
+    /// store).
     PutBack {
         /// Version cells (counters of writes) of the key, which counted a write in flight until now.
         cells: Vec<Cell>,
@@ -245,7 +256,8 @@ pub enum Event {
     /// A message of a store on the feed (the link for channels that have one subscription for all clients),
     /// or the feed's end.
     Feed {
-        /// The store that the feed leads to.
+        /// The store that the feed (the core's own link for channels with one subscription for all clients)
+        /// leads to.
         backend: BackendId,
         /// The complete message; as the error, the reason of the end of the connection in one word.
         said: Result<Vec<u8>, &'static str>,
@@ -260,12 +272,12 @@ pub enum Event {
     /// A blocking command that the core itself wanted to end still waits: the store did not know it, or the
     /// request that ends it was refused or lost.
     WaitsOn {
-        /// The client that waits.
+        /// The client that waits in the blocking command.
         holder: ClientId,
     },
     /// A private link (unshared connection to a store) was lost or given up.
     Lost {
-        /// The id that the lost link (unshared connection to a store) had.
+        /// The id of the private link (unshared connection to a store) that was lost.
         link: PrivateId,
         /// The client that the link (unshared connection to a store) was lent to.
         holder: ClientId,
@@ -273,9 +285,10 @@ pub enum Event {
         request: Option<InFlight>,
         /// The store that the link (unshared connection to a store) was connected to.
         backend: BackendId,
-        /// The reason in one word, for the error reply.
+        /// The reason for the loss of the link in one word, for the error reply to the client.
         reason: &'static str,
-        /// True if the request may have been carried out.
+        /// True if the request in flight was sent over the lost link, so that the store may have carried it
+        /// out.
         was_sent: bool,
     },
 }
@@ -307,8 +320,8 @@ pub struct PrivateFigures {
     pub subscribed: usize,
     /// Links (unshared connections to stores) on which a store tracks keys for a client (`CLIENT TRACKING`).
     pub tracking: usize,
-    /// Links (unshared connections to stores) on which clients take the invalidation messages of other clients
-    /// (`REDIRECT`).
+    /// Links (unshared connections to stores) on which clients take the invalidation messages of other
+    /// clients (`REDIRECT`).
     pub redirected: usize,
     /// Links (unshared connections to stores) over which messages of channels with one subscription for all
     /// clients come, one per store at most.
@@ -321,7 +334,7 @@ pub struct PrivateFigures {
 }
 
 impl PrivateFigures {
-    /// Adds the numbers of another core to these.
+    /// Adds the numbers of another core's private links (unshared connections to stores), by use, to these.
     pub fn add(&mut self, other: Self) {
         self.waiting += other.waiting;
         self.watching += other.watching;
@@ -353,7 +366,7 @@ impl PrivateFigures {
 pub enum Purpose {
     /// A store tracks keys for the client on the link (`CLIENT TRACKING`).
     Tracking,
-    /// Any other: a blocking command, a watch, a subscription, messages of other clients' tracking.
+    /// Any other purpose: a blocking command, a watch, a subscription, messages of other clients' tracking.
     Other,
 }
 
@@ -385,14 +398,15 @@ pub struct PrivateLinks {
     /// The feeds (the core's own links for channels that have one subscription for all clients), which do not
     /// count towards the limit of links.
     feeds: HashMap<BackendId, PrivateId>,
-    /// The link (unshared connection to a store) that is being opened for the next client that needs one; None
-    /// if there is none.
+    /// The link (unshared connection to a store) that is being opened for the next client that needs one;
+    /// None if there is none.
     spare: Option<PrivateId>,
     to_send: VecDeque<PrivateId>,
     events: VecDeque<Event>,
     /// The number of links (unshared connections to stores) whose request in flight is to be sent once more.
     put_off: usize,
-    /// The bytes kept of all replies of which only a part has come.
+    /// The number of bytes kept of replies of which only a part has come, over all private links of the
+    /// core.
     partial_bytes: usize,
 }
 
@@ -423,14 +437,15 @@ impl PrivateLinks {
         self.links_max > 0
     }
 
-    /// True if the connection with this number is a private link (unshared connection to a store).
+    /// True if the connection with this number is a private link (unshared connection to a store), rather
+    /// than one that all clients share.
     #[inline]
     pub fn is_mine(&self, connection: ConnectionId) -> bool {
         connection.0 >= self.first
     }
 
-    /// Returns how many private links (unshared connections to stores) could be lent now, if to different
-    /// tenants.
+    /// Returns how many private links (unshared connections to stores) this core could lend now, if to
+    /// different tenants, since each tenant may hold only a part of them.
     pub fn available(&self) -> usize {
         self.links_max.saturating_sub(self.lent())
     }
@@ -462,15 +477,17 @@ impl PrivateLinks {
         figures
     }
 
-    /// Returns the number of open private links that are not idle, without those that the core itself has
-    /// (trackers and feeds).
+    /// Returns the number of open private links (unshared connections to stores) that are lent or being
+    /// cleaned, without those that the core itself has (trackers for changes of hot keys, feeds for
+    /// channels).
     pub fn lent(&self) -> usize {
         self.open - self.idle.len() - self.trackers.len() - self.feeds.len()
     }
 
-    /// Lends a client a private link (unshared connection to a store) to a database of a store: an idle one,
-    /// or a new one. None if all links of this core are lent, or if the tenant holds as many as it may.
-    /// `holder` is the client.
+    /// Lends a client a private link (unshared connection to a store) to a database of a store: an idle
+    /// one, or a new one. None if all links of this core are lent, or if the tenant holds as many as it
+    /// may. `holder` is the client, `wanted` the store, database and RESP version, and `purpose` what the
+    /// link is for.
     pub fn lend(
         &mut self,
         env: &mut Env,
@@ -486,9 +503,9 @@ impl PrivateLinks {
         self.lend_beyond(env, (holder, tenant), wanted, (purpose, 0), now)
     }
 
-    /// Opens a private link (unshared connection to a store) like the one that was just lent, unless one is
-    /// idle, or a sixteenth of this core's links are open. The next client then need not wait until it is
-    /// connected, which would let others' requests overtake its own.
+    /// Opens a spare private link (unshared connection to a store) like the one that was just lent, unless
+    /// one is idle or being opened, or a sixteenth of this core's links are open. The next client then need
+    /// not wait until it is connected, which would let others' requests overtake its own.
     pub fn keep_spare(
         &mut self,
         env: &mut Env,
@@ -504,9 +521,9 @@ impl PrivateLinks {
     }
 
     /// Lends a client a private link (unshared connection to a store) for a request about a running script
-    /// (such as `SCRIPT KILL`), even if all links of this core or of the tenant are lent. None if several such
-    /// requests are in flight already. `holder` is the client. `backend` is the store, `protocol` the RESP
-    /// version of the client.
+    /// (such as `SCRIPT KILL`), even if all links of this core or of the tenant are lent. None if several
+    /// such requests are in flight already. `holder` is the client. `backend` is the store, `protocol` the
+    /// RESP version of the client.
     pub fn lend_for_interrupt(
         &mut self,
         env: &mut Env,
@@ -641,15 +658,15 @@ impl PrivateLinks {
         self.send_subscription(env, id, Message::Small(frame), now);
     }
 
-    /// True if so many bytes wait to be sent over a store's feed (the core's own link for channels with one
-    /// subscription for all clients) that no further request should be sent.
+    /// True if 64 MiB or more wait to be sent over a store's feed (the core's own link for channels with
+    /// one subscription for all clients), so that no further request should be sent over it.
     pub fn is_feed_full(&self, backend: BackendId) -> bool {
         let link = self.feeds.get(&backend).and_then(|id| self.peek(*id));
         link.is_some_and(|link| link.output.len() >= LINK_OUTPUT_BYTES_MAX)
     }
 
-    /// Records whether a store owes acknowledgements on its feed (the core's own link for channels with one
-    /// subscription for all clients).
+    /// Records whether a store owes acknowledgements of subscriptions on its feed (the core's own link for
+    /// channels with one subscription for all clients); while it does, silence counts against it.
     pub fn note_feed_owed(&mut self, backend: BackendId, owes: bool) {
         if let Some(id) = self.feeds.get(&backend) {
             self.note_owed(*id, owes);
@@ -664,7 +681,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Starts to connect a private link, in the place of the table that `id` names.
+    /// Starts to connect a private link (unshared connection to a store), and stores it in the table at the
+    /// place that `id` names. Returns `id`.
     fn connect(&mut self, env: &mut Env, id: PrivateId, mut link: Link) -> PrivateId {
         let backend = link.backend;
         link.greet(&env.settings.backends[usize::from(backend.0)], &mut env.pool);
@@ -681,8 +699,8 @@ impl PrivateLinks {
         self.place_of(id).map(|(backend, _)| backend)
     }
 
-    /// Returns the store and the database of a private link (unshared connection to a store); None if the link
-    /// is gone.
+    /// Returns the store and the database of a private link (unshared connection to a store); None if the
+    /// link is gone.
     pub fn place_of(&self, id: PrivateId) -> Option<(BackendId, Database)> {
         self.peek(id).map(|link| (link.backend, link.database))
     }
@@ -693,7 +711,8 @@ impl PrivateLinks {
         self.peek(id)?.holder.map(|(_, tenant)| tenant)
     }
 
-    /// True if the request in flight on a private link (unshared connection to a store) is a blocking command.
+    /// True if the request in flight on a private link (unshared connection to a store) is a blocking
+    /// command.
     pub fn waits(&self, id: PrivateId) -> bool {
         self.peek(id).is_some_and(Link::waits)
     }
@@ -703,8 +722,8 @@ impl PrivateLinks {
         self.peek(id).is_some_and(|link| link.in_flight.is_some())
     }
 
-    /// True if a request of `bytes` bytes may be sent: the bytes that wait to be sent on all private links
-    /// (unshared connections to stores) together are bounded.
+    /// True if a request of `bytes` bytes may be sent over a private link (unshared connection to a store).
+    /// Requests above 16 KiB are refused while 64 MiB wait to be sent on all private links together.
     pub fn has_room_for(&self, bytes: usize) -> bool {
         // Small requests need no count: each link has at most one.
         bytes <= COPY_BYTES_MAX || {
@@ -714,7 +733,7 @@ impl PrivateLinks {
     }
 
     /// Sends a message of `replies` requests over a private link (unshared connection to a store); the last
-    /// one's reply is the answer to `request`.
+    /// one's reply is the answer to the client's `request`.
     pub fn send(
         &mut self,
         env: &mut Env,
@@ -734,8 +753,8 @@ impl PrivateLinks {
         self.list_to_send(id);
     }
 
-    /// Keeps a request in flight on a link (unshared connection to a store) whose reply has come, to be sent
-    /// once more at `until` ([`Self::take_due`]).
+    /// Keeps a request in flight on a link (unshared connection to a store) though a node has replied that
+    /// it cannot carry it out yet, to be sent once more at `until` ([`Self::take_due`]).
     pub fn put_off(&mut self, id: PrivateId, request: InFlight, until: Timestamp) {
         let Some(link) = self.at(id) else { return debug_assert!(false, "a link that is lent is there") };
         debug_assert!(link.in_flight.is_none() && link.put_off_until.is_none(), "one request at a time");
@@ -744,8 +763,8 @@ impl PrivateLinks {
         self.put_off += 1;
     }
 
-    /// Takes a request that is to be sent once more by now, with the holder of its link (unshared connection
-    /// to a store). None if there is none.
+    /// Takes a request in flight on a private link (unshared connection to a store) that is to be sent once
+    /// more by now, with its client and the link. None if there is none.
     pub fn take_due(&mut self, now: Timestamp) -> Option<(ClientId, PrivateId, InFlight)> {
         if self.put_off == 0 {
             return None;
@@ -819,8 +838,8 @@ impl PrivateLinks {
         self.give_back(env, id, false, now);
     }
 
-    /// Ends the watch of keys (`UNWATCH`) on a private link (unshared connection to a store), which its holder
-    /// keeps.
+    /// Ends the watch of keys (`UNWATCH`) on a private link (unshared connection to a store), which its
+    /// holder keeps.
     pub fn unwatch(&mut self, env: &mut Env, id: PrivateId, now: Now) {
         self.clean(env, id, &[b"UNWATCH"], now);
     }
@@ -866,22 +885,23 @@ impl PrivateLinks {
         }
     }
 
-    /// Marks a private link (unshared connection to a store) as one on which its holder takes the invalidation
-    /// messages of other clients.
+    /// Marks a private link (unshared connection to a store) as one on which its holder takes the
+    /// invalidation messages of other clients.
     pub fn begin_inbox(&mut self, id: PrivateId) {
         if let Some(link) = self.at(id) {
             link.is_inbox = true;
         }
     }
 
-    /// True if a private link's greeting was answered, so that its store's number for it is known, if the
-    /// store has reported one.
+    /// True if a private link (unshared connection to a store) is open: its greeting (login, database,
+    /// `CLIENT ID`) was answered, so that the store's number for it is known, if the store has reported
+    /// one.
     pub fn is_open(&self, id: PrivateId) -> bool {
         self.peek(id).is_some_and(|link| link.state == State::Open)
     }
 
-    /// Returns the store's number (`CLIENT ID`) for a private link (unshared connection to a store); None if
-    /// the store has not reported it.
+    /// Returns the store's number (`CLIENT ID`) for a private link (unshared connection to a store); None
+    /// if the store has not reported it or the link is gone.
     pub fn number_of(&self, id: PrivateId) -> Option<u64> {
         self.peek(id)?.number
     }
@@ -919,9 +939,10 @@ impl PrivateLinks {
         }
     }
 
-    /// Asks the store, over another link, to end the blocking command that waits on a private link (unshared
-    /// connection to a store): as at its timeout, or with an error. False if none waits, if the store has not
-    /// reported the link's number, or if there is no room for another link. `is_error` chooses the error.
+    /// Asks the store, over another link, to end the blocking command that waits on a private link
+    /// (unshared connection to a store): as at its timeout, or with an error. False if none waits, if the
+    /// store has not reported the link's number, or if there is no room for another link. `is_error`
+    /// chooses the error. True also if the store was asked before.
     pub fn unblock(&mut self, env: &mut Env, id: PrivateId, is_error: bool, now: Now) -> bool {
         let Some(link) = self.peek(id).filter(|link| link.waits()) else { return false };
         let (backend, protocol) = (link.backend, link.protocol);
@@ -989,7 +1010,8 @@ impl PrivateLinks {
         })
     }
 
-    /// True if the store was asked to end the blocking command on a private link (`CLIENT UNBLOCK`).
+    /// True if the store was asked to end the blocking command on a private link (`CLIENT UNBLOCK`), by the
+    /// core or for a client.
     pub fn was_unblocked(&self, id: PrivateId) -> bool {
         self.peek(id).is_some_and(|link| link.was_unblocked)
     }
@@ -1001,10 +1023,10 @@ impl PrivateLinks {
             .is_some_and(|request| request.effect == Effect::Write)
     }
 
-    /// Takes a private link (unshared connection to a store) from a holder that no longer awaits a reply, and
-    /// returns the request in flight. The link is closed, but for a blocking command: its store is asked to
-    /// end it, and the reply shows whether it had popped something before ([`Event::Abandoned`]). None if none
-    /// was.
+    /// Takes a private link (unshared connection to a store) from a holder that no longer awaits a reply,
+    /// and returns the request in flight. The link is closed, but for a blocking command: its store is
+    /// asked to end it, and the reply shows whether it had popped something before ([`Event::Abandoned`]).
+    /// None if there was none.
     pub fn abandon(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Option<InFlight> {
         let link = self.at(id)?;
         let was_asked = link.state == State::Open && link.output.is_empty();
@@ -1066,8 +1088,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Closes a private link (unshared connection to a store) at once: the store carries out no request on it
-    /// that it has not begun.
+    /// Closes a private link (unshared connection to a store) at once, without an event for its holder. The
+    /// store carries out no request on it that it has not begun.
     pub fn close(&mut self, env: &mut Env, id: PrivateId) {
         if self.peek(id).is_none() {
             return;
@@ -1117,8 +1139,9 @@ impl PrivateLinks {
         }
     }
 
-    /// Handles that a private link's socket is connected, so that the greeting is sent. `generation` tells the
-    /// link from earlier ones in its place.
+    /// Handles that the socket of a private link (unshared connection to a store) is connected, so that the
+    /// greeting (login, database, `CLIENT ID`) is sent. `generation` tells the link from earlier ones in
+    /// its place.
     pub fn handle_connected(&mut self, connection: ConnectionId, generation: u32, now: Now) {
         let id = self.id_of(connection, generation);
         if let Some(link) = self.at(id) {
@@ -1128,8 +1151,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Handles that a private link's socket was lost or could not be connected. `generation` tells the link
-    /// from earlier ones in its place.
+    /// Handles that the socket of a private link (unshared connection to a store) was lost or could not be
+    /// connected. `generation` tells the link from earlier ones in its place.
     pub fn handle_lost(&mut self, env: &mut Env, connection: ConnectionId, generation: u32) {
         let id = self.id_of(connection, generation);
         let Some(link) = self.peek(id) else { return };
@@ -1137,8 +1160,8 @@ impl PrivateLinks {
         self.lose(env, id, reason);
     }
 
-    /// Closes a private link (unshared connection to a store) whose socket still works, for this reason, which
-    /// its holder gets as an event.
+    /// Closes a private link (unshared connection to a store) whose socket still works, for this `reason`,
+    /// which the caller gets as an event for the client that holds it.
     fn give_up(&mut self, env: &mut Env, id: PrivateId, reason: &'static str) {
         env.actions.push_back(Action::Reset(self.owner(id)));
         self.lose(env, id, reason);
@@ -1323,8 +1346,8 @@ impl PrivateLinks {
         self.events.pop_front()
     }
 
-    /// Returns the next bytes to send over a private link (unshared connection to a store), and the connection
-    /// for them; None if there are none.
+    /// Returns the next bytes to send over a private link (unshared connection to a store), and the
+    /// connection for them; None if there are none.
     pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
         while let Some(id) = self.to_send.pop_front() {
             let owner = self.owner(id);
@@ -1360,8 +1383,8 @@ impl PrivateLinks {
     }
 
     /// Gives up private links (unshared connections to stores) that could not be opened in time, or whose
-    /// store has owed a reply for too long, and closes links that were unused for a minute. A blocking command
-    /// may wait for as long as it likes.
+    /// store has owed a reply for too long, and closes links that were unused for a minute. A blocking
+    /// command may wait for as long as it likes.
     pub fn look_after(&mut self, env: &mut Env, now: Now) {
         let settings = (env.settings.connect_timeout, env.settings.reply_timeout);
         for index in 0..self.places.len() {

@@ -16,9 +16,10 @@ pub struct Orphans {
 }
 
 impl Orphans {
-    /// Returns the elements that a store has popped according to its reply to a blocking command (`frame`).
-    /// None if there are none, or if the command does not remove elements: moved elements are in their
-    /// destination, and entries of a stream stay pending unless the command has `NOACK`.
+    /// Returns the elements that a store has popped, or read with `NOACK`, according to its reply to a
+    /// blocking command (`frame`). None if there are none, or if the command does not remove elements:
+    /// moved elements are in their destination, and entries of a stream stay pending unless the command has
+    /// `NOACK`.
     pub fn of(frame: &[u8], reply: &[u8]) -> Option<Self> {
         let (mut decoder, mut consumed) = (RequestDecoder::default(), 0);
         let request = decoder.next(frame, &mut consumed, &RequestLimits::trusted(frame.len())).ok()??;

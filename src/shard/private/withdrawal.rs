@@ -3,11 +3,10 @@
 //! sent: another process goes on with the command, or its client is closed.
 //!
 //! ```text
-//! waits ── XREAD ... $? ask for the last id ──> CLIENT UNBLOCK over another link ──> in vain: withheld from
-//! the client
-//! ^                                              │             └──> an element, an error: a reply like any
-//! other
-//! └──────── :0, the store has not seen it yet ───┘
+//!   waits -- XREAD ... $? ask for the last id --> CLIENT UNBLOCK over another link
+//!     ^                                             |-- in vain ------------> withheld from the client
+//!     |                                             |-- element or error ---> a reply like any other
+//!     +------- :0, the store has not seen it yet ---+
 //! ```
 
 use super::link::{Errand, Expected, Link, State, Subject};
@@ -18,8 +17,8 @@ use crate::shard::request::PrivateId;
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// Maximum number of times that a store is asked to end one blocking command that it does not know, before
-/// the core no longer tries to end it.
+/// Maximum number of times that the core asks a store to end one blocking command (`CLIENT UNBLOCK`) and
+/// the store replies that it does not know it. The core then no longer tries to end it.
 const TOLD_MAX: u8 = 20;
 
 /// Whether a store ends a blocking command when it is asked to (`CLIENT UNBLOCK`).
@@ -35,8 +34,9 @@ pub enum Withholding {
 }
 
 impl Link {
-    /// True if the store has been asked too often to end the blocking command in flight, or if it has not
-    /// reported the connection's number.
+    /// True if the core can no longer have the blocking command in flight on this link ended: the store was
+    /// asked 20 times and did not know it, or has not reported the connection's number, or there is no such
+    /// command.
     fn cannot_be_ended(&self) -> bool {
         let told = self.in_flight.as_ref().and_then(|request| request.waiting()).map(|waiting| waiting.told);
         told.is_none_or(|told| told >= TOLD_MAX) || self.state == State::Open && self.number.is_none()
@@ -82,8 +82,8 @@ impl PrivateLinks {
     }
 
     /// Has the store end the blocking command on a private link (unshared connection to a store), and keeps
-    /// its reply from the client if it has waited in vain ([`Self::is_withheld`]). Returns whether the store
-    /// was asked.
+    /// its reply from the client if it has waited in vain ([`Self::is_withheld`]). Returns whether the
+    /// store was asked to end it.
     pub fn withhold(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Withholding {
         let Some(link) = self.peek(id).filter(|link| link.waits()) else { return Withholding::Never };
         if link.is_withheld {
@@ -104,13 +104,15 @@ impl PrivateLinks {
         Withholding::Told
     }
 
-    /// True if the core itself had the store end the blocking command on a private link.
+    /// True if the core itself, not a client, had the store end the blocking command on a private link
+    /// (unshared connection to a store), so that a reply that it has waited in vain is not sent to the
+    /// client.
     pub fn is_withheld(&self, id: PrivateId) -> bool {
         self.peek(id).is_some_and(|link| link.is_withheld)
     }
 
     /// Sets the deadline of the blocking command on a private link (unshared connection to a store) to
-    /// `deadline`, if that is earlier.
+    /// `deadline`, if that is earlier than its own.
     pub fn limit_wait(&mut self, id: PrivateId, deadline: Timestamp) {
         if let Some(request) = self.at(id).and_then(|link| link.in_flight.as_mut()) {
             request.deadline = request.deadline.min(deadline);
@@ -144,8 +146,8 @@ impl PrivateLinks {
         self.ask(env, (helper, Expected::Errand), words, now);
     }
 
-    /// Handles the reply to a request about a blocking command; None if the reply was lost. Does nothing if
-    /// the command has been answered by then.
+    /// Handles the reply to a request about a blocking command (`CLIENT UNBLOCK`, `XREVRANGE`); `reply` is
+    /// None if it was lost. Does nothing if the command has been answered by then.
     pub(super) fn end_errand(&mut self, Errand { link: id, to, subject }: Errand, reply: Option<&[u8]>) {
         let Some(link) = self.at(id) else { return };
         if link.in_flight.as_ref().is_none_or(|request| request.to != to) {

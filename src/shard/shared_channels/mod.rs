@@ -2,9 +2,8 @@
 //! however many clients of this process are subscribed (`pubsub = "shared"` of a tenant).
 //!
 //! ```text
-//! cores with subscribers ── joins, leaves ──> channel ── SUBSCRIBE ──> the core's one connection to the
-//! store
-//! cores with subscribers <── messages, once per core ── channel <── messages, acknowledgements in order
+//!   cores with subscribers -- joins, leaves --> channel -- SUBSCRIBE --> store (by one link)
+//!   cores with subscribers <-- messages, once per core -- channel <-- messages, acknowledgements -- store
 //! ```
 //!
 //! Each join sends a `SUBSCRIBE` of its own, also if the channel is subscribed to: the acknowledgement marks
@@ -32,11 +31,12 @@ use crate::values::{BackendId, ClientId, ShardId, TenantId};
 /// may have, as a fraction: 4 of 5.
 const TENANT_PART: (usize, usize) = (4, 5);
 
-/// Maximum numbers of shared channels and of shared patterns that one core may have subscriptions for as their
-/// home core.
+/// Maximum number of shared channels, and of shared patterns (those to which weir subscribes once for all
+/// its clients), that one core may have subscriptions for as their home core, in this order.
 pub type HomeLimits = [usize; SHARED_KINDS];
 
-/// A channel or pattern that has subscribers, or whose end its stores have not acknowledged yet.
+/// A channel or pattern to which weir subscribes once for all its clients, with subscribers, or whose end
+/// its stores have not acknowledged yet.
 #[derive(Debug)]
 struct Channel {
     /// Number that distinguishes the channel from earlier ones of the same name.
@@ -45,9 +45,10 @@ struct Channel {
     tenant: TenantId,
     /// The stores at which the channel is subscribed to.
     stores: Vec<BackendId>,
-    /// The cores that have subscribers, each with its subscribed clients.
+    /// The cores that have subscribers to the channel, each with its subscribed clients.
     cores: Vec<Subscribers>,
-    /// True if a store counts this process as a subscriber.
+    /// True once a store has acknowledged the subscription to the channel, so that it counts this process
+    /// as a subscriber.
     is_subscribed: bool,
     /// The number of requests about the channel that stores have not acknowledged.
     unanswered: usize,
@@ -61,9 +62,9 @@ struct Channel {
 struct Subscribers {
     shard: ShardId,
     generation: u32,
-    /// The clients, each with true once stores have acknowledged its subscription.
+    /// The subscribed clients, each with true once all stores have acknowledged its subscription.
     clients: HashMap<ClientId, bool>,
-    /// The number of clients whose subscription stores have acknowledged.
+    /// The number of clients of the core whose subscription to the channel all stores have acknowledged.
     acknowledged: u32,
 }
 
@@ -76,8 +77,8 @@ struct Owed {
     channel: u64,
     /// True if the request begins a subscription, false if it ends one.
     begins: bool,
-    /// The index in `joins` of the join that waits for the acknowledgement; None if the request ends a
-    /// subscription.
+    /// The index in `joins` of the client's subscription that waits for the acknowledgement; None if the
+    /// request ends a subscription.
     join: Option<usize>,
 }
 
@@ -89,9 +90,11 @@ struct Join {
     client: ClientId,
     /// The number of stores that have not acknowledged the subscription.
     left: usize,
-    /// The first error of a store, which the client gets; None if there is none.
+    /// The first error with which a store replied to the client's subscription, which the client gets; None
+    /// if there is none.
     error: Option<Bytes>,
-    /// True once the channel has lost its store; the client's core has been sent a message about that.
+    /// True once the connection to a store of the channel is lost; the client's core has been sent a
+    /// message about that.
     is_lost: bool,
 }
 
@@ -99,11 +102,11 @@ struct Join {
 /// subscription for all clients).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// A published message; it has been queued for the cores with subscribers.
+    /// The message was published on a channel; it has been queued for the cores with subscribers.
     Message,
-    /// An acknowledgement or an error in reply to a request.
+    /// The message is the acknowledgement of a request about subscriptions, or an error in reply to it.
     Answer,
-    /// Any other message, after which the connection must be closed.
+    /// The message is of any other kind, so that the connection must be closed.
     Violation,
 }
 
@@ -111,26 +114,29 @@ pub enum Heard {
 /// clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JoinRefusal {
-    /// The core, or the tenant's part of it, has no room for another channel.
+    /// The core has subscriptions to as many channels as it may, or the tenant to its four fifths of them.
     Channels,
-    /// A store owes too many acknowledgements of subscriptions, or too many bytes wait to be sent to it.
+    /// A store of the channel owes too many acknowledgements of subscriptions, or too many bytes wait to be
+    /// sent to it.
     Owed,
     /// No store is known for the channel.
     NoStore,
 }
 
-/// The channels whose home is one core, which has one subscription for all clients, and the requests and
-/// messages about them that wait to be sent.
+/// The channels and patterns of which this core is the home, with one subscription at each store for all
+/// clients of the process, and the requests and messages about them that wait to be sent.
 #[derive(Debug)]
 pub struct SharedChannels {
     limits: HomeLimits,
     names: [HashMap<Bytes, Channel>; SHARED_KINDS],
-    /// The numbers of channels and of patterns that count towards each tenant's limit.
+    /// The numbers of shared channels and of shared patterns that count towards each tenant's limit, in
+    /// this order.
     held: HashMap<TenantId, [usize; SHARED_KINDS]>,
-    /// The requests that each store has not acknowledged, in order.
+    /// The requests about subscriptions that each store has not acknowledged, the oldest first.
     owed: HashMap<BackendId, VecDeque<Owed>>,
     joins: Slab<Join>,
-    /// The id of the channel that was created last.
+    /// The id of the shared channel or pattern that was created last on this core; the next one gets the
+    /// next number.
     last_id: u64,
     requests: VecDeque<(BackendId, Vec<u8>)>,
     told: VecDeque<(ShardId, FromHome)>,
@@ -155,24 +161,24 @@ impl SharedChannels {
         }
     }
 
-    /// Returns the numbers of shared channels and patterns (those to which weir subscribes once for all its clients)
-    /// for which this core has the subscription at the store.
+    /// Returns the numbers of shared channels and of shared patterns (those to which weir subscribes once
+    /// for all its clients), in this order, for which this core has the subscription at the store.
     pub fn counts(&self) -> [usize; SHARED_KINDS] {
         self.names.each_ref().map(HashMap::len)
     }
 
-    /// True if requests to stores or messages to cores wait to be sent.
+    /// True if requests about shared channels to stores, or messages about them to cores, wait to be sent.
     pub fn has_output(&self) -> bool {
         !self.requests.is_empty() || !self.told.is_empty() || !self.changed.is_empty()
     }
 
-    /// True if a store has not acknowledged all requests sent to it.
+    /// True if a store has not acknowledged all requests about subscriptions sent to it.
     pub fn is_owed(&self, store: BackendId) -> bool {
         self.owed.get(&store).is_some_and(|owed| !owed.is_empty())
     }
 
     /// Handles that a client of core `from` subscribes to a channel or pattern. `stores` are the stores to
-    /// subscribe at if it is new on this core. A refused join changes nothing; the caller answers it with
+    /// subscribe at if it is new on this core. An error changes nothing; the caller answers the client with
     /// [`Self::refuse`]. `tenant` is the client's tenant.
     pub fn join(
         &mut self,
@@ -229,7 +235,8 @@ impl SharedChannels {
         self.told.push_back((to, FromHome::Refused { name, client, error }));
     }
 
-    /// Handles that the subscription of a client of core `from` has ended. Does nothing if it is unknown.
+    /// Handles that the subscription of a client of core `from` to a channel has ended. If it was the last
+    /// one, the subscription at the stores ends. Does nothing if it is unknown.
     pub fn leave(&mut self, from: ShardId, name: &SharedName, client: ClientId) {
         let Some(channel) = self.names[name.kind as usize].get_mut(&name.name) else { return };
         let Some(subscribers) = channel.find(from, name.generation) else { return };
@@ -247,8 +254,9 @@ impl SharedChannels {
         self.end_if_unused(name.kind, &name.name);
     }
 
-    /// Handles a message of core `from`, which has subscribers. `stores` are the stores to subscribe at if
-    /// the channel or pattern is new on this core.
+    /// Handles a message of core `from`, whose clients subscribe to channels, as the home core of a
+    /// channel: the join or leave of one client, or the end of all its subscriptions. `stores` are the
+    /// stores to subscribe at if the channel or pattern is new on this core.
     pub fn handle(
         &mut self,
         from: ShardId,
@@ -263,8 +271,8 @@ impl SharedChannels {
         Ok(())
     }
 
-    /// Handles a message that a store has sent over the core's connection to it. Returns the meaning of the
-    /// message.
+    /// Handles a message that a store has sent over the core's connection to it for shared channels. Queues
+    /// published messages for the cores with subscribers. Returns the meaning of the message.
     pub fn hear(&mut self, store: BackendId, message: Bytes) -> Heard {
         if message.starts_with(b"-") {
             let Some(owed) = self.owed.get_mut(&store).and_then(VecDeque::pop_front) else {
@@ -337,12 +345,12 @@ impl SharedChannels {
         }
     }
 
-    /// Takes the next request to be sent to a store; None if there is none.
+    /// Takes the next request about shared channels to be sent to a store; None if there is none.
     pub fn poll_request(&mut self) -> Option<(BackendId, Vec<u8>)> {
         self.requests.pop_front()
     }
 
-    /// Takes the next message to be sent to a core; None if there is none.
+    /// Takes the next message about shared channels to be sent to a core; None if there is none.
     pub fn poll_told(&mut self) -> Option<(ShardId, FromHome)> {
         self.told.pop_front()
     }
@@ -362,9 +370,9 @@ impl SharedChannels {
         Some(FromHome::Numbers { kind, name, own })
     }
 
-    /// Queues a request to a store that begins, or ends, the subscription to one channel or pattern. `channel`
-    /// is weir's id of the channel, and `join` the join of a client that waits for the store's
-    /// acknowledgement, if one does.
+    /// Queues a request to a store that begins, or ends, the subscription to one channel or pattern.
+    /// `channel` is weir's id of the channel, and `join` the index of the client's subscription that waits
+    /// for the store's acknowledgement, if one does.
     fn request(
         &mut self,
         store: BackendId,
@@ -382,7 +390,8 @@ impl SharedChannels {
         }
     }
 
-    /// Handles a store's reply to a request: its acknowledgement, or an error.
+    /// Handles a store's reply to a request about subscriptions: its acknowledgement, or an `error`. `owed`
+    /// is the record of the request.
     fn handle_answer(&mut self, owed: &Owed, error: Option<Bytes>) {
         let is_done = error.is_none();
         let known = self.names[owed.kind as usize].get_mut(&owed.name);
@@ -449,7 +458,7 @@ impl SharedChannels {
         }
     }
 
-    /// Counts one channel or pattern less towards a tenant's limit.
+    /// Counts one channel or pattern (`kind`) less towards a tenant's limit of shared ones.
     fn release(&mut self, tenant: TenantId, kind: Subscription) {
         if let Some(held) = self.held.get_mut(&tenant) {
             held[kind as usize] = held[kind as usize].saturating_sub(1);
@@ -465,8 +474,8 @@ impl Channel {
         self.cores.iter_mut().find(|core| core.shard == shard && core.generation == generation)
     }
 
-    /// Returns the record of a core's subscribers; creates an empty one if the core is new, or if the record
-    /// is of an earlier generation.
+    /// Returns the record of a core's subscribers; creates an empty one if the core is new, or if the
+    /// record is of an earlier generation (the core has dropped all its subscribers since).
     fn subscribers_of(&mut self, shard: ShardId, generation: u32) -> &mut Subscribers {
         let index = self.cores.iter().position(|core| core.shard == shard).unwrap_or_else(|| {
             self.cores.push(Subscribers::new(shard, generation));

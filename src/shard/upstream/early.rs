@@ -19,7 +19,8 @@ use crate::shard::settings::Mode;
 use crate::values::time::Now;
 use crate::values::{ConnectionId, Tier, Timestamp};
 
-/// The time after which a request in flight at a stalled (silent) backend is answered with an error.
+/// The time since a request was sent after which it is answered with an error, if its backend is stalled
+/// (sends nothing although requests are in flight).
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The least time between two searches of the requests in flight for those to be answered with an error
 /// before the backend's reply comes.
@@ -71,9 +72,9 @@ impl Upstream {
         self.overload.search_by(next.max(now.monotonic.after(LOOKS_APART)));
     }
 
-    /// Collects the requests in flight on a connection that are to be answered with an error now, because their
-    /// deadline is over or the backend has stalled, and marks them as answered. `given_up` gets each with the reason.
-    /// Returns the time at which the next one is due.
+    /// Collects the requests in flight on a connection that are to be answered with an error now, because
+    /// their deadline is over or the backend has stalled, and marks them as answered. `given_up` gets each
+    /// with the reason. Returns the time at which the next one is due; `Timestamp::MAX` if none is.
     fn find_overdue(
         &mut self,
         env: &mut Env,

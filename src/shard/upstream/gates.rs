@@ -17,8 +17,8 @@ use crate::values::{BackendId, ConnectionId};
 
 impl Upstream {
     /// Passes a backend's reply to a client's request to the breaker. Replies count as good unless they are
-    /// errors; nothing more is done while the backend has not failed lately. `pending` is the record of the
-    /// request, `kind` the reply's type byte, and `end` the last part of the reply.
+    /// errors; nothing more is done with them while the backend has not failed lately. `pending` is the
+    /// record of the request, `kind` the reply's type byte, and `end` the last part of the reply.
     #[inline]
     pub(super) fn record_health(
         &mut self,
@@ -52,7 +52,8 @@ impl Upstream {
         self.apply_gates();
     }
 
-    /// Passes to the breaker that a connection was lost, or could not be opened, for this reason.
+    /// Passes to the circuit breaker that a connection to a backend was lost, or could not be opened, for
+    /// this `reason`, which may get the backend ejected. Does nothing for connections to replicas.
     pub(super) fn record_loss(
         &mut self,
         env: &mut Env,
@@ -78,14 +79,15 @@ impl Upstream {
         self.apply_gates();
     }
 
-    /// Forgets a backend's health, because another server has its number now.
+    /// Forgets a backend's failures and ejections, because another server has its number now.
     pub(super) fn forget_health(&mut self, env: &Env, backend: BackendId) {
         self.breaker.forget(env, backend);
         self.apply_gates();
     }
 
-    /// Carries out the breaker's decisions: sets at each bulkhead (window and queue) whether the breaker
-    /// checks its requests, and opens connections without a pause once all requests pass.
+    /// Carries out the circuit breaker's decisions: sets at each bulkhead (window and queue in front of a
+    /// backend) whether the breaker checks its requests, and ends the pauses before connections to a
+    /// backend are opened again once all requests pass.
     fn apply_gates(&mut self) {
         while let Some((backend, gate)) = self.breaker.poll_gate() {
             for index in bulkheads_of(backend) {
@@ -101,9 +103,9 @@ impl Upstream {
         }
     }
 
-    /// Decides about a request to an ejected or returning backend. None if the backend is healthy again and
-    /// the request takes the usual way, else the result of sending or refusing it. `message` has the bytes of
-    /// the request, or of `requests` requests that belong together.
+    /// Decides about a request to a backend that is ejected (taken out of use) or returning. None if the
+    /// backend is healthy again and the request takes the usual way, else the result of sending or refusing
+    /// it. `message` has the bytes of the request, or of `requests` requests that belong together.
     #[cold]
     pub(super) fn pass_gate(
         &mut self,

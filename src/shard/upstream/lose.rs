@@ -21,9 +21,9 @@ use crate::values::{BackendId, ConnectionId, Loss, Timestamp};
 const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
 
 impl Upstream {
-    /// Handles a connection that could not be opened, or was lost: its requests are answered `-UNAVAILABLE`,
-    /// or retried where that is safe. Does nothing if the connection was opened anew since, so that
-    /// `generation` is that of an earlier socket.
+    /// Handles a connection to a backend that could not be opened, or was lost (`loss` says how): its
+    /// requests are answered `-UNAVAILABLE`, or retried where that is safe. Does nothing if the connection
+    /// was opened anew since, so that `generation` is that of an earlier socket.
     pub fn handle_lost(
         &mut self,
         env: &mut Env,
@@ -148,7 +148,8 @@ impl Upstream {
         self.links.recycle(connection, pending);
     }
 
-    /// Counts lost requests as no longer in flight in the window that they passed.
+    /// Counts lost requests as no longer in flight in the window (limit on requests in flight) of their
+    /// connection's backend.
     fn leave_windows<'a>(
         &mut self,
         connection: ConnectionId,
@@ -164,8 +165,8 @@ impl Upstream {
     }
 
     /// Handles a lost connection to a replica: sends its unanswered reads to the owners of their slots.
-    /// `spread` is a random byte that varies the pause before the connection is opened again. `reason` is the
-    /// word for the loss.
+    /// `spread` is a random byte that varies the pause before the connection is opened again. `reason` is
+    /// the word for the loss, under which the replica's failure is recorded.
     fn lose_reads(
         &mut self,
         env: &mut Env,
@@ -208,8 +209,9 @@ impl Upstream {
         }
     }
 
-    /// Closes a connection to a replica if it has been silent for too long. Returns the time at which to
-    /// check it again; `Timestamp::MAX` if no read is unanswered.
+    /// Closes a connection to a replica if an unanswered read has waited in silence for too long (half of
+    /// the time to its deadline, 10 to 100 ms). Returns the time at which to check it again;
+    /// `Timestamp::MAX` if no read is unanswered.
     pub(super) fn give_up_reads(
         &mut self,
         env: &mut Env,

@@ -2,10 +2,10 @@
 //! each other, and calls them in the right order.
 //!
 //! ```text
-//! request ── cluster: whose slot? ── breaker: ejected? ── overload: room in the window? ── links ══> store
-//! held   │   refused ──────┘                     └ queue ── room again ──> links
-//! <──────┘
-//! reply <── cluster: refused, or a replica's? ── breaker: failed? ── overload: how long? ── links <══ store
+//!   request -- cluster: whose slot? -- breaker: ejected? -- overload: room in the window? -- links ==> store
+//!               |-- held until the slot settles              |-- no: queued until there is room
+//!   reply <-- cluster: refused? -- breaker: failed? -- overload: how long? -- links <== store
+//!               |-- yes: the request is held, or sent elsewhere
 //! ```
 //!
 //! | step | file |
@@ -52,14 +52,16 @@ pub struct Upstream {
     breaker: Breaker,
     cluster: Cluster,
     turn: Turn,
-    /// Notes about requests and their client connections that are still to be delivered.
+    /// Notes (such as that a request was sent) about requests of client connections, still to be delivered
+    /// to the cores of the clients.
     notes: Vec<(ReplyTo, Note)>,
-    /// The number of backends.
+    /// The number of backends that weir is configured with: plain stores, or places for nodes of a cluster.
     backends: usize,
 }
 
 impl Upstream {
-    /// Creates the state of a core whose connections are all closed.
+    /// Creates the connections, windows, health and cluster state of all backends on one core; all
+    /// connections are closed.
     pub fn new(settings: &ShardSettings) -> Self {
         let backends = settings.topology.all_backends().count();
         Self {
@@ -73,22 +75,24 @@ impl Upstream {
         }
     }
 
-    /// Returns a histogram of the times that all backends took to reply.
+    /// Returns a histogram of the times from sending a request to its reply, over all backends, as seen by
+    /// this core.
     pub fn service_times(&self) -> Durations {
         self.overload.service_times()
     }
 
-    /// Returns the number of replies that backends owe.
+    /// Returns the number of replies that backends owe this core, over all its shared connections.
     pub fn in_flight(&self) -> usize {
         self.links.in_flight()
     }
 
-    /// Returns the number of open connections to backends.
+    /// Returns the number of this core's open connections to backends, without those that one client has to
+    /// itself.
     pub fn links_open(&self) -> usize {
         self.links.open_count()
     }
 
-    /// Returns the number of requests that wait in queues in front of backends.
+    /// Returns the number of requests that wait in this core's queues in front of backends.
     pub fn waiting(&self) -> usize {
         self.overload.waiting()
     }
@@ -101,7 +105,8 @@ impl Upstream {
         })
     }
 
-    /// Returns the figures of all nodes that answer reads as replicas, by the node's index.
+    /// Returns, for each node of a cluster, how many reads it answered as a replica and how often it was
+    /// ejected, by the node's index; empty unless replicas answer reads.
     pub fn reader_figures(&self) -> Vec<ReaderFigures> {
         self.cluster.readers.as_ref().map(|readers| readers.figures()).unwrap_or_default()
     }
@@ -134,13 +139,14 @@ impl Upstream {
         self.links.handle_fences(fences);
     }
 
-    /// Takes the sequence numbers of this shard's fences (given-up connections that stores are to kill) that
-    /// stores have answered since the last call.
+    /// Takes the sequence numbers of this shard's fences (given-up connections that stores are to kill)
+    /// that stores have answered since the last call, to tell the other shards.
     pub fn take_lifted(&mut self) -> impl Iterator<Item = u64> {
         self.links.take_lifted()
     }
 
-    /// Handles a report of the lag of replicas behind their primaries.
+    /// Records up to when each replica of a cluster is known to have its primary's writes, which decides
+    /// whether it may answer reads.
     pub fn handle_replicas(&mut self, states: &[ReplicaState]) {
         if let Some(readers) = &mut self.cluster.readers {
             readers.handle_states(states);
@@ -148,23 +154,26 @@ impl Upstream {
     }
 
     /// Returns the next bytes to send to a backend, and the connection for them; None if there are none.
+    /// The connection gives no more until [`Self::handle_transmitted`] is called for it.
     pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
         self.links.poll_transmit()
     }
 
-    /// Handles a finished send on a connection: the next one may begin. `generation` tells the connection from
-    /// earlier ones in its place.
+    /// Handles a finished send on a connection: the next one may begin. `generation` tells the connection
+    /// from earlier ones in its place.
     pub fn handle_transmitted(&mut self, connection: ConnectionId, generation: u32) {
         self.links.handle_transmitted(connection, generation);
     }
 
-    /// Returns the number of bytes known to be missing of the reply that is being received on a connection.
+    /// Returns the number of bytes known to be missing of the reply that is being received on a connection
+    /// (`id`: its index and the generation of its socket); 0 if none is known.
     pub fn missing(&mut self, id: (ConnectionId, u32)) -> usize {
         self.links.missing(id)
     }
 
-    /// Lends out the buffer with the beginning of a reply and room for the rest, at most up to the largest
-    /// permitted reply; None if nothing large is missing.
+    /// Lends out the buffer with the beginning of the reply that a connection (`id`: its index and the
+    /// generation of its socket) is receiving, with room for the rest, at most up to the largest permitted
+    /// reply; None if nothing large is missing.
     pub fn lend_room(&mut self, env: &Env, id: (ConnectionId, u32)) -> Option<Room> {
         self.links.lend_room(env, id)
     }
@@ -185,7 +194,7 @@ impl Upstream {
         self.notes = notes;
     }
 
-    /// Frees the memory that long pipelines and full queues took.
+    /// Frees the memory that long pipelines to backends and full queues in front of them took.
     pub fn tidy(&mut self) {
         self.links.tidy();
         self.overload.tidy();

@@ -25,12 +25,15 @@ use crate::values::{BackendId, ConnectionId, Timestamp};
 pub(super) enum Fate {
     /// The reply is passed to the request's client.
     Answered,
-    /// The request is held or sent elsewhere, or its client was sent an error, so the reply is not passed on.
+    /// The request is held or sent to another node, or its client was sent an error, so the node's reply is
+    /// not passed on.
     Redirected,
 }
 
 impl Upstream {
-    /// Takes a new map of the cluster. The first one switches this core's cluster handling on.
+    /// Puts a new map of the cluster in force: closes connections to nodes that have left or failed, and
+    /// holds back requests for slots with a new owner until the old one has answered. The first map
+    /// switches this core's cluster handling on.
     pub fn handle_slots(&mut self, env: &mut Env, map: Arc<Map>, replies: &mut impl Replies, now: Now) {
         let Some(slots) = &mut self.cluster.slots else {
             let slots = Slots::new(map, env.settings.topology.shards(), self.links.len());
@@ -75,7 +78,7 @@ impl Upstream {
         self.drop_links(env, owes, "node-failed", replies, now);
     }
 
-    /// Suspects that a node is gone, and the map old, if it has owed a reply for a while.
+    /// Suspects that a node is gone, and the map old, if it has owed a reply and been silent for 500 ms.
     pub fn doubt_silent(&mut self, now: Now) {
         let Self { links, cluster: Cluster { slots: Some(slots), .. }, .. } = self else { return };
         let owes_since = |place| {
@@ -94,7 +97,8 @@ impl Upstream {
         }
     }
 
-    /// Takes the reason to suspect that the map of slots is old; None if there is none.
+    /// Takes the reason to suspect that the map of slots is old, so that nodes are asked for a new one;
+    /// None if there is none.
     pub fn take_doubt(&mut self) -> Option<Doubt> {
         self.cluster.slots.as_mut()?.take_doubt()
     }
@@ -127,8 +131,8 @@ impl Upstream {
         Ok(Some(Envelope { route, ..*envelope }))
     }
 
-    /// Chooses the node for a read that a replica may answer: the slot's owner, which `route` names, if no
-    /// replica is fit.
+    /// Chooses the node for a read that a replica may answer: a replica that is up to date and can take it
+    /// at once, or the slot's owner, which `route` names. `deadline` is that of the read.
     #[inline(never)]
     fn choose_reader(&mut self, env: &mut Env, route: Route, deadline: Timestamp, now: Now) -> Route {
         let home = Route { track: Track::Usual, ..route };

@@ -18,8 +18,9 @@ use crate::values::time::Now;
 use crate::values::{BackendId, Timestamp};
 
 impl Upstream {
-    /// Handles a request that found no room in the window (limit on requests in flight) at once: sends, queues
-    /// or refuses it. If deadlines are in shadow mode, it only counts those that would be too late.
+    /// Handles a request that found no room in the window (limit on requests in flight) at once: sends,
+    /// queues or refuses it. If deadlines are in shadow mode, it only counts those that would be too late.
+    /// The error says why it is refused.
     #[cold]
     pub(super) fn send_later(
         &mut self,
@@ -71,8 +72,9 @@ impl Upstream {
         self.park(env, index, (envelope, message, requests), now)
     }
 
-    /// Queues a request in front of its backend. If the queue is full, a less important request is pushed out
-    /// for it; an error if there is none.
+    /// Queues a request in front of its backend, in the queue of the bulkhead `index`. If the queue is
+    /// full, a less important request is pushed out for it; an error if there is none. A fetch (shared read
+    /// of a hot key) is queued before all requests.
     fn park(
         &mut self,
         env: &mut Env,
@@ -98,9 +100,10 @@ impl Upstream {
         Ok(())
     }
 
-    /// Takes requests about a key that has become hot out of the queues in front of the slot's backend: those
-    /// that `choose` selects, each connection's in their order. The flag with each says whether its client
-    /// connection may be read from again. `choose` also sees requests for several keys of any slot.
+    /// Takes requests about a key that has become hot out of the queues in front of the slot's backend:
+    /// those that `choose` selects, each connection's in their order. The flag with each says whether its
+    /// client connection may be read from again. `choose` sees the requests for one key of `slot`, and
+    /// those for several keys of any slot.
     pub fn take_queued(
         &mut self,
         (backend, slot): (BackendId, u16),
@@ -125,9 +128,9 @@ impl Upstream {
         self.put_on_link(env, envelope, message, requests, now)
     }
 
-    /// Sends a request that waited in a queue, now that the window (limit on requests in flight) has room, or
-    /// refuses it if its deadline cannot be met any more. `is_eased` says that its client connection may be
-    /// read from again.
+    /// Sends a request that waited in a queue, now that the window (limit on requests in flight) has room,
+    /// or refuses it if its deadline cannot be met any more. `parked` is the request; `is_eased` says that
+    /// its client connection may be read from again.
     pub(super) fn send_parked(
         &mut self,
         env: &mut Env,

@@ -63,8 +63,8 @@ impl Upstream {
         }
     }
 
-    /// Takes back the buffer that was lent for a reply, with `received` bytes more in it. Handles the reply if
-    /// it is complete now. `generation` tells the connection from earlier ones in its place.
+    /// Takes back the buffer that was lent for a reply, with `received` bytes more in it. Handles the reply
+    /// if it is complete now. `generation` tells the connection from earlier ones in its place.
     pub fn handle_filled(
         &mut self,
         env: &mut Env,
@@ -138,8 +138,8 @@ impl Upstream {
         }
     }
 
-    /// Counts an answered request as no longer in flight and, if its reply is selected as a sample, adjusts
-    /// the window's size.
+    /// Counts an answered request as no longer in flight in its backend's window (limit on requests in
+    /// flight) and, if its reply is selected as a sample, adjusts the window's size.
     #[expect(clippy::inline_always, reason = "every reply: a call would be half of it")]
     #[inline(always)]
     fn leave_window(&mut self, env: &Env, connection: ConnectionId, pending: &Pending, now: Now) {
@@ -147,7 +147,7 @@ impl Upstream {
         self.overload.handle_answered(env, (index, pending), self.turn.late, now);
     }
 
-    /// Passes on one complete reply to the request at `to`, with its size and the time that the backend took.
+    /// Passes on to `to` one complete reply of a backend, with its size and the time that the backend took.
     /// `pending` is the record of the request, and `end` the reply's last part.
     #[expect(
         clippy::too_many_arguments,

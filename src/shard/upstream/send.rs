@@ -15,10 +15,10 @@ use crate::values::time::Now;
 use crate::values::{ConnectionId, Timestamp};
 
 impl Upstream {
-    /// Sends a message of `requests` requests, of which only the last one's reply counts (more than one for a
-    /// transaction, or with commands such as `PTTL` before a request); queues it if the window (limit on
-    /// requests in flight) has no room. In front of a cluster, sends it to the slot's owner, or holds it while
-    /// the owner is unknown. The error says why it was neither sent nor queued.
+    /// Sends a message of `requests` requests, of which only the last one's reply counts (more than one for
+    /// a transaction, or with commands such as `PTTL` before a request); queues it if the window (limit on
+    /// requests in flight) has no room. In front of a cluster, sends it to the slot's owner, or holds it
+    /// while the owner is unknown. The error says why it was neither sent nor queued.
     #[inline]
     pub fn send(
         &mut self,
@@ -53,8 +53,9 @@ impl Upstream {
         self.send_later(env, envelope, message, requests, now)
     }
 
-    /// Appends a request to the output of its connection, which is opened if it is closed. The error says why
-    /// that is not possible.
+    /// Appends a request that is sent for the first time to the output of its connection, which is opened
+    /// if it is closed. `requests` is the number of requests in the message. The error says why it cannot
+    /// be sent.
     #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
     #[inline(always)]
     pub(super) fn put_on_link(
@@ -68,8 +69,9 @@ impl Upstream {
         self.put_on_link_again(env, envelope, message, (requests, Tries::default()), now)
     }
 
-    /// Appends a request to the output of its connection; `tries` says how often it was sent before. Returns
-    /// an error if the backend is not reachable or the connection is full.
+    /// Appends a request to the output of its connection, which is opened if it is closed. `requests` is
+    /// the number of requests in the message; `tries` has the redirects and waits for which it was sent
+    /// before. Returns an error if the backend is not reachable or the connection is full.
     #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
     #[inline(always)]
     pub(super) fn put_on_link_again(
@@ -109,8 +111,8 @@ impl Upstream {
         Ok(())
     }
 
-    /// True if the bytes of another request over this connection can be kept to send it again, or need not be
-    /// kept.
+    /// True if the bytes of another request over this connection can be kept, in case it must be sent again
+    /// (at most 64 MiB), or need not be kept because weir stands in front of plain stores.
     #[inline]
     fn has_room_for_again(&self, connection: ConnectionId) -> bool {
         self.cluster.slots.as_ref().is_none_or(|slots| slots.has_room(connection))

@@ -54,14 +54,16 @@ impl Upstream {
         }
     }
 
-    /// Sets the time by which the next turn (pass of the shard's loop) is needed, by this part of the shard
-    /// or another, so that its delay can be measured.
+    /// Plans the next turn (pass of the shard's loop): `next` is the time by which other parts of the shard
+    /// need it, None if they do not. Its delay is measured against the earlier of this time and the one
+    /// that this part needs.
     #[inline]
     pub fn plan(&mut self, next: Option<Timestamp>) {
         self.turn.planned = next.unwrap_or(Timestamp::MAX).min(self.next_look());
     }
 
-    /// Returns the time by which [`Upstream::handle_turn_end`] is to be called; None if nothing is due.
+    /// Returns the time by which [`Upstream::handle_turn_end`] is to be called, for deadlines, queues and
+    /// held requests; None if nothing is due.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         let next = self.next_look();
         (next != Timestamp::MAX).then_some(next)
@@ -113,8 +115,7 @@ impl Upstream {
         self.deliver_notes(env, replies);
     }
 
-    /// Refuses and sends requests of one queue. True if the queue need not be handled at the end of the next
-    /// turn (pass of the shard's loop).
+    /// Refuses and sends requests of one queue, that of the bulkhead `index`.
     fn handle_queue(&mut self, env: &mut Env, index: usize, replies: &mut impl Replies, now: Now) -> bool {
         if self.overload.bulkhead(index).is_gated() {
             self.clear_gated(env, index, replies, now);
@@ -158,12 +159,14 @@ impl Upstream {
         }
     }
 
-    /// Returns the backends that have been silent for a while although requests are in flight to them.
+    /// Returns the backends that have sent nothing for 50 ms although requests are in flight to them, so
+    /// that they are asked whether they are busy with a script.
     pub fn silent(&self) -> Vec<BackendId> {
         self.overload.silent()
     }
 
-    /// Records by a backend's reply to a PING whether it is busy with a script.
+    /// Records by a backend's reply to a PING whether it is busy with a script; while it is, and is silent
+    /// on other connections, nothing more is sent to it.
     pub fn handle_sign(&mut self, settings: &ShardSettings, backend: BackendId, is_busy: bool) {
         self.overload.handle_sign(settings, backend, is_busy);
     }

@@ -19,11 +19,12 @@ pub struct Standing {
     waiting: usize,
     is_full: bool,
     is_stalled: bool,
-    /// Shortest time that a reply of the backend takes; zero while it is unknown.
+    /// Response time of the backend when few requests wait at it; zero while it is unknown.
     base: Duration,
 }
 
-/// Properties of the explained request and its backend that the decisions depend on.
+/// Properties of a request that `QOS EXPLAIN` explains, and of its backend, that the decisions about it
+/// depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     pub tier: Tier,
@@ -33,7 +34,8 @@ pub struct Terms {
 }
 
 impl Standing {
-    /// Takes the state of a bulkhead (window and queue) from this core's own figures of it.
+    /// Makes the state of a bulkhead (window and queue in front of a backend) from this core's own figures
+    /// of it.
     pub fn of(own: &BulkheadFigures) -> Self {
         Self {
             in_flight: own.in_flight,
@@ -45,8 +47,9 @@ impl Standing {
         }
     }
 
-    /// Takes the state of a bulkhead (window and queue) from the board that all cores share, as another core
-    /// published it last. `first` is the window, in requests, that counts where none has been published yet.
+    /// Makes the state of a bulkhead (window and queue in front of a backend) from the board that all cores
+    /// share, as another core published it last. `first` is the window, in requests, that counts where none
+    /// has been published yet.
     pub fn told(section: Section<'_>, first: u16) -> Self {
         let (load, record) = (section.load(), section.record());
         Self {
@@ -59,9 +62,9 @@ impl Standing {
         }
     }
 
-    /// Adds to an explanation what is decided about the request for its deadline, the shedding level (which
-    /// requests are refused or cost more), the window (limit on requests in flight), the queue and a stalled
-    /// (silent) store.
+    /// Adds to an explanation (`map`) what is decided about the request for its deadline, the shedding
+    /// level (which requests are refused or cost more), the window (limit on requests in flight), the queue
+    /// and a stalled (silent) store.
     pub fn explain(&self, map: &mut Explained, overload: &OverloadSettings, terms: &Terms) {
         map.text("deadline", self.deadline(overload.shed, terms.deadline));
         map.text("level", level(overload.shed, terms));
@@ -112,8 +115,8 @@ impl Standing {
         self.in_flight < self.places(tier)
     }
 
-    /// Returns how many places of the window (requests in flight) a tier may take: one in [`RESERVED`] is
-    /// kept for critical requests.
+    /// Returns how many places of the window (limit on requests in flight) requests of a tier may take: a
+    /// tenth of them is kept for critical requests.
     fn places(&self, tier: Tier) -> usize {
         let reserved = self.window / RESERVED as usize;
         if tier == Tier::Critical { self.window } else { self.window - reserved }
@@ -130,7 +133,8 @@ fn level(shed: Mode, Terms { tier, level, .. }: &Terms) -> String {
     prefixed(shed, &format!("{} ({level:?}): {what}", *level as u8))
 }
 
-/// Describes the state of a backend's breaker, and how long it will refuse requests.
+/// Returns a text about the state of a backend's circuit breaker, and how long it will refuse requests;
+/// `mode` says whether the breaker is in force.
 pub(super) fn breaker(mode: Mode, health: Health, now: Timestamp) -> String {
     let what = match health.stage {
         Stage::Well => "closed: the backend is well".to_owned(),
