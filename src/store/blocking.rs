@@ -42,8 +42,8 @@ fn bzpopmax(call: &mut Call<'_>) -> Done {
     pop(call, Want::Member(Extreme::Highest))
 }
 
-/// Carries out a blocking command whose keys are followed by a timeout. `want` says which end or which
-/// elements it pops.
+/// Carries out a blocking command whose keys are followed by a timeout (BLPOP, BZPOPMIN and so on). `want`
+/// says from which end of a list, or whether the lowest or the highest member, it pops.
 fn pop(call: &mut Call<'_>, want: Want) -> Done {
     let last = call.count() - 1;
     let timeout = waits::seconds_at(call, last)?;
@@ -77,8 +77,9 @@ fn bzmpop(call: &mut Call<'_>) -> Done {
     serve_or_wait(call, request.keys, Want::Members(extreme, request.count), timeout)
 }
 
-/// Pops from the first of `keys` (positions of words) that has an element, and replies. If none has one, the
-/// call waits until an element arrives or `timeout` ends.
+/// Pops from the first of `keys` (positions of words in the request) that has an element, and replies. If
+/// none has one, the call waits until an element arrives or `timeout` ends; within a transaction or a script
+/// it replies with null at once.
 fn serve_or_wait(call: &mut Call<'_>, keys: Range<usize>, want: Want, timeout: Timeout) -> Done {
     let arguments = call.arguments;
     let serve = if want.kind() == Kind::List { lists::serve } else { sorted_sets::serve };
@@ -130,7 +131,7 @@ fn waitaof(call: &mut Call<'_>) -> Done {
 }
 
 /// Carries out CLIENT UNBLOCK, which ends the wait of another connection as if its timeout had passed, or
-/// with an error.
+/// with an error. The reply is 1, or 0 if that connection does not wait.
 pub(super) fn client_unblock(call: &mut Call<'_>) -> Done {
     let by_error = match call.count() {
         3 => false,

@@ -11,13 +11,13 @@ use crate::values::limits::ENGINE_SLOW_REQUESTS_MAX;
 
 pub(super) const COMMANDS: &[Command] = &[command("config", -2, Effect::Read, config)];
 
-/// The setting that selects the keyspace events to publish.
+/// The name of the setting that selects the keyspace events to publish.
 const EVENTS: &str = "notify-keyspace-events";
 /// The settings of the slow log: the least time of a logged request in microseconds, and the maximum number
 /// of entries.
 const SLOWER_THAN: &str = "slowlog-log-slower-than";
 const SLOW_ENTRIES: &str = "slowlog-max-len";
-/// The setting of the memory in bytes at which writes are refused.
+/// The name of the setting that limits memory: the number of bytes at which writes are refused.
 const MEMORY: &str = "maxmemory";
 
 fn config(call: &mut Call<'_>) -> Done {
@@ -130,7 +130,7 @@ fn check(call: &Call<'_>, position: usize, value: &[u8]) -> Result<Checked, Refu
     })
 }
 
-/// Returns the error of CONFIG SET for the setting `name` with the reason.
+/// Returns the error reply of CONFIG SET for the setting `name`; `reason` says why its value is refused.
 fn failed(name: &str, reason: &str) -> Refusal {
     Refusal::Quoting(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}"))
 }

@@ -22,13 +22,13 @@ pub struct Connection<T> {
     pub decoder: RequestDecoder,
     /// Replies that are to be sent.
     pub output: Output,
-    /// True while the driver sends a segment of the output.
+    /// True while the driver (the code that does the socket I/O) sends a part of this connection's output.
     sending: bool,
-    /// True if the connection is in the list of those with output to be sent.
+    /// True if the connection is queued among the connections with output to be sent.
     listed: bool,
-    /// True if the connection is to be closed once all its output was sent.
+    /// True if the connection is to be closed once all its output has been sent.
     pub ending: bool,
-    /// State of the connection that the service which owns it keeps.
+    /// State that the service in front of the engine keeps about this connection.
     pub own: T,
 }
 
@@ -65,7 +65,8 @@ impl<T> Default for Connections<T> {
 }
 
 impl<T> Connections<T> {
-    /// Registers a client that has connected, and returns its id.
+    /// Registers a client that has connected, with the state `own` that the service keeps about it, and
+    /// returns its id.
     pub fn open(&mut self, own: T) -> ClientId {
         self.opened = self.opened.wrapping_add(1);
         let generation = self.opened;
@@ -142,7 +143,7 @@ impl<T> Connections<T> {
         self.actions.push_back(action);
     }
 
-    /// Lists a connection for sending, if it has output and the driver is not sending any of it.
+    /// Queues a connection for sending, if it has output and the driver is not sending any of it.
     pub fn list(&mut self, id: ClientId) {
         let Some(connection) = self.get(id) else { return };
         if !connection.output.is_empty() && !connection.sending && !connection.listed {
@@ -151,8 +152,8 @@ impl<T> Connections<T> {
         }
     }
 
-    /// Takes back a segment that was sent, or whose socket is closed. False if the connection is not open any
-    /// more.
+    /// Takes back a segment (a part of a connection's output) that the driver has sent, or whose socket is
+    /// closed. False if the connection is not open any more.
     pub fn handle_transmitted(&mut self, id: ClientId, segment: Segment) -> bool {
         self.pool.give_segment(segment);
         self.get(id).map(|connection| connection.sending = false).is_some()

@@ -24,11 +24,12 @@ use crate::values::Timestamp;
 use crate::values::limits::ENGINE_DATABASES;
 use crate::values::time::Now;
 
-/// The estimated memory overhead of one argument in bytes, besides the argument's own bytes. The estimate
-/// adds this overhead for each argument after the first [`ARGUMENTS_FREE`], because many small elements take
-/// more memory than their bytes.
+/// The estimated memory overhead of one word of a request in bytes, besides the word's own bytes. The
+/// estimate of a request's memory adds it for each word after the first four, because many small elements
+/// take more memory than their bytes.
 const ARGUMENT_BYTES: usize = 64;
-/// The number of leading words of a request (command name included) for which the estimate adds no overhead.
+/// The number of leading words of a request (command name included) for which the estimate of its memory adds
+/// no overhead per word.
 const ARGUMENTS_FREE: usize = 4;
 
 /// Statistics of an embedded engine for metrics. Counters of events start at 0 with the engine and only grow.
@@ -69,15 +70,16 @@ pub struct Engine {
     pub(super) post: Post,
     #[cfg(feature = "scripts")]
     pub(super) scripts: Scripts,
-    /// The clock that bounds the run time of scripts and times commands. `None` unless [`Engine::with_clock`]
-    /// set one.
+    /// The clock that bounds the run time of scripts and measures the time of commands. `None` if the engine
+    /// was given no clock.
     clock: Option<Clock>,
     /// The units of effort (steps of work) that the last request took.
     effort: u64,
 }
 
 impl Engine {
-    /// Makes an empty store. `seed` determines the order of hash tables and every random choice.
+    /// Makes an empty store. `seed` determines the order of hash tables and every random choice; `limits`
+    /// bound its memory and the reply and effort of each request.
     pub fn new(limits: EngineLimits, seed: u64) -> Self {
         let directory = commands::directory();
         let calls = vec![0; directory.len()];
@@ -169,7 +171,9 @@ impl Engine {
         self.keyspace.events.publish(&mut self.post, None, &effort);
     }
 
-    /// Queues the invalidation messages about changed keys (CLIENT TRACKING) for their connections.
+    /// Publishes the keyspace events that are still queued, and queues the invalidation messages about
+    /// changed keys (CLIENT TRACKING) for their connections. Also keeps the number of tracked keys within its
+    /// limit.
     fn deliver_changes(&mut self) {
         if self.keyspace.events.is_pending() {
             self.publish_events();
@@ -293,9 +297,9 @@ impl Engine {
         self.tally.killed.pop()
     }
 
-    /// Removes expired keys, visiting at most about `budget` keys. The owner calls this many times a second
-    /// with a budget of a few hundred keys, and again at once while most of the visited keys turn out to be
-    /// expired.
+    /// Removes expired keys, visiting at most about `budget` keys, and returns how many it visited and
+    /// removed. The owner of the engine calls this many times a second with a budget of a few hundred keys,
+    /// and again at once while most of the visited keys turn out to be expired.
     pub fn expire_some(&mut self, now: Now, budget: usize) -> Swept {
         self.keyspace.set_now(now.unix_ms);
         self.post.begin();
@@ -309,7 +313,7 @@ impl Engine {
         swept
     }
 
-    /// The statistics of this moment.
+    /// Returns the statistics of the engine at this moment.
     pub fn statistics(&self) -> EngineStatistics {
         let (keys, keys_volatile) = self.keyspace.totals();
         let mut databases = [(0, 0); ENGINE_DATABASES as usize];
@@ -331,7 +335,8 @@ impl Engine {
         }
     }
 
-    /// The number of calls of each command, by name, without commands that were never called.
+    /// Returns the number of calls of each command, by the command's name, without commands that were never
+    /// called.
     pub fn calls(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.directory.names().zip(self.tally.calls.iter().copied()).filter(|(_, calls)| *calls > 0)
     }
@@ -360,8 +365,8 @@ impl Engine {
     }
 }
 
-/// Estimates the bytes by which a request may grow the stored values: the bytes of the request, and
-/// [`ARGUMENT_BYTES`] for each argument after the first [`ARGUMENTS_FREE`].
+/// Estimates the bytes by which a request may grow the stored values: the bytes of the request, and 64 bytes
+/// for each of its words after the first four.
 pub(super) fn memory_needed(arguments: Arguments<'_>) -> u64 {
     let places = arguments.len().saturating_sub(ARGUMENTS_FREE) * ARGUMENT_BYTES;
     (arguments.frame().len() + places) as u64

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The approximate bytes of an expiry besides the field's name, which is stored twice.
+/// The approximate bytes that the expiry of a field takes, besides the field's name, which is stored twice.
 const EXPIRY_BYTES: usize = 112;
 
-/// Expiries of fields, in milliseconds since 1970.
+/// The expiries of the fields of one hash, in milliseconds since 1970.
 #[derive(Clone, Default)]
 pub(super) struct Expiries {
     by_name: BTreeMap<Box<[u8]>, u64>,

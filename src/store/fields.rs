@@ -32,7 +32,7 @@ pub(super) struct Fields {
     shape: Shape,
     hasher: Hasher,
     bytes: usize,
-    /// The expiries of fields; none if no field of the hash expires.
+    /// The expiries of the hash's fields; `None` if no field expires.
     expiries: Option<Box<Expiries>>,
 }
 
@@ -43,7 +43,7 @@ enum Shape {
     Large(Table<Field>),
 }
 
-/// Whether setting a field of a hash added the field or replaced its value.
+/// The effect of setting a field of a hash: the field was added, or its value was replaced.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     Added,
@@ -150,8 +150,9 @@ impl Fields {
         Some(field)
     }
 
-    /// Visits about `count` fields in hash order from hash `from` on. Returns the hash to continue from;
-    /// `None` at the end. A small hash is visited as a whole.
+    /// Visits about `count` fields in the order of the hash values of their names, from the value `from` on.
+    /// Returns the hash value to continue from; `None` at the end. A small value, which has no hash table, is
+    /// visited as a whole.
     pub(super) fn walk(&self, from: u32, count: usize, mut visit: impl FnMut(&Field)) -> Option<u32> {
         match &self.shape {
             Shape::Small(fields) => {
@@ -189,7 +190,8 @@ impl Fields {
         }
     }
 
-    /// Turns a small hash into a large one. A hash that was large once stays large, as in Redis.
+    /// Turns a small hash, whose fields are in a list, into a large one, whose fields are in a hash table. A
+    /// hash that was large once stays large, as in Redis.
     fn enlarge(&mut self) {
         if let Shape::Small(fields) = &mut self.shape {
             let mut table = Table::new(self.hasher.clone());

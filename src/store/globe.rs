@@ -26,7 +26,8 @@ pub(super) struct Place {
     pub(super) latitude: f64,
 }
 
-/// A cell of the grid that results from halving both ranges a number of times.
+/// A cell (rectangle) of the grid that results from halving the range of longitudes and that of latitudes
+/// `steps` times each: its column `x`, counted from the west, and its row `y`, counted from the south.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cell {
     x: u32,
@@ -47,7 +48,7 @@ impl Place {
         self.longitude.abs() <= LONGITUDE_MAX && self.latitude.abs() <= LATITUDE_MAX
     }
 
-    /// Returns the place's geohash as a score for a sorted set.
+    /// Returns the place's geohash (52 bits) as a score for a sorted set.
     pub(super) fn score(self) -> f64 {
         Cell::of(self, STEPS_MAX, LATITUDE_MAX).bits() as f64
     }
@@ -63,7 +64,7 @@ impl Place {
         }
     }
 
-    /// Returns the standard textual geohash, in which latitudes go up to the poles.
+    /// Returns the standard geohash of the place as text of 11 digits, in which latitudes go up to the poles.
     pub(super) fn text(self) -> [u8; 11] {
         let bits = Cell::of(self, STEPS_MAX, 90.0).bits();
         let mut text = [b'0'; 11];
@@ -116,8 +117,8 @@ impl Cell {
         }
     }
 
-    /// Returns the cell (rectangle of the grid) that is this many columns east and rows north of it, around
-    /// the globe in both directions.
+    /// Returns the cell (rectangle of the grid) that is `columns` columns to the east and `rows` rows to the
+    /// north of this one. Beyond an edge of the grid, the count goes on at the opposite edge.
     fn beside(self, columns: i32, rows: i32) -> Self {
         let mask = (1_u32 << self.steps) - 1;
         Self {
@@ -197,8 +198,8 @@ impl Area {
         }
     }
 
-    /// Returns the ranges of scores that together contain all places in the area, in the order in which Redis
-    /// searches them.
+    /// Returns ranges of sorted-set scores that together contain all places in the area, in the order in
+    /// which Redis searches them. Each range is its first score and the first score beyond its last.
     pub(super) fn ranges(&self) -> Vec<(f64, f64)> {
         let bounds = self.bounds();
         let mut steps = self.steps();

@@ -54,7 +54,8 @@ fn kind(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Whether RENAME or COPY replaces a key that exists at the destination.
+/// The handling of a key that exists at the destination of RENAME or COPY: it is replaced, or it stays and
+/// the command does nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Obstacle {
     Replaced,
@@ -212,7 +213,7 @@ fn dbsize(call: &mut Call<'_>) -> Done {
     call.number(call.keyspace.len())
 }
 
-/// Refuses unknown words after FLUSHDB and FLUSHALL.
+/// Refuses a FLUSHDB or FLUSHALL with anything after its name but one word ASYNC or SYNC.
 fn check_flush(call: &Call<'_>) -> Done {
     let known = call.count() == 1 || call.count() == 2 && (call.is(1, "async") || call.is(1, "sync"));
     if known { Ok(()) } else { Err(Refusal::Syntax) }

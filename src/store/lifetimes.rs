@@ -48,7 +48,8 @@ fn pexpireat(call: &mut Call<'_>) -> Done {
     set_lifetime(call, Scale::Milliseconds, Origin::Epoch, "pexpireat")
 }
 
-/// The conditions NX, XX, GT and LT of EXPIRE.
+/// The conditions of EXPIRE on the present expiry of the key: there is none (NX), there is one (XX), the new
+/// one is later (GT) or sooner (LT).
 #[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one word of the command")]
 struct Conditions {

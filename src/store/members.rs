@@ -104,8 +104,8 @@ impl Members {
         (0..self.len()).try_for_each(|position| self.at(position, &mut visit))
     }
 
-    /// Passes the member at `position`, which must be below the length, to `visit`. Positions are valid until
-    /// the next change. Returns the result of `visit`.
+    /// Passes the member of the set at `position`, which must be below the number of members, to `visit`, and
+    /// returns the result of `visit`. Positions are valid until the next change.
     pub(super) fn at<R>(&self, position: usize, visit: impl FnOnce(&[u8]) -> R) -> R {
         match &self.shape {
             Shape::Integers(integers) => visit(numbers::Digits::new(integers[position]).as_bytes()),
@@ -131,8 +131,9 @@ impl Members {
         })
     }
 
-    /// Visits about `count` members in hash order from hash `from` on. Returns the hash to continue from;
-    /// `None` at the end. A set of integers is visited as a whole.
+    /// Visits about `count` members of the set in the order of their hash values, from the value `from` on.
+    /// Returns the hash value to continue from; `None` at the end. A set that is stored as integers is
+    /// visited as a whole.
     pub(super) fn walk(&self, from: u32, count: usize, mut visit: impl FnMut(&[u8])) -> Option<u32> {
         match &self.shape {
             Shape::Integers(_) => {
@@ -155,7 +156,8 @@ impl Members {
         true
     }
 
-    /// Turns a set of integers into a set of texts, which it stays, as in Redis.
+    /// Turns a set that is stored as sorted integers into one stored as texts in a hash table; it stays one,
+    /// as in Redis.
     fn spell_out(&mut self) {
         let Shape::Integers(integers) = &mut self.shape else { return };
         let integers = std::mem::take(integers);
