@@ -35,12 +35,14 @@ pub(super) struct Post {
 }
 
 impl Post {
-    /// Begins a request: the counts of the messages and events that it causes are set to zero.
+    /// Begins a request or a sweep of expired keys: sets to zero the counts of bytes of the messages and
+    /// events that it causes, which are limited.
     pub(super) fn begin(&mut self) {
         (self.messages_bytes, self.events_bytes) = (0, 0);
     }
 
-    /// Counts bytes of messages before they are made; refuses the request if it causes too many.
+    /// Counts `bytes` bytes of messages before they are made; refuses the request if it causes more than a
+    /// request may.
     pub(super) fn spend(&mut self, bytes: usize) -> Result<(), Refusal> {
         self.messages_bytes = self.messages_bytes.saturating_add(bytes);
         if self.messages_bytes > ENGINE_MESSAGES_BYTES_MAX {
@@ -49,8 +51,8 @@ impl Post {
         Ok(())
     }
 
-    /// Counts bytes of an event of a key. False if the request has caused too many, so that the event is
-    /// dropped.
+    /// Counts `bytes` bytes of messages about an event of a key. False if the present request has caused more
+    /// than a request may, so that the event is to be dropped.
     pub(super) fn spend_on_event(&mut self, bytes: usize) -> bool {
         self.events_bytes = self.events_bytes.saturating_add(bytes);
         self.events_bytes <= ENGINE_EVENTS_BYTES_MAX

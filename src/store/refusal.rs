@@ -69,7 +69,7 @@ impl Refusal {
     }
 }
 
-/// Returns the refusal of a command that does not exist.
+/// Returns the refusal of a request whose command does not exist. The text quotes the request's first words.
 pub(super) fn unknown(arguments: Arguments<'_>) -> Refusal {
     if arguments.name().eq_ignore_ascii_case(b"storage") {
         return Refusal::Words(
@@ -93,8 +93,8 @@ pub(super) fn unknown(arguments: Arguments<'_>) -> Refusal {
     ))
 }
 
-/// Returns a client's input for an error text: at most `QUOTED_BYTES_MAX` bytes, so that no error is as long
-/// as a request.
+/// Returns a client's input for an error text: up to its first zero byte and at most 128 bytes, so that no
+/// error is as long as a request.
 pub(super) fn quoted(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(c_string(bytes, QUOTED_BYTES_MAX))
 }

@@ -9,7 +9,7 @@ use super::refusal::Refusal;
 use super::reply::Reply;
 use crate::values::Random;
 
-/// Maximum number of elements that one call visits, whatever COUNT asks for.
+/// Maximum number of elements that one call of SCAN or its variants visits, even if COUNT asks for more.
 const COUNT_MAX: usize = 100_000;
 
 /// The options of a scan: cursor, pattern, count and type.
@@ -23,7 +23,7 @@ pub(super) struct ScanOptions<'a> {
     pub(super) names_only: bool,
 }
 
-/// The kind of scan: of keys, of a hash's fields, or of another collection's elements.
+/// The kind of scan: of keys (SCAN), of a hash's fields (HSCAN), or of a set's or sorted set's elements.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scanned {
     Keys,
@@ -65,20 +65,21 @@ impl<'a> ScanOptions<'a> {
         Ok(options)
     }
 
-    /// Returns the cursor as a position within a collection; `None` if it is beyond the end.
+    /// Returns the cursor as the 32-bit hash value at which the scan of a collection continues; `None` if it
+    /// is larger, and so beyond the end.
     pub(super) fn table_cursor(&self) -> Option<u32> {
         u32::try_from(self.cursor).ok()
     }
 
-    /// True if an element that the scan has reached matches the pattern. Charges the matching as effort (steps
-    /// of work).
+    /// True if the name of an element that the scan has reached matches the pattern of MATCH, if any. Charges
+    /// the matching as effort (steps of work); an error if too little is left.
     pub(super) fn wants(&self, name: &[u8], effort: &Effort) -> Result<bool, Refusal> {
         effort.spend(1, LOOK)?;
         self.pattern.map_or(Ok(true), |pattern| glob::matches(pattern, name, effort))
     }
 }
 
-/// Returns an error if the text is no cursor; commands call it before they look at the key.
+/// Returns an error if the text is no valid cursor of a scan; commands call it before they look at the key.
 pub(super) fn check_cursor(text: &[u8]) -> Result<(), Refusal> {
     cursor(text).map(|_| ())
 }
@@ -107,7 +108,7 @@ impl<'a> Page<'a> {
     }
 
     /// Handles an element that the scan has reached: if its name matches, `write` appends it to the reply as
-    /// this many strings.
+    /// `strings` strings.
     pub(super) fn meet(&mut self, name: &[u8], strings: usize, write: impl FnOnce()) {
         match self.options.wants(name, self.effort) {
             Ok(true) => {
@@ -119,8 +120,8 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Completes the reply to a `SCAN`: inserts the cursor for the client's next call and the number of
-    /// elements before the elements.
+    /// Completes the reply to SCAN or a variant: inserts the cursor for the client's next call (`next`, or 0
+    /// at the end) and the number of elements before the elements. An error if an element was refused.
     pub(super) fn finish(self, out: &mut Reply<'_>, next: Option<u64>) -> Done {
         self.refused?;
         out.insert(0, |out| {
@@ -140,8 +141,8 @@ pub(super) fn nothing(out: &mut Reply<'_>) -> Done {
     Ok(())
 }
 
-/// Returns random positions below `length` for HRANDFIELD and its variants. A negative count allows
-/// repetitions.
+/// Returns `count` random positions below `length` for HRANDFIELD and its variants: distinct ones, at most
+/// `length` of them, or repeated ones, as many as asked for, if `count` is negative.
 pub(super) fn picks(
     random: &mut Random,
     count: i64,
@@ -162,5 +163,6 @@ pub(super) fn picks(
     Ok(if length == 0 { Vec::new() } else { (0..count).map(|_| random.index(length)).collect() })
 }
 
-/// Maximum number of elements, with repetitions, that a command may ask for.
+/// Maximum number of elements, with repetitions, that HRANDFIELD and its variants may be asked for by a
+/// negative count.
 const PICKS_MAX: usize = 1_000_000;

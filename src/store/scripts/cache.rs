@@ -11,7 +11,7 @@ pub(super) type Digest = [u8; 20];
 
 /// The approximate memory of a cached script in bytes, besides its source.
 const SCRIPT_BYTES: usize = 1_024;
-/// The approximate memory of a cached and compiled script in bytes, per byte of its source.
+/// The approximate memory of a cached and compiled script in bytes for each byte of its source.
 const COMPILED_FACTOR: usize = 8;
 
 /// A Lua script of EVAL or SCRIPT LOAD.
@@ -75,8 +75,8 @@ impl Cache {
         }
     }
 
-    /// Adds a script. Returns the digests of the scripts evicted for it, and false if there is no room for it
-    /// even so.
+    /// Adds a script to the cache. Returns the digests of the scripts evicted for it, and true, or false if
+    /// there is no room for it even so.
     pub(super) fn add(&mut self, digest: Digest, script: Rc<Script>, origin: Origin) -> (Vec<Digest>, bool) {
         let bytes = script.bytes();
         let mut forgotten = Vec::new();

@@ -41,7 +41,7 @@ pub(super) struct Host<'host, 'call> {
     wrote: Cell<bool>,
 }
 
-/// A request as a frame of bytes, and the place of each word in it.
+/// A request as a frame of bytes, and the position of each of its words in the frame.
 type Words = (Vec<u8>, Vec<Argument>);
 
 /// Turns the arguments of `redis.call` into the words of a request. An error for arguments other than strings
@@ -78,7 +78,8 @@ impl<'host, 'call> Host<'host, 'call> {
         Self { call: RefCell::new(call), shared, protocol, readonly, wrote: Cell::new(false) }
     }
 
-    /// The protocol version that the script chose with `redis.setresp`; RESP2 by default.
+    /// Returns the RESP version of the replies that the script sees, which it chooses with `redis.setresp`;
+    /// RESP2 by default.
     pub(super) fn protocol(&self) -> Protocol {
         self.protocol.get()
     }
@@ -116,7 +117,8 @@ impl<'host, 'call> Host<'host, 'call> {
         }
     }
 
-    /// Carries out `redis.call`: an error reply of the command raises an error in the script.
+    /// Carries out `redis.call` with its arguments (a command), and returns the reply as a Lua value. An
+    /// error reply of the command raises an error in the script.
     pub(super) fn call(&self, lua: &Lua, arguments: &MultiValue) -> Result<Value, Error> {
         let reply = self.carry_out(arguments).or_else(|error| {
             self.shared.fuel.spend(ERROR_UNITS)?;
@@ -128,7 +130,8 @@ impl<'host, 'call> Host<'host, 'call> {
         }
     }
 
-    /// Carries out `redis.pcall`: an error reply of the command is returned to the script as a table.
+    /// Carries out `redis.pcall` with its arguments (a command), and returns the reply as a Lua value. An
+    /// error reply of the command is returned to the script as a table.
     pub(super) fn pcall(&self, lua: &Lua, arguments: &MultiValue) -> Result<Value, Error> {
         match self.call(lua, arguments) {
             Err(error) => {
@@ -142,7 +145,8 @@ impl<'host, 'call> Host<'host, 'call> {
         }
     }
 
-    /// Carries out a command, and returns its reply as RESP bytes. `Err` if the command could not run at all.
+    /// Carries out a command for a script, and returns its reply, which may be an error reply, as RESP bytes.
+    /// `Err` if the command could not run at all.
     fn carry_out(&self, arguments: &MultiValue) -> Result<Vec<u8>, Error> {
         self.shared.fuel.spend(CALL_UNITS)?;
         let (frame, places) = words(arguments)?;

@@ -12,7 +12,8 @@ use super::errors::bad_argument;
 use super::given::Given;
 use super::machine::Shared;
 
-/// The deepest nesting of tables, whatever limit a script sets, because each level uses the thread's stack.
+/// The deepest nesting of tables that is converted to or from JSON, whatever limit a script sets, because
+/// each level uses the thread's stack.
 const DEPTH_MAX: Integer = 200;
 
 /// The treatment of numbers that JSON cannot express (NaN and infinities) when writing.
@@ -23,7 +24,7 @@ enum Invalid {
     Null,
 }
 
-/// The settings of the library, which a script may change until the script ends.
+/// The settings of the Lua library `cjson`, which a script may change until the script ends.
 #[derive(Debug)]
 pub(super) struct Settings {
     converts_sparse: Cell<bool>,
@@ -79,7 +80,7 @@ impl Settings {
     }
 }
 
-/// Makes the library's table of functions, which use and change `settings`.
+/// Makes the table of the functions of the library `cjson`, which use and change `settings`.
 pub(super) fn create(lua: &Lua, shared: &Rc<Shared>, settings: &Rc<Settings>) -> Result<Table, Error> {
     let library = lua.create_table()?;
     let add = |name: &str, function: Function| {
@@ -120,12 +121,12 @@ type Function = fn(&Lua, &Shared, &Settings, &MultiValue) -> Result<MultiValue, 
 /// The largest integer that a setting of the library `cjson` can have.
 const INT_MAX: Integer = i32::MAX as Integer;
 
-/// Returns an error unless there is exactly one argument.
+/// Returns an error unless a library function was called with exactly one argument.
 fn check_only_argument(lua: &Lua, arguments: &MultiValue) -> Result<(), Error> {
     if arguments.len() == 1 { Ok(()) } else { Err(bad_argument(lua, 1, "expected 1 argument")) }
 }
 
-/// Returns the arguments of a call, or an error if there are more than `most`.
+/// Returns the arguments of a call of a library function, or an error if there are more than `most`.
 fn limited<'a>(lua: &'a Lua, arguments: &'a MultiValue, most: usize) -> Result<Given<'a>, Error> {
     if arguments.len() > most {
         return Err(bad_argument(lua, most + 1, "found too many arguments"));

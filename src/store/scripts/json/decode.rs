@@ -141,8 +141,8 @@ impl Decoder<'_> {
         }
     }
 
-    /// True if a number begins here that JSON does not allow: with a plus or leading zeros, hexadecimal,
-    /// infinite, or NaN.
+    /// True if a number that JSON does not allow begins at the present position of the text: with a plus or
+    /// leading zeros, hexadecimal, infinite, or NaN.
     fn is_invalid_number(&self) -> bool {
         let mut at = self.at;
         if self.byte(at) == b'+' {
@@ -208,8 +208,8 @@ impl Decoder<'_> {
         Token { kind: Kind::Text(text), at: start }
     }
 
-    /// Decodes the escape `\uXXXX` at offset `at`, or a surrogate pair of two. Returns the character in UTF-8
-    /// and the length of the escape; `None` if the escape is invalid.
+    /// Decodes the escape `\uXXXX` at offset `at`, or two of them that form a surrogate pair. Returns the
+    /// character in UTF-8 and the length of the escape or pair in bytes; `None` if it is invalid.
     fn unicode(&self, at: usize) -> Option<(Vec<u8>, usize)> {
         let digits = |at: usize| {
             let digits =
