@@ -2,13 +2,14 @@
 
 use crate::protocol::{Argument, Arguments, Protocol};
 
-/// Maximum number of bytes that a transaction may queue.
+/// Maximum number of bytes that the commands queued in one transaction may take.
 const QUEUED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// The memory that a queued command takes besides its bytes, including the overhead of two allocations.
+/// The memory in bytes that a command queued in a transaction takes besides its words, including the overhead
+/// of two allocations.
 const QUEUED_BYTES: usize = size_of::<Queued>() + 32;
 
-/// Whether a connection continues, is closed or waits after a request was carried out.
+/// The consequence of a request for its connection: it continues, is closed, or waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
     /// The connection stays open.
@@ -61,7 +62,7 @@ impl Session {
         self.id
     }
 
-    /// Handles that a request was refused before it was carried out: EXEC will refuse the open transaction,
+    /// Records that a request was refused before it was carried out: EXEC will refuse the open transaction,
     /// or the transaction is dropped if the request was EXEC itself.
     pub fn refuse(&mut self, arguments: &Arguments<'_>) {
         if arguments.name().eq_ignore_ascii_case(b"exec") {
@@ -98,7 +99,8 @@ struct Queued {
 }
 
 impl Transaction {
-    /// Queues a copy of a command. False if the queue is full; then EXEC will refuse the transaction.
+    /// Queues a copy of a command in the transaction. False if the queue is full; EXEC will refuse the
+    /// transaction then.
     #[must_use]
     pub(super) fn queue(&mut self, arguments: Arguments<'_>) -> bool {
         self.bytes += arguments.frame().len() + size_of_val(arguments.places()) + QUEUED_BYTES;

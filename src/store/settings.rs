@@ -37,7 +37,7 @@ pub(super) enum Kind {
     Saves,
     /// The setting is a list of numbers between 0 and 100 (percentiles).
     Shares,
-    /// The setting is any UTF-8 text of at most [`VALUE_BYTES_MAX`] bytes.
+    /// The setting is any UTF-8 text of at most 1,024 bytes.
     Text,
     /// The setting accepts only its present value; the error for any other one gives this reason.
     Only(&'static str),
@@ -49,11 +49,12 @@ pub(super) enum Kind {
     Own,
 }
 
-/// The reason why a value is refused, in Redis's words.
+/// The reason why CONFIG SET refuses a value, in Redis's words.
 type Reason = String;
 
 impl Kind {
-    /// Checks a value, and returns it in the form that CONFIG GET shows.
+    /// Checks a value for a setting of this kind, and returns it in the form that CONFIG GET shows; an error
+    /// with the reason if it is refused.
     fn check(self, value: &[u8]) -> Result<String, Reason> {
         let text = std::str::from_utf8(value).ok().filter(|text| text.len() <= VALUE_BYTES_MAX);
         let text =
@@ -168,7 +169,8 @@ fn shares_text(shares: &[f64]) -> String {
 /// The values of all settings: as texts for CONFIG GET, and parsed where the store reads them.
 #[derive(Debug)]
 pub(super) struct Settings {
-    /// The text of each setting by the position of its row; `None` for a setting that still has its default.
+    /// The text of each setting; the index is the position of its row in the table of settings. `None` for a
+    /// setting that still has its default.
     texts: Vec<Option<Box<str>>>,
     /// The run time in milliseconds after which a script makes the store answer `-BUSY` to others
     /// (`busy-reply-threshold`).
@@ -181,15 +183,15 @@ pub(super) struct Settings {
     pub(super) bytes_max: u64,
     /// The largest sparse form of a `HyperLogLog` in bytes, with its header (`hll-sparse-max-bytes`).
     pub(super) sparse_bytes_max: usize,
-    /// The largest node of a stream in entries and in bytes (`stream-node-max-entries`,
-    /// `stream-node-max-bytes`).
+    /// The number of entries and of bytes at which a node (a group of entries) of a stream is full
+    /// (`stream-node-max-entries`, `stream-node-max-bytes`).
     pub(super) stream_nodes: NodeSize,
     /// The percentiles of command times that INFO latencystats shows (`latency-tracking-info-percentiles`).
     pub(super) percentiles: Vec<f64>,
     /// True if a histogram of times is kept for each command (`latency-tracking`).
     pub(super) counts_times: bool,
-    /// Maximum number of keys that connections have read and are told of (`tracking-table-max-keys`); 0 for no
-    /// such limit.
+    /// Maximum number of keys whose readers are remembered, so that they are told of changes (CLIENT
+    /// TRACKING; `tracking-table-max-keys`); 0 for no such limit.
     pub(super) tracked_keys_max: usize,
     /// The number of replicas without which writes are refused (`min-replicas-to-write`).
     replicas_min: u64,
@@ -229,19 +231,20 @@ impl Settings {
         self.replicas_min > 0 && self.replica_lag_max > 0
     }
 
-    /// Returns the position of the row of the setting with this name or alias, in any case of letters; `None`
-    /// if there is none.
+    /// Returns the position, in the table of settings, of the setting with this name or alias, in any case of
+    /// letters; `None` if there is none.
     pub(super) fn find(name: &[u8]) -> Option<usize> {
         let is_name = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         ROWS.iter().position(|row| is_name(row.name) || row.alias.is_some_and(is_name))
     }
 
-    /// Returns the value of the setting at `position`, as CONFIG GET shows it.
+    /// Returns the value of the setting at `position` of the table of settings, as CONFIG GET shows it.
     pub(super) fn text(&self, position: usize) -> &str {
         self.texts[position].as_deref().unwrap_or(ROWS[position].default)
     }
 
-    /// Checks a new value for the setting at `position`, and returns it as CONFIG GET will show it.
+    /// Checks a new value for the setting at `position` of the table of settings, and returns it as CONFIG
+    /// GET will show it. An error with the reason if it is refused.
     pub(super) fn check(&self, position: usize, value: &[u8]) -> Result<String, Reason> {
         match ROWS[position].kind {
             // A program may set a value that it has read before, as programs do that restore settings.
@@ -250,7 +253,7 @@ impl Settings {
         }
     }
 
-    /// Sets the setting at `position` to a text that [`Self::check`] returned.
+    /// Sets the setting at `position` of the table of settings to a text that [`Self::check`] has returned.
     pub(super) fn set(&mut self, position: usize, text: String) {
         self.texts[position] = Some(text.into_boxed_str());
         self.take_effect(position);
@@ -271,8 +274,8 @@ impl Settings {
         }
     }
 
-    /// Parses the value of the setting at `position` into the field of `self` that the store reads, if there
-    /// is one.
+    /// Parses the value of the setting at `position` of the table of settings into the field that the store
+    /// reads, if there is one for this setting.
     fn take_effect(&mut self, position: usize) {
         let text = self.text(position).to_owned();
         let text = text.as_str();

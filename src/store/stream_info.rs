@@ -101,7 +101,8 @@ fn write_number(out: &mut Reply<'_>, name: &str, number: i64) {
     out.integer(number);
 }
 
-/// Writes the fields of a group that are the same in XINFO GROUPS and XINFO STREAM FULL.
+/// Writes the fields of a stream's group (last delivered id, entries read, lag) that are the same in XINFO
+/// GROUPS and XINFO STREAM FULL.
 fn write_progress(out: &mut Reply<'_>, protocol: Protocol, stream: &Stream, group: &Group) {
     out.bulk(b"last-delivered-id");
     write_id(out, group.last);

@@ -8,7 +8,8 @@ use super::value::Value;
 
 pub(super) const COMMANDS: &[Command] = &[command("lcs", -3, Effect::Read, lcs)];
 
-/// The number of cells of the comparison table that are computed per unit of effort (steps of work).
+/// The number of cells (pairs of bytes) of LCS's comparison table that are computed per unit of effort (steps
+/// of work).
 const CELLS_PER_UNIT: usize = 32;
 
 /// The options of LCS.
@@ -89,15 +90,15 @@ enum Step {
     Gap,
 }
 
-/// Table for the longest common subsequence of two strings. One bit for each pair of positions says whether
-/// the way back from there passes over a byte of the left string.
+/// The comparison table of LCS for two strings. One bit for each pair of their positions says whether the way
+/// back from there passes over a byte of the left string.
 struct Table<'a> {
     left: &'a [u8],
     right: &'a [u8],
     /// The length in bytes of the longest common subsequence of `left` and `right`, which LCS replies.
     length: usize,
-    /// A bit set with a row per byte of the left string: a bit is set where tracing the longest common
-    /// subsequence back from the end leaves a byte of the left string out.
+    /// A bit for each pair of a byte of the left string (rows) and one of the right. The bit is set where
+    /// tracing the longest common subsequence back from the end leaves out the left byte.
     upward: Vec<u64>,
 }
 
@@ -143,7 +144,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// A stretch of bytes that both strings have in common, by its first position in each.
+/// A stretch of bytes that both strings of LCS have in common, by its first position in each.
 #[derive(Clone, Copy)]
 struct Stretch {
     left: usize,

@@ -10,7 +10,7 @@ use super::stream::Stream;
 use super::table::Hasher;
 use super::text::Text;
 
-/// The longest string for which OBJECT ENCODING reports `embstr`, as in Redis.
+/// The longest string in bytes for which OBJECT ENCODING reports `embstr`, as in Redis.
 const EMBEDDED_BYTES_MAX: usize = 44;
 
 /// A value of any type, which takes three words and the memory that these point to.
@@ -19,7 +19,7 @@ const EMBEDDED_BYTES_MAX: usize = 44;
 pub(super) enum Value {
     /// A string that is the decimal form of an integer.
     Integer(i64),
-    /// A string that is replaced as a whole.
+    /// A string that was written as a whole, and is not changed in place.
     Text(Text),
     /// A string that was changed in place, and probably will be again.
     Buffer(Box<Vec<u8>>),
@@ -40,7 +40,7 @@ impl Value {
         }
     }
 
-    /// Returns the bytes of a string; an integer is written into `digits`. `None` for other types.
+    /// Returns the bytes of a string; an integer is written into `digits` first. `None` for other types.
     pub(super) fn bytes<'a>(&'a self, digits: &'a mut Digits) -> Option<&'a [u8]> {
         match self {
             Self::Integer(integer) => {
@@ -108,7 +108,8 @@ impl Value {
         }
     }
 
-    /// Returns the soonest expiry of a hash's field, in milliseconds since 1970; `NEVER_MS` for none.
+    /// Returns the soonest expiry of any field of a hash, in milliseconds since 1970; `u64::MAX` if no field
+    /// expires, or for another type.
     pub(super) fn soonest_field_ms(&self) -> u64 {
         if let Self::Hash(fields) = self { fields.soonest_ms() } else { NEVER_MS }
     }

@@ -1,7 +1,7 @@
 //! The interpreter: Lua 5.1 with the globals that scripts see, and bounds on memory and instructions.
 //!
 //! ```text
-//!     sandbox.lua ── prepares ─> globals behind readonly tables <── functions of this folder: texts tables json ...
+//!     sandbox.lua ── prepares ─> globals behind readonly tables <── functions of: texts tables json ...
 //!     compile ─> function, kept by the digest of its source
 //!     run ─> function, within `scope`: only there do redis.call and redis.pcall reach the engine
 //!     register ─> a library's code, which registers functions and reaches nothing else

@@ -9,9 +9,11 @@ use super::given::{Given, LUA_PRECISION};
 use super::machine::Shared;
 use crate::store::numbers;
 
-/// The number of table elements that a call may move before each further one counts as effort (steps of work).
+/// The number of table elements that `table.insert` or `table.remove` may move without a charge of effort
+/// (steps of work); if it moves more, all of them are charged. `table.concat` is charged each time that it
+/// has joined this many.
 const FREE_ELEMENTS: Integer = 64;
-/// The stack slots that the results and arguments of one `unpack` may take together.
+/// The most stack slots that the results and arguments of one `unpack` may take together.
 const UNPACKED_MAX: Integer = 8_000;
 
 /// The readonly tables of scripts: each is an empty table, whose reads go to a hidden table that holds the
@@ -142,7 +144,7 @@ impl Readonly {
     }
 }
 
-/// Sets a field; fails with Lua's error text for a key that no table can have (nil or NaN).
+/// Sets a field of a Lua table; fails with Lua's error text for a key that no table can have (nil or NaN).
 pub(super) fn set(table: &Table, key: &Value, value: &Value) -> Result<(), Error> {
     match key {
         Value::Nil => Err(Raised::Text(b"table index is nil".to_vec()).into()),
@@ -193,8 +195,8 @@ pub(super) fn concat(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Resu
     lua.create_string(out)
 }
 
-/// Carries out `unpack`: returns the elements of a table. An error if they do not fit on the interpreter's
-/// stack.
+/// Carries out Lua's `unpack`: returns the elements of a table as separate values. An error if they do not
+/// fit on the interpreter's stack.
 pub(super) fn unpack(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<MultiValue, Error> {
     let given = Given::new(lua, arguments);
     let table = given.table(0)?;
@@ -228,7 +230,8 @@ pub(super) fn collect_garbage(lua: &Lua, shared: &Shared, arguments: &MultiValue
     }
 }
 
-/// Carries out `loadstring` for source text; compiled code is refused.
+/// Carries out Lua's `loadstring` for source text, whose globals are in `environment`. Returns the compiled
+/// function, or nil and the message of a syntax error; compiled code counts as one.
 pub(super) fn load(lua: &Lua, environment: &Table, arguments: &MultiValue) -> Result<MultiValue, Error> {
     let given = Given::new(lua, arguments);
     let source = given.text(0)?;

@@ -9,11 +9,12 @@ use crate::store::effort::{Effort, LOOK};
 use crate::store::refusal::Refusal;
 use crate::store::reply::Reply;
 
-/// The deepest nesting of tables in a reply; deeper ones become an error.
+/// The deepest nesting of tables in the value that a script returns; a table beyond it becomes an error in
+/// the reply.
 const DEPTH_MAX: usize = 128;
 
-/// The units of effort (steps of work) to convert a table, whose special fields (`err`, `ok`, `map` ...) must
-/// be looked up.
+/// The units of effort (steps of work) to convert a table of a script to a reply: its special fields (`err`,
+/// `ok`, `map` ...) must be looked up.
 const TABLE_UNITS: u64 = 32;
 
 /// The RESP versions that decide how a value is written: the client's, and the one that the script chose
@@ -44,7 +45,8 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// Appends a Lua value as a reply.
+/// Appends the value that a script returns as a reply. Fails beyond a limit of the engine (effort, length of
+/// the reply), or if the interpreter fails.
 pub(super) fn write(out: &mut Reply<'_>, value: &Value, versions: Versions<'_>) -> Result<(), Failure> {
     write_nested(out, value, versions, 0)
 }
@@ -143,7 +145,8 @@ fn write_table(
 
 /// Returns all pairs of a table, in the order in which Lua visits them.
 fn collect(table: &Table) -> Result<Vec<(Value, Value)>, Error> {
-    /// The most pairs that are copied out of the interpreter, whose memory limit does not count them.
+    /// The most key-value pairs that are copied out of the interpreter, whose memory limit does not count
+    /// them.
     const PAIRS_MAX: usize = 2_000;
     let mut pairs = Vec::new();
     for pair in table.pairs::<Value, Value>() {
