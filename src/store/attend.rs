@@ -42,8 +42,8 @@ pub(super) struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// The error `-BUSY` for requests that are not carried out while the script runs. The text names the
-    /// command that ends a script of this kind.
+    /// Returns the error `-BUSY` for requests that are not carried out while this script runs. The text names
+    /// the command that ends a script of its kind (SCRIPT KILL or FUNCTION KILL).
     pub(super) fn busy(&self) -> Refusal {
         Refusal::Words(match self.kind {
             Kind::Script => {
@@ -68,8 +68,8 @@ impl Running<'_> {
     }
 }
 
-/// Appends the reply to FUNCTION STATS: the function that is running, if any, and the numbers of libraries and
-/// functions.
+/// Appends the reply to FUNCTION STATS: the function that is `running`, if any, and the numbers of
+/// `libraries` and `functions` that are loaded.
 pub(super) fn write_stats(
     out: &mut Reply<'_>,
     protocol: Protocol,

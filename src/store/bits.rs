@@ -102,8 +102,8 @@ fn ones(bytes: &[u8]) -> i64 {
     bytes.iter().map(|byte| i64::from(byte.count_ones())).sum()
 }
 
-/// Counts the one bits from bit `start` to bit `end` inclusive. Negative positions count from the end of the
-/// string; bit 0 is the highest bit of the first byte.
+/// Counts the bits that are set from bit `start` to bit `end` inclusive. Negative positions count from the
+/// end of the string; bit 0 is the highest bit of the first byte.
 fn ones_between(bytes: &[u8], start: i64, end: i64) -> i64 {
     let length = bytes.len() as i64 * 8;
     if start < 0 && end < 0 && start > end {

@@ -98,7 +98,8 @@ fn serve_or_wait(call: &mut Call<'_>, keys: Range<usize>, want: Want, timeout: T
     Ok(())
 }
 
-/// Carries out WAIT. The store has no replicas, so no replica ever acknowledges a write.
+/// Carries out WAIT. The store has no replicas, so no replica ever acknowledges a write: a call for more than
+/// 0 replicas waits for its timeout, and the reply is 0.
 fn wait(call: &mut Call<'_>) -> Done {
     let replicas = call.integer_at(1)?;
     let timeout = waits::milliseconds_at(call, 2)?;
@@ -109,7 +110,7 @@ fn wait(call: &mut Call<'_>) -> Done {
 }
 
 /// Carries out WAITAOF. The store writes nothing to disk and has no replicas, so nothing ever acknowledges a
-/// write.
+/// write: the reply is two zeros, after the timeout if the call asks for replicas.
 fn waitaof(call: &mut Call<'_>) -> Done {
     let local = call.integer_at(1)?;
     let replicas = call.integer_at(2)?;

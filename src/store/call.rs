@@ -122,8 +122,8 @@ pub(super) struct Tally {
     pub(super) slow_log: SlowLog,
     pub(super) stats: Stats,
     pub(super) latencies: Latencies,
-    /// True if the error that a script is about to reply with is in the counters already, because a command
-    /// of the script raised it.
+    /// True if the error that a script is about to reply with is counted already, because a command of the
+    /// script raised it.
     pub(super) is_counted: bool,
     /// The values that the counters had at the last CONFIG RESETSTAT. INFO shows the growth since then.
     pub(super) reset: Counters,
@@ -147,7 +147,8 @@ impl Tally {
         self.stats.count_error(text);
     }
 
-    /// Counts a request that is refused before it is carried out; `text` is the error reply.
+    /// Counts a request that is refused before it is carried out, in total and for its command; `text` is the
+    /// error reply.
     pub(super) fn count_rejection(
         &mut self,
         directory: &Directory<Command>,
@@ -161,13 +162,14 @@ impl Tally {
         }
     }
 
-    /// Resets the counters that INFO shows (CONFIG RESETSTAT).
+    /// Resets the counters that INFO shows (CONFIG RESETSTAT): later figures show the growth since now.
     pub(super) fn reset(&mut self, keyspace: &Keyspace) {
         self.reset = self.counters(keyspace);
         self.stats.reset();
     }
 
-    /// Returns the growth of the counters since the last CONFIG RESETSTAT.
+    /// Returns the growth of the counters of commands, errors, expired keys, hits and misses since the last
+    /// CONFIG RESETSTAT.
     pub(super) fn since_reset(&self, keyspace: &Keyspace) -> Counters {
         let (now, then) = (self.counters(keyspace), self.reset);
         Counters {
@@ -242,8 +244,8 @@ impl<'a> Call<'a> {
         self.bytes_max().saturating_sub(self.keyspace.used())
     }
 
-    /// The limit on the memory of all keys and values, in bytes. At the limit, writes that need memory are
-    /// refused.
+    /// Returns the limit on the memory of all keys and values, in bytes. At the limit, writes that need
+    /// memory are refused.
     pub(super) fn bytes_max(&self) -> u64 {
         self.settings.bytes_max_within(self.limits)
     }
@@ -314,8 +316,8 @@ impl Call<'_> {
         }
     }
 
-    /// Carries out the command at `position` of the directory and counts it. If the command is refused, the
-    /// error replaces anything that it has written.
+    /// Carries out the command at `position` of the directory of commands, and counts it. If the command is
+    /// refused, the error replaces anything that it has written as its reply.
     pub(super) fn run(&mut self, position: usize) {
         self.tally.calls[position] += 1;
         self.tally.commands += 1;

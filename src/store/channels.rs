@@ -7,7 +7,8 @@ use super::refusal::Refusal;
 use crate::protocol::Protocol;
 use crate::values::limits::ENGINE_CHANNELS_BYTES_MAX;
 
-/// The approximate memory of one subscription in bytes, besides the channel's name, which is stored twice.
+/// The approximate memory of one subscription in bytes, besides the name of the channel or pattern, which is
+/// stored twice.
 const SUBSCRIPTION_BYTES: usize = 192;
 
 type Name = Box<[u8]>;
@@ -108,7 +109,8 @@ impl Channels {
         self.subscribers.get(&session).map_or(0, |known| known.names[space as usize].len())
     }
 
-    /// Sets the RESP version in which a connection (`session`) gets messages.
+    /// Sets the RESP version in which a connection (`session`) gets messages of channels, if it has
+    /// subscribed to any.
     pub(super) fn set_protocol(&mut self, session: u64, protocol: Protocol) {
         if let Some(subscriber) = self.subscribers.get_mut(&session) {
             subscriber.protocol = protocol;

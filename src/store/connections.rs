@@ -9,7 +9,7 @@ use super::{Engine, Session};
 use crate::protocol::{BufferPool, Output, RequestDecoder, Segment};
 use crate::values::{Action, ClientId, Owner};
 
-/// Maximum number of empty buffers that are kept for later output.
+/// Maximum number of empty buffers that are kept, after replies were sent, for later replies.
 const SPARE_BUFFERS_MAX: usize = 256;
 
 /// A connection, with the state `T` that its service keeps about it.
@@ -32,11 +32,13 @@ pub struct Connection<T> {
     pub own: T,
 }
 
-/// All connections of one engine, with the actions and output that the driver polls.
+/// All connections of one engine, with the actions and output that the driver (the code that does the socket
+/// I/O) polls.
 #[derive(Debug)]
 pub struct Connections<T> {
     open: Slab<Connection<T>>,
-    /// The index of each connection by its generation, which is its session's number.
+    /// The index of each connection in the list of open ones, by its generation (the number that its session
+    /// has, which counts connections).
     indices: HashMap<u32, u32>,
     opened: u32,
     pool: BufferPool,
@@ -45,7 +47,7 @@ pub struct Connections<T> {
 }
 
 impl<T> Connection<T> {
-    /// True if all of the output has been sent.
+    /// True if all output of the connection has been sent.
     pub fn is_sent(&self) -> bool {
         self.output.is_empty() && !self.sending
     }
@@ -90,13 +92,13 @@ impl<T> Connections<T> {
         self.indices.get(&generation).map(|index| ClientId { index: *index, generation })
     }
 
-    /// Returns a connection; `None` if it is not open.
+    /// Returns the connection with this id; `None` if it is not open.
     pub fn get(&mut self, id: ClientId) -> Option<&mut Connection<T>> {
         self.get_with_pool(id).map(|(connection, _)| connection)
     }
 
-    /// Returns a connection, and the pool of buffers that its replies are written to; `None` if it is not
-    /// open.
+    /// Returns the connection with this id, and the pool of buffers that its replies are written to; `None`
+    /// if it is not open.
     pub fn get_with_pool(&mut self, id: ClientId) -> Option<(&mut Connection<T>, &mut BufferPool)> {
         let connection = self.open.get_mut(id.index as usize);
         let connection = connection.filter(|connection| connection.generation == id.generation)?;
@@ -123,7 +125,7 @@ impl<T> Connections<T> {
         }
     }
 
-    /// Removes a connection and has the driver close its socket.
+    /// Removes a connection, and has the driver (the code that does the socket I/O) close its socket.
     pub fn close(&mut self, engine: &mut Engine, id: ClientId) {
         self.forget(engine, id);
         self.act(Action::Close(Owner::Client(id)));
@@ -138,7 +140,7 @@ impl<T> Connections<T> {
         }
     }
 
-    /// Queues an action (connect, close and so on) for the driver.
+    /// Queues an action (close, pause reading and so on) for the driver, the code that does the socket I/O.
     pub fn act(&mut self, action: Action) {
         self.actions.push_back(action);
     }
@@ -159,12 +161,14 @@ impl<T> Connections<T> {
         self.get(id).map(|connection| connection.sending = false).is_some()
     }
 
-    /// Returns the next action for the driver to carry out, if any.
+    /// Returns the next action (such as closing a socket) for the driver to carry out; `None` if there is
+    /// none.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// Returns the next bytes for the driver to send, and their connection, if any.
+    /// Returns the next bytes for the driver to send, and the connection to send them to; `None` if there are
+    /// none.
     pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
         while let Some(id) = self.to_send.pop_front() {
             let Some(connection) = self.get(id) else { continue };

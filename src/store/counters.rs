@@ -32,7 +32,7 @@ const NO_COUNTER: Refusal = Refusal::Words("WRONGTYPE Key is not a valid HyperLo
 /// The refusal of a `HyperLogLog` whose sparsely encoded registers do not add up to 16,384.
 const DAMAGED: Refusal = Refusal::Words("INVALIDOBJ Corrupted HLL object detected");
 
-/// All registers of a `HyperLogLog`, one byte each.
+/// The 16,384 registers of a `HyperLogLog`, one byte each, and whether it is to be encoded densely.
 #[derive(Clone)]
 pub(super) struct Registers {
     values: Box<[u8; REGISTERS]>,
@@ -97,8 +97,8 @@ impl Registers {
         }
     }
 
-    /// Returns the estimated number of distinct elements (Ertl, "New cardinality estimation algorithms for
-    /// `HyperLogLog` sketches", 2017).
+    /// Returns the estimated number of distinct elements that were added (Ertl, "New cardinality estimation
+    /// algorithms for `HyperLogLog` sketches", 2017).
     pub(super) fn count(&self) -> u64 {
         let mut histogram = [0_u32; 64];
         self.values.iter().for_each(|value| histogram[usize::from(*value)] += 1);
@@ -111,7 +111,8 @@ impl Registers {
         (ALPHA * all * all / sum).round() as u64
     }
 
-    /// Has the `HyperLogLog` encoded densely (all registers in full) from now on.
+    /// Makes `encode` use the dense form (6 bits for each register) from now on, even where the sparse form
+    /// would be shorter.
     pub(super) fn make_dense(&mut self) {
         self.dense = true;
     }
@@ -207,8 +208,8 @@ fn check_header(bytes: &[u8]) -> Result<(), Refusal> {
     if valid { Ok(()) } else { Err(NO_COUNTER) }
 }
 
-/// Returns the count that a counter of distinct elements (`PFADD`) stores in its header; `None` if it is stale.
-/// Refuses a text that is no such counter.
+/// Returns the estimated count that a `HyperLogLog` stores in its header; `None` if it is stale, because
+/// elements were added since. Refuses a text that is no `HyperLogLog`.
 pub(super) fn cached(bytes: &[u8]) -> Result<Option<u64>, Refusal> {
     check_header(bytes)?;
     let (words, _) = bytes[8..HEADER_BYTES].as_chunks::<8>();

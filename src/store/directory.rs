@@ -2,12 +2,13 @@
 
 /// Maximum number of bytes of a name, so that a name fits in three integers of 64 bits.
 const NAME_BYTES_MAX: usize = 24;
-/// The number of slots in the hash index: several times the number of names, so that nearly every search ends
-/// at its first slot.
+/// The number of slots in the hash index of a directory of commands: several times the number of names, so
+/// that nearly every search ends at its first slot.
 const INDEX_PLACES: usize = 1024;
 const VACANT: u16 = u16::MAX;
 
-/// Entries that are found by name. Each has a position, in the order in which they were given.
+/// Entries that are found by name, such as commands. Each has a position, in the order in which they were
+/// given.
 pub(super) struct Directory<T: 'static> {
     entries: Vec<Entry<T>>,
     index: Box<[u16]>,

@@ -3,7 +3,8 @@
 use super::effort::{LOOK, RANK};
 use crate::values::Random;
 
-/// Maximum number of positions that are chosen one by one even if they are a large share of all positions.
+/// Maximum number of positions that are chosen one by one, instead of by shuffling all positions, even if
+/// they are a large share of all.
 const SHARE_MIN: usize = 64;
 
 /// Returns the effort that choosing `count` distinct positions below `bound` takes (see `distinct`): a number

@@ -39,7 +39,8 @@ pub struct EngineStatistics {
     pub keys: usize,
     /// The number of keys in all databases that have a lifetime (EXPIRE).
     pub keys_volatile: usize,
-    /// The number of keys and the number of keys with a lifetime, for each database by its number.
+    /// For each database, by its number: the number of its keys, and the number of its keys that have a
+    /// lifetime.
     pub databases: [(usize, usize); ENGINE_DATABASES as usize],
     /// The approximate memory of all keys and values, in bytes.
     pub bytes_used: u64,
@@ -127,9 +128,9 @@ impl Engine {
         self.execute_attended(session, arguments, now, out, None)
     }
 
-    /// Carries out one request as [`Engine::execute`] does. While a script runs for longer than the setting
-    /// `busy-reply-threshold`, it calls `attend` about every millisecond, so that other connections get an
-    /// answer.
+    /// Carries out one request as [`Engine::execute`] does. If the request runs a script for longer than the
+    /// setting `busy-reply-threshold`, the script calls `attend` about every millisecond, so that other
+    /// connections get an answer.
     pub(super) fn execute_attended(
         &mut self,
         session: &mut Session,
@@ -186,8 +187,8 @@ impl Engine {
         }
     }
 
-    /// The units of effort (steps of work) that the last request took. Reading one element of a list takes one
-    /// unit.
+    /// Returns the units of effort (steps of work) that the last request took. Reading one element of a list
+    /// takes one unit.
     pub fn effort(&self) -> u64 {
         self.effort
     }

@@ -16,7 +16,7 @@ use super::pubsub;
 use super::refusal::Refusal;
 use crate::values::limits::ENGINE_EVENTS_BYTES_MAX;
 
-/// The approximate bytes that a queued event takes besides its key.
+/// The approximate bytes that a queued keyspace event takes besides its key.
 const EVENT_BYTES: usize = 64;
 
 /// The class (group) of a keyspace event. CONFIG SET notify-keyspace-events switches events on by class.
@@ -38,7 +38,7 @@ pub(super) enum Class {
     Module,
     /// Events of keys that are created (`new`).
     New,
-    /// Events of reads that find no key.
+    /// Events of reads that find no key (`keymiss`).
     Missed,
 }
 
@@ -110,7 +110,7 @@ impl Flags {
     }
 }
 
-/// An event of a key that is to be published: the event's name, the database and the key.
+/// A keyspace event that is to be published: the event's name, the number of the database, and the key.
 #[derive(Debug)]
 struct Event {
     name: &'static str,
@@ -148,7 +148,8 @@ impl Events {
         self.flags != Flags::default()
     }
 
-    /// Returns the number of events that were dropped because a request caused too many.
+    /// Returns the number of keyspace events that were dropped because a request caused too many, or because
+    /// publishing them would have taken too much effort.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -162,7 +163,8 @@ impl Events {
         }
     }
 
-    /// Sets the number of connections with subscriptions; if there are none, no events are queued.
+    /// Records how many connections have subscriptions: if none has, or events are switched off, no events
+    /// are queued.
     fn listen(&mut self, subscribers: usize) {
         self.is_on = subscribers > 0 && self.flags.0 & (BY_KEY | BY_EVENT) != 0;
     }
@@ -210,7 +212,7 @@ impl Events {
         }
     }
 
-    /// Queues the event (`del`) of the key that the command has emptied, if there is such a key.
+    /// Queues the event `del` of the key that the present command has emptied, if there is such a key.
     fn settle(&mut self) {
         if let Some((database, key)) = self.emptied.take()
             && self.flags.wants(Class::Generic)
@@ -219,12 +221,12 @@ impl Events {
         }
     }
 
-    /// True if events of keys are queued, because they are switched on and connections are subscribed.
+    /// True if keyspace events are to be queued, because they are switched on and connections are subscribed.
     pub(super) fn is_on(&self) -> bool {
         self.is_on
     }
 
-    /// True if any event is waiting to be published.
+    /// True if any keyspace event is waiting to be published.
     pub(super) fn is_pending(&self) -> bool {
         !self.queue.is_empty() || self.emptied.is_some()
     }

@@ -24,7 +24,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("hsetex", -6, Effect::Grow, hsetex),
 ];
 
-/// The latest expiry of a field, in milliseconds since 1970, as in Redis.
+/// The latest expiry that a hash's field may have, in milliseconds since 1970, as in Redis.
 const EXPIRES_MS_MAX: i64 = (1 << 46) - 1;
 
 /// The reply of HEXPIRE, HTTL and their variants for a field that does not exist. The constants below are the
@@ -36,7 +36,7 @@ const REFUSED: i64 = 0;
 const DONE: i64 = 1;
 const DELETED: i64 = 2;
 
-/// The unit of a time, and whether it counts from now or from 1970.
+/// The unit in which a command gives the expiry of a field, and whether it counts from now or from 1970.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Seconds,
@@ -61,8 +61,8 @@ impl Unit {
         expires_ms.map(|ms| ms as u64).ok_or(Refusal::InvalidExpire(name))
     }
 
-    /// Returns the unit of the time that an option of HGETEX and HSETEX introduces; `None` if the argument is
-    /// no such option.
+    /// Returns the unit of the time that the option at argument `index` of HGETEX or HSETEX (EX, PX, EXAT or
+    /// PXAT) introduces; `None` if the argument is no such option.
     fn option(call: &Call<'_>, index: usize) -> Option<Self> {
         [
             ("ex", Self::Seconds),
@@ -92,8 +92,9 @@ impl Condition {
             .find_map(|(word, condition)| call.is(index, word).then_some(condition))
     }
 
-    /// True if the condition allows the new expiry (`new_ms`) in place of the old one (`old_ms`). A field
-    /// without an expiry counts as expiring last of all.
+    /// True if the condition of HEXPIRE allows the new expiry of a field (`new_ms`) in place of the old one
+    /// (`old_ms`; `None` if the field does not expire). A field without an expiry counts as expiring last of
+    /// all.
     fn allows(self, old_ms: Option<u64>, new_ms: u64) -> bool {
         match self {
             Self::Always => true,
@@ -281,7 +282,7 @@ fn hgetdel(call: &mut Call<'_>) -> Done {
 /// The change of fields' expiries that HGETEX or HSETEX asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lifetime {
-    /// No option about expiries: HGETEX leaves them as they are, and HSETEX removes them.
+    /// The request has no option about expiries: HGETEX leaves them as they are, and HSETEX removes them.
     Unnamed,
     Keep,
     Persist,

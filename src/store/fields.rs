@@ -38,7 +38,7 @@ pub(super) struct Fields {
 
 #[derive(Clone)]
 enum Shape {
-    /// Fields in the order in which they were added, which are searched one by one.
+    /// The fields of a small hash in the order in which they were added; a search goes through all of them.
     Small(Vec<Field>),
     Large(Table<Field>),
 }
@@ -68,7 +68,7 @@ impl Fields {
         self.all().len()
     }
 
-    /// Returns all fields, in the order in which replies list them.
+    /// Returns all fields of the hash, in the order in which replies list them.
     pub(super) fn all(&self) -> &[Field] {
         match &self.shape {
             Shape::Small(fields) => fields,
@@ -80,22 +80,25 @@ impl Fields {
         self.find(name).map(|position| &self.all()[position].value)
     }
 
-    /// True if any field has an expiry.
+    /// True if any field of the hash has an expiry.
     pub(super) fn expires(&self) -> bool {
         self.expiries.is_some()
     }
 
-    /// Returns the soonest expiry of any field, in milliseconds since 1970; `NEVER_MS` if none expires.
+    /// Returns the soonest expiry of any field of the hash, in milliseconds since 1970; `u64::MAX` if none
+    /// expires.
     pub(super) fn soonest_ms(&self) -> u64 {
         self.expiries.as_ref().and_then(|expiries| expiries.soonest_ms()).unwrap_or(NEVER_MS)
     }
 
-    /// Returns the expiry of a field, in milliseconds since 1970; `None` if it has none.
+    /// Returns the expiry of the field `name` of the hash, in milliseconds since 1970; `None` if it does not
+    /// expire.
     pub(super) fn expiry_ms(&self, name: &[u8]) -> Option<u64> {
         self.expiries.as_ref()?.get(name)
     }
 
-    /// Sets the expiry of a field, which must exist, or removes it (`None`). True if the field had one.
+    /// Sets the expiry (milliseconds since 1970) of the field `name` of the hash, which must exist, or
+    /// removes it (`None`). True if the field had an expiry before.
     pub(super) fn set_expiry(&mut self, name: &[u8], expires_ms: Option<u64>) -> bool {
         if self.expiries.is_none() && expires_ms.is_none() {
             return false;
@@ -105,7 +108,7 @@ impl Fields {
         had
     }
 
-    /// Removes fields that expired before `now_ms`, and returns how many.
+    /// Removes the fields of the hash that expired before `now_ms`, and returns how many.
     pub(super) fn remove_expired(&mut self, now_ms: u64) -> usize {
         let mut removed = 0;
         while let Some(name) = self.expiries.as_mut().and_then(|expiries| expiries.pop_expired(now_ms)) {
@@ -116,8 +119,8 @@ impl Fields {
         removed
     }
 
-    /// Sets the value of a field, which keeps its expiry. Returns whether the field was added or had a value
-    /// before.
+    /// Sets the value of the field `name` of the hash. A field that exists keeps its expiry. Returns whether
+    /// the field was added or had a value before.
     pub(super) fn set(&mut self, name: &[u8], value: &[u8]) -> Change {
         let value = Text::new(value);
         if let Some(position) = self.find(name) {

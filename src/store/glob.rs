@@ -10,8 +10,8 @@ const STEPS_PER_UNIT: usize = 16;
 /// only counted.
 const STEPS_MAX: usize = 1024;
 
-/// True if the whole of `text` matches `pattern`. Steps are charged as effort (steps of work), because both
-/// may be long; an error if the effort is used up.
+/// True if the whole of `text` matches the glob `pattern`. The steps of matching are charged as effort (steps
+/// of work), because both may be long; an error if too little effort is left.
 pub(super) fn matches(pattern: &[u8], text: &[u8], effort: &Effort) -> Result<bool, Refusal> {
     let mut steps = 0;
     glob::matches(pattern, text, |more| {

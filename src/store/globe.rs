@@ -53,7 +53,8 @@ impl Place {
         Cell::of(self, STEPS_MAX, LATITUDE_MAX).bits() as f64
     }
 
-    /// Returns the place that a score means: the center of its cell (rectangle of the grid).
+    /// Returns the place that the score of a sorted set's member means: the center of its geohash's cell
+    /// (rectangle of the grid).
     pub(super) fn of_score(score: f64) -> Self {
         let bits = score as u64;
         let cell = Cell { x: gathered(bits >> 1), y: gathered(bits), steps: STEPS_MAX };
@@ -136,7 +137,7 @@ impl Cell {
     }
 }
 
-/// Spreads the bits of a number to the even bit positions of a longer one.
+/// Returns the number whose bits at even positions are the bits of `number`, with zeros between them.
 fn spread(number: u32) -> u64 {
     let mut bits = u64::from(number);
     for (shift, mask) in [
@@ -173,7 +174,7 @@ pub(super) enum Outline {
     Box { width: f64, height: f64 },
 }
 
-/// An area in which places are searched: its center and outline.
+/// An area in which members of a sorted set are searched by their places: its center and outline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Area {
     pub(super) center: Place,

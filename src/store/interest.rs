@@ -58,7 +58,8 @@ impl Interest {
         }
     }
 
-    /// Returns the keys of a database that connections watch or wait for, each once.
+    /// Returns the keys of a database that connections watch (WATCH) or wait for (BLPOP and the like), each
+    /// once.
     pub(super) fn keys(&self, database: u8) -> Vec<Box<[u8]>> {
         let mut keys: Vec<Box<[u8]>> = self.watches.keys(database).chain(self.waits.keys(database)).collect();
         keys.sort_unstable();

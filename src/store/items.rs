@@ -57,7 +57,7 @@ impl Items {
         Some(item)
     }
 
-    /// Frees spare capacity, so that a list that was long once does not keep it for ever.
+    /// Frees spare memory of a list that has become much shorter.
     fn shrink(&mut self) {
         if self.ring.capacity() > 64 && self.ring.len() * 4 < self.ring.capacity() {
             self.ring.shrink_to(self.ring.len() * 2);

@@ -47,7 +47,8 @@ impl Keyed for Entry {
 }
 
 impl Entry {
-    /// Returns the approximate bytes that the key, its value and their place in the table take.
+    /// Returns the approximate bytes of memory that the key, its value and their place in the hash table
+    /// take.
     pub(super) fn cost(&self) -> u64 {
         (size_of::<Self>() - size_of::<Text>() + PLACE_BYTES + self.key.cost() + self.value.cost()) as u64
     }
@@ -62,7 +63,8 @@ pub(super) struct Place {
 
 struct Segment {
     table: Table<Entry>,
-    /// A lower bound of the expiries of all keys in this segment, in milliseconds since 1970.
+    /// A lower bound, in milliseconds since 1970, of the expiries of all keys and hash fields in this segment
+    /// (one of the hash tables of keys).
     soonest_ms: u64,
     /// A lower bound, in milliseconds since 1970, of the expiries of the keys that the current sweep (the
     /// search for expired keys) has visited, or that were added since it began.
@@ -91,12 +93,14 @@ pub(super) enum Lifetime {
     UntilMs(u64),
 }
 
-/// The result of a sweep, which removes expired keys: the numbers of keys visited and removed.
+/// The result of a sweep, which removes expired keys and hash fields: the numbers of those visited and
+/// removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// The number of keys that the sweep looked at.
+    /// The number of keys that the sweep (search for expired keys) looked at, and of expired hash fields that
+    /// it removed.
     pub visited: usize,
-    /// The number of expired keys that the sweep removed.
+    /// The number of expired keys and hash fields that the sweep removed.
     pub removed: usize,
 }
 
@@ -123,7 +127,7 @@ pub(super) struct Keyspace {
     hasher: Hasher,
     used: u64,
     now_ms: u64,
-    /// Keys that connections watch, wait for or track; each change of a key is reported to it.
+    /// The keys that connections watch, wait for or track; each change of a key is reported here.
     pub(super) interest: Interest,
     pub(super) events: Events,
     pub(super) random: Random,
@@ -164,7 +168,7 @@ impl Keyspace {
         self.now_ms
     }
 
-    /// Selects the database that all further calls concern.
+    /// Selects the database (by its number) that all further calls concern.
     pub(super) fn select(&mut self, database: u8) {
         debug_assert!(database < ENGINE_DATABASES);
         self.selected = database;
@@ -193,7 +197,7 @@ impl Keyspace {
         self.here().keys
     }
 
-    /// Returns the number of keys of all databases, and how many of them have an expiry.
+    /// Returns the number of keys of all databases together, and how many of them have an expiry.
     pub(super) fn totals(&self) -> (usize, usize) {
         let sum = |count: fn(&Database) -> usize| self.databases.iter().map(count).sum();
         (sum(|database| database.keys), sum(|database| database.volatile))
@@ -216,8 +220,8 @@ impl Keyspace {
         &self.hasher
     }
 
-    /// Finds a key; `None` if there is none. If the key has expired it is removed and not found; expired
-    /// fields of a hash are removed.
+    /// Returns the location of a key in the selected database; `None` if there is none. If the key has
+    /// expired it is removed and not found; expired fields of a hash are removed.
     pub(super) fn find(&mut self, key: &[u8]) -> Option<Place> {
         let place = self.locate(key)?;
         let entry = self.entry(place);
@@ -308,8 +312,9 @@ impl Keyspace {
         is_there
     }
 
-    /// Returns the collection at `key` for a read command: counts a hit or a miss, and records the access.
-    /// `None` if there is no such key; an error if the value is of another type.
+    /// Returns the value at `key`, of the type `T` (list, set, hash and so on), for a read command: counts a
+    /// hit or a miss, and records the access. `None` if there is no such key; an error if the value is of
+    /// another type.
     pub(super) fn read_as<T: Collection>(&mut self, key: &[u8]) -> Result<Option<&T>, Refusal> {
         match self.read(key) {
             None => Ok(None),
@@ -317,8 +322,9 @@ impl Keyspace {
         }
     }
 
-    /// Returns the collection at `key` without recording an access, so that several can be borrowed at once.
-    /// `None` if there is no such key; an error if the value is of another type.
+    /// Returns the value at `key`, of the type `T` (list, set, hash and so on), without recording an access,
+    /// so that several can be borrowed at once. `None` if there is no such key; an error if the value is of
+    /// another type.
     pub(super) fn peek_as<T: Collection>(&self, key: &[u8]) -> Result<Option<&T>, Refusal> {
         match self.peek(key) {
             None => Ok(None),
@@ -330,7 +336,7 @@ impl Keyspace {
         self.here().segments[place.segment].table.at(place.position)
     }
 
-    /// Returns the number of seconds since the last access of an entry.
+    /// Returns the number of seconds since the last access to the key at `place`.
     pub(super) fn idle_s(&self, place: Place) -> u64 {
         (self.now_ms / 1000).saturating_sub(u64::from(self.entry(place).touched_s))
     }
@@ -364,7 +370,7 @@ impl Keyspace {
         }
     }
 
-    /// Adds a key, which must not exist, and returns its location.
+    /// Adds a key without an expiry, which must not exist, and returns its location.
     pub(super) fn add(&mut self, key: &[u8], value: Value) -> Place {
         let touched_s = (self.now_ms / 1000) as u32;
         let entry = Entry { key: Text::new(key), value, expires_ms: NEVER_MS, touched_s };

@@ -15,7 +15,7 @@ pub(super) const COMMANDS: &[Command] = &[command("latency", -2, Effect::Read, l
 /// The most samples that are kept of one LATENCY event (`command` or `fast-command`), as in Redis.
 const SAMPLES_MAX: usize = 160;
 
-/// An event of LATENCY: a slow command, told apart by whether the command has the flag `fast`.
+/// The event of LATENCY that a slow command counts as, by whether the command has the flag `fast`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Command,
@@ -37,8 +37,8 @@ impl Event {
 /// for each second.
 #[derive(Debug, Default)]
 struct Samples {
-    /// For each second (since 1970) with a slow command, the longest duration in it in milliseconds; the
-    /// oldest second first.
+    /// For each second (since 1970) with a slow command, the second and the longest duration of a command in
+    /// it, in milliseconds; the oldest second first.
     latest: VecDeque<(u64, u64)>,
     /// The longest duration of a command since the start or the last LATENCY RESET, in milliseconds.
     longest_ms: u64,
@@ -91,7 +91,8 @@ fn doctor(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Refuses LATENCY GRAPH, as Redis does for an event without samples. LATENCY HISTORY shows the same figures.
+/// Refuses LATENCY GRAPH with the error that Redis gives for an event without samples. LATENCY HISTORY shows
+/// the same figures.
 fn graph(call: &mut Call<'_>) -> Done {
     Err(Refusal::Quoting(format!("ERR No samples available for event '{}'", quoted(call.at(2)))))
 }

@@ -69,12 +69,12 @@ fn push_if_present(call: &mut Call<'_>, end: End) -> Done {
     call.number(length.unwrap_or(0))
 }
 
-/// Returns the name of the keyspace event of a push at this end.
+/// Returns the name of the keyspace event of a push at this end of a list.
 fn pushed_at(end: End) -> &'static str {
     if end == End::Left { "lpush" } else { "rpush" }
 }
 
-/// Returns the name of the keyspace event of a pop from this end.
+/// Returns the name of the keyspace event of a pop from this end of a list.
 fn popped_at(end: End) -> &'static str {
     if end == End::Left { "lpop" } else { "rpop" }
 }
@@ -147,7 +147,7 @@ fn expect_popped_from(call: &Call<'_>, key: &[u8], end: End, count: usize) -> Do
 /// and the maximum number of elements.
 pub(super) struct PopRequest {
     pub(super) keys: std::ops::Range<usize>,
-    /// The position of the argument that names the end to pop from.
+    /// The position of the argument that names the end (of a list or of the order of scores) to pop from.
     pub(super) end: usize,
     pub(super) count: usize,
 }
@@ -237,8 +237,8 @@ fn lrange(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Returns the position that `index` means; `None` if the list does not reach that far. Negative numbers count
-/// from the end of the list, which has `length` items.
+/// Returns the position in a list that `index` means; `None` if the list does not reach that far. A negative
+/// index counts from the end of the list, which has `length` items.
 fn position(index: i64, length: usize) -> Option<usize> {
     let index = if index < 0 { index.checked_add(length as i64)? } else { index };
     usize::try_from(index).ok().filter(|position| *position < length)
@@ -383,7 +383,8 @@ struct Search {
     /// The number of matches that LPOS skips before the first one that it replies with (RANK less 1).
     skipped: usize,
     from: End,
-    /// Maximum number of matches to return, 0 for all; `None` to reply with a single one instead of an array.
+    /// Maximum number of positions that LPOS returns (COUNT), 0 for all; `None` to reply with a single one
+    /// instead of an array.
     count: Option<usize>,
     compared_max: usize,
 }

@@ -86,9 +86,11 @@ pub(super) enum Precision {
 /// one. 0 means that there is no such limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NodeSize {
-    /// Maximum number of entries of a node (`stream-node-max-entries`).
+    /// Maximum number of entries of a node, a group of entries of a stream (`stream-node-max-entries`); 0 for
+    /// no limit.
     pub(super) entries_max: usize,
-    /// Maximum number of bytes of a node (`stream-node-max-bytes`).
+    /// Maximum number of bytes of a node, a group of entries of a stream (`stream-node-max-bytes`); 0 for no
+    /// limit.
     pub(super) bytes_max: usize,
 }
 
@@ -107,7 +109,7 @@ impl NodeSize {
     }
 }
 
-/// All entries of a stream, and counts and ids of those that it had before.
+/// All entries of a stream, and the counts and ids that it keeps of entries which were removed.
 #[derive(Clone, Default)]
 pub(super) struct Log {
     entries: BTreeMap<Id, Entry>,
@@ -142,17 +144,17 @@ impl Log {
         self.entries.get(&id)
     }
 
-    /// Returns the first entry's id; the least id if there is no entry.
+    /// Returns the id of the stream's first entry; the least id (0-0) if there is no entry.
     pub(super) fn first(&self) -> Id {
         self.entries.first_key_value().map_or(Id::LEAST, |(id, _)| *id)
     }
 
-    /// Returns the last entry's id; the least id if there is no entry.
+    /// Returns the id of the stream's last entry; the least id (0-0) if there is no entry.
     pub(super) fn newest(&self) -> Id {
         self.entries.last_key_value().map_or(Id::LEAST, |(id, _)| *id)
     }
 
-    /// Returns the entries whose ids are in a range, in ascending order.
+    /// Returns the stream's entries whose ids are in a range, in ascending order of ids.
     pub(super) fn range(&self, ids: RangeInclusive<Id>) -> impl DoubleEndedIterator<Item = (Id, &Entry)> {
         let ids = if ids.is_empty() { None } else { Some(ids) };
         ids.into_iter().flat_map(|ids| self.entries.range(ids)).map(|(id, entry)| (*id, entry))
@@ -205,7 +207,7 @@ impl Log {
         NODE_ENTRY_BYTES + ids + count + told
     }
 
-    /// Deletes the entry with this id (XDEL). True if it existed.
+    /// Deletes the stream's entry with this id (XDEL). True if it existed.
     pub(super) fn delete(&mut self, id: Id) -> bool {
         let existed = self.remove(id);
         if existed {

@@ -59,7 +59,7 @@ impl Members {
         }
     }
 
-    /// Adds a member. True if it is new.
+    /// Adds a member to the set. True if it is new.
     pub(super) fn insert(&mut self, member: &[u8]) -> bool {
         if let Shape::Integers(integers) = &mut self.shape {
             match numbers::integer(member) {
@@ -93,13 +93,13 @@ impl Members {
         }
     }
 
-    /// Visits all members, in the order in which replies list them.
+    /// Calls `visit` with each member of the set, in the order in which replies list them.
     pub(super) fn for_each(&self, mut visit: impl FnMut(&[u8])) {
         (0..self.len()).for_each(|position| self.at(position, &mut visit));
     }
 
-    /// Visits members in the order in which replies list them, until `visit` returns an error, which it
-    /// returns.
+    /// Calls `visit` with the members of the set, in the order in which replies list them, until it returns
+    /// an error, which is returned.
     pub(super) fn try_each<E>(&self, mut visit: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         (0..self.len()).try_for_each(|position| self.at(position, &mut visit))
     }
@@ -113,7 +113,7 @@ impl Members {
         }
     }
 
-    /// Removes and returns a random member; `None` if the set is empty.
+    /// Removes and returns a random member of the set; `None` if the set is empty.
     pub(super) fn pop(&mut self, random: &mut Random) -> Option<Text> {
         if self.len() == 0 {
             return None;

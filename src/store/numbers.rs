@@ -37,8 +37,8 @@ impl Digits {
     }
 }
 
-/// Parses a 64-bit integer in its canonical form: no plus, no leading zero, no space. `None` for any other
-/// text.
+/// Parses a signed 64-bit integer in its canonical form: no plus, no leading zero, no space. `None` for any
+/// other text.
 pub(super) fn integer(text: &[u8]) -> Option<i64> {
     let (digits, negative) = match text {
         [b'-', digits @ ..] => (digits, true),

@@ -5,9 +5,10 @@ use super::numbers::{self, Digits};
 use super::rdb::DAMAGED;
 use super::refusal::Refusal;
 
-/// The number of bytes before the first element of a packed list: its size and the number of elements.
+/// The number of bytes before the first element of a packed list (Redis's listpack): its size and the number
+/// of elements.
 const LIST_HEADER_BYTES: usize = 6;
-/// The byte after the last element of a packed list.
+/// The byte after the last element of a packed list (Redis's listpack).
 const LIST_END: u8 = 0xff;
 
 /// Returns the elements of a packed list (Redis's listpack), integers as decimal texts; an error if the bytes

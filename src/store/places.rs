@@ -86,7 +86,7 @@ fn geodist(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Writes a distance with four decimals, as a string in both RESP versions.
+/// Writes a distance, in the unit of the reply, with four decimals, as a string in both RESP versions.
 fn write_distance(out: &mut Reply<'_>, distance: f64) {
     out.bulk(format!("{distance:.4}").as_bytes());
 }
@@ -161,7 +161,8 @@ struct Search<'a> {
     meters: f64,
     order: Option<Order>,
     count: Option<usize>,
-    /// True if the search may stop when it has found as many members as COUNT says (ANY).
+    /// True if the geographic search may stop as soon as it has found as many members as COUNT says, instead
+    /// of finding the nearest ones (ANY).
     any: bool,
     with_distance: bool,
     with_hash: bool,
@@ -202,8 +203,8 @@ fn georadiusbymember_ro(call: &mut Call<'_>) -> Done {
     search(call, Kind::RadiusByMember, Storing::Forbidden)
 }
 
-/// Returns the place of the member that argument `index` names, as a search's center; an error if the sorted
-/// set has no such member.
+/// Returns the place of the member of `ranking` that argument `index` names, as the center of a search; an
+/// error if the sorted set has no such member.
 fn member_at(call: &Call<'_>, ranking: &Ranking, index: usize) -> Result<Place, Refusal> {
     let score = ranking.score(call.at(index));
     score.map(Place::of_score).ok_or(Refusal::Words("ERR could not decode requested zset member"))
@@ -213,8 +214,8 @@ fn length_at(call: &Call<'_>, index: usize, words: &'static str) -> Result<f64, 
     numbers::float(call.at(index)).ok_or(Refusal::Words(words))
 }
 
-/// Returns a circle with the radius in argument `index`, and the length of the radius's unit, which follows,
-/// in metres.
+/// Returns a circle whose radius is argument `index`, in the unit that the next argument names, and the
+/// length of that unit in metres. An error if they are wrong.
 fn radius_at(call: &Call<'_>, index: usize) -> Result<(Outline, f64), Refusal> {
     let radius = length_at(call, index, "ERR need numeric radius")?;
     if radius < 0.0 {
@@ -379,7 +380,7 @@ impl<'a> Search<'a> {
     }
 
     /// Returns the members of the sorted set `ranking` that lie in the searched area, in the order of the
-    /// reply.
+    /// reply. An error if the search would take too much effort.
     fn run(&self, call: &Call<'_>, ranking: &Ranking) -> Result<Vec<Found>, Refusal> {
         let (Some(center), Some(outline)) = (self.center, self.outline) else { return Ok(Vec::new()) };
         let area = Area { center, outline };

@@ -14,23 +14,25 @@ use crate::values::limits::{ENGINE_EVENTS_BYTES_MAX, ENGINE_MESSAGES_BYTES_MAX};
 pub struct Delivery {
     /// The number of the session (the engine's state of one connection) to which the bytes are sent.
     pub session: u64,
-    /// A whole reply or message.
+    /// A whole reply or message in RESP, as it is to be sent.
     pub bytes: Bytes,
-    /// True for the reply to a call that waited, after which the connection's further requests are carried
-    /// out.
+    /// True for the reply to a blocking call that waited (BLPOP and the like): the connection's further
+    /// requests are carried out after it.
     pub ends_wait: bool,
 }
 
-/// Replies and messages that are to be delivered, and the subscriptions that decide who gets messages.
+/// The replies and messages for connections that are to be delivered, and the subscriptions that decide who
+/// gets messages.
 #[derive(Debug, Default)]
 pub(super) struct Post {
     pub(super) channels: Channels,
     deliveries: VecDeque<Delivery>,
     /// Messages for the connection whose request is being carried out, which are sent before its reply.
     pub(super) own: Vec<u8>,
-    /// Number of bytes of the messages that the present request has caused.
+    /// Number of bytes of the messages to subscribers that the present request has caused, which are limited.
     messages_bytes: usize,
-    /// Number of bytes of the events of keys that the present request has caused.
+    /// Number of bytes of the messages about keyspace events that the present request has caused, which are
+    /// limited.
     events_bytes: usize,
 }
 

@@ -23,7 +23,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("pubsub", -2, Effect::Read, pubsub),
 ];
 
-/// Commands that a subscriber with RESP2 may send.
+/// The names of the commands that a connection with RESP2 may send while it is subscribed.
 pub(super) const FOR_SUBSCRIBERS: &[&str] = &[
     "ping",
     "subscribe",
@@ -36,8 +36,8 @@ pub(super) const FOR_SUBSCRIBERS: &[&str] = &[
     "reset",
 ];
 
-/// Returns the refusal of a command that a subscriber with RESP2 may not send, which is named with its
-/// subcommand.
+/// Returns the refusal of a command (`name`, with its `subcommand` if it has one) that a connection with
+/// RESP2 may not send while it is subscribed.
 pub(super) fn refusal_to_subscriber(name: &str, subcommand: Option<&[u8]>) -> Refusal {
     const CONTAINERS: &[&str] =
         &["acl", "client", "command", "config", "memory", "object", "pubsub", "xgroup", "xinfo"];

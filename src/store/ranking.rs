@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 /// order: long enough that a million members make few pieces, short enough to be shifted at every insertion.
 const PIECE_MAX: usize = 256;
 
-/// A member and its score, which is never NaN.
+/// A member of a sorted set and its score, which is never NaN.
 #[derive(Clone)]
 pub(super) struct Scored {
     pub(super) member: Text,
@@ -66,12 +66,12 @@ impl Ranking {
         Some(self.scores.at(position).score)
     }
 
-    /// Returns all members in no particular order, for random choices.
+    /// Returns all members of the sorted set in no particular order, for random choices.
     pub(super) fn unordered(&self) -> &[Scored] {
         self.scores.entries()
     }
 
-    /// Sets the score of a member, which is added if it is new.
+    /// Sets the score of a member of the sorted set; the member is added if it is new.
     pub(super) fn set(&mut self, member: &[u8], score: f64) {
         debug_assert!(!score.is_nan());
         // Redis keeps whole scores of a small sorted set as integers, which have no minus zero.

@@ -25,9 +25,10 @@ use super::table::Hasher;
 use super::text::Text;
 use super::value::Value;
 
-/// The format version that is written: that of Redis 7.0.
+/// The format version of the dumps that are written, unless they have expiring fields: that of Redis 7.0.
 const VERSION: u16 = 10;
-/// The format version that is written for hashes with expiring fields: that of Redis 7.4.
+/// The format version of the dumps that are written for hashes with expiring fields: that of Redis 7.4. It is
+/// also the latest that is read.
 const VERSION_WITH_FIELD_LIFETIMES: u16 = 12;
 const FOOTER_BYTES: usize = 10;
 
@@ -121,7 +122,7 @@ pub(super) fn write(value: &Value, fits: &dyn Fn(usize) -> Result<(), Refusal>) 
     Ok(sealed(writer.bytes, version))
 }
 
-/// Appends the format version and the checksum to the bytes of a dumped value.
+/// Returns the bytes of a dumped value with the format version and the checksum appended.
 fn sealed(mut bytes: Vec<u8>, version: u16) -> Vec<u8> {
     bytes.extend_from_slice(&version.to_le_bytes());
     let checksum = checksum(&bytes);
@@ -576,7 +577,7 @@ fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |sum, byte| sum >> 8 ^ CHECKSUMS[usize::from(sum as u8 ^ byte)])
 }
 
-/// The CRC-64 of each possible byte, from which longer ones are computed.
+/// The CRC-64 of each possible byte, from which the checksum of several bytes is computed.
 const CHECKSUMS: [u64; 256] = {
     const POLYNOMIAL: u64 = 0x95ac_9329_ac4b_c9b5;
     let mut table = [0; 256];

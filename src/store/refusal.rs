@@ -19,16 +19,16 @@ pub(super) enum Refusal {
     /// The setting `min-replicas-to-write` asks for replicas, of which the engine has none.
     NoReplicas,
     TooLong,
-    /// The reply would have more than this many bytes.
+    /// The reply would have more than this many bytes, which is the limit.
     ReplyTooLarge(usize),
-    /// The request would take more than this many units of effort (steps of work).
+    /// The request would take more than this many units of effort (steps of work), which is the limit.
     TooMuchWork(u64),
     InvalidCursor,
     InvalidExpire(&'static str),
     WrongArity(&'static str),
-    /// A complete error line, with its code, that never changes.
+    /// A complete error text, with its code (such as ERR), that is always the same.
     Words(&'static str),
-    /// A complete error line that quotes the client's input.
+    /// A complete error text, with its code (such as ERR), that quotes the client's input or other details.
     Quoting(String),
 }
 
@@ -99,7 +99,8 @@ pub(super) fn quoted(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(c_string(bytes, QUOTED_BYTES_MAX))
 }
 
-/// Returns at most the first `length` bytes, up to the first zero byte, as C's `printf` would show them.
+/// Returns the bytes before the first zero byte, as C's `printf` would show them, but at most the first
+/// `length`.
 fn c_string(bytes: &[u8], length: usize) -> &[u8] {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     &bytes[..end.min(length)]

@@ -54,7 +54,7 @@ impl<'a> Reply<'a> {
         self.out.len() - self.start
     }
 
-    /// True if the reply is an error, such as a script returns.
+    /// True if the reply that was written so far is an error, as a script may return it.
     pub(super) fn is_error(&self) -> bool {
         self.out.get(self.start) == Some(&b'-')
     }
@@ -80,7 +80,7 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    /// Replaces everything that the command has written with an error reply.
+    /// Replaces everything that the command has written with the error reply for `refusal`.
     pub(super) fn refuse(&mut self, refusal: &Refusal) {
         self.out.truncate(self.start);
         let text = refusal.text();
@@ -88,7 +88,7 @@ impl<'a> Reply<'a> {
         encode::error(self.out, if fits { &text } else { "ERR no room for this reply" });
     }
 
-    /// Appends a simple string (`+text`).
+    /// Appends a simple string (`+text`) to the reply.
     pub(super) fn simple(&mut self, text: &str) {
         self.write(text.len(), |out| encode::simple(out, text));
     }
@@ -113,7 +113,7 @@ impl<'a> Reply<'a> {
         self.write(0, |out| encode::array(out, count));
     }
 
-    /// Appends the header of a push message: an array in RESP2. `count` is the number of its elements.
+    /// Appends the header of a push message with `count` elements: in RESP2, the header of an array.
     pub(super) fn push(&mut self, protocol: Protocol, count: usize) {
         self.write(0, |out| encode::push(out, protocol, count));
     }
@@ -130,7 +130,7 @@ impl<'a> Reply<'a> {
         self.write(text.len(), |out| encode::verbatim(out, protocol, text));
     }
 
-    /// Appends a text on a line of its own after a type byte (`kind`). Line breaks in the text become spaces.
+    /// Appends a reply of one line: the type byte `kind` and the text, in which line breaks become spaces.
     #[cfg(feature = "scripts")]
     pub(super) fn line(&mut self, kind: u8, text: &[u8]) {
         self.write(text.len(), |out| {
@@ -156,7 +156,7 @@ impl<'a> Reply<'a> {
         });
     }
 
-    /// Appends a score: a double in RESP3, a string in RESP2.
+    /// Appends the score of a sorted set's member: a double in RESP3, a string in RESP2.
     pub(super) fn score(&mut self, protocol: Protocol, value: f64) {
         self.write(SCORE_BYTES_MAX, |out| write_score(out, protocol, value));
     }

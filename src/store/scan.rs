@@ -12,12 +12,13 @@ use crate::values::Random;
 /// Maximum number of elements that one call of SCAN or its variants visits, even if COUNT asks for more.
 const COUNT_MAX: usize = 100_000;
 
-/// The options of a scan: cursor, pattern, count and type.
+/// The options of SCAN, HSCAN, SSCAN or ZSCAN: cursor, pattern, count and type.
 pub(super) struct ScanOptions<'a> {
     pub(super) cursor: u64,
     pattern: Option<&'a [u8]>,
     pub(super) count: usize,
-    /// The type that keys must have; only SCAN has this option.
+    /// The type that keys must have for SCAN to list them (TYPE), if it names one; other scans have no such
+    /// option.
     pub(super) kind: Option<&'a [u8]>,
     /// True if a hash's fields are returned without their values (NOVALUES of HSCAN).
     pub(super) names_only: bool,
@@ -32,7 +33,8 @@ pub(super) enum Scanned {
 }
 
 impl<'a> ScanOptions<'a> {
-    /// Parses the cursor at argument `index` and the options after it.
+    /// Parses the cursor of a scan at argument `index` and the options after it, of which `scanned` decides
+    /// which are allowed.
     pub(super) fn parse(call: &Call<'a>, index: usize, scanned: Scanned) -> Result<Self, Refusal> {
         let cursor = cursor(call.at(index))?;
         let mut options = Self { cursor, pattern: None, count: 10, kind: None, names_only: false };
@@ -89,8 +91,8 @@ fn cursor(text: &[u8]) -> Result<u64, Refusal> {
     digits.parse().map_err(|_| Refusal::InvalidCursor)
 }
 
-/// The reply of a scan: elements are written as the scan reaches them; cursor and count are inserted before
-/// them at the end.
+/// The reply of a scan while it is written: elements are appended as the scan reaches them; cursor and number
+/// are inserted before them at the end.
 pub(super) struct Page<'a> {
     options: ScanOptions<'a>,
     effort: &'a Effort,

@@ -21,7 +21,8 @@ struct Turns {
     standing: Standing,
     allowance: Allowance,
     reading_paused: bool,
-    /// A request that was copied from the received bytes, and that runs in the connection's next turn.
+    /// A request that may run a script: it was copied from the received bytes, and is carried out in the
+    /// connection's next turn.
     aside: Option<Box<Aside>>,
     /// True once the client has closed its sending side. Requests that it has sent before are still answered.
     ended: bool,
@@ -35,8 +36,8 @@ pub trait StoreClients {
     /// Handles bytes (`chunk`) from a client. Each complete request in them is carried out when it is the
     /// client's turn.
     fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now);
-    /// Handles that a client has closed its sending side: its requests are answered, and then the connection
-    /// is closed.
+    /// Handles that a client has closed its sending side: its requests so far are answered, and then the
+    /// connection is closed. A connection that waits for the reply to a blocking call is closed at once.
     fn handle_client_end(&mut self, id: ClientId);
     /// Removes a client whose connection is lost.
     fn handle_client_lost(&mut self, id: ClientId);
@@ -68,8 +69,8 @@ pub trait StoreService: StoreClients {
     /// Returns the latest time for the next `handle_turn_end`: a time in the past if a connection waits for
     /// its turn; `None` if nothing is due.
     fn poll_deadline(&self) -> Option<Timestamp>;
-    /// True if a connection waits for its turn, or a reply is held back, so that the next deadline must be
-    /// met exactly.
+    /// True if requests of a connection wait for its turn, or a reply is held back, so that the next deadline
+    /// must be met exactly.
     fn is_busy(&self) -> bool;
 }
 
@@ -79,7 +80,8 @@ pub struct Service {
     limits: RequestLimits,
     connections: Connections<Turns>,
     sweeper: Sweeper,
-    /// Connections with requests that wait for their turn, each at most once, in the order of their turns.
+    /// The connections with requests that wait for their turn, each at most once, in the order of their
+    /// turns.
     ready: VecDeque<ClientId>,
     turn: u64,
 }
@@ -98,8 +100,8 @@ impl Service {
         }
     }
 
-    /// Moves the engine's replies to calls that waited, and its messages, to the output of their connections.
-    /// Closes a subscriber whose unsent output exceeds the limit.
+    /// Moves the engine's replies to blocking calls that waited, and its messages to subscribers, to the
+    /// output of their connections. Closes a subscriber whose unsent output exceeds 32 MiB.
     fn deliver(&mut self) {
         while let Some(delivery) = self.engine.poll_delivery() {
             let Some(id) = self.connections.numbered(delivery.session) else { continue };

@@ -38,8 +38,8 @@ impl Engine {
         }
     }
 
-    /// Returns the kind of calls that the value at `key` can serve; `None` if there is no such key or no call
-    /// waits for its type.
+    /// Returns the kind of blocking calls that the value at `key` can serve; `None` if there is no such key
+    /// or no call waits for a value of its type.
     fn kind_at(&mut self, key: &[u8]) -> Option<Kind> {
         let place = self.keyspace.find(key)?;
         Kind::of(&self.keyspace.entry(place).value)

@@ -16,8 +16,8 @@ pub enum Disposition {
     Continue,
     /// The connection is closed once the reply is sent.
     Close,
-    /// There is no reply yet, because the call waits. The connection's further requests wait for the reply,
-    /// which [`Engine::poll_delivery`](super::Engine::poll_delivery) returns.
+    /// There is no reply yet, because the request is a blocking call that waits. The connection's further
+    /// requests wait for the reply, which [`Engine::poll_delivery`](super::Engine::poll_delivery) returns.
     Wait,
 }
 
@@ -32,7 +32,7 @@ pub struct Session {
     pub(super) transaction: Option<Transaction>,
     /// The number of the selected database.
     pub(super) database: u8,
-    /// True from the first WATCH until the connection's watches end.
+    /// True from the connection's first WATCH until its watches end (by EXEC, UNWATCH and the like).
     pub(super) watches: bool,
     /// True while CLIENT TRACKING is on for the connection.
     pub(super) tracks: bool,
@@ -72,7 +72,7 @@ impl Session {
         }
     }
 
-    /// Returns the commands queued since MULTI; `None` outside of a transaction.
+    /// Returns the commands that the connection has queued since MULTI; `None` outside of a transaction.
     pub fn queued(&self) -> Option<impl ExactSizeIterator<Item = Arguments<'_>>> {
         self.transaction.as_ref().map(Transaction::commands)
     }
@@ -88,7 +88,8 @@ impl Session {
 pub(super) struct Transaction {
     queued: Vec<Queued>,
     bytes: usize,
-    /// True if a command was refused when it was to be queued, so that EXEC will refuse all of them.
+    /// True if a command was refused when the transaction was to queue it, so that EXEC will refuse all of
+    /// them.
     pub(super) spoiled: bool,
 }
 

@@ -15,7 +15,7 @@ use super::numbers;
 use super::shapes::{Shapes, Size};
 pub(super) use table::ROWS;
 
-/// Maximum number of bytes of a setting's value.
+/// Maximum number of bytes of a value that CONFIG SET gives.
 const VALUE_BYTES_MAX: usize = 1_024;
 
 /// The kind of a setting, which decides the values that it accepts.
@@ -25,9 +25,9 @@ pub(super) enum Kind {
     Switch,
     /// The setting is an integer in this range, both ends included.
     Number(i64, i64),
-    /// A number of bytes, with or without a unit such as `mb`, of at least this many bytes.
+    /// The setting is a number of bytes, with or without a unit such as `mb`, of at least this many bytes.
     Memory(i64),
-    /// A number of bytes, or a percentage of the memory such as `5%`.
+    /// The setting is a number of bytes, or a percentage of the memory such as `5%`.
     MemoryOrShare,
     /// The setting is exactly one of these words.
     Choice(&'static [&'static str]),
@@ -172,7 +172,7 @@ pub(super) struct Settings {
     /// The text of each setting; the index is the position of its row in the table of settings. `None` for a
     /// setting that still has its default.
     texts: Vec<Option<Box<str>>>,
-    /// The run time in milliseconds after which a script makes the store answer `-BUSY` to others
+    /// The run time in milliseconds after which a script makes the store answer `-BUSY` to other connections
     /// (`busy-reply-threshold`).
     pub(super) busy_after_ms: u64,
     /// The duration in milliseconds from which on a command becomes a sample of LATENCY
@@ -193,9 +193,11 @@ pub(super) struct Settings {
     /// Maximum number of keys whose readers are remembered, so that they are told of changes (CLIENT
     /// TRACKING; `tracking-table-max-keys`); 0 for no such limit.
     pub(super) tracked_keys_max: usize,
-    /// The number of replicas without which writes are refused (`min-replicas-to-write`).
+    /// The number of replicas without which writes are refused (`min-replicas-to-write`); 0 if writes need no
+    /// replicas.
     replicas_min: u64,
-    /// The lag in seconds up to which a replica counts (`min-replicas-max-lag`); 0 if writes need no replicas.
+    /// The lag in seconds up to which a replica counts for `min-replicas-to-write` (`min-replicas-max-lag`);
+    /// 0 if writes need no replicas.
     replica_lag_max: u64,
 }
 
@@ -259,7 +261,8 @@ impl Settings {
         self.take_effect(position);
     }
 
-    /// Copies the settings about the sizes of small collections to `shapes`, where collections read them.
+    /// Copies the settings about the sizes of small collections (such as `hash-max-listpack-entries`) to
+    /// `shapes`, where collections read them.
     pub(super) fn share(&self, shapes: &Shapes) {
         for (name, size) in [
             ("hash-max-listpack-entries", Size::HashFields),

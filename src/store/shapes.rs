@@ -13,7 +13,8 @@ pub(super) struct Shapes {
     sizes: [AtomicUsize; Size::COUNT],
 }
 
-/// The limits up to which Redis would store a collection in its compact form, by what they limit.
+/// The limits up to which Redis would store a collection in its compact form, named by what each of them
+/// limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
     /// The most fields of a small hash (`hash-max-listpack-entries`).

@@ -20,7 +20,7 @@ use crate::values::time::Now;
 
 pub(super) const COMMANDS: &[Command] = &[command("slowlog", -2, Effect::Read, slowlog)];
 
-/// A function that returns the present time.
+/// A function that returns the present time of a monotonic clock.
 pub(super) type Clock = Rc<dyn Fn() -> Timestamp>;
 
 /// The value of `slowlog-log-slower-than` (in microseconds) below which the clock is read before and after
@@ -44,7 +44,7 @@ struct Entry {
     unix_s: u64,
     micros: u64,
     words: Vec<Box<[u8]>>,
-    /// The name of the connection that sent the request (CLIENT SETNAME).
+    /// The name (CLIENT SETNAME) of the connection that sent the logged request.
     name: Box<[u8]>,
 }
 
@@ -86,7 +86,7 @@ impl SlowLog {
     }
 
     /// Begins the timing of a request in the turn (pass of the service's loop) that began at `now`. Reads the
-    /// clock if the threshold is so short that each request is timed.
+    /// clock if `slowlog-log-slower-than` is below 1 ms, so that each request is timed.
     pub(super) fn begin(&mut self, clock: Option<&Clock>, now: Now) {
         self.ended = self.ended.max(now.monotonic);
         if let Some(clock) = clock.filter(|_| (0..SHORT_US).contains(&self.slower_than_us)) {

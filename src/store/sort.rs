@@ -59,8 +59,8 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    /// True if the elements keep the order of the collection: the pattern of BY contains no `*`, so it names
-    /// the same key for every element.
+    /// True if SORT leaves the elements in the order of the collection: the pattern of BY contains no `*`, so
+    /// it names the same key for every element.
     fn keeps_order(&self) -> bool {
         self.by.is_some_and(|pattern| !pattern.contains(&b'*'))
     }

@@ -92,8 +92,8 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The parsed arguments of a combining command: sources with weights, aggregate, and whether the reply has
-/// scores.
+/// The parsed arguments of a union, intersection or difference: the keys' values with their weights, how
+/// scores are combined, and whether the reply has scores.
 struct Request<'a> {
     sources: Vec<(Source<'a>, f64)>,
     aggregate: Aggregate,
@@ -102,8 +102,8 @@ struct Request<'a> {
     limit: usize,
 }
 
-/// The use of the result (stored, replied or counted), which decides where the number of keys stands in the
-/// arguments, and which options may follow.
+/// The use of the result of a union, intersection or difference (replied, stored or counted), which decides
+/// where the number of keys stands in the arguments, and which options may follow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Shown,

@@ -48,7 +48,7 @@ struct ScoreBound {
     exclusive: bool,
 }
 
-/// One end of a range of members by their bytes.
+/// One end of a range of a sorted set's members by their bytes.
 #[derive(Clone, Copy)]
 enum LexBound<'a> {
     Lowest,
@@ -66,7 +66,9 @@ enum Span<'a> {
 }
 
 impl<'a> Span<'a> {
-    /// Parses the bounds at argument `index` and the next; a descending range names the higher bound first.
+    /// Parses the bounds of a range at argument `index` and the next, which are of the kind `by`; a
+    /// descending range names the higher bound first. Of ranks, a descending range counts from the highest
+    /// score.
     fn parse(call: &Call<'a>, index: usize, by: By, direction: Direction) -> Result<Self, Refusal> {
         let (first, second) = (call.at(index), call.at(index + 1));
         let (low, high) = if direction == Direction::Ascending { (first, second) } else { (second, first) };

@@ -353,7 +353,7 @@ pub(super) fn serve(call: &mut Call<'_>, want: &Want, key: &[u8]) -> Result<bool
     Ok(true)
 }
 
-/// Writes `count` members with scores: nested pairs in RESP3, a flat array in RESP2.
+/// Replies with `count` members and their scores: nested pairs in RESP3, a flat array in RESP2.
 fn write_scored<'a>(call: &mut Call<'_>, scored: impl Iterator<Item = &'a Scored>, count: usize) {
     scored_header(&mut call.out, call.session.protocol, count);
     scored.for_each(|scored| write_pair(&mut call.out, call.session.protocol, scored));

@@ -17,9 +17,10 @@ use crate::protocol::Arguments;
 use crate::protocol::command;
 use crate::values::Timestamp;
 
-/// The most error codes that are counted separately, because scripts may make up any number of codes.
+/// The most error codes that are counted separately; errors with further codes count only in total, because
+/// scripts may make up any number of codes.
 const CODES_MAX: usize = 128;
-/// The longest error code in bytes. An error with a longer first word counts as ERR, as in Redis.
+/// The longest error code in bytes. An error whose first word is longer counts as ERR, as in Redis.
 const CODE_BYTES_MAX: usize = 31;
 
 /// The binary logarithm of the shortest time in nanoseconds that the histograms tell apart: all times below
@@ -28,7 +29,7 @@ const SHORTEST_LOG: u32 = 10;
 /// The binary logarithm of the longest time in nanoseconds that the histograms tell apart: all times from
 /// about 17 s on share the last range.
 const LONGEST_LOG: u32 = 34;
-/// The number of histogram ranges between a time and its double.
+/// The number of ranges of the histogram between a time and twice that time.
 const STEPS: usize = 16;
 const RANGES: usize = 1 + (LONGEST_LOG - SHORTEST_LOG) as usize * STEPS;
 
@@ -51,7 +52,7 @@ impl Times {
         self.0.iter().sum()
     }
 
-    /// Returns the time in microseconds that `percent` percent of the calls did not exceed.
+    /// Returns the time in microseconds that `percent` percent of the calls in the histogram did not exceed.
     pub(super) fn percentile(&self, percent: f64) -> f64 {
         let total = self.total();
         let wanted = ((total as f64 * percent / 100.0).ceil() as u64).clamp(1, total.max(1));
@@ -94,7 +95,7 @@ fn range_of(nanos: u64) -> usize {
     1 + (log - SHORTEST_LOG) as usize * STEPS + step
 }
 
-/// Returns the longest time that falls into a histogram range, in nanoseconds.
+/// Returns the longest time, in nanoseconds, that falls into the histogram range with index `range`.
 fn longest_of(range: usize) -> u64 {
     let Some(range) = range.checked_sub(1) else { return (1 << SHORTEST_LOG) - 1 };
     let log = SHORTEST_LOG + (range / STEPS) as u32;
@@ -150,7 +151,7 @@ pub(super) struct Stats {
     /// The time of the last reading of the clock, or the start of the present turn (pass of the service's
     /// loop), whichever is later.
     latest: Timestamp,
-    /// True if the times of calls are counted for their percentiles (`latency-tracking`).
+    /// True if a histogram of the times of calls is kept for each command (`latency-tracking`).
     pub(super) counts_times: bool,
     /// The name of each command, by its position in the directory of commands, and the description of the
     /// command if it has subcommands.
@@ -207,7 +208,7 @@ impl Stats {
         self.latest = self.latest.max(turn);
     }
 
-    /// Resets all statistics and error counts.
+    /// Resets all statistics of commands and all counts of errors.
     pub(super) fn reset(&mut self) {
         self.plain.fill(Figures::default());
         self.named.clear();

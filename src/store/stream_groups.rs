@@ -24,7 +24,8 @@ pub(super) const COMMANDS: &[Command] = &[
 
 /// The number of entries that XAUTOCLAIM examines for each entry that it may claim.
 const ATTEMPTS: usize = 10;
-/// Maximum number of entries that one XAUTOCLAIM may ask for, as in Redis, whose arrays have that limit.
+/// Maximum number of entries that one XAUTOCLAIM may ask for (COUNT), as in Redis, whose arrays cannot be
+/// longer.
 const CLAIMED_MAX: usize = i64::MAX as usize / 16;
 /// The number of entries that XAUTOCLAIM claims without COUNT.
 const CLAIMED: usize = 100;
@@ -93,7 +94,8 @@ pub(super) fn no_such_group(call: &Call<'_>, key: usize, group: usize) -> Refusa
     Refusal::Quoting(format!("NOGROUP No such consumer group '{group}' for key name '{key}'"))
 }
 
-/// Returns the refusal of a command on a key or group that does not exist; `context` ends the text.
+/// Returns the refusal of a command on a stream (`key`) or consumer group that does not exist; `context` is
+/// appended to the text.
 fn no_such_key_or_group(key: &[u8], group: &[u8], context: &str) -> Refusal {
     let (key, group) = (quoted(key), quoted(group));
     Refusal::Quoting(format!("NOGROUP No such key '{key}' or consumer group '{group}'{context}"))
@@ -162,8 +164,8 @@ fn destroy(call: &mut Call<'_>) -> Done {
     call.integer(i64::from(removed.unwrap_or(false)))
 }
 
-/// Changes the group in argument 3 of the stream in argument 2 by `change`; an error if one of them does not
-/// exist.
+/// Changes the consumer group in argument 3 of the stream in argument 2 by `change`, and returns the result
+/// of `change`; an error if one of them does not exist.
 fn change_named<R>(call: &mut Call<'_>, change: impl FnOnce(&mut Group) -> R) -> Result<R, Refusal> {
     let name = call.at(3);
     let changed = call
@@ -202,7 +204,7 @@ fn delete_consumer(call: &mut Call<'_>) -> Done {
 /// The name of the keyspace event when a command creates a consumer.
 const CONSUMER_CREATED: &str = "xgroup-createconsumer";
 
-/// The position from which XREADGROUP reads a stream.
+/// The entries of a stream that XREADGROUP reads.
 #[derive(Clone, Copy)]
 enum From {
     /// Entries that the group has not delivered to any consumer yet (`>`).
@@ -506,7 +508,7 @@ fn xpending(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// The options and ids of XCLAIM.
+/// The ids that an XCLAIM names, and its options.
 struct Claim {
     ids: Vec<Id>,
     idle_ms: u64,

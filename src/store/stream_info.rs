@@ -33,7 +33,7 @@ fn xinfo(call: &mut Call<'_>) -> Done {
     run(call)
 }
 
-/// Returns the stream in argument 2; an error if there is none.
+/// Returns the stream at the key in argument 2; an error if there is no such key or no stream.
 fn named<'a>(call: &'a Call<'_>) -> Result<&'a Stream, Refusal> {
     call.keyspace.peek_as::<Stream>(call.at(2))?.ok_or(Refusal::NoSuchKey)
 }

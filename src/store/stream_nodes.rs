@@ -18,7 +18,7 @@ const DELETED: i64 = 1;
 /// The flag of an entry whose fields have the names that are stored once for the whole node.
 const SAME_FIELDS: i64 = 2;
 
-/// The elements of a packed list that are left to be read.
+/// The elements that are left to be read of a packed list: a node of a stream, as Redis dumps it.
 struct Elements(std::vec::IntoIter<Vec<u8>>);
 
 impl Elements {
@@ -30,7 +30,8 @@ impl Elements {
         self.0.next().and_then(|text| numbers::integer(&text)).ok_or(DAMAGED)
     }
 
-    /// Reads a number of fields, which is at least one and not more than the elements that are left.
+    /// Reads the next element as a number of fields, which must be at least one and not more than the
+    /// elements that are left; an error if it is not.
     fn fields(&mut self) -> Result<usize, Refusal> {
         let count = usize::try_from(self.integer()?).ok();
         count.filter(|count| (1..=self.0.len()).contains(count)).ok_or(DAMAGED)

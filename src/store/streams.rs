@@ -86,7 +86,7 @@ pub(super) fn bound(text: &[u8], bound: Bound) -> Result<Id, Refusal> {
 #[derive(Clone, Copy)]
 enum Wanted {
     Any,
-    /// An id with this time in milliseconds, and the next free sequence number.
+    /// An id with this time in milliseconds, and the next free sequence number (`ms-*`).
     Within(u64),
     Exactly(Id),
 }
@@ -114,7 +114,7 @@ impl Wanted {
     }
 }
 
-/// The options of XADD and XTRIM.
+/// The options of XADD and XTRIM: how the stream is trimmed, and where XADD's id stands.
 #[derive(Default)]
 struct Options {
     trim: Option<(Keep, Precision)>,
@@ -419,7 +419,7 @@ pub(super) struct ReadOptions<'a> {
     pub(super) count: Option<usize>,
     /// The names of the group and the consumer; `None` for XREAD.
     pub(super) group: Option<(&'a [u8], &'a [u8])>,
-    /// True if entries that are read do not become pending (NOACK).
+    /// True if entries that XREADGROUP reads do not become pending (NOACK).
     pub(super) forgets: bool,
     /// The time for which the command waits if there are no entries (BLOCK); `None` if it does not wait.
     pub(super) timeout: Option<Timeout>,
@@ -569,7 +569,8 @@ pub(super) fn finish_streams(call: &mut Call<'_>, told: usize) {
     }
 }
 
-/// Returns the count in argument `index`, which must be at least `least`; `words` is the error otherwise.
+/// Returns the number in argument `index`, which must be at least `least`; otherwise an error with the text
+/// `words`.
 pub(super) fn count_at(
     call: &Call<'_>,
     index: usize,

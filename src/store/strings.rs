@@ -10,8 +10,8 @@ use super::text::Text;
 use super::value::Value;
 use crate::values::limits::REQUEST_BYTES_CEILING;
 
-/// The string size, in bytes, below which an append reserves as much again; for a larger string it reserves
-/// an eighth more.
+/// The size in bytes below which a string that grows by APPEND gets as much spare capacity again; a larger
+/// string gets an eighth more.
 const DOUBLING_BYTES_MAX: usize = 64 * 1024;
 /// The approximate bytes that a new key with a string takes besides its name and value.
 const KEY_BYTES: usize = 160;
@@ -60,7 +60,7 @@ enum Condition {
     IfPresent,
 }
 
-/// The options that follow `SET key value`.
+/// The options of SET: its condition, the expiry, and whether the old value is the reply.
 struct SetOptions {
     condition: Condition,
     lifetime: Lifetime,
@@ -135,7 +135,7 @@ fn set_options(call: &Call<'_>) -> Result<SetOptions, Refusal> {
     Ok(options)
 }
 
-/// The unit of an expiry, and whether it counts from now or from 1970.
+/// The unit in which a command gives an expiry, and whether it counts from now or from 1970.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Seconds,
@@ -407,9 +407,9 @@ fn setrange(call: &mut Call<'_>) -> Done {
     call.number(length)
 }
 
-/// Makes sure that the key in argument 1 exists and that a string of `end` bytes fits in memory, since a small
-/// request may ask for a large string. `length` is the present length of the string at the key; None if there
-/// is no such key.
+/// Makes sure that the key in argument 1 exists and that a string of `end` bytes fits in memory, since a
+/// small request may ask for a large string; refuses the request otherwise. `length` is the present length of
+/// the string at the key; `None` if there is no such key, which is then created with an empty string.
 pub(super) fn make_room(call: &mut Call<'_>, length: Option<usize>, end: usize) -> Result<(), Refusal> {
     let held = match call.keyspace.peek(call.at(1)).map(|entry| &entry.value) {
         Some(Value::Buffer(buffer)) => buffer.capacity(),

@@ -12,7 +12,7 @@ pub(super) const COMMANDS: &[Command] = &[command("lcs", -3, Effect::Read, lcs)]
 /// of work).
 const CELLS_PER_UNIT: usize = 32;
 
-/// The options of LCS.
+/// The options of LCS: what the reply contains, and the least length of a common stretch that it lists.
 #[derive(Default)]
 struct Options {
     length_only: bool,
@@ -71,7 +71,8 @@ fn lcs(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Returns a copy of the string at the key in argument `index`; an empty one if there is no such key.
+/// Returns a copy of the string at the key in argument `index`; an empty one if there is no such key, an
+/// error if the value is no string.
 fn string(call: &mut Call<'_>, index: usize) -> Result<Vec<u8>, Refusal> {
     let mut digits = numbers::Digits::new(0);
     match call.keyspace.read(call.arguments.at(index)).map(|value: &Value| value.bytes(&mut digits)) {
@@ -152,8 +153,8 @@ struct Stretch {
     length: usize,
 }
 
-/// Writes the reply of `LCS ... IDX`: the stretches that both strings have in common, from the last to the
-/// first, and the total length. `table` is the filled table of the search.
+/// Writes the reply of `LCS ... IDX`: the stretches of bytes that both strings have in common, from the last
+/// to the first, and their total length. `table` is the comparison table of the two strings.
 fn write_places(
     out: &mut Reply<'_>,
     protocol: crate::protocol::Protocol,

@@ -34,7 +34,7 @@ impl Sweeper {
         }
     }
 
-    /// Returns the time at which the next sweep is due; `None` if none is.
+    /// Returns the time at which the next sweep (search for expired keys) is due; `None` if none is.
     pub fn deadline(&self) -> Option<Timestamp> {
         self.sweep_at
     }

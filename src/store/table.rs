@@ -19,7 +19,8 @@ const CELLS_MIN: usize = 8;
 const CELLS_PER_ENTRY: usize = 10;
 /// The value that an empty cell (place of the hash table) has in place of the position of an entry.
 const ABSENT: u32 = u32::MAX;
-/// The number of lowest bits of a hash that a scan ignores: it continues at multiples of 2 to this power.
+/// The number of lowest bits of a hash that a scan ignores: a scan stops and continues only at multiples of 2
+/// to this power.
 pub(super) const GRAIN_BITS: u32 = 4;
 /// The memory of an entry of a hash table besides the entry itself, in bytes: its cell at the usual load, and
 /// the slack of a growing vector.
@@ -109,8 +110,8 @@ impl<E: Keyed> Table<E> {
         self.hasher.hash(key) as u32
     }
 
-    /// Returns the position of the entry of `key`, given also the key's hash, valid until the next insertion
-    /// or removal; `None` if there is none.
+    /// Returns the position of the entry of `key`, whose hash is `hash`; `None` if there is none. The
+    /// position is valid until the next insertion or removal.
     pub(super) fn find(&self, hash: u32, key: &[u8]) -> Option<usize> {
         let mut at = self.first_cell(hash)?;
         while let Some(cell) = self.cells.get(at).filter(|cell| !cell.is_empty() && cell.hash == hash) {

@@ -17,9 +17,9 @@ const KEY_BYTES: usize = 96;
 /// The approximate bytes that one connection's read of a key takes in the table of keys that connections have
 /// read.
 const READER_BYTES: usize = 32;
-/// Maximum number of key prefixes that one connection may track.
+/// Maximum number of key prefixes that one connection may track (CLIENT TRACKING with BCAST and PREFIX).
 const PREFIXES_MAX: usize = 256;
-/// Maximum number of bytes of all prefixes of one connection.
+/// Maximum number of bytes of all key prefixes together that one connection tracks (CLIENT TRACKING).
 const PREFIXES_BYTES_MAX: usize = 64 * 1024;
 
 type Name = Box<[u8]>;
@@ -65,12 +65,13 @@ struct Prefix {
 #[derive(Debug, Default)]
 pub(super) struct Tracking {
     clients: BTreeMap<u64, Client>,
-    /// Connections that have read each key, by the key's name in any database. Connections that have been
+    /// The connections that have read each key, by the key's name in any database. Connections that have been
     /// closed are left out when the key changes.
     readers: BTreeMap<Name, BTreeSet<u64>>,
-    /// The approximate number of bytes that `readers` takes.
+    /// The approximate number of bytes that `readers`, the table of keys that connections have read, takes.
     bytes: usize,
-    /// The number of reads in `readers`: a key that two connections have read counts twice.
+    /// The number of reads in `readers`, which has the connections that have read each key: a key that two
+    /// connections have read counts twice.
     items: usize,
     /// The key that was removed last because there were too many keys; the next in the order of names is
     /// removed next.
@@ -79,9 +80,9 @@ pub(super) struct Tracking {
     crowded: usize,
     /// The prefixes by which any connection tracks keys.
     prefixes: BTreeMap<Name, Prefix>,
-    /// The approximate bytes of all changed keys in `prefixes`.
+    /// The approximate bytes of all changed keys that wait in `prefixes` to be sent to connections.
     changed_bytes: usize,
-    /// True if any key in `prefixes` has changed.
+    /// True if any key that begins with one of `prefixes` has changed since messages were last made.
     has_changes: bool,
     /// True if the script that is being carried out has read a key.
     script_has_read: bool,
@@ -219,8 +220,8 @@ impl Tracking {
         (self.bytes, self.items) = (0, 0);
     }
 
-    /// Turns tracking off for a connection (`session`). Its reads stay in the table, and count again if
-    /// tracking is turned on later.
+    /// Turns tracking off for a connection (`session`). The records of keys that it has read stay, and count
+    /// again if tracking is turned on later.
     pub(super) fn end(&mut self, session: u64) {
         let Some(client) = self.clients.remove(&session) else { return };
         for prefix in client.options.prefixes {
@@ -240,14 +241,15 @@ impl Tracking {
         self.hearing.remove(&session);
     }
 
-    /// Drops all reads if no connection tracks keys any more.
+    /// Drops all records of keys that connections have read, if no connection tracks keys any more.
     pub(super) fn tidy(&mut self) {
         if self.clients.is_empty() {
             self.drop_reads();
         }
     }
 
-    /// True if no connection tracks keys and no reads are recorded, so that changes need not be reported.
+    /// True if no connection tracks keys and no reads of keys are recorded, so that changes of keys need not
+    /// be reported.
     pub(super) fn is_idle(&self) -> bool {
         self.clients.is_empty() && self.readers.is_empty()
     }
@@ -353,14 +355,15 @@ fn addressed(
 }
 
 impl Prefix {
-    /// Returns the approximate bytes of the changed keys that begin with this prefix.
+    /// Returns the approximate bytes of the changed keys that begin with this prefix and wait to be sent to
+    /// connections.
     fn changed_bytes(&self) -> usize {
         self.changed.keys().map(|key| CHANGE_BYTES + key.len()).sum()
     }
 }
 
 impl Client {
-    /// True if the keys that the connection's present request reads are tracked.
+    /// True if the keys that the connection's present request reads are to be recorded as read by it.
     fn tracks(&self) -> bool {
         let TrackingOptions { is_broadcast, opts_in, opts_out, .. } = self.options;
         let is_left_out = if self.is_exception { opts_out } else { opts_in };
@@ -394,7 +397,7 @@ pub(super) fn note_reads(call: &mut Call<'_>, effect: Effect) {
     }
 }
 
-/// Carries out `CLIENT TRACKING`.
+/// Carries out `CLIENT TRACKING`, which turns messages about changed keys on or off for the connection.
 pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
     let session = call.session.id;
     if call.is(2, "off") {
@@ -441,8 +444,8 @@ pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// Refuses options of `CLIENT TRACKING` that contradict each other or the options that are in force. `known`
-/// are those in force, if tracking is on.
+/// Refuses options of `CLIENT TRACKING` (`wanted`) that contradict each other or the options that the
+/// connection has in force (`known`; `None` if tracking is off).
 fn check(wanted: &TrackingOptions, known: Option<&TrackingOptions>) -> Result<(), Refusal> {
     let refuse = |words| Err(Refusal::Words(words));
     if !wanted.is_broadcast && !wanted.prefixes.is_empty() {
@@ -521,7 +524,8 @@ fn redirect(client: Option<&Client>) -> i64 {
     client.map_or(-1, |client| client.options.redirect.unwrap_or(0) as i64)
 }
 
-/// Carries out `CLIENT TRACKINGINFO`.
+/// Carries out `CLIENT TRACKINGINFO`: replies with the flags, redirection and prefixes of the connection's
+/// tracking.
 pub(super) fn client_trackinginfo(call: &mut Call<'_>) -> Done {
     let tracking = &call.keyspace.interest.tracking;
     let client = tracking.clients.get(&call.session.id);

@@ -66,7 +66,8 @@ fn exec(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Ends the connection's watches. True if a watched key has changed or expired.
+/// Ends the connection's watches (WATCH). True if a watched key has changed or expired, so that EXEC must
+/// fail.
 fn end_watches(call: &mut Call<'_>) -> bool {
     if !std::mem::take(&mut call.session.watches) {
         return false;

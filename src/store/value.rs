@@ -13,7 +13,7 @@ use super::text::Text;
 /// The longest string in bytes for which OBJECT ENCODING reports `embstr`, as in Redis.
 const EMBEDDED_BYTES_MAX: usize = 44;
 
-/// A value of any type, which takes three words and the memory that these point to.
+/// The value of a key, of any type: it takes three words (24 bytes) and the memory that these point to.
 #[derive(Clone)]
 #[expect(clippy::box_collection, reason = "a vector and a tag would take four words")]
 pub(super) enum Value {
@@ -21,7 +21,7 @@ pub(super) enum Value {
     Integer(i64),
     /// A string that was written as a whole, and is not changed in place.
     Text(Text),
-    /// A string that was changed in place, and probably will be again.
+    /// A string that was changed in place (by APPEND and the like), and probably will be again.
     Buffer(Box<Vec<u8>>),
     Hash(Box<Fields>),
     List(Box<Items>),
@@ -96,7 +96,8 @@ impl Value {
         }
     }
 
-    /// Returns the number of elements of a collection; 1 for a string.
+    /// Returns the number of elements of a collection; 1 for a string. For a stream, its pending entries
+    /// count too.
     pub(super) fn elements(&self) -> usize {
         match self {
             Self::Integer(_) | Self::Text(_) | Self::Buffer(_) => 1,

@@ -38,14 +38,16 @@ pub(super) enum Kind {
     List,
     SortedSet,
     Stream,
-    /// Acknowledgements of replicas, which the engine does not have, so they never come.
+    /// The acknowledgements of replicas (WAIT, WAITAOF), which never come, because the engine has no
+    /// replicas.
     Replicas,
 }
 
 const KINDS: usize = 4;
 
 impl Kind {
-    /// Returns the kind of a value; `None` for a type that no call waits for.
+    /// Returns the kind of blocking calls that wait for such a value; `None` for a type that no call waits
+    /// for.
     pub(super) fn of(value: &Value) -> Option<Self> {
         match value {
             Value::List(_) => Some(Self::List),
@@ -119,13 +121,13 @@ impl Want {
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) session: u64,
-    /// The key under which the command's statistics are kept.
+    /// The key under which the statistics of the waiting call's command are kept.
     pub(super) slot: Slot,
     pub(super) protocol: Protocol,
     pub(super) database: u8,
     pub(super) keys: Vec<Name>,
     pub(super) want: Want,
-    /// The time at which the call gets the reply for a timeout; `None` if it waits for ever.
+    /// The time at which the waiting call gets the reply for a timeout; `None` if it waits for ever.
     pub(super) deadline: Option<Timestamp>,
 }
 
@@ -161,9 +163,10 @@ pub(super) struct Waits {
     deadlines: BTreeSet<(Timestamp, u64)>,
     /// The number of waiting calls by the kind of value that they wait for.
     by_kind: [usize; KINDS],
-    /// Keys that may serve a waiting call, in the order in which they became able to.
+    /// The keys (database and name) that may serve a waiting call, in the order in which they became able to.
     ready: VecDeque<(u8, Name)>,
-    /// The keys in `ready`, each with true if a stream was added there, got entries or was removed.
+    /// The keys in `ready` (those that may serve a waiting call), each with true if a stream was added there,
+    /// got entries or was removed.
     listed: BTreeMap<(u8, Name), bool>,
     tickets: u64,
     bytes: usize,

@@ -51,12 +51,12 @@ impl Watches {
         (watching.count(), self.by_session.values().map(|watched| watched.keys.len()).sum())
     }
 
-    /// True if any connection watches the key. `database` is that of the key.
+    /// True if any connection watches the key (WATCH). `database` is that of the key.
     pub(super) fn covers(&self, database: u8, key: &[u8]) -> bool {
         self.by_key[usize::from(database)].contains_key(key)
     }
 
-    /// Returns the watched keys of a database.
+    /// Returns the keys of a database that connections watch (WATCH).
     pub(super) fn keys(&self, database: u8) -> impl Iterator<Item = Name> {
         self.by_key[usize::from(database)].keys().cloned()
     }

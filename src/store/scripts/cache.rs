@@ -19,7 +19,7 @@ const COMPILED_FACTOR: usize = 8;
 pub(super) struct Script {
     pub(super) source: Box<[u8]>,
     pub(super) flags: Flags,
-    /// The number of bytes of `source` before the Lua code: the length of its `#!` line, or 0.
+    /// The number of bytes of the script's `source` before the Lua code: the length of its `#!` line, or 0.
     pub(super) code_at: usize,
 }
 
@@ -34,8 +34,8 @@ impl Script {
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     scripts: HashMap<Digest, Entry>,
-    /// The digests of scripts that EVAL added, the oldest first. Some of these scripts may be evicted
-    /// already, or loaded by SCRIPT LOAD since.
+    /// The digests of scripts that EVAL added to the cache, the oldest first. Some of these scripts may have
+    /// been evicted since, or loaded by SCRIPT LOAD.
     run: VecDeque<Digest>,
     bytes: usize,
 }

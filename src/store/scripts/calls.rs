@@ -33,7 +33,7 @@ const REPLICATED: [&str; 3] = ["pfcount", "publish", "spublish"];
 pub(super) struct Host<'host, 'call> {
     call: RefCell<&'host mut Call<'call>>,
     pub(super) shared: &'host Shared,
-    /// The protocol version of the replies that the script sees (`redis.setresp`).
+    /// The RESP version of the replies that the script sees, which it chooses by `redis.setresp`.
     protocol: Cell<Protocol>,
     /// True if the script may not call commands that write.
     readonly: bool,
@@ -44,8 +44,8 @@ pub(super) struct Host<'host, 'call> {
 /// A request as a frame of bytes, and the position of each of its words in the frame.
 type Words = (Vec<u8>, Vec<Argument>);
 
-/// Turns the arguments of `redis.call` into the words of a request. An error for arguments other than strings
-/// and numbers.
+/// Turns the arguments of `redis.call` into the words of a request. An error if there are none, or for
+/// arguments other than strings and numbers.
 pub(super) fn words(arguments: &MultiValue) -> Result<Words, Error> {
     if arguments.is_empty() {
         return Err(errors::refuse("Please specify at least one argument for this redis lib call"));
@@ -97,8 +97,8 @@ impl<'host, 'call> Host<'host, 'call> {
         Ok(())
     }
 
-    /// Answers requests of other connections while the script runs for a long time. Returns the error that
-    /// ends the script if one of these requests was SCRIPT KILL or FUNCTION KILL.
+    /// Lets other connections get answers while the script runs for a long time. Returns the error that ends
+    /// the script if one of their requests was SCRIPT KILL or FUNCTION KILL.
     pub(super) fn attend(&self) -> Result<(), Error> {
         let Ok(call) = self.call.try_borrow() else { return Ok(()) };
         let Some(attend) = call.attend else { return Ok(()) };
@@ -170,8 +170,9 @@ impl<'host, 'call> Host<'host, 'call> {
         Ok(reply)
     }
 
-    /// Returns the position of a command in the directory; the text of an error if the command is unknown, is
-    /// not allowed in scripts, or needs memory or writes that this script is denied.
+    /// Returns the position, in the directory of commands, of the command that a script calls; the text of an
+    /// error if the command is unknown, is not allowed in scripts, needs memory while none is left, or writes
+    /// although the script may not.
     fn admit(&self, call: &mut Call<'_>, arguments: Arguments<'_>) -> Result<usize, String> {
         let refuse = |words: &str| Err(format!("ERR {words}"));
         let found = match command::recognise(&arguments) {
@@ -222,8 +223,8 @@ fn blocks(arguments: Arguments<'_>) -> bool {
     options.any(|word| word.eq_ignore_ascii_case(b"block"))
 }
 
-/// Carries out the command at `position` of the directory for a script, and returns its reply in RESP version
-/// `protocol`.
+/// Carries out the command at `position` of the directory of commands for a script, and returns its reply in
+/// RESP version `protocol`.
 fn carry_out_inner(
     call: &mut Call<'_>,
     position: usize,

@@ -24,7 +24,7 @@ const SANDBOX_FRAMES_MAX: usize = 4;
 /// An error that the engine raises in a script.
 #[derive(Clone, Debug)]
 pub(super) enum Raised {
-    /// An error string, as Lua's own libraries raise it.
+    /// An error that the script sees as a string, as Lua's own libraries raise it.
     Text(Vec<u8>),
     /// An error reply, which scripts see as a table. The flag is true if the engine's counters of errors
     /// include the error already.
@@ -58,7 +58,7 @@ pub(super) fn raise(lua: &Lua, text: impl AsRef<[u8]>) -> Error {
     Raised::Text(placed).into()
 }
 
-/// Returns an error reply that the engine itself raises in a script; its text is `ERR ` and `text`.
+/// Returns an error reply that the engine itself raises in a script; its text is `ERR ` followed by `text`.
 pub(super) fn refuse(text: &str) -> Error {
     Raised::Reply(format!("ERR {text}").into_bytes(), false).into()
 }
@@ -188,7 +188,7 @@ pub(super) fn error_table(lua: &Lua, text: &[u8], counted: bool) -> Result<Table
     Ok(table)
 }
 
-/// Returns the bytes before the first zero byte.
+/// Returns the bytes of `text` before its first zero byte, or all if it has none.
 fn until_zero(text: &[u8]) -> &[u8] {
     text.split(|byte| *byte == 0).next().unwrap_or_default()
 }

@@ -12,17 +12,18 @@ use crate::values::limits::ENGINE_SCRIPT_MS_MAX;
 /// A clock for the run time of scripts.
 pub(in crate::store) type Stopwatch = Rc<dyn Fn() -> Timestamp>;
 
-/// The number of Lua instructions between two checks of effort (steps of work) and time. A single instruction
-/// may still take milliseconds if it compares long strings.
+/// The number of Lua instructions between two checks of a script's effort (steps of work) and time. A single
+/// instruction may still take milliseconds if it compares long strings.
 pub(super) const INSTRUCTIONS_PER_CHECK: u32 = 200;
 /// The units of effort (steps of work) charged for 200 Lua instructions, each of which takes about 10 ns.
 const UNITS_PER_CHECK: u64 = 25;
-/// The number of bytes that a library function reads or writes for one unit of effort (steps of work).
+/// The number of bytes that a library function reads or writes in a script for one unit of effort (steps of
+/// work).
 const BYTES_PER_UNIT: u64 = 64;
 /// The number of characters that a pattern match compares for one unit of effort (steps of work).
 const STEPS_PER_UNIT: u64 = 4;
 
-/// The units of effort (steps of work) for a table that a library function reads or makes.
+/// The units of effort (steps of work) for each table that a library function reads or makes in a script.
 pub(super) const TABLE_UNITS: u64 = 16;
 
 /// The reason for which the engine ends a script.
@@ -138,7 +139,8 @@ impl Fuel {
         Ok(())
     }
 
-    /// Fails if the engine has ended the script, so that a script that caught the error cannot continue.
+    /// Fails with the error that ends the script if the engine has ended it already, so that a script that
+    /// caught this error cannot continue.
     pub(super) fn check(&self) -> Result<(), mlua::Error> {
         self.ended.get().map_or(Ok(()), |ending| Err(Raised::Ended(ending).into()))
     }
@@ -164,7 +166,8 @@ impl Fuel {
         self.spend(UNITS_PER_CHECK)
     }
 
-    /// Answers other connections, one of which may end the script (SCRIPT KILL). The error ends the script.
+    /// Lets other connections get answers, one of which may end the script (SCRIPT KILL); the error then ends
+    /// the script. `now` is the present time.
     fn attend(&self, now: Timestamp) -> Result<(), mlua::Error> {
         self.attended_next.set(now.after(ATTENDED_EVERY));
         let attend = self.attendance.borrow().as_ref().map(|attendance| attendance.attend.clone());

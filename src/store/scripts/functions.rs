@@ -60,13 +60,13 @@ pub(in crate::store) struct Functions {
 
 /// A Lua interpreter, and the functions of the libraries that are loaded in it.
 struct Interpreter {
-    /// Loaded functions by their names in lower case.
+    /// The functions that are loaded in the interpreter, by their names in lower case.
     functions: HashMap<Box<[u8]>, Function>,
     machine: Machine,
 }
 
 impl Functions {
-    /// Returns the number of libraries and the number of functions.
+    /// Returns the number of libraries of functions, and the number of functions in them.
     pub(in crate::store) fn counts(&self) -> (usize, usize) {
         (self.libraries.len(), self.libraries.functions())
     }
@@ -123,8 +123,8 @@ impl Interpreter {
         Err(Refusal::Quoting(format!("ERR Error registering functions: {error}")).into())
     }
 
-    /// Collects the interpreter's garbage if the last call left much of it, and charges the effort (steps of
-    /// work) for that.
+    /// Collects the garbage of the Lua interpreter if the last call left much of it, and charges the effort
+    /// (steps of work) for that.
     fn end(&mut self, call: &Call<'_>) -> Result<(), Refusal> {
         let swept = self.machine.end().map_err(|error| broken(&error))?;
         call.effort.charge_bytes(swept);
@@ -251,11 +251,11 @@ fn load(call: &mut Call<'_>) -> Done {
 /// The rule of FUNCTION LOAD and FUNCTION RESTORE for libraries that exist already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policy {
-    /// Existing libraries stay; a new library of the same name is refused.
+    /// Existing libraries stay; the command is refused if a new library has the name of an existing one.
     Append,
     /// A new library replaces an existing one of the same name; the others stay.
     Replace,
-    /// All existing libraries are removed.
+    /// All existing libraries are removed before the new ones are added.
     Flush,
 }
 

@@ -6,7 +6,7 @@ use mlua::{Error, Integer, Lua, LuaString, MultiValue, Table, Value};
 use super::errors::{bad_argument, wrong_type};
 use crate::store::numbers;
 
-/// The number of significant digits with which Lua writes numbers.
+/// The number of significant digits with which Lua writes a number as a string.
 pub(super) const LUA_PRECISION: usize = 14;
 
 /// The arguments of one call of a library function by a script. Indices count from 0 here, and from 1 in
@@ -93,7 +93,8 @@ impl<'a> Given<'a> {
     }
 }
 
-/// Cuts off the fraction of a number. Numbers beyond the range become the least integer, as on x86-64.
+/// Returns the number without its fraction. Numbers beyond the range of an integer, and NaN, become the least
+/// integer, as on x86-64.
 pub(super) fn cut(number: f64) -> Integer {
     const BEYOND: f64 = 9_223_372_036_854_775_808.0;
     if (-BEYOND..BEYOND).contains(&number) { number as Integer } else { Integer::MIN }

@@ -16,7 +16,8 @@ use super::machine::Shared;
 /// each level uses the thread's stack.
 const DEPTH_MAX: Integer = 200;
 
-/// The treatment of numbers that JSON cannot express (NaN and infinities) when writing.
+/// The treatment of numbers that JSON cannot express (NaN and infinities) in `cjson.encode`: an error, their
+/// names, or null.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Invalid {
     Refused,
@@ -55,7 +56,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Resets all settings to their defaults.
+    /// Resets all settings of the library `cjson` to their defaults.
     pub(super) fn reset(&self) {
         let Self {
             converts_sparse,
@@ -156,7 +157,7 @@ fn integer_option(
     Ok(one(Value::Integer(setting.get())))
 }
 
-/// Returns the position in `names` of the option that the argument at `index` names; an error for another
+/// Returns the position in `names` of the word that the argument at `index` (from 0) is; an error for another
 /// word.
 fn named_option(lua: &Lua, given: &Given<'_>, index: usize, names: &[&str]) -> Result<usize, Error> {
     let text = given.text(index)?;

@@ -32,18 +32,20 @@ const ALLOW_OOM: usize = 1;
 pub(super) struct Flags([bool; FLAG_NAMES.len()]);
 
 impl Flags {
-    /// Sets a flag by its name, in any case. False if there is no such flag.
+    /// Sets the flag of a function that has this name, in any case of letters. False if there is no such
+    /// flag.
     pub(super) fn set(&mut self, name: &[u8]) -> bool {
         let position = FLAG_NAMES.iter().position(|known| name.eq_ignore_ascii_case(known.as_bytes()));
         position.map(|position| self.0[position] = true).is_some()
     }
 
-    /// True if the function never writes, so that `FCALL_RO` may call it.
+    /// True if the function was registered as one that never writes (`no-writes`), so that `FCALL_RO` may
+    /// call it.
     pub(super) fn no_writes(self) -> bool {
         self.0[NO_WRITES]
     }
 
-    /// True if the function may be called when memory is full.
+    /// True if the function may be called when memory is full (`allow-oom`).
     pub(super) fn allow_oom(self) -> bool {
         self.0[ALLOW_OOM]
     }
@@ -157,7 +159,8 @@ impl Libraries {
         Ok(())
     }
 
-    /// Adds a library. The caller has checked that its names are free and that there is room.
+    /// Adds a library of functions. The caller has checked that the names of the library and its functions
+    /// are free, and that there is room.
     pub(super) fn insert(&mut self, library: Rc<Library>) {
         self.bytes += library.bytes();
         for (position, function) in library.functions.iter().enumerate() {

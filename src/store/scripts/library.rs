@@ -30,7 +30,7 @@ const CONSTANTS: &[(&str, i64)] = &[
 const LOG_LEVEL_MAX: i64 = 3;
 const REPLICATION_MAX: i64 = 3;
 
-/// Writes a SHA-1 digest as hexadecimal digits.
+/// Returns a SHA-1 digest as hexadecimal digits.
 pub(super) fn hexadecimal(digest: &[u8]) -> String {
     use std::fmt::Write as _;
     digest.iter().fold(String::new(), |mut text, byte| {

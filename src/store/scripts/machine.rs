@@ -61,7 +61,7 @@ impl Role {
     }
 }
 
-/// A Lua interpreter with the globals of scripts, and the functions that it has compiled.
+/// A Lua interpreter with the globals of scripts, and the scripts that it has compiled.
 pub(super) struct Machine {
     role: Role,
     lua: Lua,
@@ -255,11 +255,13 @@ fn list(lua: &Lua, words: impl Iterator<Item = impl AsRef<[u8]>>) -> Result<Tabl
     Ok(table)
 }
 
-/// The results of `sandbox.lua`: the environment of scripts, the function that runs a script, the table of
-/// the functions that reach the engine, and the function that begins and ends the loading of a library.
+/// The results of `sandbox.lua`, the Lua code that prepares an interpreter: the table of globals that scripts
+/// see, the function that runs a script, the table of the functions that reach the engine, and the function
+/// that begins and ends the loading of a library.
 type Prepared = (Table, Function, Table, Function);
 
-/// Runs the code (`sandbox.lua`) that prepares the globals of a new interpreter.
+/// Runs the Lua code (`sandbox.lua`) that prepares the globals of a new interpreter, and returns its results.
+/// `role` says which kind of code the interpreter is for.
 fn prepare(lua: &Lua, shared: &Rc<Shared>, role: Role) -> Result<Prepared, Error> {
     let globals = lua.globals();
     let host = lua.create_table()?;

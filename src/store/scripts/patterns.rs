@@ -6,7 +6,8 @@ const CAPTURES_MAX: usize = 32;
 /// The most pattern items with a match that can depend on the items after them (such as `*`), since each
 /// takes a stack frame.
 const DEPTH_MAX: usize = 200;
-/// The character that introduces character classes, captures and escaped characters.
+/// The character that introduces character classes, references to captures and escaped characters in a
+/// pattern of Lua.
 const ESCAPE: u8 = b'%';
 
 /// The reason why matching a pattern ended with an error.
@@ -32,7 +33,7 @@ enum Extent {
 /// A part of the subject, or a position in it, that a pattern has captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Capture {
-    /// The captured bytes reach from the first offset in the subject up to, but not including, the second.
+    /// The captured bytes, from the first offset in the subject up to, but not including, the second.
     Part(usize, usize),
     /// A position in the subject (`()`), counted from one.
     Position(usize),
@@ -45,7 +46,8 @@ pub(super) struct Matcher<'a> {
     captures: [(usize, Extent); CAPTURES_MAX],
     level: usize,
     depth: usize,
-    /// The number of characters compared so far, which is charged as effort (steps of work).
+    /// The number of characters that the match has compared so far, which is charged as effort (steps of
+    /// work).
     pub(super) steps: u64,
     steps_max: u64,
 }
@@ -317,8 +319,9 @@ impl<'a> Matcher<'a> {
         Ok(matched)
     }
 
-    /// Matches the same bytes as an earlier capture (`%1`; `digit` is the one after the percent sign) at
-    /// offset `s`. Returns the offset after them; `None` if they differ.
+    /// Matches the bytes of an earlier capture (`%1` in a pattern; `digit` is the one after the percent sign)
+    /// at offset `s` of the subject. Returns the offset after them; `None` if other bytes are there. An error
+    /// if there is no such capture.
     fn repeated(&mut self, s: usize, digit: u8) -> Matched {
         let index = usize::from(digit).wrapping_sub(usize::from(b'1'));
         if index >= self.level || self.captures[index].1 == Extent::Open {

@@ -12,7 +12,7 @@ const MULTIPLIER: u64 = 0x5_deec_e66d;
 const INCREMENT: u64 = 0xb;
 const BITS: u64 = (1 << 48) - 1;
 
-/// The generator `drand48` of C, whose state has 48 bits.
+/// The random generator of scripts: `drand48` of C, whose state has 48 bits.
 #[derive(Debug)]
 pub(super) struct Random {
     state: Cell<u64>,

@@ -8,9 +8,9 @@ pub(in crate::store) struct Flags {
     /// True if the script begins with a `#!` line. Without one, the script may call any command that scripts
     /// may call.
     pub(super) declared: bool,
-    /// True if the script may not call commands that write.
+    /// True if the script may not call commands that write (`no-writes`).
     pub(super) no_writes: bool,
-    /// True if the script may run when the memory is full.
+    /// True if the script may run when the memory is full (`allow-oom`).
     pub(super) allow_oom: bool,
 }
 

@@ -74,8 +74,8 @@ impl<'a> Format<'a> {
         number.ok_or_else(|| raise(self.lua, "integral size overflow"))
     }
 
-    /// Returns the number of bytes to skip at `position` so that a value of `size` bytes is aligned; 0 for the
-    /// option `c` of the format, which stands for bytes.
+    /// Returns the number of bytes to skip at `position` so that a value of `size` bytes is aligned as the
+    /// format asks; 0 for the option `c` of the format, which stands for plain bytes.
     fn padding(&self, position: usize, option: u8, size: usize) -> usize {
         if size == 0 || option == b'c' {
             return 0;

@@ -21,7 +21,7 @@ const UNPACKED_MAX: Integer = 8_000;
 pub(super) struct Readonly {
     /// The hidden content table of each readonly table.
     pub(super) behind: Table,
-    /// The metatable of readonly tables for which `getmetatable` returns nil.
+    /// The metatable of those readonly tables for which `getmetatable` returns nil.
     pub(super) sealed: Table,
     pub(super) next: Function,
 }
@@ -157,7 +157,8 @@ fn spend_moves(shared: &Shared, moved: Integer) -> Result<(), Error> {
     if moved > FREE_ELEMENTS { shared.fuel.spend(moved as u64 * 4) } else { Ok(()) }
 }
 
-/// Carries out `table.concat`: joins strings and numbers of a table, with a separator between them.
+/// Carries out `table.concat`: joins the strings and numbers of a table, with a separator between them. An
+/// error for other elements.
 pub(super) fn concat(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<LuaString, Error> {
     let given = Given::new(lua, arguments);
     let table = given.table(0)?;
@@ -210,8 +211,9 @@ pub(super) fn unpack(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Resu
     (from..=to).map(|index| table.raw_get(index)).collect()
 }
 
-/// Carries out `collectgarbage`. Its options `count`, `collect` and `step` have an effect (the last two
-/// collect everything); others are accepted and ignored.
+/// Carries out Lua's `collectgarbage`. Its options `count`, `collect` and `step` have an effect (the last two
+/// collect everything); `stop`, `restart`, `setpause` and `setstepmul` are accepted and ignored, and any
+/// other is an error.
 pub(super) fn collect_garbage(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<Value, Error> {
     const PAUSE: Integer = 200;
     let given = Given::new(lua, arguments);

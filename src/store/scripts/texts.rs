@@ -39,7 +39,8 @@ fn captured(lua: &Lua, subject: &[u8], capture: Capture) -> Result<Value, Error>
     }
 }
 
-/// Converts a position in Lua's counting (1 is the first byte, -1 the last) to an offset from 0 to `length`.
+/// Converts a position in a string of `length` bytes as Lua counts (1 is the first byte, -1 the last) to an
+/// offset from 0 to `length`.
 fn offset(position: i64, length: usize) -> usize {
     let length = length as i64;
     let position = if position < 0 { position.saturating_add(length + 1).max(0) } else { position };

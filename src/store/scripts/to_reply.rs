@@ -143,7 +143,8 @@ fn write_table(
     Ok(())
 }
 
-/// Returns all pairs of a table, in the order in which Lua visits them.
+/// Returns all key-value pairs of a Lua table, in the order in which Lua visits them. An error if there are
+/// more than 2,000.
 fn collect(table: &Table) -> Result<Vec<(Value, Value)>, Error> {
     /// The most key-value pairs that are copied out of the interpreter, whose memory limit does not count
     /// them.
@@ -163,7 +164,7 @@ pub(super) fn is_counted(table: &Table) -> Result<bool, Error> {
     Ok(table.raw_get::<Value>(errors::COUNTED)? == Value::Boolean(true))
 }
 
-/// Returns a field of a table as bytes; `None` if the field is not a string.
+/// Returns the field `name` of a Lua table as bytes; `None` if the field is not a string.
 fn text_field(table: &Table, name: &str) -> Result<Option<Vec<u8>>, Error> {
     match table.raw_get(name)? {
         Value::String(text) => Ok(Some(text.as_bytes().to_vec())),
@@ -171,7 +172,7 @@ fn text_field(table: &Table, name: &str) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-/// Returns the text of an error without line ends at its end.
+/// Returns the text of an error without the line breaks at its end.
 pub(super) fn error_text(text: &[u8]) -> &[u8] {
     let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
     let end = text.iter().rposition(|byte| !is_end(byte)).map_or(0, |last| last + 1);

@@ -22,7 +22,7 @@ use crate::values::limits::{ENGINE_OUTPUT_BYTES_HELD, ENGINE_REPLY_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner};
 
-/// The commands that run scripts.
+/// The names of the commands that run scripts, in lower case.
 const SCRIPTED: [&str; 6] = ["eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro"];
 
 /// A copy of a request, which outlives the received bytes: for a request that runs later, or whose connection
@@ -117,11 +117,11 @@ struct Others<'a> {
     ready: &'a mut VecDeque<ClientId>,
     /// True once a request of a client (SCRIPT KILL or FUNCTION KILL) has ended the script that is running.
     killed: bool,
-    /// Connections whose clients have closed their sending side while the script ran.
+    /// The connections whose clients have closed their sending side while the script ran.
     ended: BTreeSet<ClientId>,
-    /// Connections that were lost while the script ran.
+    /// The connections that were lost while the script ran; the engine is told of them afterwards.
     lost: BTreeSet<ClientId>,
-    /// Connections whose output went to the socket while the script ran.
+    /// The connections whose output went to the socket while the script ran.
     sent: BTreeSet<ClientId>,
     /// Connections whose EXEC was refused while the script ran, which ends their watches (WATCH).
     unwatched: BTreeSet<ClientId>,
@@ -134,18 +134,20 @@ struct Attended<'own, 'parts, 'script> {
     running: &'own Running<'script>,
 }
 
-/// The answer to a request that arrives while a script runs.
+/// The answer to a request of another connection that arrives while a script runs.
 enum Answer {
     Error(String),
     Ok,
     /// The reply of FUNCTION STATS, which describes the running script.
     Stats,
-    /// No reply yet: the request may run when the store is busy, and runs after the script.
+    /// There is no reply yet: the request is of a kind that Redis does not answer with `-BUSY` (such as
+    /// MULTI), and is carried out after the script.
     Later,
 }
 
 impl Attended<'_, '_, '_> {
-    /// Decides how to answer a request that arrives while the script runs.
+    /// Decides how to answer a request that arrives while the script runs. SCRIPT KILL or FUNCTION KILL marks
+    /// the script to be ended, if that is possible.
     fn answer(&mut self, arguments: Arguments<'_>) -> Answer {
         let is = |index: usize, word: &str| {
             arguments.get(index).is_some_and(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))

@@ -24,14 +24,15 @@ use crate::values::{Action, ClientId, Owner};
 /// The state of a connection's received requests: all carried out, or the reason why the next one waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// All requests received so far have been carried out.
+    /// All requests received so far from the connection have been carried out.
     #[default]
     Idle,
     /// Further requests wait for the connection's turn, in the queue of connections.
     Ready,
-    /// Further requests wait until the client has read some of its replies.
+    /// Further requests of the connection wait until its client has read some of the replies that it was
+    /// sent.
     Blocked,
-    /// Further requests wait for the reply to a blocking call.
+    /// Further requests of the connection wait for the reply to its blocking call (BLPOP and the like).
     Waiting,
     /// A script that the connection has sent runs, and requests of other connections are answered meanwhile.
     Running,

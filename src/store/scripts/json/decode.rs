@@ -7,8 +7,8 @@ use crate::store::scripts::errors::raise;
 use crate::store::scripts::given::Given;
 use crate::store::scripts::machine::Shared;
 
-/// The number of characters of JSON that are read for one unit of effort (steps of work); a table takes only
-/// two characters (`{}`).
+/// The number of characters of JSON that `cjson.decode` reads for one unit of effort (steps of work); a table
+/// takes only two characters (`{}`).
 const CHARACTERS_PER_UNIT: u64 = 4;
 
 pub(super) fn decode(
@@ -56,7 +56,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The name of the token's kind in error texts.
+    /// Returns the name of the token's kind as error texts of `cjson.decode` give it.
     fn name(&self) -> &'static str {
         match self {
             Self::ObjectBegin => "T_OBJ_BEGIN",
@@ -89,7 +89,7 @@ impl Decoder<'_> {
         raise(self.lua, format!("Expected {expected} but found {found} at character {}", token.at + 1))
     }
 
-    /// Returns the byte at the offset `at`; 0 beyond the end of the text.
+    /// Returns the byte of the JSON text at the offset `at`; 0 beyond the end of the text.
     fn byte(&self, at: usize) -> u8 {
         self.text.get(at).copied().unwrap_or(0)
     }
