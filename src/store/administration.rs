@@ -44,12 +44,13 @@ const CATEGORIES: [&str; 21] = [
     "scripting",
 ];
 
-/// A row of [`carry_out`]'s table: the subcommand's name in lower case, the least and the most words of a
-/// request (including the command's name and the subcommand), and the function that carries it out.
+/// A subcommand of a command such as ACL: its name in lower case, the least and the most words of a request
+/// (the command's name and the subcommand included), and the function that carries it out.
 pub(super) type Subcommand = (&'static str, usize, usize, fn(&mut Call<'_>) -> Done);
 
-/// Carries out the subcommand that word 1 of the request names, after a check of the number of words. `name`
-/// is the command's name, for the error about that number. Refuses a subcommand that is not in the table.
+/// Carries out the subcommand that word 1 of the request names (word 0 is the command). `name` is the
+/// command's name, for error texts. Refuses a subcommand that is not among `subcommands`, and a request with
+/// too few or too many words for its subcommand.
 pub(super) fn carry_out(call: &mut Call<'_>, name: &str, subcommands: &[Subcommand]) -> Done {
     let Some((subcommand, least, most, run)) = subcommands.iter().find(|(word, ..)| call.is(1, word)) else {
         return Err(call.unknown_subcommand());

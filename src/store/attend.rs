@@ -1,16 +1,14 @@
-//! A script that runs for a long time (longer than `busy-reply-threshold`), and requests of other connections meanwhile:
-//! SCRIPT KILL, FUNCTION KILL and FUNCTION STATS are carried out, all others get the error `-BUSY`.
-//!
-//! ```text
-//!     interpreter ── every few hundred instructions, after busy-reply-threshold ─> Attend: Running ─> Verdict
-//! ```
+//! A script that runs for a long time (longer than `busy-reply-threshold`), and requests of other connections
+//! meanwhile: SCRIPT KILL, FUNCTION KILL and FUNCTION STATS are carried out, all others get the error
+//! `-BUSY`.
 
 use super::refusal::Refusal;
 use super::reply::Reply;
 use crate::protocol::{Arguments, Protocol};
 
-/// The function that a script calls regularly once it has run for a long time. The function answers requests
-/// of other connections, and its verdict may end the script.
+/// The function that the script interpreter calls regularly once a script has run for longer than
+/// `busy-reply-threshold`. The function answers requests of other connections, and its verdict may end the
+/// script.
 pub(super) type Attend<'a> = &'a dyn Fn(&Running<'_>) -> Verdict;
 
 /// The decision whether a running script continues.
@@ -44,8 +42,8 @@ pub(super) struct Running<'a> {
 }
 
 impl Running<'_> {
-    /// The error `-BUSY` for requests that are not carried out while the script runs. The text names the
-    /// command that ends a script of this kind.
+    /// Returns the error `-BUSY` for requests that are not carried out while this script runs. The text names
+    /// the command that ends a script of its kind (SCRIPT KILL or FUNCTION KILL).
     pub(super) fn busy(&self) -> Refusal {
         Refusal::Words(match self.kind {
             Kind::Script => {
@@ -70,8 +68,8 @@ impl Running<'_> {
     }
 }
 
-/// Appends the reply to FUNCTION STATS: the function that is running, if any, and the numbers of libraries and
-/// functions.
+/// Appends the reply to FUNCTION STATS: the function that is `running`, if any, and the numbers of
+/// `libraries` and `functions` that are loaded.
 pub(super) fn write_stats(
     out: &mut Reply<'_>,
     protocol: Protocol,

@@ -17,7 +17,7 @@ struct Kind {
     signed: bool,
 }
 
-/// The handling of a value that does not fit its type (option OVERFLOW).
+/// The handling of a value that does not fit in its integer type (option OVERFLOW of BITFIELD).
 #[derive(Clone, Copy)]
 enum Overflow {
     Wrap,
@@ -60,8 +60,8 @@ impl Kind {
         }
     }
 
-    /// Returns the integer to store for `value`: `value` itself if it fits the type, else the value that
-    /// `overflow` gives. `None` if nothing is to be stored (OVERFLOW FAIL).
+    /// Returns the integer that BITFIELD stores for `value`: `value` itself if it fits the integer type, else
+    /// the one that `overflow` gives. `None` if nothing is to be stored (OVERFLOW FAIL).
     fn fit(self, value: i128, overflow: Overflow) -> Option<i64> {
         let (least, most) = self.bounds();
         if (least..=most).contains(&value) {
@@ -74,7 +74,7 @@ impl Kind {
         }
     }
 
-    /// Reads the lowest bits of `word`, as many as the type is wide, as an integer of the type.
+    /// Returns the lowest bits of `word`, as many as the integer type is wide, as an integer of the type.
     fn extended(self, word: u64) -> i64 {
         let spare = 64 - self.bits as u32;
         if self.signed { (word << spare) as i64 >> spare } else { (word << spare >> spare) as i64 }
@@ -158,8 +158,8 @@ fn carry_out(call: &mut Call<'_>, operations: &[Operation], end: usize) -> Done 
 }
 
 impl Operation {
-    /// Carries out one operation on the string, and returns the integer for the reply. `None` if the value
-    /// overflows and OVERFLOW FAIL applies; the string does not change then.
+    /// Carries out one operation of BITFIELD on the string, and returns the integer for the reply. `None` if
+    /// the value overflows and OVERFLOW FAIL applies; the string does not change then.
     fn run(&self, bytes: &mut [u8]) -> Option<i64> {
         let old = self.kind.read(bytes, self.offset);
         match self.action {
@@ -219,8 +219,8 @@ fn overflow_at(call: &Call<'_>, index: usize) -> Result<Overflow, Refusal> {
         .ok_or(Refusal::Words("ERR Invalid OVERFLOW type specified"))
 }
 
-/// Parses an offset to a bit position; `#n` means n times the width of `kind`. `None` if the text is no valid
-/// offset.
+/// Parses the offset of an integer in BITFIELD, in bits; `#n` means n times the width of `kind`. `None` if
+/// the text is no valid offset.
 fn offset(text: &[u8], kind: Kind) -> Option<usize> {
     let (text, scale) = match text {
         [b'#', wholes @ ..] => (wholes, kind.bits),

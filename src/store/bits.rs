@@ -102,8 +102,8 @@ fn ones(bytes: &[u8]) -> i64 {
     bytes.iter().map(|byte| i64::from(byte.count_ones())).sum()
 }
 
-/// Counts the one bits from bit `start` to bit `end` inclusive. Negative positions count from the end of the
-/// string; bit 0 is the highest bit of the first byte.
+/// Counts the bits that are set from bit `start` to bit `end` inclusive. Negative positions count from the
+/// end of the string; bit 0 is the highest bit of the first byte.
 fn ones_between(bytes: &[u8], start: i64, end: i64) -> i64 {
     let length = bytes.len() as i64 * 8;
     if start < 0 && end < 0 && start > end {
@@ -144,8 +144,8 @@ fn bitpos(call: &mut Call<'_>) -> Done {
     call.integer(found)
 }
 
-/// Returns the range of bits that BITPOS searches, as the first bit and the bit after the last. `length` is
-/// the string's, in bytes.
+/// Returns the range of bits that BITPOS searches, as the first bit and the bit after the last; both are 0 if
+/// the range is empty. `length` is the length of the string in bytes.
 fn searched_bits(call: &Call<'_>, length: i64) -> Result<(i64, i64), Refusal> {
     if call.count() == 3 {
         return Ok((0, length * 8));
@@ -164,8 +164,8 @@ fn searched_bits(call: &Call<'_>, length: i64) -> Result<(i64, i64), Refusal> {
     if start > end { Ok((0, 0)) } else { Ok((start * unit, (end + 1) * unit)) }
 }
 
-/// Returns the position of the first bit with this value from bit `first` up to, but not including, bit
-/// `end`; `None` if there is none.
+/// Returns the position of the first bit that equals `bit` (0 or 1), from bit `first` up to, but not
+/// including, bit `end`; `None` if there is none. Bit 0 is the highest bit of the first byte.
 fn find_bit(bytes: &[u8], bit: u8, first: usize, end: usize) -> Option<usize> {
     let passed = if bit == 1 { 0 } else { u8::MAX };
     let mut at = first;
@@ -188,13 +188,14 @@ enum Operation {
     Or,
     Xor,
     Not,
-    /// Bits that are set in the first string and in no other (Redis 8.2, like the operations below).
+    /// BITOP DIFF: bits that are set in the first string and in no other (Redis 8.2, like DIFF1, ANDOR and
+    /// ONE).
     Diff,
-    /// Bits that are set in any other string and not in the first.
+    /// BITOP DIFF1: bits that are set in at least one of the other strings, and not in the first.
     DiffOne,
-    /// Bits that are set in the first string and in at least one other.
+    /// BITOP ANDOR: bits that are set in the first string and in at least one other.
     AndOr,
-    /// Bits that are set in exactly one of the strings.
+    /// BITOP ONE: bits that are set in exactly one of the strings.
     One,
 }
 
@@ -237,7 +238,8 @@ fn bitop(call: &mut Call<'_>) -> Done {
     call.number(length)
 }
 
-/// Combines the strings at the source keys of BITOP byte by byte. Shorter strings count as followed by zeros.
+/// Combines the strings at the source keys of BITOP byte by byte by AND, OR, XOR or NOT, and returns the
+/// result. Shorter strings count as followed by zeros.
 fn combined(call: &mut Call<'_>, operation: Operation) -> Result<Vec<u8>, Refusal> {
     let longest = longest(call)?;
     let mut result = vec![0; longest];
@@ -273,8 +275,9 @@ fn longest(call: &mut Call<'_>) -> Result<usize, Refusal> {
     Ok(longest)
 }
 
-/// Combines the strings at the source keys of BITOP by an operation that treats the first string apart or
-/// counts strings: Diff, `DiffOne`, `AndOr` or One.
+/// Combines the strings at the source keys of BITOP by DIFF, DIFF1 or ANDOR, which compare the first string
+/// with all others, or by ONE, which finds the bits that are set in one string only. Returns the result, as
+/// long as the longest string.
 fn compared(call: &mut Call<'_>, operation: Operation) -> Result<Vec<u8>, Refusal> {
     let longest = longest(call)?;
     call.afford(3 * longest)?;

@@ -42,8 +42,8 @@ fn bzpopmax(call: &mut Call<'_>) -> Done {
     pop(call, Want::Member(Extreme::Highest))
 }
 
-/// Carries out a blocking command whose keys are followed by a timeout. `want` says which end or which
-/// elements it pops.
+/// Carries out a blocking command whose keys are followed by a timeout (BLPOP, BZPOPMIN and so on). `want`
+/// says from which end of a list, or whether the lowest or the highest member, it pops.
 fn pop(call: &mut Call<'_>, want: Want) -> Done {
     let last = call.count() - 1;
     let timeout = waits::seconds_at(call, last)?;
@@ -77,8 +77,9 @@ fn bzmpop(call: &mut Call<'_>) -> Done {
     serve_or_wait(call, request.keys, Want::Members(extreme, request.count), timeout)
 }
 
-/// Pops from the first of `keys` (positions of words) that has an element, and replies. If none has one, the
-/// call waits until an element arrives or `timeout` ends.
+/// Pops from the first of `keys` (positions of words in the request) that has an element, and replies. If
+/// none has one, the call waits until an element arrives or `timeout` ends; within a transaction or a script
+/// it replies with null at once.
 fn serve_or_wait(call: &mut Call<'_>, keys: Range<usize>, want: Want, timeout: Timeout) -> Done {
     let arguments = call.arguments;
     let serve = if want.kind() == Kind::List { lists::serve } else { sorted_sets::serve };
@@ -97,7 +98,8 @@ fn serve_or_wait(call: &mut Call<'_>, keys: Range<usize>, want: Want, timeout: T
     Ok(())
 }
 
-/// Carries out WAIT. The store has no replicas, so no replica ever acknowledges a write.
+/// Carries out WAIT. The store has no replicas, so no replica ever acknowledges a write: a call for more than
+/// 0 replicas waits for its timeout, and the reply is 0.
 fn wait(call: &mut Call<'_>) -> Done {
     let replicas = call.integer_at(1)?;
     let timeout = waits::milliseconds_at(call, 2)?;
@@ -108,7 +110,7 @@ fn wait(call: &mut Call<'_>) -> Done {
 }
 
 /// Carries out WAITAOF. The store writes nothing to disk and has no replicas, so nothing ever acknowledges a
-/// write.
+/// write: the reply is two zeros, after the timeout if the call asks for replicas.
 fn waitaof(call: &mut Call<'_>) -> Done {
     let local = call.integer_at(1)?;
     let replicas = call.integer_at(2)?;
@@ -130,7 +132,7 @@ fn waitaof(call: &mut Call<'_>) -> Done {
 }
 
 /// Carries out CLIENT UNBLOCK, which ends the wait of another connection as if its timeout had passed, or
-/// with an error.
+/// with an error. The reply is 1, or 0 if that connection does not wait.
 pub(super) fn client_unblock(call: &mut Call<'_>) -> Done {
     let by_error = match call.count() {
         3 => false,

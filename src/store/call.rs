@@ -109,7 +109,7 @@ pub(super) enum InnerReply<'a> {
 /// The engine's counters and logs for INFO, SLOWLOG and LATENCY, and the connections that CLIENT KILL closes.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    /// The number of calls of each command, by the command's position in the directory.
+    /// The number of calls of each command; the index is the command's position in the directory of commands.
     pub(super) calls: Vec<u64>,
     pub(super) commands: u64,
     pub(super) refused_for_memory: u64,
@@ -122,14 +122,15 @@ pub(super) struct Tally {
     pub(super) slow_log: SlowLog,
     pub(super) stats: Stats,
     pub(super) latencies: Latencies,
-    /// True if the error that a script is about to reply with is in the counters already, because a command
-    /// of the script raised it.
+    /// True if the error that a script is about to reply with is counted already, because a command of the
+    /// script raised it.
     pub(super) is_counted: bool,
-    /// The counters at the time of the last CONFIG RESETSTAT. INFO shows the difference to them.
+    /// The values that the counters had at the last CONFIG RESETSTAT. INFO shows the growth since then.
     pub(super) reset: Counters,
 }
 
-/// Counters of events in the embedded engine, which only grow.
+/// Counters of commands, error replies, expired keys, and look-ups of keys that exist (hits) and that do not
+/// (misses), in the embedded engine. They only grow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counters {
     pub(super) commands: u64,
@@ -146,7 +147,8 @@ impl Tally {
         self.stats.count_error(text);
     }
 
-    /// Counts a request that is refused before it is carried out; `text` is the error reply.
+    /// Counts a request that is refused before it is carried out, in total and for its command; `text` is the
+    /// error reply.
     pub(super) fn count_rejection(
         &mut self,
         directory: &Directory<Command>,
@@ -160,13 +162,14 @@ impl Tally {
         }
     }
 
-    /// Resets the counters that INFO shows (CONFIG RESETSTAT).
+    /// Resets the counters that INFO shows (CONFIG RESETSTAT): later figures show the growth since now.
     pub(super) fn reset(&mut self, keyspace: &Keyspace) {
         self.reset = self.counters(keyspace);
         self.stats.reset();
     }
 
-    /// Returns the growth of the counters since the last CONFIG RESETSTAT.
+    /// Returns the growth of the counters of commands, errors, expired keys, hits and misses since the last
+    /// CONFIG RESETSTAT.
     pub(super) fn since_reset(&self, keyspace: &Keyspace) -> Counters {
         let (now, then) = (self.counters(keyspace), self.reset);
         Counters {
@@ -201,20 +204,21 @@ impl<'a> Call<'a> {
         numbers::integer(self.at(index)).ok_or(Refusal::NotAnInteger)
     }
 
-    /// True if argument `index` exists and equals `word` in any case of letters. `word` must be in lower
-    /// case.
+    /// True if argument `index` exists and equals `word` in any case of letters; argument 0 is the command's
+    /// name. `word` must be in lower case.
     pub(super) fn is(&self, index: usize, word: &str) -> bool {
         self.arguments.get(index).is_some_and(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
     }
 
-    /// Returns the arguments from `start` on.
+    /// Returns the arguments from `start` on; argument 0 is the command's name.
     pub(super) fn rest(&self, start: usize) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
         let arguments = self.arguments;
         (start..arguments.len()).map(move |index| arguments.at(index))
     }
 
-    /// Queues a keyspace event (`name` of `key` in the selected database), which is published if any
-    /// connection subscribes to it.
+    /// Queues a keyspace event (event `name` of `key` in the selected database), which is published if any
+    /// connection subscribes to it. `class` is the group of events by which `notify-keyspace-events` enables
+    /// it.
     pub(super) fn announce(&mut self, class: Class, name: &'static str, key: &[u8]) {
         self.keyspace.announce(class, name, key);
     }
@@ -240,8 +244,8 @@ impl<'a> Call<'a> {
         self.bytes_max().saturating_sub(self.keyspace.used())
     }
 
-    /// The limit on the memory of all keys and values, in bytes. At the limit, writes that need memory are
-    /// refused.
+    /// Returns the limit on the memory of all keys and values, in bytes. At the limit, writes that need
+    /// memory are refused.
     pub(super) fn bytes_max(&self) -> u64 {
         self.settings.bytes_max_within(self.limits)
     }
@@ -284,8 +288,8 @@ impl<'a> Call<'a> {
 }
 
 impl Call<'_> {
-    /// Returns the context for a command that runs within this one (EXEC, a script). Such a command never
-    /// waits.
+    /// Returns the context for a command that runs within this one (EXEC, a script). `arguments` are the
+    /// inner command's words, and `reply` says where its reply goes. Such a command never waits.
     pub(super) fn inner<'b>(&'b mut self, arguments: Arguments<'b>, reply: InnerReply<'b>) -> Call<'b> {
         let out = match reply {
             InnerReply::Part { reserve } => self.out.part(reserve),
@@ -312,8 +316,8 @@ impl Call<'_> {
         }
     }
 
-    /// Carries out the command at `position` of the directory and counts it. If the command is refused, the
-    /// error replaces anything that it has written.
+    /// Carries out the command at `position` of the directory of commands, and counts it. If the command is
+    /// refused, the error replaces anything that it has written as its reply.
     pub(super) fn run(&mut self, position: usize) {
         self.tally.calls[position] += 1;
         self.tally.commands += 1;

@@ -7,12 +7,14 @@ use super::refusal::Refusal;
 use crate::protocol::Protocol;
 use crate::values::limits::ENGINE_CHANNELS_BYTES_MAX;
 
-/// The approximate memory of one subscription in bytes, besides the channel's name, which is stored twice.
+/// The approximate memory of one subscription in bytes, besides the name of the channel or pattern, which is
+/// stored twice.
 const SUBSCRIPTION_BYTES: usize = 192;
 
 type Name = Box<[u8]>;
 
-/// The kinds of names that connections subscribe to, each with a namespace of its own.
+/// The kinds of names that connections subscribe to. Names of different kinds are independent of each other,
+/// even if they are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Space {
     Channels,
@@ -39,8 +41,9 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    /// Subscribes a connection (`session`) to a name. False if the connection was subscribed already; an error
-    /// if the subscriptions would take too much memory.
+    /// Subscribes a connection (`session`) to a channel, sharded channel or pattern (`space` says which of
+    /// them the name is); `protocol` is the RESP version in which it gets messages. False if the connection
+    /// was subscribed already; an error if the subscriptions of all connections would take too much memory.
     pub(super) fn subscribe(
         &mut self,
         session: u64,
@@ -93,31 +96,36 @@ impl Channels {
         }
     }
 
-    /// Returns the names of one namespace that a connection (`session`) is subscribed to.
+    /// Returns the channels, the sharded channels or the patterns (`space` says which) that a connection
+    /// (`session`) is subscribed to.
     pub(super) fn names_of(&self, session: u64, space: Space) -> Vec<Name> {
         let subscriber = self.subscribers.get(&session);
         subscriber.map_or_else(Vec::new, |known| known.names[space as usize].iter().cloned().collect())
     }
 
-    /// Returns the number of names of one namespace that a connection (`session`) is subscribed to.
+    /// Returns the number of channels, sharded channels or patterns (`space` says which) that a connection
+    /// (`session`) is subscribed to.
     pub(super) fn count_of(&self, session: u64, space: Space) -> usize {
         self.subscribers.get(&session).map_or(0, |known| known.names[space as usize].len())
     }
 
-    /// Sets the RESP version in which a connection (`session`) gets messages.
+    /// Sets the RESP version in which a connection (`session`) gets messages of channels, if it has
+    /// subscribed to any.
     pub(super) fn set_protocol(&mut self, session: u64, protocol: Protocol) {
         if let Some(subscriber) = self.subscribers.get_mut(&session) {
             subscriber.protocol = protocol;
         }
     }
 
-    /// Returns the connections that are subscribed to a name, with the RESP version of each.
+    /// Returns the numbers of the connections that are subscribed to a channel, sharded channel or pattern
+    /// (`space` says which of them the name is), with the RESP version of each.
     pub(super) fn subscribers(&self, space: Space, name: &[u8]) -> impl Iterator<Item = (u64, Protocol)> {
         let sessions = self.spaces[space as usize].get(name).into_iter().flatten();
         sessions.map(|session| (*session, self.subscribers[session].protocol))
     }
 
-    /// Returns the names of one namespace that at least one connection is subscribed to.
+    /// Returns the channels, the sharded channels or the patterns (`space` says which) that at least one
+    /// connection is subscribed to.
     pub(super) fn names(&self, space: Space) -> impl ExactSizeIterator<Item = &[u8]> {
         self.spaces[space as usize].keys().map(|name| &**name)
     }

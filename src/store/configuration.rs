@@ -11,13 +11,13 @@ use crate::values::limits::ENGINE_SLOW_REQUESTS_MAX;
 
 pub(super) const COMMANDS: &[Command] = &[command("config", -2, Effect::Read, config)];
 
-/// The setting that selects the keyspace events to publish.
+/// The name of the setting that selects the keyspace events to publish.
 const EVENTS: &str = "notify-keyspace-events";
-/// The settings of the slow log: the least time of a logged request in microseconds, and the maximum number
-/// of entries.
+/// The name of the setting for the least duration of a request in the slow log, in microseconds. The constant
+/// below it is the name of the setting for the maximum number of entries.
 const SLOWER_THAN: &str = "slowlog-log-slower-than";
 const SLOW_ENTRIES: &str = "slowlog-max-len";
-/// The setting of the memory in bytes at which writes are refused.
+/// The name of the setting that limits memory: the number of bytes at which writes are refused.
 const MEMORY: &str = "maxmemory";
 
 fn config(call: &mut Call<'_>) -> Done {
@@ -50,7 +50,8 @@ enum Checked {
     SlowerThan(i64),
     SlowEntries(usize),
     Memory(u64),
-    /// The value of any other setting: the position of its row in the table of settings, and the text.
+    /// The value of any setting that no other variant names: the position of its row in the table of
+    /// settings, and the text.
     Text(usize, String),
 }
 
@@ -130,7 +131,7 @@ fn check(call: &Call<'_>, position: usize, value: &[u8]) -> Result<Checked, Refu
     })
 }
 
-/// Returns the error of CONFIG SET for the setting `name` with the reason.
+/// Returns the error reply of CONFIG SET for the setting `name`; `reason` says why its value is refused.
 fn failed(name: &str, reason: &str) -> Refusal {
     Refusal::Quoting(format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}"))
 }
@@ -163,7 +164,7 @@ fn get(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// The present value of the setting at a position of the table of settings, as text.
+/// Returns the present value of the setting at `position` of the table of settings, as text.
 fn value(call: &Call<'_>, position: usize) -> String {
     let (slower_than, entries) = call.tally.slow_log.settings();
     match ROWS[position].name {

@@ -183,7 +183,7 @@ fn client_info(call: &mut Call<'_>) -> Done {
 }
 
 /// Carries out `CLIENT KILL ID id [ADDR address]`. The engine does not know whether the connection exists, so
-/// it always replies 1, except for the caller's own.
+/// it always replies 1, except for the caller's own id: the reply is 0 then, and nothing is closed.
 fn client_kill(call: &mut Call<'_>) -> Done {
     let mut id = None;
     for index in (2..call.count()).step_by(2) {
@@ -215,8 +215,8 @@ fn client_setname(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// Checks a client name and returns it: since names are shown in lines of words, they must not contain spaces
-/// or control characters.
+/// Checks a client name and returns it. Names are shown in lines of words, so a name with a space or a
+/// control character is refused, and so is one of more than 1024 bytes.
 fn checked_name(name: &[u8]) -> Result<Vec<u8>, Refusal> {
     if !name.iter().all(u8::is_ascii_graphic) {
         return Err(Refusal::Words(

@@ -9,7 +9,7 @@ use super::{Engine, Session};
 use crate::protocol::{BufferPool, Output, RequestDecoder, Segment};
 use crate::values::{Action, ClientId, Owner};
 
-/// Maximum number of empty buffers that are kept for later output.
+/// Maximum number of empty buffers that are kept, after replies were sent, for later replies.
 const SPARE_BUFFERS_MAX: usize = 256;
 
 /// A connection, with the state `T` that its service keeps about it.
@@ -22,21 +22,23 @@ pub struct Connection<T> {
     pub decoder: RequestDecoder,
     /// Replies that are to be sent.
     pub output: Output,
-    /// True while the driver sends a segment of the output.
+    /// True while the driver (the code that does the socket I/O) sends a part of this connection's output.
     sending: bool,
-    /// True if the connection is in the list of those with output to be sent.
+    /// True if the connection is queued among the connections with output to be sent.
     listed: bool,
-    /// True if the connection is to be closed once all its output was sent.
+    /// True if the connection is to be closed once all its output has been sent.
     pub ending: bool,
-    /// State of the connection that the service which owns it keeps.
+    /// State that the service in front of the engine keeps about this connection.
     pub own: T,
 }
 
-/// All connections of one engine, with the actions and output that the driver polls.
+/// All connections of one engine, with the actions and output that the driver (the code that does the socket
+/// I/O) polls.
 #[derive(Debug)]
 pub struct Connections<T> {
     open: Slab<Connection<T>>,
-    /// The index of each connection by its generation, which is its session's number.
+    /// The index of each connection in the list of open ones, by its generation (the number that its session
+    /// has, which counts connections).
     indices: HashMap<u32, u32>,
     opened: u32,
     pool: BufferPool,
@@ -45,7 +47,7 @@ pub struct Connections<T> {
 }
 
 impl<T> Connection<T> {
-    /// True if all of the output has been sent.
+    /// True if all output of the connection has been sent.
     pub fn is_sent(&self) -> bool {
         self.output.is_empty() && !self.sending
     }
@@ -65,7 +67,8 @@ impl<T> Default for Connections<T> {
 }
 
 impl<T> Connections<T> {
-    /// Registers a client that has connected, and returns its id.
+    /// Registers a client that has connected, with the state `own` that the service keeps about it, and
+    /// returns its id.
     pub fn open(&mut self, own: T) -> ClientId {
         self.opened = self.opened.wrapping_add(1);
         let generation = self.opened;
@@ -89,13 +92,13 @@ impl<T> Connections<T> {
         self.indices.get(&generation).map(|index| ClientId { index: *index, generation })
     }
 
-    /// Returns a connection; `None` if it is not open.
+    /// Returns the connection with this id; `None` if it is not open.
     pub fn get(&mut self, id: ClientId) -> Option<&mut Connection<T>> {
         self.get_with_pool(id).map(|(connection, _)| connection)
     }
 
-    /// Returns a connection, and the pool of buffers that its replies are written to; `None` if it is not
-    /// open.
+    /// Returns the connection with this id, and the pool of buffers that its replies are written to; `None`
+    /// if it is not open.
     pub fn get_with_pool(&mut self, id: ClientId) -> Option<(&mut Connection<T>, &mut BufferPool)> {
         let connection = self.open.get_mut(id.index as usize);
         let connection = connection.filter(|connection| connection.generation == id.generation)?;
@@ -122,7 +125,7 @@ impl<T> Connections<T> {
         }
     }
 
-    /// Removes a connection and has the driver close its socket.
+    /// Removes a connection, and has the driver (the code that does the socket I/O) close its socket.
     pub fn close(&mut self, engine: &mut Engine, id: ClientId) {
         self.forget(engine, id);
         self.act(Action::Close(Owner::Client(id)));
@@ -137,12 +140,12 @@ impl<T> Connections<T> {
         }
     }
 
-    /// Queues an action (connect, close and so on) for the driver.
+    /// Queues an action (close, pause reading and so on) for the driver, the code that does the socket I/O.
     pub fn act(&mut self, action: Action) {
         self.actions.push_back(action);
     }
 
-    /// Lists a connection for sending, if it has output and the driver is not sending any of it.
+    /// Queues a connection for sending, if it has output and the driver is not sending any of it.
     pub fn list(&mut self, id: ClientId) {
         let Some(connection) = self.get(id) else { return };
         if !connection.output.is_empty() && !connection.sending && !connection.listed {
@@ -151,19 +154,21 @@ impl<T> Connections<T> {
         }
     }
 
-    /// Takes back a segment that was sent, or whose socket is closed. False if the connection is not open any
-    /// more.
+    /// Takes back a segment (a part of a connection's output) that the driver has sent, or whose socket is
+    /// closed. False if the connection is not open any more.
     pub fn handle_transmitted(&mut self, id: ClientId, segment: Segment) -> bool {
         self.pool.give_segment(segment);
         self.get(id).map(|connection| connection.sending = false).is_some()
     }
 
-    /// Returns the next action for the driver to carry out, if any.
+    /// Returns the next action (such as closing a socket) for the driver to carry out; `None` if there is
+    /// none.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// Returns the next bytes for the driver to send, and their connection, if any.
+    /// Returns the next bytes for the driver to send, and the connection to send them to; `None` if there are
+    /// none.
     pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
         while let Some(id) = self.to_send.pop_front() {
             let Some(connection) = self.get(id) else { continue };

@@ -11,13 +11,14 @@ use super::refusal::Refusal;
 /// The number of registers of a `HyperLogLog`, a power of two.
 const REGISTERS: usize = 1 << INDEX_BITS;
 const INDEX_BITS: u32 = 14;
-/// The number of bits of a hash that do not choose a register of the `HyperLogLog`: the zeros among them are
-/// counted.
+/// The number of bits of an element's 64-bit hash that do not choose a register of the `HyperLogLog`. A
+/// register holds 1 more than the longest run of zeros at the low end of these bits.
 const VALUE_BITS: usize = 64 - INDEX_BITS as usize;
 const REGISTER_BITS: usize = 6;
 const HEADER_BYTES: usize = 16;
 const DENSE_BYTES: usize = HEADER_BYTES + REGISTERS * REGISTER_BITS / 8;
-/// The largest register value of a sparse counter; with a larger one the counter becomes dense.
+/// The largest register value that the sparse encoding of a `HyperLogLog` can hold; with a larger one, all
+/// registers are stored densely (6 bits each).
 const SPARSE_VALUE_MAX: u8 = 32;
 const MAGIC: &[u8] = b"HYLL";
 const DENSE: u8 = 0;
@@ -26,12 +27,12 @@ const SEED: u64 = 0xadc8_3b19;
 /// The constant of the `HyperLogLog` estimate of the number of distinct elements: 1 / (2 ln 2).
 const ALPHA: f64 = 0.721_347_520_444_481_7;
 
-/// The refusal of a string that has not the header of a counter.
+/// The refusal of a string that does not begin with the header of a `HyperLogLog`.
 const NO_COUNTER: Refusal = Refusal::Words("WRONGTYPE Key is not a valid HyperLogLog string value.");
-/// The refusal of a counter whose sparse registers do not add up to 16,384.
+/// The refusal of a `HyperLogLog` whose sparsely encoded registers do not add up to 16,384.
 const DAMAGED: Refusal = Refusal::Words("INVALIDOBJ Corrupted HLL object detected");
 
-/// All registers of a `HyperLogLog`, one byte each.
+/// The 16,384 registers of a `HyperLogLog`, one byte each, and whether it is to be encoded densely.
 #[derive(Clone)]
 pub(super) struct Registers {
     values: Box<[u8; REGISTERS]>,
@@ -77,7 +78,7 @@ impl Registers {
         if index == REGISTERS { Ok(()) } else { Err(DAMAGED) }
     }
 
-    /// Adds an element to the counter. True if a register grew.
+    /// Adds an element to the `HyperLogLog`. True if a register grew, so that the stored value changes.
     pub(super) fn add(&mut self, element: &[u8]) -> bool {
         let (index, value) = place(element);
         let grows = self.values[index] < value;
@@ -87,7 +88,8 @@ impl Registers {
         grows
     }
 
-    /// Merges another counter into this one: each register gets the larger of both values.
+    /// Merges another `HyperLogLog` into this one: each register gets the larger of both values. The result
+    /// is encoded densely if either of the two was.
     pub(super) fn merge(&mut self, other: &Self) {
         self.dense |= other.dense;
         for (value, other) in self.values.iter_mut().zip(other.values.iter()) {
@@ -95,8 +97,8 @@ impl Registers {
         }
     }
 
-    /// Returns the estimated number of distinct elements (Ertl, "New cardinality estimation algorithms for
-    /// `HyperLogLog` sketches", 2017).
+    /// Returns the estimated number of distinct elements that were added (Ertl, "New cardinality estimation
+    /// algorithms for `HyperLogLog` sketches", 2017).
     pub(super) fn count(&self) -> u64 {
         let mut histogram = [0_u32; 64];
         self.values.iter().for_each(|value| histogram[usize::from(*value)] += 1);
@@ -109,18 +111,20 @@ impl Registers {
         (ALPHA * all * all / sum).round() as u64
     }
 
-    /// Has the `HyperLogLog` encoded densely (all registers in full) from now on.
+    /// Makes `encode` use the dense form (6 bits for each register) from now on, even where the sparse form
+    /// would be shorter.
     pub(super) fn make_dense(&mut self) {
         self.dense = true;
     }
 
-    /// The values of all registers.
+    /// Returns the values of all 16,384 registers of the `HyperLogLog`, one byte each.
     pub(super) fn values(&self) -> &[u8] {
         &*self.values
     }
 
-    /// The counter as a string: sparse, if that takes at most `sparse_bytes_max` bytes with the header. The count
-    /// in its header, from a former form of it, is marked as stale.
+    /// Returns the `HyperLogLog` as the string to store: sparsely encoded, unless it has been made dense or
+    /// would take more than `sparse_bytes_max` bytes with its header. The header takes over the cached count
+    /// of `former` (the string before the change) and marks it as stale.
     pub(super) fn encode(&self, former: Option<&[u8]>, sparse_bytes_max: usize) -> Vec<u8> {
         let sparse =
             if self.dense { None } else { self.sparse(sparse_bytes_max.saturating_sub(HEADER_BYTES)) };
@@ -141,8 +145,8 @@ impl Registers {
         bytes
     }
 
-    /// Returns the registers in the sparse form, in at most `bytes_max` bytes; `None` if they are too many or too
-    /// large for it.
+    /// Returns the registers in the sparse form, in at most `bytes_max` bytes without the header; `None` if
+    /// they would take more bytes, or if a value is too large for this form.
     fn sparse(&self, bytes_max: usize) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         for run in self.values.chunk_by(|left, right| left == right) {
@@ -168,13 +172,15 @@ impl Registers {
     }
 }
 
-/// True if a counter is dense, and false if it is sparse.
+/// True if a `HyperLogLog` is encoded densely, and false if sparsely. Refuses a string that is no
+/// `HyperLogLog`.
 pub(super) fn is_dense(bytes: &[u8]) -> Result<bool, Refusal> {
     check_header(bytes)?;
     Ok(bytes[4] == DENSE)
 }
 
-/// The runs of registers of a sparse counter in words, as PFDEBUG DECODE shows them.
+/// Returns the runs of equal registers of a sparsely encoded `HyperLogLog` in words, as PFDEBUG DECODE shows
+/// them. Refuses a dense one, and a string that is no `HyperLogLog`.
 pub(super) fn runs(bytes: &[u8]) -> Result<String, Refusal> {
     if is_dense(bytes)? {
         return Err(Refusal::Words("ERR HLL encoding is not sparse"));
@@ -202,8 +208,8 @@ fn check_header(bytes: &[u8]) -> Result<(), Refusal> {
     if valid { Ok(()) } else { Err(NO_COUNTER) }
 }
 
-/// Returns the count that a counter of distinct elements (`PFADD`) stores in its header; `None` if it is stale.
-/// Refuses a text that is no such counter.
+/// Returns the estimated count that a `HyperLogLog` stores in its header; `None` if it is stale, because
+/// elements were added since. Refuses a text that is no `HyperLogLog`.
 pub(super) fn cached(bytes: &[u8]) -> Result<Option<u64>, Refusal> {
     check_header(bytes)?;
     let (words, _) = bytes[8..HEADER_BYTES].as_chunks::<8>();
@@ -216,8 +222,8 @@ pub(super) fn cache(bytes: &mut [u8], count: u64) {
     bytes[8..HEADER_BYTES].copy_from_slice(&count.to_le_bytes());
 }
 
-/// Adds an element to a dense counter without decoding it. `None` if the counter is not dense; otherwise true
-/// if a register grew.
+/// Adds an element to a densely encoded `HyperLogLog`, whose header has been checked, without decoding it.
+/// `None` if the encoding is not dense; otherwise true if a register grew.
 pub(super) fn add_dense(bytes: &mut [u8], element: &[u8]) -> Option<bool> {
     if bytes[4] != DENSE {
         return None;
@@ -246,14 +252,16 @@ fn set_dense(body: &mut [u8], index: usize, value: u8) {
     }
 }
 
-/// Returns the register that an element belongs to, and the least value that the register must have.
+/// Returns the index of the register of a `HyperLogLog` that an element belongs to, and the least value that
+/// the register must have once the element is counted.
 fn place(element: &[u8]) -> (usize, u8) {
     let hash = hash(element);
     let rest = hash >> INDEX_BITS | 1 << VALUE_BITS;
     (hash as usize % REGISTERS, rest.trailing_zeros() as u8 + 1)
 }
 
-/// The hash function `MurmurHash64A` (Appleby), so that counters agree with those of Redis.
+/// Returns the 64-bit hash of an element by `MurmurHash64A` (Appleby), the function that Redis uses, so that
+/// the stored values agree with those of Redis.
 fn hash(text: &[u8]) -> u64 {
     const MULTIPLIER: u64 = 0xc6a4_a793_5bd1_e995;
     const SHIFT: u32 = 47;

@@ -1,13 +1,14 @@
 //! A directory that finds entries by name, in any case of letters, without allocating.
 
-/// Maximum number of bytes of a name, so that a name fits in three words.
+/// Maximum number of bytes of a name, so that a name fits in three integers of 64 bits.
 const NAME_BYTES_MAX: usize = 24;
-/// The number of slots in the hash index: several times the number of names, so that nearly every search ends
-/// at its first slot.
+/// The number of slots in the hash index of a directory of commands: several times the number of names, so
+/// that nearly every search ends at its first slot.
 const INDEX_PLACES: usize = 1024;
 const VACANT: u16 = u16::MAX;
 
-/// Entries that are found by name. Each has a position, in the order in which they were given.
+/// Entries that are found by name, such as commands. Each has a position, in the order in which they were
+/// given.
 pub(super) struct Directory<T: 'static> {
     entries: Vec<Entry<T>>,
     index: Box<[u16]>,
@@ -69,10 +70,10 @@ impl<T> Directory<T> {
     }
 }
 
-/// A name as integers, which are compared faster than bytes.
+/// A name of at most 24 bytes as three integers, padded with zeros; these are compared faster than bytes.
 type Word = [u64; NAME_BYTES_MAX / 8];
 
-/// Returns a name in lower case as integers; `None` if it is too long to be a command's.
+/// Returns a name in lower case as three integers; `None` if it is longer than 24 bytes, and so no command's.
 fn word(name: &[u8]) -> Option<Word> {
     let mut bytes = [0; NAME_BYTES_MAX];
     bytes.get_mut(..name.len())?.copy_from_slice(name);

@@ -3,18 +3,19 @@
 use super::effort::{LOOK, RANK};
 use crate::values::Random;
 
-/// Maximum number of positions that are chosen one by one even if they are a large share of all positions.
+/// Maximum number of positions that are chosen one by one, instead of by shuffling all positions, even if
+/// they are a large share of all.
 const SHARE_MIN: usize = 64;
 
-/// Returns the effort that [`distinct`] takes to choose `count` positions below `bound`: a number of elements,
-/// and units of effort (steps of work) for each.
+/// Returns the effort that choosing `count` distinct positions below `bound` takes (see `distinct`): a number
+/// of elements, and the units of effort (steps of work) for each of them.
 pub(super) fn distinct_effort(count: usize, bound: usize) -> (usize, u64) {
     if is_large_share(count, bound) { (bound, 2 * LOOK) } else { (count, RANK) }
 }
 
-/// Chooses `count` distinct positions below `bound`, in random order. A share above an eighth is chosen by
-/// shuffling all positions; fewer by Floyd's method, whose work and memory follow `count` rather than
-/// `bound`.
+/// Chooses `count` distinct positions below `bound` at random, or all of them if `count` is larger. More than
+/// 64 positions that are more than an eighth of all are chosen by shuffling all positions; fewer by Floyd's
+/// method, whose work and memory grow with `count` rather than with `bound`.
 pub(super) fn distinct(random: &mut Random, count: usize, bound: usize) -> Vec<usize> {
     let count = count.min(bound);
     if is_large_share(count, bound) {

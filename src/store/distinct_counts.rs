@@ -18,7 +18,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("pfselftest", 1, Effect::Read, pfselftest),
 ];
 
-/// The units of effort (steps of work) to read, write or merge all registers of a counter.
+/// The units of effort (steps of work) to read, write or merge all registers of a `HyperLogLog`.
 const REGISTERS_EFFORT: u64 = 256;
 
 fn pfadd(call: &mut Call<'_>) -> Done {
@@ -54,7 +54,8 @@ fn pfadd(call: &mut Call<'_>) -> Done {
     call.integer(i64::from(changed || created))
 }
 
-/// Returns the registers of the counter at `key`; `None` if there is no such key.
+/// Returns the registers of the `HyperLogLog` at `key`; `None` if there is no such key. Refuses a value that
+/// is no `HyperLogLog`.
 fn registers(call: &mut Call<'_>, key: &[u8]) -> Result<Option<Registers>, Refusal> {
     call.effort.spend(1, REGISTERS_EFFORT)?;
     call.keyspace.read_string(key, |bytes| bytes.map(Registers::decode).transpose())?
@@ -93,7 +94,8 @@ fn pfcount(call: &mut Call<'_>) -> Done {
     call.integer(count as i64)
 }
 
-/// Stores the count in the counter's header, as Redis does.
+/// Stores the estimated count in the header of the `HyperLogLog` at `key`, as Redis does, so that the next
+/// PFCOUNT need not compute it again.
 fn keep_count(call: &mut Call<'_>, key: &[u8], count: u64) {
     let Some(place) = call.keyspace.find(key) else { return };
     call.keyspace.change_at(place, |value| {
@@ -107,7 +109,8 @@ fn keep_count(call: &mut Call<'_>, key: &[u8], count: u64) {
     });
 }
 
-/// Returns the union of the counters at argument `start` and the arguments after it.
+/// Returns the union of the `HyperLogLog` values at the keys that argument `start` and all arguments after it
+/// name. Keys that do not exist count as empty.
 fn merged(call: &mut Call<'_>, start: usize) -> Result<Registers, Refusal> {
     let mut merged = Registers::new();
     for key in call.rest(start) {
@@ -156,7 +159,8 @@ fn pfdebug(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Carries out PFSELFTEST: counts known elements, and decodes both forms of the counter.
+/// Carries out PFSELFTEST: adds 1,000 known elements to a `HyperLogLog`, and fails if the estimate is more
+/// than 5 % off or if the sparse or the dense encoding does not decode to the same registers.
 fn pfselftest(call: &mut Call<'_>) -> Done {
     const ELEMENTS: u64 = 1_000;
     call.effort.spend(ELEMENTS as usize, LOOK)?;

@@ -22,7 +22,7 @@ fn dump(call: &mut Call<'_>) -> Done {
     call.bulk(&bytes)
 }
 
-/// The options of RESTORE.
+/// The options of RESTORE: whether it replaces an existing key, and how its expiry is given.
 struct Options {
     replaces: bool,
     /// True if the expiry is given as a time since 1970 (ABSTTL), not as a duration.

@@ -14,7 +14,7 @@ const REQUEST: u64 = 8;
 const ARGUMENT: u64 = 4;
 /// The number of bytes that are copied or compared per unit of effort (steps of work).
 const BYTES: usize = 512;
-/// The units of effort (steps of work) to read the next element in a row.
+/// The units of effort (steps of work) to read the next element of a collection that is read in its order.
 pub(super) const LOOK: u64 = 1;
 /// The units of effort (steps of work) to look an element up by its hash.
 pub(super) const FIND: u64 = 4;

@@ -24,11 +24,12 @@ use crate::values::Timestamp;
 use crate::values::limits::ENGINE_DATABASES;
 use crate::values::time::Now;
 
-/// The estimated memory overhead of one argument in bytes, besides the argument's own bytes. The estimate
-/// adds this overhead for each argument after the first [`ARGUMENTS_FREE`], because many small elements take
-/// more memory than their bytes.
+/// The estimated memory overhead of one word of a request in bytes, besides the word's own bytes. The
+/// estimate of a request's memory adds it for each word after the first four, because many small elements
+/// take more memory than their bytes.
 const ARGUMENT_BYTES: usize = 64;
-/// The number of leading words of a request (command name included) for which the estimate adds no overhead.
+/// The number of leading words of a request (command name included) for which the estimate of its memory adds
+/// no overhead per word.
 const ARGUMENTS_FREE: usize = 4;
 
 /// Statistics of an embedded engine for metrics. Counters of events start at 0 with the engine and only grow.
@@ -38,7 +39,8 @@ pub struct EngineStatistics {
     pub keys: usize,
     /// The number of keys in all databases that have a lifetime (EXPIRE).
     pub keys_volatile: usize,
-    /// The number of keys and the number of keys with a lifetime, for each database by its number.
+    /// For each database, by its number: the number of its keys, and the number of its keys that have a
+    /// lifetime.
     pub databases: [(usize, usize); ENGINE_DATABASES as usize],
     /// The approximate memory of all keys and values, in bytes.
     pub bytes_used: u64,
@@ -69,15 +71,16 @@ pub struct Engine {
     pub(super) post: Post,
     #[cfg(feature = "scripts")]
     pub(super) scripts: Scripts,
-    /// The clock that bounds the run time of scripts and times commands. `None` unless [`Engine::with_clock`]
-    /// set one.
+    /// The clock that bounds the run time of scripts and measures the time of commands. `None` if the engine
+    /// was given no clock.
     clock: Option<Clock>,
     /// The units of effort (steps of work) that the last request took.
     effort: u64,
 }
 
 impl Engine {
-    /// Makes an empty store. `seed` determines the order of hash tables and every random choice.
+    /// Makes an empty store. `seed` determines the order of hash tables and every random choice; `limits`
+    /// bound its memory and the reply and effort of each request.
     pub fn new(limits: EngineLimits, seed: u64) -> Self {
         let directory = commands::directory();
         let calls = vec![0; directory.len()];
@@ -125,9 +128,9 @@ impl Engine {
         self.execute_attended(session, arguments, now, out, None)
     }
 
-    /// Carries out one request as [`Engine::execute`] does. While a script runs for longer than the setting
-    /// `busy-reply-threshold`, it calls `attend` about every millisecond, so that other connections get an
-    /// answer.
+    /// Carries out one request as [`Engine::execute`] does. If the request runs a script for longer than the
+    /// setting `busy-reply-threshold`, the script calls `attend` about every millisecond, so that other
+    /// connections get an answer.
     pub(super) fn execute_attended(
         &mut self,
         session: &mut Session,
@@ -169,7 +172,9 @@ impl Engine {
         self.keyspace.events.publish(&mut self.post, None, &effort);
     }
 
-    /// Queues the invalidation messages about changed keys (CLIENT TRACKING) for their connections.
+    /// Publishes the keyspace events that are still queued, and queues the invalidation messages about
+    /// changed keys (CLIENT TRACKING) for their connections. Also keeps the number of tracked keys within its
+    /// limit.
     fn deliver_changes(&mut self) {
         if self.keyspace.events.is_pending() {
             self.publish_events();
@@ -182,8 +187,8 @@ impl Engine {
         }
     }
 
-    /// The units of effort (steps of work) that the last request took. Reading one element of a list takes one
-    /// unit.
+    /// Returns the units of effort (steps of work) that the last request took. Reading one element of a list
+    /// takes one unit.
     pub fn effort(&self) -> u64 {
         self.effort
     }
@@ -293,9 +298,9 @@ impl Engine {
         self.tally.killed.pop()
     }
 
-    /// Removes expired keys, visiting at most about `budget` keys. The owner calls this many times a second
-    /// with a budget of a few hundred keys, and again at once while most of the visited keys turn out to be
-    /// expired.
+    /// Removes expired keys, visiting at most about `budget` keys, and returns how many it visited and
+    /// removed. The owner of the engine calls this many times a second with a budget of a few hundred keys,
+    /// and again at once while most of the visited keys turn out to be expired.
     pub fn expire_some(&mut self, now: Now, budget: usize) -> Swept {
         self.keyspace.set_now(now.unix_ms);
         self.post.begin();
@@ -309,7 +314,7 @@ impl Engine {
         swept
     }
 
-    /// The statistics of this moment.
+    /// Returns the statistics of the engine at this moment.
     pub fn statistics(&self) -> EngineStatistics {
         let (keys, keys_volatile) = self.keyspace.totals();
         let mut databases = [(0, 0); ENGINE_DATABASES as usize];
@@ -331,7 +336,8 @@ impl Engine {
         }
     }
 
-    /// The number of calls of each command, by name, without commands that were never called.
+    /// Returns the number of calls of each command, by the command's name, without commands that were never
+    /// called.
     pub fn calls(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.directory.names().zip(self.tally.calls.iter().copied()).filter(|(_, calls)| *calls > 0)
     }
@@ -360,8 +366,8 @@ impl Engine {
     }
 }
 
-/// Estimates the bytes by which a request may grow the stored values: the bytes of the request, and
-/// [`ARGUMENT_BYTES`] for each argument after the first [`ARGUMENTS_FREE`].
+/// Estimates the bytes by which a request may grow the stored values: the bytes of the request, and 64 bytes
+/// for each of its words after the first four.
 pub(super) fn memory_needed(arguments: Arguments<'_>) -> u64 {
     let places = arguments.len().saturating_sub(ARGUMENTS_FREE) * ARGUMENT_BYTES;
     (arguments.frame().len() + places) as u64

@@ -16,10 +16,10 @@ use super::pubsub;
 use super::refusal::Refusal;
 use crate::values::limits::ENGINE_EVENTS_BYTES_MAX;
 
-/// The approximate bytes that a queued event takes besides its key.
+/// The approximate bytes that a queued keyspace event takes besides its key.
 const EVENT_BYTES: usize = 64;
 
-/// The class of an event of a key, by which CONFIG SET notify-keyspace-events switches events on.
+/// The class (group) of a keyspace event. CONFIG SET notify-keyspace-events switches events on by class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     Generic,
@@ -36,29 +36,34 @@ pub(super) enum Class {
     /// Events of modules, which the engine does not have.
     #[expect(dead_code, reason = "the class has a letter")]
     Module,
-    /// Events of keys that are added.
+    /// Events of keys that are created (`new`).
     New,
-    /// Events of reads that find no key.
+    /// Events of reads that find no key (`keymiss`).
     Missed,
 }
 
-/// The letters of the classes in the setting, in the order of [`Class`].
+/// The letters by which the setting `notify-keyspace-events` names the classes of events, in the order of
+/// [`Class`].
 const LETTERS: &[u8; 12] = b"g$lshzxetdnm";
-/// The number of classes, from the first on, that the letter A stands for.
+/// The number of classes of events that the letter A of `notify-keyspace-events` stands for: the first ten.
 const ALL_CLASSES: u32 = 10;
-/// The flag for messages on the channel of the key (K).
+/// The flag K of `notify-keyspace-events`: events are published on the channel of their key,
+/// `__keyspace@<database>__:<key>`.
 const BY_KEY: u16 = 1 << 14;
-/// The flag for messages on the channel of the event (E).
+/// The flag E of `notify-keyspace-events`: events are published on the channel of their name,
+/// `__keyevent@<database>__:<event>`.
 const BY_EVENT: u16 = 1 << 15;
 
-/// The classes of events that are switched on, and the channels that their messages go to.
+/// The value of `notify-keyspace-events`: the classes of events that are switched on, and whether events are
+/// published on the channel of their key (K), of their name (E), or both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Flags(u16);
 
 impl Flags {
     const ALL: u16 = (1 << ALL_CLASSES) - 1;
 
-    /// Returns the flags that the text of the setting means; `None` if one of its letters is unknown.
+    /// Returns the flags that the text of `notify-keyspace-events` means; `None` if one of its letters is
+    /// unknown.
     pub(super) fn parse(setting: &[u8]) -> Option<Self> {
         setting.iter().try_fold(Self::default(), |Self(flags), letter| {
             let flag = match letter {
@@ -71,7 +76,7 @@ impl Flags {
         })
     }
 
-    /// Returns the text of the setting, with the letters in Redis's order.
+    /// Returns the flags as the text of `notify-keyspace-events`, with the letters in Redis's order.
     pub(super) fn text(self) -> String {
         let has = |letter: u8| {
             let position = LETTERS.iter().position(|known| *known == letter);
@@ -105,7 +110,7 @@ impl Flags {
     }
 }
 
-/// An event of a key that is to be published: the event's name, the database and the key.
+/// A keyspace event that is to be published: the event's name, the number of the database, and the key.
 #[derive(Debug)]
 struct Event {
     name: &'static str,
@@ -117,13 +122,14 @@ struct Event {
 #[derive(Debug, Default)]
 pub(super) struct Events {
     flags: Flags,
-    /// True if events are switched on, and any connection is subscribed to a channel or pattern.
+    /// True if events are switched on, with a kind of channel to publish them on (K or E), and any connection
+    /// is subscribed to a channel or pattern. Events are queued only then.
     is_on: bool,
     queue: Vec<Event>,
-    /// The bytes of the events that the present request has caused.
+    /// The approximate bytes of the events that the present request has queued, keys included, to bound them.
     bytes: usize,
-    /// A key that a command has removed by taking its last element. Its event is added after the command's
-    /// own event.
+    /// The database and name of a key that a command has removed by taking its last element. The event `del`
+    /// of the key is added after the command's own event.
     emptied: Option<(u8, Box<[u8]>)>,
     dropped: u64,
 }
@@ -137,18 +143,19 @@ impl Events {
         (self.flags, self.is_on) = (flags, false);
     }
 
-    /// True if events of any class are switched on.
+    /// True if the setting `notify-keyspace-events` is not empty.
     pub(super) fn is_used(&self) -> bool {
         self.flags != Flags::default()
     }
 
-    /// Returns the number of events that were dropped because a request caused too many.
+    /// Returns the number of keyspace events that were dropped because a request caused too many, or because
+    /// publishing them would have taken too much effort.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Begins a request or a sweep of expired keys; `subscribers` is the number of connections with
-    /// subscriptions.
+    /// Begins a request or a sweep of expired keys, whose events are bounded together. `subscribers` is the
+    /// number of connections with subscriptions.
     pub(super) fn begin(&mut self, subscribers: usize) {
         if self.is_used() {
             self.bytes = 0;
@@ -156,12 +163,14 @@ impl Events {
         }
     }
 
-    /// Sets the number of connections with subscriptions; if there are none, no events are queued.
+    /// Records how many connections have subscriptions: if none has, or events are switched off, no events
+    /// are queued.
     fn listen(&mut self, subscribers: usize) {
         self.is_on = subscribers > 0 && self.flags.0 & (BY_KEY | BY_EVENT) != 0;
     }
 
-    /// Adds an event of a key of a database, if events of its class are switched on.
+    /// Queues the event `name` of a key of a database, if events of its class are switched on and any
+    /// connection is subscribed. If the same command has emptied the key, the key's event `del` follows.
     pub(super) fn add(&mut self, class: Class, name: &'static str, database: u8, key: &[u8]) {
         if !self.is_on {
             return;
@@ -184,7 +193,8 @@ impl Events {
     }
 
     /// Records that a key was removed because its value has no element left. If the value had none before the
-    /// command either (`was_empty`), the key had only been created to be filled, which is no event.
+    /// command either (`was_empty`), the key had only been created to be filled: its event `new` is taken
+    /// back then, and no `del` follows.
     pub(super) fn note_emptied(&mut self, database: u8, key: &[u8], was_empty: bool) {
         if self.is_on && was_empty {
             self.queue.pop_if(|event| event.name == "new" && *event.key == *key);
@@ -194,7 +204,7 @@ impl Events {
         }
     }
 
-    /// Handles that a key was added: if the same command had emptied it before, the emptying is no event.
+    /// Records that a key was added again. If the same command had emptied it before, no event `del` follows.
     /// `database` is that of the key.
     pub(super) fn note_added(&mut self, database: u8, key: &[u8]) {
         if self.emptied.as_ref().is_some_and(|(other, emptied)| *other == database && **emptied == *key) {
@@ -202,7 +212,7 @@ impl Events {
         }
     }
 
-    /// Queues the event (`del`) of the key that the command has emptied, if there is such a key.
+    /// Queues the event `del` of the key that the present command has emptied, if there is such a key.
     fn settle(&mut self) {
         if let Some((database, key)) = self.emptied.take()
             && self.flags.wants(Class::Generic)
@@ -211,18 +221,19 @@ impl Events {
         }
     }
 
-    /// True if events of keys are queued, because they are switched on and connections are subscribed.
+    /// True if keyspace events are to be queued, because they are switched on and connections are subscribed.
     pub(super) fn is_on(&self) -> bool {
         self.is_on
     }
 
-    /// True if any event is waiting to be published.
+    /// True if any keyspace event is waiting to be published.
     pub(super) fn is_pending(&self) -> bool {
         !self.queue.is_empty() || self.emptied.is_some()
     }
 
-    /// Publishes the events so far to the connections that are subscribed to their channels. `actor` is the
-    /// connection whose request is being carried out.
+    /// Publishes the queued events to the connections that are subscribed to their channels. `actor` is the
+    /// connection whose request is being carried out, and `effort` bounds the work; events that would exceed
+    /// it are dropped.
     pub(super) fn publish(&mut self, post: &mut Post, actor: Option<u64>, effort: &Effort) {
         self.settle();
         for Event { name, database, key } in std::mem::take(&mut self.queue) {
@@ -243,7 +254,8 @@ impl Events {
     }
 }
 
-/// Publishes the events that a command has caused, and updates the number of connections with subscriptions.
+/// Publishes the keyspace events that a command has caused, charges it for the effort, and updates the number
+/// of connections with subscriptions, without which no events are queued.
 pub(super) fn publish(call: &mut Call<'_>) {
     let events = &mut call.keyspace.events;
     if events.is_pending() {
@@ -254,7 +266,7 @@ pub(super) fn publish(call: &mut Call<'_>) {
     events.listen(call.post.channels.clients());
 }
 
-/// Parses the value that CONFIG SET gives for the setting; an error for an unknown letter.
+/// Parses the value that CONFIG SET gives for `notify-keyspace-events`; an error for an unknown letter.
 pub(super) fn parse_setting(setting: &[u8]) -> Result<Flags, Refusal> {
     Flags::parse(setting).ok_or(Refusal::Words(
         "ERR CONFIG SET failed (possibly related to argument 'notify-keyspace-events') - Invalid event class \

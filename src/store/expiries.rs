@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The approximate bytes of an expiry besides the field's name, which is stored twice.
+/// The approximate bytes that the expiry of a field takes, besides the field's name, which is stored twice.
 const EXPIRY_BYTES: usize = 112;
 
-/// Expiries of fields, in milliseconds since 1970.
+/// The expiries of the fields of one hash, in milliseconds since 1970.
 #[derive(Clone, Default)]
 pub(super) struct Expiries {
     by_name: BTreeMap<Box<[u8]>, u64>,
@@ -26,12 +26,14 @@ impl Expiries {
         self.by_name.get(name).copied()
     }
 
-    /// Returns the soonest expiry of any field, in milliseconds since 1970; `None` if no field expires.
+    /// Returns the soonest expiry of any field of the hash, in milliseconds since 1970; `None` if no field
+    /// expires.
     pub(super) fn soonest_ms(&self) -> Option<u64> {
         self.by_time.first().map(|(expires_ms, _)| *expires_ms)
     }
 
-    /// Sets the expiry of a field, or removes it (`None`). True if the field had one.
+    /// Sets the expiry of a field of the hash (milliseconds since 1970), or removes it (`None`). True if the
+    /// field had an expiry before.
     pub(super) fn set(&mut self, name: &[u8], expires_ms: Option<u64>) -> bool {
         let former = self.by_name.remove(name);
         if let Some(former) = former {
@@ -46,7 +48,8 @@ impl Expiries {
         former.is_some()
     }
 
-    /// Removes and returns a field that expired before `now_ms`; `None` if there is none.
+    /// Removes the expiry of a field that expired before `now_ms`, and returns the field's name; `None` if
+    /// there is no such field.
     pub(super) fn pop_expired(&mut self, now_ms: u64) -> Option<Box<[u8]>> {
         self.soonest_ms().filter(|soonest| *soonest < now_ms)?;
         let (_, name) = self.by_time.pop_first()?;

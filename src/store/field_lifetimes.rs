@@ -24,18 +24,19 @@ pub(super) const COMMANDS: &[Command] = &[
     command("hsetex", -6, Effect::Grow, hsetex),
 ];
 
-/// The latest expiry of a field, in milliseconds since 1970, as in Redis.
+/// The latest expiry that a hash's field may have, in milliseconds since 1970, as in Redis.
 const EXPIRES_MS_MAX: i64 = (1 << 46) - 1;
 
-/// Replies for one field, each a constant: there is no such field, it has no expiry, the condition was not
-/// met, the expiry was set, or the field was deleted because the expiry has passed.
+/// The reply of HEXPIRE, HTTL and their variants for a field that does not exist. The constants below are the
+/// replies for a field that has no expiry, whose condition is not met, whose expiry was set, and that was
+/// deleted because the new expiry has passed.
 const MISSING: i64 = -2;
 const WITHOUT: i64 = -1;
 const REFUSED: i64 = 0;
 const DONE: i64 = 1;
 const DELETED: i64 = 2;
 
-/// The unit of a time, and whether it counts from now or from 1970.
+/// The unit in which a command gives the expiry of a field, and whether it counts from now or from 1970.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Seconds,
@@ -45,7 +46,8 @@ enum Unit {
 }
 
 impl Unit {
-    /// Returns the time in argument `index`, in milliseconds since 1970.
+    /// Returns the time in argument `index`, in milliseconds since 1970. `name` is the command's name, for
+    /// the error about a time that is too late. A negative time is refused as well.
     fn expiry(self, call: &Call<'_>, index: usize, name: &'static str) -> Result<u64, Refusal> {
         let given = call.integer_at(index)?;
         if given < 0 {
@@ -59,8 +61,8 @@ impl Unit {
         expires_ms.map(|ms| ms as u64).ok_or(Refusal::InvalidExpire(name))
     }
 
-    /// Returns the unit of the time that an option of HGETEX and HSETEX introduces; `None` if the argument is
-    /// no such option.
+    /// Returns the unit of the time that the option at argument `index` of HGETEX or HSETEX (EX, PX, EXAT or
+    /// PXAT) introduces; `None` if the argument is no such option.
     fn option(call: &Call<'_>, index: usize) -> Option<Self> {
         [
             ("ex", Self::Seconds),
@@ -90,8 +92,9 @@ impl Condition {
             .find_map(|(word, condition)| call.is(index, word).then_some(condition))
     }
 
-    /// True if the condition allows the new expiry (`new_ms`) in place of the old one (`old_ms`). A field
-    /// without an expiry counts as expiring last of all.
+    /// True if the condition of HEXPIRE allows the new expiry of a field (`new_ms`) in place of the old one
+    /// (`old_ms`; `None` if the field does not expire). A field without an expiry counts as expiring last of
+    /// all.
     fn allows(self, old_ms: Option<u64>, new_ms: u64) -> bool {
         match self {
             Self::Always => true,
@@ -103,8 +106,9 @@ impl Condition {
     }
 }
 
-/// Returns the positions of the arguments that `FIELDS count field ...` at `index` lists; each field takes
-/// `words` arguments.
+/// Returns the positions of the arguments that `FIELDS count field ...` at argument `index` lists. Each field
+/// takes `words` arguments: 1 for a name, 2 for a name and a value. `not_positive` is the error text for a
+/// count that is no positive number.
 fn listed(
     call: &Call<'_>,
     index: usize,
@@ -160,8 +164,9 @@ fn set_lifetimes(call: &mut Call<'_>, unit: Unit, name: &'static str) -> Done {
     })
 }
 
-/// Sets the expiry of a field, or removes the field if that time has passed at `now_ms`. Returns the number
-/// that is the reply for the field.
+/// Sets the expiry of a field (`expires_ms`, since 1970), or removes the field if that time has come at
+/// `now_ms`. Returns the number that is the reply for the field: 1 if the expiry was set, 2 if the field was
+/// removed.
 fn set_expiry(fields: &mut Fields, name: &[u8], expires_ms: u64, now_ms: u64) -> i64 {
     if expires_ms <= now_ms {
         fields.remove(name);
@@ -171,8 +176,9 @@ fn set_expiry(fields: &mut Fields, name: &[u8], expires_ms: u64, now_ms: u64) ->
     DONE
 }
 
-/// Applies `change` to each named field of the hash in argument 1, replies with the number that it returns
-/// for each, and adds the event if any field was changed.
+/// Applies `change` to each field whose name is among the arguments at positions `names`, in the hash in
+/// argument 1, and replies with the number that it returns for each. Queues the keyspace event `event` if an
+/// expiry was changed, and `hdel` if a field was removed.
 fn change_each(
     call: &mut Call<'_>,
     names: Range<usize>,
@@ -244,8 +250,8 @@ fn hpersist(call: &mut Call<'_>) -> Done {
     })
 }
 
-/// Writes the values of fields, and null for missing ones. An error, before anything is changed, if they do
-/// not fit in a reply.
+/// Replies with an array of the values of the fields whose names are the arguments at positions `names`, with
+/// null for missing ones. An error, before anything is changed, if they do not fit in a reply.
 fn write_values(call: &mut Call<'_>, names: Range<usize>) -> Done {
     call.effort.spend(names.len(), FIND)?;
     let fields = call.keyspace.peek_as::<Fields>(call.arguments.at(1))?;
@@ -276,7 +282,7 @@ fn hgetdel(call: &mut Call<'_>) -> Done {
 /// The change of fields' expiries that HGETEX or HSETEX asks for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lifetime {
-    /// No option about expiries: HGETEX leaves them as they are, and HSETEX removes them.
+    /// The request has no option about expiries: HGETEX leaves them as they are, and HSETEX removes them.
     Unnamed,
     Keep,
     Persist,
@@ -324,9 +330,10 @@ fn hgetex(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// The options of HSETEX, and the position of the argument at which its fields begin.
+/// The options of HSETEX, and the position of the argument (FIELDS) at which its fields begin.
 struct SetOptions {
-    /// False if no named field may exist yet (FNX), true if all must exist (FXX), none without condition.
+    /// The condition of HSETEX on the named fields: `Some(false)` if none may exist yet (FNX), `Some(true)`
+    /// if all must exist (FXX), `None` without a condition.
     present: Option<bool>,
     lifetime: Lifetime,
     index: usize,

@@ -32,18 +32,18 @@ pub(super) struct Fields {
     shape: Shape,
     hasher: Hasher,
     bytes: usize,
-    /// The expiries of fields; none if no field of the hash expires.
+    /// The expiries of the hash's fields; `None` if no field expires.
     expiries: Option<Box<Expiries>>,
 }
 
 #[derive(Clone)]
 enum Shape {
-    /// Fields in the order in which they were added, which are searched one by one.
+    /// The fields of a small hash in the order in which they were added; a search goes through all of them.
     Small(Vec<Field>),
     Large(Table<Field>),
 }
 
-/// Whether setting a field of a hash added the field or replaced its value.
+/// The effect of setting a field of a hash: the field was added, or its value was replaced.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     Added,
@@ -68,7 +68,7 @@ impl Fields {
         self.all().len()
     }
 
-    /// Returns all fields, in the order in which replies list them.
+    /// Returns all fields of the hash, in the order in which replies list them.
     pub(super) fn all(&self) -> &[Field] {
         match &self.shape {
             Shape::Small(fields) => fields,
@@ -80,22 +80,25 @@ impl Fields {
         self.find(name).map(|position| &self.all()[position].value)
     }
 
-    /// True if any field has an expiry.
+    /// True if any field of the hash has an expiry.
     pub(super) fn expires(&self) -> bool {
         self.expiries.is_some()
     }
 
-    /// Returns the soonest expiry of any field, in milliseconds since 1970; `NEVER_MS` if none expires.
+    /// Returns the soonest expiry of any field of the hash, in milliseconds since 1970; `u64::MAX` if none
+    /// expires.
     pub(super) fn soonest_ms(&self) -> u64 {
         self.expiries.as_ref().and_then(|expiries| expiries.soonest_ms()).unwrap_or(NEVER_MS)
     }
 
-    /// Returns the expiry of a field, in milliseconds since 1970; `None` if it has none.
+    /// Returns the expiry of the field `name` of the hash, in milliseconds since 1970; `None` if it does not
+    /// expire.
     pub(super) fn expiry_ms(&self, name: &[u8]) -> Option<u64> {
         self.expiries.as_ref()?.get(name)
     }
 
-    /// Sets the expiry of a field, which must exist, or removes it (`None`). True if the field had one.
+    /// Sets the expiry (milliseconds since 1970) of the field `name` of the hash, which must exist, or
+    /// removes it (`None`). True if the field had an expiry before.
     pub(super) fn set_expiry(&mut self, name: &[u8], expires_ms: Option<u64>) -> bool {
         if self.expiries.is_none() && expires_ms.is_none() {
             return false;
@@ -105,7 +108,7 @@ impl Fields {
         had
     }
 
-    /// Removes fields that expired before `now_ms`, and returns how many.
+    /// Removes the fields of the hash that expired before `now_ms`, and returns how many.
     pub(super) fn remove_expired(&mut self, now_ms: u64) -> usize {
         let mut removed = 0;
         while let Some(name) = self.expiries.as_mut().and_then(|expiries| expiries.pop_expired(now_ms)) {
@@ -116,8 +119,8 @@ impl Fields {
         removed
     }
 
-    /// Sets the value of a field, which keeps its expiry. Returns whether the field was added or had a value
-    /// before.
+    /// Sets the value of the field `name` of the hash. A field that exists keeps its expiry. Returns whether
+    /// the field was added or had a value before.
     pub(super) fn set(&mut self, name: &[u8], value: &[u8]) -> Change {
         let value = Text::new(value);
         if let Some(position) = self.find(name) {
@@ -150,8 +153,9 @@ impl Fields {
         Some(field)
     }
 
-    /// Visits about `count` fields in hash order from hash `from` on. Returns the hash to continue from;
-    /// `None` at the end. A small hash is visited as a whole.
+    /// Visits about `count` fields in the order of the hash values of their names, from the value `from` on.
+    /// Returns the hash value to continue from; `None` at the end. A small value, which has no hash table, is
+    /// visited as a whole.
     pub(super) fn walk(&self, from: u32, count: usize, mut visit: impl FnMut(&Field)) -> Option<u32> {
         match &self.shape {
             Shape::Small(fields) => {
@@ -189,7 +193,8 @@ impl Fields {
         }
     }
 
-    /// Turns a small hash into a large one. A hash that was large once stays large, as in Redis.
+    /// Turns a small hash, whose fields are in a list, into a large one, whose fields are in a hash table. A
+    /// hash that was large once stays large, as in Redis.
     fn enlarge(&mut self) {
         if let Shape::Small(fields) = &mut self.shape {
             let mut table = Table::new(self.hasher.clone());

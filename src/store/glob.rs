@@ -4,13 +4,14 @@ use super::effort::Effort;
 use super::refusal::Refusal;
 use crate::values::glob;
 
-/// The number of matching steps per unit of effort.
+/// The number of steps of pattern matching per unit of effort (the measure of a request's work).
 const STEPS_PER_UNIT: usize = 16;
-/// The number of matching steps after which effort is charged anew.
+/// The number of matching steps after which they are charged as effort (steps of work); until then they are
+/// only counted.
 const STEPS_MAX: usize = 1024;
 
-/// True if the whole of `text` matches `pattern`. Steps are charged as effort (steps of work), because both
-/// may be long; an error if the effort is used up.
+/// True if the whole of `text` matches the glob `pattern`. The steps of matching are charged as effort (steps
+/// of work), because both may be long; an error if too little effort is left.
 pub(super) fn matches(pattern: &[u8], text: &[u8], effort: &Effort) -> Result<bool, Refusal> {
     let mut steps = 0;
     glob::matches(pattern, text, |more| {

@@ -26,7 +26,8 @@ pub(super) struct Place {
     pub(super) latitude: f64,
 }
 
-/// A cell of the grid that results from halving both ranges a number of times.
+/// A cell (rectangle) of the grid that results from halving the range of longitudes and that of latitudes
+/// `steps` times each: its column `x`, counted from the west, and its row `y`, counted from the south.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cell {
     x: u32,
@@ -47,12 +48,13 @@ impl Place {
         self.longitude.abs() <= LONGITUDE_MAX && self.latitude.abs() <= LATITUDE_MAX
     }
 
-    /// Returns the place's geohash as a score for a sorted set.
+    /// Returns the place's geohash (52 bits) as a score for a sorted set.
     pub(super) fn score(self) -> f64 {
         Cell::of(self, STEPS_MAX, LATITUDE_MAX).bits() as f64
     }
 
-    /// Returns the place that a score means: the center of its cell (rectangle of the grid).
+    /// Returns the place that the score of a sorted set's member means: the center of its geohash's cell
+    /// (rectangle of the grid).
     pub(super) fn of_score(score: f64) -> Self {
         let bits = score as u64;
         let cell = Cell { x: gathered(bits >> 1), y: gathered(bits), steps: STEPS_MAX };
@@ -63,7 +65,7 @@ impl Place {
         }
     }
 
-    /// Returns the standard textual geohash, in which latitudes go up to the poles.
+    /// Returns the standard geohash of the place as text of 11 digits, in which latitudes go up to the poles.
     pub(super) fn text(self) -> [u8; 11] {
         let bits = Cell::of(self, STEPS_MAX, 90.0).bits();
         let mut text = [b'0'; 11];
@@ -116,8 +118,8 @@ impl Cell {
         }
     }
 
-    /// Returns the cell (rectangle of the grid) that is this many columns east and rows north of it, around
-    /// the globe in both directions.
+    /// Returns the cell (rectangle of the grid) that is `columns` columns to the east and `rows` rows to the
+    /// north of this one. Beyond an edge of the grid, the count goes on at the opposite edge.
     fn beside(self, columns: i32, rows: i32) -> Self {
         let mask = (1_u32 << self.steps) - 1;
         Self {
@@ -135,7 +137,7 @@ impl Cell {
     }
 }
 
-/// Spreads the bits of a number to the even bit positions of a longer one.
+/// Returns the number whose bits at even positions are the bits of `number`, with zeros between them.
 fn spread(number: u32) -> u64 {
     let mut bits = u64::from(number);
     for (shift, mask) in [
@@ -172,7 +174,7 @@ pub(super) enum Outline {
     Box { width: f64, height: f64 },
 }
 
-/// An area in which places are searched: its center and outline.
+/// An area in which members of a sorted set are searched by their places: its center and outline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Area {
     pub(super) center: Place,
@@ -197,8 +199,8 @@ impl Area {
         }
     }
 
-    /// Returns the ranges of scores that together contain all places in the area, in the order in which Redis
-    /// searches them.
+    /// Returns ranges of sorted-set scores that together contain all places in the area, in the order in
+    /// which Redis searches them. Each range is its first score and the first score beyond its last.
     pub(super) fn ranges(&self) -> Vec<(f64, f64)> {
         let bounds = self.bounds();
         let mut steps = self.steps();

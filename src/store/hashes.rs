@@ -58,8 +58,8 @@ fn set_fields(call: &mut Call<'_>, name: &'static str) -> Result<usize, Refusal>
     Ok(added)
 }
 
-/// Charges the effort (steps of work) to look up `names` fields of the hash in argument 1: a small hash is
-/// searched from its start for each name.
+/// Charges the effort (steps of work) to look up `names` fields of the hash in argument 1, or refuses the
+/// request if too little is left: a small hash is searched from its start for each name.
 fn spend_searches(call: &Call<'_>, names: usize) -> Done {
     let fields = call.keyspace.peek_as::<Fields>(call.at(1))?;
     let small = fields.filter(|fields| fields.is_small()).map_or(0, Fields::len);

@@ -21,8 +21,9 @@ pub(super) struct Interest {
 }
 
 impl Interest {
-    /// Records that a key of a database has changed; the command may still [`withdraw`](Self::withdraw) the
-    /// change.
+    /// Records that a key of a database has changed, for connections that watch or track it. The change
+    /// becomes final at the next change or the end of the command; until then the command may still withdraw
+    /// it.
     pub(super) fn touch(&mut self, database: u8, key: &[u8]) {
         if self.watches.is_empty() && self.tracking.is_idle() {
             return;
@@ -43,13 +44,13 @@ impl Interest {
         self.settle();
     }
 
-    /// Withdraws the last change, because the command has left the key as it was.
+    /// Withdraws the last recorded change of a key, because the command has left the key as it was.
     pub(super) fn withdraw(&mut self) {
         self.pending = None;
     }
 
-    /// Makes the last change final: EXEC will fail on connections that watch the key, and connections that
-    /// track it are sent a message.
+    /// Makes the last recorded change of a key final: EXEC will fail on connections that watch the key, and
+    /// connections that track it are sent a message.
     pub(super) fn settle(&mut self) {
         if let Some((database, key)) = self.pending.take() {
             self.watches.break_all(database, &key);
@@ -57,7 +58,8 @@ impl Interest {
         }
     }
 
-    /// Returns the keys of a database that connections watch or wait for, each once.
+    /// Returns the keys of a database that connections watch (WATCH) or wait for (BLPOP and the like), each
+    /// once.
     pub(super) fn keys(&self, database: u8) -> Vec<Box<[u8]>> {
         let mut keys: Vec<Box<[u8]>> = self.watches.keys(database).chain(self.waits.keys(database)).collect();
         keys.sort_unstable();

@@ -34,7 +34,7 @@ impl Items {
         self.ring.iter()
     }
 
-    /// Returns the items from position `start` up to, but not including, `end`.
+    /// Returns the items of the list from position `start` up to, but not including, `end`.
     pub(super) fn range(&self, start: usize, end: usize) -> impl ExactSizeIterator<Item = &Text> {
         self.ring.range(start..end)
     }
@@ -57,14 +57,14 @@ impl Items {
         Some(item)
     }
 
-    /// Frees spare capacity, so that a list that was long once does not keep it for ever.
+    /// Frees spare memory of a list that has become much shorter.
     fn shrink(&mut self) {
         if self.ring.capacity() > 64 && self.ring.len() * 4 < self.ring.capacity() {
             self.ring.shrink_to(self.ring.len() * 2);
         }
     }
 
-    /// Replaces the item at `position`, which must exist.
+    /// Replaces the item of the list at `position`, which must exist.
     pub(super) fn set(&mut self, position: usize, item: Text) {
         self.bytes = self.bytes + item.cost() - self.ring[position].cost();
         self.ring[position] = item;
@@ -75,8 +75,8 @@ impl Items {
         self.ring.insert(position, item);
     }
 
-    /// Keeps the items from position `start` up to, but not including, `end`, and returns how many it
-    /// removed. Only the removed items are read.
+    /// Keeps the items of the list from position `start` up to, but not including, `end`, and returns how
+    /// many it removed. Only the removed items are read.
     pub(super) fn keep(&mut self, start: usize, end: usize) -> usize {
         let before = self.ring.len();
         let gone: usize = self.ring.drain(end..).map(|item| item.cost()).sum();
@@ -87,7 +87,8 @@ impl Items {
         before - self.ring.len()
     }
 
-    /// Removes at most `count` items equal to `item`, searching from `end`, and returns how many it removed.
+    /// Removes at most `count` items equal to `item`, nearest to `end` of the list first, and returns how
+    /// many it removed.
     pub(super) fn remove(&mut self, item: &[u8], count: usize, end: End) -> usize {
         let equal = self.ring.iter().filter(|other| other.as_bytes() == item).count();
         let goes = equal.min(count);

@@ -54,7 +54,8 @@ fn kind(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Whether RENAME or COPY replaces a key that exists at the destination.
+/// The handling of a key that exists at the destination of RENAME or COPY: it is replaced, or it stays and
+/// the command does nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Obstacle {
     Replaced,
@@ -118,7 +119,8 @@ fn copy(call: &mut Call<'_>) -> Done {
 const SAME_OBJECT: Refusal = Refusal::Words("ERR source and destination objects are the same");
 const NO_DATABASE: Refusal = Refusal::Words("ERR DB index is out of range");
 
-/// Calls `act` while another database than the connection's is selected. Returns the result of `act`.
+/// Calls `act` while `database` is selected instead of the connection's database. Returns the result of
+/// `act`.
 fn within<R>(call: &mut Call<'_>, database: u8, act: impl FnOnce(&mut Keyspace) -> R) -> R {
     call.keyspace.select(database);
     let result = act(call.keyspace);
@@ -126,7 +128,7 @@ fn within<R>(call: &mut Call<'_>, database: u8, act: impl FnOnce(&mut Keyspace) 
     result
 }
 
-/// Returns the database with this number; an error if there is none.
+/// Returns `number` as the number of a database; an error if there is no such database.
 pub(super) fn database(number: i64) -> Result<u8, Refusal> {
     u8::try_from(number).ok().filter(|number| *number < ENGINE_DATABASES).ok_or(NO_DATABASE)
 }
@@ -212,7 +214,7 @@ fn dbsize(call: &mut Call<'_>) -> Done {
     call.number(call.keyspace.len())
 }
 
-/// Refuses unknown words after FLUSHDB and FLUSHALL.
+/// Refuses a FLUSHDB or FLUSHALL with anything after its name but one word ASYNC or SYNC.
 fn check_flush(call: &Call<'_>) -> Done {
     let known = call.count() == 1 || call.count() == 2 && (call.is(1, "async") || call.is(1, "sync"));
     if known { Ok(()) } else { Err(Refusal::Syntax) }
@@ -262,8 +264,8 @@ fn object(call: &mut Call<'_>) -> Done {
     call.integer(idle_s as i64)
 }
 
-/// Returns the reply to OBJECT REFCOUNT. The engine shares no values, but Redis shares small integers and
-/// reports a huge count for them.
+/// Returns the reply to OBJECT REFCOUNT: 1, or for integers below 10,000 the huge count that Redis reports
+/// for them. The engine itself shares no values.
 fn reference_count(value: &Value) -> i64 {
     if matches!(value, Value::Integer(0..10_000)) { i64::from(i32::MAX) } else { 1 }
 }

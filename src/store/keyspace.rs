@@ -24,18 +24,19 @@ use crate::values::limits::ENGINE_DATABASES;
 
 const SEGMENT_BITS: u32 = 8;
 const SEGMENTS: usize = 1 << SEGMENT_BITS;
-/// The number of bits of a SCAN cursor that give the position within a segment.
+/// The number of bits of a SCAN cursor that give the position within a segment (one of the 256 hash tables
+/// that hold the keys of a database).
 const PLACE_BITS: u32 = u32::BITS - GRAIN_BITS;
-/// The expiry that stands for a key without one.
+/// The expiry (in milliseconds since 1970) that stands for none.
 pub(super) const NEVER_MS: u64 = u64::MAX;
 
 /// A key, its value and its expiry.
 pub(super) struct Entry {
     pub(super) key: Text,
     pub(super) value: Value,
-    /// The expiry in milliseconds since 1970; `NEVER_MS` for none.
+    /// The expiry of the key in milliseconds since 1970; `u64::MAX` if the key does not expire.
     pub(super) expires_ms: u64,
-    /// The time of the last access, in seconds since 1970.
+    /// The time of the last access to the key, in seconds since 1970.
     touched_s: u32,
 }
 
@@ -46,13 +47,14 @@ impl Keyed for Entry {
 }
 
 impl Entry {
-    /// Returns the approximate bytes that the key, its value and their place in the table take.
+    /// Returns the approximate bytes of memory that the key, its value and their place in the hash table
+    /// take.
     pub(super) fn cost(&self) -> u64 {
         (size_of::<Self>() - size_of::<Text>() + PLACE_BYTES + self.key.cost() + self.value.cost()) as u64
     }
 }
 
-/// The location of a key's entry, valid until the next insertion or removal.
+/// The location of a key's entry in the selected database, valid until the next insertion or removal.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     segment: usize,
@@ -61,12 +63,14 @@ pub(super) struct Place {
 
 struct Segment {
     table: Table<Entry>,
-    /// A lower bound of the expiries of all keys in this segment, in milliseconds since 1970.
+    /// A lower bound, in milliseconds since 1970, of the expiries of all keys and hash fields in this segment
+    /// (one of the hash tables of keys).
     soonest_ms: u64,
-    /// A lower bound of the expiries of the keys that the current sweep has visited, or that were added since
-    /// it began, in milliseconds since 1970.
+    /// A lower bound, in milliseconds since 1970, of the expiries of the keys that the current sweep (the
+    /// search for expired keys) has visited, or that were added since it began.
     soonest_of_sweep_ms: u64,
-    /// The position in the segment's table below which the current sweep has still to visit entries.
+    /// The position in the segment's table below which the current sweep (the search for expired keys) has
+    /// still to visit entries; the sweep goes from the last entry down.
     sweep_left: usize,
 }
 
@@ -89,24 +93,27 @@ pub(super) enum Lifetime {
     UntilMs(u64),
 }
 
-/// The result of a sweep, which removes expired keys: the numbers of keys visited and removed.
+/// The result of a sweep, which removes expired keys and hash fields: the numbers of those visited and
+/// removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// The number of keys that the sweep looked at.
+    /// The number of keys that the sweep (search for expired keys) looked at, and of expired hash fields that
+    /// it removed.
     pub visited: usize,
-    /// The number of expired keys that the sweep removed.
+    /// The number of expired keys and hash fields that the sweep removed.
     pub removed: usize,
 }
 
 /// The keys of one database.
 #[derive(Default)]
 struct Database {
-    /// The segments of the hash table; none until the first key is added.
+    /// The 256 hash tables among which the keys of the database are divided by their hash; none until the
+    /// first key is added.
     segments: Vec<Segment>,
     sweep_segment: usize,
     keys: usize,
     volatile: usize,
-    /// The number of hashes with fields that expire.
+    /// The number of keys of the database whose value is a hash with at least one field that expires.
     volatile_hashes: usize,
 }
 
@@ -120,15 +127,15 @@ pub(super) struct Keyspace {
     hasher: Hasher,
     used: u64,
     now_ms: u64,
-    /// Keys that connections watch, wait for or track; each change of a key is reported to it.
+    /// The keys that connections watch, wait for or track; each change of a key is reported here.
     pub(super) interest: Interest,
     pub(super) events: Events,
     pub(super) random: Random,
     pub(super) expired: u64,
     pub(super) hits: u64,
     pub(super) misses: u64,
-    /// The number of elements that were in values removed as a whole, and of expired hash fields, since
-    /// [`Self::take_removed`] was last called.
+    /// The number of elements that were in values removed as a whole, and of expired hash fields, since the
+    /// last call of `take_removed`.
     removed: u64,
 }
 
@@ -151,7 +158,8 @@ impl Keyspace {
         }
     }
 
-    /// Sets the present time (`unix_ms`), which applies until the next call.
+    /// Sets the present time (`unix_ms`, milliseconds since 1970), against which expiries are compared until
+    /// the next call.
     pub(super) fn set_now(&mut self, unix_ms: u64) {
         self.now_ms = unix_ms;
     }
@@ -160,7 +168,7 @@ impl Keyspace {
         self.now_ms
     }
 
-    /// Selects the database that all further calls concern.
+    /// Selects the database (by its number) that all further calls concern.
     pub(super) fn select(&mut self, database: u8) {
         debug_assert!(database < ENGINE_DATABASES);
         self.selected = database;
@@ -189,7 +197,7 @@ impl Keyspace {
         self.here().keys
     }
 
-    /// Returns the number of keys of all databases, and how many of them have an expiry.
+    /// Returns the number of keys of all databases together, and how many of them have an expiry.
     pub(super) fn totals(&self) -> (usize, usize) {
         let sum = |count: fn(&Database) -> usize| self.databases.iter().map(count).sum();
         (sum(|database| database.keys), sum(|database| database.volatile))
@@ -202,8 +210,8 @@ impl Keyspace {
         self.databases.iter().enumerate().map(figures).filter(|(_, keys, _)| *keys > 0)
     }
 
-    /// Returns the number of elements removed or replaced since the last call, since freeing them takes time
-    /// as well.
+    /// Returns the number of elements in values that were removed or replaced, and of expired hash fields,
+    /// since the last call. They are charged as effort, since freeing them takes time as well.
     pub(super) fn take_removed(&mut self) -> u64 {
         std::mem::take(&mut self.removed)
     }
@@ -212,8 +220,8 @@ impl Keyspace {
         &self.hasher
     }
 
-    /// Finds a key; `None` if there is none. If the key has expired it is removed and not found; expired
-    /// fields of a hash are removed.
+    /// Returns the location of a key in the selected database; `None` if there is none. If the key has
+    /// expired it is removed and not found; expired fields of a hash are removed.
     pub(super) fn find(&mut self, key: &[u8]) -> Option<Place> {
         let place = self.locate(key)?;
         let entry = self.entry(place);
@@ -228,8 +236,8 @@ impl Keyspace {
         Some(place)
     }
 
-    /// Removes an expired key. For connections that watch the key this counts as a change, whatever command
-    /// has found it.
+    /// Removes the expired key at `place`. For connections that watch the key this counts as a change,
+    /// whatever command has found it.
     fn expire_at(&mut self, place: Place) {
         let entry = self.remove_at(place);
         self.announce(Class::Expired, "expired", entry.key.as_bytes());
@@ -237,14 +245,14 @@ impl Keyspace {
         self.interest.settle();
     }
 
-    /// Adds an event of a key of the selected database, which is published if any connection is subscribed to
-    /// it.
+    /// Queues the keyspace event `name` of a key of the selected database, which is published if events of
+    /// its `class` are switched on and any connection is subscribed to it.
     pub(super) fn announce(&mut self, class: Class, name: &'static str, key: &[u8]) {
         self.events.add(class, name, self.selected, key);
     }
 
-    /// Removes expired fields of a hash. Returns how many, and whether the hash was removed with its last
-    /// field.
+    /// Removes the expired fields of the hash at `place`. Returns how many, and whether the hash was removed
+    /// with its last field.
     fn expire_fields(&mut self, place: Place) -> (usize, bool) {
         let now_ms = self.now_ms;
         let key = self.events.is_on().then(|| self.entry(place).key.clone());
@@ -259,8 +267,9 @@ impl Keyspace {
         (removed, gone)
     }
 
-    /// Updates the counts and bounds about hashes with expiring fields, after a value of a segment has
-    /// changed: `before_ms` and `after_ms` are the earliest expiries of fields before and after.
+    /// Updates the count of hashes with expiring fields, and the bounds on expiries of a segment (the index
+    /// of a hash table of keys), after a value in it has changed. `before_ms` and `after_ms` are the soonest
+    /// expiries of its fields before and after, in milliseconds since 1970; `u64::MAX` for none.
     fn note_fields(&mut self, segment: usize, before_ms: u64, after_ms: u64) {
         let database = self.here_mut();
         let segment = &mut database.segments[segment];
@@ -277,7 +286,7 @@ impl Keyspace {
     }
 
     /// Returns the value of `key` for a read command: counts a hit or a miss, and records the access. `None`
-    /// if there is none.
+    /// if there is no such key.
     pub(super) fn read(&mut self, key: &[u8]) -> Option<&Value> {
         let Some(place) = self.find(key) else {
             self.misses += 1;
@@ -303,8 +312,9 @@ impl Keyspace {
         is_there
     }
 
-    /// Returns the collection at `key` for a read command: counts a hit or a miss, and records the access.
-    /// `None` if there is no such key; an error if the value is of another type.
+    /// Returns the value at `key`, of the type `T` (list, set, hash and so on), for a read command: counts a
+    /// hit or a miss, and records the access. `None` if there is no such key; an error if the value is of
+    /// another type.
     pub(super) fn read_as<T: Collection>(&mut self, key: &[u8]) -> Result<Option<&T>, Refusal> {
         match self.read(key) {
             None => Ok(None),
@@ -312,8 +322,9 @@ impl Keyspace {
         }
     }
 
-    /// Returns the collection at `key` without recording an access, so that several can be borrowed at once.
-    /// `None` if there is no such key; an error if the value is of another type.
+    /// Returns the value at `key`, of the type `T` (list, set, hash and so on), without recording an access,
+    /// so that several can be borrowed at once. `None` if there is no such key; an error if the value is of
+    /// another type.
     pub(super) fn peek_as<T: Collection>(&self, key: &[u8]) -> Result<Option<&T>, Refusal> {
         match self.peek(key) {
             None => Ok(None),
@@ -325,19 +336,20 @@ impl Keyspace {
         self.here().segments[place.segment].table.at(place.position)
     }
 
-    /// Returns the number of seconds since the last access of an entry.
+    /// Returns the number of seconds since the last access to the key at `place`.
     pub(super) fn idle_s(&self, place: Place) -> u64 {
         (self.now_ms / 1000).saturating_sub(u64::from(self.entry(place).touched_s))
     }
 
     /// Stores `value` under `key` as a new key: an existing one is removed first. In contrast to
-    /// [`Keyspace::set`], calls that wait for the key are served.
+    /// [`Keyspace::set`], blocking calls (such as BLPOP) that wait for the key are served from the new value.
     pub(super) fn replace(&mut self, key: &[u8], value: Value, lifetime: Lifetime) {
         self.remove(key);
         self.set(key, value, lifetime);
     }
 
-    /// Stores `value` under `key`, replacing any existing value.
+    /// Stores `value` under `key`, replacing any existing value. `lifetime` says whether the key then has a
+    /// new expiry, none, or the one it had.
     pub(super) fn set(&mut self, key: &[u8], value: Value, lifetime: Lifetime) {
         if let Some(place) = self.find(key) {
             if matches!(self.entry(place).value, Value::Stream(_)) {
@@ -358,7 +370,7 @@ impl Keyspace {
         }
     }
 
-    /// Adds a key, which must not exist, and returns its location.
+    /// Adds a key without an expiry, which must not exist, and returns its location.
     pub(super) fn add(&mut self, key: &[u8], value: Value) -> Place {
         let touched_s = (self.now_ms / 1000) as u32;
         let entry = Entry { key: Text::new(key), value, expires_ms: NEVER_MS, touched_s };
@@ -400,8 +412,8 @@ impl Keyspace {
         entry
     }
 
-    /// Changes the value at a location and updates the memory counts. A collection that loses its last element
-    /// is removed. Returns the result of `change`.
+    /// Changes the value at a location by `change`, and updates the memory counts. A collection that loses
+    /// its last element is removed. Returns the result of `change`.
     pub(super) fn change_at<R>(&mut self, place: Place, change: impl FnOnce(&mut Value) -> R) -> R {
         let touched_s = (self.now_ms / 1000) as u32;
         let database = &mut self.databases[usize::from(self.selected)];
@@ -424,8 +436,8 @@ impl Keyspace {
         result
     }
 
-    /// Changes the collection at `key`; `None` if there is no such key, an error if the value is of another
-    /// type.
+    /// Changes the collection at `key` by `change`, and returns the result of `change`; `None` if there is no
+    /// such key, an error if the value is of another type.
     pub(super) fn change<T: Collection, R>(
         &mut self,
         key: &[u8],
@@ -439,8 +451,8 @@ impl Keyspace {
         changed.map(Some).ok_or(Refusal::WrongType)
     }
 
-    /// Changes the collection at `key`, or a new empty one if there is no such key. An error if the value is
-    /// of another type.
+    /// Changes the collection at `key`, or a new empty one if there is no such key, by `change`, and returns
+    /// the result of `change`. An error if the value is of another type.
     pub(super) fn change_or_create<T: Collection, R>(
         &mut self,
         key: &[u8],
@@ -469,7 +481,8 @@ impl Keyspace {
         database.volatile -= usize::from(before != NEVER_MS);
     }
 
-    /// Removes expired keys and fields of all databases, visiting about `budget` of them at most.
+    /// Removes expired keys and hash fields of all databases, visiting about `budget` of them at most. The
+    /// next call goes on where this one has ended.
     pub(super) fn sweep(&mut self, budget: usize) -> Swept {
         let mut swept = Swept::default();
         for _ in 0..ENGINE_DATABASES {
@@ -488,8 +501,9 @@ impl Keyspace {
         swept
     }
 
-    /// Sweeps a segment from its last entry down: an entry that moves into a removed entry's place was visited
-    /// before. Looks at entries until `swept` has `budget` of them.
+    /// Removes expired keys and fields from one segment (hash table) of the selected database, until `swept`
+    /// counts `budget` visited entries. It goes from the last entry down, because a removal moves the last
+    /// entry, which was visited before, into the free place.
     fn sweep_one(&mut self, budget: usize, swept: &mut Swept) {
         let (index, now_ms) = (self.here().sweep_segment, self.now_ms);
         let segment = &mut self.here_mut().segments[index];
@@ -533,8 +547,9 @@ impl Keyspace {
         }
     }
 
-    /// Visits about `count` entries that have not expired, in hash order from a SCAN cursor on. Returns the
-    /// cursor to continue from; `None` at the end. Cursors stay below 2^36.
+    /// Visits about `count` entries in the order of their hash values from a SCAN cursor on, and passes those
+    /// that have not expired to `visit`. Returns the cursor to continue from; `None` at the end. Cursors stay
+    /// below 2^36.
     pub(super) fn walk(&self, cursor: u64, count: usize, mut visit: impl FnMut(&Entry)) -> Option<u64> {
         let mut left = count;
         let mut from = (cursor as u32) << GRAIN_BITS;
@@ -570,7 +585,8 @@ impl Keyspace {
             .filter(|entry| entry.expires_ms >= self.now_ms)
     }
 
-    /// Returns a random key that has not expired, each with the same probability; `None` if there is none.
+    /// Returns a random key of the selected database that has not expired, each with the same probability;
+    /// `None` if there is none.
     pub(super) fn random_key(&mut self) -> Option<Text> {
         while self.len() > 0 {
             let mut target = self.random.index(self.databases[usize::from(self.selected)].keys);
@@ -616,8 +632,8 @@ impl Keyspace {
         self.used -= entries.map(Entry::cost).sum::<u64>();
     }
 
-    /// Exchanges the keys of two databases. Since connections watch and wait for names in a database, keys
-    /// have changed or become ready for them.
+    /// Exchanges the keys of two databases. For connections that watch or wait for a name in one of them, its
+    /// key counts as changed, or as ready to be popped, if it exists there before or afterwards.
     pub(super) fn swap(&mut self, first: u8, second: u8) {
         let mut ready = Vec::new();
         for (here, there) in [(first, second), (second, first)] {
@@ -649,8 +665,8 @@ impl Keyspace {
         Some(segment.table.at(segment.table.find(hash as u32, key)?))
     }
 
-    /// Passes the string at `key`, or `None` for a missing key, to `read`, as for a read command. An error if
-    /// the value is of another type.
+    /// Passes the string at `key`, or `None` for a missing key, to `read`, and returns its result. Counts a
+    /// hit or a miss, and records the access. An error if the value is of another type.
     pub(super) fn read_string<R>(
         &mut self,
         key: &[u8],

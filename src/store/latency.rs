@@ -12,10 +12,10 @@ use crate::protocol::command::{self as table, Flags};
 
 pub(super) const COMMANDS: &[Command] = &[command("latency", -2, Effect::Read, latency)];
 
-/// The most samples that are kept of one event, as in Redis.
+/// The most samples that are kept of one LATENCY event (`command` or `fast-command`), as in Redis.
 const SAMPLES_MAX: usize = 160;
 
-/// An event of LATENCY: a slow command, told apart by whether the command has the flag `fast`.
+/// The event of LATENCY that a slow command counts as, by whether the command has the flag `fast`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Command,
@@ -33,25 +33,27 @@ impl Event {
     }
 }
 
-/// The samples of one event, at most one for each second.
+/// The samples of one event of LATENCY (slow commands, or slow commands with the flag `fast`), at most one
+/// for each second.
 #[derive(Debug, Default)]
 struct Samples {
-    /// For each second (since 1970) with a slow command, the longest duration in it in milliseconds; the
-    /// oldest second first.
+    /// For each second (since 1970) with a slow command, the second and the longest duration of a command in
+    /// it, in milliseconds; the oldest second first.
     latest: VecDeque<(u64, u64)>,
-    /// The longest duration since the start or the last LATENCY RESET, in milliseconds.
+    /// The longest duration of a command since the start or the last LATENCY RESET, in milliseconds.
     longest_ms: u64,
 }
 
-/// The durations that were recorded for all latency events (LATENCY).
+/// The durations that were recorded of slow commands, for LATENCY: for commands without the flag `fast`, and
+/// for those with it.
 #[derive(Debug, Default)]
 pub(super) struct Latencies {
     samples: [Samples; Event::ALL.len()],
 }
 
 impl Latencies {
-    /// Records that a command took `ms` milliseconds in the second `unix_s`. The caller has checked that this
-    /// is at least the threshold.
+    /// Records that the command `arguments` took `ms` milliseconds in the second `unix_s` (since 1970). The
+    /// caller has checked that this is at least `latency-monitor-threshold`.
     pub(super) fn add(&mut self, arguments: &Arguments<'_>, unix_s: u64, ms: u64) {
         let is_fast = table::recognise(arguments).is_ok_and(|known| known.flags.contains(Flags::FAST));
         let samples = &mut self.samples[(if is_fast { Event::FastCommand } else { Event::Command }) as usize];
@@ -89,7 +91,8 @@ fn doctor(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Refuses LATENCY GRAPH, as Redis does for an event without samples. LATENCY HISTORY shows the same figures.
+/// Refuses LATENCY GRAPH with the error that Redis gives for an event without samples. LATENCY HISTORY shows
+/// the same figures.
 fn graph(call: &mut Call<'_>) -> Done {
     Err(Refusal::Quoting(format!("ERR No samples available for event '{}'", quoted(call.at(2)))))
 }

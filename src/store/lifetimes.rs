@@ -25,7 +25,7 @@ enum Scale {
     Milliseconds,
 }
 
-/// The origin from which the number given to EXPIRE and its variants counts: now, or 1970.
+/// The origin from which the time given to EXPIRE and its variants counts: now, or the beginning of 1970.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     Now,
@@ -48,7 +48,8 @@ fn pexpireat(call: &mut Call<'_>) -> Done {
     set_lifetime(call, Scale::Milliseconds, Origin::Epoch, "pexpireat")
 }
 
-/// The conditions NX, XX, GT and LT of EXPIRE.
+/// The conditions of EXPIRE on the present expiry of the key: there is none (NX), there is one (XX), the new
+/// one is later (GT) or sooner (LT).
 #[derive(Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one word of the command")]
 struct Conditions {
@@ -86,8 +87,9 @@ impl Conditions {
         Ok(conditions)
     }
 
-    /// True if the conditions allow the new expiry (`new_ms`) in place of the old one (`old_ms`). A key
-    /// without an expiry counts as expiring last of all.
+    /// True if the conditions of EXPIRE (NX, XX, GT, LT) allow the new expiry of a key (`new_ms`) in place of
+    /// the old one (`old_ms`, `u64::MAX` for none), both in milliseconds since 1970. A key without an expiry
+    /// counts as expiring last of all.
     fn allow(&self, old_ms: u64, new_ms: i64) -> bool {
         let new_ms = u64::try_from(new_ms).unwrap_or(0);
         let volatile = old_ms != NEVER_MS;

@@ -15,7 +15,7 @@ pub struct EngineLimits {
 }
 
 impl EngineLimits {
-    /// Returns the default limits, with this much memory in bytes.
+    /// Returns the default limits, but with `bytes_max` bytes of memory for keys and values.
     pub fn with_memory(bytes_max: u64) -> Self {
         Self { bytes_max, reply_bytes_max: ENGINE_REPLY_BYTES_MAX, effort_max: ENGINE_EFFORT_MAX }
     }

@@ -69,12 +69,12 @@ fn push_if_present(call: &mut Call<'_>, end: End) -> Done {
     call.number(length.unwrap_or(0))
 }
 
-/// Returns the name of the keyspace event of a push at this end.
+/// Returns the name of the keyspace event of a push at this end of a list.
 fn pushed_at(end: End) -> &'static str {
     if end == End::Left { "lpush" } else { "rpush" }
 }
 
-/// Returns the name of the keyspace event of a pop from this end.
+/// Returns the name of the keyspace event of a pop from this end of a list.
 fn popped_at(end: End) -> &'static str {
     if end == End::Left { "lpop" } else { "rpop" }
 }
@@ -124,7 +124,8 @@ fn pop_several(call: &mut Call<'_>, end: End) -> Done {
     Ok(())
 }
 
-/// Refuses a pop whose reply could not hold `count` items, before any item is removed.
+/// Refuses a pop of `count` items from one end of the list in argument 1 if its reply could not hold them,
+/// before any item is removed.
 fn expect_popped(call: &Call<'_>, end: End, count: usize) -> Done {
     expect_popped_from(call, call.at(1), end, count)
 }
@@ -142,17 +143,18 @@ fn expect_popped_from(call: &Call<'_>, key: &[u8], end: End, count: usize) -> Do
     })
 }
 
-/// The arguments of LMPOP and ZMPOP: the keys, the end to pop from, and the maximum number of elements.
+/// The arguments of LMPOP, ZMPOP and their blocking variants: the positions of the keys, the end to pop from,
+/// and the maximum number of elements.
 pub(super) struct PopRequest {
     pub(super) keys: std::ops::Range<usize>,
-    /// The position of the argument that names the end to pop from.
+    /// The position of the argument that names the end (of a list or of the order of scores) to pop from.
     pub(super) end: usize,
     pub(super) count: usize,
 }
 
 impl PopRequest {
     /// Parses `numkeys key ... end [COUNT count]` from argument `first` on; `ends` are the two words that may
-    /// name the end.
+    /// name the end to pop from, in lower case.
     pub(super) fn parse(call: &Call<'_>, first: usize, ends: [&str; 2]) -> Result<Self, Refusal> {
         let keys = numbers::integer(call.at(first)).filter(|keys| *keys > 0);
         let keys = keys.ok_or(Refusal::Words("ERR numkeys should be greater than 0"))?;
@@ -181,8 +183,9 @@ fn lmpop(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Serves a call that pops from lists with the list at `key`: pops and writes the reply. False if there is no
-/// such list.
+/// Carries out a call that pops from lists (`want` says from which end and how many) on the list at `key`:
+/// pops and writes the reply. False, with nothing done, if there is no such list or `want` is not about
+/// lists.
 pub(super) fn serve(call: &mut Call<'_>, want: &Want, key: &[u8]) -> Result<bool, Refusal> {
     let (end, most) = match want {
         Want::Item(end) => (*end, 1),
@@ -211,8 +214,9 @@ fn llen(call: &mut Call<'_>) -> Done {
     call.number(length)
 }
 
-/// Returns the positions from `start` to `stop` inclusive, as a half-open range. Negative numbers count from
-/// the end of the list, which has `length` items.
+/// Returns the positions from `start` to `stop` inclusive, as the first position and the one after the last;
+/// both are 0 if the range is empty. Negative numbers count from the end of the list, which has `length`
+/// items.
 pub(super) fn positions(start: i64, stop: i64, length: usize) -> (usize, usize) {
     let length = length as i64;
     let absolute = |index: i64| if index < 0 { index.saturating_add(length) } else { index };
@@ -233,8 +237,8 @@ fn lrange(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Returns the position that `index` means; `None` if the list does not reach that far. Negative numbers count
-/// from the end of the list, which has `length` items.
+/// Returns the position in a list that `index` means; `None` if the list does not reach that far. A negative
+/// index counts from the end of the list, which has `length` items.
 fn position(index: i64, length: usize) -> Option<usize> {
     let index = if index < 0 { index.checked_add(length as i64)? } else { index };
     usize::try_from(index).ok().filter(|position| *position < length)
@@ -339,8 +343,8 @@ fn move_item(call: &mut Call<'_>, from: End, to: End) -> Done {
     if transfer(call, (call.at(1), from), (call.at(2), to))? { Ok(()) } else { call.null() }
 }
 
-/// Moves an item from one end (`from`) of the list `source` to one end (`to`) of the list `target`, and writes
-/// it as the reply. False if there is no list to take it from.
+/// Moves an item from one end (`from`) of the list `source` to one end (`to`) of the list `target`, and
+/// writes it as the reply. False if there is no list `source`.
 fn transfer(
     call: &mut Call<'_>,
     (source, from): (&[u8], End),
@@ -376,10 +380,11 @@ fn moved(keyspace: &mut Keyspace, source: &[u8], target: &[u8], from: End, to: E
 
 /// The options RANK, COUNT and MAXLEN of LPOS.
 struct Search {
-    /// The number of matches that are skipped.
+    /// The number of matches that LPOS skips before the first one that it replies with (RANK less 1).
     skipped: usize,
     from: End,
-    /// Maximum number of matches to return, 0 for all; `None` to reply with a single one instead of an array.
+    /// Maximum number of positions that LPOS returns (COUNT), 0 for all; `None` to reply with a single one
+    /// instead of an array.
     count: Option<usize>,
     compared_max: usize,
 }

@@ -8,8 +8,8 @@ use super::text::Text;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// The bytes that a node takes in Redis besides its entries and field names; the constant below it is that of
-/// an entry.
+/// The bytes that a node (a group of stream entries, as Redis stores them) takes in Redis besides its entries
+/// and field names.
 const NODE_BYTES: usize = 15;
 const NODE_ENTRY_BYTES: usize = 4;
 /// The approximate bytes of an entry in memory besides its fields and values.
@@ -26,7 +26,7 @@ impl Id {
     pub(super) const LEAST: Self = Self { ms: 0, sequence: 0 };
     pub(super) const GREATEST: Self = Self { ms: u64::MAX, sequence: u64::MAX };
 
-    /// Returns the next greater id; `None` after the greatest.
+    /// Returns the next greater id of a stream entry; `None` after the greatest.
     pub(super) fn next(self) -> Option<Self> {
         match self.sequence.checked_add(1) {
             Some(sequence) => Some(Self { sequence, ..self }),
@@ -34,7 +34,7 @@ impl Id {
         }
     }
 
-    /// Returns the next smaller id; `None` before the least.
+    /// Returns the next smaller id of a stream entry; `None` before the least.
     pub(super) fn previous(self) -> Option<Self> {
         match self.sequence.checked_sub(1) {
             Some(sequence) => Some(Self { sequence, ..self }),
@@ -64,7 +64,7 @@ impl Entry {
     }
 }
 
-/// The entries of a stream that a trim (XTRIM, XADD) keeps.
+/// The entries of a stream that a trim (XTRIM, or XADD with MAXLEN or MINID) keeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Keep {
     /// The trim keeps at most this many of the newest entries.
@@ -73,20 +73,24 @@ pub(super) enum Keep {
     Since(Id),
 }
 
-/// How exactly a trim keeps to its limit.
+/// The precision with which a trim of a stream keeps to its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Precision {
     Exact,
-    /// Approximately: only whole nodes are removed, and at most this many entries; 0 for any number.
+    /// The trim removes only whole nodes (groups of entries, as Redis stores them), and at most this many
+    /// entries; 0 for any number.
     Nodes(u64),
 }
 
-/// The size of nodes, beyond which an entry begins a new one; 0 for any size.
+/// The size of a node (a group of stream entries, as Redis stores them) at which the next entry begins a new
+/// one. 0 means that there is no such limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NodeSize {
-    /// Maximum number of entries of a node (`stream-node-max-entries`).
+    /// Maximum number of entries of a node, a group of entries of a stream (`stream-node-max-entries`); 0 for
+    /// no limit.
     pub(super) entries_max: usize,
-    /// Maximum number of bytes of a node (`stream-node-max-bytes`).
+    /// Maximum number of bytes of a node, a group of entries of a stream (`stream-node-max-bytes`); 0 for no
+    /// limit.
     pub(super) bytes_max: usize,
 }
 
@@ -97,14 +101,15 @@ impl Default for NodeSize {
 }
 
 impl NodeSize {
-    /// True if a node of so many entries takes no further one, with which it would have so many bytes.
+    /// True if a node (a group of stream entries) takes no further entry: it has `entries` entries, and would
+    /// have `bytes` bytes with the further one.
     fn is_full(self, entries: usize, bytes: usize) -> bool {
         let reaches = |size: usize, most: usize| most > 0 && size >= most;
         reaches(entries, self.entries_max) || reaches(bytes, self.bytes_max)
     }
 }
 
-/// All entries of a stream, and counts and ids of those that it had before.
+/// All entries of a stream, and the counts and ids that it keeps of entries which were removed.
 #[derive(Clone, Default)]
 pub(super) struct Log {
     entries: BTreeMap<Id, Entry>,
@@ -117,11 +122,11 @@ pub(super) struct Log {
     bytes: usize,
     node: u64,
     node_entries: usize,
-    /// The bytes that the last node would take in Redis. An entry that would bring them to the size of a
-    /// node begins a new one.
+    /// The bytes that the last node (group of entries) of the stream would take in Redis. An entry that would
+    /// bring them to the size of a node begins a new one.
     node_bytes: usize,
-    /// The id and the fields of the first entry of the last node: an entry with the same field names does not
-    /// repeat them in Redis.
+    /// The id and the field names of the first entry of the stream's last node (group of entries). A later
+    /// entry of the node with the same field names does not repeat them in Redis.
     node_first: (Id, Box<[Text]>),
     names_bytes: usize,
 }
@@ -139,23 +144,24 @@ impl Log {
         self.entries.get(&id)
     }
 
-    /// Returns the first entry's id; the least id if there is no entry.
+    /// Returns the id of the stream's first entry; the least id (0-0) if there is no entry.
     pub(super) fn first(&self) -> Id {
         self.entries.first_key_value().map_or(Id::LEAST, |(id, _)| *id)
     }
 
-    /// Returns the last entry's id; the least id if there is no entry.
+    /// Returns the id of the stream's last entry; the least id (0-0) if there is no entry.
     pub(super) fn newest(&self) -> Id {
         self.entries.last_key_value().map_or(Id::LEAST, |(id, _)| *id)
     }
 
-    /// Returns the entries whose ids are in a range, in ascending order.
+    /// Returns the stream's entries whose ids are in a range, in ascending order of ids.
     pub(super) fn range(&self, ids: RangeInclusive<Id>) -> impl DoubleEndedIterator<Item = (Id, &Entry)> {
         let ids = if ids.is_empty() { None } else { Some(ids) };
         ids.into_iter().flat_map(|ids| self.entries.range(ids)).map(|(id, entry)| (*id, entry))
     }
 
-    /// Returns the number of nodes that contain entries.
+    /// Returns the number of nodes (groups of entries, as Redis stores them) that contain entries of the
+    /// stream.
     pub(super) fn nodes(&self) -> usize {
         let mut nodes = 0;
         let mut after = None;
@@ -166,7 +172,8 @@ impl Log {
         nodes
     }
 
-    /// Appends an entry; its id must be greater than the last one.
+    /// Appends an entry with the field names and values `words`, alternating; its id must be greater than the
+    /// last one. `size` decides whether the entry begins a new node (group of entries, as Redis stores them).
     pub(super) fn append(&mut self, id: Id, words: Box<[Text]>, size: NodeSize) {
         debug_assert!(id > self.last);
         let bytes: usize = words.iter().map(|word| word.as_bytes().len()).sum();
@@ -188,7 +195,7 @@ impl Log {
         self.added = self.added.wrapping_add(1);
     }
 
-    /// Returns the bytes that an entry would take in the last node in Redis.
+    /// Returns the bytes that an entry would take in the stream's last node (group of entries) in Redis.
     fn packed_bytes(&self, id: Id, words: &[Text]) -> usize {
         let (first, names) = &self.node_first;
         let same = words.iter().step_by(2).eq(names.iter());
@@ -200,7 +207,7 @@ impl Log {
         NODE_ENTRY_BYTES + ids + count + told
     }
 
-    /// Deletes the entry with this id (XDEL). True if it existed.
+    /// Deletes the stream's entry with this id (XDEL). True if it existed.
     pub(super) fn delete(&mut self, id: Id) -> bool {
         let existed = self.remove(id);
         if existed {
@@ -262,13 +269,16 @@ impl Log {
         }
     }
 
-    /// True if an entry with an id of at least `start` was deleted by XDEL, and its id is not below those of
-    /// all existing entries.
+    /// True if XDEL has deleted an entry at or after `start` from among the present entries: the greatest id
+    /// that it has deleted is at least `start`, and not below the first present entry's. Counts of entries
+    /// from `start` on are then not known from ids alone.
     pub(super) fn has_gap_from(&self, start: Id) -> bool {
         self.len() > 0 && self.deleted != Id::LEAST && self.first() <= self.deleted && start <= self.deleted
     }
 
-    /// Returns the number of entries that were ever added up to `id`; `None` if it cannot be computed.
+    /// Returns the number of entries that were ever added to the stream with ids up to `id`; `None` if it
+    /// cannot be computed, because entries were deleted or `id` lies beyond the last entry's or between
+    /// entries.
     pub(super) fn added_until(&self, id: Id) -> Option<u64> {
         let length = self.len() as u64;
         if self.added == 0 {

@@ -22,30 +22,32 @@ use std::cmp::Ordering;
 /// millisecond.
 const EFFORT_MAX: u64 = 4_000;
 
-/// Returns the units of effort (steps of work) to add this number: `EFFORT_MAX` if it is long or has an
-/// exponent, else 0.
+/// Returns the units of effort (steps of work) to add the number `text`: 4,000 if it is longer than 40 bytes
+/// or has an exponent, else 0.
 pub(super) fn effort(text: &[u8]) -> u64 {
     let long = text.len() > 40 || text.iter().any(|byte| byte.eq_ignore_ascii_case(&b'e'));
     if long { EFFORT_MAX } else { 0 }
 }
 
-/// The length in bytes at which a text is not read as a number any more, as in Redis.
+/// The length in bytes from which on a text is not read as a number any more, as in Redis.
 const TEXT_BYTES_MAX: usize = 5 * 1024;
-/// The largest decimal exponent, positive or negative, that is computed with. Numbers with larger ones are
-/// certainly out of range; up to it every step of the computation is short.
+/// The largest decimal exponent, positive or negative, of a number that INCRBYFLOAT reads. Numbers with
+/// larger ones are certainly out of range; up to it every step of the computation is short.
 const DECIMAL_EXPONENT_MAX: i64 = 10_000;
-/// Maximum number of digits before a number's decimal point, or of zeros after it.
+/// Maximum number of digits that a number may have before its decimal point, or of zeros after the point and
+/// before the first other digit. Larger and smaller numbers are refused.
 const DECIMAL_ORDER_MAX: i64 = 5_000;
-/// The largest power of ten that fits in a 32-bit word, by which long numbers are read and scaled at once.
+/// The largest power of ten that fits in a 32-bit word. Long numbers are read and scaled nine digits at once
+/// by it.
 const TENS: u32 = 1_000_000_000;
 const TENS_DIGITS: usize = 9;
-/// The largest power of two that a long double can have, positive or negative.
+/// The largest exponent of two that the highest bit of a long double can have.
 const BINARY_EXPONENT_MAX: i64 = 16_383;
 const BINARY_EXPONENT_MIN: i64 = -16_445;
 const DECIMALS: usize = 17;
 
-/// A finite number `mantissa * 2^exponent` with the highest bit of the mantissa set; zero has a mantissa of
-/// zero.
+/// A finite floating-point number `mantissa * 2^exponent` of 80 bits, with the highest bit of the mantissa
+/// set; zero has a mantissa of zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LongDouble {
     negative: bool,
@@ -53,7 +55,8 @@ struct LongDouble {
     exponent: i64,
 }
 
-/// Returns the sum of two numbers; operands and sum are decimal texts.
+/// Returns the sum of two numbers; operands and sum are decimal texts. An error if an operand is no number,
+/// or if an operand or the sum is infinite.
 pub(super) fn add(left: &[u8], right: &[u8]) -> Result<String, Refusal> {
     let endless = Refusal::Words("ERR increment would produce NaN or Infinity");
     let (Some(left), Some(right)) = (read(left)?, read(right)?) else { return Err(endless) };
@@ -64,12 +67,14 @@ pub(super) fn add(left: &[u8], right: &[u8]) -> Result<String, Refusal> {
     Ok(sum.spelled())
 }
 
-/// True if the text is a finite number, false if it is an infinity; an error if it is no number.
+/// True if the text is a finite number, false if it is an infinity; an error if it is no number, or out of
+/// range.
 pub(super) fn is_finite(text: &[u8]) -> Result<bool, Refusal> {
     Ok(read(text)?.is_some())
 }
 
-/// Parses a decimal number as a floating-point number of 80 bits (`long double`); `None` for an infinity.
+/// Parses a decimal number as a floating-point number of 80 bits (`long double`); `None` for an infinity. An
+/// error if the text is no number, or one that is out of range.
 fn read(text: &[u8]) -> Result<Option<LongDouble>, Refusal> {
     if text.len() >= TEXT_BYTES_MAX {
         return Err(Refusal::NotAFloat);
@@ -118,7 +123,8 @@ fn decimal(text: &[u8]) -> Option<(Vec<u8>, i64)> {
     Some((digits().copied().skip_while(|digit| *digit == b'0').collect(), exponent))
 }
 
-/// Returns the nearest representable number to `digits * 10^exponent`, by long division one bit at a time.
+/// Returns the floating-point number of 80 bits that is nearest to `digits * 10^exponent`, by long division
+/// one bit at a time.
 fn nearest(digits: &[u8], exponent: i64) -> LongDouble {
     let (mut numerator, mut denominator) = (Natural::from(0), Natural::from(1));
     for group in digits.chunks(TENS_DIGITS) {
@@ -155,7 +161,8 @@ fn nearest(digits: &[u8], exponent: i64) -> LongDouble {
     rounded(mantissa, shift - 63, rest)
 }
 
-/// Rounds a number to its mantissa of 64 bits. `rest` compares the bits below the mantissa with half of its
+/// Returns the number `mantissa * 2^exponent`, rounded to the nearest mantissa of 64 bits, and to an even one
+/// from halfway. `rest` compares the bits below the mantissa, which the caller has cut off, with half of its
 /// last bit.
 fn rounded(mantissa: u64, exponent: i64, rest: Ordering) -> LongDouble {
     let up = rest == Ordering::Greater || rest == Ordering::Equal && mantissa & 1 == 1;
@@ -190,8 +197,8 @@ impl LongDouble {
         Self { negative: large.negative, ..rounded(mantissa, exponent, rest) }
     }
 
-    /// Returns the number in decimal with at most 17 decimals, without trailing zeros, and never with an
-    /// exponent.
+    /// Returns the number in decimal with at most 17 decimals, without trailing zeros after the point, and
+    /// never with an exponent.
     fn spelled(self) -> String {
         let unsigned = if self.exponent >= 0 { self.whole() } else { self.fractional() };
         let sign = if self.negative && unsigned != "0" { "-" } else { "" };

@@ -59,7 +59,7 @@ impl Members {
         }
     }
 
-    /// Adds a member. True if it is new.
+    /// Adds a member to the set. True if it is new.
     pub(super) fn insert(&mut self, member: &[u8]) -> bool {
         if let Shape::Integers(integers) = &mut self.shape {
             match numbers::integer(member) {
@@ -93,19 +93,19 @@ impl Members {
         }
     }
 
-    /// Visits all members, in the order in which replies list them.
+    /// Calls `visit` with each member of the set, in the order in which replies list them.
     pub(super) fn for_each(&self, mut visit: impl FnMut(&[u8])) {
         (0..self.len()).for_each(|position| self.at(position, &mut visit));
     }
 
-    /// Visits members in the order in which replies list them, until `visit` returns an error, which it
-    /// returns.
+    /// Calls `visit` with the members of the set, in the order in which replies list them, until it returns
+    /// an error, which is returned.
     pub(super) fn try_each<E>(&self, mut visit: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         (0..self.len()).try_for_each(|position| self.at(position, &mut visit))
     }
 
-    /// Passes the member at `position`, which must be below the length, to `visit`. Positions are valid until
-    /// the next change. Returns the result of `visit`.
+    /// Passes the member of the set at `position`, which must be below the number of members, to `visit`, and
+    /// returns the result of `visit`. Positions are valid until the next change.
     pub(super) fn at<R>(&self, position: usize, visit: impl FnOnce(&[u8]) -> R) -> R {
         match &self.shape {
             Shape::Integers(integers) => visit(numbers::Digits::new(integers[position]).as_bytes()),
@@ -113,7 +113,7 @@ impl Members {
         }
     }
 
-    /// Removes and returns a random member; `None` if the set is empty.
+    /// Removes and returns a random member of the set; `None` if the set is empty.
     pub(super) fn pop(&mut self, random: &mut Random) -> Option<Text> {
         if self.len() == 0 {
             return None;
@@ -131,8 +131,9 @@ impl Members {
         })
     }
 
-    /// Visits about `count` members in hash order from hash `from` on. Returns the hash to continue from;
-    /// `None` at the end. A set of integers is visited as a whole.
+    /// Visits about `count` members of the set in the order of their hash values, from the value `from` on.
+    /// Returns the hash value to continue from; `None` at the end. A set that is stored as integers is
+    /// visited as a whole.
     pub(super) fn walk(&self, from: u32, count: usize, mut visit: impl FnMut(&[u8])) -> Option<u32> {
         match &self.shape {
             Shape::Integers(_) => {
@@ -155,7 +156,8 @@ impl Members {
         true
     }
 
-    /// Turns a set of integers into a set of texts, which it stays, as in Redis.
+    /// Turns a set that is stored as sorted integers into one stored as texts in a hash table; it stays one,
+    /// as in Redis.
     fn spell_out(&mut self) {
         let Shape::Integers(integers) = &mut self.shape else { return };
         let integers = std::mem::take(integers);

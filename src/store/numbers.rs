@@ -3,7 +3,7 @@
 use crate::protocol::encode;
 use std::io::Write as _;
 
-/// Maximum number of characters of a 64-bit integer.
+/// Maximum number of characters of a 64-bit integer in decimal, including a minus sign.
 const DIGITS_MAX: usize = 20;
 
 /// A buffer that holds an integer in decimal, without an allocation.
@@ -37,8 +37,8 @@ impl Digits {
     }
 }
 
-/// Parses a 64-bit integer in its canonical form: no plus, no leading zero, no space. `None` for any other
-/// text.
+/// Parses a signed 64-bit integer in its canonical form: no plus, no leading zero, no space. `None` for any
+/// other text.
 pub(super) fn integer(text: &[u8]) -> Option<i64> {
     let (digits, negative) = match text {
         [b'-', digits @ ..] => (digits, true),
@@ -60,8 +60,8 @@ pub(super) fn integer(text: &[u8]) -> Option<i64> {
     if negative { 0_i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
 }
 
-/// Parses a whole text as a number as C's `strtod` does; `None` for NaN, for a number out of range, and for
-/// any other text.
+/// Parses a whole text as a number as C's `strtod` does; `None` for NaN, for a number that is too large or
+/// too close to 0 for an `f64`, and for any other text.
 pub(super) fn float(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok()?;
     let value: f64 = text.parse().ok()?;
@@ -71,7 +71,8 @@ pub(super) fn float(text: &[u8]) -> Option<f64> {
     (!value.is_nan() && value.is_infinite() == spelled_infinite && !vanished).then_some(value)
 }
 
-/// Appends a number as C's `%.17g` prints it, the form in which scores are written.
+/// Appends a number as C's `%.17g` prints it (17 significant digits at most), the form in which replies give
+/// the scores of sorted sets.
 #[expect(clippy::float_cmp, reason = "a whole number equals its own whole part")]
 pub(super) fn write_float(out: &mut Vec<u8>, value: f64) {
     // Every whole number below this is exact and shorter than 17 digits.
@@ -84,7 +85,8 @@ pub(super) fn write_float(out: &mut Vec<u8>, value: f64) {
     }
 }
 
-/// Appends a number as C's `%.{precision}g` prints it.
+/// Appends a number as C's `%.{precision}g` prints it: with at most `precision` significant digits, and an
+/// exponent where the number is very large or small.
 pub(super) fn write_general(out: &mut Vec<u8>, value: f64, precision: usize) {
     if value.is_nan() {
         out.extend_from_slice(if value.is_sign_negative() { b"-nan" } else { b"nan" });

@@ -5,12 +5,14 @@ use super::numbers::{self, Digits};
 use super::rdb::DAMAGED;
 use super::refusal::Refusal;
 
-/// The number of bytes before the first element of a packed list: its size and the number of elements.
+/// The number of bytes before the first element of a packed list (Redis's listpack): its size and the number
+/// of elements.
 const LIST_HEADER_BYTES: usize = 6;
-/// The byte after the last element of a packed list.
+/// The byte after the last element of a packed list (Redis's listpack).
 const LIST_END: u8 = 0xff;
 
-/// Returns the elements of a packed list (listpack); integers as decimal texts.
+/// Returns the elements of a packed list (Redis's listpack), integers as decimal texts; an error if the bytes
+/// are malformed.
 pub(super) fn texts(bytes: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
     let mut left = bytes.get(LIST_HEADER_BYTES..).ok_or(DAMAGED)?;
     let mut texts = Vec::new();
@@ -24,8 +26,8 @@ pub(super) fn texts(bytes: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
     }
 }
 
-/// Returns the number of bytes of the length that follows each element of a packed list, by which it can be
-/// read backwards.
+/// Returns the number of bytes of the length that follows each element of a packed list, by which the list
+/// can be read backwards. `length` is the number of bytes of the element itself.
 fn length_bytes(length: usize) -> usize {
     match length {
         0..0x80 => 1,
@@ -36,7 +38,7 @@ fn length_bytes(length: usize) -> usize {
     }
 }
 
-/// Returns the number of bytes that an integer takes in a packed list.
+/// Returns the number of bytes that an integer takes as an element of a packed list (Redis's listpack).
 pub(super) fn integer_bytes(value: i64) -> usize {
     1 + match value {
         0..0x80 => 1,
@@ -48,7 +50,8 @@ pub(super) fn integer_bytes(value: i64) -> usize {
     }
 }
 
-/// Returns the number of bytes that a string takes in a packed list.
+/// Returns the number of bytes that a string takes as an element of a packed list (Redis's listpack). A
+/// decimal integer is stored as an integer.
 pub(super) fn text_bytes(text: &[u8]) -> usize {
     if let Some(integer) = numbers::integer(text) {
         return integer_bytes(integer);
@@ -61,7 +64,8 @@ pub(super) fn text_bytes(text: &[u8]) -> usize {
     header + text.len() + length_bytes(header + text.len())
 }
 
-/// Returns the first element of a packed list, and the number of its bytes; `None` if it is malformed.
+/// Returns the element of a packed list that begins at `bytes`, integers as decimal text, and the number of
+/// its bytes without the length after it; `None` if it is malformed.
 fn element(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     let integer = |value: i64, length| Some((Digits::new(value).as_bytes().to_vec(), length));
     let string = |header: usize, length: usize| {
@@ -89,7 +93,7 @@ fn element(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     }
 }
 
-/// Returns the integers of a packed set of integers (intset).
+/// Returns the integers of a packed set of integers (Redis's intset); an error if the bytes are malformed.
 pub(super) fn integers(bytes: &[u8]) -> Result<Vec<i64>, Refusal> {
     let (width, rest) = bytes.split_first_chunk::<4>().ok_or(DAMAGED)?;
     let (count, rest) = rest.split_first_chunk::<4>().ok_or(DAMAGED)?;
@@ -106,7 +110,8 @@ pub(super) fn integers(bytes: &[u8]) -> Result<Vec<i64>, Refusal> {
     Ok(rest.chunks_exact(width).map(spread).collect())
 }
 
-/// Decompresses a string (`packed`) that LZF has compressed, to `length` bytes.
+/// Decompresses a string (`packed`) that LZF has compressed, to `length` bytes. An error if it is malformed
+/// or does not yield exactly `length` bytes.
 pub(super) fn decompressed(packed: &[u8], length: usize) -> Result<Vec<u8>, Refusal> {
     let mut out: Vec<u8> = Vec::with_capacity(length.min(packed.len().saturating_mul(4)));
     let mut left = packed;

@@ -49,7 +49,8 @@ fn geoadd(call: &mut Call<'_>) -> Done {
     add_pairs(call, options, &pairs)
 }
 
-/// Returns the place whose longitude and latitude are argument `index` and the next.
+/// Returns the place whose longitude and latitude, in degrees, are argument `index` and the next; an error if
+/// they are no numbers or out of range.
 fn place_at(call: &Call<'_>, index: usize) -> Result<Place, Refusal> {
     let number = |index| numbers::float(call.at(index)).ok_or(Refusal::NotAFloat);
     let place = Place { longitude: number(index)?, latitude: number(index + 1)? };
@@ -60,7 +61,8 @@ fn place_at(call: &Call<'_>, index: usize) -> Result<Place, Refusal> {
     Err(Refusal::Quoting(format!("ERR invalid longitude,latitude pair {longitude:.6},{latitude:.6}")))
 }
 
-/// Returns the length, in metres, of the unit that argument `index` names.
+/// Returns the length, in metres, of the unit that argument `index` names: m, km, ft or mi. An error for any
+/// other word.
 fn unit_at(call: &Call<'_>, index: usize) -> Result<f64, Refusal> {
     [("m", 1.0), ("km", 1000.0), ("ft", 0.3048), ("mi", 1609.34)]
         .into_iter()
@@ -84,7 +86,7 @@ fn geodist(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Writes a distance with four decimals, as a string in both RESP versions.
+/// Writes a distance, in the unit of the reply, with four decimals, as a string in both RESP versions.
 fn write_distance(out: &mut Reply<'_>, distance: f64) {
     out.bulk(format!("{distance:.4}").as_bytes());
 }
@@ -123,7 +125,8 @@ fn write_place(out: &mut Reply<'_>, protocol: Protocol, place: Place) {
     }
 }
 
-/// The kinds of searches, by how their arguments begin.
+/// The kinds of geographic searches, by how their arguments begin: GEOSEARCH, GEOSEARCHSTORE, GEORADIUS and
+/// GEORADIUSBYMEMBER.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Search,
@@ -132,7 +135,8 @@ enum Kind {
     RadiusByMember,
 }
 
-/// Whether a search may store its result under a key: GEORADIUS may, its `_RO` variant may not.
+/// The permission of a geographic search to store its result under a key by the option STORE or STOREDIST:
+/// GEORADIUS may, its `_RO` variant may not.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Storing {
     Allowed,
@@ -149,14 +153,16 @@ enum Order {
 #[derive(Default)]
 struct Search<'a> {
     center: Option<Place>,
-    /// True if the center is to be a member of a key that does not exist, so that nothing is found.
+    /// True if the center of the search is to be a member of a key that does not exist, so that nothing is
+    /// found.
     center_missing: bool,
     outline: Option<Outline>,
     /// The length, in metres, of the unit in which distances are replied.
     meters: f64,
     order: Option<Order>,
     count: Option<usize>,
-    /// True if the search may stop when it has found as many members as COUNT says (ANY).
+    /// True if the geographic search may stop as soon as it has found as many members as COUNT says, instead
+    /// of finding the nearest ones (ANY).
     any: bool,
     with_distance: bool,
     with_hash: bool,
@@ -197,8 +203,8 @@ fn georadiusbymember_ro(call: &mut Call<'_>) -> Done {
     search(call, Kind::RadiusByMember, Storing::Forbidden)
 }
 
-/// Returns the place of the member that argument `index` names, as a search's center; an error if the sorted
-/// set has no such member.
+/// Returns the place of the member of `ranking` that argument `index` names, as the center of a search; an
+/// error if the sorted set has no such member.
 fn member_at(call: &Call<'_>, ranking: &Ranking, index: usize) -> Result<Place, Refusal> {
     let score = ranking.score(call.at(index));
     score.map(Place::of_score).ok_or(Refusal::Words("ERR could not decode requested zset member"))
@@ -208,8 +214,8 @@ fn length_at(call: &Call<'_>, index: usize, words: &'static str) -> Result<f64, 
     numbers::float(call.at(index)).ok_or(Refusal::Words(words))
 }
 
-/// Returns a circle with the radius in argument `index`, and the length of the radius's unit, which follows,
-/// in metres.
+/// Returns a circle whose radius is argument `index`, in the unit that the next argument names, and the
+/// length of that unit in metres. An error if they are wrong.
 fn radius_at(call: &Call<'_>, index: usize) -> Result<(Outline, f64), Refusal> {
     let radius = length_at(call, index, "ERR need numeric radius")?;
     if radius < 0.0 {
@@ -269,7 +275,9 @@ impl<'a> Search<'a> {
         (self.outline, self.meters) = (Some(outline), meters);
     }
 
-    /// Parses the option at argument `index`, and returns how many arguments it takes.
+    /// Parses the option of a geographic search at argument `index`, and returns how many arguments it takes.
+    /// `kind` and `storing` say which options the command has, and `ranking` is the searched sorted set
+    /// (`None` if its key does not exist), in which FROMMEMBER looks up the center.
     fn option(
         &mut self,
         call: &Call<'a>,
@@ -372,7 +380,7 @@ impl<'a> Search<'a> {
     }
 
     /// Returns the members of the sorted set `ranking` that lie in the searched area, in the order of the
-    /// reply.
+    /// reply. An error if the search would take too much effort.
     fn run(&self, call: &Call<'_>, ranking: &Ranking) -> Result<Vec<Found>, Refusal> {
         let (Some(center), Some(outline)) = (self.center, self.outline) else { return Ok(Vec::new()) };
         let area = Area { center, outline };
@@ -438,7 +446,8 @@ fn show(call: &mut Call<'_>, search: &Search<'_>, found: &[Found]) -> Done {
     Ok(())
 }
 
-/// Stores the members that were found as a sorted set at `target`.
+/// Stores the members that a geographic search has found as a sorted set at `target`, with their geohashes as
+/// scores, or with their distances if the search says so (STOREDIST). Replies with their number.
 fn keep(call: &mut Call<'_>, search: &Search<'_>, found: &[Found], target: &[u8]) -> Done {
     call.effort.spend(found.len(), RANK)?;
     let mut stored = Ranking::new(call.keyspace.hasher());

@@ -14,33 +14,37 @@ use crate::values::limits::{ENGINE_EVENTS_BYTES_MAX, ENGINE_MESSAGES_BYTES_MAX};
 pub struct Delivery {
     /// The number of the session (the engine's state of one connection) to which the bytes are sent.
     pub session: u64,
-    /// A whole reply or message.
+    /// A whole reply or message in RESP, as it is to be sent.
     pub bytes: Bytes,
-    /// True for the reply to a call that waited, after which the connection's further requests are carried
-    /// out.
+    /// True for the reply to a blocking call that waited (BLPOP and the like): the connection's further
+    /// requests are carried out after it.
     pub ends_wait: bool,
 }
 
-/// Replies and messages that are to be delivered, and the subscriptions that decide who gets messages.
+/// The replies and messages for connections that are to be delivered, and the subscriptions that decide who
+/// gets messages.
 #[derive(Debug, Default)]
 pub(super) struct Post {
     pub(super) channels: Channels,
     deliveries: VecDeque<Delivery>,
     /// Messages for the connection whose request is being carried out, which are sent before its reply.
     pub(super) own: Vec<u8>,
-    /// Number of bytes of the messages that the present request has caused.
+    /// Number of bytes of the messages to subscribers that the present request has caused, which are limited.
     messages_bytes: usize,
-    /// Number of bytes of the events of keys that the present request has caused.
+    /// Number of bytes of the messages about keyspace events that the present request has caused, which are
+    /// limited.
     events_bytes: usize,
 }
 
 impl Post {
-    /// Begins a request: the counts of the messages and events that it causes are set to zero.
+    /// Begins a request or a sweep of expired keys: sets to zero the counts of bytes of the messages and
+    /// events that it causes, which are limited.
     pub(super) fn begin(&mut self) {
         (self.messages_bytes, self.events_bytes) = (0, 0);
     }
 
-    /// Counts bytes of messages before they are made; refuses the request if it causes too many.
+    /// Counts `bytes` bytes of messages before they are made; refuses the request if it causes more than a
+    /// request may.
     pub(super) fn spend(&mut self, bytes: usize) -> Result<(), Refusal> {
         self.messages_bytes = self.messages_bytes.saturating_add(bytes);
         if self.messages_bytes > ENGINE_MESSAGES_BYTES_MAX {
@@ -49,8 +53,8 @@ impl Post {
         Ok(())
     }
 
-    /// Counts bytes of an event of a key. False if the request has caused too many, so that the event is
-    /// dropped.
+    /// Counts `bytes` bytes of messages about an event of a key. False if the present request has caused more
+    /// than a request may, so that the event is to be dropped.
     pub(super) fn spend_on_event(&mut self, bytes: usize) -> bool {
         self.events_bytes = self.events_bytes.saturating_add(bytes);
         self.events_bytes <= ENGINE_EVENTS_BYTES_MAX

@@ -23,7 +23,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("pubsub", -2, Effect::Read, pubsub),
 ];
 
-/// Commands that a subscriber with RESP2 may send.
+/// The names of the commands that a connection with RESP2 may send while it is subscribed.
 pub(super) const FOR_SUBSCRIBERS: &[&str] = &[
     "ping",
     "subscribe",
@@ -36,8 +36,8 @@ pub(super) const FOR_SUBSCRIBERS: &[&str] = &[
     "reset",
 ];
 
-/// Returns the refusal of a command that a subscriber with RESP2 may not send, which is named with its
-/// subcommand.
+/// Returns the refusal of a command (`name`, with its `subcommand` if it has one) that a connection with
+/// RESP2 may not send while it is subscribed.
 pub(super) fn refusal_to_subscriber(name: &str, subcommand: Option<&[u8]>) -> Refusal {
     const CONTAINERS: &[&str] =
         &["acl", "client", "command", "config", "memory", "object", "pubsub", "xgroup", "xinfo"];
@@ -77,7 +77,8 @@ fn sunsubscribe(call: &mut Call<'_>) -> Done {
     remove(call, Space::Shards, "sunsubscribe")
 }
 
-/// Returns the number of subscriptions that the acknowledgement of a (un)subscription states.
+/// Returns the number of the connection's subscriptions that the acknowledgement of a (un)subscription
+/// states: channels and patterns together, or sharded channels alone, by the kind (`space`) of the name.
 fn told_count(call: &Call<'_>, space: Space) -> usize {
     let count = |space| call.post.channels.count_of(call.session.id, space);
     match space {
@@ -155,7 +156,8 @@ fn publish(call: &mut Call<'_>) -> Done {
     call.number(receivers)
 }
 
-/// Returns the patterns with subscribers that a channel matches.
+/// Returns the subscribed patterns that a channel's name matches. An error if the work would exceed what is
+/// left of `effort`.
 fn matching(post: &Post, effort: &Effort, channel: &[u8]) -> Result<Vec<Box<[u8]>>, Refusal> {
     effort.spend(post.channels.names(Space::Patterns).len(), FIND)?;
     let mut patterns = Vec::new();
@@ -167,16 +169,18 @@ fn matching(post: &Post, effort: &Effort, channel: &[u8]) -> Result<Vec<Box<[u8]
     Ok(patterns)
 }
 
-/// Returns the bytes of all messages that a message on a channel makes, counting those to several subscribers
-/// of one name once.
+/// Returns the bytes of all messages that result from publishing `message` on `channel`, where `patterns` are
+/// the patterns that the channel matches. Messages to several subscribers of one channel or pattern count
+/// once.
 fn message_bytes(post: &Post, patterns: &[Box<[u8]>], channel: &[u8], message: &[u8]) -> usize {
     let bytes = |pattern: &[u8]| pattern.len() + channel.len() + message.len();
     let channel_bytes = post.channels.number(Space::Channels, channel).min(1) * bytes(b"");
     channel_bytes + patterns.iter().map(|pattern| bytes(pattern)).sum::<usize>()
 }
 
-/// Sends a message to all connections that are subscribed to a channel or to a pattern that it matches, and
-/// returns their number. `actor` is the connection whose request is being carried out.
+/// Sends a message to all connections that are subscribed to a channel or to one of `patterns`, which are
+/// those that its name matches. Returns the number of messages sent. `actor` is the connection whose request
+/// is being carried out. An error if the work would exceed what is left of `effort`.
 fn send_to_all(
     post: &mut Post,
     actor: Option<u64>,
@@ -194,8 +198,9 @@ fn send_to_all(
     Ok(receivers)
 }
 
-/// Sends a message about an event of a key to the subscribers of a channel. `actor` is the connection whose
-/// request caused the event, if any. An error if the request has caused too many bytes of events.
+/// Sends a message about a keyspace event to the subscribers of a channel and of the patterns that it
+/// matches. `actor` is the connection whose request caused the event, if any. An error if the request has
+/// caused too many bytes of events, or if the work would exceed what is left of `effort`.
 pub(super) fn publish_event(
     post: &mut Post,
     actor: Option<u64>,
@@ -226,9 +231,10 @@ fn spublish(call: &mut Call<'_>) -> Done {
     call.number(receivers)
 }
 
-/// Sends a message to all connections that are subscribed to a name in the namespace `space`, and returns
-/// their number. `actor` is the connection whose request is being carried out, whose own message is kept apart.
-/// An error if the work would exceed what is left of the request's `effort`.
+/// Sends a message of the strings `words` to all connections that are subscribed to a channel, sharded
+/// channel or pattern (`space` says which of them `name` is), and returns their number. The message for
+/// `actor`, the connection whose request is being carried out, is kept apart, to be sent before its reply. An
+/// error if the work would exceed what is left of `effort`.
 fn send(
     post: &mut Post,
     actor: Option<u64>,

@@ -8,11 +8,11 @@ use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
 use super::text::Text;
 use std::cmp::Ordering;
 
-/// Maximum number of members in a piece of the order: long enough that a million members make few pieces,
-/// short enough to be shifted at every insertion.
+/// Maximum number of members in one of the pieces into which a sorted set cuts its members in ascending
+/// order: long enough that a million members make few pieces, short enough to be shifted at every insertion.
 const PIECE_MAX: usize = 256;
 
-/// A member and its score, which is never NaN.
+/// A member of a sorted set and its score, which is never NaN.
 #[derive(Clone)]
 pub(super) struct Scored {
     pub(super) member: Text,
@@ -29,7 +29,7 @@ impl Keyed for Scored {
 #[derive(Clone)]
 pub(super) struct Ranking {
     scores: Table<Scored>,
-    /// The pieces of the order, none empty, in ascending order.
+    /// The members in ascending order, cut into pieces of at most 256 members, none empty.
     pieces: Vec<Vec<Scored>>,
     bytes: usize,
     large: bool,
@@ -66,12 +66,12 @@ impl Ranking {
         Some(self.scores.at(position).score)
     }
 
-    /// Returns all members in no particular order, for random choices.
+    /// Returns all members of the sorted set in no particular order, for random choices.
     pub(super) fn unordered(&self) -> &[Scored] {
         self.scores.entries()
     }
 
-    /// Sets the score of a member, which is added if it is new.
+    /// Sets the score of a member of the sorted set; the member is added if it is new.
     pub(super) fn set(&mut self, member: &[u8], score: f64) {
         debug_assert!(!score.is_nan());
         // Redis keeps whole scores of a small sorted set as integers, which have no minus zero.
@@ -90,8 +90,8 @@ impl Ranking {
         self.insert_ordered(Scored { member: text, score });
     }
 
-    /// True if the sorted set, once it has this member, exceeds the size up to which Redis would store it in
-    /// its compact form.
+    /// True if the sorted set, once it has `member`, exceeds the size up to which Redis would store it in its
+    /// compact form.
     fn outgrows(&self, member: &[u8]) -> bool {
         let shapes = self.scores.hasher().shapes();
         self.len() > shapes.get(Size::RankingMembers) || member.len() > shapes.get(Size::RankingBytes)
@@ -105,8 +105,8 @@ impl Ranking {
         Some(score)
     }
 
-    /// Returns the number of members for which `precedes` is true; these must come before all for which it is
-    /// false.
+    /// Returns the number of members for which `precedes` is true. In the order of the sorted set, these must
+    /// come before all for which it is false.
     pub(super) fn count_while(&self, precedes: impl Fn(&Scored) -> bool) -> usize {
         let whole = self.pieces.partition_point(|piece| piece.last().is_some_and(&precedes));
         let before: usize = self.pieces[..whole].iter().map(Vec::len).sum();
@@ -118,7 +118,8 @@ impl Ranking {
         Some(self.count_while(|scored| compare(scored, score, member) == Ordering::Less))
     }
 
-    /// Returns the members of ranks `start` up to, but not including, `end`, in ascending order.
+    /// Returns the members of ranks `start` up to, but not including, `end`, in ascending order of scores.
+    /// Rank 0 is the member with the lowest score.
     pub(super) fn range(&self, start: usize, end: usize) -> impl DoubleEndedIterator<Item = &Scored> {
         let end = end.min(self.len());
         let start = start.min(end);
@@ -133,7 +134,8 @@ impl Ranking {
         )
     }
 
-    /// Removes and returns the members of ranks `start` up to, but not including, `end`.
+    /// Removes and returns the members of ranks `start` up to, but not including, `end`; rank 0 is the member
+    /// with the lowest score.
     pub(super) fn remove_range(&mut self, start: usize, end: usize) -> Vec<Scored> {
         let gone: Vec<Scored> = self.range(start, end).cloned().collect();
         for scored in &gone {
@@ -142,8 +144,9 @@ impl Ranking {
         gone
     }
 
-    /// Visits about `count` members in hash order from hash `from` on. Returns the hash to continue from;
-    /// `None` at the end. A small sorted set is visited as a whole, in its order.
+    /// Visits about `count` members of the sorted set in the order of their hash values, from the value
+    /// `from` on. Returns the hash value to continue from; `None` at the end. A small sorted set is visited
+    /// as a whole, in the order of its scores.
     pub(super) fn walk(&self, from: u32, count: usize, visit: impl FnMut(&Scored)) -> Option<u32> {
         if self.large {
             return self.scores.walk(from, count, visit);
@@ -152,9 +155,9 @@ impl Ranking {
         None
     }
 
-    /// Returns the index of the piece (part of the order, of bounded length) that contains the member with
-    /// rank `rank`, and its position in the piece; for a rank equal to the length, the index after the last
-    /// piece.
+    /// Returns the index of the piece (part of the members in ascending order, of bounded length) that
+    /// contains the member with rank `rank`, and the member's position in the piece. For a rank equal to the
+    /// number of members, returns the number of pieces and 0.
     fn piece_of(&self, rank: usize) -> (usize, usize) {
         let mut left = rank;
         for (index, piece) in self.pieces.iter().enumerate() {
@@ -198,8 +201,9 @@ impl Ranking {
         taken.member
     }
 
-    /// Merges a short piece with its neighbour, so that the number of pieces stays in proportion to the
-    /// number of members.
+    /// Merges the short piece at `index` (of the pieces into which the members are cut) with a neighbour, if
+    /// both together are not too long, and removes it if it is empty. So the number of pieces stays in
+    /// proportion to the number of members.
     fn join(&mut self, index: usize) {
         let left = if index + 1 < self.pieces.len() { index } else { index.saturating_sub(1) };
         if let Some(right) = self.pieces.get(left + 1)

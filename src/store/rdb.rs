@@ -25,9 +25,10 @@ use super::table::Hasher;
 use super::text::Text;
 use super::value::Value;
 
-/// The format version that is written: that of Redis 7.0.
+/// The format version of the dumps that are written, unless they have expiring fields: that of Redis 7.0.
 const VERSION: u16 = 10;
-/// The format version that is written for hashes with expiring fields: that of Redis 7.4.
+/// The format version of the dumps that are written for hashes with expiring fields: that of Redis 7.4. It is
+/// also the latest that is read.
 const VERSION_WITH_FIELD_LIFETIMES: u16 = 12;
 const FOOTER_BYTES: usize = 10;
 
@@ -42,34 +43,37 @@ const PACKED_SORTED_SET: u8 = 17;
 const PACKED_LISTS: u8 = 18;
 const PACKED_SET: u8 = 20;
 const HASH_WITH_LIFETIMES: u8 = 24;
-/// The type of streams of Redis 5 and 6; the constants below it are those of Redis 7.0, with the number of entries ever added,
-/// and of Redis 7.2, with the times of consumers' last entries.
+/// The type byte of a stream as Redis 5 and 6 dump it. The constants below are the type bytes of Redis 7.0,
+/// which adds the number of entries ever added, and of Redis 7.2, which adds the times of consumers' last
+/// entries.
 const EARLY_STREAM: u8 = 15;
 const COUNTED_STREAM: u8 = 19;
 const TIMED_STREAM: u8 = 21;
-/// The length that stands for an unknown number of entries that a group has read.
+/// The length that a dumped stream has for an unknown number of entries that a consumer group has read.
 const UNKNOWN_READ: u64 = u64::MAX;
-/// The type byte of a stream, which only weir reads.
+/// The type byte of a stream as weir dumps it, which only weir reads.
 const STREAM: u8 = 0xf0;
-/// The byte before each library of functions; the constant below it is that of release candidates of Redis
-/// 7.0.
+/// The byte before each library of functions in a dump; the constant below it is that of release candidates
+/// of Redis 7.0.
 #[cfg(feature = "scripts")]
 const LIBRARY: u8 = 0xf5;
 #[cfg(feature = "scripts")]
 const EARLY_LIBRARY: u8 = 0xf6;
 
-/// The refusal of bytes that are damaged, or of a later format version.
+/// The refusal of a dump that is damaged, or of a later format version.
 const NOT_VERIFIED: Refusal = Refusal::Words("ERR DUMP payload version or checksum are wrong");
-/// The refusal of bytes that are not a valid value.
+/// The refusal of a dump whose bytes are not a valid value.
 pub(super) const DAMAGED: Refusal = Refusal::Words("ERR Bad data format");
 
-/// Bytes of a value that are being written, up to a limit.
+/// A dump (of a value or of libraries) that is being written; `fits` refuses a number of bytes that is too
+/// large.
 struct Writer<'a> {
     bytes: Vec<u8>,
     fits: &'a dyn Fn(usize) -> Result<(), Refusal>,
 }
 
-/// Returns the bytes of a value. `fits` refuses a number of bytes that a reply cannot hold.
+/// Returns the dump of a value, as DUMP replies it. `fits` refuses a number of bytes that a reply cannot
+/// hold.
 pub(super) fn write(value: &Value, fits: &dyn Fn(usize) -> Result<(), Refusal>) -> Result<Vec<u8>, Refusal> {
     let mut writer = Writer { bytes: Vec::new(), fits };
     let mut version = VERSION;
@@ -118,7 +122,7 @@ pub(super) fn write(value: &Value, fits: &dyn Fn(usize) -> Result<(), Refusal>) 
     Ok(sealed(writer.bytes, version))
 }
 
-/// Appends the format version and the checksum to the bytes of a dumped value.
+/// Returns the bytes of a dumped value with the format version and the checksum appended.
 fn sealed(mut bytes: Vec<u8>, version: u16) -> Vec<u8> {
     bytes.extend_from_slice(&version.to_le_bytes());
     let checksum = checksum(&bytes);
@@ -126,8 +130,8 @@ fn sealed(mut bytes: Vec<u8>, version: u16) -> Vec<u8> {
     bytes
 }
 
-/// Returns the bytes of libraries of functions, given by their sources. `fits` refuses a number of bytes that
-/// a reply cannot hold.
+/// Returns the dump of libraries of functions (FUNCTION DUMP), given by their sources. `fits` refuses a
+/// number of bytes that a reply cannot hold.
 #[cfg(feature = "scripts")]
 pub(super) fn write_libraries<'a>(
     sources: impl Iterator<Item = &'a [u8]>,
@@ -163,7 +167,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes a string; one that spells a short integer in binary form.
+    /// Appends a string to the dump; a string that spells an integer of at most 32 bits is written in binary
+    /// form.
     fn string(&mut self, text: &[u8]) -> Result<(), Refusal> {
         (self.fits)(self.bytes.len().saturating_add(text.len()))?;
         let integer = numbers::integer(text);
@@ -222,14 +227,15 @@ impl Writer<'_> {
     }
 }
 
-/// Bytes of a value that are being read, and the memory that the value may take.
+/// A dump that is being read: the bytes not yet read, and the memory that the value may take.
 struct Reader<'a> {
     left: &'a [u8],
     memory_left: usize,
     hasher: &'a Hasher,
 }
 
-/// Returns the value that the bytes contain. It may take at most about `memory_left` bytes.
+/// Returns the value that the dump `bytes` contains. It may take at most about `memory_left` bytes. Refuses a
+/// dump that is damaged, and a value without elements.
 pub(super) fn read(bytes: &[u8], memory_left: u64, hasher: &Hasher) -> Result<Value, Refusal> {
     let body = verified(bytes)?;
     let memory_left = usize::try_from(memory_left).unwrap_or(usize::MAX);
@@ -239,7 +245,7 @@ pub(super) fn read(bytes: &[u8], memory_left: u64, hasher: &Hasher) -> Result<Va
     if empty || !reader.left.is_empty() { Err(DAMAGED) } else { Ok(value) }
 }
 
-/// Checks the format version and the checksum, and returns the bytes before them.
+/// Checks the format version and the checksum at the end of a dump, and returns the bytes before them.
 fn verified(bytes: &[u8]) -> Result<&[u8], Refusal> {
     let (covered, sum) = bytes.split_last_chunk::<8>().ok_or(NOT_VERIFIED)?;
     let (body, version) = covered.split_last_chunk::<2>().ok_or(NOT_VERIFIED)?;
@@ -250,8 +256,8 @@ fn verified(bytes: &[u8]) -> Result<&[u8], Refusal> {
     Ok(body)
 }
 
-/// Returns the sources of the libraries of functions that the bytes contain, which may have at most
-/// `bytes_max` bytes together.
+/// Returns the sources of the libraries of functions that a dump (of FUNCTION DUMP) contains, which may take
+/// at most `bytes_max` bytes together.
 #[cfg(feature = "scripts")]
 pub(super) fn read_libraries(
     bytes: &[u8],
@@ -439,7 +445,7 @@ impl<'a> Reader<'a> {
         filled.unwrap_or(Err(DAMAGED))
     }
 
-    /// Reads a stream in the format of Redis that the type byte `kind` names.
+    /// Reads a stream in the format of the version of Redis that the type byte `kind` names.
     fn redis_stream(&mut self, kind: u8) -> Result<Value, Refusal> {
         let mut stream = Stream::default();
         for _ in 0..self.length()? {
@@ -477,8 +483,8 @@ impl<'a> Reader<'a> {
         Ok(Value::Stream(Box::new(stream)))
     }
 
-    /// Reads the pending entries and the consumers of a group of a stream, in the format of Redis that the
-    /// type byte `kind` names.
+    /// Reads the pending entries and the consumers of a group of a stream, in the format of the version of
+    /// Redis that the type byte `kind` names.
     fn redis_group(&mut self, kind: u8, group: &mut Group) -> Result<(), Refusal> {
         let mut deliveries = BTreeMap::new();
         for _ in 0..self.length()? {
@@ -571,7 +577,7 @@ fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |sum, byte| sum >> 8 ^ CHECKSUMS[usize::from(sum as u8 ^ byte)])
 }
 
-/// The CRC-64 of each possible byte, from which longer ones are computed.
+/// The CRC-64 of each possible byte, from which the checksum of several bytes is computed.
 const CHECKSUMS: [u64; 256] = {
     const POLYNOMIAL: u64 = 0x95ac_9329_ac4b_c9b5;
     let mut table = [0; 256];

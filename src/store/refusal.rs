@@ -19,16 +19,16 @@ pub(super) enum Refusal {
     /// The setting `min-replicas-to-write` asks for replicas, of which the engine has none.
     NoReplicas,
     TooLong,
-    /// The reply would have more than this many bytes.
+    /// The reply would have more than this many bytes, which is the limit.
     ReplyTooLarge(usize),
-    /// The request would take more than this many units of effort (steps of work).
+    /// The request would take more than this many units of effort (steps of work), which is the limit.
     TooMuchWork(u64),
     InvalidCursor,
     InvalidExpire(&'static str),
     WrongArity(&'static str),
-    /// A complete error line, with its code, that never changes.
+    /// A complete error text, with its code (such as ERR), that is always the same.
     Words(&'static str),
-    /// A complete error line that quotes the client's input.
+    /// A complete error text, with its code (such as ERR), that quotes the client's input or other details.
     Quoting(String),
 }
 
@@ -69,7 +69,7 @@ impl Refusal {
     }
 }
 
-/// Returns the refusal of a command that does not exist.
+/// Returns the refusal of a request whose command does not exist. The text quotes the request's first words.
 pub(super) fn unknown(arguments: Arguments<'_>) -> Refusal {
     if arguments.name().eq_ignore_ascii_case(b"storage") {
         return Refusal::Words(
@@ -93,13 +93,14 @@ pub(super) fn unknown(arguments: Arguments<'_>) -> Refusal {
     ))
 }
 
-/// Returns a client's input for an error text: at most `QUOTED_BYTES_MAX` bytes, so that no error is as long
-/// as a request.
+/// Returns a client's input for an error text: up to its first zero byte and at most 128 bytes, so that no
+/// error is as long as a request.
 pub(super) fn quoted(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(c_string(bytes, QUOTED_BYTES_MAX))
 }
 
-/// Returns at most the first `length` bytes, up to the first zero byte, as C's `printf` would show them.
+/// Returns the bytes before the first zero byte, as C's `printf` would show them, but at most the first
+/// `length`.
 fn c_string(bytes: &[u8], length: usize) -> &[u8] {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     &bytes[..end.min(length)]

@@ -5,12 +5,13 @@ use super::numbers;
 use super::refusal::Refusal;
 use crate::protocol::{Protocol, encode};
 
-/// An upper bound of the framing of any element: a type byte, the digits of 64 bits, two line ends.
+/// An upper bound of the bytes that any element of a reply takes besides its content: a type byte, the digits
+/// of 64 bits, two line ends.
 const FRAMING_BYTES: usize = 32;
-/// Maximum number of bytes of a score's decimal form.
+/// Maximum number of bytes of the score of a sorted set's member in decimal.
 const SCORE_BYTES_MAX: usize = 32;
-/// The buffer size at which doubling is limited: a larger buffer still doubles, but not beyond the reply's
-/// limit.
+/// The size in bytes from which on a reply's buffer grows exactly: it still doubles, but not beyond what the
+/// limit of the reply allows.
 const DOUBLING_BYTES_MIN: usize = 1024 * 1024;
 
 /// A reply that is written at the end of a buffer, which may contain earlier replies.
@@ -18,10 +19,12 @@ pub(super) struct Reply<'a> {
     out: &'a mut Vec<u8>,
     start: usize,
     bytes_max: usize,
-    /// The limit that error texts state. For a command in a transaction it is larger than `bytes_max`, which
-    /// is what the other commands leave.
+    /// The limit in bytes that the error about a too large reply states. For a command in a transaction this
+    /// limit, which is that of the whole transaction, is larger than `bytes_max`, the bytes that the other
+    /// commands leave.
     bytes_max_told: usize,
-    /// Maximum number of bytes of the text of an error reply.
+    /// Maximum number of bytes of an error reply in place of this reply; a longer text is replaced by a short
+    /// one. Only a command in a transaction has such a limit.
     refusal_bytes_max: usize,
     over: bool,
 }
@@ -32,8 +35,8 @@ impl<'a> Reply<'a> {
         Self { out, start, bytes_max, bytes_max_told: bytes_max, refusal_bytes_max: usize::MAX, over: false }
     }
 
-    /// Returns the reply of a command within this one (EXEC), as a part of it. `reserve` bytes are left for
-    /// the commands after it.
+    /// Returns the reply of a command within this one (EXEC), as a part of this reply. `reserve` bytes of the
+    /// limit are left for the commands after it.
     pub(super) fn part(&mut self, reserve: usize) -> Reply<'_> {
         let left = self.bytes_max.saturating_sub(self.len() + reserve);
         Reply {
@@ -46,29 +49,29 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Returns the number of bytes written so far.
+    /// Returns the number of bytes of this reply that are written so far.
     pub(super) fn len(&self) -> usize {
         self.out.len() - self.start
     }
 
-    /// True if the reply is an error, such as a script returns.
+    /// True if the reply that was written so far is an error, as a script may return it.
     pub(super) fn is_error(&self) -> bool {
         self.out.get(self.start) == Some(&b'-')
     }
 
-    /// The text of a reply that is an error, without the leading minus and the line end.
+    /// Returns the text of a reply that is an error, without the leading minus and the line end.
     pub(super) fn error_text(&self) -> &[u8] {
         let text = self.out.get(self.start + 1..).unwrap_or_default();
         text.strip_suffix(b"\r\n").unwrap_or(text)
     }
 
-    /// Returns an error if any part of the reply did not fit.
+    /// Returns an error if any part of the reply did not fit in the limit on a reply's bytes.
     pub(super) fn check(&self) -> Result<(), Refusal> {
         if self.over { Err(Refusal::ReplyTooLarge(self.bytes_max_told)) } else { Ok(()) }
     }
 
-    /// Returns an error if this many more bytes, framing included, would not fit; a command calls it before
-    /// it changes anything.
+    /// Returns an error if `bytes` more bytes of the reply would not fit in its limit. A command calls it
+    /// before it changes anything.
     pub(super) fn expect(&self, bytes: usize) -> Result<(), Refusal> {
         let wanted = bytes.saturating_add(2 * FRAMING_BYTES);
         if wanted > self.bytes_max.saturating_sub(self.len()) {
@@ -77,7 +80,7 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    /// Replaces everything that the command has written with an error reply.
+    /// Replaces everything that the command has written with the error reply for `refusal`.
     pub(super) fn refuse(&mut self, refusal: &Refusal) {
         self.out.truncate(self.start);
         let text = refusal.text();
@@ -85,7 +88,7 @@ impl<'a> Reply<'a> {
         encode::error(self.out, if fits { &text } else { "ERR no room for this reply" });
     }
 
-    /// Appends a simple string (`+text`).
+    /// Appends a simple string (`+text`) to the reply.
     pub(super) fn simple(&mut self, text: &str) {
         self.write(text.len(), |out| encode::simple(out, text));
     }
@@ -110,7 +113,7 @@ impl<'a> Reply<'a> {
         self.write(0, |out| encode::array(out, count));
     }
 
-    /// Appends the header of a push message: an array in RESP2. `count` is the number of its elements.
+    /// Appends the header of a push message with `count` elements: in RESP2, the header of an array.
     pub(super) fn push(&mut self, protocol: Protocol, count: usize) {
         self.write(0, |out| encode::push(out, protocol, count));
     }
@@ -127,7 +130,7 @@ impl<'a> Reply<'a> {
         self.write(text.len(), |out| encode::verbatim(out, protocol, text));
     }
 
-    /// Appends a text on a line of its own after a type byte (`kind`). Line breaks in the text become spaces.
+    /// Appends a reply of one line: the type byte `kind` and the text, in which line breaks become spaces.
     #[cfg(feature = "scripts")]
     pub(super) fn line(&mut self, kind: u8, text: &[u8]) {
         self.write(text.len(), |out| {
@@ -137,8 +140,8 @@ impl<'a> Reply<'a> {
         });
     }
 
-    /// Appends a text with the name of its format, which is filled up to three letters with spaces: a string
-    /// in RESP2.
+    /// Appends `text` as a verbatim string with the name of its format, which is cut or filled up with spaces
+    /// to three letters; as a plain string, without the format, in RESP2.
     #[cfg(feature = "scripts")]
     pub(super) fn verbatim_in(&mut self, protocol: Protocol, format: &[u8], text: &[u8]) {
         self.write(text.len(), |out| match protocol {
@@ -153,7 +156,7 @@ impl<'a> Reply<'a> {
         });
     }
 
-    /// Appends a score: a double in RESP3, a string in RESP2.
+    /// Appends the score of a sorted set's member: a double in RESP3, a string in RESP2.
     pub(super) fn score(&mut self, protocol: Protocol, value: f64) {
         self.write(SCORE_BYTES_MAX, |out| write_score(out, protocol, value));
     }
@@ -170,7 +173,8 @@ impl<'a> Reply<'a> {
         });
     }
 
-    /// Inserts a part whose content is known only after the elements at byte `at` of the reply, before them.
+    /// Inserts what `write` appends (such as an array's header) before the elements that begin at byte `at`
+    /// of the reply. For a part whose content is known only after those elements are written.
     pub(super) fn insert(&mut self, at: usize, write: impl FnOnce(&mut Self)) {
         let before = self.out.len();
         write(self);
@@ -192,14 +196,14 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// Returns the number of bytes that a bulk string of this length takes in a reply.
+/// Returns the number of bytes that a bulk string of `length` bytes takes in a reply.
 pub(super) fn bulk_bytes(length: usize) -> usize {
     let digits = length.checked_ilog10().unwrap_or(0) as usize + 1;
     length.saturating_add(b"$\r\n\r\n".len() + digits)
 }
 
-/// Returns an upper bound of the bytes that a member of this length and its score take in a reply of either
-/// RESP version.
+/// Returns an upper bound of the bytes that a sorted set's member of `length` bytes and its score take in a
+/// reply of either RESP version.
 pub(super) fn scored_bytes(length: usize) -> usize {
     bulk_bytes(length) + FRAMING_BYTES
 }

@@ -9,21 +9,22 @@ use super::refusal::Refusal;
 use super::reply::Reply;
 use crate::values::Random;
 
-/// Maximum number of elements that one call visits, whatever COUNT asks for.
+/// Maximum number of elements that one call of SCAN or its variants visits, even if COUNT asks for more.
 const COUNT_MAX: usize = 100_000;
 
-/// The options of a scan: cursor, pattern, count and type.
+/// The options of SCAN, HSCAN, SSCAN or ZSCAN: cursor, pattern, count and type.
 pub(super) struct ScanOptions<'a> {
     pub(super) cursor: u64,
     pattern: Option<&'a [u8]>,
     pub(super) count: usize,
-    /// The type that keys must have; only SCAN has this option.
+    /// The type that keys must have for SCAN to list them (TYPE), if it names one; other scans have no such
+    /// option.
     pub(super) kind: Option<&'a [u8]>,
     /// True if a hash's fields are returned without their values (NOVALUES of HSCAN).
     pub(super) names_only: bool,
 }
 
-/// The kind of scan: of keys, of a hash's fields, or of another collection's elements.
+/// The kind of scan: of keys (SCAN), of a hash's fields (HSCAN), or of a set's or sorted set's elements.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scanned {
     Keys,
@@ -32,7 +33,8 @@ pub(super) enum Scanned {
 }
 
 impl<'a> ScanOptions<'a> {
-    /// Parses the cursor at argument `index` and the options after it.
+    /// Parses the cursor of a scan at argument `index` and the options after it, of which `scanned` decides
+    /// which are allowed.
     pub(super) fn parse(call: &Call<'a>, index: usize, scanned: Scanned) -> Result<Self, Refusal> {
         let cursor = cursor(call.at(index))?;
         let mut options = Self { cursor, pattern: None, count: 10, kind: None, names_only: false };
@@ -65,20 +67,21 @@ impl<'a> ScanOptions<'a> {
         Ok(options)
     }
 
-    /// Returns the cursor as a position within a collection; `None` if it is beyond the end.
+    /// Returns the cursor as the 32-bit hash value at which the scan of a collection continues; `None` if it
+    /// is larger, and so beyond the end.
     pub(super) fn table_cursor(&self) -> Option<u32> {
         u32::try_from(self.cursor).ok()
     }
 
-    /// True if an element that the scan has reached matches the pattern. Charges the matching as effort (steps
-    /// of work).
+    /// True if the name of an element that the scan has reached matches the pattern of MATCH, if any. Charges
+    /// the matching as effort (steps of work); an error if too little is left.
     pub(super) fn wants(&self, name: &[u8], effort: &Effort) -> Result<bool, Refusal> {
         effort.spend(1, LOOK)?;
         self.pattern.map_or(Ok(true), |pattern| glob::matches(pattern, name, effort))
     }
 }
 
-/// Returns an error if the text is no cursor; commands call it before they look at the key.
+/// Returns an error if the text is no valid cursor of a scan; commands call it before they look at the key.
 pub(super) fn check_cursor(text: &[u8]) -> Result<(), Refusal> {
     cursor(text).map(|_| ())
 }
@@ -88,8 +91,8 @@ fn cursor(text: &[u8]) -> Result<u64, Refusal> {
     digits.parse().map_err(|_| Refusal::InvalidCursor)
 }
 
-/// The reply of a scan: elements are written as the scan reaches them; cursor and count are inserted before
-/// them at the end.
+/// The reply of a scan while it is written: elements are appended as the scan reaches them; cursor and number
+/// are inserted before them at the end.
 pub(super) struct Page<'a> {
     options: ScanOptions<'a>,
     effort: &'a Effort,
@@ -107,7 +110,7 @@ impl<'a> Page<'a> {
     }
 
     /// Handles an element that the scan has reached: if its name matches, `write` appends it to the reply as
-    /// this many strings.
+    /// `strings` strings.
     pub(super) fn meet(&mut self, name: &[u8], strings: usize, write: impl FnOnce()) {
         match self.options.wants(name, self.effort) {
             Ok(true) => {
@@ -119,8 +122,8 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Completes the reply to a `SCAN`: inserts the cursor for the client's next call and the number of
-    /// elements before the elements.
+    /// Completes the reply to SCAN or a variant: inserts the cursor for the client's next call (`next`, or 0
+    /// at the end) and the number of elements before the elements. An error if an element was refused.
     pub(super) fn finish(self, out: &mut Reply<'_>, next: Option<u64>) -> Done {
         self.refused?;
         out.insert(0, |out| {
@@ -140,8 +143,8 @@ pub(super) fn nothing(out: &mut Reply<'_>) -> Done {
     Ok(())
 }
 
-/// Returns random positions below `length` for HRANDFIELD and its variants. A negative count allows
-/// repetitions.
+/// Returns `count` random positions below `length` for HRANDFIELD and its variants: distinct ones, at most
+/// `length` of them, or repeated ones, as many as asked for, if `count` is negative.
 pub(super) fn picks(
     random: &mut Random,
     count: i64,
@@ -162,5 +165,6 @@ pub(super) fn picks(
     Ok(if length == 0 { Vec::new() } else { (0..count).map(|_| random.index(length)).collect() })
 }
 
-/// Maximum number of elements, with repetitions, that a command may ask for.
+/// Maximum number of elements, with repetitions, that HRANDFIELD and its variants may be asked for by a
+/// negative count.
 const PICKS_MAX: usize = 1_000_000;

@@ -18,8 +18,8 @@ pub(super) const COMMANDS: &[Command] = &[
 ];
 
 impl Call<'_> {
-    /// Returns the error, in Redis's words, for a subcommand that is unknown or has a wrong number of
-    /// arguments.
+    /// Returns the error, in Redis's words, for this command's subcommand (argument 1), which is unknown or
+    /// has a wrong number of arguments.
     pub(super) fn wrong_subcommand(&self) -> Refusal {
         Refusal::Quoting(format!(
             "ERR unknown subcommand or wrong number of arguments for '{}'. Try {} HELP.",
@@ -28,7 +28,7 @@ impl Call<'_> {
         ))
     }
 
-    /// Returns the error, in Redis's words, for an unknown subcommand.
+    /// Returns the error, in Redis's words, for this command's subcommand (argument 1), which is unknown.
     pub(super) fn unknown_subcommand(&self) -> Refusal {
         Refusal::Quoting(format!(
             "ERR unknown subcommand '{}'. Try {} HELP.",

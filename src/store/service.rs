@@ -14,32 +14,35 @@ use crate::values::{Action, ClientId, Owner, Timestamp};
 use busy::Aside;
 use turns::{Allowance, Standing};
 
-/// The service's state of a connection: whether requests wait and for what, and the effort (steps of work)
-/// that the connection may spend.
+/// The state that the service in front of the engine keeps about a connection: whether requests wait and for
+/// what, and the effort (steps of work) that the connection may spend.
 #[derive(Debug, Default)]
 struct Turns {
     standing: Standing,
     allowance: Allowance,
     reading_paused: bool,
-    /// A request that was copied from the received bytes, and that runs in the connection's next turn.
+    /// A request that may run a script: it was copied from the received bytes, and is carried out in the
+    /// connection's next turn.
     aside: Option<Box<Aside>>,
     /// True once the client has closed its sending side. Requests that it has sent before are still answered.
     ended: bool,
 }
 
-/// The clients of a store, as the driver of their sockets uses them. The driver passes time and received
-/// bytes in, and polls actions and output.
+/// The clients of a store, as the driver (the code that does the socket I/O) uses them. The driver passes
+/// time and received bytes in, and polls actions and output.
 pub trait StoreClients {
     /// Registers a client that has connected, and returns its id.
     fn handle_client_opened(&mut self, now: Now) -> ClientId;
-    /// Handles bytes (`chunk`) from a client. Each complete request in them runs when the client's turn comes.
+    /// Handles bytes (`chunk`) from a client. Each complete request in them is carried out when it is the
+    /// client's turn.
     fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now);
-    /// Handles that a client has closed its sending side: its requests are answered, and then the connection
-    /// is closed.
+    /// Handles that a client has closed its sending side: its requests so far are answered, and then the
+    /// connection is closed. A connection that waits for the reply to a blocking call is closed at once.
     fn handle_client_end(&mut self, id: ClientId);
     /// Removes a client whose connection is lost.
     fn handle_client_lost(&mut self, id: ClientId);
-    /// Takes back a segment of output, after it was sent or its socket was closed.
+    /// Takes back a segment (a part of a connection's output), after the driver has sent it or its socket was
+    /// closed.
     fn handle_transmitted(&mut self, id: ClientId, segment: Segment);
     /// Returns the next action for the driver to carry out; `None` if there is none.
     fn poll_action(&mut self) -> Option<Action>;
@@ -47,35 +50,38 @@ pub trait StoreClients {
     fn poll_transmit(&mut self) -> Option<(Owner, Segment)>;
 }
 
-/// The sockets of a store's clients, which a long-running script lets the driver serve.
+/// The sockets of a store's clients, which the driver (the code that does the socket I/O) can serve while the
+/// engine runs a long script.
 pub trait Sockets {
-    /// Receives and sends whatever is possible without waiting, and reports it to `clients` instead of the
-    /// service.
+    /// Receives and sends whatever is possible on the sockets without waiting, and reports it to `clients`
+    /// instead of the service, which is busy with a script.
     fn attend(&mut self, clients: &mut dyn StoreClients);
 }
 
-/// A store with its connections, as the storage executor drives it.
+/// A store with its connections, as the executor (the loop of a thread that does the socket I/O) drives it.
 pub trait StoreService: StoreClients {
     /// Returns the engine that carries out the connections' requests.
     fn engine(&self) -> &Engine;
-    /// Ends a turn: serves connections that wait for their turn, and removes expired keys if that is due. A
-    /// script that runs for a long time calls `sockets` meanwhile.
+    /// Ends a turn of the executor's loop, in which it has passed in what its sockets received: carries out
+    /// requests of connections that wait for their turn, and removes expired keys if that is due. A script
+    /// that runs for a long time calls `sockets` meanwhile.
     fn handle_turn_end(&mut self, now: Now, sockets: &mut dyn Sockets);
-    /// The latest time for the next `handle_turn_end`: now, if a connection waits for its turn; `None` if
-    /// nothing is due.
+    /// Returns the latest time for the next `handle_turn_end`: a time in the past if a connection waits for
+    /// its turn; `None` if nothing is due.
     fn poll_deadline(&self) -> Option<Timestamp>;
-    /// True if a connection waits for its turn, or a reply is held back, so that the next deadline must be
-    /// met exactly.
+    /// True if requests of a connection wait for its turn, or a reply is held back, so that the next deadline
+    /// must be met exactly.
     fn is_busy(&self) -> bool;
 }
 
-/// An engine and its connections: the store without sockets.
+/// An engine and its connections: the embedded store without sockets.
 pub struct Service {
     engine: Engine,
     limits: RequestLimits,
     connections: Connections<Turns>,
     sweeper: Sweeper,
-    /// Connections with requests that wait for their turn, each at most once, in the order of their turns.
+    /// The connections with requests that wait for their turn, each at most once, in the order of their
+    /// turns.
     ready: VecDeque<ClientId>,
     turn: u64,
 }
@@ -94,8 +100,8 @@ impl Service {
         }
     }
 
-    /// Moves the engine's replies to calls that waited, and its messages, to the output of their connections.
-    /// Closes a subscriber whose unsent output exceeds the limit.
+    /// Moves the engine's replies to blocking calls that waited, and its messages to subscribers, to the
+    /// output of their connections. Closes a subscriber whose unsent output exceeds 32 MiB.
     fn deliver(&mut self) {
         while let Some(delivery) = self.engine.poll_delivery() {
             let Some(id) = self.connections.numbered(delivery.session) else { continue };

@@ -17,13 +17,14 @@ use crate::values::time::Now;
 /// The error of an XREADGROUP whose stream was deleted or replaced while it waited.
 const STREAM_GONE: Refusal = Refusal::Words("UNBLOCKED the stream key no longer exists");
 
-/// The command name in the request that is made up to serve a waiting call, of whose own request only the
-/// keys are kept.
+/// The command name in the request that is made up to serve a blocking call that has waited: of the call's
+/// own request, only the keys are kept.
 const NAME: &[u8] = b"serve";
 const PLACES: [Argument; 1] = [Argument { start: 0, length: NAME.len() as u32 }];
 
 impl Engine {
-    /// Serves calls whose keys are ready, and calls whose keys become ready by that.
+    /// Serves the blocking calls that wait for keys which have become ready (filled, changed or deleted), and
+    /// those whose keys become ready by that.
     pub(super) fn serve_waiting(&mut self, effort: &Effort, now: Now) {
         while let Some((database, key, streamed)) = self.keyspace.interest.waits.next_ready() {
             self.keyspace.select(database);
@@ -37,15 +38,15 @@ impl Engine {
         }
     }
 
-    /// Returns the kind of calls that the value at `key` can serve; `None` if there is no such key or no call
-    /// waits for its type.
+    /// Returns the kind of blocking calls that the value at `key` can serve; `None` if there is no such key
+    /// or no call waits for a value of its type.
     fn kind_at(&mut self, key: &[u8]) -> Option<Kind> {
         let place = self.keyspace.find(key)?;
         Kind::of(&self.keyspace.entry(place).value)
     }
 
-    /// Serves calls that wait for a key, in order, as long as its value can serve them. `kind` is the type of
-    /// that value; None if there is none, or no call waits for such values.
+    /// Serves calls that wait for `key`, in the order in which they came, as long as its value can serve
+    /// them. `kind` is the kind of calls that this value serves; calls of another kind wait on.
     fn serve_row(&mut self, key: &[u8], kind: Option<Kind>, effort: &Effort, now: Now) {
         let mut behind = 0;
         while let Some((ticket, want)) =
@@ -63,8 +64,8 @@ impl Engine {
         }
     }
 
-    /// Refuses the calls that wait to read a stream for a group, because the key does not hold a stream any
-    /// more.
+    /// Refuses the calls that wait to read the stream at `key` for a consumer group, because the key does not
+    /// hold a stream any more.
     fn refuse_row(&mut self, key: &[u8], effort: &Effort, now: Now) {
         let mut behind = 0;
         while let Some((ticket, want)) =
@@ -78,8 +79,8 @@ impl Engine {
         }
     }
 
-    /// Serves the waiting call with this ticket by `serve`. If the value has nothing for it, the call waits
-    /// on.
+    /// Serves the waiting call with number `ticket` by calling `serve`, and sends its reply or error to its
+    /// connection. If `serve` returns false, because the value has nothing for the call, it waits on.
     fn serve_call(
         &mut self,
         ticket: u64,
@@ -133,12 +134,13 @@ impl Engine {
         }
     }
 
-    /// Ends the wait of a connection whose call gets a reply in another way.
+    /// Ends the wait of a connection's blocking call without a reply; the caller replies in another way.
     pub fn cancel_wait(&mut self, session: &Session) {
         self.keyspace.interest.waits.leave(session.id);
     }
 
-    /// Ends the wait of calls whose timeouts are over, with the reply for a timeout.
+    /// Ends the wait of all blocking calls whose timeouts have passed at `now`, each with the reply for a
+    /// timeout.
     pub fn expire_waits(&mut self, now: Now) {
         while let Some(waiter) = self.keyspace.interest.waits.next_overdue(now.monotonic) {
             let bytes = waiter.reply_at_end().into();
@@ -146,15 +148,15 @@ impl Engine {
         }
     }
 
-    /// Returns the time at which the next timeout of a waiting call is over; `None` if no call waits with a
+    /// Returns the time at which the next timeout of a waiting call passes; `None` if no call waits with a
     /// timeout.
     pub fn waits_until(&self) -> Option<Timestamp> {
         self.keyspace.interest.waits.deadline()
     }
 }
 
-/// Serves a call that has waited with the value at `key`, which is of the kind that it wants: writes its
-/// reply. False if the value has nothing for it.
+/// Serves a blocking call that has waited with the value at `key`, which is of the kind that the call wants:
+/// writes its reply. False if the value has nothing for it.
 fn serve(call: &mut Call<'_>, waiter: &Waiter, key: &[u8]) -> Result<bool, Refusal> {
     match &waiter.want {
         want @ (Want::Item(_) | Want::Items(..) | Want::Moved { .. }) => lists::serve(call, want, key),

@@ -2,21 +2,22 @@
 
 use crate::protocol::{Argument, Arguments, Protocol};
 
-/// Maximum number of bytes that a transaction may queue.
+/// Maximum number of bytes that the commands queued in one transaction may take.
 const QUEUED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// The memory that a queued command takes besides its bytes, including the overhead of two allocations.
+/// The memory in bytes that a command queued in a transaction takes besides its words, including the overhead
+/// of two allocations.
 const QUEUED_BYTES: usize = size_of::<Queued>() + 32;
 
-/// Whether a connection continues, is closed or waits after a request was carried out.
+/// The consequence of a request for its connection: it continues, is closed, or waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
     /// The connection stays open.
     Continue,
     /// The connection is closed once the reply is sent.
     Close,
-    /// There is no reply yet, because the call waits. The connection's further requests wait for the reply,
-    /// which [`Engine::poll_delivery`](super::Engine::poll_delivery) returns.
+    /// There is no reply yet, because the request is a blocking call that waits. The connection's further
+    /// requests wait for the reply, which [`Engine::poll_delivery`](super::Engine::poll_delivery) returns.
     Wait,
 }
 
@@ -31,7 +32,7 @@ pub struct Session {
     pub(super) transaction: Option<Transaction>,
     /// The number of the selected database.
     pub(super) database: u8,
-    /// True from the first WATCH until the connection's watches end.
+    /// True from the connection's first WATCH until its watches end (by EXEC, UNWATCH and the like).
     pub(super) watches: bool,
     /// True while CLIENT TRACKING is on for the connection.
     pub(super) tracks: bool,
@@ -61,7 +62,7 @@ impl Session {
         self.id
     }
 
-    /// Handles that a request was refused before it was carried out: EXEC will refuse the open transaction,
+    /// Records that a request was refused before it was carried out: EXEC will refuse the open transaction,
     /// or the transaction is dropped if the request was EXEC itself.
     pub fn refuse(&mut self, arguments: &Arguments<'_>) {
         if arguments.name().eq_ignore_ascii_case(b"exec") {
@@ -71,7 +72,7 @@ impl Session {
         }
     }
 
-    /// Returns the commands queued since MULTI; `None` outside of a transaction.
+    /// Returns the commands that the connection has queued since MULTI; `None` outside of a transaction.
     pub fn queued(&self) -> Option<impl ExactSizeIterator<Item = Arguments<'_>>> {
         self.transaction.as_ref().map(Transaction::commands)
     }
@@ -87,7 +88,8 @@ impl Session {
 pub(super) struct Transaction {
     queued: Vec<Queued>,
     bytes: usize,
-    /// True if a command was refused when it was to be queued, so that EXEC will refuse all of them.
+    /// True if a command was refused when the transaction was to queue it, so that EXEC will refuse all of
+    /// them.
     pub(super) spoiled: bool,
 }
 
@@ -98,7 +100,8 @@ struct Queued {
 }
 
 impl Transaction {
-    /// Queues a copy of a command. False if the queue is full; then EXEC will refuse the transaction.
+    /// Queues a copy of a command in the transaction. False if the queue is full; EXEC will refuse the
+    /// transaction then.
     #[must_use]
     pub(super) fn queue(&mut self, arguments: Arguments<'_>) -> bool {
         self.bytes += arguments.frame().len() + size_of_val(arguments.places()) + QUEUED_BYTES;

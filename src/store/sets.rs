@@ -236,7 +236,8 @@ fn store(call: &mut Call<'_>, combination: Combination) -> Done {
     call.number(count)
 }
 
-/// Returns the sets at the given argument positions; `None` for a missing key, which counts as an empty set.
+/// Returns the sets at the keys that the arguments at positions `keys` name; `None` for a missing key, which
+/// counts as an empty set. An error if a value is no set.
 fn sets_at<'a>(
     call: &'a Call<'_>,
     keys: std::ops::Range<usize>,
@@ -244,8 +245,9 @@ fn sets_at<'a>(
     keys.map(|index| call.keyspace.peek_as::<Members>(call.at(index))).collect()
 }
 
-/// Returns the combination of the sets at the keys from argument `start` on. `fits` checks every new member,
-/// since the result is not yet counted in the keyspace's memory.
+/// Returns the combination of the sets at the keys from argument `start` on. `fits` is called with the result
+/// so far and each new member, and refuses a result that is too large: the result is not yet counted in the
+/// keyspace's memory.
 fn combined(
     call: &Call<'_>,
     start: usize,
@@ -285,7 +287,8 @@ fn in_first_only(sets: &[Option<&Members>], effort: &Effort, mut visit: impl FnM
     })
 }
 
-/// Visits the members that all sets have, by going through the smallest set.
+/// Visits the members that all `sets` have, by going through the smallest set, until `visit` returns an
+/// error, which it returns. A missing set (`None`) is empty.
 fn in_all(sets: &[Option<&Members>], effort: &Effort, mut visit: impl FnMut(&[u8]) -> Done) -> Done {
     let Some(mut sets) = sets.iter().copied().collect::<Option<Vec<&Members>>>() else { return Ok(()) };
     sets.sort_by_key(|set| set.len());

@@ -15,7 +15,7 @@ use super::numbers;
 use super::shapes::{Shapes, Size};
 pub(super) use table::ROWS;
 
-/// Maximum number of bytes of a setting's value.
+/// Maximum number of bytes of a value that CONFIG SET gives.
 const VALUE_BYTES_MAX: usize = 1_024;
 
 /// The kind of a setting, which decides the values that it accepts.
@@ -25,9 +25,9 @@ pub(super) enum Kind {
     Switch,
     /// The setting is an integer in this range, both ends included.
     Number(i64, i64),
-    /// A number of bytes, with or without a unit such as `mb`, of at least this many bytes.
+    /// The setting is a number of bytes, with or without a unit such as `mb`, of at least this many bytes.
     Memory(i64),
-    /// A number of bytes, or a percentage of the memory such as `5%`.
+    /// The setting is a number of bytes, or a percentage of the memory such as `5%`.
     MemoryOrShare,
     /// The setting is exactly one of these words.
     Choice(&'static [&'static str]),
@@ -37,7 +37,7 @@ pub(super) enum Kind {
     Saves,
     /// The setting is a list of numbers between 0 and 100 (percentiles).
     Shares,
-    /// The setting is any UTF-8 text of at most [`VALUE_BYTES_MAX`] bytes.
+    /// The setting is any UTF-8 text of at most 1,024 bytes.
     Text,
     /// The setting accepts only its present value; the error for any other one gives this reason.
     Only(&'static str),
@@ -49,11 +49,12 @@ pub(super) enum Kind {
     Own,
 }
 
-/// The reason why a value is refused, in Redis's words.
+/// The reason why CONFIG SET refuses a value, in Redis's words.
 type Reason = String;
 
 impl Kind {
-    /// Checks a value, and returns it in the form that CONFIG GET shows.
+    /// Checks a value for a setting of this kind, and returns it in the form that CONFIG GET shows; an error
+    /// with the reason if it is refused.
     fn check(self, value: &[u8]) -> Result<String, Reason> {
         let text = std::str::from_utf8(value).ok().filter(|text| text.len() <= VALUE_BYTES_MAX);
         let text =
@@ -168,9 +169,10 @@ fn shares_text(shares: &[f64]) -> String {
 /// The values of all settings: as texts for CONFIG GET, and parsed where the store reads them.
 #[derive(Debug)]
 pub(super) struct Settings {
-    /// The text of each setting by the position of its row; `None` for a setting that still has its default.
+    /// The text of each setting; the index is the position of its row in the table of settings. `None` for a
+    /// setting that still has its default.
     texts: Vec<Option<Box<str>>>,
-    /// The run time in milliseconds after which a script makes the store answer `-BUSY` to others
+    /// The run time in milliseconds after which a script makes the store answer `-BUSY` to other connections
     /// (`busy-reply-threshold`).
     pub(super) busy_after_ms: u64,
     /// The duration in milliseconds from which on a command becomes a sample of LATENCY
@@ -181,19 +183,21 @@ pub(super) struct Settings {
     pub(super) bytes_max: u64,
     /// The largest sparse form of a `HyperLogLog` in bytes, with its header (`hll-sparse-max-bytes`).
     pub(super) sparse_bytes_max: usize,
-    /// The largest node of a stream in entries and in bytes (`stream-node-max-entries`,
-    /// `stream-node-max-bytes`).
+    /// The number of entries and of bytes at which a node (a group of entries) of a stream is full
+    /// (`stream-node-max-entries`, `stream-node-max-bytes`).
     pub(super) stream_nodes: NodeSize,
     /// The percentiles of command times that INFO latencystats shows (`latency-tracking-info-percentiles`).
     pub(super) percentiles: Vec<f64>,
     /// True if a histogram of times is kept for each command (`latency-tracking`).
     pub(super) counts_times: bool,
-    /// Maximum number of keys that connections have read and are told of (`tracking-table-max-keys`); 0 for no
-    /// such limit.
+    /// Maximum number of keys whose readers are remembered, so that they are told of changes (CLIENT
+    /// TRACKING; `tracking-table-max-keys`); 0 for no such limit.
     pub(super) tracked_keys_max: usize,
-    /// The number of replicas without which writes are refused (`min-replicas-to-write`).
+    /// The number of replicas without which writes are refused (`min-replicas-to-write`); 0 if writes need no
+    /// replicas.
     replicas_min: u64,
-    /// The lag in seconds up to which a replica counts (`min-replicas-max-lag`); 0 if writes need no replicas.
+    /// The lag in seconds up to which a replica counts for `min-replicas-to-write` (`min-replicas-max-lag`);
+    /// 0 if writes need no replicas.
     replica_lag_max: u64,
 }
 
@@ -229,19 +233,20 @@ impl Settings {
         self.replicas_min > 0 && self.replica_lag_max > 0
     }
 
-    /// Returns the position of the row of the setting with this name or alias, in any case of letters; `None`
-    /// if there is none.
+    /// Returns the position, in the table of settings, of the setting with this name or alias, in any case of
+    /// letters; `None` if there is none.
     pub(super) fn find(name: &[u8]) -> Option<usize> {
         let is_name = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         ROWS.iter().position(|row| is_name(row.name) || row.alias.is_some_and(is_name))
     }
 
-    /// Returns the value of the setting at `position`, as CONFIG GET shows it.
+    /// Returns the value of the setting at `position` of the table of settings, as CONFIG GET shows it.
     pub(super) fn text(&self, position: usize) -> &str {
         self.texts[position].as_deref().unwrap_or(ROWS[position].default)
     }
 
-    /// Checks a new value for the setting at `position`, and returns it as CONFIG GET will show it.
+    /// Checks a new value for the setting at `position` of the table of settings, and returns it as CONFIG
+    /// GET will show it. An error with the reason if it is refused.
     pub(super) fn check(&self, position: usize, value: &[u8]) -> Result<String, Reason> {
         match ROWS[position].kind {
             // A program may set a value that it has read before, as programs do that restore settings.
@@ -250,13 +255,14 @@ impl Settings {
         }
     }
 
-    /// Sets the setting at `position` to a text that [`Self::check`] returned.
+    /// Sets the setting at `position` of the table of settings to a text that [`Self::check`] has returned.
     pub(super) fn set(&mut self, position: usize, text: String) {
         self.texts[position] = Some(text.into_boxed_str());
         self.take_effect(position);
     }
 
-    /// Copies the settings about the sizes of small collections to `shapes`, where collections read them.
+    /// Copies the settings about the sizes of small collections (such as `hash-max-listpack-entries`) to
+    /// `shapes`, where collections read them.
     pub(super) fn share(&self, shapes: &Shapes) {
         for (name, size) in [
             ("hash-max-listpack-entries", Size::HashFields),
@@ -271,8 +277,8 @@ impl Settings {
         }
     }
 
-    /// Parses the value of the setting at `position` into the field of `self` that the store reads, if there
-    /// is one.
+    /// Parses the value of the setting at `position` of the table of settings into the field that the store
+    /// reads, if there is one for this setting.
     fn take_effect(&mut self, position: usize) {
         let text = self.text(position).to_owned();
         let text = text.as_str();

@@ -4,16 +4,17 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The most elements of a small collection, whatever the settings say: small collections are searched element
-/// by element, and a scan visits them as a whole.
+/// The most elements of a small collection (one in compact form), whatever the settings say: small
+/// collections are searched element by element, and a scan visits them as a whole.
 const ELEMENTS_MAX: usize = 4_096;
 
-/// The size limits of small collections, shared by all collections of an engine.
+/// The size limits up to which collections count as small, shared by all collections of an engine.
 pub(super) struct Shapes {
     sizes: [AtomicUsize; Size::COUNT],
 }
 
-/// The limits up to which Redis would store a collection in its compact form, by what they limit.
+/// The limits up to which Redis would store a collection in its compact form, named by what each of them
+/// limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
     /// The most fields of a small hash (`hash-max-listpack-entries`).

@@ -20,20 +20,19 @@ use crate::values::time::Now;
 
 pub(super) const COMMANDS: &[Command] = &[command("slowlog", -2, Effect::Read, slowlog)];
 
-/// A function that returns the present time.
+/// A function that returns the present time of a monotonic clock.
 pub(super) type Clock = Rc<dyn Fn() -> Timestamp>;
 
-/// The value of `slowlog-log-slower-than` (in microseconds) below which the clock is read around each
-/// request.
+/// The value of `slowlog-log-slower-than` (in microseconds) below which the clock is read before and after
+/// each request.
 const SHORT_US: i64 = 1_000;
-/// The units of effort (steps of work) from which on a request may take [`SHORT_US`] or longer, and so is
-/// timed.
+/// The units of effort (steps of work) from which on a request may take 1 ms or longer, and so is timed.
 const MUCH_EFFORT: u64 = 2_000;
-/// The most words of a request that an entry keeps, as in Redis; of each word, it keeps `WORD_BYTES_MAX`
-/// bytes.
+/// The most words of a request that an entry of the slow log keeps, as in Redis. A longer request keeps one
+/// word less, and a note of how many were left out.
 const WORDS_MAX: usize = 32;
 const WORD_BYTES_MAX: usize = 128;
-/// The number of entries that SLOWLOG GET shows without a count.
+/// The number of entries that SLOWLOG GET shows if it names no number.
 const SHOWN: i64 = 10;
 /// Commands whose requests contain passwords, so that they are never logged.
 const SECRET: [&str; 2] = ["auth", "hello"];
@@ -45,7 +44,7 @@ struct Entry {
     unix_s: u64,
     micros: u64,
     words: Vec<Box<[u8]>>,
-    /// The name of the connection that sent the request (CLIENT SETNAME).
+    /// The name (CLIENT SETNAME) of the connection that sent the logged request.
     name: Box<[u8]>,
 }
 
@@ -58,8 +57,8 @@ pub(super) struct SlowLog {
     /// The logged requests, the newest first.
     entries: VecDeque<Entry>,
     next_id: u64,
-    /// The time at which the last timed request ended, or at which the present turn began, whichever is
-    /// later.
+    /// The time from which the next timed request is counted: the end of the last timed request, or the
+    /// beginning of the present turn (pass of the service's loop), whichever is later.
     ended: Timestamp,
 }
 
@@ -80,14 +79,14 @@ impl SlowLog {
         self.slower_than_us = micros;
     }
 
-    /// Sets the maximum number of entries, and drops the oldest ones beyond it.
+    /// Sets the maximum number of entries of the slow log, and drops the oldest ones beyond it.
     pub(super) fn set_entries_max(&mut self, entries: usize) {
         self.entries_max = entries.min(ENGINE_SLOW_REQUESTS_MAX);
         self.entries.truncate(self.entries_max);
     }
 
     /// Begins the timing of a request in the turn (pass of the service's loop) that began at `now`. Reads the
-    /// clock if the threshold is so short that each request is timed.
+    /// clock if `slowlog-log-slower-than` is below 1 ms, so that each request is timed.
     pub(super) fn begin(&mut self, clock: Option<&Clock>, now: Now) {
         self.ended = self.ended.max(now.monotonic);
         if let Some(clock) = clock.filter(|_| (0..SHORT_US).contains(&self.slower_than_us)) {
@@ -95,7 +94,8 @@ impl SlowLog {
         }
     }
 
-    /// Ends a request that took `effort` units of effort, and logs it if its duration reaches the threshold.
+    /// Ends the timing of a request that took `effort` units of effort (steps of work), and logs it if its
+    /// duration reaches the threshold. Light requests are not timed if the threshold is 1 ms or longer.
     /// Without a `clock` nothing is logged.
     pub(super) fn end(
         &mut self,

@@ -15,7 +15,7 @@ use std::cmp::Ordering;
 pub(super) const COMMANDS: &[Command] =
     &[command("sort", -2, Effect::Grow, sort), command("sort_ro", -2, Effect::Read, sort_ro)];
 
-/// The options of SORT.
+/// The options of one SORT or `SORT_RO` request.
 #[derive(Default)]
 struct Options<'a> {
     by: Option<&'a [u8]>,
@@ -59,13 +59,14 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    /// True if the elements keep the order of the collection: the pattern of BY contains no `*`, so it names
-    /// the same key for every element.
+    /// True if SORT leaves the elements in the order of the collection: the pattern of BY contains no `*`, so
+    /// it names the same key for every element.
     fn keeps_order(&self) -> bool {
         self.by.is_some_and(|pattern| !pattern.contains(&b'*'))
     }
 
-    /// Returns the positions that LIMIT selects from `length` elements: the first, and one after the last.
+    /// Returns the positions that the option LIMIT of SORT selects from `length` elements: the first, and one
+    /// after the last.
     fn selected(&self, length: usize) -> (usize, usize) {
         let (start, count) = self.limit.unwrap_or((0, -1));
         let start = usize::try_from(start).unwrap_or(0).min(length);
@@ -83,7 +84,8 @@ struct Element {
 /// The value by which SORT orders an element.
 enum Weight {
     Number(f64),
-    /// Bytes of another key that BY names; `None` if there is no such key.
+    /// The string at another key, or in a hash's field there, that BY names for the element; `None` if there
+    /// is none.
     Bytes(Option<Text>),
     /// The element is ordered by its own bytes.
     Itself,
@@ -118,8 +120,9 @@ fn carry_out(call: &mut Call<'_>, may_store: bool) -> Done {
     }
 }
 
-/// Returns the elements of the collection at argument 1, from the last to the first if `reversed`. The flag
-/// is true for a set, whose elements have no order.
+/// Returns the elements of the list, set or sorted set at the key in argument 1 (none if there is no such
+/// key), in reverse if `reversed`, and true if it is a set, whose elements have no order and are not
+/// reversed. An error if the value is of another type.
 fn elements(call: &mut Call<'_>, reversed: bool) -> Result<(Vec<Text>, bool), Refusal> {
     let Some(value) = call.keyspace.read(call.arguments.at(1)) else { return Ok((Vec::new(), false)) };
     if !matches!(value, Value::List(_) | Value::Set(_) | Value::SortedSet(_)) {
@@ -171,8 +174,8 @@ fn weight(call: &Call<'_>, options: &Options<'_>, text: &Text) -> Result<Weight,
     number.map(Weight::Number).ok_or(Refusal::Words("ERR One or more scores can't be converted into double"))
 }
 
-/// Parses a number as C's `strtod` does: an empty text is 0, and leading spaces are allowed. `None` for any
-/// other text.
+/// Parses a number as C's `strtod` does: an empty text is 0, and leading spaces are allowed. `None` if the
+/// text is no number.
 fn number(text: &[u8]) -> Option<f64> {
     let text = text.trim_ascii_start();
     if text.is_empty() { Some(0.0) } else { numbers::float(text) }

@@ -48,7 +48,7 @@ impl Aggregate {
     }
 }
 
-/// A key whose value is combined: missing, a set or a sorted set.
+/// A key that a union, intersection or difference combines, by its value: none, a set or a sorted set.
 #[derive(Clone, Copy)]
 enum Source<'a> {
     Missing,
@@ -92,18 +92,18 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The parsed arguments of a combining command: sources with weights, aggregate, and whether the reply has
-/// scores.
+/// The parsed arguments of a union, intersection or difference: the keys' values with their weights, how
+/// scores are combined, and whether the reply has scores.
 struct Request<'a> {
     sources: Vec<(Source<'a>, f64)>,
     aggregate: Aggregate,
     with_scores: bool,
-    /// The number of members at which ZINTERCARD stops counting; 0 for no limit.
+    /// The number of shared members at which ZINTERCARD stops counting; 0 for no limit.
     limit: usize,
 }
 
-/// The use of the result (stored, replied or counted), which decides where the number of keys stands in the
-/// arguments, and which options may follow.
+/// The use of the result of a union, intersection or difference (replied, stored or counted), which decides
+/// where the number of keys stands in the arguments, and which options may follow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Shown,
@@ -191,7 +191,8 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// Returns the number of members that all sources have, at most the limit, if there is one.
+    /// Returns the number of members that all sources (the sets and sorted sets that the request names) have,
+    /// but not more than the request's limit, if it has one.
     fn count_shared(mut self, effort: &Effort) -> Result<usize, Refusal> {
         self.sources.sort_by_key(|(source, _)| source.len());
         let (first, others) = self.sources.split_first().expect("at least one key was asked for");
@@ -229,7 +230,8 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A result that is not in the keyspace yet, and is limited while it grows.
+/// The sorted set that a union, intersection or difference results in. It is not in the keyspace yet, so its
+/// size is limited here while it grows.
 struct Growing<'a> {
     ranking: Ranking,
     effort: &'a Effort,

@@ -48,7 +48,7 @@ struct ScoreBound {
     exclusive: bool,
 }
 
-/// One end of a range of members by their bytes.
+/// One end of a range of a sorted set's members by their bytes.
 #[derive(Clone, Copy)]
 enum LexBound<'a> {
     Lowest,
@@ -66,7 +66,9 @@ enum Span<'a> {
 }
 
 impl<'a> Span<'a> {
-    /// Parses the bounds at argument `index` and the next; a descending range names the higher bound first.
+    /// Parses the bounds of a range at argument `index` and the next, which are of the kind `by`; a
+    /// descending range names the higher bound first. Of ranks, a descending range counts from the highest
+    /// score.
     fn parse(call: &Call<'a>, index: usize, by: By, direction: Direction) -> Result<Self, Refusal> {
         let (first, second) = (call.at(index), call.at(index + 1));
         let (low, high) = if direction == Direction::Ascending { (first, second) } else { (second, first) };
@@ -77,7 +79,7 @@ impl<'a> Span<'a> {
         })
     }
 
-    /// Returns the range as ascending ranks: the first, and one after the last.
+    /// Returns the range as ranks of the sorted set in ascending order: the first, and one after the last.
     fn ranks(self, ranking: &Ranking) -> (usize, usize) {
         let (start, end) = match self {
             Self::Ranks(start, stop, direction) => {
@@ -151,26 +153,27 @@ fn lex_bound(text: &[u8]) -> Result<LexBound<'_>, Refusal> {
     }
 }
 
-/// Whether the reply has scores with the members.
+/// The content of the reply to a range request: members alone, or members with their scores.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Shown {
     Members,
     Scores,
 }
 
-/// A complete range request: range, direction, offset and limit.
+/// A parsed request for a range of a sorted set: the range, its direction, and the offset and limit (LIMIT)
+/// that apply within it.
 struct Query<'a> {
     span: Span<'a>,
     direction: Direction,
     shown: Shown,
     offset: i64,
-    /// Maximum number of members that are returned; negative for no limit.
+    /// Maximum number of members of the range that are returned; negative for no limit.
     limit: i64,
 }
 
-/// Options of a range that the command's name determines.
+/// The part of a range request that the command's name determines; `None` where the arguments may choose.
 struct Preset {
-    /// The position of the argument at which the bounds begin.
+    /// The position of the argument at which the two bounds of the range begin.
     index: usize,
     by: Option<By>,
     direction: Option<Direction>,
@@ -213,7 +216,8 @@ impl<'a> Query<'a> {
         Ok(Self { span: Span::parse(call, preset.index, by, direction)?, direction, shown, offset, limit })
     }
 
-    /// Returns the ranks of the range after offset and limit: the first, and one after the last.
+    /// Returns the ranks (in ascending order) of the members that are left of the range after offset and
+    /// limit: the first, and one after the last.
     fn ranks(&self, ranking: &Ranking) -> (usize, usize) {
         let (start, end) = self.span.ranks(ranking);
         if matches!(self.span, Span::Ranks(..)) {
@@ -298,8 +302,8 @@ fn zrangestore(call: &mut Call<'_>) -> Done {
     store_at(call, call.at(1), stored, "zrangestore")
 }
 
-/// Replaces the key `target` by a sorted set, publishes the event (such as `zunionstore`) to those who have
-/// subscribed to events of keys, and replies with the set's size. An empty set leaves no key.
+/// Replaces the key `target` by a sorted set, queues the keyspace event `event` (such as `zunionstore`) for
+/// it, and replies with the number of members. An empty set leaves no key.
 pub(super) fn store_at(call: &mut Call<'_>, target: &[u8], ranking: Ranking, event: &'static str) -> Done {
     let count = ranking.len();
     if count == 0 {

@@ -41,7 +41,8 @@ pub(super) struct AddOptions {
     increments: bool,
 }
 
-/// The effect of ZADD on a member: none, added, changed or unchanged.
+/// The effect of ZADD on a member, with the resulting score: none (the options forbid it), added, changed or
+/// unchanged.
 #[derive(Clone, Copy, PartialEq)]
 enum Added {
     Nothing,
@@ -51,7 +52,8 @@ enum Added {
 }
 
 impl AddOptions {
-    /// Parses the options of a ZADD. Returns also the position of the argument at which the scores begin.
+    /// Parses the options of a ZADD request. Returns also the position of the argument at which the scores
+    /// begin.
     fn parse(call: &Call<'_>) -> Result<(Self, usize), Refusal> {
         let mut options = Self::default();
         let mut index = 2;
@@ -239,7 +241,7 @@ fn zrem(call: &mut Call<'_>) -> Done {
     call.number(removed.unwrap_or(0))
 }
 
-/// The end of the order that members are popped from: lowest or highest score.
+/// The end from which members of a sorted set are popped: the lowest or the highest score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extreme {
     Lowest,
@@ -278,8 +280,8 @@ fn pop(call: &mut Call<'_>, extreme: Extreme) -> Done {
     Ok(())
 }
 
-/// Removes and returns up to `count` members from one end of the order; removes none if the reply could not
-/// hold them all.
+/// Removes and returns up to `count` members of the sorted set at `key`, from the lowest or the highest score
+/// on; removes none if the reply could not hold them all. Empty if there is no such key.
 fn popped(call: &mut Call<'_>, key: &[u8], extreme: Extreme, count: usize) -> Result<Vec<Scored>, Refusal> {
     let (out, effort) = (&call.out, call.effort);
     let popped = call.keyspace.change(key, |ranking: &mut Ranking| {
@@ -321,8 +323,9 @@ fn zmpop(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Serves a call that pops from sorted sets with the sorted set at `key`: pops and writes the reply. False if
-/// there is no such sorted set.
+/// Carries out a call that pops from sorted sets (`want` says from which end and how many) on the sorted set
+/// at `key`: pops and writes the reply. False, with nothing done, if there is no such sorted set or `want` is
+/// not about sorted sets.
 pub(super) fn serve(call: &mut Call<'_>, want: &Want, key: &[u8]) -> Result<bool, Refusal> {
     let (extreme, count) = match want {
         Want::Member(extreme) => (*extreme, 1),
@@ -350,7 +353,7 @@ pub(super) fn serve(call: &mut Call<'_>, want: &Want, key: &[u8]) -> Result<bool
     Ok(true)
 }
 
-/// Writes `count` members with scores: nested pairs in RESP3, a flat array in RESP2.
+/// Replies with `count` members and their scores: nested pairs in RESP3, a flat array in RESP2.
 fn write_scored<'a>(call: &mut Call<'_>, scored: impl Iterator<Item = &'a Scored>, count: usize) {
     scored_header(&mut call.out, call.session.protocol, count);
     scored.for_each(|scored| write_pair(&mut call.out, call.session.protocol, scored));
@@ -421,8 +424,8 @@ fn zscan(call: &mut Call<'_>) -> Done {
     page.finish(&mut call.out, next.map(u64::from))
 }
 
-/// Writes a score of ZSCAN, which is a string in both RESP versions. Redis writes whole scores of a small
-/// sorted set as integers.
+/// Writes the score of a member in the reply of ZSCAN, which is a string in both RESP versions. Redis writes
+/// whole scores of a small sorted set as integers.
 #[expect(clippy::float_cmp, reason = "a whole number equals its own whole part")]
 fn write_listed_score(out: &mut Reply<'_>, ranking: &Ranking, score: f64) {
     const INTEGER_MAX: f64 = (1_u64 << 62) as f64;

@@ -17,18 +17,19 @@ use crate::protocol::Arguments;
 use crate::protocol::command;
 use crate::values::Timestamp;
 
-/// The most error codes that are counted separately, because scripts may make up any number of codes.
+/// The most error codes that are counted separately; errors with further codes count only in total, because
+/// scripts may make up any number of codes.
 const CODES_MAX: usize = 128;
-/// The longest error code in bytes. An error with a longer first word counts as ERR, as in Redis.
+/// The longest error code in bytes. An error whose first word is longer counts as ERR, as in Redis.
 const CODE_BYTES_MAX: usize = 31;
 
-/// The binary logarithm of the shortest time in nanoseconds that is told apart: all below about 1 µs share
-/// one range.
+/// The binary logarithm of the shortest time in nanoseconds that the histograms tell apart: all times below
+/// about 1 µs share one range.
 const SHORTEST_LOG: u32 = 10;
-/// The binary logarithm of the longest time in nanoseconds that is told apart: all from about 17 s on share
-/// the last range.
+/// The binary logarithm of the longest time in nanoseconds that the histograms tell apart: all times from
+/// about 17 s on share the last range.
 const LONGEST_LOG: u32 = 34;
-/// The number of histogram ranges between a time and its double.
+/// The number of ranges of the histogram between a time and twice that time.
 const STEPS: usize = 16;
 const RANGES: usize = 1 + (LONGEST_LOG - SHORTEST_LOG) as usize * STEPS;
 
@@ -46,12 +47,12 @@ impl Times {
         self.0[range_of(nanos)] += 1;
     }
 
-    /// The number of calls in the histogram.
+    /// Returns the number of calls in the histogram.
     pub(super) fn total(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// Returns the time in microseconds that `percent` percent of the calls did not exceed.
+    /// Returns the time in microseconds that `percent` percent of the calls in the histogram did not exceed.
     pub(super) fn percentile(&self, percent: f64) -> f64 {
         let total = self.total();
         let wanted = ((total as f64 * percent / 100.0).ceil() as u64).clamp(1, total.max(1));
@@ -94,7 +95,7 @@ fn range_of(nanos: u64) -> usize {
     1 + (log - SHORTEST_LOG) as usize * STEPS + step
 }
 
-/// Returns the longest time that falls into a histogram range, in nanoseconds.
+/// Returns the longest time, in nanoseconds, that falls into the histogram range with index `range`.
 fn longest_of(range: usize) -> u64 {
     let Some(range) = range.checked_sub(1) else { return (1 << SHORTEST_LOG) - 1 };
     let log = SHORTEST_LOG + (range / STEPS) as u32;
@@ -106,11 +107,11 @@ fn longest_of(range: usize) -> u64 {
 pub(super) struct Figures {
     pub(super) calls: u64,
     nanos: u64,
-    /// The number of calls whose reply was an error.
+    /// The number of calls of the command whose reply was an error.
     failed: u64,
-    /// The number of requests that were refused before they ran.
+    /// The number of requests with the command that were refused before they ran.
     rejected: u64,
-    /// The histogram of the times of calls; `None` until a time was counted.
+    /// The histogram of the times of the command's calls; `None` until a time was counted.
     pub(super) times: Option<Times>,
 }
 
@@ -133,7 +134,7 @@ impl Figures {
 /// The key under which the statistics of a request are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// A command without subcommands, by its position in the directory.
+    /// A command without subcommands, by its position in the directory of commands.
     Position(usize),
     /// A subcommand, by its full name such as `client|id`.
     Named(&'static str),
@@ -147,12 +148,13 @@ pub(super) enum Slot {
 /// The statistics of all commands, and the number of errors by code.
 pub(super) struct Stats {
     clock: Option<Clock>,
-    /// The time of the last reading of the clock, or the start of the present turn, whichever is later.
+    /// The time of the last reading of the clock, or the start of the present turn (pass of the service's
+    /// loop), whichever is later.
     latest: Timestamp,
-    /// True if the times of calls are counted for their percentiles (`latency-tracking`).
+    /// True if a histogram of the times of calls is kept for each command (`latency-tracking`).
     pub(super) counts_times: bool,
-    /// Commands by their position in the directory: the name, and the description of commands that have
-    /// subcommands.
+    /// The name of each command, by its position in the directory of commands, and the description of the
+    /// command if it has subcommands.
     names: Vec<(&'static str, Option<&'static command::Command>)>,
     plain: Vec<Figures>,
     /// The statistics of subcommands by their full names.
@@ -201,20 +203,20 @@ impl Stats {
         self.clock = Some(Rc::clone(clock));
     }
 
-    /// Begins a request; `turn` is the time at which the present turn began.
+    /// Begins a request; `turn` is the time at which the present turn (pass of the service's loop) began.
     pub(super) fn begin_request(&mut self, turn: Timestamp) {
         self.latest = self.latest.max(turn);
     }
 
-    /// Resets all statistics and error counts.
+    /// Resets all statistics of commands and all counts of errors.
     pub(super) fn reset(&mut self) {
         self.plain.fill(Figures::default());
         self.named.clear();
         self.errors.clear();
     }
 
-    /// Returns the place in the statistics where a request is counted; `position` is its command's in the
-    /// directory of commands.
+    /// Returns the key under which the statistics of a request are kept; `position` is that of its command in
+    /// the directory of commands.
     pub(super) fn slot(&self, position: usize, arguments: Arguments<'_>) -> Slot {
         match self.names.get(position) {
             Some((_, Some(container))) => match container.resolve(&arguments) {
@@ -227,13 +229,14 @@ impl Stats {
         }
     }
 
-    /// Begins a call, and returns its start time.
+    /// Returns the start time of a command that begins now: the time at which the one before it ended, or at
+    /// which the present turn (pass of the service's loop) began.
     pub(super) fn begin(&self) -> Timestamp {
         self.latest
     }
 
     /// Counts in `slot` a call that began at `began`, and whether it `failed`, and returns its duration in
-    /// nanoseconds; 0 without a clock.
+    /// nanoseconds; 0 without a clock. A subcommand with a wrong number of words counts as rejected instead.
     pub(super) fn end(&mut self, slot: Slot, began: Timestamp, failed: bool) -> u64 {
         if let Some(clock) = &self.clock {
             self.latest = clock();
@@ -253,21 +256,23 @@ impl Stats {
         nanos
     }
 
-    /// Counts a failure of a call that had waited, and that was counted as a call when its wait began.
+    /// Counts an error reply to a blocking call that had waited, and that was counted as a call when its wait
+    /// began.
     pub(super) fn fail(&mut self, slot: Slot) {
         if let Some(figures) = self.figures(slot) {
             figures.failed += 1;
         }
     }
 
-    /// Counts a request that was refused before it ran.
+    /// Counts a request that was refused before it ran; `slot` is the key of its statistics.
     pub(super) fn reject(&mut self, slot: Slot) {
         if let Some(figures) = self.figures(slot) {
             figures.rejected += 1;
         }
     }
 
-    /// Counts an error by its code, the first word of its text.
+    /// Counts an error reply by its code, the first word of its text. New codes are not counted once 128 are
+    /// known.
     pub(super) fn count_error(&mut self, text: &[u8]) {
         let word = text.split(|byte| *byte == b' ').next().filter(|word| word.len() < text.len());
         let word = word.filter(|word| word.len() <= CODE_BYTES_MAX && word.iter().all(u8::is_ascii_graphic));
@@ -279,12 +284,12 @@ impl Stats {
         }
     }
 
-    /// The error codes and the number of errors of each.
+    /// Returns the error codes and the number of error replies with each.
     pub(super) fn errors(&self) -> impl Iterator<Item = (&str, u64)> {
         self.errors.iter().map(|(code, count)| (&**code, *count))
     }
 
-    /// The names and statistics of all commands that were called or rejected.
+    /// Returns the names and statistics of all commands and subcommands that were called or rejected.
     pub(super) fn all(&self) -> impl Iterator<Item = (&'static str, &Figures)> {
         let plain = self.names.iter().map(|(name, _)| *name).zip(&self.plain);
         plain

@@ -11,15 +11,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The approximate bytes of a pending entry (delivered and not acknowledged), which is in two trees.
 pub(super) const PENDING_BYTES: usize = 112;
-/// The approximate bytes of a consumer, besides its name.
+/// The approximate bytes of a consumer of a stream's group, besides its name.
 const CONSUMER_BYTES: usize = 96;
-/// The approximate bytes of a group, besides its name.
+/// The approximate bytes of a stream's group of consumers, besides its name.
 const GROUP_BYTES: usize = 160;
 
 /// The name of a group of consumers, or of a consumer.
 type Name = Box<[u8]>;
 
-/// The record of an entry that was delivered to a consumer and not acknowledged yet.
+/// The record of an entry of a stream that was delivered to a consumer and is not acknowledged yet: the
+/// consumer, the time of the last delivery (milliseconds since 1970), and the number of deliveries.
 #[derive(Clone)]
 pub(super) struct Pending {
     pub(super) consumer: Name,
@@ -27,12 +28,13 @@ pub(super) struct Pending {
     pub(super) deliveries: u64,
 }
 
-/// A consumer of a group: when it last sent a command, when it last got entries, and the ids of its pending entries.
+/// A consumer of a group: when it last sent a command, when it last got entries, and the ids of its pending
+/// entries (delivered to it and not acknowledged).
 #[derive(Clone)]
 pub(super) struct Consumer {
     pub(super) seen_ms: u64,
-    /// The time at which entries last became pending with the consumer, by XREADGROUP without NOACK or by a claim; `None` if
-    /// none ever did.
+    /// The time (in milliseconds since 1970) at which entries last became pending with the consumer, by
+    /// XREADGROUP without NOACK or by a claim; `None` if none ever did.
     pub(super) active_ms: Option<u64>,
     pub(super) pending: BTreeSet<Id>,
 }
@@ -40,10 +42,10 @@ pub(super) struct Consumer {
 /// A group of consumers of a stream, with the entries that are delivered and not acknowledged (pending).
 #[derive(Clone)]
 pub(super) struct Group {
-    /// The greatest id of an entry that the group has delivered.
+    /// The greatest id of an entry that the group has delivered to a consumer.
     pub(super) last: Id,
-    /// The number of entries, of all that were ever added, that the group has delivered; `None` if it cannot
-    /// be computed.
+    /// The number of entries of the stream, counted from its first one ever, up to the last one that the
+    /// group has delivered; `None` if it cannot be computed.
     pub(super) read: Option<u64>,
     pub(super) pending: BTreeMap<Id, Pending>,
     pub(super) consumers: BTreeMap<Name, Consumer>,
@@ -55,8 +57,8 @@ impl Group {
         self.names_bytes + self.consumers.len() * CONSUMER_BYTES + self.pending.len() * PENDING_BYTES
     }
 
-    /// Returns the number of entries that the group has not delivered yet; `None` if it cannot be computed.
-    /// The number is negative after XSETID has set a smaller count of entries ever added.
+    /// Returns the number of entries of the stream that the group has not delivered yet; `None` if it cannot
+    /// be computed. The number is negative after XSETID has set a smaller count of entries ever added.
     pub(super) fn lag(&self, log: &Log) -> Option<i64> {
         if log.added == 0 {
             return Some(0);
@@ -68,7 +70,7 @@ impl Group {
         Some((log.added as i64).wrapping_sub(read? as i64))
     }
 
-    /// Records that the group has delivered the entry `id` for the first time.
+    /// Records that the group has delivered the entry `id` for the first time, and counts it as read.
     pub(super) fn advance(&mut self, log: &Log, id: Id) {
         if id <= self.last {
             return;
@@ -81,7 +83,7 @@ impl Group {
         self.last = id;
     }
 
-    /// Adds a consumer, or records that it has sent a command at `now_ms`. True if it is new.
+    /// Adds a consumer to the group, or records that it has sent a command at `now_ms`. True if it is new.
     pub(super) fn see(&mut self, name: &[u8], now_ms: u64) -> bool {
         if let Some(consumer) = self.consumers.get_mut(name) {
             consumer.seen_ms = now_ms;
@@ -93,14 +95,15 @@ impl Group {
         true
     }
 
-    /// Records that entries have become pending with a consumer at `now_ms`, which must exist.
+    /// Records that entries have become pending with the consumer `name`, which must exist, at `now_ms`.
     pub(super) fn note_active(&mut self, name: &[u8], now_ms: u64) {
         if let Some(consumer) = self.consumers.get_mut(name) {
             consumer.active_ms = Some(now_ms);
         }
     }
 
-    /// Removes a consumer, and returns the number of its pending entries.
+    /// Removes a consumer with its pending entries (delivered to it and not acknowledged), and returns the
+    /// number of these; 0 if there is no such consumer.
     pub(super) fn remove_consumer(&mut self, name: &[u8]) -> usize {
         let Some(consumer) = self.consumers.remove(name) else { return 0 };
         self.names_bytes -= name.len();
@@ -110,8 +113,8 @@ impl Group {
         consumer.pending.len()
     }
 
-    /// Gives a pending entry to a consumer, which must exist, and returns its record. A new one has no
-    /// deliveries yet.
+    /// Makes the entry `id` pending with the consumer `name`, which must exist, taking it from another
+    /// consumer if need be, and returns its record. A new record counts no deliveries yet.
     pub(super) fn give(&mut self, id: Id, name: &[u8]) -> &mut Pending {
         let pending = self.pending.entry(id).or_insert_with(|| Pending {
             consumer: name.into(),
@@ -130,7 +133,7 @@ impl Group {
         pending
     }
 
-    /// Acknowledges an entry, which is not pending any more. True if it was.
+    /// Acknowledges an entry, so that it is not pending with any consumer any more. True if it was.
     pub(super) fn acknowledge(&mut self, id: Id) -> bool {
         let Some(pending) = self.pending.remove(&id) else { return false };
         if let Some(consumer) = self.consumers.get_mut(&pending.consumer) {
@@ -154,8 +157,8 @@ impl Stream {
         self.log.bytes() + self.groups_bytes
     }
 
-    /// Returns the number of entries and pending entries, on which the effort (steps of work) to remove the
-    /// stream depends.
+    /// Returns the number of entries of the stream plus that of its pending entries (delivered and not
+    /// acknowledged), on which the effort (steps of work) to remove the stream depends.
     pub(super) fn elements(&self) -> usize {
         self.log.len() + self.pending
     }
@@ -168,8 +171,8 @@ impl Stream {
         self.groups.get(name)
     }
 
-    /// Adds a group that delivers entries after id `last`. False if there is one of this name. `read` is the
-    /// number of entries that it counts as read, if known.
+    /// Adds a group of consumers that delivers the entries after id `last`. False if there is one of this
+    /// name. `read` is the number of entries that it counts as delivered, if known.
     pub(super) fn add_group(&mut self, name: &[u8], last: Id, read: Option<u64>) -> bool {
         if self.groups.contains_key(name) {
             return false;
@@ -181,7 +184,7 @@ impl Stream {
         true
     }
 
-    /// Removes a group. True if it existed.
+    /// Removes a group of consumers. True if it existed.
     pub(super) fn remove_group(&mut self, name: &[u8]) -> bool {
         let Some(group) = self.groups.remove(name) else { return false };
         self.groups_bytes -= GROUP_BYTES + name.len() + group.bytes();
@@ -189,7 +192,8 @@ impl Stream {
         true
     }
 
-    /// Changes a group by `change` and updates the memory counts. `None` if there is no such group.
+    /// Changes a group of consumers by `change`, updates the memory counts, and returns the result of
+    /// `change`. `None` if there is no such group.
     pub(super) fn change_group<R>(
         &mut self,
         name: &[u8],

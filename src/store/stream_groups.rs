@@ -24,7 +24,8 @@ pub(super) const COMMANDS: &[Command] = &[
 
 /// The number of entries that XAUTOCLAIM examines for each entry that it may claim.
 const ATTEMPTS: usize = 10;
-/// Maximum number of entries that one XAUTOCLAIM may ask for, as in Redis, whose arrays have that limit.
+/// Maximum number of entries that one XAUTOCLAIM may ask for (COUNT), as in Redis, whose arrays cannot be
+/// longer.
 const CLAIMED_MAX: usize = i64::MAX as usize / 16;
 /// The number of entries that XAUTOCLAIM claims without COUNT.
 const CLAIMED: usize = 100;
@@ -49,7 +50,8 @@ fn xgroup(call: &mut Call<'_>) -> Done {
     run(call)
 }
 
-/// The options of XGROUP CREATE and XGROUP SETID.
+/// The options of XGROUP CREATE and XGROUP SETID: whether to create a missing stream, and the number of
+/// entries that the group counts as read.
 struct GroupOptions {
     creates_stream: bool,
     read: Option<u64>,
@@ -85,19 +87,22 @@ const NO_STREAM: Refusal = Refusal::Words(
      option to create an empty stream automatically.",
 );
 
-/// Returns the refusal of a subcommand on a group that does not exist.
+/// Returns the refusal of a subcommand on a group that does not exist; `key` and `group` are the positions of
+/// the arguments that name the stream and the group.
 pub(super) fn no_such_group(call: &Call<'_>, key: usize, group: usize) -> Refusal {
     let (group, key) = (quoted(call.at(group)), quoted(call.at(key)));
     Refusal::Quoting(format!("NOGROUP No such consumer group '{group}' for key name '{key}'"))
 }
 
-/// Returns the refusal of a command on a key or group that does not exist; `context` ends the text.
+/// Returns the refusal of a command on a stream (`key`) or consumer group that does not exist; `context` is
+/// appended to the text.
 fn no_such_key_or_group(key: &[u8], group: &[u8], context: &str) -> Refusal {
     let (key, group) = (quoted(key), quoted(group));
     Refusal::Quoting(format!("NOGROUP No such key '{key}' or consumer group '{group}'{context}"))
 }
 
-/// Returns the id at argument `index`; `$` means the last id of the stream.
+/// Returns the id at argument `index`, after which a group begins to read; `$` means `last`, the last id of
+/// the stream. An error if it is no id.
 fn start_at(call: &Call<'_>, index: usize, last: Id) -> Result<Id, Refusal> {
     if call.at(index) == b"$" { Ok(last) } else { id_at(call, index) }
 }
@@ -159,8 +164,8 @@ fn destroy(call: &mut Call<'_>) -> Done {
     call.integer(i64::from(removed.unwrap_or(false)))
 }
 
-/// Changes the group in argument 3 of the stream in argument 2 by `change`; an error if one of them does not
-/// exist.
+/// Changes the consumer group in argument 3 of the stream in argument 2 by `change`, and returns the result
+/// of `change`; an error if one of them does not exist.
 fn change_named<R>(call: &mut Call<'_>, change: impl FnOnce(&mut Group) -> R) -> Result<R, Refusal> {
     let name = call.at(3);
     let changed = call
@@ -199,12 +204,12 @@ fn delete_consumer(call: &mut Call<'_>) -> Done {
 /// The name of the keyspace event when a command creates a consumer.
 const CONSUMER_CREATED: &str = "xgroup-createconsumer";
 
-/// The position from which XREADGROUP reads a stream.
+/// The entries of a stream that XREADGROUP reads.
 #[derive(Clone, Copy)]
 enum From {
-    /// Entries that the group has not delivered yet (`>`).
+    /// Entries that the group has not delivered to any consumer yet (`>`).
     New,
-    /// Entries after this id that are pending with the consumer.
+    /// Entries after this id that are pending with the consumer: delivered to it and not acknowledged.
     Own(Id),
 }
 
@@ -254,9 +259,9 @@ fn xreadgroup(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Serves a call that has waited with entries of the stream at `key` that the group has not delivered: writes
-/// the reply. False if there are none; an error if there is no such group. At most `count` entries are
-/// written; with `forgets` (NOACK) they do not become pending. The entries are for `consumer`.
+/// Serves an XREADGROUP that has waited with entries of the stream at `key` that `group` has not delivered
+/// yet, at most `count` of them: writes the reply for `consumer`, and records the entries as delivered. With
+/// `forgets` (NOACK) they do not become pending. False if there are none; an error if there is no such group.
 pub(super) fn serve(
     call: &mut Call<'_>,
     key: &[u8],
@@ -284,8 +289,9 @@ pub(super) fn serve(
     Ok(true)
 }
 
-/// Records the entries that were written into the reply as delivered, for each stream. With `forgets` (NOACK)
-/// they do not become pending. They become pending with `consumer` of `group`.
+/// Records the entries that were written into the reply as delivered, for each stream of `keys`: they become
+/// pending with `consumer` of `group`, except new ones with `forgets` (NOACK). Creates the consumer if need
+/// be.
 fn note_deliveries(
     call: &mut Call<'_>,
     keys: &[&[u8]],
@@ -341,9 +347,9 @@ fn deliver(
     }
 }
 
-/// Writes the entries of one stream of XREADGROUP, and returns the ids that count as delivered; `None` if the
-/// reply leaves the stream out. At most `count` entries are written. `consumer` of `group` reads them, and
-/// `from` says which ones.
+/// Writes the entries of one stream of XREADGROUP, at most `count`, that `consumer` of `group` reads; `from`
+/// says which ones. Returns `from` and the ids of the entries that count as delivered; `None` if the reply
+/// leaves the stream out.
 fn write_deliveries(
     call: &mut Call<'_>,
     key: &[u8],
@@ -405,7 +411,8 @@ fn xack(call: &mut Call<'_>) -> Done {
     call.number(acknowledged.flatten().unwrap_or(0))
 }
 
-/// The part of XPENDING's arguments that selects pending entries.
+/// The part of XPENDING's arguments that selects pending entries: by least idle time, range of ids, greatest
+/// number and consumer.
 struct Selection<'a> {
     idle_ms: u64,
     first: Id,
@@ -415,7 +422,7 @@ struct Selection<'a> {
 }
 
 impl<'a> Selection<'a> {
-    /// Parses the arguments; `None` if they ask for a summary only.
+    /// Parses the arguments of XPENDING that select entries; `None` if they ask for a summary only.
     fn parse(call: &Call<'a>) -> Result<Option<Self>, Refusal> {
         let mut index = 3;
         let mut idle_ms = 0;
@@ -501,7 +508,7 @@ fn xpending(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// The options and ids of XCLAIM.
+/// The ids that an XCLAIM names, and its options.
 struct Claim {
     ids: Vec<Id>,
     idle_ms: u64,
@@ -563,7 +570,8 @@ impl Claim {
     }
 }
 
-/// Returns the least idle time, in milliseconds, that argument 4 gives. `words` is the error for a wrong one.
+/// Returns the least idle time of pending entries to claim, in milliseconds, that argument 4 gives. `words`
+/// is the error for a wrong one.
 fn idle_at(call: &Call<'_>, words: &'static str) -> Result<u64, Refusal> {
     let given = super::numbers::integer(call.at(4)).ok_or(Refusal::Words(words))?;
     Ok(u64::try_from(given).unwrap_or(0))
@@ -646,7 +654,7 @@ fn xclaim(call: &mut Call<'_>) -> Done {
     write_claimed(call, &claimed.flatten().unwrap_or_default(), just_ids)
 }
 
-/// Writes claimed entries, or only their ids if `just_ids`.
+/// Writes the claimed entries of the stream in argument 1 as an array, or only their ids if `just_ids`.
 fn write_claimed(call: &mut Call<'_>, claimed: &[Id], just_ids: bool) -> Done {
     let Some(stream) = call.keyspace.peek_as::<Stream>(call.arguments.at(1))? else { return Ok(()) };
     call.out.array(claimed.len());

@@ -33,7 +33,7 @@ fn xinfo(call: &mut Call<'_>) -> Done {
     run(call)
 }
 
-/// Returns the stream in argument 2; an error if there is none.
+/// Returns the stream at the key in argument 2; an error if there is no such key or no stream.
 fn named<'a>(call: &'a Call<'_>) -> Result<&'a Stream, Refusal> {
     call.keyspace.peek_as::<Stream>(call.at(2))?.ok_or(Refusal::NoSuchKey)
 }
@@ -101,7 +101,8 @@ fn write_number(out: &mut Reply<'_>, name: &str, number: i64) {
     out.integer(number);
 }
 
-/// Writes the fields of a group that are the same in XINFO GROUPS and XINFO STREAM FULL.
+/// Writes the fields of a stream's group (last delivered id, entries read, lag) that are the same in XINFO
+/// GROUPS and XINFO STREAM FULL.
 fn write_progress(out: &mut Reply<'_>, protocol: Protocol, stream: &Stream, group: &Group) {
     out.bulk(b"last-delivered-id");
     write_id(out, group.last);

@@ -13,12 +13,12 @@ use super::rdb::DAMAGED;
 use super::refusal::Refusal;
 use super::text::Text;
 
-/// The flag of an entry that XDEL has deleted.
+/// The flag, in a dumped node of a stream, of an entry that XDEL has deleted.
 const DELETED: i64 = 1;
-/// The flag of an entry whose fields have the names of those of the node.
+/// The flag of an entry whose fields have the names that are stored once for the whole node.
 const SAME_FIELDS: i64 = 2;
 
-/// The elements of a packed list that are left to be read.
+/// The elements that are left to be read of a packed list: a node of a stream, as Redis dumps it.
 struct Elements(std::vec::IntoIter<Vec<u8>>);
 
 impl Elements {
@@ -30,14 +30,16 @@ impl Elements {
         self.0.next().and_then(|text| numbers::integer(&text)).ok_or(DAMAGED)
     }
 
-    /// Reads a number of fields, which is at least one and not more than the elements that are left.
+    /// Reads the next element as a number of fields, which must be at least one and not more than the
+    /// elements that are left; an error if it is not.
     fn fields(&mut self) -> Result<usize, Refusal> {
         let count = usize::try_from(self.integer()?).ok();
         count.filter(|count| (1..=self.0.len()).contains(count)).ok_or(DAMAGED)
     }
 }
 
-/// Returns the id that 16 bytes hold, of which the first are the most significant.
+/// Returns the id of a stream entry that 16 bytes hold, of which the first are the most significant. An error
+/// for any other number of bytes.
 pub(super) fn id(bytes: &[u8]) -> Result<Id, Refusal> {
     let (ms, sequence) = bytes.split_first_chunk::<8>().ok_or(DAMAGED)?;
     let sequence: [u8; 8] = sequence.try_into().map_err(|_| DAMAGED)?;
@@ -45,7 +47,8 @@ pub(super) fn id(bytes: &[u8]) -> Result<Id, Refusal> {
 }
 
 /// Reads the entries of a node (packed list of stream entries), and hands each that is not deleted to `take`
-/// with its words, the names and values of its fields. Ids in the node are counted from `first`.
+/// with its words, the names and values of its fields. Ids in the node are stored as differences to `first`.
+/// An error if the node is malformed, or from `take`.
 pub(super) fn read(
     first: Id,
     node: &[u8],

@@ -25,14 +25,16 @@ pub(super) const COMMANDS: &[Command] = &[
     command("xread", -4, Effect::Read, xread),
 ];
 
-/// Maximum number of nodes that an approximate trim removes without LIMIT, and maximum number of their entries.
+/// Maximum number of nodes (groups of entries) that an approximate trim of a stream removes without LIMIT.
+/// The constant below it is the maximum number of entries in them.
 const NODES_TRIMMED_MAX: u64 = 100;
 const TRIMMED_MAX: u64 = 1_000_000;
-/// Maximum number of entries that an approximate trim removes without LIMIT, where nodes have any number of them.
+/// Maximum number of entries that an approximate trim of a stream removes without LIMIT if the settings do
+/// not limit the entries of a node (group of entries).
 const TRIMMED_MAX_OF_ANY: u64 = 10_000;
 
-/// Parses one of the two numbers of an id, which, unlike other integers, have 64 bits and no sign; `None` for
-/// any other text.
+/// Parses one of the two numbers of a stream entry's id, which, unlike other integers, have 64 bits and no
+/// sign; `None` for any other text.
 fn part(text: &[u8]) -> Option<u64> {
     let digits =
         std::str::from_utf8(text).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
@@ -40,7 +42,7 @@ fn part(text: &[u8]) -> Option<u64> {
 }
 
 /// Parses an id of a stream entry, `ms` or `ms-sequence`; in the first form the sequence number is
-/// `missing_sequence`.
+/// `missing_sequence`. An error for any other text.
 fn id(text: &[u8], missing_sequence: u64) -> Result<Id, Refusal> {
     let parsed = match text.iter().position(|byte| *byte == b'-') {
         None => part(text).map(|ms| Id { ms, sequence: missing_sequence }),
@@ -49,19 +51,21 @@ fn id(text: &[u8], missing_sequence: u64) -> Result<Id, Refusal> {
     parsed.ok_or(Refusal::Words("ERR Invalid stream ID specified as stream command argument"))
 }
 
-/// Returns the id at argument `index`; the sequence number is 0 if it is left out.
+/// Returns the id of a stream entry at argument `index`; the sequence number is 0 if it is left out. An error
+/// if the argument is no id.
 pub(super) fn id_at(call: &Call<'_>, index: usize) -> Result<Id, Refusal> {
     id(call.at(index), 0)
 }
 
-/// Which end of an interval of ids an argument names.
+/// The end of an interval of ids (of stream entries) that an argument names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bound {
     Start,
     End,
 }
 
-/// Parses an end of an interval of ids: an id, `-` or `+`, with `(` before an id that is not included.
+/// Parses an end (`bound` says which) of an interval of stream entries' ids: an id, `-` for the least, `+`
+/// for the greatest, or `(` before an id that is not included. Returns the first or last id that is included.
 pub(super) fn bound(text: &[u8], bound: Bound) -> Result<Id, Refusal> {
     let missing = if bound == Bound::Start { 0 } else { u64::MAX };
     match text {
@@ -78,11 +82,11 @@ pub(super) fn bound(text: &[u8], bound: Bound) -> Result<Id, Refusal> {
     }
 }
 
-/// The id that XADD asks for, whole or in part.
+/// The id that an XADD request asks for, whole or in part.
 #[derive(Clone, Copy)]
 enum Wanted {
     Any,
-    /// An id with this time in milliseconds, and the next free sequence number.
+    /// An id with this time in milliseconds, and the next free sequence number (`ms-*`).
     Within(u64),
     Exactly(Id),
 }
@@ -96,8 +100,8 @@ impl Wanted {
         }
     }
 
-    /// Returns the id of the next entry of a stream whose last one is `last`; `None` if no id is greater than
-    /// the last one.
+    /// Returns the id that XADD gives to a new entry of a stream whose last one is `last`; `None` if that id
+    /// would not be greater than `last`.
     fn settle(self, last: Id, now_ms: u64) -> Option<Id> {
         let id = match self {
             Self::Any if now_ms > last.ms => Id { ms: now_ms, sequence: 0 },
@@ -110,7 +114,7 @@ impl Wanted {
     }
 }
 
-/// The options of XADD and XTRIM.
+/// The options of XADD and XTRIM: how the stream is trimmed, and where XADD's id stands.
 #[derive(Default)]
 struct Options {
     trim: Option<(Keep, Precision)>,
@@ -190,7 +194,8 @@ impl Options {
     }
 }
 
-/// The maximum number of entries that an approximate trim removes without LIMIT.
+/// Returns the maximum number of entries that an approximate trim of a stream removes without LIMIT; `size`
+/// is the largest size of a node (group of entries).
 fn trimmed_max(size: NodeSize) -> u64 {
     match (size.entries_max as u64).saturating_mul(NODES_TRIMMED_MAX) {
         0 => TRIMMED_MAX_OF_ANY,
@@ -289,7 +294,8 @@ fn show(call: &mut Call<'_>, ids: RangeInclusive<Id>, reversed: bool) -> Done {
     Ok(())
 }
 
-/// Writes entries as an array, and returns their number.
+/// Writes entries of a stream as an array, and returns their number. An error if they do not fit in the reply
+/// or take too much effort.
 pub(super) fn write_entries<'a>(
     out: &mut Reply<'_>,
     effort: &Effort,
@@ -390,7 +396,8 @@ fn xsetid(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// Checks that a new last id and a new count (`added`) (XSETID) agree with the entries that exist.
+/// Checks that a new last id and a new count of entries ever added (`added`), which XSETID sets, agree with
+/// the entries that the stream has.
 fn check_entries(log: &Log, last: Id, added: Option<u64>) -> Result<(), Refusal> {
     if log.len() > 0 && last < log.newest() {
         return Err(Refusal::Words(
@@ -408,17 +415,17 @@ fn check_entries(log: &Log, last: Id, added: Option<u64>) -> Result<(), Refusal>
 /// The options of XREAD and XREADGROUP.
 #[derive(Default)]
 pub(super) struct ReadOptions<'a> {
-    /// Maximum number of entries of each stream; `None` without COUNT.
+    /// Maximum number of entries to read of each stream; `None` without COUNT.
     pub(super) count: Option<usize>,
     /// The names of the group and the consumer; `None` for XREAD.
     pub(super) group: Option<(&'a [u8], &'a [u8])>,
-    /// True if entries that are read do not become pending (NOACK).
+    /// True if entries that XREADGROUP reads do not become pending (NOACK).
     pub(super) forgets: bool,
     /// The time for which the command waits if there are no entries (BLOCK); `None` if it does not wait.
     pub(super) timeout: Option<Timeout>,
-    /// The position of the argument that names the first key.
+    /// The position of the argument that names the first stream's key.
     pub(super) keys: usize,
-    /// The number of keys, each of which has an id after the keys.
+    /// The number of streams: their keys are followed by as many ids.
     pub(super) streams: usize,
 }
 
@@ -474,8 +481,8 @@ impl<'a> ReadOptions<'a> {
         Ok(options)
     }
 
-    /// Lets the command wait until one of its streams has an entry that `want` describes, or for `timeout`. False if it
-    /// may not wait, as in a transaction.
+    /// Lets the command wait until one of its streams has an entry that `want` describes, or for `timeout`.
+    /// False if it may not wait, as in a transaction.
     pub(super) fn wait(&self, call: &mut Call<'_>, want: Want, timeout: Timeout) -> Result<bool, Refusal> {
         let arguments = call.arguments;
         let mut keys = (self.keys..self.keys + self.streams).map(|index| arguments.at(index));
@@ -525,8 +532,8 @@ fn xread(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Serves a call that has waited with the entries of the stream at `key` after an id: writes the reply, of at
-/// most `count` entries. False if there are none.
+/// Serves an XREAD that has waited with the entries of the stream at `key` after the id `after`: writes the
+/// reply, of at most `count` entries. False if there are none.
 pub(super) fn serve(
     call: &mut Call<'_>,
     key: &[u8],
@@ -542,7 +549,8 @@ pub(super) fn serve(
     Ok(true)
 }
 
-/// Writes the part of a reply that comes before the entries of one stream: in RESP3, streams are a map.
+/// Writes the part of the reply to XREAD or XREADGROUP that comes before the entries of one stream: its key,
+/// and in RESP2 the header of an array of two (in RESP3, streams are a map).
 pub(super) fn begin_stream(out: &mut Reply<'_>, protocol: Protocol, key: &[u8]) {
     if protocol == Protocol::Resp2 {
         out.array(2);
@@ -550,7 +558,8 @@ pub(super) fn begin_stream(out: &mut Reply<'_>, protocol: Protocol, key: &[u8]) 
     out.bulk(key);
 }
 
-/// Inserts the part of a reply that comes before all streams, of which `told` have entries; null if none has.
+/// Inserts the part of the reply to XREAD or XREADGROUP that comes before all streams, of which `told` are in
+/// the reply; writes null if none is.
 pub(super) fn finish_streams(call: &mut Call<'_>, told: usize) {
     let protocol = call.protocol();
     match (told, protocol) {
@@ -560,7 +569,8 @@ pub(super) fn finish_streams(call: &mut Call<'_>, told: usize) {
     }
 }
 
-/// Returns the count in argument `index`, which must be at least `least`; `words` is the error otherwise.
+/// Returns the number in argument `index`, which must be at least `least`; otherwise an error with the text
+/// `words`.
 pub(super) fn count_at(
     call: &Call<'_>,
     index: usize,

@@ -10,10 +10,10 @@ use super::text::Text;
 use super::value::Value;
 use crate::values::limits::REQUEST_BYTES_CEILING;
 
-/// The string size, in bytes, below which an append reserves as much again; for a larger string it reserves
-/// an eighth more.
+/// The size in bytes below which a string that grows by APPEND gets as much spare capacity again; a larger
+/// string gets an eighth more.
 const DOUBLING_BYTES_MAX: usize = 64 * 1024;
-/// The approximate bytes that a new key takes besides its name and value.
+/// The approximate bytes that a new key with a string takes besides its name and value.
 const KEY_BYTES: usize = 160;
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -60,7 +60,7 @@ enum Condition {
     IfPresent,
 }
 
-/// The options that follow `SET key value`.
+/// The options of SET: its condition, the expiry, and whether the old value is the reply.
 struct SetOptions {
     condition: Condition,
     lifetime: Lifetime,
@@ -94,7 +94,7 @@ fn set(call: &mut Call<'_>) -> Done {
     }
 }
 
-/// Stores a string under `key`, and adds the event for that.
+/// Stores a string under `key`, and queues the keyspace events for that.
 fn store(call: &mut Call<'_>, key: &[u8], text: &[u8], lifetime: Lifetime) {
     call.keyspace.set(key, Value::string(text), lifetime);
     call.announce(Class::String, "set", key);
@@ -135,7 +135,7 @@ fn set_options(call: &Call<'_>) -> Result<SetOptions, Refusal> {
     Ok(options)
 }
 
-/// The unit of an expiry, and whether it counts from now or from 1970.
+/// The unit in which a command gives an expiry, and whether it counts from now or from 1970.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Seconds,
@@ -157,7 +157,8 @@ impl Unit {
     }
 }
 
-/// Returns the expiry in argument `index`, in milliseconds since 1970.
+/// Returns the expiry in argument `index`, in milliseconds since 1970. An error, which names the command
+/// `name`, if it is not positive or too large.
 fn expiry(call: &Call<'_>, unit: Unit, index: usize, name: &'static str) -> Result<u64, Refusal> {
     let given = call.integer_at(index)?;
     let invalid = Refusal::InvalidExpire(name);
@@ -306,7 +307,8 @@ fn append(call: &mut Call<'_>) -> Done {
     call.number(length)
 }
 
-/// Reserves capacity for `end` bytes in all, and spare capacity for later appends if memory allows.
+/// Reserves capacity for `end` bytes in all in a string that grows, and spare capacity for later appends if
+/// `memory_left` bytes allow that. An error if not even `end` bytes fit.
 fn reserve(bytes: &mut Vec<u8>, end: usize, memory_left: u64) -> Result<(), Refusal> {
     if end <= bytes.capacity() {
         return Ok(());
@@ -405,9 +407,9 @@ fn setrange(call: &mut Call<'_>) -> Done {
     call.number(length)
 }
 
-/// Makes sure that the key in argument 1 exists and that a string of `end` bytes fits in memory, since a small
-/// request may ask for a large string. `length` is the present length of the string at the key; None if there
-/// is no such key.
+/// Makes sure that the key in argument 1 exists and that a string of `end` bytes fits in memory, since a
+/// small request may ask for a large string; refuses the request otherwise. `length` is the present length of
+/// the string at the key; `None` if there is no such key, which is then created with an empty string.
 pub(super) fn make_room(call: &mut Call<'_>, length: Option<usize>, end: usize) -> Result<(), Refusal> {
     let held = match call.keyspace.peek(call.at(1)).map(|entry| &entry.value) {
         Some(Value::Buffer(buffer)) => buffer.capacity(),
@@ -423,7 +425,8 @@ pub(super) fn make_room(call: &mut Call<'_>, length: Option<usize>, end: usize) 
     Ok(())
 }
 
-/// Fills a string with zeros up to `end` bytes, without spare capacity, since the next write may be far away.
+/// Extends a string with zeros to `end` bytes, if it is shorter, without spare capacity, since the next write
+/// may be far away.
 pub(super) fn grow(bytes: &mut Vec<u8>, end: usize) {
     if end > bytes.len() {
         bytes.reserve_exact(end - bytes.len());

@@ -8,10 +8,11 @@ use super::value::Value;
 
 pub(super) const COMMANDS: &[Command] = &[command("lcs", -3, Effect::Read, lcs)];
 
-/// The number of cells of the comparison table that are computed per unit of effort (steps of work).
+/// The number of cells (pairs of bytes) of LCS's comparison table that are computed per unit of effort (steps
+/// of work).
 const CELLS_PER_UNIT: usize = 32;
 
-/// The options of LCS.
+/// The options of LCS: what the reply contains, and the least length of a common stretch that it lists.
 #[derive(Default)]
 struct Options {
     length_only: bool,
@@ -70,7 +71,8 @@ fn lcs(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Returns a copy of the string at the key in argument `index`; an empty one if there is no such key.
+/// Returns a copy of the string at the key in argument `index`; an empty one if there is no such key, an
+/// error if the value is no string.
 fn string(call: &mut Call<'_>, index: usize) -> Result<Vec<u8>, Refusal> {
     let mut digits = numbers::Digits::new(0);
     match call.keyspace.read(call.arguments.at(index)).map(|value: &Value| value.bytes(&mut digits)) {
@@ -89,15 +91,15 @@ enum Step {
     Gap,
 }
 
-/// Table for the longest common subsequence of two strings. One bit for each pair of positions says whether
-/// the way back from there passes over a byte of the left string.
+/// The comparison table of LCS for two strings. One bit for each pair of their positions says whether the way
+/// back from there passes over a byte of the left string.
 struct Table<'a> {
     left: &'a [u8],
     right: &'a [u8],
     /// The length in bytes of the longest common subsequence of `left` and `right`, which LCS replies.
     length: usize,
-    /// A bit set with a row per byte of the left string: a bit is set where tracing the longest common
-    /// subsequence back from the end leaves a byte of the left string out.
+    /// A bit for each pair of a byte of the left string (rows) and one of the right. The bit is set where
+    /// tracing the longest common subsequence back from the end leaves out the left byte.
     upward: Vec<u64>,
 }
 
@@ -143,7 +145,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// A stretch of bytes that both strings have in common, by its first position in each.
+/// A stretch of bytes that both strings of LCS have in common, by its first position in each.
 #[derive(Clone, Copy)]
 struct Stretch {
     left: usize,
@@ -151,8 +153,8 @@ struct Stretch {
     length: usize,
 }
 
-/// Writes the reply of `LCS ... IDX`: the stretches that both strings have in common, from the last to the
-/// first, and the total length. `table` is the filled table of the search.
+/// Writes the reply of `LCS ... IDX`: the stretches of bytes that both strings have in common, from the last
+/// to the first, and their total length. `table` is the comparison table of the two strings.
 fn write_places(
     out: &mut Reply<'_>,
     protocol: crate::protocol::Protocol,

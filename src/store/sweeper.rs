@@ -7,19 +7,20 @@ use super::Engine;
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// The interval between sweeps while any key has an expiry.
+/// The interval between sweeps (searches for expired keys) while any key has an expiry.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum number of keys visited in one sweep.
+/// Maximum number of keys that one sweep (search for expired keys) visits.
 const SWEEP_KEYS: usize = 400;
 
-/// Removes expired keys from an engine, a few at a time.
+/// The timer by which expired keys are removed from an engine, some hundreds at a time.
 #[derive(Debug, Default)]
 pub struct Sweeper {
     sweep_at: Option<Timestamp>,
 }
 
 impl Sweeper {
-    /// Removes expired keys and fields from the engine (a sweep) at the end of a turn, if that is due.
+    /// Removes expired keys and hash fields from the engine (a sweep) at the end of a turn (pass of the
+    /// service's loop), if that is due. Sweeps go on only while a key has an expiry.
     pub fn handle_turn_end(&mut self, engine: &mut Engine, now: Now) {
         if self.sweep_at.is_some_and(|at| at <= now.monotonic) {
             self.sweep_at = None;
@@ -33,7 +34,7 @@ impl Sweeper {
         }
     }
 
-    /// Returns the time at which the next sweep is due; `None` if none is.
+    /// Returns the time at which the next sweep (search for expired keys) is due; `None` if none is.
     pub fn deadline(&self) -> Option<Timestamp> {
         self.sweep_at
     }

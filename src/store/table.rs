@@ -14,14 +14,16 @@ use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use std::sync::Arc;
 
 const CELLS_MIN: usize = 8;
-/// The weight of an entry against the count of a scan, relative to an empty cell (place of the hash table).
+/// The number of empty cells (places of the hash table) whose passing counts as much work of a scan as one
+/// entry.
 const CELLS_PER_ENTRY: usize = 10;
-/// The position that an empty cell (place of the hash table) contains, since it belongs to no entry.
+/// The value that an empty cell (place of the hash table) has in place of the position of an entry.
 const ABSENT: u32 = u32::MAX;
-/// The number of lowest bits of a hash that a scan ignores: it continues at multiples of 2 to this power.
+/// The number of lowest bits of a hash that a scan ignores: a scan stops and continues only at multiples of 2
+/// to this power.
 pub(super) const GRAIN_BITS: u32 = 4;
-/// The memory of an entry besides itself, in bytes: its cell at the usual load, and the slack of a growing
-/// vector.
+/// The memory of an entry of a hash table besides the entry itself, in bytes: its cell at the usual load, and
+/// the slack of a growing vector.
 pub(super) const PLACE_BYTES: usize = 24;
 
 /// An entry of a table, which is found by its key.
@@ -29,8 +31,8 @@ pub(super) trait Keyed {
     fn key(&self) -> &[u8];
 }
 
-/// The hash function of an engine, seeded so that no client can choose keys that collide, and the sizes of its small
-/// collections, which all of them share with it.
+/// The hash function of an engine, seeded so that no client can choose keys that collide. All collections of
+/// the engine share it, and with it the size limits of small collections.
 #[derive(Clone)]
 pub(super) struct Hasher(Arc<(RapidSecrets, Shapes)>);
 
@@ -43,7 +45,8 @@ impl Hasher {
         rapidhash_v3_seeded(key, &self.0.0)
     }
 
-    /// Returns the sizes up to which Redis would store collections in their compact forms.
+    /// Returns the sizes up to which Redis would store collections in their compact forms, shared by all
+    /// collections of the engine.
     pub(super) fn shapes(&self) -> &Shapes {
         &self.0.1
     }
@@ -63,12 +66,12 @@ impl Cell {
     }
 }
 
-/// A table of entries by key. The caller passes the key's hash: the low half of the [`Hasher`]'s.
+/// A hash table of entries by key. The caller passes the key's hash: the low 32 bits of the hash function's.
 #[derive(Clone)]
 pub(super) struct Table<E> {
     hasher: Hasher,
-    /// Cells: one for each possible home (a power of two), then as many more as the last run of occupied
-    /// cells needs.
+    /// The cells of the hash table: as many as there are homes (a home is the cell that a hash names; a power
+    /// of two), then as many more as the last run of occupied cells needs.
     cells: Vec<Cell>,
     homes: usize,
     entries: Vec<E>,
@@ -107,8 +110,8 @@ impl<E: Keyed> Table<E> {
         self.hasher.hash(key) as u32
     }
 
-    /// Returns the position of the entry of `key`, given also the key's hash, valid until the next insertion
-    /// or removal; `None` if there is none.
+    /// Returns the position of the entry of `key`, whose hash is `hash`; `None` if there is none. The
+    /// position is valid until the next insertion or removal.
     pub(super) fn find(&self, hash: u32, key: &[u8]) -> Option<usize> {
         let mut at = self.first_cell(hash)?;
         while let Some(cell) = self.cells.get(at).filter(|cell| !cell.is_empty() && cell.hash == hash) {
@@ -121,7 +124,8 @@ impl<E: Keyed> Table<E> {
         None
     }
 
-    /// Adds an entry, given its key's hash, whose key must not exist yet, and returns its position.
+    /// Adds an entry, given the hash of its key, which must not be in the table yet, and returns the entry's
+    /// position.
     pub(super) fn insert(&mut self, hash: u32, entry: E) -> usize {
         if (self.entries.len() + 1) * 4 > self.homes * 3 {
             self.resize((self.homes * 2).max(CELLS_MIN));
@@ -133,7 +137,8 @@ impl<E: Keyed> Table<E> {
         position
     }
 
-    /// Removes and returns the entry at a position. The last entry moves to that position.
+    /// Removes and returns the entry at `position`. The last entry moves to that position, so positions found
+    /// before are not valid any more.
     pub(super) fn remove(&mut self, position: usize) -> E {
         let last = self.entries.len() - 1;
         let at = self.cell_of(position);
@@ -150,9 +155,9 @@ impl<E: Keyed> Table<E> {
         entry
     }
 
-    /// Visits entries in hash order from hash `from` on, and stops after `count` of them, or after many empty
-    /// cells. Entries whose hashes differ only in the lowest `GRAIN_BITS` are visited in the same call.
-    /// Returns the hash to continue from; `None` at the end.
+    /// Visits entries in the order of their hashes from hash `from` on, and stops after `count` of them, or
+    /// earlier after many empty cells. Entries whose hashes differ only in the lowest 4 bits are visited in
+    /// the same call. Returns the hash to continue from; `None` at the end.
     pub(super) fn walk(&self, from: u32, count: usize, mut visit: impl FnMut(&E)) -> Option<u32> {
         let start = self.first_cell(from)?;
         let mut left = count.saturating_mul(CELLS_PER_ENTRY);
@@ -177,14 +182,14 @@ impl<E: Keyed> Table<E> {
         ((u64::from(hash) * self.homes as u64) >> 32) as usize
     }
 
-    /// Returns the smallest hash whose home is cell `at`; `None` if that cell (place of the hash table) is no
-    /// home.
+    /// Returns the smallest hash whose home (the cell that a hash names) is cell `at`; `None` if that cell
+    /// (place of the hash table) is no home, but one of the extra cells at the end.
     fn first_hash(&self, at: usize) -> Option<u32> {
         (at < self.homes).then(|| (((at as u64) << 32) / self.homes as u64) as u32)
     }
 
-    /// Returns the first cell (place of the hash table) in which `hash` may be: all hashes before it in its
-    /// run are smaller. `None` if there is none.
+    /// Returns the first cell (place of the hash table) in which `hash` may be: in the occupied cells from
+    /// the one that the hash names, all before it have smaller hashes. `None` if the table has no cells.
     fn first_cell(&self, hash: u32) -> Option<usize> {
         if self.cells.is_empty() {
             return None;
@@ -214,8 +219,8 @@ impl<E: Keyed> Table<E> {
         self.cells[at] = cell;
     }
 
-    /// Removes the entry in cell `at` of a hash table: the cells after it move back by one, up to an empty
-    /// cell or one whose entry is in the cell that its hash names.
+    /// Empties cell `at` of the hash table: the cells after it move back by one, up to an empty cell or one
+    /// whose entry is in the cell that its hash names.
     fn close_gap(&mut self, at: usize) {
         let mut end = at + 1;
         while self.cells.get(end).is_some_and(|cell| !cell.is_empty() && self.home(cell.hash) < end) {

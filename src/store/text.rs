@@ -3,10 +3,10 @@
 
 use std::fmt;
 
-/// Maximum number of bytes of a string that are stored in place: with tag and length, these fill three words
-/// exactly.
+/// Maximum number of bytes of a string that are stored in place, without an allocation: with tag and length,
+/// these fill three words exactly.
 const SHORT_BYTES_MAX: usize = 22;
-/// The approximate overhead of an allocation in bytes.
+/// The approximate overhead of a memory allocation in bytes.
 const BLOCK_BYTES: usize = 16;
 
 /// An immutable byte string, stored in place if it is short.

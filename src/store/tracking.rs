@@ -12,46 +12,51 @@ use super::refusal::{Refusal, quoted};
 use crate::protocol::{BadTrackingOption, Protocol, TrackingOptions, command, encode};
 use crate::values::limits::ENGINE_TRACKED_BYTES_MAX;
 
-/// The approximate bytes that a key takes in the table of reads besides its name.
+/// The approximate bytes that a key takes in the table of keys that connections have read, besides its name.
 const KEY_BYTES: usize = 96;
-/// The approximate bytes that one connection's read of a key takes in the table.
+/// The approximate bytes that one connection's read of a key takes in the table of keys that connections have
+/// read.
 const READER_BYTES: usize = 32;
-/// Maximum number of key prefixes that one connection may track.
+/// Maximum number of key prefixes that one connection may track (CLIENT TRACKING with BCAST and PREFIX).
 const PREFIXES_MAX: usize = 256;
-/// Maximum number of bytes of all prefixes of one connection.
+/// Maximum number of bytes of all key prefixes together that one connection tracks (CLIENT TRACKING).
 const PREFIXES_BYTES_MAX: usize = 64 * 1024;
 
 type Name = Box<[u8]>;
 
-/// The message to a connection that tracks keys that all keys may have changed.
+/// The message, to a connection that tracks keys, that all keys may have changed.
 const ALL: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
-/// Maximum bytes of the names of changed keys, with [`CHANGE_BYTES`] each, that wait to be told of by prefix. Beyond
-/// them, connections are told that all keys may have changed.
+/// Maximum bytes of the names of changed keys, with 64 bytes more for each, that wait to be sent to
+/// connections which track by prefix (BCAST). Beyond them, these connections are told that all keys may have
+/// changed.
 const BROADCAST_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// The approximate bytes that a changed key takes under each of its prefixes, besides its name.
+/// The approximate bytes that a changed key takes under each of the tracked prefixes (BCAST) that it begins
+/// with, besides its name.
 const CHANGE_BYTES: usize = 64;
-/// The number of keys above the limit of the table that are removed after a request; more after each further request, as
-/// long as there are too many.
+/// The number of keys that are removed after a request while the table of keys that connections have read has
+/// more than its limit; twice as many after the second such request in a row, and so on.
 const REMOVED_AT_ONCE: usize = 100;
 
 /// A connection for which CLIENT TRACKING is on.
 #[derive(Clone, Debug, Default)]
 struct Client {
     options: TrackingOptions,
-    /// True if `CLIENT CACHING` was sent, so that the next command or transaction is an exception to the
-    /// connection's tracking mode.
+    /// True if the connection has sent `CLIENT CACHING`, so that its next command or transaction is an
+    /// exception to its tracking mode (OPTIN or OPTOUT).
     is_exception: bool,
 }
 
-/// A prefix of keys by which connections track (BCAST), and the keys with it that have changed since messages were last
-/// sent.
+/// A prefix of keys by which connections track (BCAST), and the keys with it that have changed since messages
+/// were last sent.
 #[derive(Debug, Default)]
 struct Prefix {
-    /// The connections that are sent messages about keys with the prefix.
+    /// The connections that are sent messages about changed keys which begin with the prefix.
     clients: BTreeSet<u64>,
-    /// The changed keys, each with the connection that has changed it last; `None` for a change by time.
+    /// The changed keys that begin with the prefix, each with the connection that has changed it last; `None`
+    /// for a change by time, such as an expiry.
     changed: BTreeMap<Name, Option<u64>>,
-    /// True if too many keys have changed to name them.
+    /// True if too many keys with the prefix have changed to name them: connections are told that all may
+    /// have changed.
     is_overfull: bool,
 }
 
@@ -60,29 +65,31 @@ struct Prefix {
 #[derive(Debug, Default)]
 pub(super) struct Tracking {
     clients: BTreeMap<u64, Client>,
-    /// Connections that have read each key, by the key's name in any database. Connections that have been
+    /// The connections that have read each key, by the key's name in any database. Connections that have been
     /// closed are left out when the key changes.
     readers: BTreeMap<Name, BTreeSet<u64>>,
-    /// The approximate number of bytes that `readers` takes.
+    /// The approximate number of bytes that `readers`, the table of keys that connections have read, takes.
     bytes: usize,
-    /// The number of reads in `readers`: a key that two connections have read counts twice.
+    /// The number of reads in `readers`, which has the connections that have read each key: a key that two
+    /// connections have read counts twice.
     items: usize,
-    /// The key that was removed last because the table had too many; the next in order is removed next.
+    /// The key that was removed last because there were too many keys; the next in the order of names is
+    /// removed next.
     removed: Name,
-    /// The number of requests in a row after which the table still had too many keys.
+    /// The number of requests in a row after which there were still more keys than the limit.
     crowded: usize,
     /// The prefixes by which any connection tracks keys.
     prefixes: BTreeMap<Name, Prefix>,
-    /// The approximate bytes of all changed keys in `prefixes`.
+    /// The approximate bytes of all changed keys that wait in `prefixes` to be sent to connections.
     changed_bytes: usize,
-    /// True if any key in `prefixes` has changed.
+    /// True if any key that begins with one of `prefixes` has changed since messages were last made.
     has_changes: bool,
     /// True if the script that is being carried out has read a key.
     script_has_read: bool,
     /// The connection whose request is being carried out, which with NOLOOP gets no message about its own
     /// changes; `None` for changes that happen by time, such as expiries.
     actor: Option<u64>,
-    /// The connections that use RESP3, which can be sent messages.
+    /// The connections that use RESP3, which can therefore be sent messages.
     hearing: BTreeSet<u64>,
     /// Messages to be sent, each with the connection that it goes to.
     told: Vec<(u64, Bytes)>,
@@ -94,8 +101,8 @@ impl Tracking {
         self.clients.len()
     }
 
-    /// Returns the numbers of keys that connections have read, of reads of these keys, and of prefixes by which connections
-    /// track keys.
+    /// Returns the number of keys that connections have read, the number of reads of these keys (a key that
+    /// two connections have read counts twice), and the number of prefixes by which connections track keys.
     pub(super) fn counts(&self) -> (usize, usize, usize) {
         (self.readers.len(), self.items, self.prefixes.len())
     }
@@ -106,7 +113,7 @@ impl Tracking {
         self.actor = session;
     }
 
-    /// True if any connection would be sent a message about a change of the key.
+    /// True if any connection may have to be sent a message about a change of the key.
     pub(super) fn covers(&self, key: &[u8]) -> bool {
         self.readers.contains_key(key) || self.prefixes.keys().any(|prefix| key.starts_with(prefix))
     }
@@ -129,8 +136,9 @@ impl Tracking {
         while self.bytes > ENGINE_TRACKED_BYTES_MAX && self.remove_one() {}
     }
 
-    /// Removes keys while the table has more than `keys_max`, a bounded number at once; 0 stands for no limit. The
-    /// connections that have read a removed key are told that it has changed.
+    /// Removes keys that connections have read from the table while it has more than `keys_max`, a bounded
+    /// number at once; 0 stands for no limit. The connections that have read a removed key are told that it
+    /// has changed.
     pub(super) fn limit(&mut self, keys_max: usize) {
         if keys_max == 0 || self.readers.len() <= keys_max {
             self.crowded = 0;
@@ -146,8 +154,8 @@ impl Tracking {
         }
     }
 
-    /// Removes the next key of the table in the order of names, and tells the connections that have read it that it has
-    /// changed. False if the table is empty.
+    /// Removes the next key, in the order of names, from the table of keys that connections have read, and
+    /// tells these connections that it has changed. False if the table is empty.
     fn remove_one(&mut self) -> bool {
         let after = (Bound::Excluded(&*self.removed), Bound::Unbounded);
         let next = self.readers.range::<[u8], _>(after).next().or_else(|| self.readers.first_key_value());
@@ -157,8 +165,8 @@ impl Tracking {
         true
     }
 
-    /// Tells the connections that have read a key that it has changed, and drops their reads of it. `actor` is the
-    /// connection that has changed it, if any.
+    /// Queues the message that a key has changed for the connections that have read it, and drops their reads
+    /// of it. `actor` is the connection that has changed it, if any; with NOLOOP it gets no message.
     fn tell_readers(&mut self, key: &[u8], actor: Option<u64>) {
         let Some(readers) = self.readers.remove(key) else { return };
         self.bytes -= KEY_BYTES + key.len() + READER_BYTES * readers.len();
@@ -175,8 +183,8 @@ impl Tracking {
         }
     }
 
-    /// Handles that a key has changed: queues messages for the connections that have read it, dropping their reads, and
-    /// records the change for those that track it by prefix.
+    /// Handles that a key has changed: queues messages for the connections that have read it, dropping their
+    /// reads, and records the change for those that track it by prefix.
     pub(super) fn change(&mut self, key: &[u8]) {
         for (_, state) in self.prefixes.iter_mut().filter(|(prefix, _)| key.starts_with(prefix)) {
             self.has_changes = true;
@@ -195,8 +203,8 @@ impl Tracking {
         self.tell_readers(key, self.actor);
     }
 
-    /// Handles that all keys of a database were removed: each tracking connection is sent the message that
-    /// all keys may have changed, once for several databases.
+    /// Handles that all keys of a database were removed: queues for each tracking connection the message that
+    /// all keys may have changed, once for several databases in a row.
     pub(super) fn clear(&mut self) {
         if self.told.last().is_some_and(|(_, message)| message == ALL) && self.readers.is_empty() {
             return;
@@ -212,8 +220,8 @@ impl Tracking {
         (self.bytes, self.items) = (0, 0);
     }
 
-    /// Turns tracking off for a connection (`session`). Its reads stay in the table, and count again if
-    /// tracking is turned on later.
+    /// Turns tracking off for a connection (`session`). The records of keys that it has read stay, and count
+    /// again if tracking is turned on later.
     pub(super) fn end(&mut self, session: u64) {
         let Some(client) = self.clients.remove(&session) else { return };
         for prefix in client.options.prefixes {
@@ -233,20 +241,21 @@ impl Tracking {
         self.hearing.remove(&session);
     }
 
-    /// Drops all reads if no connection tracks keys any more.
+    /// Drops all records of keys that connections have read, if no connection tracks keys any more.
     pub(super) fn tidy(&mut self) {
         if self.clients.is_empty() {
             self.drop_reads();
         }
     }
 
-    /// True if no connection tracks keys and no reads are recorded, so that changes need not be reported.
+    /// True if no connection tracks keys and no reads of keys are recorded, so that changes of keys need not
+    /// be reported.
     pub(super) fn is_idle(&self) -> bool {
         self.clients.is_empty() && self.readers.is_empty()
     }
 
-    /// Sets the RESP version of a connection (`session`): only with RESP3 it can be sent invalidation
-    /// messages.
+    /// Records the RESP version of a connection (`session`): only with RESP3 it can be sent messages about
+    /// changed keys.
     pub(super) fn set_protocol(&mut self, session: u64, protocol: Protocol) {
         if protocol == Protocol::Resp3 {
             self.hearing.insert(session);
@@ -255,8 +264,8 @@ impl Tracking {
         }
     }
 
-    /// True if a connection's messages are redirected to a connection that has been closed, or that cannot be
-    /// sent any.
+    /// True if the messages of a connection (`client`) are redirected to a connection that has been closed,
+    /// or that cannot be sent any.
     fn is_broken(&self, client: &Client) -> bool {
         client.options.redirect.is_some_and(|target| !self.hearing.contains(&target))
     }
@@ -269,8 +278,8 @@ impl Tracking {
         }
     }
 
-    /// Returns the messages about changes since the last call, as deliveries, and removes them. All changed keys with one
-    /// prefix are in one message.
+    /// Returns the messages about changes since the last call, as deliveries, and removes them. All changed
+    /// keys with one prefix are in one message.
     pub(super) fn take_messages(&mut self) -> impl Iterator<Item = Delivery> + use<> {
         if std::mem::take(&mut self.has_changes) {
             self.tell_by_prefix();
@@ -279,7 +288,8 @@ impl Tracking {
         told.map(|(session, bytes)| Delivery { session, bytes, ends_wait: false })
     }
 
-    /// Makes the messages to connections that track by prefix (BCAST), and forgets the changes that these tell of.
+    /// Queues the messages to connections that track by prefix (BCAST), and forgets the changes that these
+    /// tell of.
     fn tell_by_prefix(&mut self) {
         for state in self.prefixes.values_mut() {
             let is_overfull = std::mem::take(&mut state.is_overfull);
@@ -311,7 +321,7 @@ impl Tracking {
     }
 }
 
-/// Returns the message that these keys have changed.
+/// Returns the bytes of the message that `keys` have changed.
 fn changes<'a>(keys: impl ExactSizeIterator<Item = &'a [u8]>) -> Bytes {
     let mut bytes = Vec::new();
     encode::push(&mut bytes, Protocol::Resp3, 2);
@@ -345,14 +355,15 @@ fn addressed(
 }
 
 impl Prefix {
-    /// Returns the approximate bytes of the changed keys that begin with this prefix.
+    /// Returns the approximate bytes of the changed keys that begin with this prefix and wait to be sent to
+    /// connections.
     fn changed_bytes(&self) -> usize {
         self.changed.keys().map(|key| CHANGE_BYTES + key.len()).sum()
     }
 }
 
 impl Client {
-    /// True if the keys that the connection's present request reads are tracked.
+    /// True if the keys that the connection's present request reads are to be recorded as read by it.
     fn tracks(&self) -> bool {
         let TrackingOptions { is_broadcast, opts_in, opts_out, .. } = self.options;
         let is_left_out = if self.is_exception { opts_out } else { opts_in };
@@ -386,7 +397,7 @@ pub(super) fn note_reads(call: &mut Call<'_>, effect: Effect) {
     }
 }
 
-/// Carries out `CLIENT TRACKING`.
+/// Carries out `CLIENT TRACKING`, which turns messages about changed keys on or off for the connection.
 pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
     let session = call.session.id;
     if call.is(2, "off") {
@@ -433,8 +444,8 @@ pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// Refuses options of `CLIENT TRACKING` that contradict each other or the options that are in force. `known`
-/// are those in force, if tracking is on.
+/// Refuses options of `CLIENT TRACKING` (`wanted`) that contradict each other or the options that the
+/// connection has in force (`known`; `None` if tracking is off).
 fn check(wanted: &TrackingOptions, known: Option<&TrackingOptions>) -> Result<(), Refusal> {
     let refuse = |words| Err(Refusal::Words(words));
     if !wanted.is_broadcast && !wanted.prefixes.is_empty() {
@@ -460,8 +471,8 @@ fn check(wanted: &TrackingOptions, known: Option<&TrackingOptions>) -> Result<()
     Ok(())
 }
 
-/// Refuses prefixes if one of them begins with another, or with one that the connection has had `before`, or if one that it
-/// has had begins with one of them.
+/// Refuses prefixes if one of them begins with another, or with one that the connection has had `before`, or
+/// if one that it has had begins with one of them.
 fn check_overlaps(prefixes: &[Vec<u8>], before: &[Vec<u8>]) -> Result<(), Refusal> {
     for (index, prefix) in prefixes.iter().enumerate() {
         let overlaps = |other: &&Vec<u8>| other.starts_with(prefix) || prefix.starts_with(other);
@@ -478,7 +489,8 @@ fn check_overlaps(prefixes: &[Vec<u8>], before: &[Vec<u8>]) -> Result<(), Refusa
     Ok(())
 }
 
-/// Carries out `CLIENT CACHING`.
+/// Carries out `CLIENT CACHING`, by which the next command or transaction is an exception to the tracking
+/// mode OPTIN or OPTOUT.
 pub(super) fn client_caching(call: &mut Call<'_>) -> Done {
     let Some(client) = call.keyspace.interest.tracking.clients.get_mut(&call.session.id) else {
         return Err(Refusal::Words(
@@ -499,19 +511,21 @@ pub(super) fn client_caching(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// Carries out `CLIENT GETREDIR`.
+/// Carries out `CLIENT GETREDIR`: replies with the number of the connection that receives this one's messages
+/// about changed keys; 0 for itself, -1 if it tracks no keys.
 pub(super) fn client_getredir(call: &mut Call<'_>) -> Done {
     let client = call.keyspace.interest.tracking.clients.get(&call.session.id);
     call.integer(redirect(client))
 }
 
-/// Returns the number of the connection that receives a connection's messages: 0 for itself, -1 if it tracks
-/// no keys.
+/// Returns the number of the connection that receives the messages of a connection (`client`): 0 for that
+/// connection itself, -1 if it tracks no keys.
 fn redirect(client: Option<&Client>) -> i64 {
     client.map_or(-1, |client| client.options.redirect.unwrap_or(0) as i64)
 }
 
-/// Carries out `CLIENT TRACKINGINFO`.
+/// Carries out `CLIENT TRACKINGINFO`: replies with the flags, redirection and prefixes of the connection's
+/// tracking.
 pub(super) fn client_trackinginfo(call: &mut Call<'_>) -> Done {
     let tracking = &call.keyspace.interest.tracking;
     let client = tracking.clients.get(&call.session.id);

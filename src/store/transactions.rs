@@ -9,8 +9,8 @@ use super::effort::{FIND, INSERT};
 use super::refusal::Refusal;
 use super::session::Transaction;
 
-/// The number of bytes of the reply's limit that are reserved for each later command: enough for most replies
-/// of writes, and for a refusal.
+/// The number of bytes of the limit on EXEC's reply that are reserved for each later command of the
+/// transaction: enough for most replies of writes, and for a refusal.
 const RESERVE_BYTES: usize = 64;
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -66,7 +66,8 @@ fn exec(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Ends the connection's watches. True if a watched key has changed or expired.
+/// Ends the connection's watches (WATCH). True if a watched key has changed or expired, so that EXEC must
+/// fail.
 fn end_watches(call: &mut Call<'_>) -> bool {
     if !std::mem::take(&mut call.session.watches) {
         return false;

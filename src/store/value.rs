@@ -10,18 +10,18 @@ use super::stream::Stream;
 use super::table::Hasher;
 use super::text::Text;
 
-/// The longest string for which OBJECT ENCODING reports `embstr`, as in Redis.
+/// The longest string in bytes for which OBJECT ENCODING reports `embstr`, as in Redis.
 const EMBEDDED_BYTES_MAX: usize = 44;
 
-/// A value of any type, which takes three words and the memory that these point to.
+/// The value of a key, of any type: it takes three words (24 bytes) and the memory that these point to.
 #[derive(Clone)]
 #[expect(clippy::box_collection, reason = "a vector and a tag would take four words")]
 pub(super) enum Value {
     /// A string that is the decimal form of an integer.
     Integer(i64),
-    /// A string that is replaced as a whole.
+    /// A string that was written as a whole, and is not changed in place.
     Text(Text),
-    /// A string that was changed in place, and probably will be again.
+    /// A string that was changed in place (by APPEND and the like), and probably will be again.
     Buffer(Box<Vec<u8>>),
     Hash(Box<Fields>),
     List(Box<Items>),
@@ -40,7 +40,7 @@ impl Value {
         }
     }
 
-    /// Returns the bytes of a string; an integer is written into `digits`. `None` for other types.
+    /// Returns the bytes of a string; an integer is written into `digits` first. `None` for other types.
     pub(super) fn bytes<'a>(&'a self, digits: &'a mut Digits) -> Option<&'a [u8]> {
         match self {
             Self::Integer(integer) => {
@@ -96,7 +96,8 @@ impl Value {
         }
     }
 
-    /// Returns the number of elements of a collection; 1 for a string.
+    /// Returns the number of elements of a collection; 1 for a string. For a stream, its pending entries
+    /// count too.
     pub(super) fn elements(&self) -> usize {
         match self {
             Self::Integer(_) | Self::Text(_) | Self::Buffer(_) => 1,
@@ -108,7 +109,8 @@ impl Value {
         }
     }
 
-    /// Returns the soonest expiry of a hash's field, in milliseconds since 1970; `NEVER_MS` for none.
+    /// Returns the soonest expiry of any field of a hash, in milliseconds since 1970; `u64::MAX` if no field
+    /// expires, or for another type.
     pub(super) fn soonest_field_ms(&self) -> u64 {
         if let Self::Hash(fields) = self { fields.soonest_ms() } else { NEVER_MS }
     }

@@ -22,8 +22,8 @@ use crate::protocol::{Protocol, encode};
 use crate::values::Timestamp;
 use crate::values::limits::{ENGINE_DATABASES, ENGINE_WAITING_BYTES_MAX};
 
-/// The approximate bytes of a waiting call; the constant below it is that of each of its keys besides the
-/// name, which is stored twice.
+/// The approximate bytes of a blocking call that waits, besides its keys. The constant below it is the
+/// approximate bytes of each key besides its name, which is stored twice.
 const WAITER_BYTES: usize = 256;
 const KEY_BYTES: usize = 128;
 /// The longest timeout of a blocking call in milliseconds, three hundred years; a call with a longer one
@@ -38,14 +38,16 @@ pub(super) enum Kind {
     List,
     SortedSet,
     Stream,
-    /// Acknowledgements of replicas, which the engine does not have, so they never come.
+    /// The acknowledgements of replicas (WAIT, WAITAOF), which never come, because the engine has no
+    /// replicas.
     Replicas,
 }
 
 const KINDS: usize = 4;
 
 impl Kind {
-    /// Returns the kind of a value; `None` for a type that no call waits for.
+    /// Returns the kind of blocking calls that wait for such a value; `None` for a type that no call waits
+    /// for.
     pub(super) fn of(value: &Value) -> Option<Self> {
         match value {
             Value::List(_) => Some(Self::List),
@@ -56,33 +58,37 @@ impl Kind {
     }
 }
 
-/// The time after which a waiting call gets the reply for a timeout.
+/// The time after which a waiting blocking call gets the reply for a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timeout {
     Never,
     After(Duration),
 }
 
-/// The elements that a call waits for, and takes from the first of its keys that has some.
+/// The elements that a blocking call waits for, and takes from the first of its keys that has some.
 #[derive(Clone, Debug)]
 pub(super) enum Want {
     /// The call waits for one item from this end of a list (BLPOP, BRPOP).
     Item(End),
-    /// Up to this many items of a list (BLMPOP).
+    /// The call waits for items from this end of a list, and takes up to this many (BLMPOP).
     Items(End, usize),
-    /// One item of a list, moved to another one (BLMOVE, BRPOPLPUSH).
+    /// The call waits for one item at the end `from` of a list, and moves it to the end `to` of the list
+    /// `target` (BLMOVE, BRPOPLPUSH).
     Moved { from: End, to: End, target: Name },
     /// The call waits for one member of a sorted set (BZPOPMIN, BZPOPMAX).
     Member(Extreme),
-    /// Up to this many members of a sorted set (BZMPOP).
+    /// The call waits for members of a sorted set with the lowest or highest scores, and takes up to this
+    /// many (BZMPOP).
     Members(Extreme, usize),
-    /// Entries of a stream after an id (XREAD); `after` has the ids in the order of the call's keys.
+    /// The call waits for entries of a stream after an id (XREAD), and reads at most `count`; `after` has the
+    /// ids in the order of the call's keys.
     Entries { after: Vec<Id>, count: Option<usize> },
-    /// Entries of a stream that a group has not delivered (XREADGROUP).
+    /// The call waits for entries of a stream that a group has not delivered (XREADGROUP), and reads at most
+    /// `count` for `consumer`; with `forgets` (NOACK) they do not become pending.
     Deliveries { group: Name, consumer: Name, count: Option<usize>, forgets: bool },
-    /// Acknowledgements of replicas (WAIT), which never come.
+    /// The call waits for acknowledgements of replicas (WAIT), which never come.
     Replicas,
-    /// Acknowledgements of replicas that have written to disk (WAITAOF), which never come.
+    /// The call waits for acknowledgements of replicas that have written to disk (WAITAOF), which never come.
     Copies,
 }
 
@@ -115,18 +121,18 @@ impl Want {
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) session: u64,
-    /// The key under which the command's statistics are kept.
+    /// The key under which the statistics of the waiting call's command are kept.
     pub(super) slot: Slot,
     pub(super) protocol: Protocol,
     pub(super) database: u8,
     pub(super) keys: Vec<Name>,
     pub(super) want: Want,
-    /// The time at which the call gets the reply for a timeout; `None` if it waits for ever.
+    /// The time at which the waiting call gets the reply for a timeout; `None` if it waits for ever.
     pub(super) deadline: Option<Timestamp>,
 }
 
 impl Waiter {
-    /// Returns the reply to the waiting call if its timeout is over.
+    /// Returns the reply that the waiting call gets if it has found nothing when its timeout passes.
     pub(super) fn reply_at_end(&self) -> Vec<u8> {
         let mut reply = Vec::new();
         match self.want {
@@ -157,9 +163,10 @@ pub(super) struct Waits {
     deadlines: BTreeSet<(Timestamp, u64)>,
     /// The number of waiting calls by the kind of value that they wait for.
     by_kind: [usize; KINDS],
-    /// Keys that may serve a waiting call, in the order in which they became able to.
+    /// The keys (database and name) that may serve a waiting call, in the order in which they became able to.
     ready: VecDeque<(u8, Name)>,
-    /// The keys in `ready`, each with true if a stream was added there, got entries or was removed.
+    /// The keys in `ready` (those that may serve a waiting call), each with true if a stream was added there,
+    /// got entries or was removed.
     listed: BTreeMap<(u8, Name), bool>,
     tickets: u64,
     bytes: usize,
@@ -182,18 +189,18 @@ impl Default for Waits {
 }
 
 impl Waits {
-    /// Returns the number of calls that wait.
+    /// Returns the number of blocking calls that wait.
     pub(super) fn len(&self) -> usize {
         self.by_ticket.len()
     }
 
-    /// Returns the keys of a database that calls wait for.
+    /// Returns the keys of a database that blocking calls wait for.
     pub(super) fn keys(&self, database: u8) -> impl Iterator<Item = Name> {
         self.by_key[usize::from(database)].keys().cloned()
     }
 
-    /// Lets a call wait, after all others that wait for its keys. An error if all waiting calls together
-    /// would take too much memory.
+    /// Lets a blocking call wait, after all others that wait for its keys. An error if all waiting calls
+    /// together would take too much memory.
     pub(super) fn enter(&mut self, mut waiter: Waiter) -> Result<(), Refusal> {
         let bytes = waiter.bytes();
         if self.bytes + bytes > ENGINE_WAITING_BYTES_MAX {
@@ -214,13 +221,15 @@ impl Waits {
         Ok(())
     }
 
-    /// Ends the wait of the call of a connection (`session`) and returns the call; `None` if none waits.
+    /// Ends the wait of the blocking call of a connection (`session`) and returns the call; `None` if none
+    /// waits.
     pub(super) fn leave(&mut self, session: u64) -> Option<Waiter> {
         let ticket = self.by_session.get(&session)?;
         self.end(*ticket)
     }
 
-    /// Ends the wait of the call with this ticket and returns the call; `None` if it does not wait any more.
+    /// Ends the wait of the blocking call with this ticket (its number in the order of arrival) and returns
+    /// the call; `None` if it does not wait any more.
     pub(super) fn end(&mut self, ticket: u64) -> Option<Waiter> {
         let waiter = self.by_ticket.remove(&ticket)?;
         let rows = &mut self.by_key[usize::from(waiter.database)];
@@ -241,8 +250,8 @@ impl Waits {
         Some(waiter)
     }
 
-    /// Lists a key of a database as one that may serve calls which wait for this kind of value; does nothing
-    /// if none waits for it there.
+    /// Queues a key of a database as one that may serve calls which wait for this kind of value, if any call
+    /// waits for the key; does nothing otherwise.
     pub(super) fn signal(&mut self, database: u8, key: &[u8], kind: Kind) {
         if self.by_kind[kind as usize] == 0 || !self.by_key[usize::from(database)].contains_key(key) {
             return;
@@ -256,40 +265,42 @@ impl Waits {
         *streamed |= kind == Kind::Stream;
     }
 
-    /// True if any key is listed that may serve waiting calls.
+    /// True if any key is queued that may serve waiting calls.
     pub(super) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Removes and returns the next listed key: its database, its name, and true if a stream was added there,
-    /// got entries or was removed. `None` if no key is listed.
+    /// Removes and returns the next key that may serve waiting calls: its database, its name, and true if a
+    /// stream was added there, got entries or was removed. `None` if no key is queued.
     pub(super) fn next_ready(&mut self) -> Option<(u8, Name, bool)> {
         let place = self.ready.pop_front()?;
         let streamed = self.listed.remove(&place)?;
         Some((place.0, place.1, streamed))
     }
 
-    /// Removes the call with this ticket while it is served, and returns it; it stays listed for its keys. The
-    /// caller puts it back or ends it. `None` if there is no such call.
+    /// Takes out the call with this ticket (its number in the order of arrival) while it is served, and
+    /// returns it; its keys and deadline stay recorded. The caller puts it back afterwards. `None` if there
+    /// is no such call.
     pub(super) fn take_out(&mut self, ticket: u64) -> Option<Waiter> {
         self.by_ticket.remove(&ticket)
     }
 
-    /// Puts back the call with this ticket that [`Waits::take_out`] has taken out, because nothing could be
-    /// served to it.
+    /// Puts back the call with this ticket that [`Waits::take_out`] has taken out. If the call was served,
+    /// the caller then ends its wait.
     pub(super) fn put_back(&mut self, ticket: u64, waiter: Waiter) {
         self.by_ticket.insert(ticket, waiter);
     }
 
-    /// Returns the next call after ticket `after` that waits for the key: its ticket, and the elements that it
-    /// wants. `None` if there is none. `database` is that of the key.
+    /// Returns the first call with a ticket (number in the order of arrival) greater than `after` that waits
+    /// for the key: its ticket, and the elements that it wants. `None` if there is none. `database` is that
+    /// of the key.
     pub(super) fn next_behind(&self, database: u8, key: &[u8], after: u64) -> Option<(u64, &Want)> {
         let row = self.by_key[usize::from(database)].get(key)?;
         let ticket = *row.range(after + 1..).next()?;
         Some((ticket, &self.by_ticket.get(&ticket)?.want))
     }
 
-    /// Ends the wait of a call whose timeout is over and returns it; `None` if there is none.
+    /// Ends the wait of a call whose timeout has passed at `now`, and returns it; `None` if there is none.
     pub(super) fn next_overdue(&mut self, now: Timestamp) -> Option<Waiter> {
         let (at, ticket) = *self.deadlines.first()?;
         if at > now {
@@ -298,7 +309,7 @@ impl Waits {
         self.end(ticket)
     }
 
-    /// Returns the time at which the next timeout is over; `None` if no call has one.
+    /// Returns the time at which the next timeout of a waiting call passes; `None` if no call has one.
     pub(super) fn deadline(&self) -> Option<Timestamp> {
         self.deadlines.first().map(|(at, _)| *at)
     }
@@ -306,7 +317,8 @@ impl Waits {
 
 const NEGATIVE: Refusal = Refusal::Words("ERR timeout is negative");
 
-/// Returns the timeout at argument `index`, in seconds, which may have a fraction.
+/// Returns the timeout of a blocking command at argument `index`, which is in seconds and may have a
+/// fraction; 0 means that it waits for ever. An error if it is negative or no number.
 pub(super) fn seconds_at(call: &Call<'_>, index: usize) -> Result<Timeout, Refusal> {
     const NO_FLOAT: Refusal = Refusal::Words("ERR timeout is not a float or out of range");
     let text = call.at(index);
@@ -320,7 +332,8 @@ pub(super) fn seconds_at(call: &Call<'_>, index: usize) -> Result<Timeout, Refus
     timeout(ms as i64)
 }
 
-/// Returns the timeout at argument `index`, in milliseconds.
+/// Returns the timeout of a blocking command at argument `index`, which is in milliseconds; 0 means that it
+/// waits for ever. An error if it is negative or no integer.
 pub(super) fn milliseconds_at(call: &Call<'_>, index: usize) -> Result<Timeout, Refusal> {
     const NO_INTEGER: Refusal = Refusal::Words("ERR timeout is not an integer or out of range");
     timeout(numbers::integer(call.at(index)).ok_or(NO_INTEGER)?)
@@ -333,8 +346,8 @@ fn timeout(ms: i64) -> Result<Timeout, Refusal> {
 }
 
 impl Call<'_> {
-    /// Lets the call wait for elements at one of the keys. False if it may not wait, because it is part of a
-    /// transaction or a script.
+    /// Lets the blocking call wait for the elements `want` at one of `keys`. False if it may not wait,
+    /// because it is part of a transaction or a script; an error if too many calls wait.
     pub(super) fn wait(
         &mut self,
         keys: &mut dyn Iterator<Item = &[u8]>,

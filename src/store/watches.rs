@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::refusal::Refusal;
 use crate::values::limits::{ENGINE_DATABASES, ENGINE_WATCHED_BYTES_MAX};
 
-/// The approximate bytes of a watch besides its key, which is stored twice.
+/// The approximate bytes of a watch (WATCH) of one key by one connection, besides the key's name, which is
+/// stored twice.
 const WATCH_BYTES: usize = 128;
 
 type Name = Box<[u8]>;
@@ -38,23 +39,24 @@ impl Default for Watches {
 }
 
 impl Watches {
-    /// True if no connection watches any key.
+    /// True if no connection watches any key (WATCH).
     pub(super) fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Returns the number of connections that watch keys, and the number of their watches.
+    /// Returns the number of connections that watch keys, and the number of watches: a key that two
+    /// connections watch counts twice.
     pub(super) fn counts(&self) -> (usize, usize) {
         let watching = self.by_session.values().filter(|watched| !watched.keys.is_empty());
         (watching.count(), self.by_session.values().map(|watched| watched.keys.len()).sum())
     }
 
-    /// True if any connection watches the key. `database` is that of the key.
+    /// True if any connection watches the key (WATCH). `database` is that of the key.
     pub(super) fn covers(&self, database: u8, key: &[u8]) -> bool {
         self.by_key[usize::from(database)].contains_key(key)
     }
 
-    /// Returns the watched keys of a database.
+    /// Returns the keys of a database that connections watch (WATCH).
     pub(super) fn keys(&self, database: u8) -> impl Iterator<Item = Name> {
         self.by_key[usize::from(database)].keys().cloned()
     }
@@ -86,8 +88,8 @@ impl Watches {
         Ok(())
     }
 
-    /// Records for all connections that watch the key that it has changed, and drops their other watches.
-    /// `database` is that of the key.
+    /// Records for all connections that watch the key that it has changed, so that their EXEC fails, and
+    /// drops all their watches. `database` is that of the key.
     pub(super) fn break_all(&mut self, database: u8, key: &[u8]) {
         let Some(sessions) = self.by_key[usize::from(database)].get(key) else { return };
         for session in sessions.clone() {
@@ -98,7 +100,8 @@ impl Watches {
         }
     }
 
-    /// Ends all watches of a connection (`session`). True if a watched key had changed.
+    /// Ends all watches of a connection (`session`). True if a watched key had changed, so that its EXEC must
+    /// fail.
     pub(super) fn end(&mut self, session: u64) -> bool {
         let Some(watched) = self.by_session.remove(&session) else { return false };
         self.remove(session, watched.keys);

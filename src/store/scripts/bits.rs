@@ -4,13 +4,14 @@ use mlua::{Error, Lua, LuaString, MultiValue, Table};
 
 use super::given::Given;
 
-/// 1.5 · 2^52: added to a double, it rounds the double to an integer, whose low 32 bits are then those of the
-/// sum.
+/// The number 1.5 * 2^52: added to a double, it rounds the double to an integer, whose low 32 bits are then
+/// those of the sum.
 const MAGIC: f64 = 6_755_399_441_055_744.0;
-/// The number of hexadecimal digits of 32 bits.
+/// The number of hexadecimal digits of 32 bits, which `bit.tohex` writes at most.
 const DIGITS_MAX: usize = 8;
 
-/// Returns the low 32 bits of the argument at `index` (from 0), rounded to the nearest integer.
+/// Returns the low 32 bits of the argument at `index` (from 0), rounded to the nearest integer. An error if
+/// the argument is no number.
 fn bits(lua: &Lua, arguments: &MultiValue, index: usize) -> Result<u32, Error> {
     Given::new(lua, arguments).number(index).map(|number| (number + MAGIC).to_bits() as u32)
 }
@@ -26,7 +27,8 @@ const FOLDS: [(&str, Operation); 3] = [
     ("bxor", |left, right| left ^ right),
 ];
 
-/// Functions that shift or rotate their first argument by the second one, from 0 to 31 bits.
+/// Functions of the library `bit` that shift or rotate their first argument by the second one, from 0 to 31
+/// bits; each with its name in scripts.
 const SHIFTS: [(&str, Operation); 5] = [
     ("lshift", |bits, by| bits << by),
     ("rshift", |bits, by| bits >> by),

@@ -11,7 +11,7 @@ pub(super) type Digest = [u8; 20];
 
 /// The approximate memory of a cached script in bytes, besides its source.
 const SCRIPT_BYTES: usize = 1_024;
-/// The approximate memory of a cached and compiled script in bytes, per byte of its source.
+/// The approximate memory of a cached and compiled script in bytes for each byte of its source.
 const COMPILED_FACTOR: usize = 8;
 
 /// A Lua script of EVAL or SCRIPT LOAD.
@@ -19,7 +19,7 @@ const COMPILED_FACTOR: usize = 8;
 pub(super) struct Script {
     pub(super) source: Box<[u8]>,
     pub(super) flags: Flags,
-    /// The number of bytes of `source` before the Lua code: the length of its `#!` line, or 0.
+    /// The number of bytes of the script's `source` before the Lua code: the length of its `#!` line, or 0.
     pub(super) code_at: usize,
 }
 
@@ -34,8 +34,8 @@ impl Script {
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     scripts: HashMap<Digest, Entry>,
-    /// The digests of scripts that EVAL added, the oldest first. Some of these scripts may be evicted
-    /// already, or loaded by SCRIPT LOAD since.
+    /// The digests of scripts that EVAL added to the cache, the oldest first. Some of these scripts may have
+    /// been evicted since, or loaded by SCRIPT LOAD.
     run: VecDeque<Digest>,
     bytes: usize,
 }
@@ -75,8 +75,8 @@ impl Cache {
         }
     }
 
-    /// Adds a script. Returns the digests of the scripts evicted for it, and false if there is no room for it
-    /// even so.
+    /// Adds a script to the cache. Returns the digests of the scripts evicted for it, and true, or false if
+    /// there is no room for it even so.
     pub(super) fn add(&mut self, digest: Digest, script: Rc<Script>, origin: Origin) -> (Vec<Digest>, bool) {
         let bytes = script.bytes();
         let mut forgotten = Vec::new();

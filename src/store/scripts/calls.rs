@@ -33,7 +33,7 @@ const REPLICATED: [&str; 3] = ["pfcount", "publish", "spublish"];
 pub(super) struct Host<'host, 'call> {
     call: RefCell<&'host mut Call<'call>>,
     pub(super) shared: &'host Shared,
-    /// The protocol version of the replies that the script sees (`redis.setresp`).
+    /// The RESP version of the replies that the script sees, which it chooses by `redis.setresp`.
     protocol: Cell<Protocol>,
     /// True if the script may not call commands that write.
     readonly: bool,
@@ -41,11 +41,11 @@ pub(super) struct Host<'host, 'call> {
     wrote: Cell<bool>,
 }
 
-/// A request as a frame of bytes, and the place of each word in it.
+/// A request as a frame of bytes, and the position of each of its words in the frame.
 type Words = (Vec<u8>, Vec<Argument>);
 
-/// Turns the arguments of `redis.call` into the words of a request. An error for arguments other than strings
-/// and numbers.
+/// Turns the arguments of `redis.call` into the words of a request. An error if there are none, or for
+/// arguments other than strings and numbers.
 pub(super) fn words(arguments: &MultiValue) -> Result<Words, Error> {
     if arguments.is_empty() {
         return Err(errors::refuse("Please specify at least one argument for this redis lib call"));
@@ -78,7 +78,8 @@ impl<'host, 'call> Host<'host, 'call> {
         Self { call: RefCell::new(call), shared, protocol, readonly, wrote: Cell::new(false) }
     }
 
-    /// The protocol version that the script chose with `redis.setresp`; RESP2 by default.
+    /// Returns the RESP version of the replies that the script sees, which it chooses with `redis.setresp`;
+    /// RESP2 by default.
     pub(super) fn protocol(&self) -> Protocol {
         self.protocol.get()
     }
@@ -96,8 +97,8 @@ impl<'host, 'call> Host<'host, 'call> {
         Ok(())
     }
 
-    /// Answers requests of other connections while the script runs for a long time. Returns the error that
-    /// ends the script if one of these requests was SCRIPT KILL or FUNCTION KILL.
+    /// Lets other connections get answers while the script runs for a long time. Returns the error that ends
+    /// the script if one of their requests was SCRIPT KILL or FUNCTION KILL.
     pub(super) fn attend(&self) -> Result<(), Error> {
         let Ok(call) = self.call.try_borrow() else { return Ok(()) };
         let Some(attend) = call.attend else { return Ok(()) };
@@ -116,7 +117,8 @@ impl<'host, 'call> Host<'host, 'call> {
         }
     }
 
-    /// Carries out `redis.call`: an error reply of the command raises an error in the script.
+    /// Carries out `redis.call` with its arguments (a command), and returns the reply as a Lua value. An
+    /// error reply of the command raises an error in the script.
     pub(super) fn call(&self, lua: &Lua, arguments: &MultiValue) -> Result<Value, Error> {
         let reply = self.carry_out(arguments).or_else(|error| {
             self.shared.fuel.spend(ERROR_UNITS)?;
@@ -128,7 +130,8 @@ impl<'host, 'call> Host<'host, 'call> {
         }
     }
 
-    /// Carries out `redis.pcall`: an error reply of the command is returned to the script as a table.
+    /// Carries out `redis.pcall` with its arguments (a command), and returns the reply as a Lua value. An
+    /// error reply of the command is returned to the script as a table.
     pub(super) fn pcall(&self, lua: &Lua, arguments: &MultiValue) -> Result<Value, Error> {
         match self.call(lua, arguments) {
             Err(error) => {
@@ -142,7 +145,8 @@ impl<'host, 'call> Host<'host, 'call> {
         }
     }
 
-    /// Carries out a command, and returns its reply as RESP bytes. `Err` if the command could not run at all.
+    /// Carries out a command for a script, and returns its reply, which may be an error reply, as RESP bytes.
+    /// `Err` if the command could not run at all.
     fn carry_out(&self, arguments: &MultiValue) -> Result<Vec<u8>, Error> {
         self.shared.fuel.spend(CALL_UNITS)?;
         let (frame, places) = words(arguments)?;
@@ -166,8 +170,9 @@ impl<'host, 'call> Host<'host, 'call> {
         Ok(reply)
     }
 
-    /// Returns the position of a command in the directory; the text of an error if the command is unknown, is
-    /// not allowed in scripts, or needs memory or writes that this script is denied.
+    /// Returns the position, in the directory of commands, of the command that a script calls; the text of an
+    /// error if the command is unknown, is not allowed in scripts, needs memory while none is left, or writes
+    /// although the script may not.
     fn admit(&self, call: &mut Call<'_>, arguments: Arguments<'_>) -> Result<usize, String> {
         let refuse = |words: &str| Err(format!("ERR {words}"));
         let found = match command::recognise(&arguments) {
@@ -218,8 +223,8 @@ fn blocks(arguments: Arguments<'_>) -> bool {
     options.any(|word| word.eq_ignore_ascii_case(b"block"))
 }
 
-/// Carries out the command at `position` of the directory for a script, and returns its reply in RESP version
-/// `protocol`.
+/// Carries out the command at `position` of the directory of commands for a script, and returns its reply in
+/// RESP version `protocol`.
 fn carry_out_inner(
     call: &mut Call<'_>,
     position: usize,

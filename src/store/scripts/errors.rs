@@ -6,26 +6,28 @@ use mlua::{Error, Lua, Table, Value};
 
 use super::fuel::Ending;
 
-/// The field of an error table that says that the counters include the error already. The name is that of
-/// Redis.
+/// The name of the field of an error table (an error reply as scripts see it) that says that the engine's
+/// counters of errors include the error already. Redis uses the same name.
 pub(super) const COUNTED: &str = "ignore_error_stats_update";
 /// The name that stands for a script's source in error messages.
 pub(super) const SCRIPT_NAME: &str = "@user_script";
 /// The name that stands for a library's source in error messages.
 pub(super) const LIBRARY_NAME: &str = "@user_function";
 
-/// The name of `sandbox.lua` in the interpreter, by which its stack frames are recognised.
+/// The name of `sandbox.lua` (the Lua code between scripts and the functions that the engine provides) in the
+/// interpreter, by which its stack frames are recognised.
 pub(super) const SANDBOX_NAME: &str = "=sandbox";
-/// The most stack frames of the sandbox that can lie between a script and the function that it calls.
+/// The most stack frames of `sandbox.lua` (the Lua code between scripts and the engine's functions) that can
+/// lie between a script and the function that it calls.
 const SANDBOX_FRAMES_MAX: usize = 4;
 
 /// An error that the engine raises in a script.
 #[derive(Clone, Debug)]
 pub(super) enum Raised {
-    /// An error string, as Lua's own libraries raise it.
+    /// An error that the script sees as a string, as Lua's own libraries raise it.
     Text(Vec<u8>),
-    /// An error reply, which scripts see as a table. The flag is true if the counters include the error
-    /// already.
+    /// An error reply, which scripts see as a table. The flag is true if the engine's counters of errors
+    /// include the error already.
     Reply(Vec<u8>, bool),
     /// The end of a script by the engine, which the script cannot catch.
     Ended(Ending),
@@ -48,21 +50,22 @@ impl From<Raised> for Error {
     }
 }
 
-/// Returns an error with `text` behind the place in the script (`source:line:`) that called the running
-/// function.
+/// Returns an error whose message is `text` after the place in the script (`source:line:`) that called the
+/// running function.
 pub(super) fn raise(lua: &Lua, text: impl AsRef<[u8]>) -> Error {
     let mut placed = place(lua, 1);
     placed.extend_from_slice(text.as_ref());
     Raised::Text(placed).into()
 }
 
-/// Returns an error reply that the engine itself raises in a script; its text is `ERR ` and `text`.
+/// Returns an error reply that the engine itself raises in a script; its text is `ERR ` followed by `text`.
 pub(super) fn refuse(text: &str) -> Error {
     Raised::Reply(format!("ERR {text}").into_bytes(), false).into()
 }
 
-/// Returns the place `source:line: ` in the script at a level of the call stack; empty if there is none.
-/// Frames of the sandbox are skipped.
+/// Returns the place `source:line: ` in the script at level `level` of the call stack (0 is the running
+/// function); empty if there is none. Frames of `sandbox.lua`, the Lua code between scripts and the engine's
+/// functions, are skipped.
 fn place(lua: &Lua, level: usize) -> Vec<u8> {
     let found = frame(lua, level).and_then(|(level, _)| {
         lua.inspect_stack(level, |debug| {
@@ -73,8 +76,9 @@ fn place(lua: &Lua, level: usize) -> Vec<u8> {
     found.flatten().unwrap_or_default().into_bytes()
 }
 
-/// Returns the first level of the call stack from `level` on that does not belong to the sandbox, and whether
-/// it is a native function. `None` if there is none.
+/// Returns the first level of the call stack from `level` on that does not belong to `sandbox.lua` (the Lua
+/// code between scripts and the engine's functions), and whether it is a native function. `None` if there is
+/// none within four levels.
 fn frame(lua: &Lua, level: usize) -> Option<(usize, bool)> {
     (level..level + SANDBOX_FRAMES_MAX).find_map(|level| {
         let found = lua.inspect_stack(level, |debug| {
@@ -104,13 +108,13 @@ pub(super) fn bad_argument(lua: &Lua, mut index: usize, reason: &str) -> Error {
     raise(lua, format!("bad argument #{index} to '{name}' ({reason})"))
 }
 
-/// Returns the error for an argument of the wrong type (`expected` is the right one); `given` is `None` for a
-/// missing argument.
+/// Returns the error for the argument at `index` (from 1), which has the wrong type. `expected` is the right
+/// type; `given` is the argument, or `None` if it is missing.
 pub(super) fn wrong_type(lua: &Lua, index: usize, expected: &str, given: Option<&Value>) -> Error {
     bad_argument(lua, index, &format!("{expected} expected, got {}", given.map_or("no value", type_name)))
 }
 
-/// The name of a value's type, as Lua's `type` returns it.
+/// Returns the name of a value's type, as Lua's `type` returns it.
 pub(super) fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Nil => "nil",
@@ -146,7 +150,7 @@ pub(super) fn visible(lua: &Lua, value: Value) -> Result<Value, Error> {
     }
 }
 
-/// The message of an error that the interpreter itself raised, without its stack trace.
+/// Returns the message of an error that the interpreter itself raised, without its stack trace.
 fn plain_text(error: &Error) -> String {
     match error {
         Error::CallbackError { cause, .. } => plain_text(cause),
@@ -156,7 +160,8 @@ fn plain_text(error: &Error) -> String {
     }
 }
 
-/// Returns the reason for which the engine ended the script; `None` for any other error.
+/// Returns the reason for which the engine ended the script, among them that the interpreter ran out of
+/// memory; `None` for any other error.
 pub(super) fn ending(error: &Error) -> Option<Ending> {
     match raised(error) {
         Some(Raised::Ended(ending)) => Some(*ending),
@@ -172,8 +177,8 @@ fn is_memory(error: &Error) -> bool {
     }
 }
 
-/// Makes the table of an error reply, as `redis.pcall` and `redis.error_reply` return it. `counted` says that
-/// the counters include the error already.
+/// Makes the table of an error reply, as `redis.pcall` and `redis.error_reply` return it, with `text` up to
+/// its first zero byte. `counted` says that the engine's counters of errors include the error already.
 pub(super) fn error_table(lua: &Lua, text: &[u8], counted: bool) -> Result<Table, Error> {
     let table = lua.create_table()?;
     table.raw_set("err", lua.create_string(until_zero(text))?)?;
@@ -183,12 +188,13 @@ pub(super) fn error_table(lua: &Lua, text: &[u8], counted: bool) -> Result<Table
     Ok(table)
 }
 
-/// Returns the bytes before the first zero byte.
+/// Returns the bytes of `text` before its first zero byte, or all if it has none.
 fn until_zero(text: &[u8]) -> &[u8] {
     text.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// Makes the table of the error that ends a script, with the source and the line where the script raised it.
+/// Makes the table of the error that ends a script from the value that the script raised, with the source and
+/// the line where the script raised it. `Err` if the engine ends the script.
 pub(super) fn final_table(lua: &Lua, value: Value) -> Result<Value, Error> {
     let value = visible(lua, value)?;
     let table = match value {

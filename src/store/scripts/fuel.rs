@@ -12,18 +12,18 @@ use crate::values::limits::ENGINE_SCRIPT_MS_MAX;
 /// A clock for the run time of scripts.
 pub(in crate::store) type Stopwatch = Rc<dyn Fn() -> Timestamp>;
 
-/// The number of Lua instructions between two checks of effort (steps of work) and time. A single instruction
-/// may still take milliseconds if it compares long strings.
+/// The number of Lua instructions between two checks of a script's effort (steps of work) and time. A single
+/// instruction may still take milliseconds if it compares long strings.
 pub(super) const INSTRUCTIONS_PER_CHECK: u32 = 200;
-/// The units of effort (steps of work) charged for [`INSTRUCTIONS_PER_CHECK`] Lua instructions, each of which
-/// takes about 10 ns.
+/// The units of effort (steps of work) charged for 200 Lua instructions, each of which takes about 10 ns.
 const UNITS_PER_CHECK: u64 = 25;
-/// The number of bytes that a library function reads or writes for one unit of effort (steps of work).
+/// The number of bytes that a library function reads or writes in a script for one unit of effort (steps of
+/// work).
 const BYTES_PER_UNIT: u64 = 64;
 /// The number of characters that a pattern match compares for one unit of effort (steps of work).
 const STEPS_PER_UNIT: u64 = 4;
 
-/// The units of effort (steps of work) for a table that a library function reads or makes.
+/// The units of effort (steps of work) for each table that a library function reads or makes in a script.
 pub(super) const TABLE_UNITS: u64 = 16;
 
 /// The reason for which the engine ends a script.
@@ -65,8 +65,8 @@ pub(super) struct Attendance {
     pub(super) after_ms: u64,
 }
 
-/// The effort (steps of work) that a script may still spend, and the effort that it has spent since the engine
-/// last took note of it.
+/// The effort (steps of work) that a script may still spend, and the effort that it has spent since the
+/// engine last charged it to the request.
 #[derive(Default)]
 pub(super) struct Fuel {
     /// The clock that bounds a script's run time, because single instructions (comparisons of long strings)
@@ -79,7 +79,7 @@ pub(super) struct Fuel {
     ended: Cell<Option<Ending>>,
     /// The function that answers other connections while a script runs; `None` between scripts.
     attendance: RefCell<Option<Attendance>>,
-    /// The time from which on [`Self::attendance`] is called again.
+    /// The time at which the function that answers other connections is due to be called again.
     attended_next: Cell<Timestamp>,
 }
 
@@ -108,7 +108,7 @@ impl Fuel {
         self.attendance.replace(attendance);
     }
 
-    /// The time since the script began, in milliseconds; 0 without a clock.
+    /// Returns the time since the script began, in milliseconds; 0 without a clock.
     pub(super) fn running_ms(&self) -> u64 {
         let stopwatch = self.stopwatch.as_ref();
         stopwatch.map_or(0, |stopwatch| stopwatch().since(self.started.get()).as_millis() as u64)
@@ -126,7 +126,8 @@ impl Fuel {
         self.spent.take()
     }
 
-    /// Spends units of effort (steps of work); the error that ends the script if fewer are left.
+    /// Spends units of effort (steps of work) of the script; returns the error that ends the script if fewer
+    /// are left, or if it has been ended already.
     pub(super) fn spend(&self, units: u64) -> Result<(), mlua::Error> {
         self.check()?;
         self.spent.set(self.spent.get().saturating_add(units));
@@ -138,19 +139,20 @@ impl Fuel {
         Ok(())
     }
 
-    /// Fails if the engine has ended the script, so that a script that caught the error cannot continue.
+    /// Fails with the error that ends the script if the engine has ended it already, so that a script that
+    /// caught this error cannot continue.
     pub(super) fn check(&self) -> Result<(), mlua::Error> {
         self.ended.get().map_or(Ok(()), |ending| Err(Raised::Ended(ending).into()))
     }
 
-    /// Marks the script as ended, and returns the error that ends it.
+    /// Marks the script as ended for the reason `ending`, and returns the error that ends it.
     pub(super) fn end(&self, ending: Ending) -> mlua::Error {
         self.ended.set(Some(ending));
         Raised::Ended(ending).into()
     }
 
-    /// Checks the run time, answers other connections if that is due, and spends the effort (steps of work) of
-    /// the instructions since the last check.
+    /// Checks the run time of the script, answers other connections if that is due, and spends the effort
+    /// (steps of work) of the 200 instructions since the last check. An error ends the script.
     pub(super) fn spend_instructions(&self) -> Result<(), mlua::Error> {
         if let Some(stopwatch) = &self.stopwatch {
             let now = stopwatch();
@@ -164,7 +166,8 @@ impl Fuel {
         self.spend(UNITS_PER_CHECK)
     }
 
-    /// Answers other connections, one of which may end the script (SCRIPT KILL). The error ends the script.
+    /// Lets other connections get answers, one of which may end the script (SCRIPT KILL); the error then ends
+    /// the script. `now` is the present time.
     fn attend(&self, now: Timestamp) -> Result<(), mlua::Error> {
         self.attended_next.set(now.after(ATTENDED_EVERY));
         let attend = self.attendance.borrow().as_ref().map(|attendance| attendance.attend.clone());
@@ -175,7 +178,8 @@ impl Fuel {
         self.spend(bytes as u64 / BYTES_PER_UNIT)
     }
 
-    /// The number of characters that the effort (steps of work) left allows a pattern match to compare.
+    /// Returns the number of characters that the effort (steps of work) left to the script allows a pattern
+    /// match to compare.
     pub(super) fn steps_left(&self) -> u64 {
         self.left.get().saturating_mul(STEPS_PER_UNIT)
     }

@@ -60,23 +60,23 @@ pub(in crate::store) struct Functions {
 
 /// A Lua interpreter, and the functions of the libraries that are loaded in it.
 struct Interpreter {
-    /// Loaded functions by their names in lower case.
+    /// The functions that are loaded in the interpreter, by their names in lower case.
     functions: HashMap<Box<[u8]>, Function>,
     machine: Machine,
 }
 
 impl Functions {
-    /// Returns the number of libraries and the number of functions.
+    /// Returns the number of libraries of functions, and the number of functions in them.
     pub(in crate::store) fn counts(&self) -> (usize, usize) {
         (self.libraries.len(), self.libraries.functions())
     }
 
-    /// The approximate bytes of all libraries.
+    /// Returns the approximate bytes of all libraries of functions.
     pub(in crate::store) fn bytes(&self) -> usize {
         self.libraries.bytes()
     }
 
-    /// The memory that the interpreter of functions uses, in bytes; 0 if there is none.
+    /// Returns the memory that the Lua interpreter of functions uses, in bytes; 0 if there is none.
     pub(in crate::store) fn machine_bytes(&self) -> usize {
         self.interpreter.as_ref().map_or(0, |interpreter| interpreter.machine.used())
     }
@@ -103,7 +103,8 @@ impl Interpreter {
         }
     }
 
-    /// Runs the code of a library, and returns the functions that it registers.
+    /// Runs the code of a library in the interpreter, charges the effort (steps of work) for it, and returns
+    /// the functions that it registers.
     fn load(&mut self, call: &Call<'_>, code: &[u8]) -> Result<Vec<Registered>, Failure> {
         let ran = self.machine.register(call.limits.effort_max, call.effort.left(), code);
         call.effort.charge(self.machine.shared().fuel.take_spent());
@@ -122,8 +123,8 @@ impl Interpreter {
         Err(Refusal::Quoting(format!("ERR Error registering functions: {error}")).into())
     }
 
-    /// Collects the interpreter's garbage if the last call left much of it, and charges the effort (steps of
-    /// work) for that.
+    /// Collects the garbage of the Lua interpreter if the last call left much of it, and charges the effort
+    /// (steps of work) for that.
     fn end(&mut self, call: &Call<'_>) -> Result<(), Refusal> {
         let swept = self.machine.end().map_err(|error| broken(&error))?;
         call.effort.charge_bytes(swept);
@@ -250,11 +251,11 @@ fn load(call: &mut Call<'_>) -> Done {
 /// The rule of FUNCTION LOAD and FUNCTION RESTORE for libraries that exist already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Policy {
-    /// Existing libraries stay; a new library of the same name is refused.
+    /// Existing libraries stay; the command is refused if a new library has the name of an existing one.
     Append,
     /// A new library replaces an existing one of the same name; the others stay.
     Replace,
-    /// All existing libraries are removed.
+    /// All existing libraries are removed before the new ones are added.
     Flush,
 }
 
@@ -262,7 +263,7 @@ enum Policy {
 type Named<'a> = (Vec<u8>, usize, &'a [u8]);
 
 /// Loads libraries and adds them all; adds none if any library is invalid, registers no function, or collides
-/// with an existing one.
+/// with an existing one. `policy` says which of the existing libraries they replace.
 fn add(call: &mut Call<'_>, sources: &[Named<'_>], policy: Policy) -> Done {
     let stopwatch = call.scripts.stopwatch.clone();
     let mut interpreter = call.scripts.functions.take_interpreter(stopwatch)?;
@@ -307,7 +308,8 @@ fn add(call: &mut Call<'_>, sources: &[Named<'_>], policy: Policy) -> Done {
     added
 }
 
-/// Runs the code of libraries. Returns the libraries, and the functions that all of them registered.
+/// Runs the code of libraries in the interpreter. Returns the libraries, and the functions that all of them
+/// registered; an error if one of them fails or registers no function.
 fn load_all(
     call: &Call<'_>,
     interpreter: &mut Interpreter,

@@ -6,15 +6,16 @@ use mlua::{Error, Integer, Lua, LuaString, MultiValue, Table, Value};
 use super::errors::{bad_argument, wrong_type};
 use crate::store::numbers;
 
-/// The number of significant digits with which Lua writes numbers.
+/// The number of significant digits with which Lua writes a number as a string.
 pub(super) const LUA_PRECISION: usize = 14;
 
-/// The arguments of one call. Indices count from 0 here, and from 1 in error texts.
+/// The arguments of one call of a library function by a script. Indices count from 0 here, and from 1 in
+/// error texts.
 pub(super) struct Given<'a> {
     lua: &'a Lua,
     values: &'a MultiValue,
-    /// The value that counts as one more argument after the last: nil if [`Given::and_nil`] added it, else
-    /// `None`.
+    /// The value that counts as one more argument after the last: nil where a missing argument is reported as
+    /// nil, else `None`.
     behind: Option<&'a Value>,
 }
 
@@ -23,7 +24,8 @@ impl<'a> Given<'a> {
         Self { lua, values, behind: None }
     }
 
-    /// Adds a nil after the last argument, which changes the error text for a missing argument.
+    /// Adds a nil after the last argument, so that the error about a missing argument says `nil` instead of
+    /// `no value`.
     pub(super) fn and_nil(self) -> Self {
         Self { behind: Some(&Value::Nil), ..self }
     }
@@ -36,12 +38,13 @@ impl<'a> Given<'a> {
         self.values.get(index).or(self.behind.filter(|_| index == self.values.len()))
     }
 
-    /// True if the argument is nil or missing.
+    /// True if the argument at `index` (from 0) is nil or missing.
     pub(super) fn is_nil(&self, index: usize) -> bool {
         self.get(index).is_none_or(Value::is_nil)
     }
 
-    /// Returns an argument as a string; a number is converted as Lua does. An error for other types.
+    /// Returns the argument at `index` (from 0) as a string; a number is converted as Lua does. An error for
+    /// other types.
     pub(super) fn text(&self, index: usize) -> Result<LuaString, Error> {
         match self.get(index) {
             Some(Value::String(text)) => Ok(text.clone()),
@@ -57,21 +60,22 @@ impl<'a> Given<'a> {
         self.lua.create_string(spelled)
     }
 
-    /// Returns an argument as a number; a string that spells a number is converted. An error for other
-    /// values.
+    /// Returns the argument at `index` (from 0) as a number; a string that spells a number is converted. An
+    /// error for other values.
     pub(super) fn number(&self, index: usize) -> Result<f64, Error> {
         let given = self.get(index);
         let number = given.map_or(Ok(None), |value| self.lua.coerce_number(value.clone()))?;
         number.ok_or_else(|| wrong_type(self.lua, index + 1, "number", given))
     }
 
-    /// Returns an argument as an integer; a fraction is cut off as in C.
+    /// Returns the argument at `index` (from 0) as an integer; a fraction is cut off as in C. An error if the
+    /// argument is no number.
     pub(super) fn integer(&self, index: usize) -> Result<Integer, Error> {
         self.number(index).map(cut)
     }
 
-    /// Returns an argument as an integer with its fraction cut off, or `other` if the argument is nil or
-    /// missing.
+    /// Returns the argument at `index` (from 0) as an integer with its fraction cut off, or `other` if the
+    /// argument is nil or missing. An error if it is anything else but a number.
     pub(super) fn integer_or(&self, index: usize, other: Integer) -> Result<Integer, Error> {
         if self.is_nil(index) { Ok(other) } else { self.integer(index) }
     }
@@ -83,13 +87,14 @@ impl<'a> Given<'a> {
         }
     }
 
-    /// Fails with `reason` as the error about the argument at `index` unless `wanted` is true.
+    /// Fails with `reason` as the error about the argument at `index` (from 0) unless `wanted` is true.
     pub(super) fn check(&self, wanted: bool, index: usize, reason: &str) -> Result<(), Error> {
         if wanted { Ok(()) } else { Err(bad_argument(self.lua, index + 1, reason)) }
     }
 }
 
-/// Cuts off the fraction of a number. Numbers beyond the range become the least integer, as on x86-64.
+/// Returns the number without its fraction. Numbers beyond the range of an integer, and NaN, become the least
+/// integer, as on x86-64.
 pub(super) fn cut(number: f64) -> Integer {
     const BEYOND: f64 = 9_223_372_036_854_775_808.0;
     if (-BEYOND..BEYOND).contains(&number) { number as Integer } else { Integer::MIN }

@@ -12,10 +12,12 @@ use super::errors::bad_argument;
 use super::given::Given;
 use super::machine::Shared;
 
-/// The deepest nesting of tables, whatever limit a script sets, because each level uses the thread's stack.
+/// The deepest nesting of tables that is converted to or from JSON, whatever limit a script sets, because
+/// each level uses the thread's stack.
 const DEPTH_MAX: Integer = 200;
 
-/// The treatment of numbers that JSON cannot express (NaN and infinities) when writing.
+/// The treatment of numbers that JSON cannot express (NaN and infinities) in `cjson.encode`: an error, their
+/// names, or null.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Invalid {
     Refused,
@@ -23,7 +25,7 @@ enum Invalid {
     Null,
 }
 
-/// The settings of the library, which a script may change until the script ends.
+/// The settings of the Lua library `cjson`, which a script may change until the script ends.
 #[derive(Debug)]
 pub(super) struct Settings {
     converts_sparse: Cell<bool>,
@@ -54,7 +56,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Resets all settings to their defaults.
+    /// Resets all settings of the library `cjson` to their defaults.
     pub(super) fn reset(&self) {
         let Self {
             converts_sparse,
@@ -79,7 +81,7 @@ impl Settings {
     }
 }
 
-/// Makes the library's table of functions, which use and change `settings`.
+/// Makes the table of the functions of the library `cjson`, which use and change `settings`.
 pub(super) fn create(lua: &Lua, shared: &Rc<Shared>, settings: &Rc<Settings>) -> Result<Table, Error> {
     let library = lua.create_table()?;
     let add = |name: &str, function: Function| {
@@ -120,12 +122,12 @@ type Function = fn(&Lua, &Shared, &Settings, &MultiValue) -> Result<MultiValue, 
 /// The largest integer that a setting of the library `cjson` can have.
 const INT_MAX: Integer = i32::MAX as Integer;
 
-/// Returns an error unless there is exactly one argument.
+/// Returns an error unless a library function was called with exactly one argument.
 fn check_only_argument(lua: &Lua, arguments: &MultiValue) -> Result<(), Error> {
     if arguments.len() == 1 { Ok(()) } else { Err(bad_argument(lua, 1, "expected 1 argument")) }
 }
 
-/// Returns the arguments of a call, or an error if there are more than `most`.
+/// Returns the arguments of a call of a library function, or an error if there are more than `most`.
 fn limited<'a>(lua: &'a Lua, arguments: &'a MultiValue, most: usize) -> Result<Given<'a>, Error> {
     if arguments.len() > most {
         return Err(bad_argument(lua, most + 1, "found too many arguments"));
@@ -155,7 +157,7 @@ fn integer_option(
     Ok(one(Value::Integer(setting.get())))
 }
 
-/// Returns the position in `names` of the option that the argument at `index` names; an error for another
+/// Returns the position in `names` of the word that the argument at `index` (from 0) is; an error for another
 /// word.
 fn named_option(lua: &Lua, given: &Given<'_>, index: usize, names: &[&str]) -> Result<usize, Error> {
     let text = given.text(index)?;

@@ -9,50 +9,54 @@ use crate::values::limits::ENGINE_LIBRARIES_BYTES_MAX;
 
 /// The approximate memory of a library in bytes, besides its code.
 const LIBRARY_BYTES: usize = 1_024;
-/// The approximate memory of a library in bytes, per byte of its code: the source itself, and the compiled
-/// code in the interpreter.
+/// The approximate memory of a library in bytes for each byte of its code: the source itself, and the
+/// compiled code in the interpreter.
 const CODE_FACTOR: usize = 9;
-/// The approximate memory of a function in bytes, besides its description and its name, which is stored
-/// twice.
+/// The approximate memory of a function of a library in bytes, besides its description and its name, which is
+/// stored twice.
 const FUNCTION_BYTES: usize = 512;
 
 /// The error text for an invalid name of a library or function.
 pub(super) const NAME_RULE: &str = "Library names can only contain letters, numbers, or underscores(_) and must be at least one character long";
 
-/// The names of the flags, in the order in which FUNCTION LIST shows them.
+/// The names of the flags that a function can be registered with, in the order in which FUNCTION LIST shows
+/// them.
 const FLAG_NAMES: [&str; 5] =
     ["no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys"];
 const NO_WRITES: usize = 0;
 const ALLOW_OOM: usize = 1;
 
-/// The flags that a function was registered with, in the order of [`FLAG_NAMES`].
+/// The flags that a function was registered with: for each flag name in the order of FUNCTION LIST, whether
+/// it is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Flags([bool; FLAG_NAMES.len()]);
 
 impl Flags {
-    /// Sets a flag by its name, in any case. False if there is no such flag.
+    /// Sets the flag of a function that has this name, in any case of letters. False if there is no such
+    /// flag.
     pub(super) fn set(&mut self, name: &[u8]) -> bool {
         let position = FLAG_NAMES.iter().position(|known| name.eq_ignore_ascii_case(known.as_bytes()));
         position.map(|position| self.0[position] = true).is_some()
     }
 
-    /// True if the function never writes, so that `FCALL_RO` may call it.
+    /// True if the function was registered as one that never writes (`no-writes`), so that `FCALL_RO` may
+    /// call it.
     pub(super) fn no_writes(self) -> bool {
         self.0[NO_WRITES]
     }
 
-    /// True if the function may be called when memory is full.
+    /// True if the function may be called when memory is full (`allow-oom`).
     pub(super) fn allow_oom(self) -> bool {
         self.0[ALLOW_OOM]
     }
 
-    /// The names of the flags that are set.
+    /// Returns the names of the flags of a function that are set.
     pub(super) fn names(self) -> impl Iterator<Item = &'static str> {
         FLAG_NAMES.into_iter().zip(self.0).filter(|(_, is_set)| *is_set).map(|(name, _)| name)
     }
 }
 
-/// The name, description and flags of a function.
+/// The name, description and flags with which a library has registered a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Signature {
     pub(super) name: Vec<u8>,
@@ -61,7 +65,8 @@ pub(super) struct Signature {
 }
 
 impl Signature {
-    /// Returns the approximate memory in bytes of a function whose name and description have these lengths.
+    /// Returns the approximate memory in bytes of a function whose name has `name` bytes and whose
+    /// description has `description` bytes.
     pub(super) fn bytes_of(name: usize, description: usize) -> usize {
         FUNCTION_BYTES + 2 * name + description
     }
@@ -75,11 +80,11 @@ impl Signature {
 #[derive(Debug)]
 pub(super) struct Library {
     pub(super) name: Box<[u8]>,
-    /// The source, including its first line (`#!lua name=...`).
+    /// The source of the library, including its first line (`#!lua name=...`).
     pub(super) source: Box<[u8]>,
     /// The number of bytes of `source` before the Lua code: the length of its `#!` line.
     pub(super) code_at: usize,
-    /// Functions in the order of their names.
+    /// The functions of the library, in the order of their names.
     pub(super) functions: Vec<Signature>,
 }
 
@@ -113,7 +118,7 @@ impl Libraries {
         self.by_function.len()
     }
 
-    /// The approximate bytes of all libraries.
+    /// Returns the approximate bytes of all libraries.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -126,14 +131,14 @@ impl Libraries {
         self.by_name.get(name)
     }
 
-    /// Finds a function by its name, in any case of letters. Returns its library and its position there;
-    /// `None` if there is none.
+    /// Finds a function by its name, in any case of letters. Returns its library and its position among the
+    /// functions of that library; `None` if there is none.
     pub(super) fn find(&self, function: &[u8]) -> Option<(Rc<Library>, usize)> {
         self.by_function.get(&*function.to_ascii_lowercase()).cloned()
     }
 
-    /// Adds libraries whose names the caller has checked. Adds none of them and fails if a function of the
-    /// same name exists, or if there is no room.
+    /// Adds libraries whose names the caller has checked. Adds none of them and fails if any of their
+    /// functions has the name of an existing one or of another of theirs, or if there is no room.
     pub(super) fn add(&mut self, libraries: Vec<Library>) -> Result<(), Refusal> {
         let (mut bytes, mut names) = (self.bytes, HashSet::new());
         for library in &libraries {
@@ -154,7 +159,8 @@ impl Libraries {
         Ok(())
     }
 
-    /// Adds a library. The caller has checked that its names are free and that there is room.
+    /// Adds a library of functions. The caller has checked that the names of the library and its functions
+    /// are free, and that there is room.
     pub(super) fn insert(&mut self, library: Rc<Library>) {
         self.bytes += library.bytes();
         for (position, function) in library.functions.iter().enumerate() {
@@ -164,7 +170,7 @@ impl Libraries {
         self.by_name.insert(library.name.clone(), library);
     }
 
-    /// Removes the library of this name, and returns it; `None` if there is none.
+    /// Removes the library `name`, and returns it; `None` if there is none.
     pub(super) fn remove(&mut self, name: &[u8]) -> Option<Rc<Library>> {
         let library = self.by_name.remove(name)?;
         self.bytes -= library.bytes();
@@ -177,13 +183,14 @@ impl Libraries {
 
 const INVALID: Refusal = Refusal::Words("ERR Invalid library metadata");
 
-/// True if the name is valid for a library or function ([`NAME_RULE`]).
+/// True if the name is valid for a library or function: at least one character, all of them ASCII letters,
+/// digits or underscores.
 pub(super) fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
 }
 
 /// Parses the first line of a library (`#!lua name=...`). Returns the library's name, and the length of the
-/// line without its end.
+/// line in bytes without its end; an error if the line is missing or wrong.
 pub(super) fn parse_header(source: &[u8]) -> Result<(Vec<u8>, usize), Refusal> {
     if !source.starts_with(b"#!") {
         return Err(Refusal::Words("ERR Missing library metadata"));

@@ -30,7 +30,7 @@ const CONSTANTS: &[(&str, i64)] = &[
 const LOG_LEVEL_MAX: i64 = 3;
 const REPLICATION_MAX: i64 = 3;
 
-/// Writes a SHA-1 digest as hexadecimal digits.
+/// Returns a SHA-1 digest as hexadecimal digits.
 pub(super) fn hexadecimal(digest: &[u8]) -> String {
     use std::fmt::Write as _;
     digest.iter().fold(String::new(), |mut text, byte| {
@@ -61,7 +61,8 @@ pub(super) fn create(lua: &Lua, role: Role) -> Result<Table, Error> {
     Ok(redis)
 }
 
-/// Makes the part of the library that a library of functions may use while FUNCTION LOAD runs its code.
+/// Makes the part of the Lua library `redis` that a library of functions may use while FUNCTION LOAD runs its
+/// code.
 pub(super) fn create_for_loading(lua: &Lua) -> Result<Table, Error> {
     let redis = lua.create_table()?;
     for (name, number) in CONSTANTS.iter().filter(|(name, _)| !name.starts_with("REPL_")) {
@@ -72,7 +73,8 @@ pub(super) fn create_for_loading(lua: &Lua) -> Result<Table, Error> {
     Ok(redis)
 }
 
-/// Puts `ERR ` before the text of an error reply that has no error code.
+/// Returns the text of an error reply without a leading minus and line breaks, and with `ERR ` before it if
+/// it is a single word, and so has no error code.
 pub(super) fn coded(text: &[u8]) -> Vec<u8> {
     let text = error_text(text.strip_prefix(b"-").unwrap_or(text));
     let from = text.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(0);
@@ -151,8 +153,9 @@ fn acl_check_cmd(arguments: &MultiValue) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Carries out `math.random`: draws from the generator of Redis. Numbers are repeatable only after
-/// `math.randomseed`, since each script starts from another state.
+/// Carries out `math.random`: draws a number from Redis's random generator, between 0 and 1, or a whole
+/// number in the range of the arguments. Numbers are repeatable only after `math.randomseed`, since each
+/// script starts from another state.
 pub(super) fn random(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<f64, Error> {
     let given = Given::new(lua, arguments);
     let drawn = shared.random.next();

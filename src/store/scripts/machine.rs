@@ -1,7 +1,7 @@
 //! The interpreter: Lua 5.1 with the globals that scripts see, and bounds on memory and instructions.
 //!
 //! ```text
-//!     sandbox.lua ── prepares ─> globals behind readonly tables <── functions of this room: texts tables json ...
+//!     sandbox.lua ── prepares ─> globals behind readonly tables <── functions of: texts tables json ...
 //!     compile ─> function, kept by the digest of its source
 //!     run ─> function, within `scope`: only there do redis.call and redis.pcall reach the engine
 //!     register ─> a library's code, which registers functions and reaches nothing else
@@ -23,19 +23,19 @@ use super::tables::{self, Readonly};
 use super::{bits, given, json, library, msgpack, structs, texts};
 use crate::values::limits::{ENGINE_FUNCTIONS_BYTES_MAX, ENGINE_SCRIPT_BYTES_MAX};
 
-/// The memory in bytes by which the interpreter may grow before its garbage is collected at the end of a
+/// The memory in bytes by which the Lua interpreter may grow before its garbage is collected at the end of a
 /// script.
 const GARBAGE_BYTES: usize = 8 * 1024 * 1024;
 
 /// The most results that a library function may return, because the interpreter's stack must hold them.
 pub(super) const RESULTS_MAX: usize = 7_900;
 
-/// The state that the library functions of one interpreter share.
+/// The state that the library functions of one Lua interpreter share.
 pub(super) struct Shared {
     pub(super) fuel: Fuel,
     pub(super) random: Random,
     pub(super) json: Rc<json::Settings>,
-    /// Maximum number of bytes of a string that a library function may make.
+    /// Maximum number of bytes of a string that a library function may make in a script.
     pub(super) memory_max: usize,
     /// The functions that a library has registered so far; `None` unless FUNCTION LOAD is running its code.
     pub(super) registering: RefCell<Option<register::Registering>>,
@@ -52,7 +52,7 @@ pub(super) enum Role {
 }
 
 impl Role {
-    /// The name that stands for the code's source in error messages.
+    /// Returns the name that stands for the source of this kind of code in error messages.
     fn code_name(self) -> &'static str {
         match self {
             Self::Scripts => SCRIPT_NAME,
@@ -61,7 +61,7 @@ impl Role {
     }
 }
 
-/// A Lua interpreter with the globals of scripts, and the functions that it has compiled.
+/// A Lua interpreter with the globals of scripts, and the scripts that it has compiled.
 pub(super) struct Machine {
     role: Role,
     lua: Lua,
@@ -73,11 +73,11 @@ pub(super) struct Machine {
     /// looks them up here.
     reached: Table,
     run: Function,
-    /// A Lua function that swaps the globals that code sees: `true` for the code of a library that is
-    /// loading, `false` to restore.
+    /// A Lua function that switches the global variables that code sees: called with `true`, to those for the
+    /// code of a library that is being loaded; with `false`, back to the usual ones.
     switch: Function,
     functions: HashMap<Digest, Function>,
-    /// The bytes of memory in use after the last garbage collection.
+    /// The bytes of the interpreter's memory in use after the last garbage collection.
     settled: usize,
 }
 
@@ -112,12 +112,13 @@ impl Machine {
         &self.shared
     }
 
-    /// The memory that the interpreter uses, in bytes.
+    /// Returns the memory that the interpreter uses, in bytes.
     pub(super) fn used(&self) -> usize {
         self.lua.used_memory()
     }
 
-    /// Returns the compiled function of a script, and compiles the script first if that is not done yet.
+    /// Returns the compiled function of the script with this digest, and compiles the script first if that is
+    /// not done yet.
     pub(super) fn function(&mut self, digest: Digest, script: &Script) -> Result<Function, Error> {
         if let Some(function) = self.functions.get(&digest) {
             return Ok(function.clone());
@@ -133,8 +134,8 @@ impl Machine {
         self.functions.remove(digest);
     }
 
-    /// Limits the memory that the next piece of code may allocate. In the interpreter of functions, whose
-    /// state remains, total memory is limited as well.
+    /// Limits the memory that the next script, function or library code may allocate in the interpreter. In
+    /// the interpreter of functions, whose state remains from call to call, total memory is limited as well.
     fn limit_memory(&self) -> Result<(), Error> {
         let most = self.lua.used_memory() + ENGINE_SCRIPT_BYTES_MAX;
         let most = if self.role == Role::Functions { most.min(ENGINE_FUNCTIONS_BYTES_MAX) } else { most };
@@ -191,8 +192,8 @@ impl Machine {
 
     /// Runs `function` with these implementations of `redis.call`, `redis.pcall` and `redis.setresp`. `words`
     /// are the keys and arguments of a library's function, and `None` for a script; `attendance` answers
-    /// other connections if the run takes long. Returns the function's value, or the table of the error that
-    /// ended it; the outer `Err` means that the engine ended it.
+    /// other connections if the run takes long. Returns the value that `function` returns, or the table of
+    /// the error that it raised; the outer `Err` means that the engine ended it.
     pub(super) fn run(
         &self,
         function: &Function,
@@ -216,8 +217,8 @@ impl Machine {
         Ok(if succeeded { Ok(value) } else { Err(value) })
     }
 
-    /// Ends a script, and collects the interpreter's garbage if there is much. Returns the number of bytes to
-    /// charge for the collection.
+    /// Ends a script or a call of a function: collects the interpreter's garbage if there is much. Returns
+    /// the number of bytes to charge for the collection; 0 if there was none.
     pub(super) fn end(&mut self) -> Result<usize, Error> {
         let used = self.lua.used_memory();
         if used < self.settled + GARBAGE_BYTES {
@@ -254,11 +255,13 @@ fn list(lua: &Lua, words: impl Iterator<Item = impl AsRef<[u8]>>) -> Result<Tabl
     Ok(table)
 }
 
-/// The results of `sandbox.lua`: the environment of scripts, the function that runs a script, the table of
-/// the functions that reach the engine, and the function that begins and ends the loading of a library.
+/// The results of `sandbox.lua`, the Lua code that prepares an interpreter: the table of globals that scripts
+/// see, the function that runs a script, the table of the functions that reach the engine, and the function
+/// that begins and ends the loading of a library.
 type Prepared = (Table, Function, Table, Function);
 
-/// Runs the code (`sandbox.lua`) that prepares the globals of a new interpreter.
+/// Runs the Lua code (`sandbox.lua`) that prepares the globals of a new interpreter, and returns its results.
+/// `role` says which kind of code the interpreter is for.
 fn prepare(lua: &Lua, shared: &Rc<Shared>, role: Role) -> Result<Prepared, Error> {
     let globals = lua.globals();
     let host = lua.create_table()?;
@@ -291,7 +294,8 @@ fn prepare(lua: &Lua, shared: &Rc<Shared>, role: Role) -> Result<Prepared, Error
 }
 
 /// Adds `call`, `pcall` and `setresp` to the library `redis` in such a form that a library of functions may
-/// keep them: each looks up the present call's implementation. Returns the table in which they look.
+/// keep them: each looks up the implementation for the command that is running now. Returns the table in
+/// which they look.
 fn add_reaching(lua: &Lua, redis: &Table) -> Result<Table, Error> {
     let reached = lua.create_table()?;
     for name in ["call", "pcall", "setresp"] {
@@ -310,7 +314,7 @@ fn visible_of(shared: &Rc<Shared>) -> impl Fn(&Lua, Value) -> Result<Value, Erro
     }
 }
 
-/// Adds the native `function` to `table` under `name`.
+/// Adds the native `function` to the Lua table `table` under `name`.
 pub(super) fn add<R: mlua::IntoLuaMulti>(
     lua: &Lua,
     shared: &Rc<Shared>,

@@ -91,7 +91,7 @@ const HELP: &[&str] = &[
 
 const NO_SCRIPT: Refusal = Refusal::Words("NOSCRIPT No matching script. Please use EVAL.");
 
-/// The cache of scripts of an engine, the Lua interpreter that runs them (made when the first script runs),
+/// The cache of an engine's scripts, the Lua interpreter that runs them (made when the first script runs),
 /// and the functions of libraries.
 #[derive(Default)]
 pub(super) struct Scripts {
@@ -103,17 +103,17 @@ pub(super) struct Scripts {
 }
 
 impl Scripts {
-    /// The number of cached scripts.
+    /// Returns the number of scripts in the cache.
     pub(super) fn known(&self) -> usize {
         self.cache.len()
     }
 
-    /// The approximate memory of the cached scripts, in bytes.
+    /// Returns the approximate memory of the cached scripts, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.cache.bytes()
     }
 
-    /// The memory that the interpreter of scripts uses, in bytes; 0 if there is none.
+    /// Returns the memory that the Lua interpreter of scripts uses, in bytes; 0 if there is none.
     pub(super) fn machine_bytes(&self) -> usize {
         self.machine.as_ref().map_or(0, Machine::used)
     }
@@ -126,8 +126,9 @@ impl Scripts {
         self.machine.as_mut().ok_or(NO_SCRIPT)
     }
 
-    /// Compiles a script (`source`) and adds it to the cache. Fails with Redis's text for an error of the
-    /// compiler, or if SCRIPT LOAD finds no room.
+    /// Compiles a script (`source`) and adds it to the cache under its digest. Fails with Redis's text for an
+    /// error of the compiler, or if SCRIPT LOAD (`origin`) finds no room; a script of EVAL for which there is
+    /// no room is not kept.
     fn add(&mut self, digest: Digest, source: &[u8], origin: Origin) -> Result<Rc<Script>, Refusal> {
         let (flags, code_at) = shebang::parse(source)?;
         let script = Rc::new(Script { source: source.into(), flags, code_at });
@@ -157,7 +158,8 @@ impl Scripts {
     }
 }
 
-/// Returns the refusal for an error of the interpreter itself, or for a script that the engine ended.
+/// Returns the refusal that tells of an error of the Lua interpreter itself, or of the reason for which the
+/// engine ended a script.
 fn broken(error: &Error) -> Refusal {
     Refusal::Quoting(ending(error).map_or_else(|| format!("ERR {error}"), Ending::text))
 }
@@ -166,7 +168,7 @@ fn digest_of(source: &[u8]) -> Digest {
     Sha1::digest(source).into()
 }
 
-/// Parses a digest of forty hexadecimal digits; `None` for any other text.
+/// Parses a script's digest of forty hexadecimal digits; `None` for any other text.
 fn parse_digest(text: &[u8]) -> Option<Digest> {
     let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
     let mut digest = Digest::default();
@@ -179,7 +181,8 @@ fn parse_digest(text: &[u8]) -> Option<Digest> {
     Some(digest)
 }
 
-/// Whether the command that runs the script (`EVAL_RO` and its kind) forbids writes.
+/// The access to writes that the command which runs a script or function gives: `EVAL_RO` and its kind forbid
+/// writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     Any,
@@ -220,8 +223,8 @@ fn by_digest(call: &mut Call<'_>, access: Access) -> Done {
     run(call, digest, &script, keys, access)
 }
 
-/// Returns the number of keys that argument 2 of the request states; an error if it exceeds the arguments
-/// that follow.
+/// Returns the number of keys of a script, which argument 2 of the request states; an error if it is negative
+/// or exceeds the number of arguments that follow.
 fn keys_of(call: &Call<'_>) -> Result<usize, Refusal> {
     let keys = call.integer_at(2)?;
     if keys > (call.count() - 3) as i64 {
@@ -230,7 +233,8 @@ fn keys_of(call: &Call<'_>) -> Result<usize, Refusal> {
     usize::try_from(keys).map_err(|_| Refusal::Words("ERR Number of keys can't be negative"))
 }
 
-/// Runs a script, and appends its reply. `keys` is the number of keys before the script's other arguments.
+/// Runs the script with this digest, and appends its reply. `keys` is the number of keys, which stand before
+/// the script's other arguments; `access` says whether the command forbids writes.
 fn run(call: &mut Call<'_>, digest: Digest, script: &Script, keys: usize, access: Access) -> Done {
     let flags = script.flags;
     if flags.declared && access == Access::Readonly && !flags.no_writes {
@@ -285,8 +289,9 @@ fn run_on(
     write_result(call, ran, &library::hexadecimal(&digest))
 }
 
-/// Appends the value of a script or function as its reply, or its error; `name` is the script's digest or the
-/// function's name. `protocol` is the RESP version that the script chose.
+/// Appends the value that a script or function returned as its reply, or its error. `protocol` is the RESP
+/// version that the script chose (`redis.setresp`); `name` is the script's digest or the function's name, for
+/// the text of the error.
 fn write_result(call: &mut Call<'_>, (value, protocol): Ran, name: &str) -> Result<(), Failure> {
     let client = call.session.protocol;
     let versions = Versions { client, script: protocol, effort: call.effort };
@@ -301,7 +306,7 @@ fn write_result(call: &mut Call<'_>, (value, protocol): Ran, name: &str) -> Resu
     }
 }
 
-/// The value of a script or the error that ended it, and the RESP version that the script chose
+/// The value that a script returned or the error that ended it, and the RESP version that the script chose
 /// (`redis.setresp`).
 type Ran = (Result<Value, Value>, crate::protocol::Protocol);
 
@@ -324,7 +329,8 @@ fn run_within(
     Ok((value, host.protocol()))
 }
 
-/// Appends the error that ended a script; the text gets the script's `name` and the line.
+/// Appends the error that ended a script as its reply; the text gets the script's `name` and the line where
+/// the script raised it.
 fn write_error(call: &mut Call<'_>, error: &Value, name: &str) -> Result<(), Failure> {
     let Value::Table(table) = error else {
         // No memory was left in the interpreter to make a table of the error.

@@ -10,9 +10,10 @@ use super::given::Given;
 use super::machine::{RESULTS_MAX, Shared, add};
 use super::tables;
 
-/// The depth of nested tables from which on tables are written as nil, as in lua-cmsgpack.
+/// The depth of nested tables from which on `cmsgpack.pack` writes nil in place of a table, as lua-cmsgpack
+/// does.
 const WRITE_DEPTH_MAX: usize = 16;
-/// The deepest nesting of tables that can be read.
+/// The deepest nesting of tables that `cmsgpack.unpack` reads.
 const READ_DEPTH_MAX: usize = 128;
 
 pub(super) fn create(lua: &Lua, shared: &Rc<Shared>) -> Result<Table, Error> {
@@ -153,7 +154,8 @@ impl Writer<'_> {
     }
 }
 
-/// The part of the input to unpack: from byte `offset` on, at most `limit` values; `None` for all of them.
+/// The part of the input that `cmsgpack.unpack` and its variants read: from byte `offset` on, at most `limit`
+/// values; all of them if `limit` is `None`.
 struct Part {
     limit: Option<Integer>,
     offset: Integer,

@@ -3,9 +3,11 @@
 
 /// Maximum number of captures of a pattern, as in Lua.
 const CAPTURES_MAX: usize = 32;
-/// The most pattern items whose match can depend on what follows them, since each takes a stack frame.
+/// The most pattern items with a match that can depend on the items after them (such as `*`), since each
+/// takes a stack frame.
 const DEPTH_MAX: usize = 200;
-/// The character that introduces character classes, captures and escaped characters.
+/// The character that introduces character classes, references to captures and escaped characters in a
+/// pattern of Lua.
 const ESCAPE: u8 = b'%';
 
 /// The reason why matching a pattern ended with an error.
@@ -17,7 +19,8 @@ pub(super) enum Fault {
     TooLong,
 }
 
-/// The second half of a capture's record: its length, or the state that takes its place.
+/// The second half of a capture's record, after the offset at which the capture begins: its length, or the
+/// state that takes its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
     /// The capture has begun and not ended yet.
@@ -30,7 +33,7 @@ enum Extent {
 /// A part of the subject, or a position in it, that a pattern has captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Capture {
-    /// The captured bytes reach from the first offset in the subject up to, but not including, the second.
+    /// The captured bytes, from the first offset in the subject up to, but not including, the second.
     Part(usize, usize),
     /// A position in the subject (`()`), counted from one.
     Position(usize),
@@ -43,7 +46,8 @@ pub(super) struct Matcher<'a> {
     captures: [(usize, Extent); CAPTURES_MAX],
     level: usize,
     depth: usize,
-    /// The number of characters compared so far, which is charged as effort (steps of work).
+    /// The number of characters that the match has compared so far, which is charged as effort (steps of
+    /// work).
     pub(super) steps: u64,
     steps_max: u64,
 }
@@ -57,15 +61,15 @@ impl<'a> Matcher<'a> {
     }
 
     /// Matches the pattern from its offset `pattern` on against the subject from offset `start` on. Returns
-    /// the offset after the match; `None` if there is no match at `start`.
+    /// the offset in the subject after the match; `None` if there is no match at `start`.
     pub(super) fn match_at(&mut self, start: usize, pattern: usize) -> Matched {
         self.level = 0;
         self.depth = 0;
         self.step(start, pattern)
     }
 
-    /// Returns the captures of the match from `start` to `end`; the whole match if the pattern has no
-    /// captures.
+    /// Returns the captures of the match from `start` to `end` (offsets in the subject); the whole match if
+    /// the pattern has no captures. An error if a capture has not ended.
     pub(super) fn captures(&self, start: usize, end: usize) -> Result<Vec<Capture>, Fault> {
         if self.level == 0 {
             return Ok(vec![Capture::Part(start, end)]);
@@ -73,13 +77,14 @@ impl<'a> Matcher<'a> {
         (0..self.level).map(|index| self.capture(index, start, end)).collect()
     }
 
-    /// The number of captures of the last match.
+    /// Returns the number of captures of the last match.
     pub(super) fn level(&self) -> usize {
         self.level
     }
 
     /// Returns the capture at `index` (from 0) of the match from `start` to `end`. Without captures in the
-    /// pattern, index 0 is the whole match.
+    /// pattern, index 0 is the whole match. An error for any other index without a capture, or if the capture
+    /// has not ended.
     pub(super) fn capture(&self, index: usize, start: usize, end: usize) -> Result<Capture, Fault> {
         if index >= self.level {
             return if index == 0 {
@@ -167,7 +172,8 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Returns the offset in the pattern after the single-character item that begins at `start`.
+    /// Returns the offset in the pattern after the single-character item (a character, an escape such as
+    /// `%d`, or a set `[...]`) that begins at `start`. An error if the item is malformed.
     fn class_end(&self, start: usize) -> Result<usize, Fault> {
         let mut p = start + 1;
         match self.pattern[start] {
@@ -313,8 +319,9 @@ impl<'a> Matcher<'a> {
         Ok(matched)
     }
 
-    /// Matches the same bytes as an earlier capture (`%1`; `digit` is the one after the percent sign) at
-    /// offset `s`. Returns the offset after them; `None` if they differ.
+    /// Matches the bytes of an earlier capture (`%1` in a pattern; `digit` is the one after the percent sign)
+    /// at offset `s` of the subject. Returns the offset after them; `None` if other bytes are there. An error
+    /// if there is no such capture.
     fn repeated(&mut self, s: usize, digit: u8) -> Matched {
         let index = usize::from(digit).wrapping_sub(usize::from(b'1'));
         if index >= self.level || self.captures[index].1 == Extent::Open {
@@ -328,7 +335,8 @@ impl<'a> Matcher<'a> {
     }
 }
 
-/// True if the character class `%class` contains the byte; a character that is no class stands for itself.
+/// True if the character class `%class` of Lua contains the byte; a character that names no class stands for
+/// itself.
 fn in_class(byte: u8, class: u8) -> bool {
     let fits = match class.to_ascii_lowercase() {
         b'a' => byte.is_ascii_alphabetic(),
@@ -346,8 +354,8 @@ fn in_class(byte: u8, class: u8) -> bool {
     fits != class.is_ascii_uppercase()
 }
 
-/// Returns the offset of the first occurrence of `text` in `subject`, without patterns. Adds its work to
-/// `steps`, and fails beyond `steps_max`.
+/// Returns the offset of the first occurrence of `text` in `subject`, without patterns; `None` if there is
+/// none. Adds its work to `steps`, and fails beyond `steps_max`.
 pub(super) fn find_plain(subject: &[u8], text: &[u8], steps: &mut u64, steps_max: u64) -> Matched {
     let Some(first) = text.first() else { return Ok(Some(0)) };
     let mut from = 0;

@@ -3,19 +3,20 @@
 
 use std::cell::Cell;
 
-/// The initial state, which is that of a new Redis. The first script starts one step after it.
+/// The initial state of the random generator, which is that of a new Redis. The first script starts one step
+/// after it.
 const START: u64 = 0x1234_abcd_330e;
-/// The low 16 bits of every state that a seed gives.
+/// The low 16 bits of every state of the random generator that a seed gives.
 const SEEDED: u64 = 0x330e;
 const MULTIPLIER: u64 = 0x5_deec_e66d;
 const INCREMENT: u64 = 0xb;
 const BITS: u64 = (1 << 48) - 1;
 
-/// The generator `drand48` of C, whose state has 48 bits.
+/// The random generator of scripts: `drand48` of C, whose state has 48 bits.
 #[derive(Debug)]
 pub(super) struct Random {
     state: Cell<u64>,
-    /// The state that the running script started from.
+    /// The state of the generator that the running script started from.
     start: Cell<u64>,
 }
 
@@ -34,7 +35,7 @@ impl Random {
         self.state.set(start);
     }
 
-    /// Sets the state that belongs to a seed (`math.randomseed`).
+    /// Sets the state of the random generator that belongs to a seed (`math.randomseed`).
     pub(super) fn seed(&self, seed: i32) {
         self.state.set((u64::from(seed as u32) << 16) | SEEDED);
     }

@@ -21,7 +21,7 @@ pub(super) struct Registered {
     pub(super) function: Function,
 }
 
-/// The functions that a library has registered so far.
+/// The functions that the library which is being loaded has registered so far, and their approximate bytes.
 #[derive(Default)]
 pub(super) struct Registering {
     functions: Vec<Registered>,
@@ -54,7 +54,8 @@ impl Registering {
     }
 }
 
-/// The arguments of `redis.register_function`, which scripts give by position or in a table by name.
+/// The arguments of `redis.register_function`, which the code of a library gives by position, or by name in a
+/// table.
 struct Arguments {
     name: LuaString,
     callback: Function,
@@ -62,7 +63,7 @@ struct Arguments {
     description: Option<LuaString>,
 }
 
-/// Makes the library `redis` as the code of a library sees it while FUNCTION LOAD runs it.
+/// Makes the Lua library `redis` as the code of a library of functions sees it while FUNCTION LOAD runs it.
 pub(super) fn create(lua: &Lua, shared: &Rc<Shared>) -> Result<Table, Error> {
     let redis = library::create_for_loading(lua)?;
     machine::add(lua, shared, &redis, "register_function", register)?;
@@ -163,7 +164,8 @@ fn parse_flags(shared: &Shared, names: &Table) -> Result<Flags, Error> {
     Ok(flags)
 }
 
-/// Returns an argument as a string, with numbers written as Lua does; `None` for any other value.
+/// Returns the argument at `index` (from 0) as a string, with numbers written as Lua does; `None` for any
+/// other value.
 fn text(lua: &Lua, arguments: &MultiValue, index: usize) -> Option<LuaString> {
     Given::new(lua, arguments).text(index).ok()
 }

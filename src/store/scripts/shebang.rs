@@ -2,19 +2,20 @@
 
 use crate::store::refusal::{Refusal, quoted};
 
-/// The flags that a script declares in its first line.
+/// The flags that a script of EVAL declares in its first line, such as `#!lua flags=no-writes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::store) struct Flags {
-    /// True if the script begins with a `#!` line. Without one, the script may do everything.
+    /// True if the script begins with a `#!` line. Without one, the script may call any command that scripts
+    /// may call.
     pub(super) declared: bool,
-    /// True if the script may not call commands that write.
+    /// True if the script may not call commands that write (`no-writes`).
     pub(super) no_writes: bool,
-    /// True if the script may run when the memory is full.
+    /// True if the script may run when the memory is full (`allow-oom`).
     pub(super) allow_oom: bool,
 }
 
-/// Parses a script's `#!` line, if there is one. Returns the flags and the length of the line without its
-/// end.
+/// Parses a script's `#!` line, if there is one. Returns the flags and the length of the line in bytes
+/// without its end (0 if there is no such line); an error for a malformed line.
 pub(super) fn parse(source: &[u8]) -> Result<(Flags, usize), Refusal> {
     if !source.starts_with(b"#!") {
         return Ok((Flags::default(), 0));

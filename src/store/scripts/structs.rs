@@ -11,7 +11,7 @@ use super::machine::{RESULTS_MAX, Shared, add};
 
 /// The largest size of an integer in a format of the library `struct`, in bytes.
 const INTEGER_BYTES_MAX: i32 = 32;
-/// The alignment in bytes that the option `!` without a number sets.
+/// The alignment in bytes that the option `!` without a number sets in a format of the library `struct`.
 const ALIGNMENT: i32 = 8;
 
 pub(super) fn create(lua: &Lua, shared: &Rc<Shared>) -> Result<Table, Error> {
@@ -22,8 +22,8 @@ pub(super) fn create(lua: &Lua, shared: &Rc<Shared>) -> Result<Table, Error> {
     Ok(library)
 }
 
-/// A format string, as it is read from left to right, and the byte order and alignment that apply at this
-/// point.
+/// A format string of the library `struct`, as it is read from left to right, and the byte order and
+/// alignment that apply at this point.
 struct Format<'a> {
     lua: &'a Lua,
     rest: &'a [u8],
@@ -38,7 +38,7 @@ impl<'a> Format<'a> {
     }
 
     /// Returns the next option of the format and the size of its value in bytes (0 for options without a
-    /// fixed size); `None` at the end.
+    /// fixed size); `None` at the end. An error for an integer that is too large.
     fn next(&mut self) -> Result<Option<(u8, usize)>, Error> {
         let Some((option, rest)) = self.rest.split_first() else { return Ok(None) };
         self.rest = rest;
@@ -74,8 +74,8 @@ impl<'a> Format<'a> {
         number.ok_or_else(|| raise(self.lua, "integral size overflow"))
     }
 
-    /// Returns the number of bytes to skip at `position` so that a value of `size` bytes is aligned; 0 for the
-    /// option `c` of the format, which stands for bytes.
+    /// Returns the number of bytes to skip at `position` so that a value of `size` bytes is aligned as the
+    /// format asks; 0 for the option `c` of the format, which stands for plain bytes.
     fn padding(&self, position: usize, option: u8, size: usize) -> usize {
         if size == 0 || option == b'c' {
             return 0;
@@ -84,8 +84,8 @@ impl<'a> Format<'a> {
         size.wrapping_sub(position & size.wrapping_sub(1)) & size.wrapping_sub(1)
     }
 
-    /// Applies an option that stands for no value: a space, the byte order or the alignment. An error for an
-    /// unknown option.
+    /// Applies an option of the format that stands for no value: a space, the byte order or the alignment. An
+    /// error for an unknown option.
     fn control(&mut self, option: u8) -> Result<(), Error> {
         match option {
             b' ' => {}

@@ -9,9 +9,11 @@ use super::given::{Given, LUA_PRECISION};
 use super::machine::Shared;
 use crate::store::numbers;
 
-/// The number of table elements that a call may move before each further one counts as effort (steps of work).
+/// The number of table elements that `table.insert` or `table.remove` may move without a charge of effort
+/// (steps of work); if it moves more, all of them are charged. `table.concat` is charged each time that it
+/// has joined this many.
 const FREE_ELEMENTS: Integer = 64;
-/// The stack slots that the results and arguments of one `unpack` may take together.
+/// The most stack slots that the results and arguments of one `unpack` may take together.
 const UNPACKED_MAX: Integer = 8_000;
 
 /// The readonly tables of scripts: each is an empty table, whose reads go to a hidden table that holds the
@@ -19,7 +21,7 @@ const UNPACKED_MAX: Integer = 8_000;
 pub(super) struct Readonly {
     /// The hidden content table of each readonly table.
     pub(super) behind: Table,
-    /// The metatable of readonly tables for which `getmetatable` returns nil.
+    /// The metatable of those readonly tables for which `getmetatable` returns nil.
     pub(super) sealed: Table,
     pub(super) next: Function,
 }
@@ -142,7 +144,7 @@ impl Readonly {
     }
 }
 
-/// Sets a field; fails with Lua's error text for a key that no table can have (nil or NaN).
+/// Sets a field of a Lua table; fails with Lua's error text for a key that no table can have (nil or NaN).
 pub(super) fn set(table: &Table, key: &Value, value: &Value) -> Result<(), Error> {
     match key {
         Value::Nil => Err(Raised::Text(b"table index is nil".to_vec()).into()),
@@ -155,7 +157,8 @@ fn spend_moves(shared: &Shared, moved: Integer) -> Result<(), Error> {
     if moved > FREE_ELEMENTS { shared.fuel.spend(moved as u64 * 4) } else { Ok(()) }
 }
 
-/// Carries out `table.concat`: joins strings and numbers of a table, with a separator between them.
+/// Carries out `table.concat`: joins the strings and numbers of a table, with a separator between them. An
+/// error for other elements.
 pub(super) fn concat(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<LuaString, Error> {
     let given = Given::new(lua, arguments);
     let table = given.table(0)?;
@@ -193,8 +196,8 @@ pub(super) fn concat(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Resu
     lua.create_string(out)
 }
 
-/// Carries out `unpack`: returns the elements of a table. An error if they do not fit on the interpreter's
-/// stack.
+/// Carries out Lua's `unpack`: returns the elements of a table as separate values. An error if they do not
+/// fit on the interpreter's stack.
 pub(super) fn unpack(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<MultiValue, Error> {
     let given = Given::new(lua, arguments);
     let table = given.table(0)?;
@@ -208,8 +211,9 @@ pub(super) fn unpack(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Resu
     (from..=to).map(|index| table.raw_get(index)).collect()
 }
 
-/// Carries out `collectgarbage`. Its options `count`, `collect` and `step` have an effect (the last two
-/// collect everything); others are accepted and ignored.
+/// Carries out Lua's `collectgarbage`. Its options `count`, `collect` and `step` have an effect (the last two
+/// collect everything); `stop`, `restart`, `setpause` and `setstepmul` are accepted and ignored, and any
+/// other is an error.
 pub(super) fn collect_garbage(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<Value, Error> {
     const PAUSE: Integer = 200;
     let given = Given::new(lua, arguments);
@@ -228,7 +232,8 @@ pub(super) fn collect_garbage(lua: &Lua, shared: &Shared, arguments: &MultiValue
     }
 }
 
-/// Carries out `loadstring` for source text; compiled code is refused.
+/// Carries out Lua's `loadstring` for source text, whose globals are in `environment`. Returns the compiled
+/// function, or nil and the message of a syntax error; compiled code counts as one.
 pub(super) fn load(lua: &Lua, environment: &Table, arguments: &MultiValue) -> Result<MultiValue, Error> {
     let given = Given::new(lua, arguments);
     let source = given.text(0)?;

@@ -10,13 +10,13 @@ use super::given::Given;
 use super::machine::Shared;
 use super::patterns::{Capture, Fault, Matcher, find_plain};
 
-/// The characters that have a meaning in patterns. A text without them is searched for as it is.
+/// The characters that have a meaning in Lua's patterns. A text without them is searched for as it is.
 const SPECIAL: &[u8] = b"^$*+?.([%-";
 
 type Values = Result<MultiValue, Error>;
 
-/// Converts a failed match into the error that the script sees, or that ends it if its effort (steps of work)
-/// is used up.
+/// Converts the reason why a match failed into the error that the script sees, or into the one that ends the
+/// script if its effort (steps of work) is used up.
 fn fail(lua: &Lua, shared: &Shared, fault: Fault) -> Error {
     match fault {
         Fault::Malformed(words) => raise(lua, words),
@@ -39,15 +39,16 @@ fn captured(lua: &Lua, subject: &[u8], capture: Capture) -> Result<Value, Error>
     }
 }
 
-/// Converts a position in Lua's counting (1 is the first byte, -1 the last) to an offset from 0 to `length`.
+/// Converts a position in a string of `length` bytes as Lua counts (1 is the first byte, -1 the last) to an
+/// offset from 0 to `length`.
 fn offset(position: i64, length: usize) -> usize {
     let length = length as i64;
     let position = if position < 0 { position.saturating_add(length + 1).max(0) } else { position };
     position.saturating_sub(1).clamp(0, length) as usize
 }
 
-/// A match: its start and end offsets, and its captures. Without captures in the pattern, the whole match is
-/// the only one.
+/// A match of a pattern: its start and end offsets in the subject, and its captures. Without captures in the
+/// pattern, the whole match is the only one.
 struct Match {
     start: usize,
     end: usize,
@@ -55,8 +56,8 @@ struct Match {
     has_captures: bool,
 }
 
-/// Finds the first match at offset `from` or later; only at `from` if `all_starts` is false. `None` if there
-/// is no match.
+/// Finds the first match of `pattern` in `subject` at offset `from` or later; only at `from` if `all_starts`
+/// is false. `None` if there is no match. Charges the steps of matching as effort.
 fn search(
     lua: &Lua,
     shared: &Shared,
@@ -161,8 +162,9 @@ pub(super) fn gmatch(lua: &Lua, shared: &Rc<Shared>, arguments: &MultiValue) -> 
 }
 
 /// Carries out one step of `string.gsub`, whose loop is in `sandbox.lua`: finds the first match at or after
-/// an offset. Returns the end and the start of the match and its captures; nothing if there is no match. The
-/// Lua arguments are the subject, the pattern, the offset, and true to match at the offset only.
+/// an offset. Returns the end and the start of the match (offsets from 0) and its captures; nil if there is
+/// no match. The Lua arguments are the subject, the pattern, the offset, and true to match at the offset
+/// only.
 pub(super) fn search_step(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Values {
     let given = Given::new(lua, arguments);
     let (subject, pattern) = (given.text(0)?, given.text(1)?);
@@ -179,7 +181,8 @@ pub(super) fn search_step(lua: &Lua, shared: &Shared, arguments: &MultiValue) ->
 }
 
 /// Carries out `string.gsub` with a string as replacement. The Lua arguments are the subject, the pattern,
-/// the replacement, and the maximum number of replacements.
+/// the replacement, and the maximum number of replacements. Returns the new text and the number of
+/// replacements.
 pub(super) fn gsub_text(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Values {
     let given = Given::new(lua, arguments);
     let (subject, pattern, replacement) = (given.text(0)?, given.text(1)?, given.text(2)?);
@@ -235,8 +238,8 @@ pub(super) fn gsub_text(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> V
     Ok([Value::String(lua.create_string(out)?), Value::Integer(count)].into_iter().collect())
 }
 
-/// Appends a replacement, in which `%1` to `%9` stand for captures and `%0` for the whole match. The match in
-/// `subject` is from `start` to `end`.
+/// Appends the replacement for one match to `out`: `%1` to `%9` in it stand for captures and `%0` for the
+/// whole match, which is from offset `start` to `end` of `subject`.
 fn add_replacement(
     out: &mut Vec<u8>,
     matcher: &Matcher<'_>,
@@ -265,7 +268,8 @@ fn add_replacement(
     Ok(())
 }
 
-/// Carries out `string.rep(text, n)`.
+/// Carries out `string.rep(text, n)`: returns the text n times. Ends the script if the result would take too
+/// much memory.
 pub(super) fn rep(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<LuaString, Error> {
     let given = Given::new(lua, arguments);
     let text = given.text(0)?;

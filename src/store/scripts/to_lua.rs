@@ -4,10 +4,11 @@ use mlua::{Error, Lua, Table, Value};
 
 use super::errors::{error_table, refuse};
 
-/// The deepest nesting of a reply that can be converted.
+/// The deepest nesting of a command's reply that can be converted to a Lua value.
 const DEPTH_MAX: usize = 64;
 
-/// Converts a whole reply in RESP to a Lua value.
+/// Converts a whole reply in RESP to the Lua value that a script gets from `redis.call`. An error if the
+/// reply cannot be read.
 pub(super) fn value(lua: &Lua, reply: &[u8]) -> Result<Value, Error> {
     Reader { lua, rest: reply }.value(0)
 }

@@ -9,11 +9,12 @@ use crate::store::effort::{Effort, LOOK};
 use crate::store::refusal::Refusal;
 use crate::store::reply::Reply;
 
-/// The deepest nesting of tables in a reply; deeper ones become an error.
+/// The deepest nesting of tables in the value that a script returns; a table beyond it becomes an error in
+/// the reply.
 const DEPTH_MAX: usize = 128;
 
-/// The units of effort (steps of work) to convert a table, whose special fields (`err`, `ok`, `map` ...) must
-/// be looked up.
+/// The units of effort (steps of work) to convert a table of a script to a reply: its special fields (`err`,
+/// `ok`, `map` ...) must be looked up.
 const TABLE_UNITS: u64 = 32;
 
 /// The RESP versions that decide how a value is written: the client's, and the one that the script chose
@@ -44,7 +45,8 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// Appends a Lua value as a reply.
+/// Appends the value that a script returns as a reply. Fails beyond a limit of the engine (effort, length of
+/// the reply), or if the interpreter fails.
 pub(super) fn write(out: &mut Reply<'_>, value: &Value, versions: Versions<'_>) -> Result<(), Failure> {
     write_nested(out, value, versions, 0)
 }
@@ -141,9 +143,11 @@ fn write_table(
     Ok(())
 }
 
-/// Returns all pairs of a table, in the order in which Lua visits them.
+/// Returns all key-value pairs of a Lua table, in the order in which Lua visits them. An error if there are
+/// more than 2,000.
 fn collect(table: &Table) -> Result<Vec<(Value, Value)>, Error> {
-    /// The most pairs that are copied out of the interpreter, whose memory limit does not count them.
+    /// The most key-value pairs that are copied out of the interpreter, whose memory limit does not count
+    /// them.
     const PAIRS_MAX: usize = 2_000;
     let mut pairs = Vec::new();
     for pair in table.pairs::<Value, Value>() {
@@ -160,7 +164,7 @@ pub(super) fn is_counted(table: &Table) -> Result<bool, Error> {
     Ok(table.raw_get::<Value>(errors::COUNTED)? == Value::Boolean(true))
 }
 
-/// Returns a field of a table as bytes; `None` if the field is not a string.
+/// Returns the field `name` of a Lua table as bytes; `None` if the field is not a string.
 fn text_field(table: &Table, name: &str) -> Result<Option<Vec<u8>>, Error> {
     match table.raw_get(name)? {
         Value::String(text) => Ok(Some(text.as_bytes().to_vec())),
@@ -168,7 +172,7 @@ fn text_field(table: &Table, name: &str) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-/// Returns the text of an error without line ends at its end.
+/// Returns the text of an error without the line breaks at its end.
 pub(super) fn error_text(text: &[u8]) -> &[u8] {
     let is_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
     let end = text.iter().rposition(|byte| !is_end(byte)).map_or(0, |last| last + 1);

@@ -22,11 +22,11 @@ use crate::values::limits::{ENGINE_OUTPUT_BYTES_HELD, ENGINE_REPLY_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner};
 
-/// The commands that run scripts.
+/// The names of the commands that run scripts, in lower case.
 const SCRIPTED: [&str; 6] = ["eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro"];
 
-/// A copy of a request, which outlives the received bytes: it runs later, or its connection receives more
-/// bytes while it runs.
+/// A copy of a request, which outlives the received bytes: for a request that runs later, or whose connection
+/// receives more bytes while it runs.
 #[derive(Debug)]
 pub(super) struct Aside {
     frame: Vec<u8>,
@@ -39,8 +39,8 @@ impl Aside {
     }
 }
 
-/// True for a request that may run a script: a command of [`SCRIPTED`] outside of a transaction, or EXEC of a
-/// transaction that contains one.
+/// True for a request that may run a script: EVAL, EVALSHA, FCALL or a read-only variant outside of a
+/// transaction, or EXEC of a transaction that contains one of them.
 pub(super) fn may_run_long(session: &Session, arguments: Arguments<'_>) -> bool {
     let name = arguments.name();
     if !matches!(name.first(), Some(b'e' | b'E' | b'f' | b'F')) {
@@ -57,8 +57,8 @@ fn runs_script(name: &[u8]) -> bool {
 }
 
 impl Service {
-    /// Carries out a request that was set aside. If its script runs for a long time, `sockets` is called
-    /// regularly, and other connections get an answer.
+    /// Carries out a request of which a copy (`aside`) was kept, because it may run a script. If the script
+    /// runs for a long time, `sockets` is called regularly, and other connections get an answer.
     pub(super) fn carry_out_aside(
         &mut self,
         id: ClientId,
@@ -115,36 +115,39 @@ struct Others<'a> {
     connections: &'a mut Connections<Turns>,
     limits: &'a RequestLimits,
     ready: &'a mut VecDeque<ClientId>,
-    /// True once a request of a client has ended the script.
+    /// True once a request of a client (SCRIPT KILL or FUNCTION KILL) has ended the script that is running.
     killed: bool,
-    /// Connections whose clients have closed their sending side while the script ran.
+    /// The connections whose clients have closed their sending side while the script ran.
     ended: BTreeSet<ClientId>,
-    /// Connections that were lost while the script ran.
+    /// The connections that were lost while the script ran; the engine is told of them afterwards.
     lost: BTreeSet<ClientId>,
-    /// Connections whose output went to the socket while the script ran.
+    /// The connections whose output went to the socket while the script ran.
     sent: BTreeSet<ClientId>,
-    /// Connections whose EXEC was refused, which ends their watches.
+    /// Connections whose EXEC was refused while the script ran, which ends their watches (WATCH).
     unwatched: BTreeSet<ClientId>,
 }
 
-/// The clients of a store during one call of [`Sockets::attend`], while a script runs.
+/// The clients of a store as the driver (the code that does the socket I/O) reports to them during one call
+/// of `Sockets::attend`, while a script runs.
 struct Attended<'own, 'parts, 'script> {
     others: &'own mut Others<'parts>,
     running: &'own Running<'script>,
 }
 
-/// The answer to a request that arrives while a script runs.
+/// The answer to a request of another connection that arrives while a script runs.
 enum Answer {
     Error(String),
     Ok,
     /// The reply of FUNCTION STATS, which describes the running script.
     Stats,
-    /// No reply yet: the request may run when the store is busy, and runs after the script.
+    /// There is no reply yet: the request is of a kind that Redis does not answer with `-BUSY` (such as
+    /// MULTI), and is carried out after the script.
     Later,
 }
 
 impl Attended<'_, '_, '_> {
-    /// Decides how to answer a request that arrives while the script runs.
+    /// Decides how to answer a request that arrives while the script runs. SCRIPT KILL or FUNCTION KILL marks
+    /// the script to be ended, if that is possible.
     fn answer(&mut self, arguments: Arguments<'_>) -> Answer {
         let is = |index: usize, word: &str| {
             arguments.get(index).is_some_and(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
@@ -168,7 +171,8 @@ impl Attended<'_, '_, '_> {
         }
     }
 
-    /// Answers the requests in `chunk`, of a connection that has no earlier requests left to answer.
+    /// Answers the requests in `chunk`, which were received while a script runs, of a connection (`id`) that
+    /// has no earlier requests left to answer. Requests that are not to be answered yet are kept.
     fn answer_all(&mut self, id: ClientId, chunk: &[u8]) {
         let mut consumed = 0;
         let standing = loop {

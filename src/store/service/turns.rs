@@ -21,19 +21,20 @@ use crate::values::limits::{ENGINE_EFFORT_PER_TURN, ENGINE_INPUT_BYTES_HELD, ENG
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner};
 
-/// The state of a connection's received requests: all carried out, or the event that the next one waits for.
+/// The state of a connection's received requests: all carried out, or the reason why the next one waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// All requests received so far have been carried out.
+    /// All requests received so far from the connection have been carried out.
     #[default]
     Idle,
-    /// Further requests wait in the queue for the connection's turn.
+    /// Further requests wait for the connection's turn, in the queue of connections.
     Ready,
-    /// Further requests wait until the client has read some of its replies.
+    /// Further requests of the connection wait until its client has read some of the replies that it was
+    /// sent.
     Blocked,
-    /// Further requests wait for the reply to a blocking call.
+    /// Further requests of the connection wait for the reply to its blocking call (BLPOP and the like).
     Waiting,
-    /// The connection's script runs, while others are answered.
+    /// A script that the connection has sent runs, and requests of other connections are answered meanwhile.
     Running,
 }
 
@@ -41,14 +42,17 @@ pub(super) enum Standing {
 /// next turn.
 #[derive(Debug, Default)]
 pub(super) struct Allowance {
-    /// The remaining units; negative if a request took more than remained.
+    /// The remaining units of effort (steps of work) that the connection may spend; negative if a request
+    /// took more than remained.
     units: i64,
-    /// The number of the turn in which units were last added.
+    /// The number of the turn (pass of the service over its connections) in which units of effort were last
+    /// added.
     turn: u64,
 }
 
 impl Allowance {
-    /// Adds the units of `turn`, once per turn. At most the units of one turn accumulate.
+    /// Adds the units of effort (steps of work) of one turn, unless those of the turn with this number were
+    /// added already. At most the units of one turn accumulate.
     fn renew(&mut self, turn: u64) {
         if self.turn != turn {
             self.turn = turn;
@@ -69,16 +73,16 @@ impl Allowance {
         self.units <= 0
     }
 
-    /// Returns the number of turns after which the connection's units of effort (steps of work) are above zero
-    /// again, so that its requests are carried out: each turn adds `ENGINE_EFFORT_PER_TURN` units. At least 1.
+    /// Returns the number of turns after which the connection's units of effort (steps of work) are above
+    /// zero again, so that its requests are carried out. Each turn adds the same number of units. At least 1.
     fn turns_owed(&self) -> i64 {
         self.units.saturating_neg().max(0) / ENGINE_EFFORT_PER_TURN as i64 + 1
     }
 }
 
 impl Service {
-    /// Handles bytes (`chunk`) from a client. Carries out its requests at once if the connection may spend
-    /// effort (steps of work), else keeps them for its turn.
+    /// Handles bytes (`chunk`) that were received from a client at `now`. Carries out its requests at once if
+    /// the connection may still spend effort (steps of work) in this turn, else keeps them for its next turn.
     pub(super) fn take_requests(&mut self, id: ClientId, chunk: &[u8], now: Now) {
         let Some(connection) = self.connections.get(id) else { return };
         if connection.ending {
@@ -97,8 +101,8 @@ impl Service {
         control_flow(&mut self.connections, id);
     }
 
-    /// Makes a blocked connection ready again after its client has read replies, if the bytes that still wait
-    /// are below the limit.
+    /// Queues a connection whose requests wait until its client has read replies, if the bytes of unread
+    /// replies are below the limit now.
     pub(super) fn unblock(&mut self, id: ClientId) {
         let Some(connection) = self.connections.get(id) else { return };
         if connection.own.standing == Standing::Blocked && connection.output.len() < ENGINE_OUTPUT_BYTES_HELD
@@ -108,9 +112,10 @@ impl Service {
         }
     }
 
-    /// Carries out requests of the embedded engine's connections in the queue, each within its allowance,
-    /// until about `ENGINE_EFFORT_PER_TURN` of effort (steps of work) is spent in all; then bytes are received
-    /// and sent again. Connections that owe effort are passed over.
+    /// Carries out requests of the connections in the queue, of each until it has spent what it may in this
+    /// turn, and of all together until about the effort (steps of work) of one turn of a connection is spent;
+    /// then the driver receives and sends again. Connections that have spent more than they may are passed
+    /// over.
     pub(super) fn serve_ready(&mut self, now: Now, sockets: &mut dyn Sockets) {
         let mut spent = 0;
         let mut served = false;
@@ -134,8 +139,9 @@ impl Service {
         self.turn += 1;
     }
 
-    /// Adds to all connections in the queue, when each has spent too much effort (steps of work), as many
-    /// turns' units as the first needs to continue.
+    /// Lets all connections in the queue spend more effort (steps of work), after none of them could be
+    /// served because each has spent too much: adds the units of as many turns as the one that owes least
+    /// needs to continue.
     fn forgive(&mut self) {
         let Self { ready, connections, .. } = self;
         let mut owed = |id: &ClientId| Some(connections.get(*id)?.own.allowance.turns_owed());
@@ -147,9 +153,10 @@ impl Service {
         }
     }
 
-    /// Carries out the requests that were kept, and those in `chunk`, until there are no more, the allowance
-    /// is spent, or too many reply bytes wait. Returns the effort (steps of work) that they took. If `sockets`
-    /// is `None`, a request that may run a script waits for the connection's turn.
+    /// Carries out the requests of a connection that were kept, and those in `chunk`, until there are no
+    /// more, the connection has spent the effort (steps of work) that it may in this turn, or too many reply
+    /// bytes wait to be sent. Returns the effort that they took. If `sockets` is `None`, a request that may
+    /// run a script waits for the connection's turn.
     fn carry_out(
         &mut self,
         id: ClientId,
@@ -221,7 +228,8 @@ impl Service {
     }
 }
 
-/// Pauses or resumes reading from a connection, by the bytes of requests that it has waiting.
+/// Pauses reading from a connection's socket if it has too many bytes of requests waiting, and resumes it
+/// once few are left.
 pub(super) fn control_flow(connections: &mut Connections<Turns>, id: ClientId) {
     let Some(connection) = connections.get(id) else { return };
     let waits = connection.own.standing != Standing::Idle;

@@ -2,10 +2,10 @@
 
 use super::Kind;
 
-/// The largest value of most numeric settings.
+/// The largest value that most numeric settings accept.
 const INT_MAX: i64 = i32::MAX as i64;
 
-/// A row of the table: the name of a setting, the kind of its values, and its default.
+/// A setting of CONFIG GET and CONFIG SET: its name, the kind of its values, and its default.
 pub(in crate::store) struct Row {
     pub(in crate::store) name: &'static str,
     /// Another name of the setting, which an earlier version of Redis used.

@@ -7,8 +7,8 @@ use crate::store::scripts::errors::raise;
 use crate::store::scripts::given::Given;
 use crate::store::scripts::machine::Shared;
 
-/// The number of characters of JSON that are read for one unit of effort (steps of work); a table takes only
-/// two characters (`{}`).
+/// The number of characters of JSON that `cjson.decode` reads for one unit of effort (steps of work); a table
+/// takes only two characters (`{}`).
 const CHARACTERS_PER_UNIT: u64 = 4;
 
 pub(super) fn decode(
@@ -56,7 +56,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The name of the token's kind in error texts.
+    /// Returns the name of the token's kind as error texts of `cjson.decode` give it.
     fn name(&self) -> &'static str {
         match self {
             Self::ObjectBegin => "T_OBJ_BEGIN",
@@ -89,7 +89,7 @@ impl Decoder<'_> {
         raise(self.lua, format!("Expected {expected} but found {found} at character {}", token.at + 1))
     }
 
-    /// Returns the byte at the offset `at`; 0 beyond the end of the text.
+    /// Returns the byte of the JSON text at the offset `at`; 0 beyond the end of the text.
     fn byte(&self, at: usize) -> u8 {
         self.text.get(at).copied().unwrap_or(0)
     }
@@ -141,8 +141,8 @@ impl Decoder<'_> {
         }
     }
 
-    /// True if a number begins here that JSON does not allow: with a plus or leading zeros, hexadecimal,
-    /// infinite, or NaN.
+    /// True if a number that JSON does not allow begins at the present position of the text: with a plus or
+    /// leading zeros, hexadecimal, infinite, or NaN.
     fn is_invalid_number(&self) -> bool {
         let mut at = self.at;
         if self.byte(at) == b'+' {
@@ -208,8 +208,8 @@ impl Decoder<'_> {
         Token { kind: Kind::Text(text), at: start }
     }
 
-    /// Decodes the escape `\uXXXX` at offset `at`, or a surrogate pair of two. Returns the character in UTF-8
-    /// and the length of the escape; `None` if the escape is invalid.
+    /// Decodes the escape `\uXXXX` at offset `at`, or two of them that form a surrogate pair. Returns the
+    /// character in UTF-8 and the length of the escape or pair in bytes; `None` if it is invalid.
     fn unicode(&self, at: usize) -> Option<(Vec<u8>, usize)> {
         let digits = |at: usize| {
             let digits =
