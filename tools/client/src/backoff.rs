@@ -10,7 +10,8 @@ use weir::values::Random;
 pub struct Backoff {
     /// The upper bound of the pause before the first retry; it doubles with each further retry.
     pub first: Duration,
-    /// The largest upper bound, at which doubling ends: no pause is longer.
+    /// The largest upper bound of a pause, at which the doubling from retry to retry ends: no pause is
+    /// longer.
     pub most: Duration,
 }
 

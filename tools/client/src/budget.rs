@@ -11,11 +11,11 @@ const STRETCHES: usize = 10;
 /// Maximum number of retries that a client may send, relative to its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetPolicy {
-    /// Maximum number of retries per hundred requests that were sent in the last `window` of time.
+    /// Maximum number of retries per hundred new requests, both counted over the last `window` of time.
     pub percent: u32,
     /// Number of retries per window that are allowed on top of `percent`, for clients that send few requests.
     pub least: u32,
-    /// The time for which a request or a retry is remembered.
+    /// The length of the time over which requests and retries are counted; older ones are forgotten.
     pub window: Duration,
 }
 

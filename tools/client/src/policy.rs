@@ -18,13 +18,15 @@ pub struct Policy {
     pub deadline: Option<Duration>,
     /// Maximum number of times that one request is sent again.
     pub retries: u8,
-    /// The bounds of the pause before each retry.
+    /// The upper bounds of the random pause before each retry.
     pub backoff: Backoff,
     /// Maximum number of retries of all requests together, relative to the number of new requests.
     pub budget: BudgetPolicy,
-    /// The time for which the throttle remembers which requests were accepted.
+    /// The time for which the throttle (which refuses requests in the client while the target refuses most
+    /// of them) remembers which requests were accepted.
     pub throttle_window: Duration,
-    /// The conditions under which the breaker opens, and the length of its pauses.
+    /// The conditions under which the circuit breaker opens (stops all requests to the target for a pause),
+    /// and the length of its pauses.
     pub breaker: BreakerPolicy,
 }
 

@@ -19,7 +19,8 @@ const STRETCHES: usize = 60;
 /// The number of requests that are sent for each one that the target accepts, once it refuses some.
 const SENT_PER_ACCEPTED: u64 = 2;
 
-/// The default time for which requests and accepted requests are remembered.
+/// The default time for which the client's throttle remembers requests, and which of them were accepted: 120
+/// seconds.
 pub const THROTTLE_WINDOW: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Debug)]
@@ -29,7 +30,7 @@ pub(super) struct Throttle {
     /// look as if they were refused.
     requests: Window<STRETCHES>,
     accepted: Window<STRETCHES>,
-    /// The least number of remembered requests before the throttle refuses any.
+    /// The least number of remembered requests; with fewer, the throttle refuses none.
     requests_least: u64,
 }
 
@@ -49,7 +50,8 @@ impl Throttle {
         self.accepted.clear();
     }
 
-    /// Decides whether a request may be sent. A refused one is counted as a request that was not accepted.
+    /// Decides whether a request may be sent: false at random, more often the fewer of the remembered
+    /// requests were accepted. A request refused here is counted as one that was not accepted.
     #[must_use]
     pub fn may_pass(&mut self, now: Timestamp, random: &mut Random) -> bool {
         let requests = self.requests.sum(now);

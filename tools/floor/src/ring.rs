@@ -17,7 +17,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use slab::Slab;
 use socket2::Socket;
 
-/// The number of receive buffers, as for one core of weir. Each has `BUFFER_BYTES` bytes.
+/// The number of receive buffers, of 20 KiB each; one core of weir has as many.
 const BUFFERS: u16 = 256;
 const BUFFER_BYTES: usize = 20 * 1024;
 /// The number of operations that fit in the queue to the kernel; more are submitted in several steps.
@@ -28,7 +28,8 @@ const COMPLETIONS: u32 = 8192;
 const SEND_BYTES_MAX: usize = 1 << 20;
 const BUFFER_GROUP: u16 = 0;
 
-/// The ring's name for a connection, which it also puts in completions.
+/// The number by which the `io_uring` names a connection: a slot in its list of connections, used again
+/// after the connection is closed.
 pub type Token = u32;
 
 /// A completed operation of the forwarder's `io_uring`.
@@ -45,7 +46,8 @@ pub enum Completion {
     Ended {
         socket: Token,
     },
-    /// A send is over, whether all bytes were sent or the connection failed; the buffer comes back.
+    /// A send is over, whether all bytes were sent or the connection failed; its buffer (`bytes`) comes
+    /// back.
     Sent {
         socket: Token,
         bytes: Vec<u8>,
@@ -86,9 +88,10 @@ pub struct Ring {
     buffers: ReceiveBuffers,
     listener: Option<Socket>,
     connections: Slab<Connection>,
-    /// Operations that found no room in the queue to the kernel: at most two per connection.
+    /// Operations that found no room in the queue to the kernel, oldest first: at most two per connection,
+    /// and an accept.
     unsubmitted: VecDeque<squeue::Entry>,
-    /// A buffer for completions, which `reap` reuses.
+    /// A buffer for the kernel's completions, empty between two calls of `reap`, which reuses its memory.
     completed: Vec<cqueue::Entry>,
 }
 
@@ -172,7 +175,7 @@ impl Ring {
         passing(self.kernel.submit_and_wait(1))
     }
 
-    /// Appends all operations that have completed to `completions`.
+    /// Appends all operations that have completed to `completions`. Does not wait.
     pub fn reap(&mut self, completions: &mut Vec<Completion>) {
         let mut completed = std::mem::take(&mut self.completed);
         completed.extend(self.kernel.completion());
@@ -296,8 +299,8 @@ fn queue(kernel: &mut IoUring, entry: &squeue::Entry) -> bool {
     unsafe { kernel.submission().push(entry) }.is_ok()
 }
 
-/// True for an error of a submission that passes: interrupted, no receive buffer left, or the kernel wants
-/// completions reaped first.
+/// True for an error after which the operation is simply tried again: it was interrupted, no receive buffer
+/// was left, or the kernel wants completions to be taken first.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN | libc::ENOBUFS))
 }
