@@ -7,10 +7,11 @@ use super::asked::Tally;
 use super::judge::Verdict;
 use super::operation::{Fate, Found, Operation};
 
-/// Maximum number of violations that are explained.
+/// Maximum number of violations, over all keys, that the report explains.
 const EXPLAINED_MAX: usize = 20;
 
-/// Formats a table of the numbers of commands by name.
+/// Formats a table of the numbers of commands by name: carried out, without effect, refused, and of unknown
+/// success.
 pub fn commands(tally: &BTreeMap<&'static str, Tally>) -> String {
     let line = |name: &str, cells: [String; 4]| {
         let [done, in_vain, refused, unknown] = cells;

@@ -28,7 +28,7 @@ const KINDS: &[FaultKind] = &[
 ];
 
 impl FaultKind {
-    /// Returns the error line without the leading minus.
+    /// Returns the error line that a client gets, without the leading minus.
     pub(crate) fn line(self) -> &'static str {
         self.line
     }
