@@ -66,8 +66,8 @@ pub struct Summary {
     pub refusals: u64,
     /// The number of connections of weir's to stores that broke.
     pub links_lost: u64,
-    /// The number of reads that weir answered from its hot-key cache, or with the reply to an equal read
-    /// that it had sent to the store already.
+    /// The number of reads of hot keys that weir answered from its cache, or by a shared fetch (one read at
+    /// the store for all equal reads that come meanwhile), including the reads that began one.
     pub from_memory: u64,
     /// The part of `from_memory` that was answered from a copy, made of another core's hot-key cache.
     pub from_copies: u64,
