@@ -47,13 +47,14 @@ impl Backend {
         Ok(backend)
     }
 
-    /// Opens a further connection to the same server, with the same password.
+    /// Opens a further connection to the same server, with the same password. The error is a text for the
+    /// user.
     pub fn another(&self) -> Result<Self, String> {
         Self::connect(&self.name, self.address, self.password.as_deref())
     }
 
     /// Replaces the connection by a new one to the same server; requests in flight on the old one are given
-    /// up.
+    /// up. The error is a text for the user.
     pub fn reconnect(&mut self) -> Result<(), String> {
         self.stream = open(&self.name, self.address)?;
         self.log_in()
@@ -93,7 +94,8 @@ impl Backend {
         Ok(String::from_utf8_lossy(text).into_owned())
     }
 
-    /// Sends one encoded request, waits for its reply, and returns the reply's size.
+    /// Sends one encoded request, waits for its reply, and returns the reply's size; an error reply is an
+    /// `Err`.
     pub fn carry_out(&mut self, request: &[u8]) -> Result<ReplySize, String> {
         self.send(request)?;
         self.replies(1)

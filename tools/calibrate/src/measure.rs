@@ -191,14 +191,15 @@ fn check(stop: &AtomicBool) -> Result<(), String> {
     if stop.load(Ordering::Relaxed) { Err("interrupted".to_owned()) } else { Ok(()) }
 }
 
-/// Returns the CPU time that the server reports to have used, in seconds.
+/// Asks the server for the CPU time that it has used, and returns it in seconds. The error is a text for the
+/// user.
 fn cpu_seconds(backend: &mut Backend) -> Result<f64, String> {
     let seconds = info::cpu_seconds(&backend.ask_text(&["INFO", "cpu"])?);
     seconds.ok_or_else(|| missing("used_cpu_user and used_cpu_sys"))
 }
 
-/// Returns how often the server reports to have carried out a command, and the microseconds that it took in
-/// all.
+/// Asks the server how often it has carried out a command, and how many microseconds that took in all, and
+/// returns both. The error is a text for the user.
 fn command_bill(backend: &mut Backend, command: &str) -> Result<(u64, u64), String> {
     let bill = info::command(&backend.ask_text(&["INFO", "commandstats"])?, command);
     bill.ok_or_else(|| missing(&format!("calls and usec of {command}")))

@@ -18,14 +18,16 @@ use std::time::Duration;
 use super::backoff::doubled;
 use weir::values::{Random, Timestamp};
 
-/// The longest pause, before jitter, that a target's `retry_after_ms` may cause.
+/// The longest pause, before the random addition, that the `retry_after_ms` in a target's error reply may
+/// cause.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// The conditions under which a circuit breaker opens (stops all requests to a target for a pause), and the
 /// length of its pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerPolicy {
-    /// The least number of failures in a row, with no request answered between them, that opens the breaker.
+    /// The least number of failed requests in a row, with none answered between them, that opens the circuit
+    /// breaker (stops all requests for a pause).
     pub failures: u32,
     /// The least time from the first to the last of the failures that open the breaker. Replies come in
     /// batches, so many failures at one instant count as one incident and do not open it.
@@ -34,8 +36,8 @@ pub struct BreakerPolicy {
     /// (single request that tries the target) that failed. A longer `retry_after_ms` in the target's error
     /// reply is honoured, and up to half of the pause is added at random.
     pub pause: Duration,
-    /// The longest pause after failed probes (single request that tries the target), unless the target asks
-    /// for a longer one.
+    /// The longest pause after failed probes (single requests that try the target), unless the target asks
+    /// for a longer one; up to half of it is added at random.
     pub pause_most: Duration,
     /// The time after which a probe (single request that tries the target) whose outcome was not reported is
     /// given up, so that another one may be sent.

@@ -154,7 +154,7 @@ pub enum Next {
         /// The time before which the target does not want to get the request again; `None` if it named none.
         not_before: Option<Timestamp>,
     },
-    /// The request is to be sent again at the time of the retry.
+    /// The request is to be sent again at the time that the retry names.
     RetryAt(Retry),
 }
 

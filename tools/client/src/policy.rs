@@ -7,10 +7,10 @@ use super::breaker::BreakerPolicy;
 use super::budget::BudgetPolicy;
 use super::throttle::THROTTLE_WINDOW;
 
-/// All settings of a client.
+/// All settings of the client library for one target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// The time after which an attempt is given up as timed out.
+    /// The time after which an attempt at a request is given up as timed out.
     pub timeout: Duration,
     /// Maximum time that a request may take, all attempts together; `None` for no limit. The caller announces
     /// it on each connection (`QOS SET DEADLINE`); a retry, which has less time left, carries the remaining

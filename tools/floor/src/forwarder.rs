@@ -60,14 +60,15 @@ struct Client {
     /// The start of a request whose end has not been received.
     rest: Vec<u8>,
     outbox: Outbox,
-    /// The number of requests that were sent to the store and not answered yet.
+    /// The number of this client's requests that were sent to the store and not answered yet.
     owed: usize,
     /// True if nothing more is forwarded from or to this client, because its connection is being closed.
     is_refused: bool,
     has_ended: bool,
 }
 
-/// Consecutive requests of one client in the stream to the store, with their number.
+/// Consecutive requests of one client in the stream of bytes to the store: the client and the number of
+/// requests.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     client: Token,

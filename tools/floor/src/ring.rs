@@ -20,9 +20,10 @@ use socket2::Socket;
 /// The number of receive buffers, of 20 KiB each; one core of weir has as many.
 const BUFFERS: u16 = 256;
 const BUFFER_BYTES: usize = 20 * 1024;
-/// The number of operations that fit in the queue to the kernel; more are submitted in several steps.
+/// The number of operations that fit in the `io_uring`'s queue to the kernel; more are submitted in several
+/// steps.
 const SUBMISSIONS: u32 = 1024;
-/// The number of completions that fit in the ring; the kernel keeps further ones aside.
+/// The number of completed operations that fit in the `io_uring`; the kernel keeps further ones aside.
 const COMPLETIONS: u32 = 8192;
 /// Maximum number of bytes of one send operation.
 const SEND_BYTES_MAX: usize = 1 << 20;
@@ -96,7 +97,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Sets up a ring for the calling thread, the only one that may use it.
+    /// Sets up an `io_uring` for the calling thread, the only one that may use it.
     pub fn new() -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder
@@ -125,7 +126,8 @@ impl Ring {
         self.accept();
     }
 
-    /// Takes ownership of a connection, and begins to receive on it. Returns its token.
+    /// Takes ownership of a connection, and begins to receive on it. Returns the number (token) by which it
+    /// is named from now on.
     pub fn adopt(&mut self, socket: Socket) -> Token {
         let connection = Connection { socket, is_receiving: true, sending: None };
         let token = self.connections.insert(connection) as Token;
@@ -163,7 +165,8 @@ impl Ring {
         self.buffers.give_back(&buffer);
     }
 
-    /// Submits queued operations, and sleeps until there is a completion.
+    /// Submits queued operations to the kernel, and sleeps until at least one operation has completed; does
+    /// not sleep if more operations are queued than fit.
     pub fn submit_and_wait(&mut self) -> io::Result<()> {
         while let Some(entry) = self.unsubmitted.pop_front() {
             if !queue(&mut self.kernel, &entry) {

@@ -9,7 +9,8 @@ use weir_load::classify::{Ending, classify, error_text};
 use super::keys::Run;
 use super::operation::{Act, Fate, Found, Operation, Token, Way};
 
-/// A command that waits for its reply: its effects on keys, and the place of its result in the reply.
+/// A command that waits for its reply: its name, its effects on keys, the place of its result in the reply,
+/// and the way in which it was sent.
 #[derive(Debug)]
 pub struct Asked {
     pub command: &'static str,
@@ -88,7 +89,7 @@ pub struct Log {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub done: u64,
-    /// The number of commands that had no effect, or got an error of the store.
+    /// The number of commands that had no effect, or got an error of the store (not a refusal of weir's).
     pub in_vain: u64,
     pub refused: u64,
     pub unknown: u64,
@@ -115,7 +116,8 @@ impl Asked {
         Self { way: Way::Plain, ..Self::new(command, [Effect::Read(key)], expect) }
     }
 
-    /// Creates the record of a command whose effects are not checked, such as one that prepares a key.
+    /// Creates the record of a command whose effects are not checked, such as one that prepares a key; it is
+    /// not counted.
     pub fn helper(command: &'static str) -> Self {
         Self { is_counted: false, ..Self::new(command, [], Expect::Done) }
     }

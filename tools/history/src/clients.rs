@@ -21,7 +21,7 @@ use super::workload::{Batch, Workload};
 /// The size in bytes at which a batch of commands (sent together) ends, however many were wanted: it must
 /// fit into a socket's buffers, because nothing is read while it is sent.
 const BATCH_BYTES: usize = 48 * 1024;
-/// The longest pause of a connection, in milliseconds, after weir has refused a request.
+/// The longest pause of a connection, in milliseconds, after weir has refused a request on it.
 const REFUSED_PAUSE_MS: u64 = 10;
 const AROUND_PAUSE_MS: u64 = 4;
 /// The time after which a server that cannot be reached ends the run with an error.
@@ -42,9 +42,9 @@ pub struct Shared {
 /// The server that a thread sends its commands to.
 #[derive(Clone, Copy, Debug)]
 pub enum Role {
-    /// Commands go to weir; the field is the number of the connection.
+    /// Commands go to weir; the field is the number of this client among all that use weir.
     Client(u64),
-    /// Commands go directly to the store with this number, bypassing weir.
+    /// Commands go directly to the store with this index, bypassing weir.
     Around(usize),
 }
 
@@ -54,7 +54,7 @@ impl Shared {
         Self { workload, flags, clock, left, stop, sessions: AtomicU32::new(0) }
     }
 
-    /// Returns the number of operations of the run that threads have taken so far.
+    /// Returns the number of operations of the run that threads have taken to send so far.
     pub fn asked(&self) -> u64 {
         self.flags.operations - self.left.load(Ordering::Relaxed)
     }

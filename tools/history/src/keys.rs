@@ -94,8 +94,8 @@ pub fn words(out: &mut Vec<u8>, words: &[&[u8]]) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run(pub u64);
 
-/// The longest padding, in bytes, of values of middle size. Most values have nearly none; a few are too large
-/// to be sent together with others, or to be kept by a cache.
+/// The longest padding, in bytes, of values of middle size. Most values have less than 8 bytes of it; a few
+/// have up to 40 KiB, too much to be sent together with others, or to be kept by a cache.
 const MIDDLE_BYTES_MAX: u64 = 2 * 1024;
 const LARGE_BYTES_MAX: u64 = 40 * 1024;
 

@@ -27,7 +27,8 @@ pub fn commands(tally: &BTreeMap<&'static str, Tally>) -> String {
     text + &line("all", sum.map(|count| count.to_string()))
 }
 
-/// Formats a line with the number of operations and of violations on one key.
+/// Formats a line about one key: its name, and the numbers of reads, writes, operations of unknown success
+/// and violations.
 pub fn key(name: &str, operations: &[Operation], verdict: &Verdict) -> String {
     let reads = operations.iter().filter(|operation| operation.reads().is_some()).count();
     let nils = operations.iter().filter(|operation| operation.reads() == Some(Found::Nil)).count();
@@ -40,7 +41,7 @@ pub fn key(name: &str, operations: &[Operation], verdict: &Verdict) -> String {
     )
 }
 
-/// Formats the number of all violations, and explanations of the first ones.
+/// Formats the number of all violations, given by key, and explanations of the first ones.
 pub fn violations(verdicts: &[(String, Verdict)]) -> String {
     let explained =
         verdicts.iter().flat_map(|(name, verdict)| verdict.explained.iter().map(move |told| (name, told)));

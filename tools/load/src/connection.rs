@@ -23,7 +23,7 @@ const REST_MAX: Duration = Duration::from_secs(1);
 /// A request of the load, or of the set-up commands that fill the store before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
-    /// The time at which the request was due; its latency counts from here.
+    /// The time at which the request was due by the schedule; its latency counts from here.
     pub intended: Timestamp,
     pub draw: Draw,
     pub phase: u16,
@@ -143,7 +143,7 @@ impl Connection {
         }
     }
 
-    /// Records a request that was written to the output, so that its reply is expected.
+    /// Records a request that was written to the output at `now`, so that its reply is expected.
     pub fn push(&mut self, request: Request, now: Timestamp) {
         self.pending.push_back(Pending { request, sent: now });
     }

@@ -36,7 +36,7 @@ pub enum LoadEvent {
 /// Facts about a run besides its counts.
 #[derive(Clone, Debug)]
 pub struct LoadSummary {
-    /// The number of connections that were ready at the start.
+    /// The number of connections that were ready for requests at the start of the load.
     pub connections: usize,
     /// True if the load started; false if a group had no ready connection.
     pub started: bool,

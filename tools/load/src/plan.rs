@@ -21,7 +21,8 @@ pub struct Plan {
     /// The interval at which threads look for requests that have become due, and send them; a longer one
     /// makes larger batches.
     pub tick: Duration,
-    /// The longest time to wait for replies after the last request became due.
+    /// The longest time, after the last request became due, in which late requests are still sent and
+    /// replies are awaited.
     pub drain: Duration,
     /// The longest time that a connection attempt may take, and that the run waits for connections before it
     /// starts.
@@ -61,7 +62,8 @@ pub enum ClientKind {
 }
 
 impl ClientKind {
-    /// Returns the number of retries of a request that such clients make unless flags say otherwise.
+    /// Returns the maximum number of retries of a request that clients of this kind make unless flags say
+    /// otherwise: 0 for naive ones, the client library's default for smart ones.
     pub fn retries(self) -> u8 {
         match self {
             Self::Naive => 0,
@@ -69,7 +71,8 @@ impl ClientKind {
         }
     }
 
-    /// Returns the time after which such clients give an attempt up unless flags say otherwise; `None` for never.
+    /// Returns the time after which clients of this kind give an attempt up unless flags say otherwise;
+    /// `None` for never.
     pub fn timeout(self) -> Option<Duration> {
         match self {
             Self::Naive => None,
@@ -103,7 +106,8 @@ pub struct GroupPlan {
     pub pipeline: usize,
     /// The way in which the group's requests are spread over time.
     pub arrivals: Arrivals,
-    /// The phases of the group's load, which follow each other.
+    /// The phases of the group's load (parts of its time with a rate and commands of their own), which
+    /// follow each other.
     pub phases: Vec<PhasePlan>,
     /// The clients' behaviour when a request is refused or not answered.
     pub client: ClientKind,

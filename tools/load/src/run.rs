@@ -110,7 +110,7 @@ impl Run {
         &self.ready
     }
 
-    /// Returns problems of the run in words for people, at most eight, each once.
+    /// Returns problems of this thread's part of the run in words for people, at most eight, each once.
     pub fn complaints(&self) -> &[String] {
         &self.complaints
     }
@@ -147,8 +147,8 @@ impl Run {
         self.offer(id.0);
     }
 
-    /// Handles bytes from the target. Closes the connection if they are not RESP. `generation` tells the
-    /// connection from earlier ones with the same `id`.
+    /// Handles bytes from the target: ends the requests that they answer, or closes the connection if they
+    /// are not RESP. `generation` tells the connection from earlier ones with the same `id`.
     pub fn handle_bytes(&mut self, id: ConnectionId, generation: u32, bytes: &[u8], now: Timestamp) {
         let mut at = 0;
         while at < bytes.len() {

@@ -10,7 +10,7 @@ use weir::values::Timestamp;
 /// The way in which the requests of a group of clients are spread over time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arrivals {
-    /// Requests are due at equal distances.
+    /// Requests are due at equal distances in time, as far as the rate is constant.
     #[default]
     Even,
     /// Requests are due at random times, independently of each other, like those of many users.

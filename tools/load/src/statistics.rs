@@ -66,7 +66,8 @@ impl Counts {
         ]
     }
 
-    /// Returns names and values of the counts that are not ends of requests: `retries` and `lost`.
+    /// Returns names and values of the counts that are not ends of requests: `retries` (times that a request
+    /// was sent again) and `lost` (requests that ended with a lost connection).
     pub fn sends(&self) -> [(&'static str, u64); 2] {
         [("retries", self.retries), ("lost", self.lost)]
     }
@@ -185,7 +186,7 @@ impl Tally {
     }
 }
 
-/// The percentiles in the reports, each as a name and a percentage.
+/// The latency percentiles in the reports, each as a name and a percentage.
 pub const PERCENTILES: [(&str, f64); 5] =
     [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99_9", 99.9), ("p99_99", 99.99)];
 
@@ -210,7 +211,7 @@ pub struct Interval {
 pub struct Joiner {
     threads: usize,
     groups: usize,
-    /// The sums of the seconds that not all threads have reported yet, by the number of the second.
+    /// The summed counts of the seconds that not all threads have reported yet, by the number of the second.
     open: BTreeMap<u32, Interval>,
     /// The number of seconds that each thread has reported so far.
     told: Vec<u32>,

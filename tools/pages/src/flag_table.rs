@@ -37,7 +37,7 @@ pub fn write(page: &Path) -> io::Result<()> {
     fs::write(page, format!("{before}{BEGIN}{}{END}{after}", tables()))
 }
 
-/// Returns one table of flags for each heading of the help, in the order of the help.
+/// Returns one Markdown table of weir's flags for each heading of the help, in the order of the help.
 fn tables() -> String {
     let command = Flags::with_rare_flags();
     let mut headings: Vec<Option<&str>> = Vec::new();

@@ -16,8 +16,8 @@ use weir::values::Timestamp;
 /// would make replies late.
 const AHEAD: Duration = Duration::from_millis(40);
 
-/// The facts about a world under load (the cores' pauses, the stores' work and stalls) from which the number
-/// of requests that could have been served is computed.
+/// The facts about a simulated world under load (the cores' pauses, the stores' work and stalls) from which
+/// the number of requests that could have been served is computed.
 #[derive(Debug)]
 pub(super) struct Ability {
     /// The interval of virtual time whose requests are counted.

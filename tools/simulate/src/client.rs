@@ -77,7 +77,8 @@ pub(super) struct Client {
     /// The least number of replies that the client must get before weir closes it, because their requests
     /// had arrived when its shard (core of weir) began to drain.
     replies_least: u64,
-    /// True if one of the client's requests was refused because a node of the cluster was down.
+    /// True if one of the client's requests was refused while a node of the cluster that its keys belong to
+    /// was away; later requests may be refused too.
     was_in_trouble: bool,
 }
 

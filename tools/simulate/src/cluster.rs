@@ -476,7 +476,8 @@ impl Cluster {
     }
 }
 
-/// Makes a replica (`copy`) carry out all requests that its primary has carried out.
+/// Makes a replica (`copy`) carry out all requests that its primary has carried out and it has not; both are
+/// indices of stores.
 pub(super) fn catch_up(stores: &mut [Store], primary: u16, copy: u16) {
     while let Some(done) = stores[usize::from(primary)].poll_done(Timestamp::MAX) {
         stores[usize::from(copy)].replay(&done);

@@ -83,7 +83,7 @@ pub(super) struct Asked {
 /// The keys and slots that a request names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reach {
-    /// The hash slots of the request's keys.
+    /// The hash slots of the request's keys, each once; empty for a request without a key.
     pub slots: Vec<u16>,
     pub keys: usize,
     pub is_script: bool,
@@ -453,10 +453,11 @@ impl Asked {
     }
 }
 
-/// The end of the text by which weir refuses a write that was sent to a store which had not replied.
+/// The end of weir's error text for a write that was sent to a store and not answered, so that it may have
+/// taken effect.
 const MAY_HAVE_HAPPENED: &str = " (it may have happened)";
-/// The end of the text by which weir refuses a split write of which one part failed, while others may have
-/// been carried out.
+/// The end of weir's error text for a write to several stores of which one part failed, while others may
+/// have been carried out.
 const REST_MAY_HAVE_HAPPENED: &str = " (the rest may have happened)";
 const STALLED: &[u8] = b"-OVERLOADED reason=stalled ";
 const THROTTLED: &[u8] = b"-THROTTLED scope=";
@@ -465,7 +466,8 @@ const OVERSIZED: &[u8] = b"-ERR the reply is larger";
 /// The least age of a request at which weir may refuse it as late: weir stops sending less than 500 ms
 /// before its deadline of 5 seconds.
 const LATE_AFTER: Duration = DEADLINE.saturating_sub(Duration::from_millis(500));
-/// A time slightly below the longest (1 s) for which weir holds back requests on a slot that is being moved.
+/// A time slightly below the longest (1 second) for which weir holds back requests on a slot that is being
+/// moved between nodes.
 const HELD_FOR_MOST: Duration = Duration::from_millis(900);
 const REDIRECTS: &str = "reason=redirects ";
 /// Reasons in the text of weir's refusals on account of a cluster. Such a request was not carried out.
@@ -538,7 +540,7 @@ fn all(writes: &[usize], fate: Fate, history: &mut History) -> Result<(), String
     writes.iter().try_for_each(|write| history.settle(*write, fate))
 }
 
-/// Checks that a reply has exactly the expected bytes.
+/// Checks that a reply has exactly the expected bytes; the error says which were expected.
 pub(super) fn same(reply: &[u8], expected: &[u8]) -> Result<(), String> {
     if reply == expected { Ok(()) } else { Err(format!("expected {}", expected.escape_ascii())) }
 }

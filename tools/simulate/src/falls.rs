@@ -108,8 +108,9 @@ impl Roles {
         !falls && self.copies[usize::from(node)].is_none() && self.life(node) == Life::Well
     }
 
-    /// Returns the former owner and the slots of the last takeover, if the node still believes that these are
-    /// the former owner's; `None` if it knows of the takeover.
+    /// Returns the former owner of the slots of the last takeover, and these slots (true, by slot), if the
+    /// node still believes at `now` that they are the former owner's; `None` if it knows of the takeover, or
+    /// if none is recent.
     pub fn is_late(&self, node: u16, now: Timestamp) -> Option<(u16, &[bool])> {
         let fall = self.fall.filter(|fall| matches!(fall.next, Step::Back | Step::Wiser | Step::Over))?;
         (self.hears_at[usize::from(node)] > now).then_some((fall.old, &self.taken[..]))
@@ -120,7 +121,7 @@ impl Roles {
         self.down_from.as_ref().is_some_and(|from| from[usize::from(node)] <= now)
     }
 
-    /// True if the other nodes report that this one has failed.
+    /// True if the other nodes of the cluster report that this node has failed.
     pub fn has_failed(&self, node: u16) -> bool {
         let Some(fall) = self.fall.filter(|fall| fall.old == node && fall.way != Way::HandsOver) else {
             return false;

@@ -184,7 +184,7 @@ impl History {
         Ok(())
     }
 
-    /// Returns the time that has passed since a request was sent.
+    /// Returns the virtual time that has passed since a request was sent.
     pub fn age(&self, sent: Sent) -> Duration {
         let now = self.times.last().copied().unwrap_or_default();
         self.times.get(sent.step as usize).map_or(Duration::ZERO, |at| now.since(*at))
@@ -309,8 +309,8 @@ impl History {
         Ok(())
     }
 
-    /// Records that a store has carried out a write. An error if it was carried out twice, after a refusal,
-    /// or out of its client's order.
+    /// Records that a store has carried out the write whose mark (token) is given. An error if the write is
+    /// unknown, was carried out before, was refused, or comes after a later write of its client.
     pub fn carried_out(&mut self, token: Token<'_>) -> Checked {
         let Token { write, client, key } = token;
         let Some(known) =
@@ -454,7 +454,8 @@ impl History {
         *self.counts_sent.get_mut(key).expect("it was sent") -= 1;
     }
 
-    /// Returns the least and the largest value that a counter may have at the end of the run.
+    /// Returns the least and the largest value that the counter with this name may have at the end of the
+    /// run.
     pub fn count_bounds(&self, key: &str) -> (i64, i64) {
         let is_left = |count: &&Count| !self.may_have_been_lost(key, count.sent, count.step);
         let counts = self.counts.get(key).map_or(&[][..], Vec::as_slice);
@@ -482,7 +483,7 @@ impl History {
     }
 
     /// True if no other client writes this key, and every write of it by this client was or will be carried
-    /// out.
+    /// out and none was lost.
     pub fn is_certain(&self, key: &str, client: u32) -> bool {
         let numbers = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
         let slot = usize::from(slot_of(key.as_bytes()));

@@ -38,7 +38,7 @@ const UNIX_MS_AT_START: u64 = 1_700_000_000_000;
 const STORE_BYTES_MAX: u64 = 1 << 30;
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 
-/// The shape of a simulated fleet of equal hosts before the same stores.
+/// The shape of a simulated fleet of equal hosts (running weir) before the same stores.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub hosts: u16,
@@ -250,7 +250,8 @@ impl Hosts {
         self.deliver(store);
     }
 
-    /// Lets one tick (100 µs) pass: carries out the events that are due, then a turn of each core with work.
+    /// Lets one tick (100 microseconds) pass: carries out the events that are due, then a turn of each core
+    /// with work.
     pub fn tick(&mut self) {
         self.now = self.now.after(TICK);
         for event in self.later.pop_front().unwrap_or_default() {

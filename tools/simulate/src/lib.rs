@@ -55,7 +55,7 @@ use std::ops::AddAssign;
 use overload::{Outcome, Trouble};
 use world::World;
 
-/// The figures of a run that broke no promise.
+/// The figures of a simulated run in which no promise of weir's was broken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// The number of simulated events until none was left.
@@ -98,7 +98,7 @@ pub struct Summary {
     pub trace: u64,
 }
 
-/// Adds the figures of another run; the trace becomes a hash of both.
+/// Addition of the figures of another run, field by field; the trace becomes a hash of both.
 impl AddAssign for Summary {
     fn add_assign(&mut self, other: Self) {
         self.steps += other.steps;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir::values::Random;
 use weir::values::{BackendId, Owner, Timestamp};
 
-/// The number of a socket, unique within the run.
+/// The number of a simulated socket, unique within the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct SocketId(pub usize);
 
@@ -67,8 +67,8 @@ pub(super) struct Socket {
 /// The state of a client's socket while its shard drains and reads the bytes that the client sent before.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LastWords {
-    /// True if the socket was empty at the last check; if it is empty at two checks in a row, the reading
-    /// ends.
+    /// True if the client's socket was empty at the last check; if it is empty at two checks in a row, the
+    /// draining shard stops reading it.
     pub was_empty: bool,
 }
 

@@ -13,15 +13,15 @@ pub struct Trouble(u8);
 impl Trouble {
     /// The empty set of faults: nothing happens besides the overload.
     pub const NONE: Self = Self(0);
-    /// The overload begins with the first request, without a calm time before.
+    /// The fault that the overload begins with the first request, without a calm time before.
     pub const COLD_START: Self = Self(1);
-    /// Cores do not run for up to 200 ms, about once a second.
+    /// The fault that cores do not run for up to 200 ms, about once a second.
     pub const LATE_CORES: Self = Self(2);
-    /// The first store stalls for one second, three or ten.
+    /// The fault that the first store stalls for one second, three or ten.
     pub const STALLS: Self = Self(4);
-    /// Connections to stores break, at one request in a thousand.
+    /// The fault that connections to stores break, at one request in a thousand.
     pub const LOST_LINKS: Self = Self(8);
-    /// All kinds of trouble together: cold start, late cores, stalls, lost connections.
+    /// The set of all faults: cold start, late cores, stalls, lost connections.
     pub const ALL: Self = Self(15);
 
     const NAMED: [(Self, &str); 4] = [

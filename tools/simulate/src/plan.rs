@@ -61,7 +61,7 @@ impl Faults {
     }
 }
 
-/// A load that rises above the stores' capacity: clients send without waiting for replies.
+/// A load of requests that rises above the stores' capacity: clients send without waiting for replies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     /// Requests per second that each client sends: first before the time `full_from`, then from that time
@@ -181,7 +181,8 @@ impl Moves {
 pub(super) struct Around {
     /// The mean time between two writes that bypass weir.
     pub apart: Duration,
-    /// The time after a write that bypasses weir from which on no read through weir may find an older value.
+    /// The time after a write that bypasses weir from which on no read through weir may find an older value:
+    /// the store has told weir of the change by then, or weir's copy has expired.
     pub told_within: Duration,
     /// The probability, in thousandths per write that bypasses weir, that a connection on which the store
     /// reports changes is cut before the write; `is_silent` is true if weir does not notice the cut.
@@ -252,7 +253,7 @@ pub(super) struct Plan {
     pub private: Option<Private>,
 }
 
-/// Settings of connections to stores that one client has to itself.
+/// Settings of connections to stores that weir lends to one client each, for blocking commands and WATCH.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Private {
     /// Maximum number of connections to stores that a core of weir lends to clients (for blocking commands

@@ -17,7 +17,7 @@ use weir::values::Random;
 const GROUPS: u64 = 3;
 /// The number of queues of each hash tag.
 const QUEUES: u64 = 2;
-/// The timeouts of blocking commands, in seconds.
+/// The timeouts, in seconds, of which one is chosen at random for each blocking command.
 const TIMEOUTS: [&str; 4] = ["0.02", "0.3", "2", "20"];
 
 /// An element that was pushed to a queue.
@@ -48,7 +48,7 @@ pub(super) struct Ledger {
     /// The largest number of elements that calls of clients without a reply, or with an unclear error, may
     /// have popped.
     unanswered: u64,
-    /// The part of `unanswered` whose clients had disconnected before they could read a reply.
+    /// The part of `unanswered`, in elements, whose clients had disconnected before they could read a reply.
     unread: u64,
     /// True if weir puts back elements that a store has popped for clients that had disconnected.
     pub gives_back: bool,
@@ -213,7 +213,7 @@ enum Role {
 /// A request of a client whose reply has not come yet.
 #[derive(Debug)]
 enum Asked {
-    /// A push of the elements with these numbers.
+    /// A push to a queue of the elements with these numbers.
     Push(Range<usize>),
     /// A call that pops up to `most` elements from the beginning of a queue (`is_left` is true) or from its
     /// end.

@@ -83,7 +83,7 @@ impl Writer {
     }
 
     /// Adds to the burst (requests that are sent together) a request of a client under load: a GET or SET of
-    /// one of `keys` keys.
+    /// one of `keys` keys. `step` is the number of the present event of the simulation.
     pub fn add_plain(&mut self, burst: &mut Burst, keys: u64, step: u64, history: &mut History) {
         let key = format!("key:{}", self.random.below(keys));
         if self.random.per_mille(750) {
@@ -93,14 +93,15 @@ impl Writer {
     }
 
     /// Adds to the burst (requests that are sent together) a `QOS SET` with the tier (importance) and the
-    /// deadline of the client's requests.
+    /// deadline of the client's requests. `step` is the number of the present event of the simulation.
     pub fn say_quality(&mut self, burst: &mut Burst, tier: Tier, deadline: Duration, step: u64) {
         let millis = deadline.as_millis().to_string();
         let words = [b"QOS", &b"SET"[..], b"TIER", tier.name().as_bytes(), b"DEADLINE", millis.as_bytes()];
         self.ask(burst, step, &words, Expected::Exactly(b"+OK\r\n".to_vec()));
     }
 
-    /// Adds to the burst (requests that are sent together) a request that weir answers without a store.
+    /// Adds to the burst (requests that are sent together) a PING or ECHO, which weir answers without a
+    /// store.
     pub fn echo(&mut self, burst: &mut Burst, step: u64) {
         let text = format!("e{}.{}", self.client, self.sequence);
         let mut reply = Vec::new();
@@ -512,8 +513,8 @@ impl Writer {
         format!("{kind}:{number}")
     }
 
-    /// Returns the slot of a key in a cluster, else the number of its store: only keys with the same number
-    /// may be in one request.
+    /// Returns the slot of a key if the stores are a cluster, else the index of its store: only keys for
+    /// which the result is the same may be in one request.
     fn place_of(&self, key: &str) -> u16 {
         let slot = slot_of(key.as_bytes());
         if self.is_clustered { slot } else { self.topology.backend_of(slot).0 }

@@ -344,7 +344,7 @@ pub fn hot_key(case: HotCase) -> HotFigures {
     }
 }
 
-/// Counts of a run with a hot key, at one time.
+/// Counts, since the start, of a simulated run with a hot key, taken at one time.
 struct HotCounts {
     traffic: Traffic,
     requests: u64,

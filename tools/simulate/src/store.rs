@@ -101,7 +101,7 @@ struct Connection {
 pub(super) struct Work {
     pub requests: u64,
     pub took: Duration,
-    /// The number of requests on connections that broke, so that their results were lost.
+    /// The number of requests on connections that broke before a reply, so that their results were lost.
     pub in_vain: u64,
 }
 
@@ -183,7 +183,8 @@ impl Store {
         self.connections.insert(socket, connection);
     }
 
-    /// Handles that the store itself has dropped a connection.
+    /// Handles that the store itself has dropped a connection at `now`: forgets it, and counts its
+    /// unanswered requests as lost, if that is in the counted time.
     pub fn disconnected(&mut self, socket: SocketId, now: Timestamp) {
         let connection = self.drop_connection(socket);
         if self.counted.contains(&now) {
@@ -332,7 +333,7 @@ impl Store {
         self.engine.waits_until()
     }
 
-    /// Returns the elements of a list, read directly from the engine.
+    /// Returns the elements of the list `key`, read directly from the store's engine.
     pub fn list(&mut self, key: &[u8], now: Now) -> Vec<Vec<u8>> {
         let told = said(&mut self.engine, &[b"LRANGE", key, b"0", b"-1"], now);
         let elements = reply::elements(&told).expect("an array").filter_map(reply::text);
@@ -539,7 +540,8 @@ impl Store {
         StoreAnswer::Broken(reply)
     }
 
-    /// Returns the value of a key, read directly from the engine; `None` if there is no such key.
+    /// Returns the value of the string `key`, read directly from the store's engine; `None` if there is no
+    /// such key.
     pub fn value(&mut self, key: &[u8], now: Now) -> Option<Vec<u8>> {
         reply::text(&said(&mut self.engine, &[b"GET", key], now)).map(<[u8]>::to_vec)
     }

@@ -10,8 +10,8 @@ pub(super) struct Token<'a> {
     pub key: &'a str,
 }
 
-/// Builds the value of a write: its token, with the writing client and the key, and `padding` bytes of
-/// padding.
+/// Builds the value of a write: its token (the write's number, the writing client's number and the key), and
+/// `padding` bytes of padding.
 pub(super) fn value(write: usize, client: u32, key: &str, padding: usize) -> Vec<u8> {
     let mut value = format!("w{write}.{client}.{key};").into_bytes();
     value.resize(value.len() + padding, b'~');

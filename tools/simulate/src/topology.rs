@@ -16,7 +16,8 @@ use weir::values::{Random, Timestamp};
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub map: Option<Arc<Map>>,
-    /// The time when the round began, if all primaries were asked and agree with the map; `None` otherwise.
+    /// The time at which the round of questions to the nodes began, if all primaries were asked and agree
+    /// with the map; `None` otherwise.
     pub sure_of: Option<Timestamp>,
 }
 

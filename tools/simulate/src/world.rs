@@ -91,18 +91,18 @@ enum Event {
     SlotsGoOn,
     /// The next step of a primary's failure and the takeover by its replica.
     NodesGoOn,
-    /// A replica replies to ROLE, which shows whether it has taken over.
+    /// A replica replies to the command ROLE, which shows whether it has taken over from its primary.
     ReplicaTells(NodeKey),
     Doubted(Doubt),
-    /// The simulated topology thread begins a round in which nodes are asked about the cluster, if one is
-    /// due.
+    /// The simulated thread that finds the owners of slots begins a round in which nodes are asked about the
+    /// cluster, if one is due.
     LookOut,
     NodeTells(u16),
     /// The draining shard (core of weir) with this index checks which clients' sockets it has read to the
     /// end.
     HearLastWords(usize),
     TellBulkheads,
-    /// A client that bypasses weir writes to a store.
+    /// A client that bypasses weir writes to or deletes a key at its store.
     WritesAround,
     /// The time is over in which a read may still find a value older than that of this write, which bypassed
     /// weir; the field is the write's number in the history.
@@ -981,7 +981,8 @@ impl World {
         }
     }
 
-    /// Closes the shard's end of a socket; the far end notices it after the bytes on their way have arrived.
+    /// Closes the shard's end of a socket; the client or store at the far end notices it after the bytes on
+    /// their way have arrived.
     fn close(&mut self, shard: usize, socket: SocketId, now: Now) {
         let known = &mut self.sockets[socket.0];
         if std::mem::replace(&mut known.closed_by_shard, true) {
@@ -1407,7 +1408,8 @@ impl World {
         roles.map_or(Life::Well, |roles| roles.life(backend.0))
     }
 
-    /// Makes a primary's replica carry out the requests that have reached it.
+    /// Makes the replica of the primary with this index carry out the requests that have reached it, if both
+    /// work.
     fn replicate(&mut self, primary: u16) {
         let roles = self.cluster.as_ref().and_then(|(cluster, _)| cluster.roles.as_ref());
         let Some(roles) = roles.filter(|roles| roles.life(primary) == Life::Well) else { return };

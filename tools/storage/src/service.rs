@@ -18,7 +18,7 @@ const EARLY_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The error for a blocking command (BLPOP and the like), which a scripted store does not support.
 const NO_WAITS: &str = "ERR a store that follows a script lets no call wait";
 
-/// State of a connection that follows a script.
+/// State of a client's connection to a scripted store.
 #[derive(Debug, Default)]
 struct Scripted {
     /// Replies that are held back until their service time is over and all earlier ones are sent.
@@ -26,7 +26,8 @@ struct Scripted {
     /// Bytes that came while the new connection is not served yet (`slow_accept` in the script); `None` once
     /// it is served.
     early: Option<Early>,
-    /// State of the connection with a store that plays a node of a cluster (ASKING, READONLY).
+    /// State of the connection for a store that plays a node of a cluster: whether the client has sent
+    /// ASKING or READONLY.
     cluster: ClusterSession,
 }
 
@@ -126,8 +127,8 @@ impl ScriptedService {
         }
     }
 
-    /// Returns the latest time at which [`ScriptedService::advance`] should be called; `None` if nothing is
-    /// planned.
+    /// Returns the latest time at which [`ScriptedService::advance`] should be called next; `None` if
+    /// nothing is planned.
     fn next_scripted(&self) -> Option<Timestamp> {
         let event = self.director.next_event();
         [event, self.ignored.first().map(|(at, _)| *at)].into_iter().flatten().min()
@@ -293,11 +294,12 @@ impl StoreService for ScriptedService {
 #[derive(Debug, Default)]
 struct Early {
     bytes: Vec<u8>,
-    /// True if the client has ended its sending side.
+    /// True if the client has ended its sending side while its connection was not served yet.
     ended: bool,
 }
 
-/// The parts of the service that take requests in and carry them out, borrowed apart from the connections.
+/// The parts of a scripted store that take requests in and carry them out, borrowed apart from its
+/// connections.
 struct Desk<'a> {
     engine: &'a mut Engine,
     director: &'a mut Director,

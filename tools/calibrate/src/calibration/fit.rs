@@ -29,7 +29,8 @@ impl Features {
     }
 }
 
-/// The weights: the cost of each part of a request, in microseconds of the store's time.
+/// The weights: the cost of each part of a request, in microseconds of the store's time, or in request
+/// units.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Weights {
     /// The cost of any request, whatever its size, in microseconds of the store's time.
@@ -40,7 +41,8 @@ pub struct Weights {
     pub kib_out: f64,
     /// The cost of one element (row) of a reply, in microseconds of the store's time.
     pub row: f64,
-    /// The cost of each key in a write of several keys, in microseconds of the store's time.
+    /// The cost of each key in a write of several keys (0 keys count for other requests), in microseconds of
+    /// the store's time.
     pub key: f64,
 }
 
@@ -130,8 +132,8 @@ fn least_squares(rows: &[[f64; TERMS]], chosen: u32) -> Option<[f64; TERMS]> {
     Some(weights)
 }
 
-/// Solves linear equations by elimination, with the largest pivot first. Each row of `system` ends with the
-/// equation's right side. `None` if there is no unique solution.
+/// Solves linear equations by elimination, with the largest pivot first. Each row of `system` holds the
+/// coefficients of one equation, and at its end the right side. `None` if there is no unique solution.
 fn solve(system: &mut [Vec<f64>]) -> Option<Vec<f64>> {
     let count = system.len();
     for at in 0..count {

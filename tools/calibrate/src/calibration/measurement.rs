@@ -13,7 +13,8 @@ const HELD_OUT_OF: usize = 3;
 pub struct Measured {
     /// The name, in reports, of the measured combination of a command and a size.
     pub name: String,
-    /// The parts of the request that weir prices: kibibytes, rows and keys.
+    /// The parts of the measured request that weir prices: kibibytes of request and reply, rows (elements of
+    /// the reply) and keys.
     pub features: Features,
     /// The cost of one request, in microseconds of the server's time, as measured in each round over all
     /// shapes.
@@ -24,8 +25,8 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Returns the median of the rounds' costs, in microseconds, since other work of the machine makes some
-    /// rounds dearer.
+    /// Returns the cost of one request in microseconds of the server's time: the median over all rounds,
+    /// since other work of the machine makes some rounds dearer.
     pub fn cost_us(&self) -> f64 {
         median(&mut self.rounds_us.clone())
     }
@@ -48,7 +49,8 @@ pub fn held_out(count: usize, seed: u64) -> Vec<bool> {
     held
 }
 
-/// Fitted weights, and how well they predict costs.
+/// The weights (prices per part of a request) that were fitted to measured costs, and how well they predict
+/// costs.
 #[derive(Clone, Copy, Debug)]
 pub struct Calibration {
     /// The fitted weights (prices per part of a request), in microseconds of the server's time.

@@ -14,14 +14,15 @@ pub const SIZES: usize = 6;
 const ITEMS_PER_REQUEST: usize = 500;
 const VALUE_BYTES: (f64, f64) = (8.0, 65_536.0);
 const ITEMS: (f64, f64) = (1.0, 1_000.0);
-/// The range of the number of keys in MGET and MSET, as clients usually send them.
+/// The least and the largest number of keys in an MGET or MSET, as clients usually send them.
 const KEYS: (f64, f64) = (1.0, 100.0);
 const ITEM_BYTES: (f64, f64) = (8.0, 2_048.0);
-/// Maximum number of bytes of a collection that a shape reads or changes.
+/// Maximum number of bytes of a collection (or of all values of an MGET or MSET) that a measured request
+/// reads or changes.
 const COLLECTION_BYTES_MAX: usize = 128 * 1024;
 const BYTES_PER_KIB: f64 = 1_024.0;
 
-/// A shape: one command of one size, with the keys that it needs.
+/// A shape: one command in one size whose cost is measured, with the keys that it needs.
 #[derive(Clone, Debug)]
 pub struct Shape {
     /// The name in reports: the command and its size, such as `GET 100 B`.

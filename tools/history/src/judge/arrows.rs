@@ -15,7 +15,8 @@ pub struct Arrows {
     /// Pairs of operations, by index, that the same connection sent in this order and that belong to
     /// different clusters (a cluster is the write of a value and its reads).
     pub sent_earlier: Vec<(u32, u32)>,
-    /// Rules of time by which one cluster (a value's write and its reads) comes before another.
+    /// The rules of time by which one cluster (a value's write and its reads) comes before another: one for
+    /// all operations and, if reads may be stale, one for acknowledged writes through weir.
     pub lines: Vec<Line>,
 }
 

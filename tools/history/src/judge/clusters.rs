@@ -16,7 +16,8 @@ pub struct Clusters {
     /// The index of the first operation of each cluster (a value's write and its reads): the write, if it has
     /// one.
     heads: Vec<u32>,
-    /// The index of each value's write, by the value's token.
+    /// The index, among the operations, of each value's write, by the token (number of the write) in the
+    /// value.
     writes: HashMap<Token, u32>,
 }
 

@@ -102,7 +102,7 @@ impl FromStr for ServiceTimes {
 /// The behaviour of a scripted store at one time: service times, errors, and how it accepts connections.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Behaviour {
-    /// The number of requests that are served at the same time.
+    /// The number of requests that the store serves at the same time.
     pub(super) servers: usize,
     pub(super) service_time: [Distribution; WorkClass::ALL.len()],
     pub(super) per_kib: Duration,
@@ -112,7 +112,7 @@ pub struct Behaviour {
     pub(super) refuse_connections: bool,
 }
 
-/// The behaviour without a script: one server whose service takes no time.
+/// The behaviour of a store without a script: one server whose service takes no time, and no errors.
 impl Default for Behaviour {
     fn default() -> Self {
         Self {

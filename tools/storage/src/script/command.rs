@@ -270,7 +270,8 @@ fn busiest(word: &str) -> Result<Busiest, String> {
     }
 }
 
-/// Parses the words of `STORAGE SET what values`. The error is a text for the client.
+/// Parses the words of `STORAGE SET what values` into a change of the store's behaviour. The error is a text
+/// for the client.
 fn change(what: &str, values: &[&str]) -> Result<Change, String> {
     let none = Change::default();
     Ok(match (what.to_ascii_uppercase().as_str(), values) {

@@ -29,7 +29,7 @@ const ASK_FOR_ITS_END: [&str; 4] = ["ttl", "pttl", "expiretime", "pexpiretime"];
 pub struct Script {
     /// The scripted store's behaviour outside of phases.
     pub behaviour: Behaviour,
-    /// Changes of the behaviour at set times from the start of the process.
+    /// Changes of the store's behaviour at set times, counted from the start of the process.
     pub phases: Phases,
     /// The seed of all random service times and errors of the scripted store.
     pub seed: u64,
@@ -328,7 +328,7 @@ impl Director {
         Some(visit.place)
     }
 
-    /// Counts a request as lost, because its client disconnected before the reply.
+    /// Ends a request in flight and counts it as lost, because its client disconnected before the reply.
     pub(crate) fn note_lost(&mut self, visit: &Visit) {
         self.leave(visit);
         self.tally.requests_lost += 1;

@@ -15,13 +15,13 @@ const SIGMA_MAX: f64 = 5.0;
 /// The random distribution of a scripted store's service time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
-    /// The service time is always this.
+    /// The service time is always the given one.
     Fixed(Duration),
-    /// The service time is distributed exponentially with this mean.
+    /// The service time is distributed exponentially with the given mean.
     Exponential(Duration),
     /// The service time has a log-normal distribution, which has a long tail.
     LogNormal {
-        /// The time below which half of the samples are.
+        /// The time below which half of the service times are.
         median: Duration,
         /// The standard deviation of the logarithm of the time. The mean time is `median * exp(sigma * sigma
         /// / 2)`.

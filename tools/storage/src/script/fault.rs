@@ -53,7 +53,8 @@ pub struct Errors {
 }
 
 impl Errors {
-    /// Creates errors of a kind for a share of the requests, from 0 to 1. The error is a text for the user.
+    /// Creates the setting to answer requests with errors of a kind; `share` is the share of requests that
+    /// get one, from 0 to 1. The error is a text for the user.
     pub fn new(kind: FaultKind, share: f64) -> Result<Self, String> {
         if (0.0..=1.0).contains(&share) {
             Ok(Self { kind, share })

@@ -22,7 +22,7 @@ impl Pending {
         self.slots.is_empty()
     }
 
-    /// Returns the number of bytes in the replies that are held back.
+    /// Returns the number of bytes in the connection's replies that are held back.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -67,7 +67,8 @@ impl Pending {
         Some(slot.reply)
     }
 
-    /// Drops all replies after the place with this number, as the connection is closed after that reply.
+    /// Drops all held-back replies after the one with this number, as the connection is closed after that
+    /// reply.
     pub(crate) fn cut_behind(&mut self, number: u64) {
         if let Some(position) = self.position(number) {
             let dropped = self.slots.drain(position + 1..);

@@ -76,7 +76,8 @@ impl Phases {
         behaviour
     }
 
-    /// Returns the next time after `after` at which a phase begins or ends; `None` if there is none.
+    /// Returns the next time after `after` at which a phase of the script begins or ends; `None` if there is
+    /// none.
     pub(super) fn next_edge(&self, after: Timestamp) -> Option<Timestamp> {
         let edges = self.0.iter().flat_map(|phase| [Some(phase.begin()), phase.end()]).flatten();
         edges.filter(|edge| *edge > after).min()

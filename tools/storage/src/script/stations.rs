@@ -55,8 +55,8 @@ impl<J, P: Ord> Stations<J, P> {
         self.waiting.push_back((now, job));
     }
 
-    /// Returns the next request whose service has started by `now`, and the time of its start; `None` if
-    /// there is none. The caller calls [`Stations::serve`] for it before the next call.
+    /// Returns the next waiting request whose service has started by `now`, and the time of its start;
+    /// `None` if there is none. The caller calls [`Stations::serve`] for it before the next call.
     pub(super) fn next_start(&mut self, now: Timestamp) -> Option<(J, Timestamp)> {
         if self.in_service.len() >= self.servers {
             return None;

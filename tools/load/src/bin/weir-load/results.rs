@@ -40,7 +40,8 @@ impl Description {
 /// Latencies of the requests served in one second or in the whole run, in milliseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Latencies {
-    /// Latency percentiles in the order of `PERCENTILES`, in milliseconds; `None` if no request was served.
+    /// Latency percentiles in milliseconds: p50, p90, p99, p99.9 and p99.99; `None` if no request was
+    /// served.
     pub percentiles: [Option<f64>; PERCENTILES.len()],
     pub max: Option<f64>,
 }

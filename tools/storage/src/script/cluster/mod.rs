@@ -70,9 +70,10 @@ impl Cluster {
         Self { nodes, endpoints: Endpoints::default(), refusals: Refusals::default(), refused: 0 }
     }
 
-    /// Decides whether the simulated node carries out a request whose service starts; an EXEC is judged by the
-    /// requests of its transaction. `said` has what the connection said before (ASKING, READONLY), `holds`
-    /// tells whether the node has a key, and `out` takes the reply to a request that the node answers itself.
+    /// Decides whether the simulated node carries out a request whose service starts; an EXEC is decided by
+    /// the requests of its transaction. `said` has what the connection sent before (ASKING, READONLY),
+    /// `holds` tells whether the node has a key, and `out` takes the reply to a request that the node
+    /// answers itself.
     pub(super) fn judge(
         &mut self,
         said: &mut ClusterSession,
@@ -197,7 +198,7 @@ impl Cluster {
 struct Wanted {
     keys: BTreeSet<Vec<u8>>,
     slot: Option<u16>,
-    /// True if the keys are in more than one slot.
+    /// True if the keys of the request are in more than one hash slot.
     is_spread: bool,
     writes: bool,
 }

@@ -118,8 +118,8 @@ impl ClusterNodes {
         self.find(&self.nodes[place].primary)
     }
 
-    /// Returns the index of the node that a slot of this node is being moved to; `None` if it is not being
-    /// moved.
+    /// Returns the index of the node to which this slot of the node itself is being moved; `None` if it is
+    /// not being moved.
     pub(super) fn migrates_to(&self, slot: u16) -> Option<usize> {
         let open = self.open.iter().find(|open| open.slot == slot && open.leaves)?;
         self.find(&open.peer)

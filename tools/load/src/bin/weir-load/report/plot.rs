@@ -24,7 +24,7 @@ pub const COLOURS: [&str; 10] = [
 pub struct Line {
     pub name: String,
     pub colour: usize,
-    /// True for a line of the earlier run that this one is compared with.
+    /// True for a line of an earlier run with which this run is compared; it is drawn dashed.
     pub dashed: bool,
     /// The points of the line: each is the second of the run, and the value then; `None` leaves a gap.
     pub points: Vec<(f64, Option<f64>)>,
@@ -194,7 +194,8 @@ fn power_of_ten_above(value: f64) -> f64 {
     10_f64.powf((value.log10() - 1e-9).ceil())
 }
 
-/// Formats a number for an axis: short, with k, M or G.
+/// Formats a number for an axis: at most three decimals, with k, M or G for thousands, millions and
+/// thousands of millions.
 pub fn short(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         size if size >= 1e9 => (value / 1e9, "G"),
