@@ -23,8 +23,8 @@ pub enum Distribution {
     LogNormal {
         /// The time below which half of the service times are.
         median: Duration,
-        /// The standard deviation of the logarithm of the time. The mean time is `median * exp(sigma * sigma
-        /// / 2)`.
+        /// The standard deviation of the logarithm of the time. The mean time is
+        /// `median * exp(sigma * sigma / 2)`.
         sigma: f64,
     },
 }
