@@ -220,7 +220,8 @@ impl<'a> Client<'a> {
     }
 
     /// Fills the next batch with random commands for the operations that it takes from the run: a random
-    /// number of them, at most a pipeline.
+    /// number of them, at most a pipeline. Operations left over when the batch reaches its largest size in
+    /// bytes are dropped.
     fn fill(&mut self) {
         self.batch.bytes.clear();
         let wanted = match self.role {
