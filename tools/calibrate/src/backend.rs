@@ -8,8 +8,8 @@ use crate::calibration::shape::encoded;
 use weir::protocol::ReplyScanner;
 use weir::protocol::reply;
 
-/// The longest time to wait for the server to accept a connection, read or reply; after it the run ends with
-/// an error.
+/// The longest time to wait for the server to accept a connection, take bytes, or reply; after it the run
+/// ends with an error.
 const PATIENCE: Duration = Duration::from_secs(10);
 const CHUNK_BYTES: usize = 256 * 1024;
 /// Maximum number of bytes of an unexpected reply that an error text quotes.
@@ -26,7 +26,8 @@ pub struct Backend {
     chunk: Vec<u8>,
 }
 
-/// The size of a reply in bytes, and the number of its elements.
+/// The size of a reply in bytes, and the number of its elements (`rows`; 0 for a reply that is no array, map
+/// or set).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplySize {
     pub bytes: usize,
@@ -46,13 +47,14 @@ impl Backend {
         Ok(backend)
     }
 
-    /// Opens a further connection to the same server, with the same password.
+    /// Opens a further connection to the same server, with the same password. The error is a text for the
+    /// user.
     pub fn another(&self) -> Result<Self, String> {
         Self::connect(&self.name, self.address, self.password.as_deref())
     }
 
     /// Replaces the connection by a new one to the same server; requests in flight on the old one are given
-    /// up.
+    /// up. The error is a text for the user.
     pub fn reconnect(&mut self) -> Result<(), String> {
         self.stream = open(&self.name, self.address)?;
         self.log_in()
@@ -63,7 +65,8 @@ impl Backend {
         self.ask(&["AUTH", &password]).map(drop)
     }
 
-    /// Sends one command and waits for its reply, which it returns; an error reply is an `Err`.
+    /// Sends one command (`words`) and returns the bytes of its reply; an error reply is an `Err`, as is a
+    /// lost connection.
     pub fn ask(&mut self, words: &[&str]) -> Result<Vec<u8>, String> {
         self.send(&encoded(words))?;
         let mut scanner = ReplyScanner::default();
@@ -82,7 +85,8 @@ impl Backend {
         }
     }
 
-    /// Sends one command and returns the text of its reply; an error reply is an `Err`.
+    /// Sends one command (`words`) and returns the text of its reply; an error reply is an `Err`, as is one
+    /// that is no text.
     pub fn ask_text(&mut self, words: &[&str]) -> Result<String, String> {
         let answer = self.ask(words)?;
         let text = reply::text(&answer)
@@ -90,13 +94,15 @@ impl Backend {
         Ok(String::from_utf8_lossy(text).into_owned())
     }
 
-    /// Sends one encoded request, waits for its reply, and returns the reply's size.
+    /// Sends one encoded request, waits for its reply, and returns the reply's size; an error reply is an
+    /// `Err`.
     pub fn carry_out(&mut self, request: &[u8]) -> Result<ReplySize, String> {
         self.send(request)?;
         self.replies(1)
     }
 
-    /// Waits for `count` replies, which must all have the same size, and returns that size.
+    /// Waits for the next `count` replies, which must all have the same size, and returns that size. An
+    /// error if they differ, or if one is an error reply.
     pub fn replies(&mut self, count: usize) -> Result<ReplySize, String> {
         let mut scanner = ReplyScanner::default();
         let (mut replies, mut midway_bytes) = (0, 0);

@@ -87,8 +87,8 @@ pub struct CalibrateFlags {
 }
 
 impl CalibrateFlags {
-    /// Checks everything in the flags that can be wrong, before a request is sent. Returns the server's
-    /// address; the error is a text for the user.
+    /// Checks everything in the flags that can be wrong, before a request is sent. Returns the address of
+    /// the server to load; the error is a text for the user.
     pub fn check(&self) -> Result<SocketAddr, String> {
         for (flag, path) in [("--svg", &self.svg), ("--html", &self.html), ("--json", &self.json)] {
             let folder =

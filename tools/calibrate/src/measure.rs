@@ -13,10 +13,11 @@ use weir::values::Random;
 use super::backend::{Backend, ReplySize};
 use super::flags::{CalibrateFlags, Cost};
 
-/// Maximum number of bytes of requests, or of replies, that are in flight on one connection.
+/// Maximum number of bytes of requests, or of their replies, in one pipeline on one connection.
 const BATCH_BYTES_MAX: usize = 256 * 1024;
 const KEYS_PER_REMOVAL: usize = 500;
-/// The number of rounds at the beginning whose costs are not counted, since caches and buffers are cold.
+/// The number of rounds over all shapes at the beginning whose costs are not counted, since caches and
+/// buffers are cold.
 const ROUNDS_OF_WARM_UP: u64 = 1;
 
 /// Facts about the server that was measured, for the report.
@@ -25,8 +26,9 @@ pub struct ServerInfo {
     pub version: String,
 }
 
-/// Checks that the target is a Redis server that reports its own cost, and that the flags allow it to be
-/// loaded. Returns facts about it.
+/// Checks that the target is a Redis server that reports its own CPU time, and that the flags allow it to be
+/// loaded (it is empty, or `--yes-not-empty` is given). Returns facts about it; the error is a text for the
+/// user.
 pub fn look_at(backend: &mut Backend, flags: &CalibrateFlags) -> Result<ServerInfo, String> {
     let target = &flags.target;
     let version = info::field(&backend.ask_text(&["INFO", "server"])?, "redis_version").map(str::to_owned);
@@ -72,7 +74,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Measures the costs of all shapes (commands in one size each). Removes all keys of the run at the end,
-    /// as long as the server can be reached.
+    /// even after an error, as long as the server can be reached.
     pub fn measure(mut self) -> Result<Vec<Measured>, String> {
         let measured = self.set_up().and_then(|sizes| self.rounds(&sizes));
         let removed = match &measured {
@@ -133,8 +135,8 @@ impl<'a> Bench<'a> {
         Ok(measured)
     }
 
-    /// Sends requests of the shape at index `at` for the time `turn`; each reply must have size `size`.
-    /// Returns the server's cost of one request in microseconds.
+    /// Sends requests of the shape (command in one size) at index `at` for the time `turn`; each reply must
+    /// have the size `size`. Returns the server's cost of one request in microseconds.
     fn turn(&mut self, at: usize, size: ReplySize, turn: Duration) -> Result<f64, String> {
         let shape = &self.shapes[at];
         let fitting = BATCH_BYTES_MAX / shape.request.len().max(size.bytes).max(1);
@@ -189,14 +191,15 @@ fn check(stop: &AtomicBool) -> Result<(), String> {
     if stop.load(Ordering::Relaxed) { Err("interrupted".to_owned()) } else { Ok(()) }
 }
 
-/// Returns the CPU time that the server reports to have used, in seconds.
+/// Asks the server for the CPU time that it has used, and returns it in seconds. The error is a text for the
+/// user.
 fn cpu_seconds(backend: &mut Backend) -> Result<f64, String> {
     let seconds = info::cpu_seconds(&backend.ask_text(&["INFO", "cpu"])?);
     seconds.ok_or_else(|| missing("used_cpu_user and used_cpu_sys"))
 }
 
-/// Returns how often the server reports to have carried out a command, and the microseconds that it took in
-/// all.
+/// Asks the server how often it has carried out a command, and how many microseconds that took in all, and
+/// returns both. The error is a text for the user.
 fn command_bill(backend: &mut Backend, command: &str) -> Result<(u64, u64), String> {
     let bill = info::command(&backend.ask_text(&["INFO", "commandstats"])?, command);
     bill.ok_or_else(|| missing(&format!("calls and usec of {command}")))

@@ -11,12 +11,13 @@ use serde_json::{Value, json};
 use super::flags::{CalibrateFlags, Cost};
 use super::measure::ServerInfo;
 
-/// The number of shapes, those with the worst predictions, that the summary lists.
+/// The number of shapes (commands in one size each) with the worst predictions that the summary lists.
 const WORST_SHOWN: usize = 5;
-/// The least R2 of good weights; with less, they say little about the cost of a request.
+/// The least R2 (share of the differences between costs that the weights predict) of good weights; with
+/// less, they say little about the cost of a request.
 const R_SQUARED_GOOD: f64 = 0.9;
 
-/// Returns the summary as text; its last line has the flags to paste.
+/// Returns the summary as text; its last line has the flags of weir to paste.
 pub fn text(
     flags: &CalibrateFlags,
     server: &ServerInfo,
@@ -87,7 +88,7 @@ const fn describe(cost: Cost) -> &'static str {
     }
 }
 
-/// Writes every report (SVG, HTML, JSON) that the flags name a file for.
+/// Writes every report (SVG, HTML, JSON) for which the flags name a file. The error is a text for the user.
 pub fn write(
     flags: &CalibrateFlags,
     server: &ServerInfo,

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use weir::values::Random;
 
-/// Upper bounds of the random pause before a retry.
+/// The upper bounds of the random pause before a retry: each pause is drawn from zero to the bound, which
+/// doubles from retry to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// The upper bound of the pause before the first retry; it doubles with each further retry.
     pub first: Duration,
-    /// The largest upper bound, at which doubling ends: no pause is longer.
+    /// The largest upper bound of a pause, at which the doubling from retry to retry ends: no pause is
+    /// longer.
     pub most: Duration,
 }
 

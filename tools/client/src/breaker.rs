@@ -18,22 +18,26 @@ use std::time::Duration;
 use super::backoff::doubled;
 use weir::values::{Random, Timestamp};
 
-/// The longest pause, before jitter, that a target's `retry_after_ms` may cause.
+/// The longest pause, before the random addition, that the `retry_after_ms` in a target's error reply may
+/// cause.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// The conditions under which a breaker opens, and the length of its pauses.
+/// The conditions under which a circuit breaker opens (stops all requests to a target for a pause), and the
+/// length of its pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerPolicy {
-    /// The least number of failures in a row, with no request answered between them, that opens the breaker.
+    /// The least number of failed requests in a row, with none answered between them, that opens the circuit
+    /// breaker (stops all requests for a pause).
     pub failures: u32,
-    /// The least time from the first to the last of the failures that open the breaker: replies come in
-    /// batches, and a batch is one event.
+    /// The least time from the first to the last of the failures that open the breaker. Replies come in
+    /// batches, so many failures at one instant count as one incident and do not open it.
     pub lasting: Duration,
-    /// The pause after the breaker has opened; it doubles after each probe that failed. A longer
-    /// `retry_after_ms` is honoured, and up to half of the pause is added at random.
+    /// The pause after the breaker has opened, in which no request is sent; it doubles after each probe
+    /// (single request that tries the target) that failed. A longer `retry_after_ms` in the target's error
+    /// reply is honoured, and up to half of the pause is added at random.
     pub pause: Duration,
-    /// The longest pause after failed probes (single request that tries the target), unless the target asks
-    /// for a longer one.
+    /// The longest pause after failed probes (single requests that try the target), unless the target asks
+    /// for a longer one; up to half of it is added at random.
     pub pause_most: Duration,
     /// The time after which a probe (single request that tries the target) whose outcome was not reported is
     /// given up, so that another one may be sent.
@@ -52,17 +56,18 @@ impl Default for BreakerPolicy {
     }
 }
 
-/// The breaker's decision on a request that is about to be sent.
+/// The circuit breaker's decision on a request that is about to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passage {
     Free,
-    /// The request is sent as the only probe, whose outcome closes or opens the breaker.
+    /// The request is sent as the only probe (request that tries the target after a pause); its outcome
+    /// closes the breaker or opens it again.
     Probe,
-    /// The request is refused; no request is sent before that time.
+    /// The request is refused, as is every other one before the given time.
     Refused(Timestamp),
 }
 
-/// The effect that an answered request has on the breaker.
+/// The effect that an answered request has on the circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answered {
     AsUsual,
@@ -74,9 +79,11 @@ pub(super) enum Answered {
 enum State {
     /// The breaker is closed: all requests are sent.
     Closed,
-    /// No request is sent before that time; the next one after it is the probe.
+    /// The breaker is open: no request is sent before the given time; the next one after it is sent alone,
+    /// to try the target (the probe).
     Open(Timestamp),
-    /// A probe is in flight; if its outcome is not reported, another probe may be sent at that time.
+    /// A probe (single request that tries the target) is in flight, and no other request is sent; if its
+    /// outcome is not reported, another probe may be sent at the given time.
     HalfOpen(Timestamp),
 }
 
@@ -84,10 +91,12 @@ enum State {
 pub(super) struct Breaker {
     policy: BreakerPolicy,
     state: State,
-    /// The number of failures since a request was last answered; `since` is the time of the first of them.
+    /// The number of failed requests since a request was last answered; `since` is the time of the first of
+    /// them.
     failures: u32,
     since: Timestamp,
-    /// The number of times in a row that the breaker was opened without an answered request in between.
+    /// The number of times that the breaker has opened since a request was last answered; each doubles the
+    /// next pause.
     openings: u32,
 }
 
@@ -96,7 +105,8 @@ impl Breaker {
         Self { policy, state: State::Closed, failures: 0, since: Timestamp::ZERO, openings: 0 }
     }
 
-    /// Returns the time until which every request is refused; `None` if the next request may be sent.
+    /// Returns the time until which the breaker refuses every request; `None` if the next request may be
+    /// sent.
     pub fn open_until(&self, now: Timestamp) -> Option<Timestamp> {
         match self.state {
             State::Open(until) | State::HalfOpen(until) if until > now => Some(until),
@@ -104,8 +114,8 @@ impl Breaker {
         }
     }
 
-    /// Decides whether a request may be sent. The first request after a pause is the probe and makes the
-    /// breaker half open.
+    /// Decides whether a request may be sent. The first request after a pause becomes the probe (single
+    /// request that tries the target), and further ones are refused until its outcome is known.
     #[must_use]
     pub fn pass(&mut self, now: Timestamp) -> Passage {
         if self.state == State::Closed {
@@ -128,14 +138,14 @@ impl Breaker {
         if closes { Answered::Closes } else { Answered::AsUsual }
     }
 
-    /// Handles a probe whose outcome (-THROTTLED) says nothing about the target: the next request becomes the
-    /// probe.
+    /// Handles a probe (single request that tries the target) whose outcome, the error `-THROTTLED`,
+    /// concerns a quota and says nothing about the target's health: the next request becomes the probe.
     pub fn note_probe_undecided(&mut self, now: Timestamp) {
         self.state = State::Open(now);
     }
 
-    /// Counts a request that was refused or not answered, and opens the breaker if there were enough.
-    /// `retry_after` is the pause that the target asked for, if it did.
+    /// Counts a request that was refused or not answered, and opens the breaker if there were enough in a
+    /// row, over long enough. `retry_after` is the pause that the target asked for, if it did.
     pub fn note_failed(&mut self, retry_after: Option<Duration>, now: Timestamp, random: &mut Random) {
         if self.failures == 0 {
             self.since = now;
@@ -149,7 +159,8 @@ impl Breaker {
     }
 
     /// Handles the failure of a probe (single request that tries the target): opens the breaker for a longer
-    /// pause. Does nothing unless the breaker is half open.
+    /// pause, at least the one that the target asked for (`retry_after`, up to 60 seconds). Does nothing
+    /// unless the breaker is half open.
     pub fn note_probe_failed(&mut self, retry_after: Option<Duration>, now: Timestamp, random: &mut Random) {
         if matches!(self.state, State::HalfOpen(_)) {
             self.open(retry_after, now, random);

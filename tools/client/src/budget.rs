@@ -8,14 +8,15 @@ use weir::values::Timestamp;
 
 const STRETCHES: usize = 10;
 
-/// Maximum number of retries that a client may send, relative to its requests.
+/// The retry budget's limits: the maximum number of retries that a client may send, relative to its
+/// requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetPolicy {
-    /// Maximum number of retries per hundred requests that were sent in the last `window` of time.
+    /// Maximum number of retries per hundred new requests, both counted over the last `window` of time.
     pub percent: u32,
     /// Number of retries per window that are allowed on top of `percent`, for clients that send few requests.
     pub least: u32,
-    /// The time for which a request or a retry is remembered.
+    /// The length of the time over which requests and retries are counted; older ones are forgotten.
     pub window: Duration,
 }
 
@@ -37,12 +38,13 @@ impl Budget {
         Self { policy, requests: Window::new(policy.window), retries: Window::new(policy.window) }
     }
 
-    /// Counts a request that is sent for the first time, which adds to the budget.
+    /// Counts a request that is sent for the first time: the more of these, the more retries are allowed.
     pub fn note_request(&mut self, now: Timestamp) {
         self.requests.add(now);
     }
 
-    /// Takes one retry from the budget. False if none is left, so that the retry must not be sent.
+    /// Takes one retry from the budget, if one is left, and returns true; false if none is left, so that the
+    /// retry must not be sent.
     #[must_use]
     pub fn take(&mut self, now: Timestamp) -> bool {
         let earned = self.requests.sum(now) * u64::from(self.policy.percent) / 100;

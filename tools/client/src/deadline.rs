@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use weir::protocol::call;
 
-/// The least remaining time of a deadline that is sent to weir; with less, no reply could come in time.
+/// The least remaining time of a request's deadline that is sent to weir; with less, no reply could come in
+/// time.
 pub(super) const REST_LEAST: Duration = Duration::from_millis(1);
 
-/// Appends `request`, an array of bulk strings, as `QOS CALL DEADLINE rest request`, where `rest` is the
-/// remaining time. Any other bytes are appended unchanged, as is every request with less than a millisecond
-/// left.
+/// Appends `request` (an array of bulk strings) to `out` as the command `QOS CALL DEADLINE rest request`,
+/// where `rest` is the remaining time in milliseconds. Any other bytes are appended unchanged, as is every
+/// request with less than a millisecond left.
 pub fn call_within(out: &mut Vec<u8>, request: &[u8], rest: Duration) {
     let mut replaced = 0;
     if rest >= REST_LEAST {

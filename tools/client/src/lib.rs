@@ -93,8 +93,8 @@ pub enum Repeats {
     Harmful,
 }
 
-/// A request over all its attempts: when it began, how many attempts were sent, and whether it may be
-/// repeated.
+/// A request over all its attempts: the time at which it began (`since`), the number of attempts sent so
+/// far, and whether it may be repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Request {
     since: Timestamp,
@@ -112,8 +112,8 @@ pub struct Sent {
 }
 
 impl Sent {
-    /// Returns the remaining time of the request's deadline, if this is a retry and there is a deadline;
-    /// `None` for a first attempt, which has all of it.
+    /// Returns the time that is left until the request's deadline, if this attempt is a retry and there is a
+    /// deadline; `None` for a first attempt, which has all of the time.
     pub const fn rest(&self) -> Option<Duration> {
         self.rest
     }
@@ -136,10 +136,11 @@ pub enum Decision {
 /// The reason for which the client library refuses to have a request sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The breaker is open because the target serves no requests; none is sent before that time.
+    /// The circuit breaker is open because the target serves no requests; none is sent before the given
+    /// time.
     BreakerOpen(Timestamp),
-    /// The target accepts far fewer requests than are offered. Refusals are at random, so the next request
-    /// may be sent.
+    /// The target has lately accepted less than half of the requests. Refusals are at random, so the next
+    /// request may be sent.
     Throttled,
     /// The retry is too late: less than a millisecond of its deadline is left.
     TooLate,
@@ -153,7 +154,7 @@ pub enum Next {
         /// The time before which the target does not want to get the request again; `None` if it named none.
         not_before: Option<Timestamp>,
     },
-    /// The request is to be sent again at the time of the retry.
+    /// The request is to be sent again at the time that the retry names.
     RetryAt(Retry),
 }
 
@@ -172,7 +173,8 @@ impl Retry {
 }
 
 /// Decides for all requests to one target: whether each is sent, and whether it is sent again. Combines
-/// breaker, throttle and retry budget.
+/// circuit breaker (stops all requests for a pause when none is answered), throttle (refuses a share of them
+/// when the target refuses most) and retry budget (limits retries to a share of the requests).
 #[derive(Clone, Debug)]
 pub struct Client {
     policy: Policy,
@@ -183,8 +185,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Creates a client with a closed breaker. Each client needs a seed of its own in `random`, or clients
-    /// would retry and probe at the same time.
+    /// Creates a client whose circuit breaker is closed: requests are sent. Each client needs a seed of its
+    /// own in `random`, or clients would retry and probe the target at the same time.
     pub fn new(policy: Policy, random: Random) -> Self {
         Self {
             breaker: Breaker::new(policy.breaker),
@@ -200,13 +202,14 @@ impl Client {
         &self.policy
     }
 
-    /// Returns the time until which an open breaker refuses all requests; `None` if requests may be sent.
-    /// Changes nothing.
+    /// Returns the time until which an open circuit breaker refuses all requests; `None` if requests may be
+    /// sent. Changes nothing.
     pub fn open_until(&self, now: Timestamp) -> Option<Timestamp> {
         self.breaker.open_until(now)
     }
 
-    /// Decides whether a new request may be sent. One that may is counted for the retry budget.
+    /// Decides whether a new request may be sent; `repeats` tells whether it may be retried later. A request
+    /// that may be sent is counted for the retry budget.
     #[must_use]
     pub fn may_send(&mut self, repeats: Repeats, now: Timestamp) -> Decision {
         let decision = self.decide(Request { since: now, attempts: 0, repeats }, None, now);
@@ -217,7 +220,7 @@ impl Client {
     }
 
     /// Decides whether a retry that is due may be sent: not if less than a millisecond of its deadline is
-    /// left, nor if breaker or throttle refuse it.
+    /// left, nor if the circuit breaker or the throttle refuses it.
     #[must_use]
     pub fn may_repeat(&mut self, retry: Retry, now: Timestamp) -> Decision {
         let rest =
@@ -241,9 +244,9 @@ impl Client {
         Decision::Send(Sent { request, is_probe, rest })
     }
 
-    /// Records the outcome of an attempt, and decides whether to retry. Call it once for each attempt that was
-    /// sent; a probe that is never reported is given up after [`BreakerPolicy::probe_timeout`]. Returns the
-    /// decision.
+    /// Records the outcome of an attempt, and decides whether to retry, which it returns. Call it once for
+    /// each attempt that was sent; if the outcome of a probe (single request that tries a failed target) is
+    /// never reported, another probe may be sent after [`BreakerPolicy::probe_timeout`].
     pub fn handle_outcome(&mut self, sent: Sent, outcome: Outcome, now: Timestamp) -> Next {
         self.learn(sent, outcome, now);
         let not_before = outcome.retry_after().map(|retry_after| now.after(retry_after));

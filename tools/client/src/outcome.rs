@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// The longest `retry_after_ms` that is honoured: a mistaken larger one must not keep a client away for good.
+/// The longest `retry_after_ms` of an error reply that is honoured; a longer one is cut to it, as a mistake
+/// must not keep a client away for good.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 
 /// The reason for which weir refused a request, from the first word of the error reply.

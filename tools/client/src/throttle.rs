@@ -16,20 +16,22 @@ use super::window::Window;
 use weir::values::{Random, Timestamp};
 
 const STRETCHES: usize = 60;
-/// The number of requests that are sent for each one that the target accepts, once it refuses some.
+/// The number of requests that the throttle lets pass for each one that the target accepts, once the target
+/// refuses more than half.
 const SENT_PER_ACCEPTED: u64 = 2;
 
-/// The default time for which requests and accepted requests are remembered.
+/// The default time for which the client's throttle remembers requests, and which of them were accepted: 120
+/// seconds.
 pub const THROTTLE_WINDOW: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Debug)]
 pub(super) struct Throttle {
-    /// Requests whose outcome is known, and requests that the throttle refused. Requests in flight are left
-    /// out: at the start, and wherever replies take longer than the pause to the next request, they would
-    /// look as if they were refused.
+    /// Recent requests whose outcome is known, and those that the throttle itself refused. Requests in
+    /// flight are left out: at the start, and wherever replies take longer than the pause to the next
+    /// request, they would look as if they were refused.
     requests: Window<STRETCHES>,
     accepted: Window<STRETCHES>,
-    /// The least number of remembered requests before the throttle refuses any.
+    /// The least number of remembered requests; with fewer, the throttle refuses none.
     requests_least: u64,
 }
 
@@ -42,14 +44,15 @@ impl Throttle {
         }
     }
 
-    /// Sets the counts of requests and accepted requests to zero, since they date from before the breaker
-    /// closed.
+    /// Sets the counts of requests and accepted requests to zero when the circuit breaker closes, since they
+    /// date from the outage before.
     pub fn forget(&mut self) {
         self.requests.clear();
         self.accepted.clear();
     }
 
-    /// Decides whether a request may be sent. A refused one is counted as a request that was not accepted.
+    /// Decides whether a request may be sent: false at random, more often the fewer of the remembered
+    /// requests were accepted. A request refused here is counted as one that was not accepted.
     #[must_use]
     pub fn may_pass(&mut self, now: Timestamp, random: &mut Random) -> bool {
         let requests = self.requests.sum(now);

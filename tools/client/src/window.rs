@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use weir::values::Timestamp;
 
-/// Counts events in the last `STRETCHES` stretches of time, including the current one.
+/// Counts recent events: a window of time is divided into `STRETCHES` equal stretches, each with a counter
+/// of its own, and the oldest stretch is dropped as a whole.
 #[derive(Clone, Debug)]
 pub(super) struct Window<const STRETCHES: usize> {
     stretch_nanos: u64,
@@ -31,7 +32,7 @@ impl<const STRETCHES: usize> Window<STRETCHES> {
         }
     }
 
-    /// Returns the number of events in the window that ends at `now`.
+    /// Returns the number of events in the window of time that ends at `now`.
     pub fn sum(&mut self, now: Timestamp) -> u64 {
         self.move_on(now);
         self.sum

@@ -18,10 +18,9 @@ const OUTBOX_BYTES_MAX: usize = 256 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     Malformed(Malformed),
-    /// A request or reply is larger than `MESSAGE_BYTES_MAX`.
+    /// A request or reply is larger than 64 MiB.
     MessageTooLarge,
-    /// More than `OUTBOX_BYTES_MAX` bytes wait to be sent on the connection: the store, or the client, reads
-    /// too slowly.
+    /// More than 256 MiB wait to be sent on the connection: the store, or the client, reads too slowly.
     OutboxFull,
     /// The store sent a reply although all requests had been answered.
     NotAsked,
@@ -48,10 +47,11 @@ impl From<Malformed> for Refusal {
 #[derive(Debug, Default)]
 struct Outbox {
     waiting: Vec<u8>,
-    /// The buffer of the last send, kept for reuse.
+    /// The emptied buffer of the last finished send, kept so that the next one needs no new memory.
     spare: Vec<u8>,
     is_sending: bool,
-    /// True while the connection is listed in `Forwarder::ready`.
+    /// True while the connection is in the forwarder's list of connections that have bytes to send
+    /// (`ready`).
     is_ready: bool,
 }
 
@@ -60,28 +60,30 @@ struct Client {
     /// The start of a request whose end has not been received.
     rest: Vec<u8>,
     outbox: Outbox,
-    /// The number of requests that were sent to the store and not answered yet.
+    /// The number of this client's requests that were sent to the store and not answered yet.
     owed: usize,
     /// True if nothing more is forwarded from or to this client, because its connection is being closed.
     is_refused: bool,
     has_ended: bool,
 }
 
-/// Consecutive requests of one client in the stream to the store, with their number.
+/// Consecutive requests of one client in the stream of bytes to the store: the client and the number of
+/// requests.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     client: Token,
     requests: usize,
 }
 
-/// The state of one store's connection and of its clients' connections, which are named by the ring's tokens.
+/// The state of one store's connection and of its clients' connections, which are named by tokens (the
+/// numbers that the `io_uring` gives to connections).
 #[derive(Debug)]
 pub struct Forwarder {
     store: Token,
     to_store: Outbox,
     /// The start of a reply of the store whose end has not been received.
     reply_rest: Vec<u8>,
-    /// Clients, indexed by their connections' tokens.
+    /// Clients, indexed by their connections' tokens; `None` at a token that no client has at present.
     clients: Vec<Option<Client>>,
     clients_open: usize,
     /// Requests that the store has not answered, by client, in the order in which they were sent.
@@ -122,7 +124,9 @@ impl Forwarder {
         self.clients_open += 1;
     }
 
-    /// Handles bytes from a client: appends the whole requests among them to the bytes for the store.
+    /// Handles bytes from a client: appends the whole requests among them to the bytes for the store, and
+    /// keeps the start of an incomplete one. Bytes that are no RESP2 request, or too many, make
+    /// [`Self::poll_refused`] return the client.
     pub fn handle_client_bytes(&mut self, token: Token, bytes: &[u8]) {
         let Self { clients, to_store, unanswered, ready, refused, .. } = self;
         let client = client_of(clients, token);
@@ -148,8 +152,8 @@ impl Forwarder {
         }
     }
 
-    /// Handles bytes from the store: appends each whole reply to the bytes for the client whose turn it is.
-    /// After an error the store's connection cannot be used any more.
+    /// Handles bytes from the store: appends each whole reply to the bytes for the client that sent the
+    /// oldest unanswered request. After an error the store's connection cannot be used any more.
     pub fn handle_store_bytes(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
         let Self { reply_rest, clients, unanswered, ready, refused, departed, .. } = self;
         with_rest(reply_rest, bytes, |bytes| {
@@ -179,8 +183,8 @@ impl Forwarder {
         })
     }
 
-    /// Records that a client sends nothing more. [`Self::poll_departed`] returns it once the store owes it no
-    /// reply and no send to it is in flight.
+    /// Records that a client sends nothing more, and drops the bytes that wait to be sent to it.
+    /// [`Self::poll_departed`] returns it once the store owes it no reply and no send to it is in flight.
     pub fn handle_client_ended(&mut self, token: Token) {
         let client = client_of(&mut self.clients, token);
         client.has_ended = true;
@@ -189,7 +193,8 @@ impl Forwarder {
         client.depart_if_done(token, &mut self.departed);
     }
 
-    /// Takes back the buffer of a finished send.
+    /// Records that the send in flight on the connection `token` (the store's or a client's) is over.
+    /// `bytes` is its buffer, which is kept for reuse.
     pub fn handle_sent(&mut self, token: Token, bytes: Vec<u8>) {
         if token == self.store {
             self.to_store.handle_sent(token, bytes, &mut self.ready);
@@ -200,8 +205,8 @@ impl Forwarder {
         client.depart_if_done(token, &mut self.departed);
     }
 
-    /// Returns the next bytes to send and the connection for them: all bytes that wait for that connection.
-    /// `None` if no connection has any.
+    /// Returns a connection that has bytes to send and no send in flight, with all its waiting bytes. `None`
+    /// if there is no such connection.
     pub fn poll_transmit(&mut self) -> Option<(Token, Vec<u8>)> {
         while let Some(token) = self.ready.pop() {
             let outbox = if token == self.store {
@@ -221,14 +226,14 @@ impl Forwarder {
         None
     }
 
-    /// Returns a client whose connection is to be shut down, and the reason; `handle_client_ended` follows.
-    /// `None` if there is none.
+    /// Returns a client whose connection the caller must shut down, and the reason; the caller then calls
+    /// [`Self::handle_client_ended`] as soon as the connection has ended. `None` if there is no such client.
     pub fn poll_refused(&mut self) -> Option<(Token, Refusal)> {
         self.refused.pop()
     }
 
-    /// Returns a client whose connection is to be closed; its token names no client afterwards. `None` if
-    /// there is none.
+    /// Returns a client whose connection the caller must close; its token names no client afterwards. `None`
+    /// if there is no such client.
     pub fn poll_departed(&mut self) -> Option<Token> {
         let token = self.departed.pop()?;
         self.clients[token as usize].take().expect("each client departs once");
@@ -282,8 +287,9 @@ impl Outbox {
     }
 }
 
-/// Lets `take` use up the bytes left over from an earlier call followed by new `bytes`, and keeps in `rest`
-/// those that it leaves. `take` returns how many bytes it used, and a result.
+/// Lets `take` use up the bytes left over from an earlier call (`rest`) followed by new `bytes`, and keeps
+/// in `rest` those that it leaves. `take` returns how many bytes it used, and a result, which is returned.
+/// An error if `take` fails, or if more than 64 MiB are left.
 fn with_rest<T>(
     rest: &mut Vec<u8>,
     bytes: &[u8],

@@ -79,7 +79,8 @@ fn listen(address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Forwards requests and replies until the store's connection is lost or the ring fails.
+/// Forwards requests and replies until the store's connection (`store`) is lost or the `io_uring` fails; the
+/// error, a text for the user, says which.
 fn forward(ring: &mut Ring, store: Socket) -> Result<(), String> {
     let store = ring.adopt(store);
     let mut forwarder = Forwarder::new(store);

@@ -17,18 +17,20 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use slab::Slab;
 use socket2::Socket;
 
-/// The number of receive buffers, as for one core of weir. Each has `BUFFER_BYTES` bytes.
+/// The number of receive buffers, of 20 KiB each; one core of weir has as many.
 const BUFFERS: u16 = 256;
 const BUFFER_BYTES: usize = 20 * 1024;
-/// The number of operations that fit in the queue to the kernel; more are submitted in several steps.
+/// The number of operations that fit in the `io_uring`'s queue to the kernel; more are submitted in several
+/// steps.
 const SUBMISSIONS: u32 = 1024;
-/// The number of completions that fit in the ring; the kernel keeps further ones aside.
+/// The number of completed operations that fit in the `io_uring`; the kernel keeps further ones aside.
 const COMPLETIONS: u32 = 8192;
 /// Maximum number of bytes of one send operation.
 const SEND_BYTES_MAX: usize = 1 << 20;
 const BUFFER_GROUP: u16 = 0;
 
-/// The ring's name for a connection, which it also puts in completions.
+/// The number by which the `io_uring` names a connection: a slot in its list of connections, used again
+/// after the connection is closed.
 pub type Token = u32;
 
 /// A completed operation of the forwarder's `io_uring`.
@@ -45,7 +47,8 @@ pub enum Completion {
     Ended {
         socket: Token,
     },
-    /// A send is over, whether all bytes were sent or the connection failed; the buffer comes back.
+    /// A send is over, whether all bytes were sent or the connection failed; its buffer (`bytes`) comes
+    /// back.
     Sent {
         socket: Token,
         bytes: Vec<u8>,
@@ -86,14 +89,15 @@ pub struct Ring {
     buffers: ReceiveBuffers,
     listener: Option<Socket>,
     connections: Slab<Connection>,
-    /// Operations that found no room in the queue to the kernel: at most two per connection.
+    /// Operations that found no room in the queue to the kernel, oldest first: at most two per connection,
+    /// and an accept.
     unsubmitted: VecDeque<squeue::Entry>,
-    /// A buffer for completions, which `reap` reuses.
+    /// A buffer for the kernel's completions, empty between two calls of `reap`, which reuses its memory.
     completed: Vec<cqueue::Entry>,
 }
 
 impl Ring {
-    /// Sets up a ring for the calling thread, the only one that may use it.
+    /// Sets up an `io_uring` for the calling thread, the only one that may use it.
     pub fn new() -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder
@@ -122,7 +126,8 @@ impl Ring {
         self.accept();
     }
 
-    /// Takes ownership of a connection, and begins to receive on it. Returns its token.
+    /// Takes ownership of a connection, and begins to receive on it. Returns the number (token) by which it
+    /// is named from now on.
     pub fn adopt(&mut self, socket: Socket) -> Token {
         let connection = Connection { socket, is_receiving: true, sending: None };
         let token = self.connections.insert(connection) as Token;
@@ -160,7 +165,8 @@ impl Ring {
         self.buffers.give_back(&buffer);
     }
 
-    /// Submits queued operations, and sleeps until there is a completion.
+    /// Submits queued operations to the kernel, and sleeps until at least one operation has completed; does
+    /// not sleep if more operations are queued than fit.
     pub fn submit_and_wait(&mut self) -> io::Result<()> {
         while let Some(entry) = self.unsubmitted.pop_front() {
             if !queue(&mut self.kernel, &entry) {
@@ -172,7 +178,7 @@ impl Ring {
         passing(self.kernel.submit_and_wait(1))
     }
 
-    /// Appends all operations that have completed to `completions`.
+    /// Appends all operations that have completed to `completions`. Does not wait.
     pub fn reap(&mut self, completions: &mut Vec<Completion>) {
         let mut completed = std::mem::take(&mut self.completed);
         completed.extend(self.kernel.completion());
@@ -296,8 +302,8 @@ fn queue(kernel: &mut IoUring, entry: &squeue::Entry) -> bool {
     unsafe { kernel.submission().push(entry) }.is_ok()
 }
 
-/// True for an error of a submission that passes: interrupted, no receive buffer left, or the kernel wants
-/// completions reaped first.
+/// True for an error after which the operation is simply tried again: it was interrupted, no receive buffer
+/// was left, or the kernel wants completions to be taken first.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY | libc::EAGAIN | libc::ENOBUFS))
 }

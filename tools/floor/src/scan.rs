@@ -11,7 +11,8 @@ const BULK_BYTES_MAX: usize = 512 << 20;
 /// Maximum number of bytes of a line that contains only a number.
 const NUMBER_BYTES_MAX: usize = 24;
 
-/// The whole messages at the start of some bytes: their number and their length together.
+/// The whole messages (requests or replies) at the start of some bytes: their number, and the bytes that
+/// they take together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Whole {
     pub messages: usize,
@@ -28,19 +29,20 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Counts the whole requests at the start of `bytes`. An error if bytes are no RESP request.
+/// Counts the whole requests at the start of `bytes`; an incomplete one after them is left out. An error if
+/// they are followed by bytes that cannot be a request in RESP2 (an array of bulk strings).
 pub fn whole_requests(bytes: &[u8]) -> Result<Whole, Malformed> {
     whole(bytes, usize::MAX, request_end)
 }
 
-/// Counts the whole replies at the start of `bytes`, at most `messages_max` of them. An error if bytes are no
-/// RESP reply.
+/// Counts the whole replies at the start of `bytes`, at most `messages_max` of them; an incomplete one is
+/// left out. An error if bytes that are to be counted cannot be a reply in RESP2.
 pub fn whole_replies(bytes: &[u8], messages_max: usize) -> Result<Whole, Malformed> {
     whole(bytes, messages_max, reply_end)
 }
 
-/// Function that returns the offset at which the message that starts at an offset ends; `None` if its end has
-/// not been received.
+/// Function that finds the end of a message: given bytes and the offset at which a message starts in them,
+/// it returns the offset after the message; `None` if its end has not been received.
 type End = fn(&[u8], usize) -> Result<Option<usize>, Malformed>;
 
 fn whole(bytes: &[u8], messages_max: usize, end_of: End) -> Result<Whole, Malformed> {
@@ -97,8 +99,8 @@ fn reply_end(bytes: &[u8], start: usize) -> Result<Option<usize>, Malformed> {
     Ok((at <= bytes.len()).then_some(at))
 }
 
-/// Checks a length, in bytes or elements, against a maximum (`count_max`) and returns it; `None` for -1, which
-/// stands for a null.
+/// Checks a length in bytes or elements, as read from a message, against a maximum (`count_max`) and returns
+/// it; `None` for -1, which stands for a null. An error for any other number.
 fn count(number: i64, count_max: usize) -> Result<Option<usize>, Malformed> {
     match usize::try_from(number) {
         Ok(count) if count <= count_max => Ok(Some(count)),
@@ -107,8 +109,8 @@ fn count(number: i64, count_max: usize) -> Result<Option<usize>, Malformed> {
     }
 }
 
-/// Returns the number in the line at the offset `start`, and the offset after the line; `None` if the line is
-/// incomplete.
+/// Returns the number in the line at the offset `start`, and the offset after the line; `None` if the line
+/// is incomplete. An error if the line contains anything but one number of at most 24 bytes.
 fn number(bytes: &[u8], start: usize) -> Result<Option<(i64, usize)>, Malformed> {
     let line = &bytes[start.min(bytes.len())..];
     let (digits, is_negative) = match line.split_first() {

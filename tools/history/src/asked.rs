@@ -9,7 +9,8 @@ use weir_load::classify::{Ending, classify, error_text};
 use super::keys::Run;
 use super::operation::{Act, Fate, Found, Operation, Token, Way};
 
-/// A command that waits for its reply: its effects on keys, and the place of its result in the reply.
+/// A command that waits for its reply: its name, its effects on keys, the place of its result in the reply,
+/// and the way in which it was sent.
 #[derive(Debug)]
 pub struct Asked {
     pub command: &'static str,
@@ -18,20 +19,22 @@ pub struct Asked {
     /// True if the command's keys may be on several stores, so that an error does not say whether some of
     /// them were changed.
     pub is_split: bool,
-    /// True if the command counts as an operation of the run; false for commands that only prepare or clean
-    /// up.
+    /// True if the command counts in the run's table of commands; false for commands that only prepare or
+    /// clean up.
     pub is_counted: bool,
     pub way: Way,
 }
 
-/// The effect of a command on one key, given by the key's number.
+/// The effect of a command on one key. The `u16` is the key's index in the list of keys, a `Token` is the
+/// number of the value written, and a `u32` is the lifetime of the value in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     Read(u16),
-    /// A read of the value that the same command removes or replaces; the field is the key's number.
+    /// A read of the value that the same command removes or replaces; the field is the key's index.
     Take(u16),
     Write(u16, Token),
-    /// A write (key, value) whose value expires after this many milliseconds.
+    /// A write whose value expires: the key's index, the number of the value, and its lifetime in
+    /// milliseconds.
     WriteFor(u16, Token, u32),
     Delete(u16),
     Expire(u16, u32),
@@ -42,25 +45,29 @@ pub enum Effect {
 pub enum Expect {
     /// The command took effect if the reply is no error.
     Done,
-    /// The command had no effect if the reply is the integer zero; otherwise it took effect.
+    /// The command had no effect if the reply is the integer zero; after any other reply but an error it
+    /// took effect.
     NotZero,
-    /// The reply is the number of removed keys; zero if there was no key.
+    /// The reply is the number of removed keys; zero means that there was no key to remove, so that the
+    /// command counts as a read that found nothing.
     Removed,
     /// The reply is the value that was read.
     Value,
-    /// The value that was read is the first element of an array.
+    /// The value that was read is the first element of the reply, an array.
     First,
-    /// The value that was read is the second element of a map or an array.
+    /// The value that was read is the second element of the reply, a map or an array.
     Second,
     /// The reply is an array with one value for each effect of the command.
     Each,
-    /// The reply is a length or count; zero means that the key has no value.
+    /// The reply is a length or count; zero means that the key has no value, and any other number says
+    /// nothing about the value.
     Count,
-    /// The reply is that to EXEC, an array with the reply to each of these commands.
+    /// The reply is that to EXEC: an array with the reply to each of these commands, in order.
     Block(Vec<Asked>),
 }
 
-/// The circumstances of a command: when it was sent and answered, on which connection, and its number there.
+/// The circumstances of a command: when it was sent (`asked`) and answered, the number of its connection
+/// (`session`), and the command's number on that connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Occasion {
     pub asked: Timestamp,
@@ -69,18 +76,20 @@ pub struct Occasion {
     pub number: u32,
 }
 
-/// The record of one thread: operations by key number, and counts of commands by name.
+/// The record of one thread of clients: operations, each with the index of its key, and counts of commands
+/// by name.
 #[derive(Debug, Default)]
 pub struct Log {
     pub operations: Vec<(u16, Operation)>,
     pub tally: BTreeMap<&'static str, Tally>,
 }
 
-/// Numbers of commands of one name, by how they ended.
+/// Numbers of commands of one name, by how they ended: carried out, without effect, refused by weir, or
+/// unknown (no reply, or one that leaves it open).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub done: u64,
-    /// The number of commands that had no effect, or got an error of the store.
+    /// The number of commands that had no effect, or got an error of the store (not a refusal of weir's).
     pub in_vain: u64,
     pub refused: u64,
     pub unknown: u64,
@@ -101,20 +110,23 @@ impl Asked {
         Self { command, effects, expect, is_split: false, is_counted: true, way: Way::Store }
     }
 
-    /// Creates the record of a command that reads a key, which weir may answer without the store.
+    /// Creates the record of a command that reads the key with this index, and that weir may answer without
+    /// the store. `expect` says where in the reply the value is.
     pub fn plain(command: &'static str, key: u16, expect: Expect) -> Self {
         Self { way: Way::Plain, ..Self::new(command, [Effect::Read(key)], expect) }
     }
 
-    /// Creates the record of a command whose effects are not checked, such as one that prepares a key.
+    /// Creates the record of a command whose effects are not checked, such as one that prepares a key; it is
+    /// not counted.
     pub fn helper(command: &'static str) -> Self {
         Self { is_counted: false, ..Self::new(command, [], Expect::Done) }
     }
 }
 
 impl Log {
-    /// Records the reply to a command. True if the reply is a refusal of weir's, so that the connection
-    /// should pause before it sends more.
+    /// Records the reply to a command: its effects on keys, and how it ended. `run` tells this run's values
+    /// from older ones. Returns true if the reply is a refusal of weir's, so that the connection should
+    /// pause before it sends more.
     pub fn answer(&mut self, asked: &Asked, reply: &[u8], run: Run, occasion: Occasion) -> bool {
         let ending = classify(reply);
         if ending == Ending::Served {
@@ -131,7 +143,7 @@ impl Log {
         ending != Ending::Error
     }
 
-    /// Records a command whose reply never came.
+    /// Records a command whose reply never came, so that it may have taken effect at any time or never.
     pub fn lose(&mut self, asked: &Asked, occasion: Occasion) {
         self.fail(asked, Fate::Unknown, occasion);
         self.count(asked, |tally| tally.unknown += 1);
@@ -229,8 +241,8 @@ impl Log {
     }
 }
 
-/// Reads from an error reply whether its command may have taken effect at the store. `is_split` says that weir
-/// splits the command among stores, so that a part of it may have.
+/// Reads from an error reply whether its command may have taken effect at the store. `is_split` is true if
+/// weir splits the command among stores, so that a part of it may have taken effect.
 fn fate(error: &[u8], is_split: bool) -> Fate {
     let says = |text: &str| error.windows(text.len()).any(|part| part == text.as_bytes());
     let was_sent = error.starts_with(b"UNAVAILABLE") && !says("reason=connect-failed");
@@ -242,7 +254,8 @@ fn fate(error: &[u8], is_split: bool) -> Fate {
     }
 }
 
-/// Reads the value in a reply or in an element of one; `None` if it is an error.
+/// Reads the value in a reply or in one element of a reply; `None` if it is an error or empty. `run` tells
+/// this run's values from other bytes.
 fn found(reply: &[u8], run: Run) -> Option<Found> {
     if is_nothing(reply) {
         return Some(Found::Nil);

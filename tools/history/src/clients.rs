@@ -18,13 +18,13 @@ use super::flags::HistoryFlags;
 use super::line::Line;
 use super::workload::{Batch, Workload};
 
-/// The size in bytes at which a batch of commands ends, however many were wanted: it must fit into a socket's
-/// buffers, because nothing is read while it is sent.
+/// The size in bytes at which a batch of commands (sent together) ends, however many were wanted: it must
+/// fit into a socket's buffers, because nothing is read while it is sent.
 const BATCH_BYTES: usize = 48 * 1024;
-/// The longest pause of a connection, in milliseconds, after weir has refused a request.
+/// The longest pause of a connection, in milliseconds, after weir has refused a request on it.
 const REFUSED_PAUSE_MS: u64 = 10;
 const AROUND_PAUSE_MS: u64 = 4;
-/// The time after which a server that cannot be reached ends the run.
+/// The time after which a server that cannot be reached ends the run with an error.
 const UNREACHABLE: Duration = Duration::from_secs(30);
 
 /// State that all threads of a run of `weir-history` share.
@@ -32,9 +32,9 @@ pub struct Shared {
     pub workload: Workload,
     pub flags: HistoryFlags,
     pub clock: Clock,
-    /// The number of operations of the run that no thread has taken yet.
+    /// The number of operations of the run that no thread of clients has taken to send yet.
     pub left: AtomicU64,
-    /// True once the run cannot continue, or a signal has ended it.
+    /// True once all threads are to stop, since the run cannot continue or a signal has ended it.
     pub stop: Arc<AtomicBool>,
     sessions: AtomicU32,
 }
@@ -42,9 +42,9 @@ pub struct Shared {
 /// The server that a thread sends its commands to.
 #[derive(Clone, Copy, Debug)]
 pub enum Role {
-    /// Commands go to weir; the field is the number of the connection.
+    /// Commands go to weir; the field is the number of this client among all that use weir.
     Client(u64),
-    /// Commands go directly to the store with this number, bypassing weir.
+    /// Commands go directly to the store with this index, bypassing weir.
     Around(usize),
 }
 
@@ -54,7 +54,7 @@ impl Shared {
         Self { workload, flags, clock, left, stop, sessions: AtomicU32::new(0) }
     }
 
-    /// Returns the number of operations of the run that threads have taken so far.
+    /// Returns the number of operations of the run that threads have taken to send so far.
     pub fn asked(&self) -> u64 {
         self.flags.operations - self.left.load(Ordering::Relaxed)
     }
@@ -72,8 +72,8 @@ impl Shared {
     }
 }
 
-/// Runs one thread until no operations are left, on one connection after the other. Sends its log, or the
-/// reason why the run cannot continue.
+/// Runs one thread of clients until no operations are left, on one connection after the other. Sends on
+/// `told` the record of its operations, or the reason why the run cannot continue.
 pub fn run(shared: &Arc<Shared>, role: Role, address: SocketAddr, told: &Sender<Result<Log, String>>) {
     let mut client = Client::new(shared, role, address);
     let mut unreachable_since: Option<Timestamp> = None;
@@ -148,8 +148,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Runs one connection until no operations are left or the connection is lost. The error says how the
-    /// connection was lost.
+    /// Runs one connection until no operations are left, it is closed on purpose, or it is lost. The error
+    /// says how the connection was lost.
     fn session(&mut self) -> Result<(), Broken> {
         let mut line = self.open().map_err(Broken::Unused)?;
         let session = self.shared.sessions.fetch_add(1, Ordering::Relaxed);
@@ -219,7 +219,9 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Fills the next batch with random commands, and takes as many operations from the run.
+    /// Fills the next batch with random commands for the operations that it takes from the run: a random
+    /// number of them, at most a pipeline. Operations left over when the batch reaches its largest size in
+    /// bytes are dropped.
     fn fill(&mut self) {
         self.batch.bytes.clear();
         let wanted = match self.role {

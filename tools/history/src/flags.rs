@@ -79,8 +79,8 @@ pub struct HistoryFlags {
 }
 
 impl HistoryFlags {
-    /// Resolves the address of weir, and those of the stores that are written to directly. The error is a
-    /// text for the user.
+    /// Resolves the address of weir, which is returned first, and those of the stores that are written to
+    /// directly (bypassing weir). The error is a text for the user.
     pub fn check(&self) -> Result<(SocketAddr, Vec<SocketAddr>), String> {
         let around = self.around.iter().map(|name| resolve("--around", name)).collect::<Result<_, _>>()?;
         Ok((resolve("--address", &self.address)?, around))

@@ -21,11 +21,11 @@ pub enum Kind {
 pub struct Key {
     pub name: String,
     pub kind: Kind,
-    /// A hash tag whose keys are on the same store as this key, but in another slot; this key's own tag if no
-    /// such tag was found.
+    /// A hash tag (part of a key's name that decides its slot) whose keys are on the same store as this key,
+    /// but in another slot; this key's own tag if no such tag was found.
     pub near_tag: String,
-    /// The number of the store that holds the key, among the stores that are written to directly; `None`
-    /// without such stores.
+    /// The index of the store that holds the key, among the stores that the run also writes to directly;
+    /// `None` without such stores.
     pub store: Option<usize>,
 }
 
@@ -61,7 +61,8 @@ impl Key {
         self.slot() == other.slot()
     }
 
-    /// Returns the name of a key on the same store that no other command uses.
+    /// Returns the name of a further key on the same store as this one, which no other command uses because
+    /// the token (number of a write) is part of it.
     pub fn scratch(&self, token: Token) -> String {
         format!("{{{}}}:scratch:{token}", self.near_tag)
     }
@@ -88,17 +89,19 @@ pub fn words(out: &mut Vec<u8>, words: &[&[u8]]) {
     encode::request(out, words.iter().copied());
 }
 
-/// The number of this run, by which its values differ from those that an earlier run has left.
+/// The number of a run of `weir-history`, which is part of all its values and tells them from those that an
+/// earlier run has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run(pub u64);
 
-/// The longest padding, in bytes, of values of middle size. Most values have nearly none; a few are too large
-/// to be sent together with others, or to be kept by a cache.
+/// The longest padding, in bytes, of values of middle size. Most values have less than 8 bytes of it; a few
+/// have up to 40 KiB, too much to be sent together with others, or to be kept by a cache.
 const MIDDLE_BYTES_MAX: u64 = 2 * 1024;
 const LARGE_BYTES_MAX: u64 = 40 * 1024;
 
 impl Run {
-    /// Makes the value for a token, with random padding whose length is written in the value.
+    /// Makes the value for the write with the number `token`: the run's number, the token, and random
+    /// padding whose length is written in the value.
     pub fn value(self, token: Token, random: &mut Random) -> Vec<u8> {
         let padding = match random.below(1_000) {
             0..2 => random.below(LARGE_BYTES_MAX),
@@ -110,7 +113,8 @@ impl Run {
         value
     }
 
-    /// Finds the token in a value that was read. [`Found`] says if the value is not of this run.
+    /// Finds the token (number of the write) in a value that was read; [`Found::Strange`] if the value is
+    /// not of this run or was changed.
     pub fn read(self, value: &[u8]) -> Found {
         self.token(value).map_or(Found::Strange, Found::Value)
     }

@@ -15,10 +15,10 @@ const CHUNK_BYTES: usize = 64 * 1024;
 pub struct Line {
     stream: TcpStream,
     scanner: ReplyScanner,
-    /// Received bytes, from the first reply on that was not taken.
+    /// Received bytes, of which those before `begin` were taken as replies already.
     bytes: Vec<u8>,
-    /// The offset in `bytes` at which the next reply begins; `scanned` is the offset up to which it was
-    /// scanned.
+    /// The offset in `bytes` at which the next reply begins; `scanned` is the offset up to which the search
+    /// for its end has come.
     begin: usize,
     scanned: usize,
 }
@@ -36,7 +36,7 @@ impl Line {
         self.stream.write_all(bytes)
     }
 
-    /// Waits for more bytes, for at most 20 s; an error after that.
+    /// Waits for more bytes, for at most 20 seconds. An error after that, or if the connection is lost.
     pub fn receive(&mut self) -> io::Result<()> {
         self.bytes.drain(..self.begin);
         self.scanned -= self.begin;
@@ -53,7 +53,8 @@ impl Line {
         if received? == 0 { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
     }
 
-    /// Returns the next reply; `None` if it has not been received as a whole.
+    /// Returns the next reply; `None` if it has not been received as a whole. An error if the bytes are no
+    /// RESP.
     pub fn next_reply(&mut self) -> io::Result<Option<&[u8]>> {
         let scanned = self.scanner.scan(&self.bytes[self.scanned..]);
         let scanned = scanned.map_err(|_| io::Error::new(ErrorKind::InvalidData, "that is no RESP"))?;
@@ -67,7 +68,7 @@ impl Line {
         Ok(Some(&self.bytes[begin..self.scanned]))
     }
 
-    /// Sends a command, waits for its reply, and returns it.
+    /// Sends a command, waits for its reply, and returns it, even if it is an error reply.
     pub fn ask(&mut self, command: &[&str]) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let command: Vec<&[u8]> = command.iter().map(|word| word.as_bytes()).collect();

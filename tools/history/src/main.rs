@@ -41,7 +41,8 @@ const EXIT_VIOLATIONS: u8 = 1;
 /// The exit code if the run could not be carried out.
 const EXIT_NO_RUN: u8 = 2;
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
-/// The tolerance of expiry times: stores count in milliseconds, and read the clock when they begin a command.
+/// The tolerance for the time at which a value expires: stores count in milliseconds, and read the clock
+/// when they begin a command.
 const EXPIRY_SLACK: Duration = Duration::from_millis(10);
 
 fn main() -> ExitCode {
@@ -56,8 +57,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Carries out a run and judges it. Returns the number of violations; the error says why the run could not be
-/// carried out.
+/// Carries out a run, checks its operations and prints the report. Returns the number of violations (reads
+/// that cannot have happened); the error says why the run could not be carried out.
 fn run(flags: &HistoryFlags) -> Result<u64, String> {
     let (address, around) = flags.check()?;
     let clock = Clock::start();
@@ -86,7 +87,8 @@ fn run(flags: &HistoryFlags) -> Result<u64, String> {
     Ok(judge_all(&shared.workload.keys, operations, &rules))
 }
 
-/// The records of all threads: operations by key number, and counts of commands by name.
+/// The records of all threads of clients: the operations on each key, indexed as the keys are, and the
+/// counts of commands by name.
 type Written = (Vec<Vec<Operation>>, BTreeMap<&'static str, Tally>);
 
 fn gather(shared: &Shared, logs: &Receiver<Result<Log, String>>) -> Result<Written, String> {
@@ -111,7 +113,8 @@ fn tell_progress(shared: &Shared, asked: u64) {
     eprintln!("{asked} of {} operations were asked for", shared.flags.operations);
 }
 
-/// Judges the operations on each key, prints the results, and returns the number of violations.
+/// Checks the operations on each key (`operations` is indexed as `keys`), prints the results, and returns
+/// the number of violations.
 fn judge_all(keys: &[Key], operations: Vec<Vec<Operation>>, rules: &Rules) -> u64 {
     let mut verdicts: Vec<(String, Verdict)> = Vec::new();
     for (key, operations) in keys.iter().zip(operations) {

@@ -8,12 +8,13 @@ use weir::values::Timestamp;
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
     pub asked: Timestamp,
-    /// The time of the reply; `Timestamp::MAX` if none came, so that the operation may take effect at any
-    /// time.
+    /// The time of the operation's reply; `Timestamp::MAX` if none came or its success is unknown, so that
+    /// it may take effect at any time.
     pub answered: Timestamp,
-    /// The number of the connection. A connection that was lost and opened again has another number.
+    /// The number of the connection that sent the operation. A connection that was lost and opened again has
+    /// another number.
     pub session: u32,
-    /// The number of the command among those of its connection, which take effect in this order.
+    /// The number of the operation's command among those of its connection, which take effect in this order.
     pub number: u32,
     pub command: &'static str,
     pub act: Act,
@@ -34,8 +35,8 @@ pub enum Act {
         lives_ms: u32,
     },
     Delete,
-    /// An operation that gives the present value a new expiry. `token` names the value; `None` if the reply
-    /// that has it never came.
+    /// An operation that gives the present value a new lifetime of `lives_ms` milliseconds. `token` names
+    /// the value; `None` if the reply that has it never came.
     Expire {
         token: Option<Token>,
         lives_ms: u32,
@@ -71,7 +72,7 @@ pub enum Way {
     Plain,
     /// Through weir, by a command that only the store can answer.
     Store,
-    /// Through weir, by a command that does not name the key: its order relative to other commands of the
+    /// Through weir, by a script that does not declare the key: its order relative to other commands of the
     /// same pipeline is not promised.
     Unnamed,
     /// Directly to the store, bypassing weir.
@@ -79,7 +80,7 @@ pub enum Way {
 }
 
 impl Operation {
-    /// Returns the result of the read; `None` if the operation is no read.
+    /// Returns what the operation read (with or without removing it); `None` if it is no read.
     pub const fn reads(&self) -> Option<Found> {
         match self.act {
             Act::Read(found) | Act::Take(found) => Some(found),

@@ -7,10 +7,11 @@ use super::asked::Tally;
 use super::judge::Verdict;
 use super::operation::{Fate, Found, Operation};
 
-/// Maximum number of violations that are explained.
+/// Maximum number of violations, over all keys, that the report explains.
 const EXPLAINED_MAX: usize = 20;
 
-/// Formats a table of the numbers of commands by name.
+/// Formats a table of the numbers of commands by name: carried out, without effect, refused, and of unknown
+/// success.
 pub fn commands(tally: &BTreeMap<&'static str, Tally>) -> String {
     let line = |name: &str, cells: [String; 4]| {
         let [done, in_vain, refused, unknown] = cells;
@@ -26,7 +27,8 @@ pub fn commands(tally: &BTreeMap<&'static str, Tally>) -> String {
     text + &line("all", sum.map(|count| count.to_string()))
 }
 
-/// Formats a line with the number of operations and of violations on one key.
+/// Formats a line about one key: its name, and the numbers of reads, writes, operations of unknown success
+/// and violations.
 pub fn key(name: &str, operations: &[Operation], verdict: &Verdict) -> String {
     let reads = operations.iter().filter(|operation| operation.reads().is_some()).count();
     let nils = operations.iter().filter(|operation| operation.reads() == Some(Found::Nil)).count();
@@ -39,7 +41,7 @@ pub fn key(name: &str, operations: &[Operation], verdict: &Verdict) -> String {
     )
 }
 
-/// Formats the number of all violations, and explanations of the first ones.
+/// Formats the number of all violations, given by key, and explanations of the first ones.
 pub fn violations(verdicts: &[(String, Verdict)]) -> String {
     let explained =
         verdicts.iter().flat_map(|(name, verdict)| verdict.explained.iter().map(move |told| (name, told)));

@@ -9,11 +9,11 @@ use weir::routing::slot_of;
 use super::keys::Key;
 use super::line::Line;
 
-/// Maximum number of hash tags that are tried to find one on the same store as a key, but in another slot;
-/// with few stores that does not take long.
+/// Maximum number of hash tags that are tried to find one whose keys are on the same store as a given key,
+/// but in another slot; with few stores a few suffice.
 const TAGS_TRIED: usize = 64;
-/// The least distance between two slots that are to have different home cores, if there are enough cores: each
-/// core has ranges of slots.
+/// The least distance between two slots that are to be handled by different cores of weir, if it has enough
+/// cores: each core handles ranges of slots.
 const SLOTS_APART: u16 = 2_048;
 
 pub fn set_up(keys: &mut [Key], address: SocketAddr, around: &[SocketAddr]) -> io::Result<()> {

@@ -9,7 +9,7 @@ use super::flags::{HistoryFlags, Reads};
 use super::keys::{FIELD, Key, Kind, Run, words};
 use super::operation::{Token, Way};
 
-/// The settings and keys of the run, which all connections share.
+/// The keys and settings of the run, from which all connections make their random commands.
 #[derive(Debug)]
 pub struct Workload {
     pub keys: Vec<Key>,
@@ -20,7 +20,8 @@ pub struct Workload {
     tokens: AtomicU64,
 }
 
-/// Commands that are sent together: their bytes, and the reply that each should get.
+/// Commands that are sent together: their bytes, and for each of them the record by which its reply will be
+/// interpreted.
 #[derive(Debug, Default)]
 pub struct Batch {
     pub bytes: Vec<u8>,
@@ -29,9 +30,9 @@ pub struct Batch {
 
 /// The longest lifetime of a value that is written with an expiry, in milliseconds.
 const LIVES_MS_MAX: u64 = 40;
-/// The number of writes of which one is a FLUSHALL, if the flags ask for those.
+/// The average number of writes of which one is a FLUSHALL, if `--flushes` asks for those.
 const FLUSH_ONE_IN: u64 = 2_000;
-/// The last index that LTRIM keeps of a list.
+/// The last index that LTRIM keeps of a list when it follows a push: four elements are left.
 const LIST_LAST: &[u8] = b"3";
 
 const SCRIPT_DECLARED: [&str; 3] = [
@@ -39,7 +40,8 @@ const SCRIPT_DECLARED: [&str; 3] = [
     "return redis.call('HSET', KEYS[1], 'f', ARGV[1])",
     "return redis.call('LPUSH', KEYS[1], ARGV[1])",
 ];
-/// Scripts that write the key `ARGV[2]`, although they declare another key of the same store.
+/// Scripts that write the key `ARGV[2]`, although they declare another key of the same store; one each for
+/// strings, hashes and lists.
 const SCRIPT_UNDECLARED: [&str; 3] = [
     "return redis.call('SET', ARGV[2], ARGV[1])",
     "return redis.call('HSET', ARGV[2], 'f', ARGV[1])",
@@ -137,8 +139,8 @@ impl Workload {
         random.index(self.keys.len()).min(random.index(self.keys.len()))
     }
 
-    /// Chooses another key that holds a string, in the same slot as `key` if `beside`, else in another slot.
-    /// `None` if there is no such key.
+    /// Chooses at random another key that holds a string, in the same slot as the key with index `key` if
+    /// `beside`, else in another slot. Returns its index; `None` if there is no such key.
     fn partner(&self, key: usize, beside: bool, random: &mut Random) -> Option<usize> {
         let first = random.index(self.keys.len());
         let others = (0..self.keys.len()).map(|step| (first + step) % self.keys.len());
@@ -306,7 +308,7 @@ impl Workload {
     }
 
     /// Adds to the batch an MSET of the key with index `first` and another random key: of the same slot if
-    /// `beside`, else of another slot.
+    /// `beside`, else of another slot. Adds nothing if there is no such key.
     fn write_two(&self, first: usize, beside: bool, batch: &mut Batch, random: &mut Random) {
         let Some(second) = self.partner(first, beside, random) else { return };
         let (effects, values) = self.two(first, second, random);
@@ -377,7 +379,8 @@ impl Workload {
         batch.ask(&[b"EVAL", SCRIPT_TWO.as_bytes(), b"2", names[0], names[1], &values[0], &values[1]], asked);
     }
 
-    /// Adds a command of a client that bypasses weir to the batch, on a random key of this store.
+    /// Adds to the batch a write or delete of a random key that the store with this index holds, to be sent
+    /// to the store directly (bypassing weir). Adds nothing if the store holds none of the keys.
     pub fn around(&self, store: usize, batch: &mut Batch, random: &mut Random) {
         let here = self.keys.iter().enumerate().filter(|(_, key)| key.store == Some(store));
         let here: Vec<(usize, &Key)> = here.collect();

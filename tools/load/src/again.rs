@@ -7,17 +7,18 @@ use super::connection::Request;
 use weir::values::Timestamp;
 use weir_client::Retry;
 
-/// A request that is to be sent again, and the way its last attempt ended.
+/// A request that is to be sent again, and the way in which its last attempt ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Repeat {
     pub request: Request,
     pub ending: Ending,
-    /// The smart client's record of the retry; `None` for naive clients.
+    /// The client library's record of the retry, which is asked again before it is sent; `None` for clients
+    /// that retry at once (naive).
     pub retry: Option<Retry>,
 }
 
-/// Retries that wait, by the time at which they are due. Their number is bounded: naive clients add at most
-/// the requests in flight, and the budget of a smart client bounds its retries.
+/// Retries that wait, by the time at which they are due. Their number is bounded: naive clients (which retry
+/// at once) add at most the requests in flight, and the retry budget of a smart client bounds its retries.
 #[derive(Debug, Default)]
 pub(super) struct Again {
     waiting: BTreeMap<(Timestamp, u64), Repeat>,
@@ -37,7 +38,7 @@ impl Again {
         self.waiting.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Removes and returns the next retry, if it is due.
+    /// Removes and returns the earliest retry, if it is due by `now`; else `None`.
     pub fn pop_due(&mut self, now: Timestamp) -> Option<Repeat> {
         let first = self.waiting.first_entry().filter(|first| first.key().0 <= now)?;
         Some(first.remove())

@@ -19,13 +19,14 @@ pub enum Ending {
     Error,
     /// The connection was lost before the reply came.
     Lost,
-    /// The request waited too long for its reply, or was never sent.
+    /// The request waited too long for its reply, or was due and never sent.
     Timeout,
     /// The smart client did not send the request, in order to spare the target.
     RefusedByClient,
 }
 
-/// Classifies a reply by its first bytes (`head`), which must include its first word.
+/// Classifies a reply, as the end of its request, by its first bytes (`head`), which must include its first
+/// word.
 pub fn classify(head: &[u8]) -> Ending {
     if head.first() != Some(&b'-') && head.first() != Some(&b'!') {
         return Ending::Served;
@@ -39,8 +40,8 @@ pub fn classify(head: &[u8]) -> Ending {
     }
 }
 
-/// Returns the text of an error reply (`head`), without its type byte and, for a long error of RESP3, its
-/// length.
+/// Returns the text of an error reply, whose first bytes are `head`, without its type byte and, for a long
+/// error of RESP3, its length.
 pub fn error_text(head: &[u8]) -> &[u8] {
     match head {
         [b'-', text @ ..] => text,
@@ -52,7 +53,7 @@ pub fn error_text(head: &[u8]) -> &[u8] {
     }
 }
 
-/// Returns the first word of an error reply (`head`), which names the kind of error.
+/// Returns the first word of an error reply, whose first bytes are `head`; it names the kind of error.
 pub fn first_word(head: &[u8]) -> &[u8] {
     error_text(head).split(u8::is_ascii_whitespace).next().unwrap_or_default()
 }

@@ -14,24 +14,26 @@ use weir_client::Sent;
 const HEAD_BYTES: usize = 512;
 /// Maximum number of bytes of an error reply that a message to the user shows.
 const SHOWN_BYTES: usize = 128;
-/// Maximum number of requests without a reply on one connection, including those that were given up. At this
-/// number no more are sent.
+/// Maximum number of requests without a reply on one connection, including those that were given up as timed
+/// out. At this number no more are sent.
 const PENDING_MAX: usize = 65_536;
 const REST_MIN: Duration = Duration::from_millis(50);
 const REST_MAX: Duration = Duration::from_secs(1);
 
-/// A request of the load or of the set-up.
+/// A request of the load, or of the set-up commands that fill the store before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
-    /// The time at which the request was due; its latency counts from here.
+    /// The time at which the request was due by the schedule; its latency counts from here.
     pub intended: Timestamp,
     pub draw: Draw,
     pub phase: u16,
     /// The number of earlier attempts at the same request.
     pub attempt: u8,
-    /// The smart client's record of this attempt; `None` for naive clients and the set-up.
+    /// The client library's record of this attempt; `None` for naive clients (which retry at once) and for
+    /// set-up requests.
     pub sent: Option<Sent>,
-    /// The index of the set-up command that the request belongs to; `None` once the load has started.
+    /// The index of the set-up command that the request belongs to, in the plan's list; `None` for a request
+    /// of the load.
     pub setup: Option<u16>,
 }
 
@@ -43,7 +45,7 @@ struct Pending {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// The connection is closed, and connects again at that time.
+    /// The connection is closed, and connects again at the given time.
     Resting(Timestamp),
     Opening(Timestamp),
     /// Connected; the field is the number of replies to greeting commands (AUTH, HELLO, QOS SET) that have
@@ -55,9 +57,9 @@ pub(super) enum State {
 /// The request that a reply belongs to, if it belongs to one.
 pub(super) enum Answered {
     Greeting,
-    /// The reply answers this request, which has not been given up.
+    /// The reply answers this request, which has not been given up as timed out.
     Request(Request),
-    /// The reply answers a request that has been given up.
+    /// The reply answers a request that has been given up as timed out before.
     GivenUp,
     /// The reply answers no request: the target sent it without being asked.
     Nothing,
@@ -65,7 +67,7 @@ pub(super) enum Answered {
 
 pub(super) struct Connection {
     pub group: u16,
-    /// The number of the connection within its group of clients, over all threads.
+    /// The number of the connection within its group of clients, counted over all threads.
     pub number: usize,
     pub state: State,
     /// The number of sockets that this connection has lost, by which late events of an earlier socket are
@@ -75,14 +77,16 @@ pub(super) struct Connection {
     pub sending: bool,
     /// True while the connection is in the run's list of connections with bytes to send.
     pub listed: bool,
-    /// True while the connection is in its group's list of connections that may have room for requests.
+    /// True while the connection is in its group's list of connections that may have room for further
+    /// requests.
     pub offered: bool,
     /// True if the target answered a greeting command (AUTH, HELLO, QOS SET) with an error.
     pub turned_away: bool,
     scanner: ReplyScanner,
     head: Vec<u8>,
     pending: VecDeque<Pending>,
-    /// The number of requests at the front of `pending` that were given up.
+    /// The number of requests, the oldest ones in `pending`, that were given up as timed out; their replies
+    /// are ignored.
     given_up: usize,
     rest: Duration,
 }
@@ -111,7 +115,8 @@ impl Connection {
         self.state == State::Ready
     }
 
-    /// Returns the number of requests that may be sent now, with at most `pipeline` in flight.
+    /// Returns the number of requests that may be sent on the connection now, with at most `pipeline` in
+    /// flight.
     pub fn room(&self, pipeline: usize) -> usize {
         if self.is_ready() && self.pending.len() < PENDING_MAX {
             pipeline.saturating_sub(self.pending.len() - self.given_up)
@@ -120,7 +125,7 @@ impl Connection {
         }
     }
 
-    /// Returns the number of requests in flight, without those that have been given up.
+    /// Returns the number of requests in flight, without those that have been given up as timed out.
     pub fn waiting(&self) -> usize {
         self.pending.len() - self.given_up
     }
@@ -138,13 +143,13 @@ impl Connection {
         }
     }
 
-    /// Records a request that was written to the output, so that its reply is expected.
+    /// Records a request that was written to the output at `now`, so that its reply is expected.
     pub fn push(&mut self, request: Request, now: Timestamp) {
         self.pending.push_back(Pending { request, sent: now });
     }
 
     /// Scans further bytes of the current reply. If it ends within `bytes`, returns how many of them belong
-    /// to it, and the way in which its request ended.
+    /// to it, and the way in which its request ended; else `None`. An error if the bytes are no RESP.
     pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<(usize, Ending)>, MalformedReply> {
         let midway = self.scanner.is_midway();
         if !midway {
@@ -167,12 +172,12 @@ impl Connection {
         Ok(Some((scanned.end, ending)))
     }
 
-    /// Returns the text of the error reply that was scanned last.
+    /// Returns the text of the error reply that was scanned last, at most 512 bytes.
     pub fn error(&self) -> &[u8] {
         error_text(&self.head)
     }
 
-    /// Returns the text of the last error reply for people, at most 128 bytes.
+    /// Returns the text of the last error reply, at most 128 bytes, for messages to the user.
     pub fn error_text(&self) -> String {
         let shown = &self.error()[..self.error().len().min(SHOWN_BYTES)];
         String::from_utf8_lossy(shown).trim_end().to_owned()
@@ -188,7 +193,7 @@ impl Connection {
         self.head.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
-    /// Handles a complete reply, and returns the request that it answers.
+    /// Handles a complete reply, and returns what it answers: a greeting command, a request, or nothing.
     pub fn answered(&mut self) -> Answered {
         if let State::Greeting(left) = self.state {
             self.state = if left == 1 { State::Ready } else { State::Greeting(left - 1) };
@@ -205,8 +210,8 @@ impl Connection {
         }
     }
 
-    /// Gives up the oldest request in flight that has not been given up, if it was sent before `sent_before`,
-    /// and returns it.
+    /// Gives up the oldest request in flight that has not been given up, if it was sent before
+    /// `sent_before`, and returns it; else `None`.
     pub fn give_up(&mut self, sent_before: Timestamp) -> Option<Request> {
         let pending = self.pending.get(self.given_up).filter(|pending| pending.sent < sent_before)?;
         self.given_up += 1;
@@ -227,14 +232,16 @@ impl Connection {
         std::mem::take(&mut self.pending).into_iter().skip(given_up).map(|pending| pending.request)
     }
 
-    /// Returns the next segment of bytes to send; `None` while one is being sent, or if there are none.
+    /// Returns the next segment of bytes to send, and marks the connection as sending; `None` while one is
+    /// being sent, or if there are none.
     pub fn segment(&mut self) -> Option<Segment> {
         let segment = if self.sending { None } else { self.output.take() };
         self.sending |= segment.is_some();
         segment
     }
 
-    /// Removes and returns the requests in flight that have not been given up, at the end of the run.
+    /// Removes and returns the requests in flight that have not been given up as timed out, at the end of
+    /// the run.
     pub fn drain(&mut self) -> impl Iterator<Item = Request> + use<> {
         let given_up = std::mem::take(&mut self.given_up);
         std::mem::take(&mut self.pending).into_iter().skip(given_up).map(|pending| pending.request)

@@ -36,7 +36,7 @@ pub enum LoadEvent {
 /// Facts about a run besides its counts.
 #[derive(Clone, Debug)]
 pub struct LoadSummary {
-    /// The number of connections that were ready at the start.
+    /// The number of connections that were ready for requests at the start of the load.
     pub connections: usize,
     /// True if the load started; false if a group had no ready connection.
     pub started: bool,
@@ -52,9 +52,9 @@ pub struct LoadSummary {
     pub complaints: Vec<String>,
 }
 
-/// Carries out a plan against `targets`, over which the connections are spread evenly, and passes events to
-/// `watch`. It returns when the plan is done; SIGINT or SIGTERM ends it early, and a second signal ends the
-/// process at once.
+/// Carries out a plan of load against `targets`, over which the connections are spread evenly, and passes
+/// events to `watch`. Returns facts about the run when the plan is done; SIGINT or SIGTERM ends it early,
+/// and a second signal ends the process at once. The error is a text for the user.
 pub fn run_load(
     plan: Plan,
     targets: &[SocketAddr],
@@ -140,7 +140,8 @@ pub fn run_load(
     Ok(summary)
 }
 
-/// Returns a message for each group of clients with fewer ready connections than planned.
+/// Returns a message for each group of clients with fewer ready connections (`ready`, by group) than
+/// planned.
 fn missing(plan: &Plan, ready: &[usize]) -> Vec<String> {
     let short = plan.groups.iter().zip(ready).filter(|(group, ready)| **ready < group.connections);
     short

@@ -19,21 +19,23 @@ use weir_client::{Decision, call_within};
 
 pub(super) struct Group {
     plan: GroupPlan,
-    /// The arrivals of requests that have not been sent yet.
+    /// The times at which the group's requests that have not been sent yet are due.
     schedule: Schedule,
-    /// A copy of the schedule that counts each arrival as offered when it is due, whether its request is sent or not.
+    /// A copy of the schedule, from which each request is counted as offered when it is due, whether it is
+    /// sent or not.
     offered: Schedule,
     again: Again,
-    /// The smart client for this group on this thread; `None` if the group's clients are naive.
+    /// The client library's state for this group on this thread (retry budget, throttle, breaker); `None` if
+    /// the group's clients are naive: they retry at once.
     smart: Option<Smart>,
-    /// Connections that may have room for another request, by index.
+    /// Connections that may have room for another request, by index; those at the front are used first.
     free: VecDeque<u32>,
     /// True if requests are due and no connection has room for them.
     blocked: bool,
     /// True if no request is retried any more, because the run is ending.
     closing: bool,
     next_pump: Timestamp,
-    /// Counts and latencies since they were last taken, by phase number.
+    /// Counts and latencies of requests since they were last taken, indexed by phase.
     tallies: Vec<Tally>,
     phase_ends: Vec<Timestamp>,
     sequence: u64,
@@ -82,7 +84,8 @@ impl Group {
         &self.plan
     }
 
-    /// Adds a connection to the list of free ones, if it has room for requests.
+    /// Adds the connection with this index to the list of free ones, if it has room for requests and is not
+    /// in it yet.
     pub fn offer(&mut self, index: u32, connection: &mut Connection) {
         if !connection.offered && connection.room(self.plan.pipeline) > 0 {
             connection.offered = true;
@@ -104,20 +107,21 @@ impl Group {
         None
     }
 
-    /// Removes the first connection from the list of free ones, because it has no room left.
+    /// Removes the first connection from the list of free ones, because it has no room left for requests;
+    /// `connection` is that one.
     pub fn retire(&mut self, connection: &mut Connection) {
         connection.offered = false;
         self.free.pop_front();
     }
 
-    /// Moves the first free connection to the end of the list, so that connections take turns.
+    /// Moves the first connection in the list of free ones to the end, so that connections take turns.
     pub fn rotate(&mut self) {
         self.free.rotate_left(usize::from(!self.free.is_empty()));
     }
 
-    /// Writes all due requests to connections with room; calls `written` with the index of each connection
-    /// that has got some. `start` is the time at which the load began, and `tick` the least time between two
-    /// calls that look for due requests.
+    /// Writes all requests that are due at `now` to connections with room; calls `written` with the index of
+    /// each connection that has got some. `start` is the time at which the load began, and `tick` the least
+    /// time between two calls that look for due requests.
     pub fn pump(
         &mut self,
         connections: &mut [Connection],
@@ -167,9 +171,9 @@ impl Group {
         }
     }
 
-    /// Ends due requests that a smart client will not send, because its breaker is open or they have been due
-    /// for longer than [`Smart::patience`]. These need no free connection. `start` is the time at which the
-    /// load began.
+    /// Ends due requests that a smart client will not send, because its circuit breaker is open or they have
+    /// been due for longer than [`Smart::patience`]. These need no free connection. `start` is the time at
+    /// which the load began.
     fn drop_due(&mut self, start: Timestamp, now: Timestamp) {
         let Some(smart) = &self.smart else { return };
         let is_open = smart.client.open_until(now).is_some();
@@ -183,8 +187,8 @@ impl Group {
         }
     }
 
-    /// Records the end, in this phase, of a request that was due and has never been sent. `intended` is when
-    /// it was due.
+    /// Records the end, in the phase with this index, of a request that was due at `intended` and has never
+    /// been sent.
     fn finish_due(&mut self, intended: Timestamp, phase: u16, ending: Ending, now: Timestamp) {
         self.tallies[usize::from(phase)].record(ending, now.since(intended));
     }
@@ -195,8 +199,8 @@ impl Group {
         repeated || self.plan.arrivals == Arrivals::Closed || scheduled()
     }
 
-    /// Takes the next due retry or request that the smart client, if there is one, allows to be sent. `start`
-    /// is when the load started.
+    /// Takes the next due retry or new request that the smart client, if there is one, allows to be sent;
+    /// `None` if none is due. `start` is when the load started.
     fn next_request(&mut self, start: Timestamp, now: Timestamp) -> Option<Request> {
         loop {
             let request = if let Some(repeat) = self.again.pop_due(now) {
@@ -224,8 +228,8 @@ impl Group {
         Some(Request { intended, draw: self.draw(), phase, attempt: 0, sent: None, setup: None })
     }
 
-    /// Asks the smart client whether a new request may be sent, and returns it if so; `None` if not, which
-    /// ends the request.
+    /// Asks the smart client, if there is one, whether a new request may be sent, and returns it if so;
+    /// `None` if not, which ends the request.
     fn begin(&mut self, request: Request, now: Timestamp) -> Option<Request> {
         let mut sent = None;
         if let Some(smart) = &mut self.smart {
@@ -242,8 +246,8 @@ impl Group {
         Some(Request { sent, ..request })
     }
 
-    /// Asks the smart client whether a retry that is due may be sent, and returns the request if so; `None`
-    /// if not, and then the last attempt's outcome is the request's.
+    /// Asks the smart client, if there is one, whether a retry that is due may be sent, and returns the
+    /// request if so; `None` if not, and then the last attempt's outcome is the request's.
     fn repeat(&mut self, repeat: Repeat, now: Timestamp) -> Option<Request> {
         let mut sent = None;
         if let (Some(smart), Some(retry)) = (&mut self.smart, repeat.retry) {
@@ -266,7 +270,7 @@ impl Group {
     }
 
     /// Handles the end of an attempt at a request: plans a retry, or records the end of the request. `text`
-    /// is that of the error reply, if there was one.
+    /// is that of the error reply, or empty.
     pub fn settle(&mut self, request: Request, ending: Ending, text: &[u8], now: Timestamp) {
         if ending == Ending::Lost {
             self.note_kind(request.phase, "connection lost");
@@ -301,7 +305,7 @@ impl Group {
         self.closing = true;
     }
 
-    /// Counts an error reply by its kind (its first word), for the phase of its request.
+    /// Counts an error reply by its kind (its first word), for the phase (by index) of its request.
     pub fn note_kind(&mut self, phase: u16, kind: &str) {
         self.tallies[usize::from(phase)].note_kind(kind);
     }
@@ -322,16 +326,17 @@ impl Group {
         self.schedule.peek().is_none() && self.again.next_at().is_none()
     }
 
-    /// Counts the requests that became due up to `until` (time since the start) as offered.
+    /// Counts as offered the requests that became due up to `until` (time since the start of the load) and
+    /// were not counted yet.
     pub fn count_offered(&mut self, until: Timestamp) {
         while let Some(due) = self.offered.take_due(until) {
             self.tallies[usize::from(due.phase)].counts.offered += 1;
         }
     }
 
-    /// Ends the run: records due requests that were never sent as timed out, and waiting retries with the
-    /// outcome of their last attempt. `start` is when the load started, and `until` the time from then to the
-    /// end.
+    /// Ends the group's part of the run: records due requests that were never sent as timed out, and waiting
+    /// retries with the outcome of their last attempt. `start` is when the load started, and `until` the
+    /// time from then to the end.
     pub fn end(&mut self, start: Timestamp, until: Timestamp, now: Timestamp) {
         self.count_offered(until);
         while let Some(due) = self.schedule.take_due(until) {
@@ -347,7 +352,8 @@ impl Group {
         self.finish(&request, Ending::Timeout, now);
     }
 
-    /// Takes the counts and latencies since the last call, by phase number; phases without any are left out.
+    /// Takes the counts and latencies of requests since the last call, with the index of their phase; phases
+    /// without any are left out.
     pub fn take_tallies(&mut self) -> Vec<(u16, Tally)> {
         let mut taken = Vec::new();
         for (phase, tally) in self.tallies.iter_mut().enumerate() {

@@ -4,16 +4,16 @@ use super::zipf::Zipf;
 use weir::protocol::encode;
 use weir::values::Random;
 
-/// A source of key numbers or values, written in braces in a command.
+/// A source of key numbers or values that differ from request to request, written in braces in a command.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// `{uniform:N}`: a random number below N, all equally likely.
+    /// The source `{uniform:N}`: a random number below N, all equally likely.
     Uniform(u64),
-    /// `{zipf:N}`, `{zipf:N:s}`: a random number below N by Zipf's law with exponent s; 0 is the most
-    /// frequent.
+    /// The source `{zipf:N}` or `{zipf:N:s}`: a random number below N by Zipf's law with exponent s (0.99 if
+    /// none is given); 0 is the most frequent.
     Zipf(Zipf),
-    /// `{hot:N:share%:K}`: with probability `share` one of the first K numbers, else one of the others below
-    /// N.
+    /// The source `{hot:N:share%:K}`: with probability `share` one of the first K numbers, else one of the
+    /// others below N.
     Hot {
         /// The number of keys in all (N).
         keys: u64,
@@ -22,13 +22,14 @@ pub enum Source {
         /// The number of hot keys (`K` of `{hot:N:share%:K}`).
         hot: u64,
     },
-    /// `{seq}`: 0, 1, 2, ... from request to request; the same number wherever it stands in one request.
+    /// The source `{seq}`: 0, 1, 2, ... from request to request; the same number wherever it stands in one
+    /// request.
     Sequence,
-    /// `{viral}`: always the text `viral`.
+    /// The source `{viral}`: always the text `viral`.
     Viral,
-    /// `{value:BYTES}`: a constant text of BYTES bytes.
+    /// The source `{value:BYTES}`: a constant text of BYTES bytes.
     Value(usize),
-    /// `{rand:BYTES}`: BYTES random letters, digits, `-` and `_`, different each time.
+    /// The source `{rand:BYTES}`: BYTES random letters, digits, `-` and `_`, different each time.
     Letters(usize),
 }
 
@@ -80,7 +81,8 @@ impl Source {
         }
     }
 
-    /// Appends the number or text that the source gives for the request with this sequence number.
+    /// Appends to `out` the number or text that the source gives for the request with this sequence number.
+    /// `random` is used up by random sources.
     pub fn write(&self, out: &mut Vec<u8>, sequence: u64, random: &mut Random) {
         let number = match self {
             Self::Uniform(keys) => random.below(*keys),

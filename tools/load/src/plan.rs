@@ -18,10 +18,11 @@ pub struct Plan {
     pub groups: Vec<GroupPlan>,
     /// The number of threads, over which connections and rates are spread evenly.
     pub threads: usize,
-    /// The interval at which threads send the requests that have become due; a longer one makes larger
-    /// batches.
+    /// The interval at which threads look for requests that have become due, and send them; a longer one
+    /// makes larger batches.
     pub tick: Duration,
-    /// The longest time to wait for replies after the last request became due.
+    /// The longest time, after the last request became due, in which late requests are still sent and
+    /// replies are awaited.
     pub drain: Duration,
     /// The longest time that a connection attempt may take, and that the run waits for connections before it
     /// starts.
@@ -33,7 +34,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns the time over which requests are due: the duration of the longest group.
+    /// Returns the time over which requests become due: the duration of the group with the longest one.
     pub fn duration(&self) -> Duration {
         self.groups.iter().map(GroupPlan::duration).max().unwrap_or_default()
     }
@@ -44,13 +45,13 @@ impl Plan {
 pub struct SetupPlan {
     /// The command that is sent to fill the store.
     pub command: Template,
-    /// The number of times that the command is sent; `{seq}` counts from 0.
+    /// The number of times that the command is sent before the load; `{seq}` in it counts from 0.
     pub count: u64,
-    /// The index of the group on whose connections the command is sent.
+    /// The index of the group of clients on whose connections the command is sent.
     pub group: usize,
 }
 
-/// The clients' behaviour when a request is refused or not answered: naive or smart.
+/// The behaviour of simulated clients when a request is refused or not answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientKind {
     /// Clients that retry at once, whatever the reply said.
@@ -61,7 +62,8 @@ pub enum ClientKind {
 }
 
 impl ClientKind {
-    /// Returns the number of retries of a request that such clients make unless flags say otherwise.
+    /// Returns the maximum number of retries of a request that clients of this kind make unless flags say
+    /// otherwise: 0 for naive ones, the client library's default for smart ones.
     pub fn retries(self) -> u8 {
         match self {
             Self::Naive => 0,
@@ -69,7 +71,8 @@ impl ClientKind {
         }
     }
 
-    /// Returns the time after which such clients give an attempt up unless flags say otherwise; `None` for never.
+    /// Returns the time after which clients of this kind give an attempt up unless flags say otherwise;
+    /// `None` for never.
     pub fn timeout(self) -> Option<Duration> {
         match self {
             Self::Naive => None,
@@ -93,7 +96,7 @@ impl FromStr for ClientKind {
 /// A group of clients that behave alike.
 #[derive(Clone, Debug)]
 pub struct GroupPlan {
-    /// The name of the group in reports.
+    /// The name of the group of clients in reports.
     pub name: String,
     /// The tenant, user and other settings that each connection sends at its start.
     pub identity: Identity,
@@ -103,19 +106,21 @@ pub struct GroupPlan {
     pub pipeline: usize,
     /// The way in which the group's requests are spread over time.
     pub arrivals: Arrivals,
-    /// The phases of the group's load, which follow each other.
+    /// The phases of the group's load (parts of its time with a rate and commands of their own), which
+    /// follow each other.
     pub phases: Vec<PhasePlan>,
     /// The clients' behaviour when a request is refused or not answered.
     pub client: ClientKind,
     /// Maximum number of retries of a request: naive clients repeat requests that were refused, failed or
     /// timed out, smart ones only reads without a reply.
     pub retries: u8,
-    /// The time after which an unanswered attempt is given up; `None` for the default of the client kind.
+    /// The time after which an unanswered attempt at a request is given up; `None` for the default of the
+    /// client kind (1 second for smart ones, never for naive ones).
     pub timeout: Option<Duration>,
 }
 
 impl GroupPlan {
-    /// Returns the time over which requests of the group are due: the sum of its phases.
+    /// Returns the time over which requests of the group become due: the sum of its phases' durations.
     pub fn duration(&self) -> Duration {
         self.phases.iter().map(|phase| phase.duration).sum()
     }
@@ -124,13 +129,14 @@ impl GroupPlan {
 /// A phase: a part of a group's time, with a rate and commands of its own.
 #[derive(Clone, Debug)]
 pub struct PhasePlan {
-    /// The name of the phase in reports.
+    /// The name of the phase (part of a group's time) in reports.
     pub name: String,
     /// The time that the phase lasts.
     pub duration: Duration,
-    /// The number of requests per second during the phase, for all connections of the group together.
+    /// The number of requests per second during the phase, for all connections of the group on all threads
+    /// together.
     pub rate: Rate,
-    /// The commands that are sent, chosen by weights.
+    /// The commands that are sent during the phase; one is chosen at random by weight for each request.
     pub mix: Mix,
 }
 
@@ -143,7 +149,7 @@ pub struct Identity {
     pub password: Option<String>,
     /// True if the connection switches to RESP3 with HELLO.
     pub resp3: bool,
-    /// Users for `QOS SET USER`; connections take turns over them.
+    /// Names of users for `QOS SET USER`, one for each connection in turn; empty to name none.
     pub users: Vec<String>,
     /// The tier for `QOS SET TIER`; `None` to set none.
     pub tier: Option<Tier>,
@@ -152,7 +158,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the greeting commands of the connection with this number, each as its words.
+    /// Returns the commands that the connection with this number sends before its first request (AUTH,
+    /// HELLO, QOS SET), each as its words.
     pub fn greeting(&self, connection: usize) -> Vec<Vec<String>> {
         let mut commands = Vec::new();
         let word = |text: &str| text.to_owned();

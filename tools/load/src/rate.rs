@@ -2,13 +2,13 @@
 
 use std::str::FromStr;
 
-/// A rate of requests over the length of a phase.
+/// The rate of requests over the length of a phase of the load.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rate {
     /// A rate that changes linearly from the first to the second value, in requests per second; both are
     /// equal for a constant rate.
     Ramp(f64, f64),
-    /// Steps of equal length, each with its requests per second.
+    /// Steps of equal length, each with its constant rate in requests per second.
     Steps(Vec<f64>),
 }
 
@@ -22,8 +22,8 @@ impl Rate {
         Self::Ramp(per_second, per_second)
     }
 
-    /// Splits the rate into stretches of linear change. Each is its share of the whole length, and the
-    /// requests per second at its start and at its end.
+    /// Splits the rate into stretches of linear change, in order. Each is its share of the phase's length (0
+    /// to 1), and the requests per second at its start and at its end.
     pub fn stretches(&self) -> Vec<(f64, f64, f64)> {
         match self {
             Self::Ramp(from, to) => vec![(1.0, *from, *to)],

@@ -59,8 +59,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Creates the part of the run for thread number `thread`. Connections are spread evenly over the
-    /// targets, whose names are for messages to the user.
+    /// Creates the part of the run for the thread with index `thread`. Connections are spread evenly over
+    /// the targets, whose names are for messages to the user.
     pub fn new(plan: Arc<Plan>, thread: usize, targets: Vec<String>, now: Timestamp) -> Self {
         debug_assert!(!targets.is_empty());
         let threads = plan.threads;
@@ -94,7 +94,8 @@ impl Run {
         }
     }
 
-    /// True if connections and set-up are done, and the part waits for the start of the load.
+    /// True if this thread has opened its connections and finished the set-up (or given up either), and
+    /// waits for the start of the load.
     pub fn is_waiting(&self) -> bool {
         self.stage == Stage::Waiting
     }
@@ -109,18 +110,18 @@ impl Run {
         &self.ready
     }
 
-    /// Returns problems of the run in words for people, at most eight, each once.
+    /// Returns problems of this thread's part of the run in words for people, at most eight, each once.
     pub fn complaints(&self) -> &[String] {
         &self.complaints
     }
 
-    /// Sets the time at which this thread's part of the load starts.
+    /// Begins this thread's part of the load, whose first requests are sent at the time `at`.
     pub fn handle_start(&mut self, at: Timestamp) {
         self.start = at;
         self.enter(Stage::Running, at);
     }
 
-    /// Ends this thread's part at once; requests in flight count as timed out.
+    /// Ends this thread's part of the run at once; requests in flight count as timed out.
     pub fn handle_stop(&mut self, now: Timestamp) {
         match self.stage {
             Stage::Running | Stage::Draining => self.finish(now),
@@ -128,8 +129,9 @@ impl Run {
         }
     }
 
-    /// Handles that a connection is open, and writes its greeting commands. `generation` tells the connection
-    /// from earlier ones with the same `id`.
+    /// Handles that a connection is open, and writes its greeting commands (AUTH, HELLO, QOS SET). Does
+    /// nothing unless `generation`, which tells the connection from earlier ones with the same `id`, is the
+    /// current one.
     pub fn handle_connected(&mut self, id: ConnectionId, generation: u32) {
         let connection = &mut self.connections[id.0 as usize];
         if connection.generation != generation {
@@ -145,8 +147,8 @@ impl Run {
         self.offer(id.0);
     }
 
-    /// Handles bytes from the target. Closes the connection if they are not RESP. `generation` tells the
-    /// connection from earlier ones with the same `id`.
+    /// Handles bytes from the target: ends the requests that they answer, or closes the connection if they
+    /// are not RESP. `generation` tells the connection from earlier ones with the same `id`.
     pub fn handle_bytes(&mut self, id: ConnectionId, generation: u32, bytes: &[u8], now: Timestamp) {
         let mut at = 0;
         while at < bytes.len() {
@@ -179,7 +181,7 @@ impl Run {
     }
 
     /// Records the reason why a connection could not be opened, in the operating system's words, for the
-    /// user.
+    /// user. `generation` tells the connection from earlier ones with the same `id`.
     pub fn note_unreachable(&mut self, id: ConnectionId, generation: u32, error: &str) {
         let connection = &self.connections[id.0 as usize];
         if connection.generation == generation {
@@ -195,7 +197,8 @@ impl Run {
         }
     }
 
-    /// Takes back a segment of bytes that was sent, or whose socket is closed.
+    /// Takes back a segment of bytes that was sent, or whose socket is closed. `generation` tells the
+    /// connection from earlier ones with the same `id`.
     pub fn handle_transmitted(&mut self, id: ConnectionId, generation: u32, segment: Segment) {
         self.pool.give_segment(segment);
         let connection = &mut self.connections[id.0 as usize];
@@ -205,8 +208,8 @@ impl Run {
         }
     }
 
-    /// Does the work that is due: sends due requests, gives up those that took too long, and closes the
-    /// counts of seconds that are over.
+    /// Does the work that is due by `now`: sends due requests, gives up those that took too long, and
+    /// completes the counts of seconds that are over.
     pub fn handle_turn(&mut self, now: Timestamp) {
         if now >= self.next_round {
             self.next_round = now.after(ROUNDS_EVERY);
@@ -234,12 +237,12 @@ impl Run {
         at
     }
 
-    /// Returns the next connection to open or to close, if any.
+    /// Returns the next connection that the caller is to open or to close; `None` if there is none.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// Returns the next bytes to send, and the connection that they are for, if any.
+    /// Returns the next bytes to send, and the connection that they are for; `None` if there are none.
     pub fn poll_transmit(&mut self) -> Option<(Owner, Segment)> {
         while let Some(index) = self.to_send.pop_front() {
             let connection = &mut self.connections[index as usize];
@@ -252,7 +255,7 @@ impl Run {
         None
     }
 
-    /// Returns the counts of the next second that is over, if any.
+    /// Returns the counts of the next second of the load that is over; `None` if there is none.
     pub fn poll_interval(&mut self) -> Option<Interval> {
         self.intervals.pop_front()
     }
@@ -342,8 +345,8 @@ impl Run {
         }
     }
 
-    /// Opens connections whose pause is over, gives up connection attempts that take too long, and times out
-    /// requests.
+    /// Opens connections whose pause after a loss is over, gives up connection attempts that take too long,
+    /// and times out requests.
     fn make_rounds(&mut self, now: Timestamp) {
         let connecting_since = now.as_nanos().saturating_sub(self.plan.connect_timeout.as_nanos() as u64);
         for index in 0..self.connections.len() {
@@ -443,7 +446,7 @@ impl Run {
         }
     }
 
-    /// Closes the counts of every second that is over, for [`Run::poll_interval`].
+    /// Completes the counts of every second of the load that is over, for [`Run::poll_interval`].
     fn close_seconds(&mut self, now: Timestamp) {
         while now >= self.start.after(SECOND * (self.second + 1)) {
             let until = (SECOND * (self.second + 1)).min(self.plan.duration());

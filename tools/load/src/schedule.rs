@@ -7,24 +7,24 @@ use super::rate::Rate;
 use weir::values::Random;
 use weir::values::Timestamp;
 
-/// The way in which requests are spread over time.
+/// The way in which the requests of a group of clients are spread over time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arrivals {
-    /// Requests are due at equal distances.
+    /// Requests are due at equal distances in time, as far as the rate is constant.
     #[default]
     Even,
-    /// Requests are due independently of each other, like those of many users.
+    /// Requests are due at random times, independently of each other, like those of many users.
     Poisson,
     /// A request is sent when an earlier one was answered, so there is no rate.
     Closed,
 }
 
-/// The moment at which a request is due, and its phase.
+/// The moment at which a request is due, and its phase (part of its group's time).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due {
-    /// The time since the start of the run.
+    /// The time at which the request is due, counted from the start of the load.
     pub at: Timestamp,
-    /// The number of the phase that the request belongs to.
+    /// The index of the phase (part of its group's time) that the request belongs to.
     pub phase: u16,
 }
 
@@ -38,13 +38,14 @@ struct Stretch {
 }
 
 impl Stretch {
-    /// Returns the number of requests that are due in the whole stretch.
+    /// Returns the number of requests that are due in the whole stretch (part of a phase in which the rate
+    /// changes linearly); it may be fractional.
     fn requests(&self) -> f64 {
         self.seconds * f64::midpoint(self.from, self.to)
     }
 
-    /// Returns the time, in seconds from the stretch's start, at which `requests` of its requests have become
-    /// due.
+    /// Returns the time, in seconds from the start of the stretch (part of a phase in which the rate changes
+    /// linearly), at which `requests` of its requests have become due.
     fn time_of(&self, requests: f64) -> f64 {
         if requests <= 0.0 {
             return 0.0;
@@ -62,14 +63,15 @@ pub struct Schedule {
     arrivals: Arrivals,
     random: Random,
     at: usize,
-    /// The number of requests of the current stretch (part of a phase) that have become due so far.
+    /// The number of requests of the current stretch (part of a phase in which the rate changes linearly)
+    /// that have become due so far; it may be fractional.
     come: f64,
     next: Option<Due>,
 }
 
 impl Schedule {
-    /// Creates the schedule of thread number `thread` of `threads`, over which the rates are spread evenly.
-    /// `phases` follow each other.
+    /// Creates the schedule of the thread with index `thread` of `threads`, over which the rates are spread
+    /// evenly. `phases`, each with its rate and length, follow each other.
     pub fn new(
         phases: &[(Rate, Duration)],
         arrivals: Arrivals,
@@ -97,12 +99,13 @@ impl Schedule {
         schedule
     }
 
-    /// Returns the next request that will be due; `None` after the last.
+    /// Returns when the next request will be due, without removing it; `None` after the last.
     pub fn peek(&self) -> Option<Due> {
         self.next
     }
 
-    /// Removes and returns the next request if it is due by `until`.
+    /// Removes and returns the next request if it is due by `until`, a time since the start of the load;
+    /// else `None`.
     pub fn take_due(&mut self, until: Timestamp) -> Option<Due> {
         let due = self.next.filter(|due| due.at <= until)?;
         let more = match self.arrivals {

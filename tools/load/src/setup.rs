@@ -11,7 +11,8 @@ use weir::values::Timestamp;
 pub(super) struct Setup {
     mixes: Vec<Mix>,
     counts: Vec<u64>,
-    /// The index of the set-up command that is being sent, in the plan's list.
+    /// The index of the set-up command (which fills the store before the load) that is being sent, in the
+    /// plan's list.
     at: usize,
     sent: u64,
     waiting: u64,
@@ -57,8 +58,8 @@ impl Setup {
     }
 
     /// Writes as many set-up requests (which fill the store before the load) as the connections take, and
-    /// calls `written` with each connection that has got some; the next command begins when all requests of
-    /// the current one are answered.
+    /// calls `written` with the index of each connection that has got some; the next command begins when all
+    /// requests of the current one are answered.
     pub fn pump(
         &mut self,
         plans: &[SetupPlan],

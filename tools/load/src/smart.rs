@@ -11,12 +11,14 @@ use weir_client::{BreakerPolicy, Client, Next, Outcome, Policy, Retry};
 
 pub(super) struct Smart {
     pub client: Client,
-    /// The time after which a due request that could not be sent is dropped and counts as timed out.
+    /// The time after which a due request that could not be sent, for want of a free connection, is dropped
+    /// and counts as timed out.
     pub patience: Duration,
 }
 
 impl Smart {
-    /// Creates the smart client of a group; `None` if its clients are naive.
+    /// Creates the state of the client library for a group of smart clients; `None` if its clients are naive
+    /// (they retry at once).
     pub fn new(plan: &GroupPlan, random: &mut Random) -> Option<Self> {
         if plan.client == ClientKind::Naive {
             return None;
@@ -34,7 +36,8 @@ impl Smart {
         Some(Self { client: Client::new(policy, random.fork()), patience })
     }
 
-    /// Reports the outcome of an attempt to the client library. Returns the retry if there is to be one.
+    /// Reports the outcome of an attempt at a request to the client library. Returns the retry if there is
+    /// to be one; else `None`.
     pub fn handle(&mut self, request: &Request, outcome: Outcome, now: Timestamp) -> Option<Retry> {
         match self.client.handle_outcome(request.sent?, outcome, now) {
             Next::RetryAt(retry) => Some(retry),
@@ -43,8 +46,8 @@ impl Smart {
     }
 }
 
-/// Translates the end of an attempt into the client library's terms; `text` is that of the error reply, if
-/// there was one.
+/// Translates the end of an attempt into the client library's terms; `text` is that of the error reply, or
+/// empty.
 pub(super) fn outcome(ending: Ending, text: &[u8]) -> Outcome {
     match ending {
         Ending::Served => Outcome::Answered,

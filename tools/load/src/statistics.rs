@@ -7,8 +7,8 @@ use hdrhistogram::Histogram;
 
 use super::classify::Ending;
 
-/// The resolution of the latency histograms, in nanoseconds. Latencies are kept to three digits, up to an
-/// hour.
+/// The smallest step between latencies in the histograms, in nanoseconds. Latencies are kept to three
+/// digits, up to an hour.
 const LATENCY_NANOS_MIN: u64 = 100;
 const LATENCY_NANOS_MAX: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
@@ -17,39 +17,40 @@ const DIGITS: u8 = 3;
 const KINDS_MAX: usize = 16;
 const OTHER_KINDS: &str = "other";
 
-/// Numbers of requests by how they ended. Every offered request ends in exactly one count; `sent`, `retries`
-/// and `lost` are additional.
+/// Numbers of requests by how they ended. Every offered request (due by the schedule) ends in exactly one of
+/// these counts; `sent`, `retries` and `lost` are additional.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests that were due by the schedule.
+    /// Number of requests that were due by the schedule, whether sent or not.
     pub offered: u64,
-    /// Offered requests that were sent at least once.
+    /// Number of requests that were sent at least once, retries not counted.
     pub sent: u64,
-    /// Requests whose reply was not an error.
+    /// Number of requests whose reply was not an error.
     pub served: u64,
-    /// Requests refused with `-THROTTLED`.
+    /// Number of requests that ended with the refusal `-THROTTLED`.
     pub throttled: u64,
-    /// Requests refused with `-OVERLOADED`.
+    /// Number of requests that ended with the refusal `-OVERLOADED`.
     pub overloaded: u64,
-    /// Requests refused with `-DEADLINE`.
+    /// Number of requests that ended with the refusal `-DEADLINE`.
     pub deadline: u64,
-    /// Requests refused with `-UNAVAILABLE`.
+    /// Number of requests that ended with the refusal `-UNAVAILABLE`.
     pub unavailable: u64,
-    /// Requests that ended with an error reply that has no field above, or whose connection was lost.
+    /// Number of requests that ended with an error reply other than weir's refusals, or whose connection was
+    /// lost.
     pub errors: u64,
-    /// Requests that were not answered in time, or never sent.
+    /// Number of requests that were not answered in time, or never sent.
     pub timeouts: u64,
-    /// Requests that a smart client did not send, in order to spare the target.
+    /// Number of requests that a smart client did not send, in order to spare the target.
     pub refused_by_client: u64,
-    /// Number of times that a request was sent again.
+    /// Number of times that a request was sent again after a first attempt.
     pub retries: u64,
-    /// The part of `errors` that got no reply because the connection was lost.
+    /// Number of requests, a part of `errors`, that ended without a reply because the connection was lost.
     pub lost: u64,
 }
 
 impl Counts {
-    /// Returns names and values in the order of the reports: `offered`, `sent`, and the counts by how
-    /// requests ended.
+    /// Returns names and values of the counts in the order of the reports: `offered`, `sent`, and the counts
+    /// by how requests ended.
     pub fn entries(&self) -> [(&'static str, u64); 10] {
         [
             ("offered", self.offered),
@@ -65,7 +66,8 @@ impl Counts {
         ]
     }
 
-    /// Returns names and values of the counts that are not ends of requests: `retries` and `lost`.
+    /// Returns names and values of the counts that are not ends of requests: `retries` (times that a request
+    /// was sent again) and `lost` (requests that ended with a lost connection).
     pub fn sends(&self) -> [(&'static str, u64); 2] {
         [("retries", self.retries), ("lost", self.lost)]
     }
@@ -107,9 +109,10 @@ pub fn latencies() -> Histogram<u64> {
 pub struct Tally {
     /// Numbers of requests by how they ended.
     pub counts: Counts,
-    /// Latencies in nanoseconds of the served requests, from the time when they were due.
+    /// Latencies in nanoseconds of the served requests, each from the time when the request was due.
     pub served: Histogram<u64>,
-    /// Latencies in nanoseconds of all requests that were not served: refused, failed, timed out or lost.
+    /// Latencies in nanoseconds of all requests that were not served (refused, failed, timed out or lost),
+    /// each from the time when the request was due.
     pub others: Histogram<u64>,
     /// Numbers of error replies by their first word, which names the kind of error.
     pub kinds: BTreeMap<String, u64>,
@@ -122,7 +125,7 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// Counts a request that has ended, and its latency (`took`).
+    /// Counts a request that has ended, and records its latency (`took`).
     pub fn record(&mut self, ending: Ending, took: Duration) {
         let counts = &mut self.counts;
         counts.lost += u64::from(ending == Ending::Lost);
@@ -141,7 +144,8 @@ impl Tally {
         histogram.saturating_record(took.as_nanos() as u64);
     }
 
-    /// Counts an error reply by its kind; its request may be retried or end with it.
+    /// Counts an error reply by its kind (its first word); after 16 kinds, further ones count as `other`.
+    /// The request may still be retried.
     pub fn note_kind(&mut self, kind: &str) {
         if let Some(count) = self.kinds.get_mut(kind) {
             *count += 1;
@@ -151,7 +155,7 @@ impl Tally {
         }
     }
 
-    /// Adds the counts and latencies of `other`.
+    /// Adds the counts and latencies of requests in `other` to these.
     pub fn add(&mut self, other: &Self) {
         self.counts.add(&other.counts);
         self.served.add(&other.served).expect("the bounds are the same");
@@ -161,7 +165,7 @@ impl Tally {
         }
     }
 
-    /// True if nothing was counted.
+    /// True if no request and no error reply was counted.
     pub fn is_empty(&self) -> bool {
         self.counts == Counts::default() && self.kinds.is_empty()
     }
@@ -182,43 +186,45 @@ impl Tally {
     }
 }
 
-/// The percentiles in the reports, each as a name and a percentage.
+/// The latency percentiles in the reports, each as a name and a percentage.
 pub const PERCENTILES: [(&str, f64); 5] =
     [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99_9", 99.9), ("p99_99", 99.99)];
 
-/// Returns a latency percentile in milliseconds; `None` if the histogram is empty.
+/// Returns a percentile (0 to 100), in milliseconds, of a histogram of latencies in nanoseconds; `None` if
+/// the histogram is empty.
 pub fn percentile_ms(histogram: &Histogram<u64>, percentile: f64) -> Option<f64> {
     (!histogram.is_empty()).then(|| histogram.value_at_percentile(percentile) as f64 / 1e6)
 }
 
-/// Counts and latencies of one thread, or of all, in one second of the run.
+/// Counts and latencies of requests in one second of the run, of one thread or of all together.
 #[derive(Clone, Debug)]
 pub struct Interval {
     /// The number of the second since the start of the run, from 0.
     pub second: u32,
-    /// Counts and latencies by group, and within it by phase number; phases without any event are left out.
+    /// Counts and latencies of requests, indexed by group of clients; for each group a list with the index
+    /// of each phase. Phases without any event are left out.
     pub groups: Vec<Vec<(u16, Tally)>>,
 }
 
-/// Adds up the counts of all threads, second by second.
+/// Adds up the counts of requests of all threads, second by second.
 #[derive(Debug)]
 pub struct Joiner {
     threads: usize,
     groups: usize,
-    /// The sums of the seconds that not all threads have reported yet, by the number of the second.
+    /// The summed counts of the seconds that not all threads have reported yet, by the number of the second.
     open: BTreeMap<u32, Interval>,
     /// The number of seconds that each thread has reported so far.
     told: Vec<u32>,
 }
 
 impl Joiner {
-    /// Creates the sums for `threads` threads, each of which reports on the same `groups` groups of clients (as many
-    /// as the load has).
+    /// Creates the sums for `threads` threads, each of which reports on the same `groups` groups of clients.
     pub fn new(threads: usize, groups: usize) -> Self {
         Self { threads, groups, open: BTreeMap::new(), told: vec![0; threads] }
     }
 
-    /// Adds a thread's counts of one second; each thread reports its seconds in order.
+    /// Adds the counts of one second of the thread with this index; each thread reports its seconds in
+    /// order.
     pub fn handle(&mut self, thread: usize, interval: &Interval) {
         self.told[thread] = interval.second + 1;
         let groups = self.groups;
@@ -241,7 +247,8 @@ impl Joiner {
         self.told[thread] = u32::MAX;
     }
 
-    /// Removes and returns the earliest second that all threads have reported, if there is one.
+    /// Removes and returns the counts of the earliest second that all threads have reported; `None` if there
+    /// is none.
     pub fn poll(&mut self) -> Option<Interval> {
         debug_assert_eq!(self.told.len(), self.threads);
         let complete = *self.told.iter().min()?;

@@ -12,7 +12,7 @@ use weir_client::Repeats;
 pub struct Draw {
     /// The seed of the request's random numbers.
     pub seed: u64,
-    /// The number of the request within its group of clients.
+    /// The number of the request within its group of clients, for `{seq}`.
     pub sequence: u64,
 }
 
@@ -26,11 +26,11 @@ enum Part {
 enum Piece {
     /// Bytes of a request that are encoded already.
     Fixed(Vec<u8>),
-    /// A word with placeholders, which is encoded for each request.
+    /// A word of a command with placeholders, which is encoded for each request.
     Word(Vec<Part>),
 }
 
-/// A command whose words may have placeholders.
+/// A command whose words may have placeholders in braces, which differ from request to request.
 #[derive(Clone, Debug)]
 pub struct Template {
     text: String,
@@ -39,8 +39,8 @@ pub struct Template {
 }
 
 impl Template {
-    /// Parses a command. Words are separated by spaces; a word that contains spaces stands in single or
-    /// double quotes. The error is a text for the user.
+    /// Parses a command with placeholders in braces. Words are separated by spaces; a word that contains
+    /// spaces stands in single or double quotes. The error is a text for the user.
     pub fn parse(text: &str) -> Result<Self, String> {
         let words = words(text)?;
         if words.is_empty() {
@@ -125,7 +125,8 @@ fn words(text: &str) -> Result<Vec<String>, String> {
     Ok(words)
 }
 
-/// Splits a word at its placeholders. `{{` and `}}` stand for a plain brace (of a hash tag, say).
+/// Splits a word of a command at its placeholders in braces. `{{` and `}}` stand for a plain brace (of a
+/// hash tag, say). The error is a text for the user.
 fn parts(word: &str) -> Result<Vec<Part>, String> {
     let mut parts: Vec<Part> = Vec::new();
     let mut rest = word;
@@ -187,24 +188,26 @@ impl Mix {
         Self { templates, reaches }
     }
 
-    /// Returns the commands as the user wrote them.
+    /// Returns the texts of all commands of the mix, as the user wrote them.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         self.templates.iter().map(Template::text)
     }
 
-    /// Appends the encoded request that a draw (its random choices) stands for. `scratch` is a buffer for the
-    /// call.
+    /// Appends to `out` the encoded request that a draw (its random choices) stands for. `scratch` is a
+    /// buffer, empty or not, that calls share.
     pub fn write(&self, out: &mut Vec<u8>, scratch: &mut Vec<u8>, draw: Draw) {
         let (template, mut random) = self.choose(draw);
         template.write(out, scratch, draw.sequence, &mut random);
     }
 
-    /// Returns whether the request that a draw stands for may be carried out twice without harm.
+    /// Returns whether the request that a draw (its random choices) stands for may be carried out twice
+    /// without harm.
     pub fn repeats(&self, draw: Draw) -> Repeats {
         self.choose(draw).0.repeats
     }
 
-    /// Returns the command that a draw chooses, and the random numbers that are left for its placeholders.
+    /// Returns the command that a draw (the random choices of one request) chooses, and the generator of the
+    /// random numbers for its placeholders.
     fn choose(&self, draw: Draw) -> (&Template, Random) {
         let mut random = Random::new(draw.seed);
         let template = if self.templates.len() == 1 {

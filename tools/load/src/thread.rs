@@ -20,14 +20,16 @@ const NOTICE_EVERY: Duration = Duration::from_millis(5);
 /// The start time and the stop flag that all threads of a run share.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
-    /// The time at which the load starts, in nanoseconds of the common clock; 0 before it is known.
+    /// The time at which the load starts, in nanoseconds of the clock that all threads share; 0 before it is
+    /// known.
     pub start_nanos: AtomicU64,
     pub stop: AtomicBool,
 }
 
 /// A message of a load thread to the main thread.
 pub(super) enum Told {
-    /// The connections are open or given up; `connections` is the number of ready ones of each group.
+    /// The thread is ready for the load: its connections are open or given up, and the set-up is done.
+    /// `connections` is the number of ready ones of each group, `complaints` are problems in words.
     Ready {
         connections: Vec<usize>,
         complaints: Vec<String>,
@@ -72,7 +74,8 @@ impl Dials for Run {
     }
 }
 
-/// Carries out one thread's part of a run, until it is done or stopped.
+/// Carries out the part of a run of the thread with index `thread`, until it is done or stopped. Sends on
+/// `told` what happens, with that index. The error is one of the `io_uring`.
 pub(super) fn generate(
     plan: Arc<Plan>,
     thread: usize,

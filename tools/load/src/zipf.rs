@@ -4,7 +4,7 @@
 
 use weir::values::Random;
 
-/// Draws ranks from 1 to `keys` by Zipf's law.
+/// A generator of random ranks from 1 to `keys` by Zipf's law: rank k comes in proportion to `k^-exponent`.
 #[derive(Clone, Debug)]
 pub struct Zipf {
     keys: f64,
@@ -15,7 +15,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// Creates a distribution over `keys` keys, at least one, with a positive exponent.
+    /// Creates a distribution by Zipf's law over `keys` keys, at least one, with a positive exponent.
     pub fn new(keys: u64, exponent: f64) -> Self {
         debug_assert!(keys > 0 && exponent > 0.0);
         let keys = keys as f64;
@@ -43,7 +43,7 @@ impl Zipf {
         (-self.exponent * place.ln()).exp()
     }
 
-    /// The integral of the density up to `place`, plus a constant.
+    /// Returns the integral of the density (`x^-exponent`) up to `place`, plus a constant.
     fn area(&self, place: f64) -> f64 {
         let logarithm = place.ln();
         exp_m1_over((1.0 - self.exponent) * logarithm) * logarithm

@@ -9,7 +9,8 @@ use weir::config::Flags;
 const BEGIN: &str = "<!-- flags: begin; written by weir-pages --flags docs/operating/configuration.md -->\n";
 const END: &str = "<!-- flags: end -->\n";
 
-/// For each heading of the help, the page that explains its flags, and the heading's anchor there.
+/// For each heading of the help: the heading, the title of the documentation page that explains its flags,
+/// and the link to that page or section.
 const PAGES: [(&str, &str, &str); 8] = [
     ("Stores", "choose the stores", "#choose-the-stores"),
     ("Quotas", "tenants and quotas", "tenants-and-quotas.md"),
@@ -21,7 +22,8 @@ const PAGES: [(&str, &str, &str); 8] = [
     ("Limits", "bound memory and connections", "#bound-memory-and-connections"),
 ];
 
-/// Replaces the tables of flags in a documentation page. An error if the page has no place for them.
+/// Replaces the tables of flags in a documentation page. An error if the page lacks the two marker lines
+/// between which the tables stand, or cannot be read or written.
 pub fn write(page: &Path) -> io::Result<()> {
     let text = fs::read_to_string(page)?;
     let found = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
@@ -35,7 +37,7 @@ pub fn write(page: &Path) -> io::Result<()> {
     fs::write(page, format!("{before}{BEGIN}{}{END}{after}", tables()))
 }
 
-/// Returns one table of flags for each heading of the help, in the order of the help.
+/// Returns one Markdown table of weir's flags for each heading of the help, in the order of the help.
 fn tables() -> String {
     let command = Flags::with_rare_flags();
     let mut headings: Vec<Option<&str>> = Vec::new();
@@ -55,7 +57,8 @@ fn tables() -> String {
     headings.into_iter().map(table).collect::<String>() + "\n"
 }
 
-/// Returns the table row of a flag; `None` for an argument without a name, and for `--help-all`.
+/// Returns the Markdown table row of a flag (name, default, meaning); `None` for an argument without a long
+/// name, and for `--help-all`.
 fn row(flag: &Arg) -> Option<String> {
     let name = flag.get_long().filter(|name| *name != "help-all")?;
     let values = flag.get_value_names().filter(|_| flag.get_action().takes_values());
@@ -86,7 +89,8 @@ fn choice(value: &clap::builder::PossibleValue) -> String {
     format!("`{}`{}", value.get_name(), meaning.unwrap_or_default())
 }
 
-/// Returns a text of the help in Markdown: flags, addresses and names with underscores become code.
+/// Returns a text of the help as Markdown for a table cell: flags, addresses and names with underscores or
+/// brackets become code, and `|` is escaped.
 fn in_code(text: &str) -> String {
     let word = |word: &str| {
         let end = word.trim_end_matches([',', ';', ':', '.', ')']);

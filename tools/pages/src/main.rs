@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     code
 }
 
-/// Adds the flag's environment variable to its help text.
+/// Returns the flag with the name of its environment variable, if it has one, added to its help text.
 fn with_twin(flag: Arg) -> Arg {
     let Some(twin) = flag.get_env().map(|name| name.to_string_lossy().into_owned()) else { return flag };
     let help = flag.get_help().map(ToString::to_string).unwrap_or_default();

@@ -12,26 +12,26 @@ use std::time::Duration;
 use super::store::Work;
 use weir::values::Timestamp;
 
-/// The time for which requests in flight keep a store busy when no more come: a window makes replies late by
-/// at most this time.
+/// The time for which a store's requests in flight keep it busy when no more come, at most: more in flight
+/// would make replies late.
 const AHEAD: Duration = Duration::from_millis(40);
 
-/// The facts about a world under load (the cores' pauses, the stores' work and stalls) from which the number
-/// of requests that could have been served is computed.
+/// The facts about a simulated world under load (the cores' pauses, the stores' work and stalls) from which
+/// the number of requests that could have been served is computed.
 #[derive(Debug)]
 pub(super) struct Ability {
     /// The interval of virtual time whose requests are counted.
     pub counted: Range<Timestamp>,
-    /// The load that clients offer, relative to the stores' capacity (1 is all of it).
+    /// The load that clients offer, as a multiple of the stores' capacity (1 is all of it).
     pub asked: f64,
-    /// The number of servers of each store: the requests that the store works on at the same time.
+    /// The number of servers of each store: the requests that it works on at the same time.
     pub servers: usize,
-    /// The times in which each core did not run, by core. `clients` is the fraction of all clients that each
-    /// core has.
+    /// The times in which each core did not run, by core. `clients` is the fraction (0 to 1) of all clients
+    /// that are connected to each core.
     pub slept: Vec<Vec<Range<Timestamp>>>,
     pub clients: Vec<f64>,
-    /// The work of each store. `stalled` is the time in which the store stalled, and `homes` the fraction of
-    /// its keys whose home each core is.
+    /// The work that each store did. `stalled` is the time in which each store carried out nothing, and
+    /// `homes` the fraction (0 to 1) of each store's keys that each core handles, by store and core.
     pub works: Vec<Work>,
     pub stalled: Vec<Option<Range<Timestamp>>>,
     pub homes: Vec<Vec<f64>>,
@@ -52,8 +52,8 @@ impl Ability {
         })
     }
 
-    /// Returns the seconds of the counted time in which a store did not stall, and the seconds in which
-    /// requests from running cores could have kept it busy.
+    /// Returns the seconds of the counted time in which the store with this index did not stall, and the
+    /// seconds in which requests from running cores could have kept it busy.
     fn busy(&self, store: usize) -> (f64, f64) {
         let stalled = self.stalled[store].as_ref();
         let mut moments: Vec<Timestamp> =
@@ -77,8 +77,8 @@ impl Ability {
         (all, busy)
     }
 
-    /// Returns the load that the cores running at a time can send to a store, relative to the store's
-    /// capacity.
+    /// Returns the load that the cores running at a time can send to the store with this index, as a
+    /// multiple of the store's capacity.
     fn reaches(&self, store: usize, at: Timestamp) -> f64 {
         let runs = |core: &usize| !self.slept[*core].iter().any(|range| range.contains(&at));
         let running = |parts: &[f64]| (0..parts.len()).filter(runs).map(|core| parts[core]).sum::<f64>();

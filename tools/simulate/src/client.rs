@@ -28,7 +28,8 @@ pub(super) enum Leaving {
     Lost,
     /// The client stops reading replies, so that they pile up in weir.
     Stuck,
-    /// The client sends nothing more, and is closed as idle.
+    /// The client sends nothing more, and weir closes it as idle; once the world ends, the client ends the
+    /// connection itself.
     Idle,
 }
 
@@ -55,9 +56,10 @@ pub(super) struct Client {
     pub socket: SocketId,
     pub stage: Stage,
     pub leaving: Leaving,
-    /// Requests without a reply so far, in the order of sending, each with the replies that it may get.
+    /// Requests of the client without a reply so far, in the order of sending, each with the replies that it
+    /// may get.
     asked: VecDeque<Asked>,
-    /// The RESP version of the last reply that came.
+    /// The RESP version of the last reply that was no refusal.
     spoken: Protocol,
     writer: Writer,
     bursts_left: u64,
@@ -72,15 +74,16 @@ pub(super) struct Client {
     duty: Option<Duty>,
     pub replies: u64,
     pub refusals: u64,
-    /// The least number of replies that the client must get before weir closes it, because their requests had
-    /// arrived when its shard began to drain.
+    /// The least number of replies that the client must get before weir closes it, because their requests
+    /// had arrived when its shard (core of weir) began to drain.
     replies_least: u64,
-    /// True if one of the client's requests was refused because a node of the cluster was down.
+    /// True if one of the client's requests was refused while a node of the cluster that its keys belong to
+    /// was away; later requests may be refused too.
     was_in_trouble: bool,
 }
 
-/// State of a client in a world under overload, which sends requests at a fixed rate, whatever the replies
-/// are.
+/// State of a client in a world under overload, which sends requests at a given mean rate, whatever the
+/// replies are.
 #[derive(Debug)]
 struct Work {
     load: Load,
@@ -90,7 +93,8 @@ struct Work {
     tally: Tally,
 }
 
-/// A SCAN over all keys in progress: the step in which it began, and the keys returned so far.
+/// A SCAN over all keys in progress: the number of the simulation's event (step) at which it began, and the
+/// keys returned so far.
 #[derive(Debug, Default)]
 struct Walk {
     started: u64,
@@ -98,8 +102,8 @@ struct Walk {
 }
 
 impl Work {
-    /// Counts a reply (a refusal if `is_refused`) to a request in the world's result, unless the request was
-    /// sent outside the counted time.
+    /// Counts a reply to the oldest unanswered request, by whether it is a refusal, in time or late; not if
+    /// the request was sent outside the counted time.
     fn count(&mut self, is_refused: bool, now: Timestamp) {
         let Some(sent_at) = self.sent_at.pop_front() else { return };
         if sent_at < self.load.counted_from || sent_at >= self.load.until {
@@ -171,8 +175,8 @@ impl Client {
         }
     }
 
-    /// Decides on the client's next action, such as sending a burst. `step` is the present event of the
-    /// simulation; `over` is true once clients are to end.
+    /// Decides on the client's next action, such as sending a burst of requests. `step` is the number of the
+    /// present event of the simulation; `over` is true once clients are to end.
     pub fn act(&mut self, step: u64, now: Timestamp, over: bool, history: &mut History) -> Move {
         if let Some(duty) = &mut self.duty {
             return duty.act(over, &mut history.ledger, (&mut self.stage, self.leaving));
@@ -192,8 +196,8 @@ impl Client {
         self.leave(step, over, history)
     }
 
-    /// Returns the bytes of the next request of a client in a world under overload. `step` is the present
-    /// event of the simulation.
+    /// Returns the bytes of the next request of a client in a world under overload. `step` is the number of
+    /// the present event of the simulation.
     fn send_one(&mut self, step: u64, now: Timestamp, history: &mut History) -> Vec<u8> {
         let mut burst = Burst::default();
         if let Some(Work { load, tier, sent_at, .. }) = &mut self.work {
@@ -267,8 +271,8 @@ impl Client {
         Duration::from_micros(*self.writer.random.pick(&[1, 30, 300, 3_000, 20_000]))
     }
 
-    /// Returns the time to wait after a reply before the next action; `None` for a client under load, which
-    /// does not wait for replies.
+    /// Returns the time to wait after a reply before the client's next action; `None` for a client under
+    /// load, which does not wait for replies.
     pub fn pause_after_reply(&mut self, now: Timestamp) -> Option<Duration> {
         self.work.is_none().then(|| self.pause(now))
     }
@@ -278,8 +282,9 @@ impl Client {
         self.work.as_ref().map(|work| (work.tier, work.tally))
     }
 
-    /// Handles bytes from weir, and checks each complete reply against those that its request may get. `step`
-    /// is the present event of the simulation.
+    /// Handles bytes from weir, and checks each complete reply against those that its request may get.
+    /// `step` is the number of the present event of the simulation, and `allowed` says which failures are
+    /// possible. The error describes a reply that is not possible.
     pub fn receive(
         &mut self,
         mut bytes: &[u8],
@@ -357,8 +362,8 @@ impl Client {
         Ok(())
     }
 
-    /// Corrects the expected RESP version after a refused HELLO or RESET: replies stay in the old version
-    /// until another request changes it.
+    /// Corrects the expected RESP version of replies after a refused HELLO or RESET: they stay in the old
+    /// version until another request changes it.
     fn keep_dialect(&mut self) {
         let later = self.asked.iter().position(Asked::chooses_dialect);
         self.asked
@@ -370,7 +375,8 @@ impl Client {
         }
     }
 
-    /// Checks that a SCAN has returned all keys that are never deleted and were there when it began.
+    /// Checks that a complete SCAN has returned all keys that are never deleted and were there when it
+    /// began. The error names a missing key.
     fn check_walk(&self, walk: &Walk, history: &History) -> Result<(), String> {
         let missed = history
             .keys()
@@ -382,7 +388,7 @@ impl Client {
         }
     }
 
-    /// Records that all requests sent so far must be answered before the client is closed.
+    /// Records that all requests that the client has sent so far must be answered before it is closed.
     pub fn must_be_served(&mut self) {
         if self.duty.is_some() {
             // Some calls wait for elements that no client pushes any more.
@@ -392,7 +398,7 @@ impl Client {
         self.replies_least = if is_heard { self.replies + self.asked.len() as u64 } else { 0 };
     }
 
-    /// Handles that weir has closed the connection. Returns an error if weir should have sent more replies
+    /// Handles that weir has closed the client's connection. An error if weir should have sent more replies
     /// first: `may_be_early` is true if weir may close connections before their requests are answered,
     /// `idle_allowed` if it may close those without unanswered requests.
     pub fn closed(
@@ -430,7 +436,8 @@ impl Client {
         }
     }
 
-    /// Describes the replies that are still missing, for an error text; `None` if the client has gone.
+    /// Describes the replies that the client still lacks at the end, for an error text; `None` if its
+    /// connection has ended.
     pub fn unserved(&self) -> Option<String> {
         (self.stage != Stage::Gone).then(|| {
             self.told(&format!(

@@ -23,7 +23,7 @@ use weir::values::limits::SLOTS;
 use weir::values::time::Now;
 use weir::values::{Random, ServerAddress, Timestamp};
 
-/// A slot whose keys are being moved from one simulated node to another, one by one.
+/// A slot whose keys are being moved from one simulated node (`source`) to another (`target`), one by one.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     source: u16,
@@ -42,11 +42,11 @@ pub(super) enum Verdict {
     Refused(String),
 }
 
-/// A step in moving a slot between nodes, with a text for the printed events.
+/// A step in moving a slot between nodes of the simulated cluster, with a text for the printed events.
 #[derive(Debug)]
 pub(super) struct News {
     pub told: String,
-    /// The old and the new owner's node numbers, if this step has made the slot the new owner's for good.
+    /// The slot and its former owner, if this step has made it the new owner's for good; else `None`.
     pub moved: Option<(u16, u16)>,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Cluster {
     owners: Vec<u16>,
     epochs: Vec<u64>,
     open: BTreeMap<u16, Open>,
-    /// The time when each slot last moved, by slot.
+    /// The time at which each slot last moved to another node, by slot.
     settled: BTreeMap<u16, Timestamp>,
     /// The time at which a script on each slot last replied falsely that the slot had moved, although the
     /// script was carried out.
@@ -66,13 +66,14 @@ pub(super) struct Cluster {
     /// Earlier owners of all slots, with the nodes' configuration epochs, which nodes that learn of changes
     /// late may still report; the newest last.
     past: VecDeque<(Vec<u16>, Vec<u64>)>,
-    /// The number of slots that have moved.
+    /// The number of slots that have moved from one node to another.
     pub moved: u64,
-    /// The roles of nodes (primary or replica, working or away); `None` if no node goes away in this world.
+    /// The roles of the cluster's nodes (primary or replica, working or away); `None` if no node goes away
+    /// in this world.
     pub roles: Option<Roles>,
 }
 
-/// Maximum number of earlier views of the cluster that nodes may report.
+/// Maximum number of earlier states of the cluster (owners of slots) that nodes may still report.
 const PAST_MOST: usize = 4;
 
 const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot\r\n";
@@ -81,8 +82,8 @@ const ROLE_OF_PRIMARY: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n";
 
 /// An address that no node has, for false redirects.
 const NOBODY: &str = "10.0.0.99:7099";
-/// The time for which weir may believe a script's false reply MOVED; the slot does not move meanwhile, since
-/// the two could not be told apart.
+/// The time for which weir may believe a script's false reply that its slot has moved (MOVED); the slot does
+/// not move meanwhile, since the two could not be told apart.
 const FORGED_FELT: Duration = Duration::from_secs(2);
 /// Maximum number of slots that move at the same time; no further move begins meanwhile.
 const OPEN_MOST: usize = 3;
@@ -110,7 +111,7 @@ impl Cluster {
         self.moves
     }
 
-    /// True if no slot is being moved now.
+    /// True if no slot of the cluster is being moved now.
     pub fn is_at_rest(&self) -> bool {
         self.open.is_empty()
     }
@@ -121,22 +122,23 @@ impl Cluster {
         self.roles.as_ref().is_none_or(|roles| roles.is_settled(node))
     }
 
-    /// Returns the owner of a slot as far as this node knows.
+    /// Returns the owner of a slot as far as this node knows: the former one, until it has learnt of the
+    /// last takeover.
     fn owner_as_known(&self, node: u16, slot: u16, now: Timestamp) -> u16 {
         let owner = self.owners[usize::from(slot)];
         let late = self.roles.as_ref().and_then(|roles| roles.is_late(node, now));
         late.filter(|(_, taken)| taken[usize::from(slot)]).map_or(owner, |(old, _)| old)
     }
 
-    /// True if a node believes that it owns a slot that another node owns now.
+    /// True if a node still believes that it owns this slot, although another node has taken it over.
     pub fn is_deluded(&self, node: usize, slot: u16, now: Timestamp) -> bool {
         let node = node as u16;
         self.owners[usize::from(slot)] != node && self.owner_as_known(node, slot, now) == node
     }
 
     /// Decides whether a script on this slot may reply falsely that the slot has moved, although it is
-    /// carried out. Not while a move or takeover may make that true, since the reply could not be told from a
-    /// refusal then.
+    /// carried out; if so, records the time. Not while a move or takeover may make that true, since the
+    /// reply could not be told from a refusal then.
     pub fn forge(&self, slot: u16, now: Timestamp) -> bool {
         let falls = self.roles.as_ref().is_some_and(|roles| roles.fall.is_some());
         let may_be = falls || self.open.contains_key(&slot);
@@ -146,13 +148,14 @@ impl Cluster {
         !may_be
     }
 
-    /// True if a script replied falsely, less than `FORGED_FELT` (2 s) ago, that the slot had moved, so that
-    /// the slot must not move now.
+    /// True if a script replied falsely, less than 2 seconds ago, that this slot had moved, so that the slot
+    /// must not move now.
     fn is_forged(&self, slot: u16, now: Timestamp) -> bool {
         self.forged.borrow().get(&slot).is_some_and(|at| now.since(*at) < FORGED_FELT)
     }
 
-    /// Chooses a primary that is to fail or hand over, among those of which no slot is being moved.
+    /// Chooses at random a primary that is to fail or to hand over to its replica, among those of which no
+    /// slot is being moved. If there is none, no further move of a slot begins until there is.
     pub fn begin_fall(&mut self, now: Timestamp, random: &mut Random) {
         let is_free = |node: &u16| {
             let is_end = |open: &Open| open.source == *node || open.target == *node;
@@ -167,8 +170,8 @@ impl Cluster {
         }
     }
 
-    /// Carries out the next step of the primary's failure and the takeover by its replica. Returns that step,
-    /// and the time until the next one; `None` if no primary fails.
+    /// Carries out the next step of the failing primary and of the takeover by its replica. Returns that
+    /// step, and the time until the next one; `None` if no primary fails at present.
     pub fn fall_goes_on(&mut self, now: Timestamp, random: &mut Random) -> Option<(Fall, Duration)> {
         let (fall, after) = self.roles.as_mut()?.go_on(now, random)?;
         if fall.next == Step::TakenOver {
@@ -192,7 +195,8 @@ impl Cluster {
         self.owners.iter().map(|owner| *owner == node).collect()
     }
 
-    /// Returns, for each slot, whether the node owns it or owned it in one of the last views.
+    /// Returns, for each slot, whether the node owns it, or owned it before one of the last (at most four)
+    /// changes of owners.
     pub fn slots_had_lately(&self, node: u16) -> Vec<bool> {
         let maps = self.past.iter().map(|(owners, _)| owners).chain([&self.owners]);
         let mut had = vec![false; self.owners.len()];
@@ -202,7 +206,7 @@ impl Cluster {
         had
     }
 
-    /// True if the node is a replica.
+    /// True if the node with this index is a replica.
     pub fn is_replica(&self, node: usize) -> bool {
         self.roles.as_ref().is_some_and(|roles| roles.copies[node].is_some())
     }
@@ -211,7 +215,7 @@ impl Cluster {
         self.owners[usize::from(slot)]
     }
 
-    /// Returns the node's reply to ROLE.
+    /// Returns the node's reply to the command ROLE, encoded in RESP2.
     fn role_of(&self, node: u16) -> String {
         let copied = self.roles.as_ref().and_then(|roles| roles.copies[usize::from(node)]);
         match copied {
@@ -226,8 +230,8 @@ impl Cluster {
         }
     }
 
-    /// Returns the replica's reply to ROLE as weir parses it: whether it has taken over, or still has a
-    /// primary; `None` if the replica itself is away.
+    /// Returns the replica's reply to the command ROLE as weir parses it: whether it has become a primary,
+    /// or still has one, or has lost the connection to it; `None` if the replica itself is away.
     pub fn replica_says(&self, node: u16) -> Option<Said> {
         let roles = self.roles.as_ref()?;
         let is_well = |node: u16| roles.life(node) == Life::Well;
@@ -241,15 +245,16 @@ impl Cluster {
         })
     }
 
-    /// Returns the stores that may hold keys of the slot: the owner first, then the target of a move, if
-    /// there is one.
+    /// Returns the indices of the stores that may hold keys of the slot: the owner first, then the node that
+    /// the slot is being moved to, if it is.
     pub fn holders_of(&self, slot: u16) -> Vec<usize> {
         let open = self.open.get(&slot).map(|open| usize::from(open.target));
         std::iter::once(usize::from(self.owners[usize::from(slot)])).chain(open).collect()
     }
 
-    /// Decides what a node does with a request. `asking` is whether ASKING came before it, `queued` the
-    /// requests that an `EXEC` would carry out, and `holds` whether the node has a key.
+    /// Decides what the node with the index `node` does with a request. `requests` is that request, or all
+    /// requests that an `EXEC` would carry out; `asking` is true if ASKING came before, and `holds` tells
+    /// whether the node has a key. An error if weir should not have sent the request.
     pub fn judge<'a>(
         &self,
         (node, now): (usize, Timestamp),
@@ -299,8 +304,8 @@ impl Cluster {
         }
     }
 
-    /// Carries out the next step of a move of a slot, or begins to move the slot `wanted`. Returns the step,
-    /// if there was one.
+    /// Carries out the next step of moving a slot between nodes, or begins to move the slot `wanted`, if
+    /// given. Returns the step if it began or ended a move; else `None`.
     pub fn go_on(
         &mut self,
         stores: &mut [Store],
@@ -357,8 +362,9 @@ impl Cluster {
         None
     }
 
-    /// Begins to move a slot; `None` if a request may still come to the target because of an earlier move or
-    /// a script's false reply, as its refusals could not be told from those of this move.
+    /// Begins to move a slot to a random other node; `None` if it must not move now: a node is failing, the
+    /// slot is being moved already, or a request may still come to the new node because of an earlier move
+    /// or a script's false reply, whose refusals could not be told from those of this move.
     fn begin(&mut self, stores: &[Store], slot: u16, now: Now, random: &mut Random) -> Option<News> {
         let source = self.owners[usize::from(slot)];
         let others: Vec<u16> =
@@ -378,8 +384,8 @@ impl Cluster {
         Some(News { told: format!("slot {slot} moves from {source} to {target}"), moved: None })
     }
 
-    /// Draws a false redirect, which the node sends whatever its true reply would be; `None` for a request
-    /// without a key.
+    /// Draws a false redirect (MOVED or ASK), which the node with the index `node` sends whatever its true
+    /// reply would be; `None` for a request without a key.
     pub fn lie(&self, node: usize, arguments: &Arguments<'_>, random: &mut Random) -> Option<String> {
         let first = command::recognise(arguments).ok()?.first_key(arguments).ok()??;
         let slot = slot_of(arguments.at(first));
@@ -396,8 +402,8 @@ impl Cluster {
         Some(format!("-{word} {slot} {target}\r\n"))
     }
 
-    /// Returns the view of the cluster that a node (`teller`) reports. A node that learns of changes late may
-    /// report an outdated view of the others.
+    /// Returns the view of the cluster (owners of slots, roles of nodes) that a node (`teller`) reports. It
+    /// may have an outdated view of the other nodes.
     pub fn view(&self, teller: u16, now: Timestamp, random: &mut Random) -> View {
         let past = self.past.get(random.index(self.past.len().max(1)));
         let past = past.filter(|_| random.per_mille(20 * self.moves.lies));
@@ -470,7 +476,8 @@ impl Cluster {
     }
 }
 
-/// Makes a replica (`copy`) carry out all requests that its primary has carried out.
+/// Makes a replica (`copy`) carry out all requests that its primary has carried out and it has not; both are
+/// indices of stores.
 pub(super) fn catch_up(stores: &mut [Store], primary: u16, copy: u16) {
     while let Some(done) = stores[usize::from(primary)].poll_done(Timestamp::MAX) {
         stores[usize::from(copy)].replay(&done);

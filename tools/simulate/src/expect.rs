@@ -14,29 +14,33 @@ use weir::values::limits::SLOT_HELD_MAX;
 /// The replies that a request may get.
 #[derive(Debug)]
 pub(super) enum Expected {
-    /// Exactly these bytes: weir answers without a store, so the request cannot fail.
+    /// The reply must be exactly these bytes: weir answers without a store, so the request cannot fail.
     Exactly(Vec<u8>),
-    /// Exactly these bytes, from weir without a store; but weir charges the request to a quota, so it may be
-    /// refused with -THROTTLED.
+    /// The reply must be exactly these bytes, from weir without a store; but weir charges the request to a
+    /// quota, so it may be refused with -THROTTLED.
     Told(Vec<u8>),
-    /// An error worded by weir that begins with this text.
+    /// The reply must be an error worded by weir that begins with this text.
     OwnError(&'static str),
-    /// The reply to an `EXEC` without requests, or of a transaction with an error, which begins with this
-    /// text. weir needs no store for it, but may refuse it while earlier requests of the connection may still
-    /// be carried out.
+    /// The reply to an `EXEC` without requests, or of a transaction with an error, must begin with this
+    /// text. weir needs no store for it, but may refuse it while earlier requests of the connection may
+    /// still be carried out.
     NoBlock(&'static str),
-    /// `OK`, which acknowledges these writes (by their numbers in the history).
+    /// The reply must be `OK`, which acknowledges these writes (by their numbers in the history).
     Ok(Vec<usize>),
-    /// `OK`, which acknowledges this write by a script; or the words of a refusal that the script returns,
-    /// though the write was carried out.
+    /// The reply must be `OK`, which acknowledges this write by a script (by its number in the history); or
+    /// the words of a refusal that the script returns, though the write was carried out.
     Scripted(usize),
-    /// The length of the value after this append, an integer.
+    /// The reply must be an integer, the length of the value after this append (by its number in the
+    /// history).
     Appended(usize),
-    /// 1 if these writes were made, 0 if they were not; always 1 if `certain`.
+    /// The reply must be 1 if these writes (numbers in the history) of these keys were made, 0 if they were
+    /// not because a key existed; always 1 if `certain`, as the keys were just deleted.
     IfNone { writes: Vec<usize>, keys: Vec<String>, certain: bool },
-    /// The number of keys that these deletes have removed.
+    /// The reply must be the number of keys that these deletes (by their numbers in the history) have
+    /// removed.
     Deleted(Vec<usize>),
-    /// The value of this key, which the same request deletes; the deletion has this number in the history.
+    /// The reply must be the value of this key, which the same request deletes; `write` is the deletion's
+    /// number in the history.
     Taken { key: String, write: usize },
     /// The reply must be the value of the counter with this name.
     Counted(String),
@@ -46,22 +50,24 @@ pub(super) enum Expected {
     Values(Vec<String>),
     /// The reply must be all values that were appended to the key with this name.
     Log(String),
-    /// A value that was written to any key with this hash tag.
+    /// The reply must be a value that was written to any key with this hash tag, or null.
     OneOf(String),
     /// The reply must be an integer that is at most this number.
     Number(i64),
-    /// `OK`, or an error that says that the key does not exist.
+    /// The reply must be `OK`, or an error that says that the key does not exist.
     Renamed,
-    /// The reply to HELLO, which states the RESP version. Later replies are in that version, unless weir
-    /// refuses HELLO because an earlier request of the connection may still be carried out in the old one.
+    /// The reply must be that to HELLO, which states the RESP version. Later replies are in that version,
+    /// unless weir refuses HELLO because an earlier request of the connection may still be carried out in
+    /// the old one.
     Hello,
-    /// The reply to RESET, which sets RESP2; weir may refuse RESET like HELLO.
+    /// The reply must be that to RESET, which sets RESP2; weir may refuse RESET like HELLO.
     Reset,
-    /// A page of a SCAN: the next cursor and keys.
+    /// The reply must be a page of a SCAN: the next cursor and keys.
     Scanned,
-    /// An error of the store that begins with this text.
+    /// The reply must be an error of the store that begins with this text.
     StoreError(&'static str),
-    /// The reply to EXEC: an array with one reply for each request of the transaction.
+    /// The reply must be that to EXEC: an array with one reply for each of these requests of the
+    /// transaction.
     Block(Vec<Asked>),
 }
 
@@ -77,15 +83,15 @@ pub(super) struct Asked {
 /// The keys and slots that a request names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reach {
-    /// The hash slots of the request's keys.
+    /// The hash slots of the request's keys, each once; empty for a request without a key.
     pub slots: Vec<u16>,
     pub keys: usize,
     pub is_script: bool,
 }
 
 impl Reach {
-    /// Finds the keys among a request's words: simulated clients' keys have prefixes that no other words
-    /// have.
+    /// Finds the keys among a request's words, and their slots: simulated clients' keys have prefixes that
+    /// no other words have.
     pub fn of(words: &[&[u8]]) -> Self {
         let is_key = |word: &&&[u8]| {
             [&b"key:"[..], b"own:", b"log:", b"n:", b"{tag"].iter().any(|start| word.starts_with(start))
@@ -107,7 +113,7 @@ impl Reach {
         sum
     }
 
-    /// True if both requests have a key in the same slot.
+    /// True if both requests (this and `other`) have a key in the same slot.
     pub fn meets(&self, other: &Self) -> bool {
         self.slots.iter().any(|slot| other.slots.contains(slot))
     }
@@ -118,21 +124,22 @@ impl Reach {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowed {
     pub refusals: bool,
-    /// True if nodes may redirect a request too many times, and a slot may have no owner.
+    /// True if stores are nodes of a cluster, which may redirect a request too many times, or a slot of
+    /// which may have no owner.
     pub redirections: bool,
     /// True if nodes may redirect the request to each other until weir gives up.
     pub going_around: bool,
-    /// True if nodes may reply that the cluster is down.
+    /// True if nodes may reply that the cluster is down (`-CLUSTERDOWN`).
     pub down: bool,
     /// True if a later request of the same connection for the same slot may have been carried out before this
     /// one.
     pub overtaken: bool,
-    /// True if weir may reply `-DEADLINE` to a request although its store was not late: because cores did not
-    /// run for a while, or because the request was held for long.
+    /// True if weir may reply `-DEADLINE` to a request although its store was not late: because cores did
+    /// not run for a while, or because weir held the request back for long.
     pub lateness: bool,
     pub throttling: bool,
     pub oversized: bool,
-    /// The longest time that a store's reply may take until a core handles it.
+    /// The longest time from a store's sending of a reply until a core of weir handles it.
     pub under_way: Duration,
 }
 
@@ -149,7 +156,8 @@ impl Allowed {
         under_way: Duration::ZERO,
     };
 
-    /// Returns these failures and those that are allowed because of events since the request was sent.
+    /// Returns these allowed failures and those that are allowed because of events (such as a node's
+    /// failure) since the request was sent.
     fn widened(self, asked: &Asked, history: &History) -> Self {
         if !self.redirections {
             return self;
@@ -168,9 +176,10 @@ impl Allowed {
         }
     }
 
-    /// True if the reply may say that the cluster is down. A node must have said so, and weir retries for a
-    /// second, unless a later request was carried out meanwhile, or the request is a script. A fetch that a
-    /// read has joined may have been held for long by then.
+    /// True if the reply to this request may say that the cluster is down. A node must have said so, and
+    /// weir retries for a second before it passes that on, unless a later request was carried out meanwhile,
+    /// or the request is a script. A fetch that a read has joined (it shares another read's reply) may have
+    /// been held for long by then.
     fn may_be_told_down(self, asked: &Asked, history: &History) -> bool {
         let is_fetched = asked.may_be_fetched();
         let since = if is_fetched { self.under_way + SLOT_HELD_MAX } else { Duration::ZERO };
@@ -185,7 +194,7 @@ impl Allowed {
 pub(super) enum Judged {
     Answer,
     Refusal,
-    /// A reply to SCAN: the next cursor, and the keys on this page.
+    /// The reply is a page of a SCAN: the next cursor, and the keys on this page.
     Page(u64, BTreeSet<String>),
 }
 
@@ -308,7 +317,8 @@ impl Asked {
         Ok(Judged::Answer)
     }
 
-    /// True for a read that may be answered by a fetch that weir sent for another client.
+    /// True for a read that may get the reply to an equal read that weir sent to the store for another
+    /// client (a fetch).
     fn may_be_fetched(&self) -> bool {
         matches!(
             self.expected,
@@ -321,8 +331,8 @@ impl Asked {
         matches!(self.expected, Expected::Hello | Expected::Reset)
     }
 
-    /// Sets the RESP version that the reply must have, because the request that should have changed it was
-    /// refused.
+    /// Sets the RESP version that the reply to this request must have, because the request that should have
+    /// changed it was refused.
     pub fn keep_dialect(&mut self, protocol: Protocol) {
         self.protocol = protocol;
         if let Expected::Block(inner) = &mut self.expected {
@@ -331,7 +341,7 @@ impl Asked {
     }
 
     /// Records that a request was refused, or that its client disconnected before its reply: the request's
-    /// writes get this fate.
+    /// writes get this fate (never carried out, or unknown). An error if that contradicts the history.
     pub fn refused(&self, fate: Fate, history: &mut History) -> Result<(), String> {
         match &self.expected {
             Expected::Ok(writes) | Expected::Deleted(writes) | Expected::IfNone { writes, .. } => {
@@ -386,7 +396,8 @@ impl Asked {
         history.check_value(self.sent, key, self.found(reply)?)
     }
 
-    /// Returns the number of the write whose value is in the reply; `None` if the reply has no value.
+    /// Returns the number (in the history) of the write whose value is in the reply; `None` if the reply is
+    /// null. An error if it is neither.
     fn found(&self, reply: &[u8]) -> Result<Option<usize>, String> {
         let Some(value) = self.text(reply)? else { return Ok(None) };
         match tokens(value).as_deref() {
@@ -427,7 +438,8 @@ impl Asked {
         if told { Ok(()) } else { Err("not the dialect that was asked for".into()) }
     }
 
-    /// Returns the text of a bulk string reply; `None` for the null of the client's RESP version.
+    /// Returns the text of a bulk string reply; `None` for the null of the client's RESP version. An error
+    /// for any other reply.
     fn text<'a>(&self, reply: &'a [u8]) -> Result<Option<&'a [u8]>, String> {
         let null: &[u8] = match self.protocol {
             Protocol::Resp2 => b"$-1\r\n",
@@ -441,34 +453,38 @@ impl Asked {
     }
 }
 
-/// The end of the text by which weir refuses a write that was sent to a store which had not replied.
+/// The end of weir's error text for a write that was sent to a store and not answered, so that it may have
+/// taken effect.
 const MAY_HAVE_HAPPENED: &str = " (it may have happened)";
-/// The end of the text by which weir refuses a split write of which one part failed, while others may have
-/// been carried out.
+/// The end of weir's error text for a write to several stores of which one part failed, while others may
+/// have been carried out.
 const REST_MAY_HAVE_HAPPENED: &str = " (the rest may have happened)";
 const STALLED: &[u8] = b"-OVERLOADED reason=stalled ";
 const THROTTLED: &[u8] = b"-THROTTLED scope=";
 const OVERSIZED: &[u8] = b"-ERR the reply is larger";
 
-/// The least age at which a request may be refused as late: weir stops sending less than 500 ms before its
-/// deadline.
+/// The least age of a request at which weir may refuse it as late: weir stops sending less than 500 ms
+/// before its deadline of 5 seconds.
 const LATE_AFTER: Duration = DEADLINE.saturating_sub(Duration::from_millis(500));
-/// A time slightly below the longest (1 s) for which weir holds back requests on a slot that is being moved.
+/// A time slightly below the longest (1 second) for which weir holds back requests on a slot that is being
+/// moved between nodes.
 const HELD_FOR_MOST: Duration = Duration::from_millis(900);
 const REDIRECTS: &str = "reason=redirects ";
-/// Reasons in the text of refusals by a cluster. Such a request was not carried out.
+/// Reasons in the text of weir's refusals on account of a cluster. Such a request was not carried out.
 const OF_CLUSTERS: [&str; 4] = [REDIRECTS, "reason=no-owner ", "reason=not-primary ", "reason=topology "];
 
 fn contains(reply: &[u8], text: &str) -> bool {
     reply.windows(text.len()).any(|window| window == text.as_bytes())
 }
 
-/// True for a refusal (`reply`) because weir knows no node that owns the slot.
+/// True for a refusal by weir (`reply`) on account of the cluster: no known node owns the slot, or nodes
+/// redirected the request too often.
 fn is_of_cluster(reply: &[u8]) -> bool {
     reply.starts_with(b"-UNAVAILABLE ") && OF_CLUSTERS.iter().any(|text| contains(reply, text))
 }
 
-/// Returns the fate of a request's writes from the text of an error by weir; `None` for errors of stores.
+/// Returns whether a request's writes may have taken effect, from the text of an error by weir (`reply`);
+/// `None` for other replies.
 pub(super) fn fate_of(reply: &[u8]) -> Option<Fate> {
     if contains(reply, MAY_HAVE_HAPPENED) || contains(reply, REST_MAY_HAVE_HAPPENED) {
         return Some(Fate::Unknown);
@@ -483,8 +499,8 @@ pub(super) fn fate_of(reply: &[u8]) -> Option<Fate> {
     reply.starts_with(b"-UNAVAILABLE ").then_some(fate)
 }
 
-/// Returns the fate of the request's writes if the reply is a refusal; `None` if it is none. An error if such
-/// a refusal is not allowed.
+/// Returns whether a request's writes may have taken effect, if the reply is a refusal; `None` if it is
+/// none. An error if such a refusal is not allowed.
 fn refusal(reply: &[u8], allowed: Allowed) -> Result<Option<Fate>, String> {
     if reply.starts_with(OVERSIZED) && allowed.oversized {
         return Ok(Some(Fate::Unknown));
@@ -524,7 +540,7 @@ fn all(writes: &[usize], fate: Fate, history: &mut History) -> Result<(), String
     writes.iter().try_for_each(|write| history.settle(*write, fate))
 }
 
-/// Checks that a reply has exactly the expected bytes.
+/// Checks that a reply has exactly the expected bytes; the error says which were expected.
 pub(super) fn same(reply: &[u8], expected: &[u8]) -> Result<(), String> {
     if reply == expected { Ok(()) } else { Err(format!("expected {}", expected.escape_ascii())) }
 }

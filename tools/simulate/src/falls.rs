@@ -39,13 +39,13 @@ pub(super) enum Step {
     Down,
     TakenOver,
     Back,
-    /// The old primary learns that it is no primary any more.
+    /// The old primary learns that it is no primary any more, and becomes a replica.
     Wiser,
     Over,
 }
 
-/// The failure or hand-over of one primary: the node, the replica that takes over, the way it goes away, and
-/// the next step.
+/// The failure or hand-over of one primary: the node (`old`), the replica that takes over, the way in which
+/// the primary goes away, and the next step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fall {
     pub old: u16,
@@ -62,13 +62,14 @@ pub(super) struct Roles {
     pub copies: Vec<Option<u16>>,
     pub lives: Vec<Life>,
     pub fall: Option<Fall>,
-    /// True if a primary is to go away as soon as none of its slots is being moved.
+    /// True if a primary is to go away as soon as none of its slots is being moved; no further move of a
+    /// slot begins until then.
     pub is_awaited: bool,
-    /// The time, by node, from which it replies `-CLUSTERDOWN`; `None` unless a primary is away and has not
-    /// been replaced.
+    /// The time, by node, from which the node replies `-CLUSTERDOWN`; `None` unless a primary is away and
+    /// has not been replaced.
     down_from: Option<Vec<Timestamp>>,
-    /// The time, by node, at which it learns of the last takeover. `taken` says which slots changed their
-    /// owner then.
+    /// The time, by node, at which the node learns of the last takeover. `taken` is true for each slot that
+    /// changed its owner then.
     hears_at: Vec<Timestamp>,
     taken: Vec<bool>,
     /// The number of takeovers by replicas so far.
@@ -76,7 +77,7 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    /// Makes the second half of the nodes replicas of the first.
+    /// Creates the roles of `nodes` nodes, all of them working: the second half are replicas of the first.
     pub fn new(falls: Falls, nodes: u16) -> Self {
         let primaries = nodes / 2;
         Self {
@@ -96,30 +97,31 @@ impl Roles {
         self.lives[usize::from(node)]
     }
 
-    /// Returns the replica of a primary; `None` if it has none.
+    /// Returns the number of a primary's replica; `None` if it has none.
     pub fn replica_of(&self, primary: u16) -> Option<u16> {
         self.copies.iter().position(|copies| *copies == Some(primary)).map(|node| node as u16)
     }
 
-    /// True if the node is a working primary and neither about to go away nor to take over.
+    /// True if the node is a working primary that is neither about to go away nor to take over.
     pub fn is_settled(&self, node: u16) -> bool {
         let falls = self.fall.is_some_and(|fall| [fall.old, fall.successor].contains(&node));
         !falls && self.copies[usize::from(node)].is_none() && self.life(node) == Life::Well
     }
 
-    /// Returns the former owner and the slots of the last takeover, if the node still believes that these are
-    /// the former owner's; `None` if it knows of the takeover.
+    /// Returns the former owner of the slots of the last takeover, and these slots (true, by slot), if the
+    /// node still believes at `now` that they are the former owner's; `None` if it knows of the takeover, or
+    /// if none is recent.
     pub fn is_late(&self, node: u16, now: Timestamp) -> Option<(u16, &[bool])> {
         let fall = self.fall.filter(|fall| matches!(fall.next, Step::Back | Step::Wiser | Step::Over))?;
         (self.hears_at[usize::from(node)] > now).then_some((fall.old, &self.taken[..]))
     }
 
-    /// True if a node replies that the cluster is down.
+    /// True if the node replies at `now` that the cluster is down.
     pub fn says_down(&self, node: u16, now: Timestamp) -> bool {
         self.down_from.as_ref().is_some_and(|from| from[usize::from(node)] <= now)
     }
 
-    /// True if the other nodes report that this one has failed.
+    /// True if the other nodes of the cluster report that this node has failed.
     pub fn has_failed(&self, node: u16) -> bool {
         let Some(fall) = self.fall.filter(|fall| fall.old == node && fall.way != Way::HandsOver) else {
             return false;
@@ -135,8 +137,8 @@ impl Roles {
         self.fall = Some(Fall { old, successor, way, next: Step::Goes });
     }
 
-    /// Carries out the current step of the primary's failure. Returns it, and the time until the next one;
-    /// `None` if no primary fails.
+    /// Carries out the current step of the failing primary and its replacement. Returns that step, and the
+    /// time until the next one; `None` if no primary fails at present.
     pub fn go_on(&mut self, now: Timestamp, random: &mut Random) -> Option<(Fall, Duration)> {
         let fall = self.fall?;
         let Falls { missed_for, down_for, news, away_for, deluded_for, .. } = self.falls;
@@ -192,7 +194,7 @@ impl Roles {
         Some((fall, after))
     }
 
-    /// Records the slots that the last takeover gave to another owner.
+    /// Records for each slot whether the last takeover gave it to another owner.
     pub fn note_taken(&mut self, slots: Vec<bool>) {
         self.taken = slots;
     }

@@ -8,8 +8,8 @@ use super::token::Token;
 use weir::routing::slot_of;
 use weir::values::Timestamp;
 
-/// The client, step and number of a request that was sent. Steps (events of the simulation) serve as time
-/// here: no two events happen in one.
+/// The client, number and time of a request that was sent. The time is a step, the number of the
+/// simulation's event: no two events happen in one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub client: u32,
@@ -23,7 +23,8 @@ pub(super) struct Sent {
 pub(super) enum Fate {
     /// The write has no reply yet, so that it may take effect at any time.
     Open,
-    /// The write was answered at this step, so it took effect.
+    /// The write was answered, so it took effect; the field is the number of the simulation's event (step)
+    /// at that time.
     Done(u64),
     /// The connection broke: the write may have taken effect, or may yet, or never will.
     Unknown,
@@ -36,16 +37,19 @@ struct Write {
     sent: Sent,
     key: String,
     deletes: bool,
-    /// True for a write whose value expires; `ended_at` is the step by which it has surely expired.
+    /// True for a write whose value expires; `ended_at` is the step (number of the simulation's event) by
+    /// which it has surely expired.
     ends: bool,
     ended_at: Option<u64>,
     fate: Fate,
-    /// The write's position in the order in which stores carried out all writes; `None` if none has.
+    /// The write's position in the order in which stores carried out all writes; `None` if no store has
+    /// carried it out.
     executed: Option<usize>,
-    /// The step in which a store that owned the key carried out the write; `None` if none has.
+    /// The step (number of the simulation's event) in which a store that owned the key carried out the
+    /// write; `None` if none has.
     executed_at: Option<u64>,
-    /// The takeover by which the write was lost, because the node that carried it out had been replaced, or
-    /// was replaced by a node without the write; `None` if it is not lost.
+    /// The index of the takeover by which the write was lost, because the node that carried it out had been
+    /// replaced, or was replaced by a node without the write; `None` if it is not lost.
     lost_with: Option<usize>,
 }
 
@@ -62,52 +66,56 @@ pub(super) struct History {
     by_key: BTreeMap<String, Vec<usize>>,
     counts: BTreeMap<String, Vec<Count>>,
     counts_sent: BTreeMap<String, i64>,
-    /// The newest write that a store has carried out, by writing client and key.
+    /// The number of the newest write that a store has carried out, by writing client and key.
     executed: BTreeMap<(u32, String), usize>,
     /// The number of writes that stores have carried out.
     executions: usize,
-    /// The newest write whose value a client has read, by client and key.
+    /// The number of the newest write whose value a client has read, by client and key.
     seen: BTreeMap<(u32, String), usize>,
     /// The times at which values expire, each with the number of its write.
     ends: BTreeSet<(Timestamp, usize)>,
     step: u64,
-    /// The virtual time of each step.
+    /// The virtual time of each step (number of the simulation's event).
     times: Vec<Timestamp>,
     /// Takeovers, the oldest first: slots got another owner, which may lack some writes of the former owner.
     takeovers: Vec<Takeover>,
-    /// The steps in which deletes and increases that were lost later were carried out, by key; these have no
-    /// numbers of their own.
+    /// The steps (numbers of events) in which deletes and increases of counters were carried out that were
+    /// lost later by a takeover, by key; these have no numbers of their own.
     lost_unnamed: BTreeMap<String, Vec<u64>>,
-    /// The step and the time at which a node last replied that the cluster is down.
+    /// The step (number of the event) and the time at which a node last replied that the cluster is down.
     down: Option<(u64, Timestamp)>,
     /// The record of the queues and counters that clients share.
     pub ledger: Ledger,
 }
 
-/// The failure of a node whose slots another node takes over, with the steps at which this happened.
+/// The failure of a node whose slots another node takes over, with the steps (numbers of events) at which
+/// this happened.
 #[derive(Debug)]
 struct Takeover {
     /// For each slot of the cluster, true if the failed node owned it.
     slots: Vec<bool>,
-    /// The step since which another node owns the slots; `known` is the step since which every core knows
-    /// that. None before that.
+    /// The step (number of the event) since which another node owns the slots of the node that went away;
+    /// `known` is the step since which every core of weir knows that. `None` before that.
     since: Option<u64>,
     known: Option<u64>,
-    /// True if the former owner may not know that it was replaced.
+    /// True if the former owner of the slots may not know that it was replaced, and may still answer
+    /// requests.
     is_doubtful: bool,
-    /// The step after which no request is refused because of the takeover; `None` before that.
+    /// The step (number of the event) after which no request is refused because of the takeover; `None`
+    /// before that.
     over: Option<u64>,
 }
 
 type Checked = Result<(), String>;
 
 impl History {
-    /// Records a write that is about to be sent. Returns its number, which becomes part of the value.
+    /// Records a write of this key that is about to be sent. Returns its number, which becomes part of the
+    /// value.
     pub fn write(&mut self, sent: Sent, key: &str) -> usize {
         self.note(sent, key, false)
     }
 
-    /// Records a delete that is about to be sent. Returns its number.
+    /// Records a delete of this key that is about to be sent. Returns its number among all writes.
     pub fn delete(&mut self, sent: Sent, key: &str) -> usize {
         self.note(sent, key, true)
     }
@@ -129,17 +137,19 @@ impl History {
         number
     }
 
-    /// Records that the value of a write will expire some time after a store carries it out.
+    /// Records that the value of the write with this number will expire some time after a store carries it
+    /// out.
     pub fn will_end(&mut self, write: usize) {
         self.writes[write].ends = true;
     }
 
-    /// Records the time by which the value of a write has surely expired.
+    /// Records the time by which the value of the write with this number has surely expired.
     pub fn ends_by(&mut self, write: usize, at: Timestamp) {
         self.ends.insert((at, write));
     }
 
-    /// Sets the current time and step, and records that values have expired which do so by then.
+    /// Sets the current time and step (number of the simulation's event), and records which values have
+    /// expired by then.
     pub fn handle_time(&mut self, now: Timestamp, step: u64) {
         self.step = step;
         self.times.resize(step as usize + 1, now);
@@ -149,12 +159,13 @@ impl History {
         }
     }
 
-    /// Records an increase of a counter that is about to be sent.
+    /// Records an increase of the counter with this name that is about to be sent.
     pub fn count(&mut self, key: &str) {
         *self.counts_sent.entry(key.to_owned()).or_default() += 1;
     }
 
-    /// Records how a write ended. An error if it ended as refused although a store had carried it out.
+    /// Records how the write with this number ended. An error if it was refused although a store had carried
+    /// it out, or acknowledged although none had.
     pub fn settle(&mut self, write: usize, fate: Fate) -> Checked {
         let settled = &mut self.writes[write];
         settled.fate = fate;
@@ -173,18 +184,18 @@ impl History {
         Ok(())
     }
 
-    /// Returns the time that has passed since a request was sent.
+    /// Returns the virtual time that has passed since a request was sent.
     pub fn age(&self, sent: Sent) -> Duration {
         let now = self.times.last().copied().unwrap_or_default();
         self.times.get(sent.step as usize).map_or(Duration::ZERO, |at| now.since(*at))
     }
 
-    /// Returns the number of the current step (event of the simulation), which serves as time here.
+    /// Returns the current step: the number of the simulation's event, which serves as time here.
     pub fn step(&self) -> u64 {
         self.step
     }
 
-    /// Records that a node which owns these slots (those with true) goes away.
+    /// Records that a node which owns these slots (true, by slot) goes away.
     pub fn begin_fall(&mut self, slots: Vec<bool>) {
         self.takeovers.push(Takeover { slots, since: None, known: None, is_doubtful: false, over: None });
     }
@@ -194,51 +205,55 @@ impl History {
         self.takeovers.len() - 1
     }
 
-    /// Records that from this step on another node owns the slots of the node that went away last.
-    /// `is_doubtful` is true if that node may still believe that it owns them.
+    /// Records that from the current step (event) on another node owns the slots of the node that went away
+    /// last. `is_doubtful` is true if that node may still believe that it owns them.
     pub fn take_over(&mut self, is_doubtful: bool) {
         let (since, last) = (self.step, self.takeovers.len() - 1);
         let takeover = &mut self.takeovers[last];
         (takeover.since, takeover.is_doubtful) = (Some(since), is_doubtful);
     }
 
-    /// Records that from this step on every core knows of the takeover with this index.
+    /// Records that from the current step (event) on every core of weir knows of the takeover with this
+    /// index.
     pub fn know(&mut self, takeover: usize) {
         self.takeovers[takeover].known = Some(self.step);
     }
 
-    /// Records that from this step on no request may be refused because of the takeover with this index.
+    /// Records that from the current step (event) on no request may be refused because of the takeover with
+    /// this index.
     pub fn settle_down(&mut self, takeover: usize) {
         self.takeovers[takeover].over = Some(self.step);
     }
 
-    /// Records that a write was lost by a takeover, so that it need not be seen any more.
+    /// Records that the write with this number was lost by the takeover with this index, so that it need not
+    /// be seen any more.
     pub fn lose(&mut self, write: usize, takeover: usize) {
         if let Some(write) = self.writes.get_mut(write) {
             write.lost_with = Some(takeover);
         }
     }
 
-    /// Records that a delete or an increase of this key was lost, which has no number; `step` is the one in
-    /// which it was carried out.
+    /// Records that a delete or an increase of this key, which has no number, was lost by a takeover; `step`
+    /// is the number of the event in which it was carried out.
     pub fn lose_unnamed(&mut self, key: &str, step: u64) {
         self.lost_unnamed.entry(key.to_owned()).or_default().push(step);
     }
 
-    /// Records that a node replies in this step that the cluster is down.
+    /// Records that a node replies at present that the cluster is down.
     pub fn note_down(&mut self) {
         self.down = Some((self.step, self.times.last().copied().unwrap_or_default()));
     }
 
-    /// True if a node has replied that the cluster is down since the request was sent, or at most `under_way`
-    /// before: a read may join a fetch whose reply weir has not received yet, and gets that reply.
+    /// True if a node has replied that the cluster is down since the request was sent, or at most
+    /// `under_way` before: a read may join an equal read in flight whose reply weir has not received yet,
+    /// and gets that reply.
     pub fn was_down(&self, sent: Sent, under_way: Duration) -> bool {
         let sent_at = self.times.get(sent.step as usize).copied().unwrap_or_default();
         self.down.is_some_and(|(step, at)| step > sent.step || at.after(under_way) >= sent_at)
     }
 
-    /// True if a request on these slots may have been refused because a node was away. Without slots, the
-    /// request goes to all nodes.
+    /// True if a request on these slots may have been refused because a node was away since it was sent.
+    /// Without slots, the request goes to all nodes.
     pub fn was_in_trouble(&self, slots: &[u16], sent: Sent) -> bool {
         self.takeovers.iter().any(|takeover| {
             let is_touched = slots.is_empty() || slots.iter().any(|slot| takeover.slots[usize::from(*slot)]);
@@ -246,15 +261,15 @@ impl History {
         })
     }
 
-    /// True if a delete or increase of this key between the steps of `sent` and `answered` was lost, so that
-    /// its effect need not be seen.
+    /// True if a delete or increase of this key was lost by a takeover, between the step (event) at which it
+    /// was sent and the step `answered`, so that its effect need not be seen.
     fn may_have_been_lost(&self, key: &str, sent: Sent, answered: u64) -> bool {
         let lost = self.lost_unnamed.get(key);
         lost.is_some_and(|lost| lost.iter().any(|step| (sent.step..=answered).contains(step)))
     }
 
-    /// True if a read may have been answered by a node that was replaced and does not know it, and that never
-    /// had the write with this number, because its successor carried it out. The write need not be
+    /// True if `read` may have been answered by a node that was replaced and does not know it, and that
+    /// never had the write with this number, because its successor carried it out. The write need not be
     /// acknowledged, and may have been sent past weir: the replaced node lacks it either way.
     fn may_be_missed(&self, number: usize, read: Sent) -> bool {
         let write = &self.writes[number];
@@ -270,8 +285,9 @@ impl History {
         }
     }
 
-    /// Records that a node which was replaced and does not know it has carried out a write. An error once all
-    /// cores know of the takeover.
+    /// Records that a node which was replaced and does not know it has carried out a write, which is
+    /// therefore lost. An error if the write is unknown, was refused or carried out before, or was sent
+    /// after all cores knew of the takeover.
     pub fn carried_out_in_vain(&mut self, token: Token<'_>) -> Checked {
         let Token { write, key, .. } = token;
         self.executions += 1;
@@ -293,8 +309,8 @@ impl History {
         Ok(())
     }
 
-    /// Records that a store has carried out a write. An error if it was carried out twice, after a refusal,
-    /// or out of its client's order.
+    /// Records that a store has carried out the write whose mark (token) is given. An error if the write is
+    /// unknown, was carried out before, was refused, or comes after a later write of its client.
     pub fn carried_out(&mut self, token: Token<'_>) -> Checked {
         let Token { write, client, key } = token;
         let Some(known) =
@@ -327,13 +343,14 @@ impl History {
         Ok(())
     }
 
-    /// Returns the write's position in the order in which stores carried out all writes; `None` if none has.
+    /// Returns the position of the write with this number in the order in which stores carried out all
+    /// writes; `None` if no store has carried it out.
     pub fn executed(&self, write: usize) -> Option<usize> {
         self.writes.get(write)?.executed
     }
 
-    /// Checks the value that a read found (the number of its write), for a key that is set and deleted as a
-    /// whole.
+    /// Checks the value that `read` found for a key that is set and deleted as a whole: `found` is the
+    /// number of the write that it is from, `None` for no value. The error says why it is not possible.
     pub fn check_value(&mut self, read: Sent, key: &str, found: Option<usize>) -> Checked {
         if let Some(found) = found.filter(|found| *found < self.writes.len()) {
             let newest = *self.seen.entry((read.client, key.to_owned())).or_insert(found);
@@ -373,7 +390,8 @@ impl History {
         ))
     }
 
-    /// Checks the values that a read found, for a key that is only appended to.
+    /// Checks the values that `read` found for a key that is only appended to, each as the mark of its
+    /// write. The error says why they are not possible.
     pub fn check_log(&self, read: Sent, key: &str, found: &[Token<'_>]) -> Checked {
         let mut newest_of: BTreeMap<u32, usize> = BTreeMap::new();
         let mut seen = BTreeSet::new();
@@ -404,8 +422,9 @@ impl History {
         }
     }
 
-    /// Checks the reply to an increase: each increase must get a value of its own, above all values that were
-    /// known before. `step` is the present event of the simulation, and `value` the reply.
+    /// Checks the reply (`value`) to an increase of a counter: each increase must get a value of its own,
+    /// above all values that were known before. `step` is the number of the present event of the simulation.
+    /// The error says what is wrong.
     pub fn check_count(&mut self, sent: Sent, step: u64, key: &str, value: i64) -> Checked {
         if self.may_have_been_lost(key, sent, step) {
             return Ok(());
@@ -430,12 +449,13 @@ impl History {
         Ok(())
     }
 
-    /// Records that an increase was refused before it could take effect.
+    /// Records that an increase of the counter with this name was refused before it could take effect.
     pub fn never_counted(&mut self, key: &str) {
         *self.counts_sent.get_mut(key).expect("it was sent") -= 1;
     }
 
-    /// Returns the least and the largest value that a counter may have at the end of the run.
+    /// Returns the least and the largest value that the counter with this name may have at the end of the
+    /// run.
     pub fn count_bounds(&self, key: &str) -> (i64, i64) {
         let is_left = |count: &&Count| !self.may_have_been_lost(key, count.sent, count.step);
         let counts = self.counts.get(key).map_or(&[][..], Vec::as_slice);
@@ -451,7 +471,8 @@ impl History {
         self.by_key.keys().map(String::as_str)
     }
 
-    /// True if a write of this key was acknowledged before this step and was not lost.
+    /// True if a write of this key was acknowledged before this step (number of an event) and was not lost
+    /// by a takeover.
     pub fn written_by(&self, key: &str, step: u64) -> bool {
         let numbers = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
         numbers.iter().any(|number| {
@@ -462,7 +483,7 @@ impl History {
     }
 
     /// True if no other client writes this key, and every write of it by this client was or will be carried
-    /// out.
+    /// out and none was lost.
     pub fn is_certain(&self, key: &str, client: u32) -> bool {
         let numbers = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
         let slot = usize::from(slot_of(key.as_bytes()));
@@ -478,8 +499,8 @@ impl History {
             })
     }
 
-    /// Checks that a read may find the value of the write with this number at all: it was sent for this key,
-    /// and was neither refused nor lost, and has not expired.
+    /// Checks that `read` may find the value of the write with this number at all: it was sent for this key,
+    /// was neither refused nor lost, and has not expired. The error says why not.
     fn check_source(&self, read: Sent, key: &str, number: usize) -> Checked {
         match self.writes.get(number) {
             None => Err(format!("{key} holds write {number}, which nobody made")),
@@ -509,8 +530,9 @@ impl History {
         }
     }
 
-    /// Returns a write among those with these numbers that surely took effect after write `found` (or after
-    /// the beginning) and before the read, so that the read should have found it; `None` if there is none.
+    /// Returns a write among those with these numbers that surely took effect after the write `found` (or
+    /// after the beginning, if `None`) and before the read, so that the read should have found it; `None` if
+    /// there is none.
     fn overwritten(&self, read: Sent, numbers: &[usize], found: Option<usize>) -> Option<usize> {
         numbers.iter().copied().find(|number| {
             Some(*number) != found
@@ -520,7 +542,7 @@ impl History {
         })
     }
 
-    /// True if the write with this number surely took effect before `later` was sent.
+    /// True if the write with this number surely took effect before the request `later` was sent.
     fn done_before(&self, number: usize, later: Sent) -> bool {
         let write = &self.writes[number];
         let Fate::Done(step) = write.fate else { return false };

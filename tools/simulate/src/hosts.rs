@@ -22,20 +22,23 @@ use weir::values::{Action, ClientId, Grant, Owner, ShardId, Timestamp, Usage};
 
 /// Length of a tick, the step in which simulated time advances.
 pub(super) const TICK: Duration = Duration::from_micros(100);
-/// Number of ticks until a message to another core of the host, or a new connection, arrives.
+/// Number of ticks (of 100 microseconds) until a message to another core of the host, or a new connection,
+/// arrives.
 const TO_CORE: usize = 1;
-/// Number of ticks until bytes arrive at a store. Its reply is on its way for as long again.
+/// Number of ticks (of 100 microseconds) until bytes arrive at a store. Its reply is on its way for as long
+/// again.
 const TO_STORE: usize = 2;
-/// Number of ticks until a message arrives at the control executor, or comes back from it.
+/// Number of ticks (of 100 microseconds) until a message arrives at the control executor of a host (which
+/// runs beside its cores), or comes back from it.
 const TO_CONTROL: usize = 1;
-/// Number of ticks (of 100 µs) until a question of a host arrives at the fleet's store, or its answer comes
-/// back.
+/// Number of ticks (of 100 microseconds) until a question of a host arrives at the fleet's store, which the
+/// hosts share for their quotas, or its answer comes back.
 const TO_FLEET: usize = 10;
 const UNIX_MS_AT_START: u64 = 1_700_000_000_000;
 const STORE_BYTES_MAX: u64 = 1 << 30;
 const REQUEST_BYTES_MAX: usize = 1 << 20;
 
-/// The shape of a simulated fleet of equal hosts before the same stores.
+/// The shape of a simulated fleet of equal hosts (running weir) before the same stores.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub hosts: u16,
@@ -43,27 +46,31 @@ pub(super) struct Shape {
     pub cores: u16,
     pub stores: u16,
     pub quotas: Arc<Quotas>,
-    /// True if the hosts share their quotas over a fleet's store.
+    /// True if the hosts share their quotas with each other, over a store that they all ask (the fleet's
+    /// store).
     pub shares_quotas: bool,
-    /// The time for which replies of hot keys are kept while stores tell of changes; `None` if stores are not asked to.
+    /// The time for which weir keeps replies of hot keys while stores report changes of keys to it (CLIENT
+    /// TRACKING); `None` if stores are not asked to.
     pub tracked_ttl: Option<Duration>,
 }
 
-/// Counts of messages since the start, over all hosts.
+/// Counts of messages since the start of the simulation, over all hosts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Traffic {
-    /// Reports of cores to the control executors of their hosts.
+    /// Number of reports of cores, about quotas, to the control executors of their hosts.
     pub reports: u64,
-    /// Entries in the reports of cores to control executors, each about one bucket, and as many answers.
+    /// Number of entries in the reports of cores to control executors, each about the demand on one quota;
+    /// as many grants come back.
     pub demands: u64,
-    /// Commands at the fleet's store. `fleet_bytes` is the length of its replies.
+    /// Number of commands at the fleet's store, over which hosts share quotas. `fleet_bytes` is the length
+    /// of its replies in bytes.
     pub fleet_commands: u64,
     pub fleet_bytes: u64,
     /// Number of GET requests that the stores have carried out.
     pub store_reads: u64,
 }
 
-/// An event that comes in at a shard.
+/// An event that comes in at a shard (core of weir) of a host.
 enum Input {
     Connected(Owner),
     Bytes(Owner, Vec<u8>),
@@ -74,29 +81,31 @@ enum Input {
 
 enum Event {
     ToCore(usize, Input),
-    /// Bytes of requests for a store over a link, by the link's index.
+    /// Bytes of requests for a store over a link (connection of a shard to it), by the link's index.
     ToStore(usize, Vec<u8>),
-    /// A report to the control executor of a host.
+    /// A report of a core to the control executor of the host with this index.
     ToControl(usize, Report),
-    /// A question of a host to the fleet's store.
+    /// A question of the host with this index to the fleet's store, over which hosts share quotas.
     ToFleet(usize, Exchange),
-    /// An answer of the fleet's store to a host, with the number of the exchange.
+    /// An answer of the fleet's store (over which hosts share quotas): the index of the host, the number of
+    /// the exchange, and the bytes.
     FromFleet(usize, u64, Vec<u8>),
 }
 
 struct Core {
     shard: Shard,
     inbox: Vec<Input>,
-    /// True if the last turn had work: another follows, as in the real runtime.
+    /// True if the core's last turn had work: another turn follows, as in the real runtime.
     goes_on: bool,
     due: Option<Timestamp>,
 }
 
-/// The control executor of a host.
+/// The control executor of a host, which divides quotas among its cores.
 struct Control {
     pools: Reconciliation,
     versions: Versions,
-    /// The quotas that the host shares with the others, and when its next exchange is due; `None` without a fleet.
+    /// The quotas that the host shares with the other hosts, and the time at which its next exchange with
+    /// the fleet's store is due; `None` if it shares none.
     fleet: Option<(FleetQuotas, Timestamp)>,
 }
 
@@ -113,18 +122,18 @@ pub(super) struct Hosts {
     shape: Shape,
     now: Timestamp,
     cores: Vec<Core>,
-    /// The control executors of the hosts.
+    /// The control executors (which divide quotas among cores), one for each host.
     controls: Vec<Control>,
     stores: Vec<Engine>,
     fleet_store: (Engine, Session),
     links: Vec<Link>,
     link_of: HashMap<(usize, Owner), usize>,
-    /// Events of the coming ticks, the next one first.
+    /// Events of the coming ticks, a list for each tick, the next one first.
     later: VecDeque<Vec<Event>>,
     traffic: Traffic,
-    /// Usage of each tenant since the start, by its id.
+    /// Usage of each tenant (admitted request units and the like) since the start, by the tenant's id.
     usage: Vec<Usage>,
-    /// Indices of the tenants whose usage cores have reported since they were taken last.
+    /// Ids of the tenants whose usage cores have reported since it was taken last.
     told: Vec<usize>,
     /// Bytes of replies that clients have received since they were taken last.
     replies: Vec<u8>,
@@ -195,7 +204,7 @@ impl Hosts {
         self.now
     }
 
-    /// The number of cores of all hosts.
+    /// Returns the number of cores of all hosts together.
     pub fn cores(&self) -> usize {
         self.cores.len()
     }
@@ -204,34 +213,34 @@ impl Hosts {
         self.traffic
     }
 
-    /// Takes the ids of the tenants whose usage cores have reported since this was called last, and the usage of each
-    /// since the start.
+    /// Takes the ids of the tenants whose usage cores have reported since this was called last, and returns
+    /// each with its usage since the start.
     pub fn take_usage(&mut self) -> impl Iterator<Item = (usize, Usage)> {
         std::mem::take(&mut self.told).into_iter().map(|tenant| (tenant, self.usage[tenant]))
     }
 
-    /// The sum of a counter over all cores.
+    /// Returns the sum of a counter over all cores of all hosts.
     pub fn counted(&self, counter: Counter) -> u64 {
         self.cores.iter().map(|core| core.shard.counters().get(counter)).sum()
     }
 
-    /// Takes the bytes of the replies that clients have received since this was called last.
+    /// Returns the bytes of the replies that clients have received since this was called last.
     pub fn take_replies(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.replies)
     }
 
-    /// Connects a client to a core, counted over all hosts. Returns the client's id.
+    /// Connects a client to the core with this index over all hosts. Returns the client's id there.
     pub fn connect_client(&mut self, core: usize) -> ClientId {
         let now = clocks(self.now);
         self.cores[core].shard.handle_client_opened(now)
     }
 
-    /// Sends bytes of a client to its core, where they arrive in the coming tick.
+    /// Sends bytes of a client to its core (an index over all hosts), where they arrive in the coming tick.
     pub fn send(&mut self, core: usize, client: ClientId, bytes: Vec<u8>) {
         self.cores[core].inbox.push(Input::Bytes(Owner::Client(client), bytes));
     }
 
-    /// Writes a value at its store as a client does that bypasses weir.
+    /// Writes a value at the store of its key, as a client does that bypasses weir.
     pub fn write_around(&mut self, key: &[u8], value: &[u8]) {
         let store = usize::from(Topology::new(1, self.shape.stores).backend_of(slot_of(key)).0);
         let mut frame = Vec::new();
@@ -241,7 +250,8 @@ impl Hosts {
         self.deliver(store);
     }
 
-    /// Lets one tick (100 µs) pass: carries out the events that are due, then a turn of each core with work.
+    /// Lets one tick (100 microseconds) pass: carries out the events that are due, then a turn of each core
+    /// with work.
     pub fn tick(&mut self) {
         self.now = self.now.after(TICK);
         for event in self.later.pop_front().unwrap_or_default() {
@@ -280,7 +290,8 @@ impl Hosts {
         }
     }
 
-    /// Begins a host's exchange with the fleet's store if it is due.
+    /// Begins an exchange of the host with this index with the fleet's store, over which hosts share quotas,
+    /// if one is due.
     fn ask_fleet(&mut self, host: usize) {
         let Control { pools, fleet: Some((fleet, due)), .. } = &mut self.controls[host] else { return };
         if *due > self.now {
@@ -291,7 +302,8 @@ impl Hosts {
         self.send_later(TO_FLEET, Event::ToFleet(host, exchange));
     }
 
-    /// Books a core's report at its host, and sends the grants.
+    /// Counts a core's report of usage and demands at the host with this index, and sends the quotas that
+    /// are granted back to the core.
     fn reconcile(&mut self, host: usize, report: &Report) {
         for (tenant, usage) in &report.usage {
             self.usage[usize::from(tenant.0)].add(*usage);
@@ -346,7 +358,7 @@ impl Hosts {
         self.cores[core].due = self.cores[core].shard.poll_deadline();
     }
 
-    /// Takes everything that the shard with number `core` has for others, and sends it.
+    /// Takes everything that the shard with index `core` (over all hosts) has for others, and sends it.
     fn send_what_is_due(&mut self, core: usize) {
         let host = core / usize::from(self.shape.cores);
         while let Some(action) = self.cores[core].shard.poll_action() {
@@ -379,7 +391,8 @@ impl Hosts {
         while self.cores[core].shard.poll_line().is_some() {}
     }
 
-    /// Carries out requests that have come to a store over a link, and sends the replies.
+    /// Carries out requests that have come to a store over the link (connection of a shard) with this index,
+    /// and sends the replies.
     fn carry_out(&mut self, link: usize, bytes: &[u8]) {
         let Link { core, owner, store, session, decoder } = &mut self.links[link];
         let (core, owner, store) = (*core, *owner, *store);
@@ -389,7 +402,7 @@ impl Hosts {
         self.deliver(store);
     }
 
-    /// Sends the messages of a store about keys that have changed.
+    /// Sends the messages of the store with this index about keys that have changed.
     fn deliver(&mut self, store: usize) {
         while let Some(delivery) = self.stores[store].poll_delivery() {
             let Link { core, owner, .. } = &self.links[delivery.session as usize];
@@ -407,7 +420,8 @@ impl Hosts {
     }
 }
 
-/// Carries out the whole requests among these bytes. Returns the replies, and how many of the requests were GET.
+/// Carries out the whole requests among these bytes in the engine of a store. Returns the replies, and how
+/// many of the requests were GET.
 fn carry_out(
     engine: &mut Engine,
     session: &mut Session,

@@ -55,7 +55,7 @@ use std::ops::AddAssign;
 use overload::{Outcome, Trouble};
 use world::World;
 
-/// The figures of a run that broke no promise.
+/// The figures of a simulated run in which no promise of weir's was broken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// The number of simulated events until none was left.
@@ -64,29 +64,30 @@ pub struct Summary {
     pub replies: u64,
     /// The number of replies that were refusals.
     pub refusals: u64,
-    /// The number of connections to stores that broke.
+    /// The number of connections of weir's to stores that broke.
     pub links_lost: u64,
-    /// The number of replies that weir gave from its hot-key cache, or from a fetch that it had sent for
-    /// another read.
+    /// The number of reads of hot keys that weir answered from its cache, or by a shared fetch (one read at
+    /// the store for all equal reads that come meanwhile), including the reads that began one.
     pub from_memory: u64,
-    /// The part of `from_memory` that was answered from a copy of another core's cache.
+    /// The part of `from_memory` that was answered from a copy, made of another core's hot-key cache.
     pub from_copies: u64,
     /// The number of requests that a node of a cluster redirected because another node owned their slots.
     pub redirections: u64,
     /// The number of slots of a cluster that have moved.
     pub slots_moved: u64,
-    /// The number of times that a replica took over from its primary.
+    /// The number of times that a replica took over from its primary, which had failed or handed over.
     pub takeovers: u64,
     /// The number of changes of hot keys that stores reported to weir (CLIENT TRACKING).
     pub changes_told: u64,
     /// The number of lost connections of weir's over which stores reported changes of keys.
     pub trackers_lost: u64,
-    /// The number of elements of queues that clients received.
+    /// The number of elements of shared queues (lists) that clients received.
     pub elements_delivered: u64,
-    /// The number of elements that stores had popped for clients that had disconnected, or whose replies were
-    /// lost.
+    /// The number of elements of shared queues that stores had popped for clients that had disconnected, or
+    /// whose replies were lost.
     pub elements_missing: u64,
-    /// The number of blocking commands that continued at another shard after their client had moved.
+    /// The number of blocking commands that continued at another shard (core of weir) after their client had
+    /// moved there.
     pub waits_moved: u64,
     /// The number of transactions with `WATCH` that took effect.
     pub committed: u64,
@@ -97,7 +98,7 @@ pub struct Summary {
     pub trace: u64,
 }
 
-/// Adds the figures of another run; the trace becomes a hash of both.
+/// Addition of the figures of another run, field by field; the trace becomes a hash of both.
 impl AddAssign for Summary {
     fn add_assign(&mut self, other: Self) {
         self.steps += other.steps;
@@ -120,16 +121,16 @@ impl AddAssign for Summary {
     }
 }
 
-/// A broken promise, with the arguments that repeat the run.
+/// A promise of weir's that a simulated run has broken, with the arguments that repeat the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The seed of the world in which the promise was broken.
     pub seed: u64,
-    /// The event at which the broken promise was noticed.
+    /// The number of the simulated event at which the broken promise was noticed.
     pub step: u64,
     /// The arguments of `weir-simulate` that repeat the run.
     pub arguments: String,
-    /// The promise, and what happened instead.
+    /// A description of the broken promise, and of what happened instead.
     pub what: String,
 }
 
@@ -153,8 +154,9 @@ pub enum Voice {
     Narrating,
 }
 
-/// Runs the world of a seed: clients connect and send for `steps` events, then the last ones end and all
-/// activity must cease. Returns figures, or the promise that was broken.
+/// Runs the simulated world of a seed: clients connect and send for `steps` events, then the last ones end
+/// and all activity must cease. `voice` says how much is printed. Returns the figures of the run, or the
+/// promise of weir's that was broken.
 pub fn run(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
     finish(&mut World::new(seed, steps, voice), seed, &format!("--steps {steps}"))
 }
@@ -189,8 +191,8 @@ pub fn run_overloaded(seed: u64, trouble: Trouble, voice: Voice) -> Result<Outco
     Ok(world.outcome())
 }
 
-/// Runs a world to its end. `arguments` are those of `weir-simulate` that repeat it, without the seed. Returns
-/// the figures of the run, or the promise of weir's that was broken.
+/// Runs a simulated world to its end. `arguments` are those of `weir-simulate` that repeat it, without the
+/// seed. Returns the figures of the run, or the promise of weir's that was broken.
 fn finish(world: &mut World, seed: u64, arguments: &str) -> Result<Summary, Failure> {
     world.run().map_err(|what| Failure { seed, step: world.step(), arguments: arguments.to_owned(), what })
 }

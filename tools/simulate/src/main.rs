@@ -129,9 +129,10 @@ fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
     Ok(())
 }
 
-/// Prints one line for each set of faults: the requests served in time, in percent of the number that running
-/// cores could have had served, and in percent of the stores' capacity; and the served part of each tier
-/// (importance).
+/// Prints one line for each set of faults: the requests served in time, in percent of the number that
+/// running cores could have had served, and in percent of the stores' capacity; and the served part of each
+/// tier (importance). The error names the seeds with less goodput than the flags demand, or a broken
+/// promise.
 fn overload(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
     println!(
         "{:<28} {:>8} {:>8} {:>8} {:>11} {:>7} {:>9} {:>9} {:>9} {:>9}",
@@ -188,7 +189,8 @@ fn overload(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
     if missed.is_empty() { Ok(()) } else { Err(missed.join("\n")) }
 }
 
-/// Parses a range of seeds such as `0..1000`.
+/// Parses a range of seeds such as `0..1000`: the first one, and the end, which is not included. The error
+/// is a text for the user.
 fn seeds(text: &str) -> Result<(u64, u64), String> {
     let wanted = || format!("'{text}': two numbers as in 0..1000 are expected, the second one larger");
     let (first, end) = text.split_once("..").ok_or_else(wanted)?;

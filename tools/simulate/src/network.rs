@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir::values::Random;
 use weir::values::{BackendId, Owner, Timestamp};
 
-/// The number of a socket, unique within the run.
+/// The number of a simulated socket, unique within the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct SocketId(pub usize);
 
@@ -23,13 +23,13 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    /// Returns the time at which the last bytes sent so far arrive.
+    /// Returns the time at which the last bytes sent so far in this direction arrive.
     pub fn last_arrival(self) -> Timestamp {
         self.free_at
     }
 
     /// Draws the time at which bytes that are sent now arrive: at most `delay_max` later, and not before
-    /// earlier ones.
+    /// bytes sent earlier.
     pub fn arrival(&mut self, now: Timestamp, delay_max: Duration, random: &mut Random) -> Timestamp {
         let delay = Duration::from_nanos(random.below(delay_max.as_nanos() as u64 + 1));
         self.free_at = self.free_at.max(now.after(delay));
@@ -41,33 +41,34 @@ impl Lane {
 pub(super) struct Socket {
     pub shard: usize,
     pub peer: Peer,
-    /// The owner by which the shard names the socket; `None` until the shard knows of it.
+    /// The name (client or link id) by which the shard knows the socket; `None` until the shard knows of it.
     pub owner: Option<Owner>,
     pub to_shard: Lane,
     pub to_peer: Lane,
     /// True once the shard has closed its end: no more events of the socket are passed to it.
     pub closed_by_shard: bool,
-    /// True once the far end is closed: bytes that still arrive there are lost.
+    /// True once the client or store at the far end has closed it: bytes that still arrive there are lost.
     pub closed_by_peer: bool,
-    /// The time from which nothing arrives at the far end, because the shard has reset the connection and
-    /// dropped unsent bytes; `None` if it has not.
+    /// The time from which nothing arrives at the client or store, because the shard has reset the
+    /// connection and dropped unsent bytes; `None` if it has not.
     pub cut_at: Option<Timestamp>,
     /// True while the shard has paused reading: bytes that arrive wait at the socket.
     pub paused: bool,
-    /// True while nothing is read because the client is to move to another shard: bytes that arrive wait at
-    /// the socket.
+    /// True while nothing is read from the socket because the client is to move to another shard: bytes that
+    /// arrive wait at the socket.
     pub detained: bool,
-    /// True while a segment of bytes is on its way to the far end.
+    /// True while a segment (block) of bytes is on its way from the shard to the client or store.
     pub sending: bool,
-    /// The state of a client's socket that its draining shard still reads; `None` for other sockets.
+    /// The state of a client's socket that its shard (core of weir) still reads although it drains; `None`
+    /// for other sockets.
     pub last_words: Option<LastWords>,
 }
 
 /// The state of a client's socket while its shard drains and reads the bytes that the client sent before.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LastWords {
-    /// True if the socket was empty at the last check; if it is empty at two checks in a row, the reading
-    /// ends.
+    /// True if the client's socket was empty at the last check; if it is empty at two checks in a row, the
+    /// draining shard stops reading it.
     pub was_empty: bool,
 }
 
@@ -90,7 +91,8 @@ impl Socket {
     }
 }
 
-/// Cuts bytes into pieces at random places, of at most `piece_bytes` bytes; sometimes into large pieces only.
+/// Divides bytes into pieces at random places: either small ones, of up to `piece_bytes` bytes and a
+/// fiftieth of what is left, or only large ones; none has more than 16 KiB.
 pub(super) fn pieces(mut bytes: &[u8], piece_bytes: u64, random: &mut Random) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     let small = random.per_mille(300);

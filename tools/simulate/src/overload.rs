@@ -11,17 +11,17 @@ use weir::values::Tier;
 pub struct Trouble(u8);
 
 impl Trouble {
-    /// The empty set of faults: nothing happens besides the load.
+    /// The empty set of faults: nothing happens besides the overload.
     pub const NONE: Self = Self(0);
-    /// The overload begins with the first request, without a calm time before.
+    /// The fault that the overload begins with the first request, without a calm time before.
     pub const COLD_START: Self = Self(1);
-    /// Cores do not run for up to 200 ms, about once a second.
+    /// The fault that cores do not run for up to 200 ms, about once a second.
     pub const LATE_CORES: Self = Self(2);
-    /// The first store stalls for one second, three or ten.
+    /// The fault that the first store stalls for one second, three or ten.
     pub const STALLS: Self = Self(4);
-    /// Connections to stores break, at one request in a thousand.
+    /// The fault that connections to stores break, at one request in a thousand.
     pub const LOST_LINKS: Self = Self(8);
-    /// All kinds of trouble together: cold start, late cores, stalls, lost connections.
+    /// The set of all faults: cold start, late cores, stalls, lost connections.
     pub const ALL: Self = Self(15);
 
     const NAMED: [(Self, &str); 4] = [
@@ -31,7 +31,8 @@ impl Trouble {
         (Self::LOST_LINKS, "lost-links"),
     ];
 
-    /// Returns the usual sets of faults: none, each alone, all but the cold start, and all.
+    /// Returns the sets of faults that are run unless flags say otherwise: none, each alone, all but the
+    /// cold start, and all.
     pub fn usual() -> Vec<Self> {
         let each = Self::NAMED.map(|(trouble, _)| trouble);
         let warm = Self(Self::ALL.0 & !Self::COLD_START.0);
@@ -77,11 +78,11 @@ impl FromStr for Trouble {
 /// Numbers of the requests of one tier (importance) by how they ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Requests that clients got served before their deadline.
+    /// Number of requests that were served before their deadline.
     pub in_time: u64,
-    /// Requests that were served after their deadline, too late to be of use.
+    /// Number of requests that were served after their deadline, too late to be of use.
     pub late: u64,
-    /// Requests that weir refused.
+    /// Number of requests that weir refused.
     pub refused: u64,
 }
 
@@ -97,14 +98,15 @@ impl Tally {
     }
 }
 
-/// The result of a world under overload.
+/// The result of a simulated world in which clients send more requests than the stores can serve.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Counts by tier, the most important first.
+    /// Counts of requests by tier (importance), the most important first.
     pub tiers: [Tally; Tier::ALL.len()],
     /// The number of requests that the stores could have carried out in the counted time.
     pub capacity: f64,
-    /// The part of `capacity` that running cores could have sent to the stores (see `capacity.rs`).
+    /// The number of those requests that running cores of weir could have sent to the stores; cores do not
+    /// run all the time.
     pub could: f64,
 }
 

@@ -12,22 +12,24 @@ use weir::values::{MicroUnits, Random, Timestamp, UNIT};
 /// Probabilities of the faults that the simulation injects, in thousandths.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Faults {
-    /// Probability, per request, that a store drops the connection instead of carrying the request out.
+    /// Probability, in thousandths per request, that a store drops the connection instead of carrying the
+    /// request out.
     pub lost_before: u64,
-    /// Probability, per request, that a store carries the request out and drops the connection before or
-    /// during the reply.
+    /// Probability, in thousandths per request, that a store carries the request out and drops the
+    /// connection before or during the reply.
     pub lost_after: u64,
     /// Probability, in thousandths, that a store refuses a connection.
     pub refused_connect: u64,
-    /// Probability that a store does not react to an attempt to connect.
+    /// Probability, in thousandths, that a store does not react to an attempt to connect.
     pub ignored_connect: u64,
-    /// Probability, per request, that a store replies with `LOADING` for the next 1 to 50 ms.
+    /// Probability, in thousandths per request, that a store begins to reply with the error `LOADING`, for 1
+    /// to 50 ms.
     pub loading: u64,
-    /// Probability, per request, that a store stalls for 1 ms to 10 s.
+    /// Probability, in thousandths per request, that a store begins to stall, for 1 ms to 10 s.
     pub stall: u64,
-    /// Probability, per request, that a store replies with bytes that are not RESP.
+    /// Probability, in thousandths per request, that a store replies with bytes that are not RESP.
     pub garbage: u64,
-    /// Probability that a client's connection ends by breaking without notice.
+    /// Probability, in thousandths, that a client's connection ends by breaking without notice.
     pub client_lost: u64,
 }
 
@@ -59,10 +61,11 @@ impl Faults {
     }
 }
 
-/// A load that rises above the stores' capacity: clients send without waiting for replies.
+/// A load of requests that rises above the stores' capacity: clients send without waiting for replies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
-    /// Requests per second of each client: before the time `full_from`, and from then on.
+    /// Requests per second that each client sends: first before the time `full_from`, then from that time
+    /// on.
     pub rates: [f64; 2],
     pub full_from: Timestamp,
     /// The deadline of a request; a later reply is of no use.
@@ -80,13 +83,14 @@ impl Load {
     }
 }
 
-/// The time for which weir keeps replies while their stores report changes: longer than any world lasts.
+/// The time for which weir keeps replies in its hot-key cache while their stores report changes of keys to
+/// it.
 const TRACKED_TTL: Duration = Duration::from_secs(10);
 /// The time without a message after which weir gives up a tracker (the connection on which a store reports
 /// changes of keys); after half of it weir sends a PING.
 const TRACKER_SILENT_MAX: Duration = Duration::from_millis(200);
 
-/// The load that clients offer, relative to the stores' capacity.
+/// The load that clients offer under overload, as a multiple of the stores' capacity.
 pub(super) const ASKED: f64 = 1.5;
 
 /// A time interval in which a store carries out nothing.
@@ -96,7 +100,8 @@ pub(super) struct Stall {
     pub until: Timestamp,
 }
 
-/// Random times in which cores do not run: the mean time between two of them, and the longest one.
+/// Random times in which cores do not run: the mean time from the end of one to the next (`apart`), and the
+/// longest one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sleeps {
     pub apart: Duration,
@@ -106,35 +111,37 @@ pub(super) struct Sleeps {
 /// Settings of a simulated cluster: how slots move, and how nodes misbehave.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moves {
-    /// The mean time between two steps of moving slots.
+    /// The mean time between two steps in which slots move between nodes.
     pub apart: Duration,
-    /// The least time that a moved slot stays at its new node: longer than weir follows a temporary redirect.
+    /// The least time that a slot which has moved stays at its new node: longer than weir follows a
+    /// temporary redirect (ASK).
     pub rest: Duration,
-    /// The longest delay until a core learns of a slot's move.
+    /// The longest delay until a core of weir learns of a slot's move.
     pub news_delay: Duration,
-    /// The probability, in thousandths, that a node replies falsely.
+    /// The probability, in thousandths per request, that a node replies with a false redirect. A node that
+    /// is asked for its view of the cluster gives an outdated one twenty times as often.
     pub lies: u64,
-    /// The mode of weir's layer that retries reads which are lost with a connection.
+    /// The mode (on or off) of weir's retries of reads whose connection to the store was lost.
     pub retries: Mode,
-    /// The way in which primaries go away and their replicas take over; `None` if they do not.
+    /// The times with which primaries go away and their replicas take over; `None` if they do not.
     pub falls: Option<Falls>,
 }
 
-/// How nodes of a cluster go away, and how the others react.
+/// The times with which primaries of a cluster go away, other nodes notice it, and replicas take over.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Falls {
-    /// The mean time from when all nodes work until the next one goes away.
+    /// The mean time from when all nodes of the cluster work until the next primary goes away.
     pub apart: Duration,
-    /// The time until the other nodes report a missing node as failed, so that the cluster is down;
-    /// `down_for` is how long they report that.
+    /// The time until the other nodes find that a primary is missing, and report the cluster as down;
+    /// `down_for` is the time from then until its replica takes over.
     pub missed_for: Duration,
     pub down_for: Duration,
-    /// The longest delay until a replica has carried out its primary's writes.
+    /// The longest delay until a replica has carried out a write that its primary has carried out.
     pub lag: Duration,
-    /// The longest time until nodes learn of a takeover.
+    /// The longest time until the other nodes learn that a replica has taken over.
     pub news: Duration,
-    /// The time from a takeover until the old node is back. `deluded_for` is how long it still believes then
-    /// that it is a primary, if it was only stopped.
+    /// The longest time from a replica's takeover until the old primary is back. `deluded_for` is the
+    /// longest time for which it still believes then that it is a primary, if its process was only stopped.
     pub away_for: Duration,
     pub deluded_for: Duration,
 }
@@ -174,15 +181,16 @@ impl Moves {
 pub(super) struct Around {
     /// The mean time between two writes that bypass weir.
     pub apart: Duration,
-    /// The time after a write that bypasses weir from which on no read through weir may find an older value.
+    /// The time after a write that bypasses weir from which on no read through weir may find an older value:
+    /// the store has told weir of the change by then, or weir's copy has expired.
     pub told_within: Duration,
-    /// The probability, in thousandths, that a connection on which a store reports changes is cut before a
-    /// write that bypasses weir; `is_silent` is true if the shard does not notice.
+    /// The probability, in thousandths per write that bypasses weir, that a connection on which the store
+    /// reports changes is cut before the write; `is_silent` is true if weir does not notice the cut.
     pub cuts: u64,
     pub is_silent: bool,
 }
 
-/// A limit on requests in flight that no simulated world reaches.
+/// A limit on requests in flight to a store that no simulated world reaches.
 const WIDE: u16 = 4_096;
 
 #[derive(Clone, Debug)]
@@ -191,15 +199,15 @@ pub(super) struct Plan {
     pub backends: u16,
     pub links_per_backend: u16,
     pub heavy_links: u16,
-    /// The least price, in millionths of a request unit, of a request for the heavy connections: low, so that
-    /// clients change between connections often.
+    /// The least price, in millionths of a request unit, of a request that goes over the separate
+    /// connections for heavy requests: low, so that clients change between connections often.
     pub heavy_from: MicroUnits,
     pub clients: usize,
     pub faults: Faults,
-    /// The longest delay of bytes between the two ends of a socket.
+    /// The longest time that bytes take from one end of a simulated socket to the other.
     pub network_delay: Duration,
-    /// The longest service time of a request at a store; the mean service time, if the store has
-    /// `store_servers` servers for all its connections.
+    /// The longest service time of a request at a store; if the store has `store_servers` servers, which all
+    /// its connections share, the mean service time.
     pub store_delay: Duration,
     pub store_servers: Option<usize>,
     /// Maximum number of requests in flight to a store; further ones wait in weir's queue, where some
@@ -208,46 +216,48 @@ pub(super) struct Plan {
     pub stall: Option<Stall>,
     pub sleeps: Option<Sleeps>,
     pub load: Option<Load>,
-    /// The longest time until a busy shard handles events that have arrived.
+    /// The longest time until a shard (core of weir) handles events that have arrived for it.
     pub turn_delay: Duration,
     /// Maximum number of bytes of one piece in which a socket's bytes arrive.
     pub piece_bytes: u64,
     pub output_bytes_max: usize,
     pub reply_bytes_max: usize,
     pub idle_timeout: Option<Duration>,
-    /// The size of large values, in bytes.
+    /// The size of the padding of large values, in bytes.
     pub padding_max: usize,
-    /// Request units per second that all clients share; `None` for no limit.
+    /// Request units per second that all clients together may use; `None` for no limit.
     pub quota: Option<u64>,
-    /// The longest delay of a shard's report to the central pools of quotas. `pool_stall` is the probability,
-    /// in thousandths, of a far longer delay.
+    /// The longest delay of a core's report of spent quota to the central pools, which divide quotas among
+    /// cores. `pool_stall` is the probability, in thousandths, of a delay of up to 300 ms.
     pub pool_delay: Duration,
     pub pool_stall: u64,
-    /// Settings of the hot-key cache: hot keys need so few requests that most keys are hot.
+    /// Settings of weir's hot-key cache; so few requests make a key hot that most keys are.
     pub hot: HotSettings,
     /// True if all clients mostly read the same few keys, which become hot.
     pub has_favourites: bool,
     /// Probability, in thousandths, that a client which mostly reads the same few keys sends a read in place
     /// of another request.
     pub mere_reads: u64,
-    /// Probability, in thousandths, that a read is sent as a script, of which weir does not know that it only
-    /// reads.
+    /// Probability, in thousandths, that a read is sent as a script, of which weir does not know that it
+    /// only reads.
     pub script_reads: u64,
-    /// True if the world ends by draining the shards; false if the clients end by themselves.
+    /// True if the world ends by draining the shards (cores of weir accept no more clients and finish);
+    /// false if the clients end by themselves.
     pub ends_by_draining: bool,
-    /// Settings of the cluster; `None` if the stores form none.
+    /// Settings of the cluster that the stores form; `None` if they are single stores.
     pub cluster: Option<Moves>,
     /// Writes that bypass weir, which stores report to it; `None` if there are none.
     pub around: Option<Around>,
-    /// Settings of private links, if clients share queues and counters; `None` if no client needs a
-    /// connection to a store of its own.
+    /// Settings for clients that share queues and counters, each of which needs a connection to a store of
+    /// its own; `None` if there are no such clients.
     pub private: Option<Private>,
 }
 
-/// Settings of connections to stores that one client has to itself.
+/// Settings of connections to stores that weir lends to one client each, for blocking commands and WATCH.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Private {
-    /// Maximum number of connections to stores that a core lends to clients, one client each.
+    /// Maximum number of connections to stores that a core of weir lends to clients (for blocking commands
+    /// and WATCH), one client each.
     pub links: usize,
     /// True if weir puts back elements that a store has popped for a client that had disconnected.
     pub gives_back: bool,
@@ -323,8 +333,8 @@ impl Plan {
         }
     }
 
-    /// Draws a plan in which clients wait for elements of shared queues, and increase shared counters under
-    /// `WATCH`.
+    /// Draws the plan of a world in which clients wait for elements of shared queues, and increase shared
+    /// counters under `WATCH`.
     pub fn queueing(random: &mut Random) -> Self {
         let plan = Self::drawn(random);
         let plan = if random.per_mille(400) { plan.before_cluster(random) } else { plan };
@@ -349,8 +359,9 @@ impl Plan {
         }
     }
 
-    /// Draws a plan in which stores report changes of keys, and clients that bypass weir write too. Replies
-    /// are kept long if their keys are tracked, else for far less time than messages may take.
+    /// Draws the plan of a world in which stores report changes of keys to weir (CLIENT TRACKING), and
+    /// clients that bypass weir write too. weir keeps replies long if their keys are tracked, else for far
+    /// less time than messages may take.
     pub fn tracked(random: &mut Random) -> Self {
         let plan = Self::drawn(random);
         let hot = HotSettings {
@@ -378,13 +389,13 @@ impl Plan {
         }
     }
 
-    /// Draws a plan of any kind: a fifth of all worlds have a cluster.
+    /// Draws the plan of a world of the usual kind; a fifth of these have a cluster.
     pub fn drawn_of_any(random: &mut Random) -> Self {
         let plan = Self::drawn(random);
         if random.per_mille(200) { plan.before_cluster(random) } else { plan }
     }
 
-    /// Draws a plan in which the stores are a cluster.
+    /// Draws the plan of a world in which the stores are a cluster.
     pub fn clustered(random: &mut Random) -> Self {
         let plan = Self::drawn(random);
         plan.before_cluster(random)
@@ -418,8 +429,8 @@ impl Plan {
         }
     }
 
-    /// Draws a plan in which clients send 1.5 times as many requests as the stores can serve, with these
-    /// faults.
+    /// Draws the plan of a world in which clients send 1.5 times as many requests as the stores can serve,
+    /// with these faults.
     pub fn overloaded(random: &mut Random, trouble: Trouble) -> Self {
         const FACTORS: [f64; 2] = [0.5, ASKED];
         let calm = Self { faults: Faults::NONE, quota: None, idle_timeout: None, ..Self::drawn(random) };
@@ -470,12 +481,13 @@ impl Plan {
         }
     }
 
-    /// Returns the time in which a store stalls; `None` for all stores but the first.
+    /// Returns the planned time in which the store with this index carries out nothing; `None` for all
+    /// stores but the first, or if none is planned.
     pub fn stall_of(&self, store: usize) -> Option<Stall> {
         self.stall.filter(|_| store == 0)
     }
 
-    /// True if the world has no fault that can make weir refuse a request.
+    /// True if the plan has no fault, and no limit at stores, that can make weir refuse a request.
     pub fn is_calm(&self) -> bool {
         let falls = self.cluster.is_some_and(|moves| moves.falls.is_some());
         let cuts = self.private.is_some_and(|private| private.cuts_apart.is_some());

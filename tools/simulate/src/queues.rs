@@ -12,11 +12,12 @@ use super::history::Fate;
 use weir::protocol::{encode, reply};
 use weir::values::Random;
 
-/// The number of hash tags: keys with one tag are on the same store.
+/// The number of hash tags (parts of keys' names) of queues and counters: keys with one tag are on the same
+/// store.
 const GROUPS: u64 = 3;
 /// The number of queues of each hash tag.
 const QUEUES: u64 = 2;
-/// The timeouts of blocking commands, in seconds.
+/// The timeouts, in seconds, of which one is chosen at random for each blocking command.
 const TIMEOUTS: [&str; 4] = ["0.02", "0.3", "2", "20"];
 
 /// An element that was pushed to a queue.
@@ -31,7 +32,8 @@ struct Element {
     is_moved: bool,
 }
 
-/// The numbers of increases of a counter that took effect, and that may have taken effect.
+/// The numbers of increases of a counter: those that took effect (`done`), and those that may have taken
+/// effect.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     done: u64,
@@ -43,13 +45,14 @@ struct Count {
 pub(super) struct Ledger {
     elements: Vec<Element>,
     counts: BTreeMap<String, Count>,
-    /// The largest number of elements that calls without a reply may have popped.
+    /// The largest number of elements that calls of clients without a reply, or with an unclear error, may
+    /// have popped.
     unanswered: u64,
-    /// The part of `unanswered` whose clients had disconnected before they could read a reply.
+    /// The part of `unanswered`, in elements, whose clients had disconnected before they could read a reply.
     unread: u64,
     /// True if weir puts back elements that a store has popped for clients that had disconnected.
     pub gives_back: bool,
-    /// The number of elements that clients received.
+    /// The number of elements of queues that clients received.
     pub delivered: u64,
     /// The number of transactions with `WATCH` that took effect.
     pub committed: u64,
@@ -63,14 +66,14 @@ pub(super) struct Left {
     pub lists: BTreeMap<String, Vec<Vec<u8>>>,
     /// The values of the counters, by name.
     pub counters: BTreeMap<String, u64>,
-    /// The number of elements that the shards report as lost with clients that had disconnected; `None` if
-    /// elements can be lost in other ways too.
+    /// The number of elements that weir's shards (cores) report as lost with clients that had disconnected;
+    /// `None` if elements can be lost in other ways too.
     pub orphans: Option<u64>,
 }
 
 impl Ledger {
-    /// Returns the names of all lists that clients use: each queue, and the list that its elements are moved
-    /// to.
+    /// Returns the names of all lists that clients use: each queue, and for each hash tag the list that
+    /// elements of its queues are moved to.
     pub fn lists() -> impl Iterator<Item = String> {
         let queues = (0..GROUPS).flat_map(|group| (0..QUEUES).map(move |queue| queue_of(group, queue)));
         queues.chain((0..GROUPS).map(target_of))
@@ -107,8 +110,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Records that a client has received an element of a queue (`word`); if `moves`, the element was moved to
-    /// another list as well. An error if a client had received it before, or if it is of another queue.
+    /// Records that a client has received an element (`word`) of this queue; if `moves`, the element was
+    /// moved to another list as well. Returns the element's number. An error if it was received before, is
+    /// of another queue, or was never pushed.
     fn deliver(&mut self, word: &[u8], queue: &str, moves: bool) -> Result<usize, String> {
         let number = number_of(word).ok_or("what nobody pushed")?;
         let element = self.elements.get_mut(number).ok_or("what nobody has pushed yet")?;
@@ -139,8 +143,8 @@ impl Ledger {
         }
     }
 
-    /// Checks the lists and counters at the end against the record. Returns the number of elements that are
-    /// missing.
+    /// Checks the lists and counters that are left at the end against the record. Returns the number of
+    /// elements that are missing; the error says what is wrong.
     pub fn check(&self, left: &Left) -> Result<u64, String> {
         let mut places: BTreeMap<usize, &str> = BTreeMap::new();
         for (list, words) in &left.lists {
@@ -193,7 +197,8 @@ fn counter_of(group: u64) -> String {
     format!("{{{group}}}count")
 }
 
-/// Returns the number of an element from its text (`word`); `None` if the text is no element.
+/// Returns the number of a queue's element from its text (`word`), such as `e7`; `None` if the text is no
+/// element.
 fn number_of(word: &[u8]) -> Option<usize> {
     std::str::from_utf8(word).ok()?.strip_prefix('e')?.parse().ok()
 }
@@ -205,17 +210,18 @@ enum Role {
     Counter,
 }
 
-/// A request whose reply has not come yet.
+/// A request of a client whose reply has not come yet.
 #[derive(Debug)]
 enum Asked {
-    /// A push of the elements with these numbers.
+    /// A push to a queue of the elements with these numbers.
     Push(Range<usize>),
-    /// A call that pops up to a number of elements from the beginning of a queue or from its end.
+    /// A call that pops up to `most` elements from the beginning of a queue (`is_left` is true) or from its
+    /// end.
     Pop {
         most: u64,
         is_left: bool,
     },
-    /// A call that moves an element from the queue with this name.
+    /// A call that moves an element from the queue with this name to another list.
     Move(String),
     Watch,
     /// A read of the counter that the client watches.
@@ -226,7 +232,7 @@ enum Asked {
     Exactly(&'static [u8]),
 }
 
-/// The counter that a client watches, as far as replies have told the client about it.
+/// The counter that a client watches (WATCH), as far as replies have told the client about it.
 #[derive(Debug, Default)]
 struct Watched {
     counter: String,
@@ -243,9 +249,11 @@ pub(super) struct Duty {
     rounds_left: u64,
     asked: VecDeque<Asked>,
     watched: Option<Watched>,
-    /// The newest element that the client has popped from the beginning of a queue, by producer and queue.
+    /// The number of the newest element that the client has popped from the beginning of a queue, by
+    /// producer and queue.
     newest: BTreeMap<(u32, String), usize>,
-    /// True if weir closes the client after the error that it sent last.
+    /// True if the last reply was an error after which weir may close the client, because the call may have
+    /// taken an element.
     is_given_up: bool,
     has_deadline: bool,
 }
@@ -266,7 +274,7 @@ impl Duty {
         }
     }
 
-    /// Decides on the client's next action in the world of queues. `over` is true once clients are to end,
+    /// Decides on the client's next action on queues or counters. `over` is true once clients are to end,
     /// `ledger` records which elements were pushed and popped, and `stage` and `leaving` are the client's
     /// state and its way to end.
     pub fn act(&mut self, over: bool, ledger: &mut Ledger, (stage, leaving): (&mut Stage, Leaving)) -> Move {
@@ -396,8 +404,9 @@ impl Duty {
         }
     }
 
-    /// Handles a reply of weir. Returns true if it is a refusal; an error if it is not possible for its
-    /// request. `step` is the present event of the simulation.
+    /// Handles a reply of weir to the client's oldest unanswered request. Returns true if it is an error
+    /// reply. An error if it is not possible for its request. `step` is the number of the present event of
+    /// the simulation.
     pub fn take_reply(&mut self, reply: &[u8], step: u64, ledger: &mut Ledger) -> Result<bool, String> {
         let asked = self.asked.pop_front().ok_or("was answered without having asked")?;
         let described = format!("{asked:?}");
@@ -424,7 +433,8 @@ impl Duty {
         }
     }
 
-    /// Ends a request that got an error or no reply; `fate` says whether it took effect.
+    /// Records the end of a request that got an error or no reply; `fate` says whether it took effect. An
+    /// error if that contradicts the record.
     fn end(asked: Asked, fate: Fate, ledger: &mut Ledger) -> Result<(), String> {
         match asked {
             Asked::Push(pushed) => return ledger.settle(pushed, fate),
@@ -492,8 +502,8 @@ impl Duty {
         }
     }
 
-    /// Checks that elements, of which `number` is the newest, that one client takes from the beginning of a
-    /// queue come in the order of their pushes.
+    /// Checks that the elements that one client takes from the beginning of a queue come in the order of
+    /// their pushes; `number` is that of the newest one taken. Not checked if weir puts elements back.
     fn check_order(&mut self, number: usize, ledger: &Ledger) -> Result<(), String> {
         let Element { producer, queue, .. } = &ledger.elements[number];
         let newest = self.newest.insert((*producer, queue.clone()), number);
@@ -503,7 +513,8 @@ impl Duty {
         }
     }
 
-    /// Handles that weir has closed the connection. `may_be_early` is true if weir may do so at any time.
+    /// Handles that weir has closed the client's connection in this stage. `may_be_early` is true if weir
+    /// may do so at any time. An error if weir should not have closed it.
     pub fn closed(&mut self, stage: Stage, may_be_early: bool, ledger: &mut Ledger) -> Result<(), String> {
         // A client is closed behind the error of a call that may have taken an element, and one that has sent its last
         // without an answer to a call that waits.
@@ -518,7 +529,8 @@ impl Duty {
         Ok(())
     }
 
-    /// Ends all requests without a reply. `is_unread` is true if their replies may have been on their way.
+    /// Ends all requests of the client without a reply, as their effect is unknown. `is_unread` is true if
+    /// their replies may have been on their way.
     fn gone(&mut self, is_unread: bool, ledger: &mut Ledger) {
         let before = ledger.unanswered;
         for asked in self.asked.drain(..) {

@@ -10,7 +10,7 @@ use weir::protocol::{Protocol, encode};
 use weir::routing::{Topology, slot_of};
 use weir::values::{Random, Tier};
 
-/// The deadline that some requests have, after which weir need not answer them.
+/// The deadline that some simulated requests have (5 seconds), after which weir need not answer them.
 pub(super) const DEADLINE: Duration = Duration::from_secs(5);
 
 const SHARED_KEYS: u64 = 12;
@@ -22,12 +22,12 @@ const GROUPS: u64 = 3;
 /// The number of slots that the keys of all clients share when the stores are a cluster.
 const SHARED_SLOTS: u64 = 3;
 
-/// Writer of one client's requests, with the connection's state as the requests change it.
+/// The writer of one client's requests, with the state of its connection as the requests change it.
 #[derive(Debug)]
 pub(super) struct Writer {
     pub client: u32,
     pub random: Random,
-    /// The RESP version of the connection after the requests sent so far.
+    /// The RESP version of the client's connection after the requests sent so far.
     pub protocol: Protocol,
     pub sequence: u64,
     pub topology: Topology,
@@ -53,8 +53,8 @@ pub(super) struct Burst {
 }
 
 impl Writer {
-    /// Adds one random request to the burst, or a few that belong together. `step` is the present event of the
-    /// simulation.
+    /// Adds to the burst (requests that are sent together) one random request, or a few that belong
+    /// together. `step` is the number of the present event of the simulation.
     pub fn add(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
         if self.has_favourites && self.random.per_mille(self.mere_reads) {
             return self.get(burst, step);
@@ -83,7 +83,7 @@ impl Writer {
     }
 
     /// Adds to the burst (requests that are sent together) a request of a client under load: a GET or SET of
-    /// one of `keys` keys.
+    /// one of `keys` keys. `step` is the number of the present event of the simulation.
     pub fn add_plain(&mut self, burst: &mut Burst, keys: u64, step: u64, history: &mut History) {
         let key = format!("key:{}", self.random.below(keys));
         if self.random.per_mille(750) {
@@ -93,14 +93,15 @@ impl Writer {
     }
 
     /// Adds to the burst (requests that are sent together) a `QOS SET` with the tier (importance) and the
-    /// deadline of the client's requests.
+    /// deadline of the client's requests. `step` is the number of the present event of the simulation.
     pub fn say_quality(&mut self, burst: &mut Burst, tier: Tier, deadline: Duration, step: u64) {
         let millis = deadline.as_millis().to_string();
         let words = [b"QOS", &b"SET"[..], b"TIER", tier.name().as_bytes(), b"DEADLINE", millis.as_bytes()];
         self.ask(burst, step, &words, Expected::Exactly(b"+OK\r\n".to_vec()));
     }
 
-    /// Adds to the burst (requests that are sent together) a request that weir answers without a store.
+    /// Adds to the burst (requests that are sent together) a PING or ECHO, which weir answers without a
+    /// store.
     pub fn echo(&mut self, burst: &mut Burst, step: u64) {
         let text = format!("e{}.{}", self.client, self.sequence);
         let mut reply = Vec::new();
@@ -238,8 +239,8 @@ impl Writer {
         self.push(burst, sent, &words, Expected::Deleted(writes));
     }
 
-    /// Deletes keys that only this client writes, and at once writes them again, by one MSETNX over all of
-    /// them.
+    /// Adds to the burst a request that deletes keys which only this client writes, one MSETNX that writes
+    /// all of them again at once, and a GET of one of them.
     fn replace_own(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
         let own: Vec<String> = (0..OWN_KEYS).map(|index| self.own(index)).collect();
         let place = self.place_of(&own[0]);
@@ -335,7 +336,7 @@ impl Writer {
         self.ask(burst, step, &[b"EXEC"], Expected::Block(inner.asked));
     }
 
-    /// Records that requests which were queued in a transaction are never carried out.
+    /// Records in the history that requests which were queued in a transaction are never carried out.
     fn abandon(asked: &[Asked], history: &mut History) {
         for asked in asked {
             asked.refused(super::history::Fate::Never, history).expect("it was never sent to a store");
@@ -462,7 +463,7 @@ impl Writer {
         keys.iter().map(|key| self.written(sent, key, history)).unzip()
     }
 
-    /// Returns a random key whose value is set and deleted as a whole.
+    /// Returns the name of a random key whose value is set and deleted as a whole.
     fn register(&mut self) -> String {
         if self.has_favourites && self.random.per_mille(700) {
             let number = self.random.below(FAVOURITES);
@@ -491,7 +492,7 @@ impl Writer {
         keys
     }
 
-    /// Returns a random key whose value is only appended to.
+    /// Returns the name of a random key whose value is only appended to.
     fn log(&mut self) -> String {
         if self.random.per_mille(500) {
             let tag = if self.is_clustered { "{c" } else { "" };
@@ -503,8 +504,8 @@ impl Writer {
         }
     }
 
-    /// Returns the name of a key that all clients use. In a cluster, a few keys of each kind share a slot.
-    /// `kind` is the kind of the value, such as `log`.
+    /// Returns the name of the key with this number that all clients use. `kind` is the kind of its value,
+    /// such as `log`. In a cluster, keys with the same number modulo 3 share a slot.
     fn named(&self, kind: &str, number: u64) -> String {
         if self.is_clustered {
             return format!("{kind}:{{{}}}:{number}", number % SHARED_SLOTS);
@@ -512,8 +513,8 @@ impl Writer {
         format!("{kind}:{number}")
     }
 
-    /// Returns the slot of a key in a cluster, else the number of its store: only keys with the same number
-    /// may be in one request.
+    /// Returns the slot of a key if the stores are a cluster, else the index of its store: only keys for
+    /// which the result is the same may be in one request.
     fn place_of(&self, key: &str) -> u16 {
         let slot = slot_of(key.as_bytes());
         if self.is_clustered { slot } else { self.topology.backend_of(slot).0 }

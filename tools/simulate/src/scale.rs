@@ -13,116 +13,130 @@ use weir::protocol::encode;
 use weir::shard::Counter;
 use weir::values::{ClientId, Random, Timestamp, UNIT};
 
-/// Tenants with quotas, all of which ask for more than they may have, on cores that change.
+/// A case to simulate: tenants with quotas, all of which ask for more than they may have, on cores that
+/// change.
 #[derive(Clone, Copy, Debug)]
 pub struct QuotaCase {
-    /// The number of hosts, which share the quotas if there are several.
+    /// The number of simulated hosts, which share the tenants' quotas if there are several.
     pub hosts: u16,
     /// The number of cores of each host.
     pub cores: u16,
-    /// The number of tenants.
+    /// The number of tenants, each with a quota of its own.
     pub tenants: u16,
     /// The quota of each tenant, in request units per second.
     pub ru_per_second: u64,
-    /// The time in which requests are counted, after a time for warming up.
+    /// The length of the time in which requests are counted, after a time for warming up.
     pub counted: Duration,
 }
 
 /// The figures that the simulation of a [`QuotaCase`] yields.
 #[derive(Clone, Copy, Debug)]
 pub struct QuotaFigures {
-    /// Admitted request units in the counted time, relative to the quota: of all tenants together, of the tenant that got
-    /// least, and of the one that got most.
+    /// Request units admitted in the counted time, divided by the quota for that time: of all tenants
+    /// together, of the tenant that got least, and of the one that got most.
     pub served: [f64; 3],
-    /// The most that any tenant was admitted in any stretch of time, beyond its quota for that time, in seconds of the
-    /// quota. A burst of one second is allowed.
+    /// The most that any tenant was admitted in any interval of time beyond its quota for that interval, in
+    /// seconds of the quota. A burst of one second is allowed.
     pub beyond: f64,
-    /// Reports of cores to their control executors, per second and host.
+    /// Number of reports of cores to their control executor (which divides quotas among the cores of a
+    /// host), per second and host.
     pub reports: f64,
-    /// Entries, one for each bucket, in the reports of cores to their control executors, per second and host.
+    /// Number of entries, one for each token bucket of a quota, in the reports of cores to their control
+    /// executors, per second and host.
     pub demands: f64,
-    /// Batches between cores, per second and host.
+    /// Number of batches of messages between cores, per second and host.
     pub batches: f64,
-    /// Requests of clients per second and host.
+    /// Number of requests of clients, per second and host.
     pub requests: f64,
-    /// Commands per second at the fleet's store, and the bytes of its replies.
+    /// Number of commands per second at the fleet's store (over which hosts share quotas), and the bytes of
+    /// its replies per second.
     pub fleet: [f64; 2],
 }
 
-/// A key that clients of every core read, while somebody changes it past weir.
+/// A case to simulate: a key that clients of every core read, while a client that bypasses weir changes it.
 #[derive(Clone, Copy, Debug)]
 pub struct HotCase {
     /// The number of hosts that are simulated.
     pub hosts: u16,
     /// The number of cores of each host.
     pub cores: u16,
-    /// Reads per second at each core.
+    /// Number of reads of the key per second that clients send to each core.
     pub reads_per_core: u64,
-    /// Changes of the key per second.
+    /// Number of changes of the hot key per second.
     pub changes: u64,
-    /// True if the store tells of changes (CLIENT TRACKING); otherwise replies are kept for a second.
+    /// True if the store reports changes of the key to weir (CLIENT TRACKING); otherwise weir keeps replies
+    /// for a second.
     pub tracked: bool,
-    /// The time in which requests are counted, after a time for warming up.
+    /// The length of the time in which requests are counted, after a time for warming up.
     pub counted: Duration,
 }
 
 /// The figures that the simulation of a [`HotCase`] yields.
 #[derive(Clone, Copy, Debug)]
 pub struct HotFigures {
-    /// Reads per second of all clients together.
+    /// Number of reads of the hot key per second, of all clients together.
     pub asked: f64,
-    /// Reads of the key per second that reach the store.
+    /// Number of reads of the hot key per second that reach the store.
     pub store_reads: f64,
-    /// The part of the reads that were answered from the memory of the key's home core.
+    /// The part (0 to 1) of the reads that were answered from the cache of the key's home core (the core of
+    /// a host that handles the key).
     pub home: f64,
-    /// The part of the reads that were answered from a copy on another core than the key's.
+    /// The part (0 to 1) of the reads that were answered from a copy of the reply on another core than the
+    /// key's own.
     pub copied: f64,
-    /// The part of the reads that waited for a fetch, with those that began one.
+    /// The part (0 to 1) of the reads that waited for a shared fetch (one read at the store for all reads
+    /// that come meanwhile), including those that began one.
     pub joined: f64,
-    /// Batches between cores for each thousand reads.
+    /// Number of batches of messages between cores for each thousand reads.
     pub batches: f64,
-    /// Messages per second by which the store tells of changes.
+    /// Number of messages per second by which the store reports changes of the key to weir.
     pub told: f64,
-    /// The time since the value in a reply had been replaced at the store, at most.
+    /// The longest time by which a reply was outdated: from the replacement of its value at the store until
+    /// the client got it.
     pub oldest: Duration,
 }
 
-/// The number of connections of all tenants together, at least; each tenant has from 4 of them up to one on each core.
+/// The number of connections over which the requests of all tenants spread; each tenant has an equal part of
+/// it, but at least 4, and at most as many as there are cores.
 const SEATS: usize = 4_096;
 const SEATS_LEAST: usize = 4;
-/// Time for which a tenant's requests come in on the same cores, on average: on one host, and in a fleet, whose hosts need
-/// three to four seconds to find out about it.
+/// The mean time for which a tenant's requests come in on the same cores: on one host, and in a fleet, whose
+/// hosts need three to four seconds to find out about a change.
 const STAYS: [Duration; 2] = [Duration::from_millis(700), Duration::from_secs(15)];
-/// Time in which bursts are used up and shares find their way: on one host, and in a fleet.
+/// The time before counting, in which bursts are used up and hosts and cores find their shares of quotas: on
+/// one host, and in a fleet.
 const WARM_UP: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(8)];
-/// The demand of the tenants, as a multiple of the quota.
+/// The demand of each tenant, as a multiple of its quota.
 const ASKED: u64 = 2;
 const STORES: u16 = 4;
 const KEY: &[u8] = b"hot";
 const TRACKED_TTL: Duration = Duration::from_secs(300);
 
-/// A tenant's clients, and where its requests come in just now.
+/// A tenant's clients (`seats`: the core, and the client's id there), and which of them sends its requests
+/// just now.
 struct Tenant {
     seats: Vec<(usize, ClientId)>,
-    /// The seat of all requests; `None` if they spread over all seats.
+    /// The index in `seats` of the client that sends all requests; `None` if they spread over all clients.
     at: Option<usize>,
     moves_at: Timestamp,
     asked: u64,
     account: Account,
 }
 
-/// The largest excess over a quota in any stretch of time, found in one pass.
+/// The largest excess of admitted request units over a quota in any interval of time, found in one pass.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
     admitted: u64,
-    /// Admitted minus quota so far, in millionths of a request unit: the lowest value yet, and the most that it has
-    /// risen above an earlier one.
+    /// The difference between what was admitted so far and the quota so far, in millionths of a request
+    /// unit: `lowest` is its lowest value yet, and `risen` the most that it has risen above an earlier
+    /// value.
     lowest: i64,
     risen: i64,
 }
 
 impl Account {
-    /// Books the amount admitted so far, at a time until which `quota` has come in.
+    /// Records the amount admitted up to a time, and the quota up to that time, both since the start and in
+    /// millionths of a request unit.
     fn note(&mut self, admitted: u64, quota: u64) {
         // The balance falls until something is admitted, so it was lowest just before.
         self.lowest = self.lowest.min(self.admitted as i64 - quota as i64);
@@ -218,13 +232,15 @@ pub fn quotas(case: QuotaCase) -> QuotaFigures {
     }
 }
 
-/// Returns the numbers of requests, and of batches between cores, since the start.
+/// Returns the numbers of requests, and of batches of messages between cores, since the start of the
+/// simulation, over all hosts.
 fn counted(hosts: &Hosts) -> [u64; 2] {
     [Counter::Requests, Counter::BatchesSent].map(|counter| hosts.counted(counter))
 }
 
-/// Connects a tenant's client, and logs it in: on any core, or on each where there are as many seats. Returns
-/// the core and the client's id there.
+/// Connects the client number `seat` of the tenant `name`, which has `seats` clients, and logs it in: on a
+/// random core, or on core `seat` if there are as many clients as cores. Returns the core (an index over all
+/// hosts) and the client's id there.
 fn connect(
     hosts: &mut Hosts,
     seat: usize,
@@ -240,8 +256,8 @@ fn connect(
     (core, client)
 }
 
-/// Sends a tenant's next request, over the client at which its requests come in just now. They come in there
-/// for about `stays`. `number` is the tenant's.
+/// Sends the next request of a tenant (with the index `number`), over the client at which its requests come
+/// in just now. They come in there for about `stays`; after that at another one, or at any.
 fn ask(hosts: &mut Hosts, tenant: &mut Tenant, number: usize, stays: Duration, random: &mut Random) {
     if tenant.moves_at <= hosts.now() {
         tenant.moves_at = hosts.now().after(stays.mul_f64(0.5 + random.unit()));
@@ -328,7 +344,7 @@ pub fn hot_key(case: HotCase) -> HotFigures {
     }
 }
 
-/// Counts of a run with a hot key, at one time.
+/// Counts, since the start, of a simulated run with a hot key, taken at one time.
 struct HotCounts {
     traffic: Traffic,
     requests: u64,

@@ -25,13 +25,14 @@ pub(super) enum StoreAnswer {
     Broken(Vec<u8>),
 }
 
-/// Bytes that a store sends at another time than right after a request: a message, or the reply to a call
-/// that waited.
+/// Bytes that a simulated store sends at another time than right after a request: a message, or the reply to
+/// a blocking call that waited.
 #[derive(Debug)]
 pub(super) struct Delivered {
     pub socket: SocketId,
     pub answer: StoreAnswer,
-    /// The number of later requests of the connection that can now be carried out.
+    /// The number of later requests of the connection that are to be carried out now, since they were due
+    /// while the call waited.
     pub resumed: usize,
 }
 
@@ -42,7 +43,8 @@ struct Waiting {
     is_script: bool,
 }
 
-/// Requests that a primary has carried out and its replica has not.
+/// Requests that a primary has carried out and its replica has not yet, with the time at which they reach it
+/// (`arrives`).
 #[derive(Debug)]
 pub(super) struct Done {
     requests: Vec<Waiting>,
@@ -56,8 +58,8 @@ impl Done {
         self.requests.iter().map(|done| Arguments::new(&done.frame, &done.places))
     }
 
-    /// Records in the history that these requests are lost with the store that carried them out. `takeover` is
-    /// the index of the takeover in which the store was replaced.
+    /// Records in the history that these requests are lost with the store that carried them out. `takeover`
+    /// is the index of the takeover in which the store was replaced by its replica.
     pub fn is_lost(&self, history: &mut History, takeover: usize) {
         self.requests().for_each(|arguments| lose(&arguments, self.step, history, takeover));
     }
@@ -78,35 +80,35 @@ struct Connection {
     busy_until: Timestamp,
     block: Option<Block>,
     /// True after ASKING: the next request, or the transaction that it begins, may use a slot that is being
-    /// imported.
+    /// imported from another node.
     asking: bool,
     /// The requests of the transaction that have been queued since MULTI.
     queued: Vec<Waiting>,
-    /// True if the far end is closed. Requests that had been received are carried out all the same, as by a
-    /// real store that has read them.
+    /// True if weir has closed the connection. Requests that the store had received are carried out all the
+    /// same, as by a real store that has read them.
     ended: bool,
     /// True if the store reports changes of keys on the connection (CLIENT TRACKING).
     tracks: bool,
-    /// The blocking call that waits (BLPOP and the like), if one does. `held` is the number of later requests
-    /// that would have been due since.
+    /// The blocking call that waits on the connection (BLPOP and the like), if one does. `held` is the
+    /// number of later requests that would have been due since.
     waits: Option<Waiting>,
     held: usize,
 }
 
-/// The work that the servers of a simulated store did while it was counted: requests, and the time that they
-/// took.
+/// The work that the servers of a simulated store did in the counted time: the number of requests, and the
+/// time that they took.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Work {
     pub requests: u64,
     pub took: Duration,
-    /// The number of requests on connections that broke, so that their results were lost.
+    /// The number of requests on connections that broke before a reply, so that their results were lost.
     pub in_vain: u64,
 }
 
 pub(super) struct Store {
     engine: Engine,
     cursors: Cursors,
-    /// Requests that the replica has not carried out yet, if there is a replica; `lag` is the replica's
+    /// Requests that this store's replica has not carried out yet, if it has one; `lag` is the replica's
     /// longest delay.
     log: VecDeque<Done>,
     lag: Option<Duration>,
@@ -150,12 +152,12 @@ impl Store {
         }
     }
 
-    /// Ends all faults of the store, except those of its clients, for the rest of the run.
+    /// Ends all random faults of the store for the rest of the run.
     pub fn calm_down(&mut self) {
         self.faults = Faults { client_lost: self.faults.client_lost, ..Faults::NONE };
     }
 
-    /// Returns the work that the servers did during the counted time.
+    /// Returns the work that the store's servers did during the counted time.
     pub fn work(&self) -> Work {
         self.work
     }
@@ -181,7 +183,8 @@ impl Store {
         self.connections.insert(socket, connection);
     }
 
-    /// Handles that the store itself has dropped a connection.
+    /// Handles that the store itself has dropped a connection at `now`: forgets it, and counts its
+    /// unanswered requests as lost, if that is in the counted time.
     pub fn disconnected(&mut self, socket: SocketId, now: Timestamp) {
         let connection = self.drop_connection(socket);
         if self.counted.contains(&now) {
@@ -189,41 +192,41 @@ impl Store {
         }
     }
 
-    /// Removes a connection, and its transaction, watches and waits in the engine. Returns it; `None` if it is
-    /// unknown.
+    /// Removes a connection, and its transaction, watches and waiting call in the engine. Returns it; `None`
+    /// if it is unknown.
     fn drop_connection(&mut self, socket: SocketId) -> Option<Connection> {
         let connection = self.connections.remove(&socket)?;
         self.engine.forget(&connection.session);
         Some(connection)
     }
 
-    /// Removes all connections, because the node is away.
+    /// Removes all connections of the store, because its node goes away.
     pub fn forget_connections(&mut self) {
         for connection in std::mem::take(&mut self.connections).into_values() {
             self.engine.forget(&connection.session);
         }
     }
 
-    /// Removes and returns the next requests that the replica has received by the time `by`; `None` if there
-    /// are none.
+    /// Removes and returns the next requests that the store's replica has received by the time `by`; `None`
+    /// if there are none.
     pub fn poll_done(&mut self, by: Timestamp) -> Option<Done> {
         let is_there = self.log.front().is_some_and(|done| done.arrives <= by);
         if is_there { self.log.pop_front() } else { None }
     }
 
-    /// Removes and returns the requests that never reached the replica.
+    /// Removes and returns all requests that the store's replica has not carried out.
     pub fn take_log(&mut self) -> VecDeque<Done> {
         std::mem::take(&mut self.log)
     }
 
-    /// Carries out requests that the primary has carried out, on this replica.
+    /// Carries out, on this replica, requests that its primary has carried out.
     pub fn replay(&mut self, done: &Done) {
         for arguments in done.requests() {
             self.engine.execute(&mut Session::new(0), arguments, done.at, &mut Vec::new());
         }
     }
 
-    /// Replaces all keys with those of the primary.
+    /// Replaces all keys of this store with those of its new primary.
     pub fn copy_of(&mut self, primary: &mut Self, now: Now) {
         said(&mut self.engine, &[b"FLUSHALL"], now);
         self.log.clear();
@@ -235,7 +238,8 @@ impl Store {
         }
     }
 
-    /// Carries out a write of a client that bypasses weir; without a value it is a delete.
+    /// Carries out a SET of a client that bypasses weir, or a DEL if `value` is `None`. `step` is the number
+    /// of the present event of the simulation.
     pub fn write_beside(&mut self, key: &[u8], value: Option<&[u8]>, now: Now, step: u64) {
         let mut frame = Vec::new();
         match value {
@@ -264,7 +268,8 @@ impl Store {
         }
     }
 
-    /// Drops a connection that the other end has reset while the store was stopped: unread requests are lost.
+    /// Drops a connection that weir has reset while the store was stopped: requests that it had not read are
+    /// lost.
     pub fn reset_unread(&mut self, socket: SocketId) {
         self.drop_connection(socket);
     }
@@ -299,7 +304,8 @@ impl Store {
         Some(cut)
     }
 
-    /// Returns the next message about a changed key, or reply to a call that waited; `None` if there is none.
+    /// Returns the next message about a changed key, or reply to a blocking call that waited, for the caller
+    /// to send; `None` if there is none.
     pub fn poll_delivery(&mut self) -> Option<Delivered> {
         loop {
             let delivery = self.engine.poll_delivery()?;
@@ -316,30 +322,32 @@ impl Store {
         }
     }
 
-    /// Ends the calls whose timeouts are over.
+    /// Ends the blocking calls whose timeouts are over at `now`.
     pub fn expire_waits(&mut self, now: Now) {
         self.engine.expire_waits(now);
     }
 
-    /// Returns the time at which the next timeout of a waiting call is over; `None` if no call waits with a
-    /// timeout.
+    /// Returns the time at which the next timeout of a waiting blocking call is over; `None` if no call
+    /// waits with a timeout.
     pub fn waits_until(&self) -> Option<Timestamp> {
         self.engine.waits_until()
     }
 
-    /// Returns the elements of a list, read directly from the engine.
+    /// Returns the elements of the list `key`, read directly from the store's engine.
     pub fn list(&mut self, key: &[u8], now: Now) -> Vec<Vec<u8>> {
         let told = said(&mut self.engine, &[b"LRANGE", key, b"0", b"-1"], now);
         let elements = reply::elements(&told).expect("an array").filter_map(reply::text);
         elements.map(<[u8]>::to_vec).collect()
     }
 
-    /// Removes and returns the next connection that another one has closed by CLIENT KILL, if any.
+    /// Removes and returns the next connection that CLIENT KILL on another one has closed; `None` if there
+    /// is none.
     pub fn poll_killed(&mut self) -> Option<SocketId> {
         self.killed.pop()
     }
 
-    /// Takes bytes of requests. Returns the time at which each whole request will be carried out.
+    /// Handles bytes of requests on a connection. Returns the time at which each request that is whole now
+    /// will be carried out. An error if weir sent malformed bytes.
     pub fn receive(
         &mut self,
         socket: SocketId,
@@ -385,8 +393,9 @@ impl Store {
         Ok(times)
     }
 
-    /// Carries out the next request of a connection. Returns the reply; `None` if the call waits. `cluster`
-    /// has the cluster and the store's index in it, if the store is a node of one.
+    /// Carries out the next request of a connection. Returns the reply; `None` if a blocking call waits or
+    /// the connection is gone. `cluster` has the cluster and the store's index in it, if the store is a node
+    /// of one. The error is a promise that weir has broken.
     pub fn carry_out(
         &mut self,
         socket: SocketId,
@@ -531,7 +540,8 @@ impl Store {
         StoreAnswer::Broken(reply)
     }
 
-    /// Returns the value of a key, read directly from the engine; `None` if there is no such key.
+    /// Returns the value of the string `key`, read directly from the store's engine; `None` if there is no
+    /// such key.
     pub fn value(&mut self, key: &[u8], now: Now) -> Option<Vec<u8>> {
         reply::text(&said(&mut self.engine, &[b"GET", key], now)).map(<[u8]>::to_vec)
     }
@@ -545,20 +555,21 @@ impl Store {
         keys
     }
 
-    /// True if the store is stalled or stopped now.
+    /// True if the store stalls at `now`, so that it does nothing.
     pub fn stands_still(&self, now: Timestamp) -> bool {
         self.stalled_until > now
     }
 
-    /// True if requests on slots that are being imported (after ASKING) are still to be carried out.
+    /// True if the store has received ASKING, and the request after it (on a slot that is being imported
+    /// from another node) is still to be carried out.
     pub fn will_be_asked(&self) -> bool {
         let is_asking =
             |waiting: &Waiting| Arguments::new(&waiting.frame, &waiting.places).name() == b"ASKING";
         self.connections.values().any(|known| known.asking || known.waiting.iter().any(is_asking))
     }
 
-    /// Ends calls that wait for keys of slots that the node has lost, with a redirect, as a real node does.
-    /// Returns the replies to be sent.
+    /// Ends blocking calls that wait for keys of slots which the node (`node` is its index) has lost, with a
+    /// redirect, as a real node does. Returns the replies to be sent.
     pub fn redirect_waits(
         &mut self,
         now: Now,
@@ -585,8 +596,8 @@ impl Store {
         Ok(redirected)
     }
 
-    /// Removes a key that moves to another node. Returns its value as DUMP writes it, and its expiry, if it
-    /// has one; `None` if there is no such key.
+    /// Removes a key that moves to another node. Returns its value as DUMP writes it, and its expiry in
+    /// milliseconds since 1970, if it has one; `None` if there is no such key.
     pub fn take(&mut self, key: &[u8], now: Now) -> Option<(Vec<u8>, Option<i64>)> {
         let found = self.value_and_end(key, now)?;
         said(&mut self.engine, &[b"DEL", key], now);
@@ -599,16 +610,16 @@ impl Store {
         Some((value, until.filter(|until| *until > 0)))
     }
 
-    /// Stores a key that moves here from another node. `until` is its expiry in milliseconds since 1970;
-    /// `None` if it has none.
+    /// Stores a key that moves here from another node. `value` is as DUMP writes it, `until` the expiry in
+    /// milliseconds since 1970; `None` if it has none.
     pub fn put(&mut self, key: &[u8], value: &[u8], until: Option<i64>, now: Now) {
         let until = until.unwrap_or(0).to_string();
         said(&mut self.engine, &[b"RESTORE", key, until.as_bytes(), value, b"REPLACE", b"ABSTTL"], now);
     }
 }
 
-/// The engine's cursors that were replaced by their places in this list before clients saw them, because a
-/// real cluster's cursors are smaller.
+/// The engine's SCAN cursors that were replaced by their places in this list (from 1) before clients saw
+/// them, because a real cluster's cursors are smaller.
 #[derive(Debug, Default)]
 struct Cursors(Vec<Vec<u8>>);
 
@@ -636,7 +647,7 @@ impl Cursors {
     }
 }
 
-/// Carries out a command directly in the engine, and returns the reply.
+/// Carries out a command (`words`) directly in a store's engine, and returns the reply.
 fn said(engine: &mut Engine, words: &[&[u8]], now: Now) -> Vec<u8> {
     let mut frame = Vec::new();
     encode::request(&mut frame, words.iter().copied());
@@ -649,14 +660,15 @@ fn said(engine: &mut Engine, words: &[&[u8]], now: Now) -> Vec<u8> {
     out
 }
 
-/// Makes the transaction to which a refused request belongs fail at EXEC, as in Redis.
+/// Makes the transaction to which a refused request belongs fail at EXEC, as in Redis, by an unknown command
+/// in it.
 fn spoil(engine: &mut Engine, session: &mut Session, now: Now) {
     let words: [Argument; 1] = [Argument { start: 0, length: 1 }];
     engine.execute(session, Arguments::new(b"?", &words), now, &mut Vec::new());
 }
 
-/// Returns the reply of a cluster's node that does not carry the request out; `None` if it does. `cluster` and
-/// `node` are the cluster and the node's number in it.
+/// Returns the reply of a cluster's node to a request that it does not carry out; `None` if it does.
+/// `cluster` and `node` are the cluster and the node's index in it.
 fn answer_as_node(
     connection: &mut Connection,
     (engine, random): (&mut Engine, &mut Random),
@@ -704,7 +716,8 @@ fn slot_of_request(frame: &[u8], places: &[Argument]) -> Option<u16> {
     Some(slot_of(arguments.at(first)))
 }
 
-/// Records in the history that the writes of a request are lost by a takeover.
+/// Records in the history that the writes of a request, carried out in the event number `step`, are lost by
+/// the takeover with the index `takeover`.
 fn lose(arguments: &Arguments<'_>, step: u64, history: &mut History, takeover: usize) {
     let written: Vec<_> = arguments.iter().filter_map(token_of_word).collect();
     written.iter().for_each(|token| history.lose(token.write, takeover));
@@ -728,8 +741,8 @@ fn lifetime_of(arguments: &Arguments<'_>) -> Option<Duration> {
     Some(Duration::from_millis(millis + 1))
 }
 
-/// Gives a request, which comes at `from` and `takes` this long, to the server that is free first, and returns
-/// the time when it is done; a stall within that time is added.
+/// Gives a request, which comes at `from` and takes this long, to the server that is free first, and returns
+/// the time when it is done; if that is within the stall, the stall's length is added.
 fn occupy(servers: &mut [Timestamp], from: Timestamp, takes: Duration, stall: Option<Stall>) -> Timestamp {
     let free = servers.iter_mut().min().expect("a store has a server");
     *free = (*free).max(from).after(takes);
@@ -739,8 +752,8 @@ fn occupy(servers: &mut [Timestamp], from: Timestamp, takes: Duration, stall: Op
     *free
 }
 
-/// Checks that MULTI and EXEC on a connection match, and that the requests between them are all of one
-/// client.
+/// Checks that MULTI and EXEC on a connection match, and that the writes between them are all of one client.
+/// The error says what weir did wrong.
 fn check_block(connection: &mut Connection, arguments: &Arguments<'_>) -> Result<(), String> {
     match (arguments.name(), &mut connection.block) {
         (b"MULTI", None) => connection.block = Some(Block::default()),

@@ -1,7 +1,8 @@
 //! Tokens in values: each value contains the number of its write, its client and its key, so no two values
 //! are equal.
 
-/// The token of a value: `w17.3.key:5;`. Padding may follow it in the value.
+/// The token of a value, such as `w17.3.key:5;`: the number of the write, the number of the client that
+/// wrote it, and the key. Padding may follow it in the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Token<'a> {
     pub write: usize,
@@ -9,8 +10,8 @@ pub(super) struct Token<'a> {
     pub key: &'a str,
 }
 
-/// Builds the value of a write: its token, with the writing client and the key, and `padding` bytes of
-/// padding.
+/// Builds the value of a write: its token (the write's number, the writing client's number and the key), and
+/// `padding` bytes of padding.
 pub(super) fn value(write: usize, client: u32, key: &str, padding: usize) -> Vec<u8> {
     let mut value = format!("w{write}.{client}.{key};").into_bytes();
     value.resize(value.len() + padding, b'~');
@@ -31,7 +32,8 @@ pub(super) fn tokens(mut value: &[u8]) -> Option<Vec<Token<'_>>> {
     Some(found)
 }
 
-/// Returns the token in a word of a request, if the word is a value.
+/// Returns the token (mark of a write) in a word of a request; `None` unless the word is a value with
+/// exactly one.
 pub(super) fn token_of_word(word: &[u8]) -> Option<Token<'_>> {
     if !word.starts_with(b"w") {
         return None;

@@ -11,12 +11,13 @@ use weir::routing::cluster::{Ask, Cluster as Known, Map, NodeKey, Outcome, Reaso
 use weir::shard::Doubt;
 use weir::values::{Random, Timestamp};
 
-/// The result of a round in which nodes were asked for their views: a new map, if there is one, and whether
-/// all primaries confirm it.
+/// The result of a round in which nodes were asked for their views of the cluster: a new map (owners of
+/// slots), if there is one, and whether all primaries confirm it.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub map: Option<Arc<Map>>,
-    /// The time when the round began, if all primaries were asked and agree with the map; `None` otherwise.
+    /// The time at which the round of questions to the nodes began, if all primaries were asked and agree
+    /// with the map; `None` otherwise.
     pub sure_of: Option<Timestamp>,
 }
 
@@ -27,17 +28,19 @@ pub(super) struct Topology {
     began: Timestamp,
     views: Vec<View>,
     awaited: usize,
-    /// True if a core has asked for a round of questions to the nodes since the last round began.
+    /// True if a round of questions to the nodes is wanted: since the last one began, a core of weir has
+    /// reported that its map may be outdated, a replica has taken over, or no node has answered.
     is_wanted: bool,
-    /// The time at which the next round may be due.
+    /// The earliest time for which the next round of questions to the nodes is planned; `None` if none is.
     pub due: Option<Timestamp>,
-    /// Replicas that are asked whether they have taken over, because the connection to their primary was
-    /// lost.
+    /// Replicas that are asked whether they have taken over, because weir has lost the connection to their
+    /// primary.
     watched: BTreeMap<NodeKey, Watch>,
 }
 
 impl Topology {
-    /// Creates the simulated topology thread, after a first round in which at most three nodes are asked.
+    /// Creates the simulated thread that finds the owners of slots for weir, after a first round in which at
+    /// most three nodes are asked.
     pub fn new(cluster: &Cluster, nodes: u16, mut random: Random) -> Self {
         let mut known = Known::default();
         let views: Vec<View> =
@@ -62,16 +65,17 @@ impl Topology {
         Arc::clone(self.known.map())
     }
 
-    /// Handles a core's report that its map may be outdated, after which a round is due. Returns a new map if
-    /// the report names the new owner of a slot. None otherwise.
+    /// Handles a core's report (`doubt`) that its map of slots may be outdated, after which a round of
+    /// questions to the nodes is due. Returns a new map if the report names the new owner of a slot; else
+    /// `None`.
     pub fn hear(&mut self, doubt: Doubt) -> Option<Arc<Map>> {
         self.is_wanted = true;
         self.refresh.handle_reason(doubt.reason);
         self.known.patch(doubt.moved.as_slice())
     }
 
-    /// Returns the replicas that are to be asked from now on, because a core has lost its connection to their
-    /// primary.
+    /// Returns the replicas that are to be asked from now on whether they have taken over, because a core
+    /// has lost its connection to their primary.
     pub fn replicas_of(&mut self, doubt: Doubt, now: Timestamp) -> Vec<NodeKey> {
         let Reason::LinkLost(Some(lost)) = doubt.reason else { return Vec::new() };
         let watched: Vec<NodeKey> = self.watched.keys().copied().collect();
@@ -80,8 +84,8 @@ impl Topology {
         found
     }
 
-    /// Handles the reply of a replica to ROLE, if it gave one. Returns the pause until it is asked again;
-    /// `None` if it is not.
+    /// Handles the reply of a replica to ROLE, which tells whether it has taken over; `None` if it gave
+    /// none. Returns the pause until it is asked again; `None` if it is not.
     pub fn replica_told(&mut self, replica: NodeKey, said: Option<Said>, now: Timestamp) -> Option<Duration> {
         let again = self.watched.get_mut(&replica)?.handle(said, now);
         if again.is_none() {
@@ -100,7 +104,8 @@ impl Topology {
         self.refresh.poll_deadline().filter(|_| self.is_wanted || !is_over)
     }
 
-    /// Begins a round if it is time. Returns the nodes to ask; empty if it is not time.
+    /// Begins a round of questions to the nodes if one is due. Returns the indices of the nodes to ask;
+    /// empty if none is due.
     pub fn begin(&mut self, now: Timestamp) -> Vec<u16> {
         let map = self.map();
         let asked: Vec<u16> = match self.refresh.poll_round(&map, now) {
@@ -113,8 +118,8 @@ impl Topology {
         asked
     }
 
-    /// Handles the view of a node, or that the node gave none. After the last node's, returns the result of
-    /// the round.
+    /// Handles the view of the cluster that a node has reported; `None` if it did not answer. After the last
+    /// node's, returns the result of the round; else `None`.
     pub fn told(&mut self, view: Option<View>, now: Timestamp) -> Option<Found> {
         self.views.extend(view);
         self.awaited -= 1;
@@ -131,8 +136,8 @@ impl Topology {
     }
 }
 
-/// Draws the delay of a message about the cluster to a core or from it: mostly at most a twentieth of
-/// `longest`.
+/// Draws the delay of a message about the cluster to a core of weir or from it: mostly at most a twentieth
+/// of `longest`, else at most `longest`.
 pub(super) fn delay_of_news(longest: Duration, random: &mut Random) -> Duration {
     let longest = if random.per_mille(800) { longest / 20 } else { longest };
     Duration::from_nanos(random.below(longest.as_nanos() as u64 + 1))

@@ -38,15 +38,15 @@ use weir::values::limits::SLOTS;
 use weir::values::time::Now;
 use weir::values::{Action, BackendId, ClientId, Grant, Loss, Owner, ShardId, Timestamp};
 
-/// The virtual time (one hour) by which all activity must have ended; nothing that weir waits for takes
-/// nearly so long.
+/// The virtual time (one hour) by which all activity of the simulated world must have ended; nothing that
+/// weir waits for takes nearly so long.
 const END: Timestamp = Timestamp::from_millis(3_600_000);
 const UNIX_MS_AT_START: u64 = 1_700_000_000_000;
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(4);
 const SEND_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// An event for a shard that comes from a socket or another core.
+/// An event for a shard (core of weir) that comes from a socket, another core or a simulated thread.
 #[derive(Debug)]
 enum Input {
     Accepted(SocketId),
@@ -61,13 +61,13 @@ enum Input {
     Slots(Arc<Map>),
     SlotsConfirmed(Timestamp),
     Drain,
-    /// The shard has read everything that was in a client's socket when it began to drain.
+    /// The shard (core of weir) has read everything that was in this client's socket when it began to drain.
     Parted(SocketId),
 }
 
 #[derive(Debug)]
 enum Event {
-    /// A shard handles the events that have arrived for it.
+    /// The shard (core of weir) with this index handles the events that have arrived for it.
     Turn(usize),
     Input(usize, Input),
     ClientActs(usize),
@@ -76,33 +76,36 @@ enum Event {
     StoreReceives(SocketId, Vec<u8>),
     StoreSeesEnd(SocketId),
     StoreActs(SocketId),
-    /// A client begins to move to another shard, as it would to another process in a takeover.
+    /// A random client begins to move to another shard (core of weir), as it would to another process in a
+    /// takeover.
     MoveBegins,
-    /// The next step of a client's move; the second number counts the steps before it.
+    /// The next step of moving the client with this index to another shard; the second number counts the
+    /// steps before it.
     MoveGoesOn(usize, u32),
-    /// A store drops one of weir's connections to it.
+    /// A random store drops one of weir's connections to it.
     LinkBreaks,
-    /// Calls that wait at a store may have reached their timeout.
+    /// Blocking calls that wait at the store with this index may have reached their timeout.
     WaitsEnd(usize),
     PoolsHear(Report),
     /// The next step in moving slots between nodes of the cluster.
     SlotsGoOn,
     /// The next step of a primary's failure and the takeover by its replica.
     NodesGoOn,
-    /// A replica replies to ROLE, which shows whether it has taken over.
+    /// A replica replies to the command ROLE, which shows whether it has taken over from its primary.
     ReplicaTells(NodeKey),
     Doubted(Doubt),
-    /// The simulated topology thread begins a round in which nodes are asked about the cluster, if one is
-    /// due.
+    /// The simulated thread that finds the owners of slots begins a round in which nodes are asked about the
+    /// cluster, if one is due.
     LookOut,
     NodeTells(u16),
-    /// A draining shard checks which clients' sockets it has read to the end.
+    /// The draining shard (core of weir) with this index checks which clients' sockets it has read to the
+    /// end.
     HearLastWords(usize),
     TellBulkheads,
-    /// A client that bypasses weir writes to a store.
+    /// A client that bypasses weir writes to or deletes a key at its store.
     WritesAround,
     /// The time is over in which a read may still find a value older than that of this write, which bypassed
-    /// weir; the number is the write's in the history.
+    /// weir; the field is the write's number in the history.
     AroundIsTold(usize),
 }
 
@@ -135,23 +138,24 @@ impl Ord for Entry {
 struct Core {
     shard: Shard,
     inbox: VecDeque<Input>,
-    /// Events of sockets that the shard does not read at present.
+    /// Events of sockets that the shard does not read at present, kept until it does.
     unread: BTreeMap<SocketId, Vec<Input>>,
-    /// The times at which the core has planned to run next.
+    /// The times for which a turn of the core (handling of its events) is planned.
     turns: BTreeSet<Timestamp>,
-    /// The core does not run until the time `sleeps_until`; then it runs until `sleeps_from`, when it stops
-    /// again.
+    /// The time until which the core does not run; then it runs until `sleeps_from`, when it stops again.
     sleeps_until: Timestamp,
     sleeps_from: Timestamp,
-    /// The times in which the core did not run, for the overload's result.
+    /// The times in which the core did not run, from which the possible number of served requests under
+    /// overload is computed.
     slept: Vec<Range<Timestamp>>,
     to_others: Vec<Lane>,
     to_pools: Lane,
     from_pools: Lane,
-    /// The path of messages about the cluster to this core: later ones never arrive before earlier ones.
+    /// The path of messages about the cluster to this core of weir: later ones never arrive before earlier
+    /// ones.
     of_slots: Lane,
-    /// The quota, in millionths of a request unit, that the core reported as spent; `metered` is the cost of
-    /// requests that it reported.
+    /// The amount that the core reported as spent from quotas, in millionths of a request unit; `metered` is
+    /// the cost of its clients' requests that it reported, in the same unit.
     spent: i64,
     metered: u64,
 }
@@ -172,65 +176,71 @@ pub(super) struct World {
     clients: Vec<Client>,
     sockets: Vec<Socket>,
     by_owner: HashMap<(usize, Owner), SocketId>,
-    /// The number of segments (blocks of bytes) that sockets are sending at present.
+    /// The number of segments (blocks of bytes) that shards have given to sockets and not got back yet.
     segments: usize,
-    /// Segments on their way to clients that do not read.
+    /// Segments (blocks of bytes) on their way to clients that do not read, by socket.
     stuck_segments: BTreeMap<SocketId, Segment>,
-    /// Buffers that shards have lent so that the missing rest of large messages is received into them.
+    /// Buffers, by socket, that shards have lent so that the missing rest of large messages is received into
+    /// them.
     rooms: BTreeMap<SocketId, Room>,
     history: History,
     random: Random,
     trace: Trace,
     voice: Voice,
     topology: Topology,
-    /// The cluster that the stores form, and the simulated topology thread; `None` if the stores are single
-    /// ones.
+    /// The cluster that the stores form, and the simulated thread that finds the owners of slots for weir;
+    /// `None` if the stores are single ones.
     cluster: Option<(Cluster, Lookout)>,
-    /// Changes of slots' owners that not all cores know of yet.
+    /// Changes of slots' owners that not all cores of weir know of yet.
     changes: Vec<Change>,
-    /// Takeovers that all cores know of, while not all know of the slots that the node had lost before: the
-    /// index of the takeover, and the node.
+    /// Takeovers (by index) that all cores know of, while not all know of changes by which the failed node
+    /// had lost slots before; the second number is that node's.
     unsettled: Vec<(usize, u16)>,
-    /// Sockets with requests that wait at a stalled node.
+    /// Sockets with requests that wait at a stopped node, one entry for each request.
     stopped: Vec<SocketId>,
     /// The number of writes so far by clients that bypass weir.
     beside: u64,
-    /// The earliest time for which `Event::WaitsEnd` is planned, by store; `None` if it is not.
+    /// The earliest time, by store, for which a check of the timeouts of waiting blocking calls is planned;
+    /// `None` if none is.
     waits_end: Vec<Option<Timestamp>>,
 }
 
-/// A change of the owner of some slots, until all cores know of it.
+/// A change of the owner of some slots (true in `slots`) from the node `old`, kept until all cores of weir
+/// know of it.
 #[derive(Debug)]
 struct Change {
     slots: Vec<bool>,
     old: u16,
-    /// The takeover by which the slots changed their owner, if it was one; writes may be lost by it.
+    /// The index of the takeover by which the slots changed their owner, if it was one; writes may be lost
+    /// by it.
     takeover: Option<usize>,
-    /// Numbers of writes that bypassed weir and went to the new owner.
+    /// Numbers (in the history) of writes that bypassed weir and went to the slots' new owner at once.
     written: Vec<usize>,
-    /// The version of the first map that contains the change; `heard` says which cores have such a map.
+    /// The version of the first map (owners of slots) that contains the change; `None` before there is one.
+    /// `heard` is true for each core that has such a map.
     version: Option<u64>,
     heard: Vec<bool>,
 }
 
 /// The client number under which writes that bypass weir are recorded.
 const BESIDE: u32 = u32::MAX - 1;
-/// The time after which a node that was asked for its view counts as unanswered.
+/// The time after which a node of the cluster that was asked for its view counts as unanswered.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The interval at which cores report spent quota to the central pools. `POOL_STALL` is the longest delay of
-/// a report when the pools stall.
+/// The interval at which cores report spent quota to the central pools, which divide quotas among them.
+/// `POOL_STALL` is the longest delay of a report when the pools stall.
 const PERIOD: Duration = Duration::from_millis(10);
 const POOL_STALL: Duration = Duration::from_millis(300);
 
-/// The interval at which a draining shard checks whether it has read its clients' sockets to the end.
+/// The interval at which a draining shard (core of weir) checks whether it has read its clients' sockets to
+/// the end.
 const LOOKED_AFTER: Duration = Duration::from_millis(5);
 
-/// The number of steps after which a client that could not be moved is read again where it is.
+/// The number of steps after which the move of a client to another shard (core of weir) is given up.
 const STEPS_MOST: u32 = 200;
 
-/// The interval of virtual time at which a world under overload prints its windows and queues, if it prints
-/// its events.
+/// The interval of virtual time at which a world under overload prints, if it prints its events, each
+/// shard's limits of requests in flight to stores and its queues.
 const BETWEEN_TOLD: Duration = Duration::from_millis(100);
 
 fn quotas_of(plan: &Plan) -> Quotas {
@@ -248,8 +258,8 @@ fn quotas_of(plan: &Plan) -> Quotas {
 
 type Checked = Result<(), String>;
 
-/// Gives a lent buffer back to a shard, with the number of bytes received into it. Returns the number of bytes
-/// that are still missing of the message.
+/// Gives a lent buffer back to a shard, with the number of bytes received into it. `owner` is the connection
+/// that the message comes on. Returns the number of bytes of the message that are still missing.
 fn filled(shard: &mut Shard, owner: Owner, buffer: Vec<u8>, received: usize, now: Now) -> usize {
     match owner {
         Owner::Client(id) => shard.handle_client_filled(id, buffer, received, now),
@@ -266,31 +276,32 @@ impl World {
         Self::of(plan, random, steps, voice)
     }
 
-    /// Creates a world in which the stores form a cluster. Clients act for `steps` events of the simulation;
-    /// `voice` says how much is printed.
+    /// Creates a simulated world in which the stores form a cluster. Clients act for `steps` events of the
+    /// simulation; `voice` says how much is printed.
     pub fn clustered(seed: u64, steps: u64, voice: Voice) -> Self {
         let mut random = Random::new(seed);
         let plan = Plan::clustered(&mut random);
         Self::of(plan, random, steps, voice)
     }
 
-    /// Creates a world in which stores report changes of keys, and clients that bypass weir write too. `voice` says
-    /// how much is printed.
+    /// Creates a simulated world in which stores report changes of keys to weir, and clients that bypass
+    /// weir write too. Clients act for `steps` events of the simulation; `voice` says how much is printed.
     pub fn tracked(seed: u64, steps: u64, voice: Voice) -> Self {
         let mut random = Random::new(seed);
         let plan = Plan::tracked(&mut random);
         Self::of(plan, random, steps, voice)
     }
 
-    /// Creates a world in which clients share queues and counters. Clients act for `steps` events of the
-    /// simulation; `voice` says how much is printed.
+    /// Creates a simulated world in which clients share queues and counters. Clients act for `steps` events
+    /// of the simulation; `voice` says how much is printed.
     pub fn queueing(seed: u64, steps: u64, voice: Voice) -> Self {
         let mut random = Random::new(seed);
         let plan = Plan::queueing(&mut random);
         Self::of(plan, random, steps, voice)
     }
 
-    /// Creates a world in which clients send more requests than the stores can serve.
+    /// Creates a simulated world in which clients send more requests than the stores can serve, with the
+    /// faults in `trouble`; `voice` says how much is printed.
     pub fn overloaded(seed: u64, trouble: Trouble, voice: Voice) -> Self {
         let mut random = Random::new(seed);
         let plan = Plan::overloaded(&mut random, trouble);
@@ -415,8 +426,8 @@ impl World {
         self.step
     }
 
-    /// Runs until no event is left, and checks that all activity has ended then. Returns the figures, or the
-    /// promise that was broken.
+    /// Runs the simulated world until no event is left, and checks that all activity has ended then. Returns
+    /// the figures of the run, or the promise of weir's that was broken.
     pub fn run(&mut self) -> Result<Summary, String> {
         while let Some(Reverse(Entry { at, event, .. })) = self.events.pop() {
             self.now = at;
@@ -468,8 +479,8 @@ impl World {
         self.cores.iter().map(|core| core.shard.counters().get(counter)).sum()
     }
 
-    /// Prints, for every store of every shard with requests in flight or in the queue, the window and the
-    /// queue.
+    /// Prints, for every store of every shard (core of weir) with requests in flight or in the queue, the
+    /// limit of requests in flight (window) and the queue.
     fn tell_bulkheads(&self) {
         for core in &self.cores {
             let busy = |figures: &BulkheadFigures| figures.in_flight + figures.held.requests > 0;
@@ -479,8 +490,8 @@ impl World {
         }
     }
 
-    /// Returns the outcome of an overload: the counts of clients under load, with the capacity that the
-    /// stores had.
+    /// Returns the outcome of a run under overload: the counts of the clients' requests by how they ended,
+    /// with the capacity that the stores had.
     pub fn outcome(&self) -> Outcome {
         let (capacity, could) = self.plan.load.map_or((0.0, 0.0), |load| self.ability(&load).requests());
         let mut outcome = Outcome { capacity, could, ..Outcome::default() };
@@ -490,8 +501,8 @@ impl World {
         outcome
     }
 
-    /// Collects the data about stores and cores from which the possible number of served requests is
-    /// computed.
+    /// Collects the data about stores and cores from which the number of requests that could have been
+    /// served under overload is computed.
     fn ability(&self, load: &Load) -> Ability {
         let part_of = |count: usize, all: usize| count as f64 / all.max(1) as f64;
         let cores = || 0..self.cores.len();
@@ -541,8 +552,8 @@ impl World {
         }
     }
 
-    /// Begins the end of the world: no new faults, clients stop sending, and the shards drain if the plan
-    /// says so.
+    /// Begins the end of the simulated world: there are no new faults, clients stop sending, and the shards
+    /// drain if the plan says so.
     fn end(&mut self) {
         self.over = true;
         self.stores.iter_mut().for_each(Store::calm_down);
@@ -630,8 +641,9 @@ impl World {
 
     // Shards.
 
-    /// Passes an event to a shard, unless its socket is closed. While the shard does not read that socket,
-    /// the event is kept back.
+    /// Passes an event to a shard (core of weir), unless its socket is closed. While the shard does not read
+    /// that socket, the event is kept back. If the socket's client has moved, the event goes to its new
+    /// shard.
     fn come_in(&mut self, shard: usize, input: Input) {
         let mut shard = shard;
         if let Input::Bytes(socket, _) | Input::End(socket) | Input::Lost(socket) | Input::Connected(socket) =
@@ -731,8 +743,8 @@ impl World {
         Ok(())
     }
 
-    /// Returns the time until which a core does not run, because other processes have its CPU; `None` if it
-    /// runs now.
+    /// Returns the time until which the core of a shard does not run, because other processes have its CPU;
+    /// `None` if it runs now.
     fn sleeps(&mut self, shard: usize) -> Option<Timestamp> {
         let sleeps = self.plan.sleeps?;
         let core = &mut self.cores[shard];
@@ -815,13 +827,14 @@ impl World {
         }
     }
 
-    /// True if a client's unread replies may exceed weir's limit for one client, so that weir may close it.
+    /// True if weir's limit on unread replies of one client is so low (below 300,000 bytes) that weir may
+    /// close a client because of it.
     fn is_overfull(&self) -> bool {
         self.plan.output_bytes_max < 300_000
     }
 
-    /// Drains a shard like the real runtime: no clients are accepted any more, and each is read until its
-    /// socket has been empty at two checks.
+    /// Drains a shard (core of weir) as the real runtime does: no clients are accepted any more, and each is
+    /// read until its socket has been empty at two checks.
     fn drain(&mut self, shard: usize) {
         self.cores[shard].shard.refuse_newcomers();
         let is_overfull = self.is_overfull();
@@ -867,7 +880,8 @@ impl World {
         }
     }
 
-    /// Passes bytes to a shard, first into the buffer that it has lent, if it has lent one.
+    /// Passes bytes that have come on a socket to a shard, first into the buffer that the shard has lent for
+    /// them, if it has.
     fn bytes_come(&mut self, shard: usize, socket: SocketId, mut bytes: &[u8], now: Now) {
         let owner = self.sockets[socket.0].owner.expect("accepting came first");
         while !bytes.is_empty() {
@@ -896,7 +910,8 @@ impl World {
         }
     }
 
-    /// Gives a lent buffer back to the shard without any received bytes.
+    /// Gives the buffer that a shard has lent for a socket's bytes, if any, back to the shard without any
+    /// received bytes.
     fn take_room_back(&mut self, shard: usize, socket: SocketId, now: Now) {
         if let Some(room) = self.rooms.remove(&socket)
             && let Some(owner) = self.sockets[socket.0].owner
@@ -966,7 +981,8 @@ impl World {
         }
     }
 
-    /// Closes the shard's end of a socket; the far end notices it after the bytes on their way have arrived.
+    /// Closes the shard's end of a socket; the client or store at the far end notices it after the bytes on
+    /// their way have arrived.
     fn close(&mut self, shard: usize, socket: SocketId, now: Now) {
         let known = &mut self.sockets[socket.0];
         if std::mem::replace(&mut known.closed_by_shard, true) {
@@ -1117,8 +1133,9 @@ impl World {
         self.after(next, Event::MoveBegins);
     }
 
-    /// Takes the next step in moving a client, as the real runtime does: its socket is not read, its blocking
-    /// call is ended if it waits in one, and it moves with its state once it has no request in flight.
+    /// Takes the next step in moving a client to another shard, as the real runtime does: its socket is not
+    /// read, its blocking call is ended if it waits in one, and it moves with its state once it has no
+    /// request in flight. `steps` counts the earlier steps; after 200 the move is given up.
     fn move_goes_on(&mut self, client: usize, steps: u32) {
         let id = self.clients[client].socket;
         let socket = &self.sockets[id.0];
@@ -1159,7 +1176,8 @@ impl World {
         }
     }
 
-    /// Moves a client that has no request in flight to another shard.
+    /// Moves a client that has no request in flight to a random shard (core of weir). `id` is its name at
+    /// its present one.
     fn hand_over(&mut self, socket: SocketId, id: ClientId, now: Now) {
         let from = self.sockets[socket.0].shard;
         let to = self.random.index(self.cores.len());
@@ -1200,7 +1218,8 @@ impl World {
 
     // Maps and slots of a cluster.
 
-    /// Gives the first map of the cluster to all cores, before the first client connects.
+    /// Gives the first map of the cluster (owners of slots), if there is one, to all cores before the first
+    /// client connects, and plans the first events of the cluster.
     fn find_cluster(&mut self) {
         let now = self.clocks();
         let Some((cluster, lookout)) = &self.cluster else { return };
@@ -1253,8 +1272,9 @@ impl World {
         }
     }
 
-    /// Records that slots (those with true) have another owner than node `old`; `takeover` is the takeover by
-    /// which they changed it, if it was one. Sometimes a client that bypasses weir writes there at once.
+    /// Records that slots (those with true) have another owner than node `old`; `takeover` is the index of
+    /// the takeover by which they changed it, if it was one. Sometimes a client that bypasses weir writes
+    /// there at once.
     fn change(&mut self, slots: Vec<bool>, old: u16, takeover: Option<usize>) -> Checked {
         let Some((cluster, lookout)) = &self.cluster else { return Ok(()) };
         let map = lookout.map();
@@ -1279,7 +1299,7 @@ impl World {
         Ok(())
     }
 
-    /// Records for each change of owners whether the current map is the first that contains it.
+    /// Records for each change of slots' owners whether the current map is the first that contains it.
     fn note_map(&mut self) {
         let Some((_, lookout)) = &self.cluster else { return };
         let map = lookout.map();
@@ -1290,7 +1310,8 @@ impl World {
         }
     }
 
-    /// Records that a core has a map of this version, and ends changes that all cores know of.
+    /// Records that the core with this index has a map (owners of slots) of this version, and ends changes
+    /// of owners that all cores know of.
     fn note_known(&mut self, core: usize, version: u64) {
         for change in &mut self.changes {
             change.heard[core] |= change.version.is_some_and(|least| version >= least);
@@ -1316,8 +1337,8 @@ impl World {
         }
     }
 
-    /// Carries out a write that bypasses weir at a store: a SET, or a deletion if `deletes`. Returns the
-    /// number of the write.
+    /// Carries out a write that bypasses weir at the store with this index: a SET, or a deletion if
+    /// `deletes`. Returns the number of the write in the history.
     fn write_beside(&mut self, store: usize, key: &str, deletes: bool) -> Result<usize, String> {
         let now = self.clocks();
         self.beside += 1;
@@ -1333,8 +1354,8 @@ impl World {
         Ok(write)
     }
 
-    /// Sends a store's messages about changed keys, on the connections that track them, and its replies to
-    /// calls that waited.
+    /// Sends the messages of the store with this index about changed keys, on the connections that track
+    /// them, and its replies to blocking calls that waited.
     fn deliver(&mut self, store: usize) {
         while let Some(delivered) = self.stores[store].poll_delivery() {
             self.hand_out(delivered);
@@ -1349,7 +1370,7 @@ impl World {
     }
 
     /// Sends bytes that a store sends at another time than right after a request. Requests received after a
-    /// call that waited are carried out then.
+    /// blocking call that waited are carried out then.
     fn hand_out(&mut self, Delivered { socket, answer, resumed }: Delivered) {
         self.send_answer(socket, answer);
         for _ in 0..resumed {
@@ -1387,7 +1408,8 @@ impl World {
         roles.map_or(Life::Well, |roles| roles.life(backend.0))
     }
 
-    /// Makes a primary's replica carry out the requests that have reached it.
+    /// Makes the replica of the primary with this index carry out the requests that have reached it, if both
+    /// work.
     fn replicate(&mut self, primary: u16) {
         let roles = self.cluster.as_ref().and_then(|(cluster, _)| cluster.roles.as_ref());
         let Some(roles) = roles.filter(|roles| roles.life(primary) == Life::Well) else { return };
@@ -1446,7 +1468,7 @@ impl World {
         Ok(())
     }
 
-    /// Resets all connections to a node that was killed.
+    /// Resets all connections of weir to a node that was killed.
     fn cut_off(&mut self, node: u16) {
         self.stores[usize::from(node)].forget_connections();
         for socket in (0..self.sockets.len()).map(SocketId) {
@@ -1471,7 +1493,7 @@ impl World {
         self.change(slots, fall.old, Some(takeover))
     }
 
-    /// Lets a stopped node continue, which carries out the requests that wait there.
+    /// Lets a stopped node of the cluster continue, which carries out the requests that wait there.
     fn wake(&mut self) {
         let longest = self.plan.cluster.and_then(|moves| moves.falls).map(|falls| falls.deluded_for);
         for socket in std::mem::take(&mut self.stopped) {
@@ -1480,7 +1502,7 @@ impl World {
         }
     }
 
-    /// Makes a node a copy of its new primary.
+    /// Replaces the keys of the node `replica` with those of its new primary.
     fn copy_all(&mut self, primary: u16, replica: u16) {
         let now = self.clocks();
         let [primary, replica] = [primary, replica].map(usize::from);
@@ -1546,7 +1568,8 @@ impl World {
         }
     }
 
-    /// Sends a new map, or a confirmation of the map, to every core, each with a delay.
+    /// Sends a new map of the cluster (owners of slots), or a confirmation of the current one, to every
+    /// core, each with a delay.
     fn tell_slots(&mut self, Found { map, sure_of }: Found) {
         self.note_map();
         let longest = self.plan.cluster.map_or(Duration::ZERO, |moves| moves.news_delay);
@@ -1596,7 +1619,7 @@ impl World {
         Ok(())
     }
 
-    /// Sends a store's reply on its connection, which may break during the reply.
+    /// Sends a store's reply on its connection to weir, which may break during the reply.
     fn send_answer(&mut self, socket: SocketId, answer: StoreAnswer) {
         let (bytes, broken) = match answer {
             StoreAnswer::Reply(bytes) => (bytes, false),
@@ -1660,7 +1683,8 @@ impl World {
         Ok(())
     }
 
-    /// Checks that the stores contain the acknowledged writes at the end.
+    /// Checks at the end of the run that the stores contain the acknowledged writes, and possible values of
+    /// counters. The error says what is wrong.
     fn check_stores(&mut self) -> Checked {
         let now = self.clocks();
         let reader = Sent { client: u32::MAX, sequence: u64::MAX, step: u64::MAX };
@@ -1689,8 +1713,9 @@ impl World {
         Ok(())
     }
 
-    /// Checks that the queues contain the elements that no client received, and the counters the increases
-    /// that took effect. Returns the number of elements that are missing.
+    /// Checks at the end of the run that the queues contain the elements that no client received, and the
+    /// counters the increases that took effect. Returns the number of elements that are missing; the error
+    /// says what is wrong.
     fn check_queues(&mut self) -> Result<u64, String> {
         if self.plan.private.is_none() {
             return Ok(0);
@@ -1716,7 +1741,7 @@ impl World {
         holders.into_iter().find_map(|store| self.stores[store].value(key.as_bytes(), now))
     }
 
-    /// Returns the stores that may hold keys of a slot.
+    /// Returns the indices of the stores that may hold keys of a slot.
     fn holders_of(&self, slot: u16) -> Vec<usize> {
         match &self.cluster {
             Some((cluster, _)) => cluster.holders_of(slot),

@@ -101,7 +101,8 @@ struct ScriptFlags {
 }
 
 impl ScriptFlags {
-    /// Makes the script from the flags; `None` if the store is to serve without one.
+    /// Makes the script of the store's behaviour from the flags; `None` if the store is to serve without
+    /// one. `listens` is the address of `--listen`. The error is a text for the user.
     fn script(self, listens: SocketAddr) -> Result<Option<Script>, String> {
         let phases = self.script.as_deref().map(script_file::read).transpose()?.unwrap_or_default();
         let mut behaviour = Behaviour::default();
@@ -147,7 +148,8 @@ fn run(flags: StorageFlags) -> Result<(), String> {
     }
 }
 
-/// Returns an engine whose Lua scripts are ended when they run for too long.
+/// Creates an engine (the store's data and commands) whose Lua scripts are ended when they run for too long.
+/// `seed` is that of its hash tables and random replies.
 fn timed_engine(limits: EngineLimits, seed: u64) -> Engine {
     let clock = runtime::Clock::start();
     Engine::new(limits, seed).with_clock(move || clock.now().monotonic)

@@ -56,7 +56,8 @@ struct ErrorsTable {
     share: f64,
 }
 
-/// Reads a script file. The error is a text for the user, which names the file and the line.
+/// Reads a script file: the phases in which the store behaves differently. The error is a text for the user,
+/// which names the file and the line.
 pub fn read(path: &Path) -> Result<Phases, String> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| format!("{name} (--script): {error}"))?;

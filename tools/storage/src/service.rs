@@ -9,23 +9,25 @@ use weir::values::{Action, ClientId, Owner, Timestamp};
 
 use crate::script::{ClusterSession, Director, Effect, Pending, Place, Script, Turn, Verdict, Visit};
 
-/// Maximum number of bytes of output and held-back replies on one connection; a connection with more is
-/// closed.
+/// Maximum number of bytes of replies, due or held back by the script, on one connection; a connection with
+/// more is closed.
 const OUTPUT_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// Maximum number of bytes that a connection may send while it is not served yet (`slow_accept`); a
-/// connection with more is closed.
+/// Maximum number of bytes that a client may send while its new connection is not served yet (`slow_accept`
+/// in the script); a connection with more is closed.
 const EARLY_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The error for a blocking command (BLPOP and the like), which a scripted store does not support.
 const NO_WAITS: &str = "ERR a store that follows a script lets no call wait";
 
-/// State of a connection that follows a script.
+/// State of a client's connection to a scripted store.
 #[derive(Debug, Default)]
 struct Scripted {
-    /// Replies that are ready and not sent yet, because the script delays them.
+    /// Replies that are held back until their service time is over and all earlier ones are sent.
     pending: Pending,
-    /// Bytes that came while the new connection is not served yet (`slow_accept`); `None` once it is served.
+    /// Bytes that came while the new connection is not served yet (`slow_accept` in the script); `None` once
+    /// it is served.
     early: Option<Early>,
-    /// State of the connection with a store that plays a node of a cluster (ASKING, READONLY).
+    /// State of the connection for a store that plays a node of a cluster: whether the client has sent
+    /// ASKING or READONLY.
     cluster: ClusterSession,
 }
 
@@ -38,7 +40,8 @@ pub(crate) struct ScriptedService {
     limits: RequestLimits,
     connections: Connections<Scripted>,
     sweeper: Sweeper,
-    /// New connections that are not served yet (`slow_accept`), by the time from which they are served.
+    /// New connections that are not served yet (`slow_accept` in the script), by the time from which they
+    /// are served.
     ignored: BTreeSet<(Timestamp, Place)>,
 }
 
@@ -74,7 +77,8 @@ impl ScriptedService {
         }
     }
 
-    /// Handles bytes from a client: every whole request in them is queued for a server.
+    /// Handles bytes from a client: every whole request in them starts at once or is queued for a server.
+    /// Bytes of a connection that is not served yet are kept.
     fn receive(&mut self, id: ClientId, chunk: &[u8], now: Now) {
         self.advance(now);
         let Some(connection) = self.connections.get(id) else { return };
@@ -90,8 +94,8 @@ impl ScriptedService {
         self.release(id);
     }
 
-    /// Does the work that is due: carries out requests whose service has started, and sends replies whose
-    /// time has come.
+    /// Does the work that is due by `now`: begins and ends phases of the script, carries out requests whose
+    /// service has started, and sends replies whose time has come.
     fn advance(&mut self, now: Now) {
         self.director.handle_time(now.monotonic);
         if self.director.take_outage() {
@@ -123,8 +127,8 @@ impl ScriptedService {
         }
     }
 
-    /// Returns the latest time at which [`ScriptedService::advance`] should be called; `None` if nothing is
-    /// planned.
+    /// Returns the latest time at which [`ScriptedService::advance`] should be called next; `None` if
+    /// nothing is planned.
     fn next_scripted(&self) -> Option<Timestamp> {
         let event = self.director.next_event();
         [event, self.ignored.first().map(|(at, _)| *at)].into_iter().flatten().min()
@@ -159,7 +163,7 @@ impl ScriptedService {
         }
     }
 
-    /// Handles the bytes of connections whose `slow_accept` time is over.
+    /// Handles the bytes that were kept of connections whose `slow_accept` time (not served yet) is over.
     fn heed_ignored(&mut self, now: Now) {
         while self.ignored.first().is_some_and(|(at, _)| *at <= now.monotonic) {
             let Some((_, place)) = self.ignored.pop_first() else { return };
@@ -185,7 +189,7 @@ impl ScriptedService {
         self.after_output(id);
     }
 
-    /// Sends messages to subscribers, which the script does not hold back.
+    /// Sends published messages to subscribers; the script adds no service time to them.
     fn deliver(&mut self) {
         while let Some(delivery) = self.engine.poll_delivery() {
             let Some(id) = self.connections.numbered(delivery.session) else { continue };
@@ -290,11 +294,12 @@ impl StoreService for ScriptedService {
 #[derive(Debug, Default)]
 struct Early {
     bytes: Vec<u8>,
-    /// True if the client has ended its sending side.
+    /// True if the client has ended its sending side while its connection was not served yet.
     ended: bool,
 }
 
-/// The parts of the service that take requests in and carry them out, borrowed apart from the connections.
+/// The parts of a scripted store that take requests in and carry them out, borrowed apart from its
+/// connections.
 struct Desk<'a> {
     engine: &'a mut Engine,
     director: &'a mut Director,
@@ -329,7 +334,8 @@ impl Desk<'_> {
         Effect::None
     }
 
-    /// Carries out a request whose service starts, and occupies a server for its service time.
+    /// Carries out a request whose service starts at `start`, and occupies a server for its service time;
+    /// its reply is held back until then. The script may answer it with an error instead.
     fn start(
         &mut self,
         connection: &mut Connection,
@@ -384,7 +390,8 @@ impl Desk<'_> {
         }
     }
 
-    /// Adds a reply that is sent as soon as the earlier ones have been. `write` appends the reply to a buffer.
+    /// Adds a reply that is sent as soon as all earlier ones of the connection are. `write` appends the
+    /// reply to a buffer.
     fn answer(&mut self, connection: &mut Connection, write: impl FnOnce(&mut Vec<u8>)) {
         let mut reply = self.pool.take();
         write(&mut reply);

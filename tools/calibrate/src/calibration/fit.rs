@@ -1,11 +1,13 @@
 //! Fits weights (prices per part of a request) to measured costs by non-negative least squares.
 
-/// The number of weights: one each for the base, a KiB of request, a KiB of reply, a row, and a key.
+/// The number of weights (prices): one each for the base cost of any request, a KiB of request, a KiB of
+/// reply, a row (element) of a reply, and a key written.
 const TERMS: usize = 5;
 /// The least base (cost of any request) in microseconds; with a smaller base, weights cannot be expressed in
 /// request units.
 const BASE_MIN: f64 = 1e-6;
-/// The least pivot of the elimination; with a smaller one, a column counts as a combination of the others.
+/// The least pivot when the linear equations of the fit are solved; with a smaller one, a column counts as a
+/// combination of the others, and there is no unique solution.
 const PIVOT_MIN: f64 = 1e-9;
 
 /// The parts of a request that weir prices, as numbers.
@@ -27,18 +29,20 @@ impl Features {
     }
 }
 
-/// The weights: the cost of each part of a request, in microseconds of the store's time.
+/// The weights: the cost of each part of a request, in microseconds of the store's time, or in request
+/// units.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Weights {
-    /// The cost of any request, whatever its size.
+    /// The cost of any request, whatever its size, in microseconds of the store's time.
     pub base: f64,
-    /// The cost of 1,024 bytes of request.
+    /// The cost of 1,024 bytes of request, in microseconds of the store's time.
     pub kib_in: f64,
-    /// The cost of 1,024 bytes of reply.
+    /// The cost of 1,024 bytes of reply, in microseconds of the store's time.
     pub kib_out: f64,
-    /// The cost of one element of a reply.
+    /// The cost of one element (row) of a reply, in microseconds of the store's time.
     pub row: f64,
-    /// The cost of each key in a write of several keys, in microseconds of the store's time.
+    /// The cost of each key in a write of several keys (0 keys count for other requests), in microseconds of
+    /// the store's time.
     pub key: f64,
 }
 
@@ -51,21 +55,22 @@ impl Weights {
         [self.base, self.kib_in, self.kib_out, self.row, self.key]
     }
 
-    /// Returns the cost that the weights predict for a request, in microseconds (or in request units, if the
-    /// weights are).
+    /// Returns the cost that the weights predict for a request of the given size, in microseconds (or in
+    /// request units, if the weights are).
     pub fn cost(&self, features: &Features) -> f64 {
         dot(&self.terms(), &features.terms())
     }
 
-    /// Returns the weights divided by the base, so that any request costs at least one request unit. `None`
-    /// if the base is not measurably above zero.
+    /// Returns the weights divided by the base cost, which turns microseconds into request units: any
+    /// request costs at least one. `None` if the base cost is not measurably above zero.
     pub fn in_units(&self) -> Option<Self> {
         (self.base > BASE_MIN).then(|| Self::of(self.terms().map(|term| term / self.base)))
     }
 }
 
-/// Finds the weights, none below zero, that predict the measured costs with the least relative errors. `None`
-/// if the samples are too alike to separate the terms.
+/// Finds the weights (prices per part of a request), none below zero, that predict the measured costs with
+/// the least relative errors. Each sample holds the parts of a request and its cost in microseconds. `None`
+/// if the samples are too alike to tell the weights apart.
 ///
 /// Each sample is divided by its cost, so errors count in proportion. Costs span three orders of magnitude,
 /// and most priced requests are small: plain least squares would give up the base, and with it every GET, for
@@ -91,8 +96,9 @@ pub fn fit(samples: &[(Features, f64)]) -> Option<Weights> {
     least_squares(&rows, (1 << TERMS) - 1).map(|_| Weights::of(best))
 }
 
-/// Returns R2, the share of the differences between measured costs that the weights predict: 1 is all, 0 is
-/// no better than the mean cost. `None` if the costs do not differ.
+/// Returns R2, the share of the differences between the measured costs of the samples that the weights
+/// predict: 1 is all, 0 is no better than the mean cost. `None` if the costs do not differ, or if there are
+/// fewer than two.
 pub fn r_squared(weights: &Weights, samples: &[(Features, f64)]) -> Option<f64> {
     let mean = samples.iter().map(|(_, cost)| cost).sum::<f64>() / samples.len() as f64;
     let total: f64 = samples.iter().map(|(_, cost)| (cost - mean).powi(2)).sum();
@@ -100,8 +106,9 @@ pub fn r_squared(weights: &Weights, samples: &[(Features, f64)]) -> Option<f64> 
     (samples.len() > 1 && total > 0.0).then(|| 1.0 - left / total)
 }
 
-/// Solves the normal equations of least squares for the chosen terms (a bit mask); the weights of the others
-/// are 0. `None` if they have no unique solution.
+/// Finds the weights of the chosen terms (a bit mask of columns) with which each row, multiplied by them,
+/// comes closest to 1 in the least-squares sense; all other weights are 0. `None` if there is no unique
+/// solution.
 fn least_squares(rows: &[[f64; TERMS]], chosen: u32) -> Option<[f64; TERMS]> {
     let terms: Vec<usize> = (0..TERMS).filter(|term| chosen >> term & 1 == 1).collect();
     // Columns are scaled to equal size, so that one bound on pivots fits all.
@@ -125,8 +132,8 @@ fn least_squares(rows: &[[f64; TERMS]], chosen: u32) -> Option<[f64; TERMS]> {
     Some(weights)
 }
 
-/// Solves linear equations by elimination, with the largest pivot first. Each row of `system` ends with the
-/// equation's right side. `None` if there is no unique solution.
+/// Solves linear equations by elimination, with the largest pivot first. Each row of `system` holds the
+/// coefficients of one equation, and at its end the right side. `None` if there is no unique solution.
 fn solve(system: &mut [Vec<f64>]) -> Option<Vec<f64>> {
     let count = system.len();
     for at in 0..count {

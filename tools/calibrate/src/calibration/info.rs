@@ -1,13 +1,13 @@
 //! Reads the costs that a Redis server reports about itself in `INFO`.
 
-/// Returns the user and system CPU time that the server has used since its start, in seconds; `None` if
-/// `INFO` lacks it.
+/// Returns the user and system CPU time that the server has used since its start, in seconds, from the text
+/// of `INFO`; `None` if that lacks it.
 pub fn cpu_seconds(info: &str) -> Option<f64> {
     Some(number(info, "used_cpu_user")? + number(info, "used_cpu_sys")?)
 }
 
-/// Returns how often a command was carried out, and the microseconds that it took in all; zeros for a command
-/// that never was. `None` if the line in `INFO` is malformed.
+/// Returns from the text of `INFO` how often a command was carried out, and the microseconds that it took in
+/// all; zeros for a command that never was. `None` if the command's line is malformed.
 pub fn command(info: &str, name: &str) -> Option<(u64, u64)> {
     let Some(figures) = field(info, &format!("cmdstat_{name}")) else { return Some((0, 0)) };
     let figure = |wanted: &str| {
@@ -18,12 +18,13 @@ pub fn command(info: &str, name: &str) -> Option<(u64, u64)> {
     Some((figure("calls")?, figure("usec")?))
 }
 
-/// Returns the value of a numeric field of `INFO`; `None` if there is none.
+/// Returns the value of a numeric field from the text of `INFO`; `None` if there is none, or it is no
+/// number.
 pub fn number(info: &str, name: &str) -> Option<f64> {
     field(info, name)?.parse().ok()
 }
 
-/// Returns the text of a field of `INFO`; `None` if there is none.
+/// Returns the value of a field, as text, from the text of `INFO`; `None` if there is none.
 pub fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim_end)
 }

@@ -4,7 +4,8 @@ use super::fit::{self, Features, Weights};
 use super::shape::SIZES;
 use weir::values::Random;
 
-/// One in this many shapes of each command is left out of the fit, to test how well the weights predict it.
+/// One in this many shapes (sizes) of each command is left out of the fit, to test how well the weights
+/// predict its cost.
 const HELD_OUT_OF: usize = 3;
 
 /// The measured cost of one shape (a command in one size).
@@ -12,17 +13,20 @@ const HELD_OUT_OF: usize = 3;
 pub struct Measured {
     /// The name, in reports, of the measured combination of a command and a size.
     pub name: String,
-    /// The parts of the request that weir prices: kibibytes, rows and keys.
+    /// The parts of the measured request that weir prices: kibibytes of request and reply, rows (elements of
+    /// the reply) and keys.
     pub features: Features,
-    /// The cost of one request in each round, in microseconds of the server's time.
+    /// The cost of one request, in microseconds of the server's time, as measured in each round over all
+    /// shapes.
     pub rounds_us: Vec<f64>,
-    /// True if the shape is left out of the fit, to test how well the weights predict it.
+    /// True if this combination of a command and a size is left out of the fit, to test how well the fitted
+    /// weights predict its cost.
     pub held_out: bool,
 }
 
 impl Measured {
-    /// Returns the median of the rounds' costs, in microseconds, since other work of the machine makes some
-    /// rounds dearer.
+    /// Returns the cost of one request in microseconds of the server's time: the median over all rounds,
+    /// since other work of the machine makes some rounds dearer.
     pub fn cost_us(&self) -> f64 {
         median(&mut self.rounds_us.clone())
     }
@@ -45,24 +49,28 @@ pub fn held_out(count: usize, seed: u64) -> Vec<bool> {
     held
 }
 
-/// Fitted weights, and how well they predict costs.
+/// The weights (prices per part of a request) that were fitted to measured costs, and how well they predict
+/// costs.
 #[derive(Clone, Copy, Debug)]
 pub struct Calibration {
-    /// The weights, in microseconds of the server's time.
+    /// The fitted weights (prices per part of a request), in microseconds of the server's time.
     pub weights: Weights,
-    /// The weights in request units: divided by the base, which is therefore 1.
+    /// The fitted weights in request units: divided by the base cost of a request, which is therefore 1.
     pub units: Weights,
-    /// R2 (share of the differences in cost that the weights predict) over the fitted shapes.
+    /// R2 (share of the differences in cost that the weights predict, at most 1) over the shapes that were
+    /// fitted.
     pub r_squared_fitted: f64,
-    /// R2 over the shapes that were left out of the fit.
+    /// R2 (share of the differences in cost that the weights predict, at most 1) over the shapes that were
+    /// left out of the fit.
     pub r_squared_held_out: f64,
-    /// The median relative error of the held-out shapes: half of them cost less than this share more or less
-    /// than predicted.
+    /// The median relative error over the shapes that were left out of the fit: for half of them, the
+    /// predicted cost differs from the measured one by at most this share of the measured one (0.1 is 10 %).
     pub relative_error_held_out: f64,
 }
 
 impl Calibration {
-    /// Fits weights to measured costs. The error is a text for the user.
+    /// Fits the weights of request units to measured costs, and tests them on the shapes that are left out
+    /// of the fit. The error is a text for the user.
     pub fn of(measured: &[Measured]) -> Result<Self, String> {
         let samples = |held_out| -> Vec<(Features, f64)> {
             let chosen = measured.iter().filter(|shape| shape.held_out == held_out);
@@ -99,7 +107,8 @@ impl Calibration {
     }
 }
 
-/// Formats a number to three significant digits, without an exponent.
+/// Formats a number to three significant digits, without an exponent and with at most six decimals; "0" for
+/// a number that is not above zero.
 fn three_digits(value: f64) -> String {
     if value <= 0.0 {
         return "0".to_owned();

@@ -11,7 +11,8 @@ const RADIUS: f64 = 4.0;
 const FITTED: &str = "#2563eb";
 const HELD_OUT: &str = "#ea580c";
 
-/// Draws the picture, for a file of its own or to be put into a page.
+/// Draws the predicted against the measured cost of each shape as SVG, for a file of its own or to be put
+/// into a page.
 pub fn svg(measured: &[Measured], calibration: &Calibration) -> String {
     let frame = Frame::around(measured, calibration);
     let mut svg = String::new();
@@ -51,7 +52,8 @@ pub fn svg(measured: &[Measured], calibration: &Calibration) -> String {
     svg
 }
 
-/// The axes, which both have the same logarithmic scale, from one power of ten to another.
+/// The axes, which both have the same logarithmic scale of costs in microseconds, from one power of ten
+/// (`low`) to another (`high`).
 struct Frame {
     low: f64,
     high: f64,

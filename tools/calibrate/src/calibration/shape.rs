@@ -6,23 +6,26 @@ use super::Features;
 use weir::protocol::encode;
 use weir::values::Random;
 
-/// The number of sizes in which each command is measured; a third of them is left out of the fit, to test it.
+/// The number of sizes in which each command is measured; a third of them is left out of the fit of the
+/// weights, to test it.
 pub const SIZES: usize = 6;
-/// Maximum number of items that one set-up request writes.
+/// Maximum number of items (keys, or members of a collection) that one request writes when keys are created
+/// before the measurement.
 const ITEMS_PER_REQUEST: usize = 500;
 const VALUE_BYTES: (f64, f64) = (8.0, 65_536.0);
 const ITEMS: (f64, f64) = (1.0, 1_000.0);
-/// The range of the number of keys in MGET and MSET, as clients usually send them.
+/// The least and the largest number of keys in an MGET or MSET, as clients usually send them.
 const KEYS: (f64, f64) = (1.0, 100.0);
 const ITEM_BYTES: (f64, f64) = (8.0, 2_048.0);
-/// Maximum number of bytes of a collection that a shape reads or changes.
+/// Maximum number of bytes of a collection (or of all values of an MGET or MSET) that a measured request
+/// reads or changes.
 const COLLECTION_BYTES_MAX: usize = 128 * 1024;
 const BYTES_PER_KIB: f64 = 1_024.0;
 
-/// A shape: one command of one size, with the keys that it needs.
+/// A shape: one command in one size whose cost is measured, with the keys that it needs.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// The name of the shape in reports.
+    /// The name in reports: the command and its size, such as `GET 100 B`.
     pub name: String,
     /// The name of the command as `INFO commandstats` has it.
     pub command: &'static str,
@@ -32,13 +35,14 @@ pub struct Shape {
     pub request: Vec<u8>,
     /// All keys that the request or its set-up writes, which are removed at the end.
     pub keys: Vec<String>,
-    /// The number of keys that the request writes, if it writes several; keys that it reads count as rows
-    /// instead.
+    /// The number of keys that the measured request writes, if its command writes several; 0 for other
+    /// commands. Keys that it reads count as rows of the reply instead.
     keys_written: usize,
 }
 
 impl Shape {
-    /// Returns the parts of the request that weir prices, for a reply of this many bytes and rows.
+    /// Returns the parts of the request that weir prices (KiB of request and reply, rows, keys), for a reply
+    /// of this many bytes and rows.
     pub fn features(&self, reply_bytes: usize, reply_rows: u64) -> Features {
         Features {
             kib_in: self.request.len() as f64 / BYTES_PER_KIB,
@@ -76,7 +80,8 @@ const FAMILIES: [Family; 10] = [
     Family::Members,
 ];
 
-/// Makes all shapes. The names of their keys begin with the prefix; the same seed gives the same shapes.
+/// Makes all shapes: each command in several sizes. The names of their keys begin with the prefix; the same
+/// seed gives the same shapes.
 pub fn shapes(prefix: &str, seed: u64) -> Vec<Shape> {
     let mut random = Random::new(seed);
     let mut shapes = Vec::new();
@@ -175,7 +180,8 @@ fn collection(family: Family, key: &str, items: usize, bytes: usize) -> Shape {
     }
 }
 
-/// Returns a text of `bytes` bytes that differs from one `number` to another.
+/// Returns a text of `bytes` bytes that begins with `number`, so that different numbers give different
+/// texts.
 fn filler(number: usize, bytes: usize) -> String {
     let mut text = format!("{number}.");
     text.extend(std::iter::repeat_n('v', bytes.saturating_sub(text.len())));

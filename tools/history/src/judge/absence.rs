@@ -56,13 +56,14 @@ pub fn find(operations: &[Operation], rules: &Rules, verdict: &mut Verdict) {
     }
 }
 
-/// A read that found nothing, and the time span within which the reason for it must lie.
+/// A read that found nothing, its index among the operations, and the time span (`from` to `until`) within
+/// which a delete or an expiry must lie that explains it.
 #[derive(Clone, Copy)]
 struct Nil {
     from: Timestamp,
     until: Timestamp,
     index: usize,
-    /// The index of the newest value that the nil comes after.
+    /// The index of the operation that wrote or found the newest value before this read that found nothing.
     newest: usize,
 }
 
@@ -96,7 +97,8 @@ fn unexplained(operations: &[Operation], mut nils: Vec<Nil>, slack: Duration) ->
     found
 }
 
-/// Computes, for each of the time spans, the latest end among the spans up to it.
+/// Computes, for each of the time spans (start, end), which are sorted by start, the latest end among it and
+/// the spans before it.
 fn latest(reasons: &[(Timestamp, Timestamp)]) -> Vec<Timestamp> {
     let until = reasons.iter().scan(Timestamp::ZERO, |latest, (_, until)| {
         *latest = (*latest).max(*until);
@@ -114,8 +116,8 @@ fn is_value(operation: &Operation) -> bool {
     }
 }
 
-/// Returns the time span within which the operation may have removed a value (delete or expiry), wider by
-/// `slack` on both sides for an expiry; `None` if it removes none.
+/// Returns the time span within which the operation may have removed a value (by a delete, or at the expiry
+/// that it set), wider by `slack` on both sides for an expiry; `None` if it removes none.
 fn reason(operation: &Operation, slack: Duration) -> Option<(Timestamp, Timestamp)> {
     let lives_ms = match operation.act {
         _ if operation.fate == Fate::Never => return None,
@@ -127,8 +129,9 @@ fn reason(operation: &Operation, slack: Duration) -> Option<(Timestamp, Timestam
     Some((operation.asked.after(lives).before(slack), operation.answered.after(lives).after(slack)))
 }
 
-/// Operations that prove a value, in the order of their replies. Each has the time of its reply, and the
-/// start and index of the operation that began last among all up to it.
+/// Operations that prove that the key had a value, in the order of their replies. Each entry has the time of
+/// the operation's reply, and the start and index of the operation that began last among all entries up to
+/// it.
 struct Values(Vec<(Timestamp, Timestamp, u32)>);
 
 impl Values {
@@ -147,8 +150,8 @@ impl Values {
         Self(values)
     }
 
-    /// Returns the index of the operation that began last, among those answered before `before`. `None` if
-    /// there is none.
+    /// Returns the index of the operation that began last, among those that prove that the key had a value
+    /// and were answered before `before`. `None` if there is none.
     fn newest(&self, before: Timestamp) -> Option<usize> {
         let answered = self.0.partition_point(|(answered, ..)| *answered < before);
         answered.checked_sub(1).map(|last| self.0[last].2 as usize)

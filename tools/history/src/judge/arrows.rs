@@ -9,22 +9,25 @@ use super::clusters::Clusters;
 use super::{Rules, Verdict, explain, is_binding};
 use weir::values::Timestamp;
 
-/// All arrows (rules of order) between the clusters of a key.
+/// All arrows (rules by which one comes before another) between the clusters of a key; a cluster is a value
+/// with its write and its reads.
 pub struct Arrows {
     /// Pairs of operations, by index, that the same connection sent in this order and that belong to
-    /// different clusters.
+    /// different clusters (a cluster is the write of a value and its reads).
     pub sent_earlier: Vec<(u32, u32)>,
-    /// Rules of time by which one cluster (a value's write and its reads) comes before another.
+    /// The rules of time by which one cluster (a value's write and its reads) comes before another: one for
+    /// all operations and, if reads may be stale, one for acknowledged writes through weir.
     pub lines: Vec<Line>,
 }
 
-/// A rule of time by which one cluster comes before another: it was answered before the other was asked.
+/// A rule of time by which one cluster (a value of a key with its write and its reads) comes before another:
+/// an operation of the first was answered before one of the second was asked.
 pub struct Line {
     /// For each cluster (a value of a key with its write and its reads), the index of its operation that was
     /// answered first; `None` if the rule counts no operation of the cluster.
     pub answered_first: Vec<Option<u32>>,
-    /// For each cluster, the index of its operation that was asked last, and that operation's time by this
-    /// rule.
+    /// For each cluster (a value of a key with its write and its reads), the index of its operation that was
+    /// asked last, and the earliest time whose state of the key that operation may have seen.
     pub asked_last: Vec<(u32, Timestamp)>,
 }
 
@@ -66,8 +69,9 @@ impl Line {
         line
     }
 
-    /// Returns the two operations, by index, because of which this rule puts cluster `from` before cluster
-    /// `to` (a cluster is a value of a key with its write and its reads); `None` if the rule does not.
+    /// Returns the two operations, by index, because of which the cluster numbered `from` comes before the
+    /// cluster numbered `to` (a cluster is a value of a key with its write and its reads): the first was
+    /// answered before the second was asked. `None` if there are no such two.
     pub fn arrow(&self, operations: &[Operation], from: usize, to: usize) -> Option<(usize, usize)> {
         let first = self.answered_first[from]? as usize;
         let (last, started) = self.asked_last[to];
@@ -75,8 +79,9 @@ impl Line {
     }
 }
 
-/// Returns pairs of operations, by index, of different clusters: the second followed the first on the same
-/// connection, and so takes effect after it. A contradiction within one cluster is recorded in `verdict`.
+/// Returns pairs of operations, by index, of different clusters (a cluster is a value of a key with its
+/// write and its reads): the second followed the first on the same connection, and so takes effect after it.
+/// A contradiction within one cluster is recorded in `verdict`.
 fn sent_earlier(
     operations: &[Operation],
     clusters: &Clusters,

@@ -33,13 +33,15 @@ pub fn find(operations: &[Operation], clusters: &Clusters, arrows: &Arrows, verd
     }
 }
 
-/// A graph whose nodes are clusters, and after them the points of all lines (see `arrows.rs`). Node `n` leads
-/// to `targets[starts[n]..starts[n + 1]]`.
+/// A graph of what comes before what. Its nodes are the clusters (values with their write and reads), and
+/// after them points in time (replies, see `arrows.rs`). Node `n` leads to the nodes
+/// `targets[starts[n]..starts[n + 1]]`.
 struct Graph<'a> {
     clusters: &'a Clusters,
     starts: Vec<u32>,
     targets: Vec<u32>,
-    /// For two clusters, the two operations of one connection that put the first before the second.
+    /// For two clusters (values with their write and reads), by number, the indices of two operations that
+    /// one connection sent in this order and that put the first cluster before the second.
     sent_earlier: HashMap<(usize, usize), (usize, usize)>,
 }
 
@@ -88,7 +90,8 @@ impl<'a> Graph<'a> {
         Self { clusters, starts, targets, sent_earlier: HashMap::new() }
     }
 
-    /// Fills `sent_earlier`, which only explanations of contradictions need.
+    /// Fills the map from two clusters to the operations of one connection that put one before the other
+    /// (`sent_earlier`), which only explanations of contradictions need.
     fn name_arrows(&mut self, arrows: &Arrows) {
         for (earlier, later) in
             arrows.sent_earlier.iter().map(|(one, other)| (*one as usize, *other as usize))
@@ -108,9 +111,9 @@ impl<'a> Graph<'a> {
         &self.targets[self.starts[node] as usize..self.starts[node + 1] as usize]
     }
 
-    /// Returns the strongly connected components (Tarjan) that contain several clusters: these contradict
-    /// each other. A cluster that is read after its own reply leads to itself over points, which is no
-    /// contradiction.
+    /// Returns the strongly connected components of the graph (Tarjan) that contain several clusters (values
+    /// with their write and reads), by number: these clusters come before each other, which is a
+    /// contradiction. A single cluster that leads back to itself is none.
     fn circles(&self, clusters: usize) -> Vec<Vec<u32>> {
         const NEW: u32 = u32::MAX;
         let mut order = vec![NEW; self.nodes()];
@@ -160,8 +163,9 @@ impl<'a> Graph<'a> {
         found
     }
 
-    /// Returns a short circle through a cluster, as the pairs of operations by which each cluster comes
-    /// before the next.
+    /// Returns a short circle through `cluster`, one of the clusters (values with their write and reads) in
+    /// `circle`: the pairs of operations, by index, by which each cluster comes before the next. Empty if
+    /// none is found.
     fn shortest(
         &self,
         operations: &[Operation],
@@ -187,8 +191,9 @@ impl<'a> Graph<'a> {
         around.windows(2).filter_map(|pair| self.arrow(operations, arrows, pair[0], pair[1])).collect()
     }
 
-    /// Returns the clusters on the shortest way from cluster `from` to any for which `is_goal` holds, without
-    /// counting points; `None` if there is no way.
+    /// Returns the clusters on a way with the fewest clusters from cluster `from` to another one for which
+    /// `is_goal` holds, both included; `None` if there is no way. A cluster is a value with its write and
+    /// reads.
     fn way(&self, from: usize, is_goal: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
         let clusters = self.clusters.count();
         let mut came_from = vec![usize::MAX; self.nodes()];
@@ -217,8 +222,8 @@ impl<'a> Graph<'a> {
         None
     }
 
-    /// Returns the two operations, by index, by which cluster `from` comes directly before cluster `to`;
-    /// `None` if it does not.
+    /// Returns the two operations, by index, by which cluster `from` comes directly before cluster `to` (a
+    /// cluster is a value with its write and reads); `None` if it does not.
     fn arrow(
         &self,
         operations: &[Operation],

@@ -6,15 +6,18 @@ use std::collections::HashMap;
 use super::super::operation::{Act, Fate, Found, Operation, Token};
 use super::{Verdict, explain};
 
-/// All clusters of a key, and the cluster that each operation belongs to.
+/// All clusters of a key (a cluster is a value with its write and its reads), and the cluster that each
+/// operation belongs to.
 pub struct Clusters {
-    /// The cluster of each operation; `None` if the operation says nothing about the order (an unknown
-    /// delete, an unknown write that no read found).
+    /// The number of each operation's cluster (a value with its write and its reads); `None` if the
+    /// operation says nothing about the order, such as a delete of unknown success, or a write of unknown
+    /// success that no read found.
     of: Vec<Option<u32>>,
     /// The index of the first operation of each cluster (a value's write and its reads): the write, if it has
     /// one.
     heads: Vec<u32>,
-    /// The index of each value's write, by the value's token.
+    /// The index, among the operations, of each value's write, by the token (number of the write) in the
+    /// value.
     writes: HashMap<Token, u32>,
 }
 
@@ -60,7 +63,8 @@ impl Clusters {
         self.of[index] = self.of[write];
     }
 
-    /// Begins a cluster with the operation at an index, unless the operation is in one already.
+    /// Begins a cluster (a value with its write and its reads) with the operation at an index, unless the
+    /// operation is in one already.
     fn begin(&mut self, index: usize) {
         if self.of[index].is_none() {
             self.of[index] = Some(self.heads.len() as u32);

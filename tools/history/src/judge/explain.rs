@@ -11,7 +11,8 @@ pub fn two(one: &Operation, what: &str, other: &Operation, more: &str) -> String
     format!("{}\n      {what}; but this one {more}:\n      {}", told(one), told(other))
 }
 
-/// Explains a circle of operations, each of which must come before the next and the last before the first.
+/// Explains a contradiction in words: each pair holds the indices of two operations of which the first must
+/// come before the second, and the pairs together lead in a circle.
 pub fn circle(operations: &[Operation], arrows: &[(usize, usize)]) -> String {
     let told = arrows.iter().map(|(earlier, later)| {
         let [earlier, later] = [earlier, later].map(|index| &operations[*index]);
@@ -27,7 +28,8 @@ pub fn circle(operations: &[Operation], arrows: &[(usize, usize)]) -> String {
     format!("no order of these is possible:{}", told.collect::<String>())
 }
 
-/// Describes one operation with the times of its command and reply, in seconds since the start.
+/// Describes one operation in words, with the times of its command and reply in seconds since the start of
+/// the run.
 fn told(operation: &Operation) -> String {
     let Operation { asked, answered, session, number, command, .. } = operation;
     let found = |found: Found| match found {

@@ -19,8 +19,8 @@ pub fn find(operations: &[Operation], clusters: &Clusters, rules: &Rules, verdic
     }
 }
 
-/// The time from which a value cannot be read any more, and the index of the operation that removed it or
-/// made it expire.
+/// The time (`at`) from which a value cannot be read any more, and the index (`by`) of the operation that
+/// removed it or made it expire.
 #[derive(Clone, Copy)]
 struct End {
     at: Timestamp,

@@ -47,26 +47,28 @@ use arrows::Arrows;
 use clusters::Clusters;
 use weir::values::Timestamp;
 
-/// The promises that a history is judged by.
+/// The promises of weir and its stores by which the recorded operations are judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// The time by which plain reads may be stale, if a client writes past weir.
+    /// The time by which reads that weir may answer without the store can be stale, if a client writes to
+    /// the store past weir; zero if none does.
     pub ttl: Duration,
-    /// The tolerance of expiry times, since the store counts in milliseconds on a clock of its own.
+    /// The tolerance for the time at which a value expires, since the store counts in milliseconds on a
+    /// clock of its own.
     pub slack: Duration,
     /// True if stores may lose all keys, so that a read that finds nothing is always possible.
     pub stores_forget: bool,
 }
 
-/// The violations found on one key: their number by kind, and explanations.
+/// The violations found on one key: their number, and explanations of the first ones.
 #[derive(Debug, Default)]
 pub struct Verdict {
     pub violations: u64,
-    /// Explanations of the first violations, in words for people.
+    /// Explanations of the first violations on the key, at most 20, in words for people.
     pub explained: Vec<String>,
 }
 
-/// Maximum number of violations of each kind that are explained.
+/// Maximum number of violations on one key that are explained; further ones are only counted.
 const EXPLAINED_MAX: usize = 20;
 
 impl Verdict {
@@ -78,7 +80,8 @@ impl Verdict {
     }
 }
 
-/// Checks all operations on one key against the promises of weir (`rules`). Returns the verdict.
+/// Checks all operations on one key against the promises in `rules`. Returns the violations: reads that
+/// found a value, or nothing, that they cannot have found.
 pub fn judge(mut operations: Vec<Operation>, rules: &Rules) -> Verdict {
     // The sort is stable: the read and the write of one command stay in this order.
     operations.sort_by_key(|operation| (operation.session, operation.number));
@@ -92,7 +95,8 @@ pub fn judge(mut operations: Vec<Operation>, rules: &Rules) -> Verdict {
 }
 
 impl Rules {
-    /// Returns the earliest instant whose state of the key the operation may have seen.
+    /// Returns the earliest instant whose state of the key the operation may have seen: when it was asked,
+    /// or earlier for a read that may be stale.
     fn start(&self, operation: &Operation) -> Timestamp {
         let may_be_stale = operation.way == Way::Plain && matches!(operation.act, Act::Read(_));
         if may_be_stale { operation.asked.before(self.ttl) } else { operation.asked }
@@ -105,7 +109,8 @@ impl Rules {
     }
 }
 
-/// True for an acknowledged write through weir, which all operations that begin afterwards must see.
+/// True for an acknowledged write or delete through weir, which all operations that begin afterwards must
+/// see.
 fn is_binding(operation: &Operation) -> bool {
     operation.way != Way::Around
         && operation.fate == Fate::Done

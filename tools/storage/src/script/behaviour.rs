@@ -8,21 +8,22 @@ use super::fault::Errors;
 use weir::protocol::Command;
 use weir::protocol::command::{Class, Effect};
 
-/// Maximum number of servers (requests served at the same time) that a store may have: in practice no limit.
+/// Maximum number of servers (places for requests served at the same time) that a store may have: in
+/// practice no limit.
 pub const SERVERS_MAX: usize = 65_536;
 
-/// Classes of commands, which may have different service times.
+/// Classes of commands. Each has a service time of its own in a scripted store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkClass {
     /// Commands that read a bounded part of one key, such as GET.
     Point,
-    /// Commands that read several keys, which have a service time of their own.
+    /// Commands that read several keys, such as MGET.
     Multi,
-    /// Commands that read a range of a collection, which have a service time of their own.
+    /// Commands that read a range of a collection, such as LRANGE.
     Range,
     /// Commands that walk over a collection or over the keys.
     Scan,
-    /// Commands that change keys, and scripts, which have a service time of their own.
+    /// Commands that change keys, and all scripts.
     Write,
     /// Commands about connections and the server: PING, HELLO, INFO.
     Control,
@@ -38,8 +39,8 @@ impl WorkClass {
         ("control", Self::Control),
     ];
 
-    /// Returns the class of a command. A command that weir's table does not have (`None`) is answered with an
-    /// error, and counts as control.
+    /// Returns the class of a command, by which its service time is chosen. A command that weir's table does
+    /// not have (`None`) is answered with an error, and counts as control.
     pub(super) fn of(command: Option<&Command>) -> Self {
         match command {
             None => Self::Control,
@@ -61,8 +62,8 @@ impl WorkClass {
 pub struct ServiceTimes(Vec<(WorkClass, Distribution)>);
 
 impl ServiceTimes {
-    /// Creates the service time of one class, or of `all` classes except control. The error is a text for the
-    /// user.
+    /// Creates the service time of the named class of commands, or of all classes except control if the name
+    /// is `all`. The error, for an unknown name, is a text for the user.
     pub fn of(class: &str, time: Distribution) -> Result<Self, String> {
         let named: Vec<_> = WorkClass::ALL
             .iter()
@@ -98,10 +99,10 @@ impl FromStr for ServiceTimes {
     }
 }
 
-/// The behaviour of the store in one phase: service times, errors and connections.
+/// The behaviour of a scripted store at one time: service times, errors, and how it accepts connections.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Behaviour {
-    /// The number of requests that are served at the same time.
+    /// The number of requests that the store serves at the same time.
     pub(super) servers: usize,
     pub(super) service_time: [Distribution; WorkClass::ALL.len()],
     pub(super) per_kib: Duration,
@@ -111,7 +112,7 @@ pub struct Behaviour {
     pub(super) refuse_connections: bool,
 }
 
-/// The behaviour without a script: one server whose service takes no time.
+/// The behaviour of a store without a script: one server whose service takes no time, and no errors.
 impl Default for Behaviour {
     fn default() -> Self {
         Self {
@@ -126,7 +127,7 @@ impl Default for Behaviour {
     }
 }
 
-/// Changes to a behaviour; a field that is `None` leaves its part as it is.
+/// Changes to a store's behaviour; a field that is `None` leaves its part as it is.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Change {
     /// The new number of requests that are served at the same time, 1 to 65,536.

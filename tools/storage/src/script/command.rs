@@ -12,7 +12,8 @@ use weir::values::Timestamp;
 use weir::values::units::{duration, positive_duration};
 
 const NAME: &[u8] = b"storage";
-/// The number of keys that `STORAGE TOP` lists by default; at most 10,000 can be asked for.
+/// The number of keys that `STORAGE TOP` (the keys read most) lists by default; at most 10,000 can be asked
+/// for.
 const TOP_DEFAULT: usize = 10;
 const TOP_MAX: usize = 10_000;
 /// Maximum number of bytes of a client's word that an error text repeats.
@@ -73,7 +74,8 @@ impl Director {
         arguments.name().eq_ignore_ascii_case(NAME)
     }
 
-    /// Carries out a `STORAGE` command and appends its reply.
+    /// Carries out a `STORAGE` command (which changes the script or reads figures) and appends its reply or
+    /// error to `out`. Returns the effect on connections.
     pub(crate) fn command(
         &mut self,
         arguments: &Arguments<'_>,
@@ -268,7 +270,8 @@ fn busiest(word: &str) -> Result<Busiest, String> {
     }
 }
 
-/// Parses the words of `STORAGE SET what values`. The error is a text for the client.
+/// Parses the words of `STORAGE SET what values` into a change of the store's behaviour. The error is a text
+/// for the client.
 fn change(what: &str, values: &[&str]) -> Result<Change, String> {
     let none = Change::default();
     Ok(match (what.to_ascii_uppercase().as_str(), values) {
@@ -317,8 +320,8 @@ fn number(word: &str, most: usize) -> Result<usize, String> {
     number.ok_or_else(|| format!("'{word}': a whole number from 1 to {most} is expected"))
 }
 
-/// Converts a client's word to text, cut to the length that an error text may repeat; no valid word is
-/// longer.
+/// Converts a word of a client's command to text, cut to 64 bytes: a longer word is no keyword or number,
+/// and an error text repeats no more of it.
 fn quoted(word: &[u8]) -> String {
     String::from_utf8_lossy(&word[..word.len().min(QUOTED_BYTES_MAX)]).into_owned()
 }

@@ -17,8 +17,8 @@ use weir::store::Session;
 use weir::values::Random;
 use weir::values::{ClientId, Timestamp};
 
-/// Maximum number of requests that wait for a server; further ones are refused. `QUEUE_BYTES_MAX` bounds the
-/// bytes that they hold.
+/// Maximum number of requests that wait for a server of the scripted store; further ones are refused.
+/// `QUEUE_BYTES_MAX` bounds the bytes that they hold.
 const QUEUE_MAX: usize = 1_000_000;
 const QUEUE_BYTES_MAX: usize = 512 * 1024 * 1024;
 /// Commands that read only the expiry of a key; they are not counted as reads of its value.
@@ -29,20 +29,21 @@ const ASK_FOR_ITS_END: [&str; 4] = ["ttl", "pttl", "expiretime", "pexpiretime"];
 pub struct Script {
     /// The scripted store's behaviour outside of phases.
     pub behaviour: Behaviour,
-    /// Changes of the behaviour at set times from the start of the process.
+    /// Changes of the store's behaviour at set times, counted from the start of the process.
     pub phases: Phases,
-    /// The seed of all random service times and errors.
+    /// The seed of all random service times and errors of the scripted store.
     pub seed: u64,
     /// True if clients may change the script with `STORAGE` commands.
     pub scriptable: bool,
     /// The cluster of which the store plays a node; `None` for a plain store.
     pub cluster: Option<ClusterNodes>,
-    /// The address that clients connect to, by which the store finds its own node in the cluster's view;
-    /// `None` if unknown.
+    /// The address that clients connect to, by which the store finds the node that it plays among those of
+    /// the cluster; `None` if unknown.
     pub listens: Option<SocketAddr>,
 }
 
-/// A request that waits for one of the store's simulated servers.
+/// A request that waits for one of the scripted store's servers: its bytes (`frame`), and where its
+/// arguments are in them (`places`).
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) visit: Visit,
@@ -50,7 +51,7 @@ pub(crate) struct Job {
     pub(crate) places: Vec<Argument>,
 }
 
-/// The place of a reply: its connection, and its number on it.
+/// The place of a reply: its connection, and its number in the order of that connection's replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     index: u32,
@@ -68,7 +69,8 @@ impl Place {
     }
 }
 
-/// A request in flight: the place of its reply, and the keys that it reads, for the counts.
+/// A request in flight (waiting or in service): the place of its reply, and the keys that it reads, for the
+/// counts of reads.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Visit {
     pub(crate) place: Place,
@@ -78,20 +80,23 @@ pub(crate) struct Visit {
 /// The decision on a request whose service starts: execute it, or answer it with an error.
 pub(crate) enum Turn {
     Execute(WorkClass),
-    /// The request is answered with this error line, which takes no service time.
+    /// The request is answered with this error line, without a leading minus, and takes no service time.
     Fail(&'static str),
 }
 
 pub(crate) struct Director {
     pub(super) script: Script,
-    /// The behaviour as set by flags and `STORAGE SET`, which phases change for their duration.
+    /// The store's behaviour as set by flags and `STORAGE SET`, which phases of the script change for their
+    /// duration.
     pub(super) base: Behaviour,
     current: Behaviour,
-    /// The time up to which beginnings of phases have been handled; `None` before the first.
+    /// The time up to which the beginnings of the script's phases have been handled; `None` before the
+    /// first.
     seen: Option<Timestamp>,
     next_edge: Option<Timestamp>,
     outage_until: Timestamp,
-    /// True if an outage has begun, and the caller has not closed the connections yet.
+    /// True if an outage (all connections are closed) has begun, and the caller has not closed the
+    /// connections yet.
     outage_begun: bool,
     pub(super) stations: Stations<Job, Visit>,
     queued_bytes: usize,
@@ -123,7 +128,7 @@ impl Director {
         }
     }
 
-    /// Begins and ends phases whose time has come.
+    /// Begins and ends phases of the script whose time has come by `now`.
     pub(crate) fn handle_time(&mut self, now: Timestamp) {
         if self.next_edge.is_none_or(|edge| edge > now) {
             return;
@@ -142,7 +147,8 @@ impl Director {
         self.refresh(now);
     }
 
-    /// Computes the current behaviour anew from the set behaviour and the current phases.
+    /// Computes the store's current behaviour anew from the set behaviour and the phases of the script that
+    /// hold at `now`.
     pub(super) fn refresh(&mut self, now: Timestamp) {
         self.current = self.script.phases.behaviour(&self.base, now);
         self.stations.set_servers(self.current.servers, now);
@@ -158,8 +164,8 @@ impl Director {
         self.outage_begun = false;
     }
 
-    /// Returns true once after an outage has begun; then the caller closes all connections. Drops all
-    /// requests in flight as lost.
+    /// Returns true once after an outage has begun; then the caller closes all connections. All requests in
+    /// flight are dropped and counted as lost.
     pub(crate) fn take_outage(&mut self) -> bool {
         if self.outage_begun {
             self.tally.requests_lost += self.stations.clear() as u64;
@@ -189,7 +195,8 @@ impl Director {
         self.stations.is_free(now)
     }
 
-    /// Counts a request that has arrived, and the reads of its keys. Returns it as a request in flight.
+    /// Counts a request that has arrived, and the reads of its keys as in flight. `place` is that of its
+    /// reply. Returns the request as one in flight.
     pub(crate) fn enter(&mut self, place: Place, arguments: &Arguments<'_>) -> Visit {
         self.tally.requests += 1;
         let mut keys = Vec::new();
@@ -205,14 +212,13 @@ impl Director {
         Visit { place, keys }
     }
 
-    /// Ends a request to the scripted store (`visit` has its keys): reads of the keys no longer count as in
-    /// flight.
+    /// Ends a request in flight (`visit`): the reads of its keys no longer count as in flight.
     fn leave(&mut self, visit: &Visit) {
         visit.keys.iter().for_each(|key| self.tally.reads.leave(*key));
     }
 
-    /// Queues a request for a server. The error is the error line for a request that is refused, because too
-    /// many requests or bytes wait already.
+    /// Queues a request until one of the scripted store's servers is free. The error is the error line for
+    /// the client if the request is refused, because too many requests or bytes wait already.
     pub(crate) fn arrive(
         &mut self,
         visit: Visit,
@@ -232,8 +238,8 @@ impl Director {
         Ok(())
     }
 
-    /// Returns the next request whose service has started by `now`, and the time of its start; `None` if
-    /// there is none.
+    /// Returns the next waiting request whose service has started by `now`, and the time of its start;
+    /// `None` if there is none.
     pub(crate) fn next_start(&mut self, now: Timestamp) -> Option<(Job, Timestamp)> {
         let (job, start) = self.stations.next_start(now)?;
         self.queued_bytes -= held_bytes(&job.frame, &job.places);
@@ -241,7 +247,9 @@ impl Director {
     }
 
     /// Decides, for a request whose service starts, whether the cluster node that this store plays would
-    /// carry it out. A request that the engine does not execute is done, and takes no service time.
+    /// carry it out. `said` has what the connection sent before (ASKING, READONLY), `holds` tells whether
+    /// the store has a key, and `out` takes the reply to a request that the node answers itself. A request
+    /// that is not executed is done, and takes no service time.
     pub(crate) fn judge(
         &mut self,
         visit: &Visit,
@@ -260,8 +268,8 @@ impl Director {
         verdict
     }
 
-    /// Decides whether a request whose service starts is executed or answered with a scripted error; counts
-    /// it as served.
+    /// Decides whether a request whose service starts at `start` is executed or answered with a random
+    /// scripted error; counts it as served.
     pub(crate) fn turn_of(&mut self, visit: &Visit, arguments: &Arguments<'_>, start: Timestamp) -> Turn {
         let command = command::recognise(arguments).ok();
         let class = WorkClass::of(command);
@@ -283,7 +291,9 @@ impl Director {
         Turn::Execute(class)
     }
 
-    /// Draws the service time of a request, plus the time for its bytes and for the elements of its reply.
+    /// Draws the service time of a request, and adds the time for its bytes, for those of its reply, and for
+    /// the reply's elements; commands about the connection or the server (class control) get no such
+    /// additions.
     pub(crate) fn service_time(&mut self, class: WorkClass, request_bytes: usize, reply: &[u8]) -> Duration {
         let time = self.current.service_time[class as usize].sample(&mut self.times);
         if class == WorkClass::Control {
@@ -299,7 +309,8 @@ impl Director {
     }
 
     /// Occupies one of the scripted store's servers (places for requests in service) from `start` for the
-    /// service time. True if that time is zero, so that the request is done at once.
+    /// service time. Returns true, and occupies none, if that time is zero, so that the request is done at
+    /// once.
     pub(crate) fn serve(&mut self, visit: Visit, start: Timestamp, service: Duration) -> bool {
         let busy = self.stations.in_service() + 1;
         self.tally.concurrency_max = self.tally.concurrency_max.max(busy);
@@ -317,19 +328,19 @@ impl Director {
         Some(visit.place)
     }
 
-    /// Counts a request as lost, because its client disconnected before the reply.
+    /// Ends a request in flight and counts it as lost, because its client disconnected before the reply.
     pub(crate) fn note_lost(&mut self, visit: &Visit) {
         self.leave(visit);
         self.tally.requests_lost += 1;
     }
 
-    /// True if any request waits or is in service.
+    /// True if any request to the scripted store waits or is in service.
     pub(crate) fn is_busy(&self) -> bool {
         self.stations.waiting() + self.stations.in_service() > 0
     }
 
-    /// Returns the next time at which a request starts or ends, or a phase begins or ends; `None` if there is
-    /// none.
+    /// Returns the next time at which a request starts or ends, or a phase of the script begins or ends;
+    /// `None` if there is none.
     pub(crate) fn next_event(&self) -> Option<Timestamp> {
         [self.stations.next_event(), self.next_edge].into_iter().flatten().min()
     }

@@ -8,21 +8,23 @@ use weir::values::units::duration;
 
 /// The longest service time: one hour, however long the tail of a distribution is.
 const SERVICE_TIME_MAX: Duration = Duration::from_secs(60 * 60);
-/// The largest sigma of a log-normal distribution; with more, nearly all of the time would be in its tail.
+/// The largest sigma (standard deviation of the logarithm) of a log-normal distribution of service times;
+/// with more, nearly all of the time would be in its tail.
 const SIGMA_MAX: f64 = 5.0;
 
 /// The random distribution of a scripted store's service time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
-    /// The service time is always this.
+    /// The service time is always the given one.
     Fixed(Duration),
-    /// The service time is distributed exponentially with this mean.
+    /// The service time is distributed exponentially with the given mean.
     Exponential(Duration),
     /// The service time has a log-normal distribution, which has a long tail.
     LogNormal {
-        /// The time below which half of the samples are.
+        /// The time below which half of the service times are.
         median: Duration,
-        /// The standard deviation of the logarithm. The mean is `median * exp(sigma * sigma / 2)`.
+        /// The standard deviation of the logarithm of the time. The mean time is
+        /// `median * exp(sigma * sigma / 2)`.
         sigma: f64,
     },
 }
@@ -31,7 +33,7 @@ impl Distribution {
     /// The distribution of a service time that is always zero.
     pub const NONE: Self = Self::Fixed(Duration::ZERO);
 
-    /// Draws a service time. A fixed distribution uses up no random number.
+    /// Draws a service time. A fixed distribution uses up no number of `random`.
     pub(super) fn sample(&self, random: &mut Random) -> Duration {
         match self {
             Self::Fixed(time) => *time,

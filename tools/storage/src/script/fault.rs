@@ -28,7 +28,7 @@ const KINDS: &[FaultKind] = &[
 ];
 
 impl FaultKind {
-    /// Returns the error line without the leading minus.
+    /// Returns the error line that a client gets, without the leading minus.
     pub(crate) fn line(self) -> &'static str {
         self.line
     }
@@ -53,7 +53,8 @@ pub struct Errors {
 }
 
 impl Errors {
-    /// Creates errors of a kind for a share of the requests, from 0 to 1. The error is a text for the user.
+    /// Creates the setting to answer requests with errors of a kind; `share` is the share of requests that
+    /// get one, from 0 to 1. The error is a text for the user.
     pub fn new(kind: FaultKind, share: f64) -> Result<Self, String> {
         if (0.0..=1.0).contains(&share) {
             Ok(Self { kind, share })

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    /// The number of the oldest reply that is held back, or will be next.
+    /// The number of the connection's oldest reply that is held back; if none is, that of the next one.
     first: u64,
     slots: VecDeque<Slot>,
     bytes: usize,
@@ -22,24 +22,25 @@ impl Pending {
         self.slots.is_empty()
     }
 
-    /// Returns the number of bytes in the replies that are held back.
+    /// Returns the number of bytes in the connection's replies that are held back.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Reserves the place of the next reply in the order of the connection's requests, and returns its
-    /// number.
+    /// number. Later replies are held back until this one is sent.
     pub(crate) fn promise(&mut self) -> u64 {
         self.slots.push_back(Slot::default());
         self.first + self.slots.len() as u64 - 1
     }
 
-    /// True if the place with this number is still reserved, so that its reply is wanted.
+    /// True if the place of a reply with this number is still reserved, so that the reply is wanted.
     pub(crate) fn holds(&self, number: u64) -> bool {
         self.position(number).is_some()
     }
 
-    /// Stores the reply for the reserved place with this number. It is not sent before [`Self::finish`].
+    /// Stores the reply for the reserved place with this number; does nothing if the place was dropped. The
+    /// reply is not sent before [`Self::finish`].
     pub(crate) fn fill(&mut self, number: u64, reply: Vec<u8>) {
         if let Some(position) = self.position(number) {
             self.bytes += reply.len();
@@ -47,14 +48,15 @@ impl Pending {
         }
     }
 
-    /// Marks the reply of the place with this number as due, so that it may be sent.
+    /// Marks the reply at the reserved place with this number as due: it may be sent once all earlier ones
+    /// are.
     pub(crate) fn finish(&mut self, number: u64) {
         if let Some(position) = self.position(number) {
             self.slots[position].finished = true;
         }
     }
 
-    /// Removes and returns the oldest reply, if it is due.
+    /// Removes and returns the connection's oldest held-back reply, if it is due; else `None`.
     pub(crate) fn take(&mut self) -> Option<Vec<u8>> {
         if !self.slots.front()?.finished {
             return None;
@@ -65,7 +67,8 @@ impl Pending {
         Some(slot.reply)
     }
 
-    /// Drops all replies after the place with this number, as the connection is closed after that reply.
+    /// Drops all held-back replies after the one with this number, as the connection is closed after that
+    /// reply.
     pub(crate) fn cut_behind(&mut self, number: u64) {
         if let Some(position) = self.position(number) {
             let dropped = self.slots.drain(position + 1..);

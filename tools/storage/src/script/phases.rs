@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::behaviour::{Behaviour, Change};
 use weir::values::Timestamp;
 
-/// Maximum number of phases of one script.
+/// Maximum number of phases (stretches of time with another behaviour) of one script.
 const PHASES_MAX: usize = 10_000;
 
 /// A stretch of time in which the store behaves differently.
@@ -17,15 +17,15 @@ pub struct Phase {
     pub duration: Option<Duration>,
     /// The changes of the behaviour during the phase.
     pub change: Change,
-    /// The time from the beginning of the phase during which nothing is served; `None` for no stall.
+    /// The length of the stall with which the phase begins, in which nothing is served; `None` for no stall.
     pub stall: Option<Duration>,
     /// True if all connections are closed and none is accepted during the phase.
     pub outage: bool,
 }
 
 impl Phase {
-    /// Checks that an outage has a duration, that the phase changes something, and that the change is valid.
-    /// The error is a text for the user.
+    /// Checks that a phase with an outage has a duration, that the phase changes something, and that its
+    /// changes are valid. The error is a text for the user.
     pub fn check(&self) -> Result<(), String> {
         if self.outage && self.duration.is_none() {
             return Err("an outage ends: duration is expected, such as duration = \"2s\"".to_owned());
@@ -59,7 +59,8 @@ impl Phase {
 pub struct Phases(Vec<Phase>);
 
 impl Phases {
-    /// Sorts phases, which must have been checked. An error if there are too many.
+    /// Sorts phases of a script by their beginning; they must have been checked. An error, a text for the
+    /// user, if there are too many.
     pub fn new(mut phases: Vec<Phase>) -> Result<Self, String> {
         if phases.len() > PHASES_MAX {
             return Err(format!("{} phases: {PHASES_MAX} are the most", phases.len()));
@@ -68,20 +69,22 @@ impl Phases {
         Ok(Self(phases))
     }
 
-    /// Returns the behaviour at `now`: `base`, changed by the phases that have begun and not ended.
+    /// Returns the store's behaviour at `now`: `base`, changed by the phases that have begun and not ended.
     pub(super) fn behaviour(&self, base: &Behaviour, now: Timestamp) -> Behaviour {
         let mut behaviour = base.clone();
         self.0.iter().filter(|phase| phase.holds(now)).for_each(|phase| behaviour.apply(&phase.change));
         behaviour
     }
 
-    /// Returns the next time after `after` at which a phase begins or ends; `None` if there is none.
+    /// Returns the next time after `after` at which a phase of the script begins or ends; `None` if there is
+    /// none.
     pub(super) fn next_edge(&self, after: Timestamp) -> Option<Timestamp> {
         let edges = self.0.iter().flat_map(|phase| [Some(phase.begin()), phase.end()]).flatten();
         edges.filter(|edge| *edge > after).min()
     }
 
-    /// Returns the phases that have begun after `since` (or at any time, if it is `None`) and by `now`.
+    /// Returns the phases of the script that began after `since` (at any time, if it is `None`) and not
+    /// after `now`.
     pub(super) fn begun(&self, since: Option<Timestamp>, now: Timestamp) -> impl Iterator<Item = &Phase> {
         self.0
             .iter()

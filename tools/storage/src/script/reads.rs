@@ -9,14 +9,14 @@ use slab::Slab;
 
 use weir::values::Timestamp;
 
-/// Maximum number of keys that are counted separately; reads of further keys are counted together.
+/// Maximum number of keys whose reads are counted separately; reads of further keys are counted together.
 const KEYS_MAX: usize = 1_000_000;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Counts of the reads of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct KeyReads {
-    /// Reads of the key that were carried out.
+    /// Number of reads of the key that were carried out.
     pub(super) reads: u64,
     pub(super) in_flight: u32,
     pub(super) in_flight_max: u32,
@@ -45,7 +45,8 @@ pub(super) enum Busiest {
     InFlight,
 }
 
-/// The number by which a key that is counted separately is named; valid while a read of it is in flight.
+/// The number by which a key whose reads are counted separately is named; valid while a read of it is in
+/// flight.
 pub(crate) type KeyNumber = u32;
 
 #[derive(Debug, Default)]
@@ -56,8 +57,8 @@ pub(super) struct Reads {
 }
 
 impl Reads {
-    /// Counts a read of `key` that has arrived, and returns the key's number; `None` if too many keys are
-    /// counted already.
+    /// Counts a read of `key` that has arrived as in flight, and returns the key's number; `None` if too
+    /// many keys are counted already.
     pub(super) fn enter(&mut self, key: &[u8]) -> Option<KeyNumber> {
         let number = match self.numbers.get(key) {
             Some(number) => *number,
@@ -77,12 +78,12 @@ impl Reads {
         Some(number)
     }
 
-    /// Counts a read as carried out at a time.
+    /// Counts a read of the key with this number as carried out at the time `at`; it is still in flight.
     pub(super) fn note_read(&mut self, number: KeyNumber, at: Timestamp) {
         self.figures[number as usize].note_read(at);
     }
 
-    /// Ends a read that had arrived: it is no longer in flight.
+    /// Ends a read in flight of the key with this number.
     pub(super) fn leave(&mut self, number: KeyNumber) {
         let key = &mut self.figures[number as usize];
         debug_assert!(key.in_flight > 0, "it has arrived");
@@ -98,8 +99,8 @@ impl Reads {
         self.numbers.get(key).map(|number| self.figures[*number as usize]).unwrap_or_default()
     }
 
-    /// Returns the `count` busiest keys with their counts; keys with equal counts in the order of their
-    /// bytes.
+    /// Returns the `count` keys with the largest counts, largest first, each with its count: reads carried
+    /// out, or the most reads in flight at a time. Keys with equal counts come in the order of their bytes.
     pub(super) fn top(&self, count: usize, by: Busiest) -> Vec<(&[u8], u64)> {
         let value = |number: &KeyNumber| {
             let key = &self.figures[*number as usize];
@@ -112,7 +113,7 @@ impl Reads {
         busy
     }
 
-    /// Sets the counts to zero. Reads in flight stay counted as in flight.
+    /// Sets the counts of reads of all keys to zero. Reads in flight stay counted as in flight.
     pub(super) fn reset(&mut self) {
         let Self { numbers, figures, untracked } = self;
         *untracked = 0;

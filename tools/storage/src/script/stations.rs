@@ -9,17 +9,18 @@ use std::time::Duration;
 
 use weir::values::Timestamp;
 
-/// Servers and their queue. `J` is the type of a request that waits, `P` that of what is kept of it while it
-/// is served.
+/// Simulated servers and their common queue. `J` is the type of a request that waits, `P` that of what is
+/// kept of it while it is served.
 #[derive(Debug)]
 pub(super) struct Stations<J, P> {
     servers: usize,
     waiting: VecDeque<(Timestamp, J)>,
     in_service: BinaryHeap<Reverse<Served<P>>>,
-    /// The number of requests started so far, by which requests due at the same moment end in the order of
-    /// starting.
+    /// The number of requests whose service has started so far, by which requests due at the same moment end
+    /// in the order of starting.
     started: u64,
-    /// The last moment at which a server became free for the next request.
+    /// The last moment at which a server became free, or the number of servers changed: no waiting request
+    /// starts before it.
     freed_at: Timestamp,
     stalled_until: Timestamp,
 }
@@ -44,7 +45,8 @@ impl<J, P: Ord> Stations<J, P> {
         }
     }
 
-    /// True if a request that arrives now would start at once.
+    /// True if a request that arrives now would start at once: a server is free, none waits, and there is no
+    /// stall.
     pub(super) fn is_free(&self, now: Timestamp) -> bool {
         self.waiting.is_empty() && self.in_service.len() < self.servers && self.stalled_until <= now
     }
@@ -53,8 +55,8 @@ impl<J, P: Ord> Stations<J, P> {
         self.waiting.push_back((now, job));
     }
 
-    /// Returns the next request whose service has started by `now`, and the time of its start; `None` if
-    /// there is none. The caller calls [`Stations::serve`] for it before the next call.
+    /// Returns the next waiting request whose service has started by `now`, and the time of its start;
+    /// `None` if there is none. The caller calls [`Stations::serve`] for it before the next call.
     pub(super) fn next_start(&mut self, now: Timestamp) -> Option<(J, Timestamp)> {
         if self.in_service.len() >= self.servers {
             return None;
@@ -66,7 +68,7 @@ impl<J, P: Ord> Stations<J, P> {
         self.waiting.pop_front().map(|(_, job)| (job, start))
     }
 
-    /// Occupies a server with a request from `start` on for the service time.
+    /// Occupies a free server with a request (`place` is kept of it) from `start` on for the service time.
     pub(super) fn serve(&mut self, place: P, start: Timestamp, service: Duration) {
         debug_assert!(self.in_service.len() < self.servers, "it started because a server was free");
         self.started += 1;
@@ -83,8 +85,8 @@ impl<J, P: Ord> Stations<J, P> {
         Some(served.place)
     }
 
-    /// Stalls all servers for `pause`: requests in service end that much later, and waiting ones start after
-    /// it. A stall within another one adds nothing.
+    /// Stalls all servers from `now` for `pause`: requests in service end that much later, and waiting ones
+    /// start after it. A stall that ends within another one adds nothing.
     pub(super) fn stall(&mut self, now: Timestamp, pause: Duration) {
         let until = now.after(pause);
         let longer = until.since(self.stalled_until.max(now));
@@ -110,7 +112,7 @@ impl<J, P: Ord> Stations<J, P> {
         }
     }
 
-    /// Drops all requests, and returns how many there were.
+    /// Drops all requests that wait or are in service, and returns how many there were.
     pub(super) fn clear(&mut self) -> usize {
         let lost = self.waiting.len() + self.in_service.len();
         self.waiting.clear();

@@ -7,30 +7,31 @@ use hdrhistogram::Histogram;
 use super::reads::Reads;
 use weir::protocol::command::{self, COMMANDS, CommandId};
 
-/// The resolution of the histogram for short service times, in nanoseconds. Service times are kept to three
+/// The smallest step between service times in the histogram, in nanoseconds. Service times are kept to three
 /// digits, up to an hour.
 const SERVICE_NANOS_MIN: u64 = 100;
 const SERVICE_NANOS_MAX: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
 
-/// Figures since the start of the process, or since they were last reset.
+/// Counts of what a scripted store has received and done since the start of the process, or since they were
+/// last reset.
 #[derive(Debug)]
 pub(super) struct Tally {
     pub(super) requests: u64,
-    /// Requests that were served, including those answered with a scripted error.
+    /// Number of requests that were served, including those answered with a scripted error.
     pub(super) served: u64,
     pub(super) errors_injected: u64,
-    /// Requests that were refused because too many waited.
+    /// Number of requests that were refused because too many waited for a server.
     pub(super) requests_refused: u64,
-    /// Requests without a reply, because their connection was closed or an outage began.
+    /// Number of requests without a reply, because their connection was closed or an outage began.
     pub(super) requests_lost: u64,
     pub(super) connections_refused: u64,
     pub(super) concurrency_max: usize,
     pub(super) queue_max: usize,
     pub(super) reads: Reads,
     commands: Vec<u64>,
-    /// Service times of requests that touch keys, as they were drawn: without stalls, waiting and late
-    /// wake-ups.
+    /// Service times of executed requests, in nanoseconds, except those about the connection or the server.
+    /// They are the times as drawn: without stalls, waiting and late wake-ups.
     service_nanos: Histogram<u64>,
 }
 
@@ -62,7 +63,8 @@ impl Tally {
         self.service_nanos.saturating_record(time.as_nanos() as u64);
     }
 
-    /// Returns percentiles and other figures of the service times, in nanoseconds, by name.
+    /// Returns percentiles and other figures of the service times that were drawn, by name: a count, and
+    /// times in nanoseconds.
     pub(super) fn service_times(&self) -> [(&'static str, u64); 8] {
         let times = &self.service_nanos;
         let at = |percentile| if times.is_empty() { 0 } else { times.value_at_percentile(percentile) };
@@ -78,7 +80,7 @@ impl Tally {
         ]
     }
 
-    /// Sets all figures to zero. Reads in flight stay counted as in flight.
+    /// Sets all figures to zero. Reads of keys in flight stay counted as in flight.
     pub(super) fn reset(&mut self) {
         let mut reads = std::mem::take(&mut self.reads);
         reads.reset();

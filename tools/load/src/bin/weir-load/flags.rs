@@ -165,7 +165,7 @@ pub struct CompareFlags {
     pub html: Option<PathBuf>,
 }
 
-/// The checked plan of a run, with the addresses and names of its targets.
+/// The checked plan of a run, with the addresses of its targets, and their names as the user gave them.
 #[derive(Debug)]
 pub struct Prepared {
     pub plan: Plan,

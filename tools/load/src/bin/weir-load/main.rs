@@ -57,8 +57,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Checks flags, scenario, the report to compare with, and the folders for reports, before a request is sent.
-/// Returns the plan, and the report to compare with, if any.
+/// Checks the flags, the scenario file, the report to compare with, and the folders for reports, before a
+/// request is sent. Returns the plan, and the JSON report to compare with, if any; the error is a text for
+/// the user.
 fn prepare(flags: &LoadFlags) -> Result<(flags::Prepared, Option<serde_json::Value>), String> {
     let prepared = flags.prepare()?;
     let compared = flags

@@ -16,7 +16,7 @@ pub struct Description {
     pub targets: Vec<String>,
     pub seed: u64,
     pub duration: Duration,
-    /// The groups of clients: the name of each, and the names and lengths of its phases.
+    /// The groups of clients: the name of each, and the names and lengths of its phases, in order.
     pub groups: Vec<(String, Vec<(String, Duration)>)>,
     pub closed: bool,
 }
@@ -37,10 +37,11 @@ impl Description {
     }
 }
 
-/// Latencies of the requests served in one second, in milliseconds.
+/// Latencies of the requests served in one second or in the whole run, in milliseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Latencies {
-    /// Latency percentiles in the order of `PERCENTILES`, in milliseconds; `None` if no request was served.
+    /// Latency percentiles in milliseconds: p50, p90, p99, p99.9 and p99.99; `None` if no request was
+    /// served.
     pub percentiles: [Option<f64>; PERCENTILES.len()],
     pub max: Option<f64>,
 }
@@ -65,14 +66,15 @@ impl Moment {
     }
 }
 
-/// Results of one second of the run.
+/// Results of one second of the load generator's run.
 #[derive(Clone, Debug)]
 pub struct Second {
-    /// The number of the second since the start, from 0.
+    /// The number of the second since the start of the load, from 0.
     pub number: u32,
     pub all: Moment,
     pub groups: Vec<Moment>,
-    /// Number of requests that were due and had neither a reply nor any other end by the end of the second.
+    /// Number of requests that had become due since the start of the load, and by the end of the second had
+    /// neither a reply nor any other end.
     pub open: u64,
 }
 
@@ -81,7 +83,8 @@ pub struct GroupResult {
     pub name: String,
     pub phases: Vec<PhaseResult>,
     pub total: Tally,
-    /// Number of requests served while requests were due, so not while draining.
+    /// Number of the group's requests served in the time in which requests became due, so not while the last
+    /// replies were awaited.
     pub served_in_time: u64,
 }
 
@@ -97,7 +100,8 @@ pub struct Results {
     pub groups: Vec<GroupResult>,
     pub total: Tally,
     pub seconds: Vec<Second>,
-    /// Lines of the `HdrHistogram` interval log.
+    /// The lines of the `HdrHistogram` interval log, one for each second and group in which requests were
+    /// served.
     pub log: Vec<String>,
     pub readings: Vec<Reading>,
     pub summary: Option<LoadSummary>,
@@ -127,7 +131,7 @@ impl Results {
         }
     }
 
-    /// Adds the counts of one second to the results, and returns that second.
+    /// Adds the counts of one second to the results, and returns the results of that second.
     pub fn take(&mut self, interval: &Interval) -> Second {
         let in_time = Duration::from_secs(u64::from(interval.second)) < self.description.duration;
         let mut all = Tally::default();
@@ -159,14 +163,15 @@ impl Results {
         self.readings = readings;
     }
 
-    /// Returns the time over which requests were due: the planned time, or a shorter one if the run ended
+    /// Returns the time over which requests became due: the planned time, or a shorter one if the run ended
     /// early.
     pub fn duration(&self) -> Duration {
         let took = self.summary.as_ref().map_or(Duration::ZERO, |summary| summary.took);
         self.description.duration.min(took)
     }
 
-    /// Returns the number of served requests per second, given the number served while requests were due.
+    /// Returns the number of served requests per second of the time in which requests became due, given the
+    /// number served in that time.
     pub fn goodput(&self, served_in_time: u64) -> f64 {
         per_second(served_in_time, self.duration())
     }

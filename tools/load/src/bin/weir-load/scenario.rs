@@ -82,8 +82,8 @@ struct CommandEntry {
     command: Text<Template>,
 }
 
-/// A value that is text in the scenario file and is parsed while the file is read, so that an error names its
-/// line.
+/// A value that is text in the scenario file, and is parsed while the file is read, so that an error names
+/// its line.
 #[derive(Clone)]
 struct Text<T>(T);
 
@@ -136,7 +136,7 @@ impl<'de, const LEAST: u64, const MOST: u64> Deserialize<'de> for Bounded<LEAST,
     }
 }
 
-/// A rate in a scenario file, written as a number or as text.
+/// A rate of requests in a scenario file, written as a number or as text.
 #[derive(Clone)]
 struct RateEntry(Rate);
 
@@ -166,8 +166,9 @@ impl<'de> Deserialize<'de> for RateEntry {
     }
 }
 
-/// Reads a scenario file. `cut` is the time after which the load ends even if its phases are longer. The
-/// error is a text for the user.
+/// Reads a scenario file. `cut` is the time after which the load ends even if its phases are longer; `None`
+/// for no such time. Returns the groups of clients, and the set-up commands; the error is a text for the
+/// user.
 pub fn read(path: &Path, cut: Option<Duration>) -> Result<(Vec<GroupPlan>, Vec<SetupPlan>), String> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
@@ -304,7 +305,8 @@ fn mix(one: Option<Text<Template>>, several: Option<Vec<CommandEntry>>) -> Resul
     }
 }
 
-/// Shortens or removes the phases that lie after the time `cut`.
+/// Shortens or removes the phases that lie after the time `cut`, counted from the start of the load; `None`
+/// leaves all.
 fn shorten(phases: &mut Vec<PhasePlan>, cut: Option<Duration>) {
     let Some(mut left) = cut else { return };
     phases.retain_mut(|phase| {

@@ -35,7 +35,7 @@ impl FromStr for Page {
     }
 }
 
-/// The metrics on a page at one time: the sum of each metric over its labels.
+/// The metrics on a page at one second of the run: the sum of each metric over its labels.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
     pub second: u32,
@@ -43,7 +43,7 @@ pub struct Reading {
     pub counters: BTreeMap<String, f64>,
 }
 
-/// A thread that reads a metrics page every second until it is stopped.
+/// A thread that reads a metrics page every second from its start until it is stopped.
 pub struct Scraper {
     page: Page,
     running: Option<(Sender<()>, JoinHandle<Vec<Reading>>)>,
@@ -96,8 +96,9 @@ fn fetch(page: &Page) -> Option<String> {
     head.lines().next()?.contains(" 200 ").then(|| body.to_owned())
 }
 
-/// Adds up a metrics page by metric name. Of histograms, only the counts are kept. `second` is the second of
-/// the run at which it was read. Returns the sums.
+/// Adds up the gauges and counters on a metrics page by metric name, over their labels. Summaries and
+/// histograms are left out, and metrics beyond 200 of a kind. `second` is the second of the run at which the
+/// page was read.
 fn read(text: &str, second: u32) -> Reading {
     let mut reading = Reading { second, ..Reading::default() };
     let mut kinds: BTreeMap<&str, &str> = BTreeMap::new();

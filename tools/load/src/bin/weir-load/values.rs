@@ -12,7 +12,8 @@ pub const THREADS_MAX: u64 = 64;
 pub const CONNECTIONS_DEFAULT: usize = 50;
 pub const PIPELINE_DEFAULT: usize = 16;
 
-/// Parses the name (`word`) of a way to spread the arrivals of an open loop: `even` or `poisson`.
+/// Parses the name (`word`) of a way to spread requests over time: `even` or `poisson`. The error says what
+/// is expected.
 pub fn arrivals(word: &str) -> Result<Arrivals, String> {
     match word {
         "even" => Ok(Arrivals::Even),

@@ -25,17 +25,19 @@ use weir::protocol::{Arguments, Protocol, encode};
 use weir::routing::slot_of;
 use weir::store::Session;
 
-/// How nodes are named to clients, as by Redis's `cluster-preferred-endpoint-type`.
+/// The way in which nodes are named to clients, as by Redis's `cluster-preferred-endpoint-type`: by address,
+/// by host name, or not at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Endpoints {
     #[default]
     Address,
     Name,
-    /// By an empty host, which stands for the host that the client is connected to.
+    /// Nodes have an empty host, which stands for the host that the client is connected to.
     Unknown,
 }
 
-/// The cluster state of a client's connection: ASKING for its next request, READONLY for all.
+/// The cluster state of a client's connection: whether it has sent ASKING, which holds for its next request,
+/// and READONLY, which holds for all further ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ClusterSession {
     asking: bool,
@@ -53,7 +55,7 @@ pub(crate) enum Verdict {
     Refused(String),
 }
 
-/// The cluster node whose part this store plays, with its view of the cluster.
+/// The simulated cluster node: its view of the cluster, how it names nodes to clients, and scripted errors.
 #[derive(Clone, Debug)]
 pub(super) struct Cluster {
     pub(super) nodes: ClusterNodes,
@@ -68,9 +70,10 @@ impl Cluster {
         Self { nodes, endpoints: Endpoints::default(), refusals: Refusals::default(), refused: 0 }
     }
 
-    /// Decides whether the simulated node carries out a request whose service starts; an EXEC is judged by the
-    /// requests of its transaction. `said` has what the connection said before (ASKING, READONLY), `holds`
-    /// tells whether the node has a key, and `out` takes the reply to a request that the node answers itself.
+    /// Decides whether the simulated node carries out a request whose service starts; an EXEC is decided by
+    /// the requests of its transaction. `said` has what the connection sent before (ASKING, READONLY),
+    /// `holds` tells whether the node has a key, and `out` takes the reply to a request that the node
+    /// answers itself.
     pub(super) fn judge(
         &mut self,
         said: &mut ClusterSession,
@@ -134,9 +137,9 @@ impl Cluster {
         true
     }
 
-    /// Returns the error line with which this node refuses the request; `None` if it carries the request out.
-    /// `asking` and `readonly` say whether the connection sent ASKING and READONLY, and `holds` whether the
-    /// node has a key.
+    /// Returns the error line with which the simulated node refuses a request for the keys in `wanted`;
+    /// `None` if it carries the request out. `asking` and `readonly` say whether the connection sent ASKING
+    /// and READONLY, and `holds` tells whether the node has a key.
     fn refusal(
         &mut self,
         wanted: &Wanted,
@@ -179,7 +182,7 @@ impl Cluster {
         Some(format!("MOVED {slot} {}", self.named(owner)))
     }
 
-    /// Returns the node's `host:port` as clients see it.
+    /// Returns the `host:port` of the node with this index, as clients see it; the host may be empty.
     fn named(&self, node: usize) -> String {
         let node = self.nodes.node(node);
         match self.endpoints {
@@ -195,13 +198,14 @@ impl Cluster {
 struct Wanted {
     keys: BTreeSet<Vec<u8>>,
     slot: Option<u16>,
-    /// True if the keys are in more than one slot.
+    /// True if the keys of the request are in more than one hash slot.
     is_spread: bool,
     writes: bool,
 }
 
 impl Wanted {
-    /// Adds the keys of a request. A malformed request has none: the engine replies with its error.
+    /// Adds the keys of a request, and whether it writes. A malformed request has none: the engine replies
+    /// with its error.
     fn add(&mut self, arguments: &Arguments<'_>) {
         let Ok(command) = command::recognise(arguments) else { return };
         self.writes |= writes(command);

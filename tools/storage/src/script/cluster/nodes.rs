@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 
 use weir::values::limits::SLOTS;
 
-/// Maximum number of nodes of one view.
+/// Maximum number of cluster nodes in one reply to `CLUSTER NODES` that is read.
 const NODES_MAX: usize = 1024;
 const NOBODY: u16 = u16::MAX;
 const LINE: &str = "ID HOST:PORT[@PORT][,NAME] FLAGS PRIMARY|- PING PONG EPOCH LINK [SLOT|FROM-TO|[SLOT->-ID]|[SLOT-<-ID]]...";
 
-/// The view that one node has of all nodes and slots.
+/// The view that one node of a cluster has of all nodes and slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterNodes {
     nodes: Vec<Node>,
@@ -39,7 +39,8 @@ impl Node {
     }
 }
 
-/// A slot that the node itself is moving to another node, or importing from one.
+/// A slot that the node itself is moving to the node with the id `peer` (`leaves` is true), or importing
+/// from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Open {
     slot: u16,
@@ -48,14 +49,16 @@ struct Open {
 }
 
 impl ClusterNodes {
-    /// Reads a view from the text of a reply to `CLUSTER NODES`. The view is that of the node with the flag
-    /// `myself`, or else of the node with the address `listens`.
+    /// Reads a node's view of its cluster from the text of a reply to `CLUSTER NODES`. The view is that of
+    /// the node with the flag `myself`, or else of the node with the address `listens`. The error is a text
+    /// for the user.
     pub fn parse(text: &str, listens: Option<SocketAddr>) -> Result<Self, String> {
         Self::parse_of(text, None, listens)
     }
 
-    /// Reads a view like [`ClusterNodes::parse`]; if the text has neither the flag `myself` nor the address
-    /// `listens`, the view is that of the node with this id.
+    /// Reads a node's view of its cluster from the text of a reply to `CLUSTER NODES`. The view is that of
+    /// the node with the flag `myself`, or else of the node with this id, or else of the node with the
+    /// address `listens`. The error is a text for the user.
     pub(crate) fn parse_of(
         text: &str,
         id: Option<&str>,
@@ -115,8 +118,8 @@ impl ClusterNodes {
         self.find(&self.nodes[place].primary)
     }
 
-    /// Returns the index of the node that a slot of this node is being moved to; `None` if it is not being
-    /// moved.
+    /// Returns the index of the node to which this slot of the node itself is being moved; `None` if it is
+    /// not being moved.
     pub(super) fn migrates_to(&self, slot: u16) -> Option<usize> {
         let open = self.open.iter().find(|open| open.slot == slot && open.leaves)?;
         self.find(&open.peer)
@@ -126,7 +129,8 @@ impl ClusterNodes {
         self.open.iter().any(|open| open.slot == slot && !open.leaves)
     }
 
-    /// Returns contiguous ranges of slots with their owner: first slot, last slot, index of the node.
+    /// Returns contiguous ranges of slots with their owner: first slot, last slot, index of the node. Slots
+    /// without an owner are left out.
     pub(super) fn ranges(&self) -> Vec<(u16, u16, usize)> {
         let mut ranges: Vec<(u16, u16, usize)> = Vec::new();
         for (slot, owner) in (0..SLOTS).filter_map(|slot| Some((slot, self.owner(slot)?))) {
@@ -138,8 +142,8 @@ impl ClusterNodes {
         ranges
     }
 
-    /// Carries out `CLUSTER SETSLOT` on this node's view. `words` are the arguments after the slot; the error
-    /// is an error line.
+    /// Carries out `CLUSTER SETSLOT` on this node's view of the cluster. `words` are the arguments after the
+    /// slot; the error is an error line for the client.
     pub(super) fn set_slot(&mut self, slot: u16, words: &[&str]) -> Result<(), String> {
         let known = |id: &str| self.find(id).ok_or_else(|| format!("ERR Unknown node {id}"));
         match words {
@@ -238,7 +242,7 @@ impl ClusterNodes {
         Ok(open)
     }
 
-    /// Returns the view in the format of `CLUSTER NODES`.
+    /// Returns the node's view of the cluster in the format of `CLUSTER NODES`.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         let mut slots: Vec<String> = vec![String::new(); self.nodes.len()];

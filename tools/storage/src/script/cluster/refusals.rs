@@ -16,8 +16,8 @@ pub(crate) const WANTED: &str =
 pub(crate) struct Refusal {
     what: What,
     slots: RangeInclusive<u16>,
-    /// The number of requests that are still let through before the refusals begin; `times` is how many are
-    /// refused then.
+    /// The number of requests that are still let through before the scripted error begins; `times` is the
+    /// number of requests that still get it after those.
     skip: u64,
     times: u64,
 }
@@ -28,7 +28,7 @@ enum What {
     Error(FaultKind),
 }
 
-/// All scripted errors for requests on some slots, the one added first comes first.
+/// All scripted errors for requests on some slots, in the order in which they were added.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Refusals(Vec<Refusal>);
 
@@ -46,7 +46,8 @@ impl Refusals {
     }
 
     /// Returns the error line for a request on this slot, from the first scripted error that applies; `None`
-    /// if none does. `writes` is true for a request that writes. Later errors do not count the request.
+    /// if none does. `writes` is true for a request that writes. Scripted errors after that one do not count
+    /// the request towards those that they let through.
     pub(super) fn of(&mut self, slot: u16, writes: bool) -> Option<String> {
         let line = self.0.iter_mut().find_map(|refusal| refusal.of(slot, writes));
         self.0.retain(|refusal| refusal.times > 0);
@@ -78,7 +79,8 @@ impl What {
     }
 }
 
-/// Parses the words of `STORAGE CLUSTER REFUSE`. The error is a text for the client.
+/// Parses the words after `STORAGE CLUSTER REFUSE` into a scripted error. The error is a text for the
+/// client.
 pub(crate) fn refusal(words: &[&str]) -> Result<Refusal, String> {
     let wanted = || format!("'{}': {WANTED} is expected", words.join(" "));
     let (what, mut rest) = match words {

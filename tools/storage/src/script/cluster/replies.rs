@@ -7,7 +7,8 @@ use weir::routing::slot_of;
 use weir::values::limits::SLOTS;
 
 impl Cluster {
-    /// Writes the reply to a `CLUSTER` command.
+    /// Appends the reply to a `CLUSTER` command to `out`; SETSLOT also changes the node's view of the
+    /// cluster.
     pub(super) fn reply(&mut self, arguments: &Arguments<'_>, protocol: Protocol, out: &mut Vec<u8>) {
         let words: Vec<String> =
             arguments.iter().skip(1).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
@@ -123,7 +124,8 @@ impl Cluster {
         )
     }
 
-    /// Returns the indices of a primary's replicas that have not failed.
+    /// Returns the indices of the nodes that are replicas of the primary with this index and have not
+    /// failed.
     fn replicas(&self, primary: usize) -> impl Iterator<Item = usize> {
         (0..self.nodes.all().len()).filter(move |place| {
             let node = self.nodes.node(*place);

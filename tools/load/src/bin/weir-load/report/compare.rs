@@ -23,7 +23,7 @@ struct Block {
     rows: Vec<Row>,
 }
 
-/// One figure of two runs of the load generator, and the ratio of both.
+/// One figure of an earlier and a later run of the load generator, as texts, and the ratio of both.
 struct Row {
     figure: &'static str,
     before: String,
@@ -32,7 +32,7 @@ struct Row {
     ratio: String,
 }
 
-/// Renders the comparison as a table for the terminal.
+/// Renders the comparison of two runs, given as their JSON reports, as a table for the terminal.
 pub fn text(before: &Value, after: &Value) -> String {
     let blocks = blocks(before, after);
     let rows = || blocks.iter().flat_map(|block| &block.rows);
@@ -53,7 +53,7 @@ pub fn text(before: &Value, after: &Value) -> String {
     text
 }
 
-/// Renders the comparison as a table of the HTML report.
+/// Renders the comparison of two runs, given as their JSON reports, as a table of the HTML report.
 pub fn html(before: &Value, after: &Value) -> String {
     let mut html = String::from("<table><tr><th></th><th>before</th><th>after</th><th>ratio</th></tr>");
     for block in blocks(before, after) {
@@ -69,8 +69,8 @@ pub fn html(before: &Value, after: &Value) -> String {
     html
 }
 
-/// Returns all groups and phases of both runs, in the order of the later run; then those that only the
-/// earlier run has, and at the end all groups together.
+/// Returns the compared figures of all groups and phases of both runs (JSON reports), in the order of the
+/// later run; then those that only the earlier run has, and at the end all groups together.
 fn blocks(before: &Value, after: &Value) -> Vec<Block> {
     let (earlier, later) = (tallies(before), tallies(after));
     let gone = earlier.iter().filter(|(name, ..)| !later.iter().any(|(known, ..)| known == name));
@@ -88,7 +88,8 @@ fn blocks(before: &Value, after: &Value) -> Vec<Block> {
     of_names.chain([all]).collect()
 }
 
-/// Returns the figures of every group of a run, each followed by those of its phases if it has several.
+/// Returns the name and figures of every group in a run's JSON report, each followed by those of its phases
+/// if it has several.
 fn tallies(run: &Value) -> Vec<(String, Figures)> {
     let mut found = Vec::new();
     for group in list(&run["groups"]) {

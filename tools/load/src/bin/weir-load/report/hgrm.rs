@@ -7,7 +7,8 @@ use hdrhistogram::Histogram;
 const TICKS_PER_HALF: u32 = 5;
 const NANOS_PER_MS: f64 = 1e6;
 
-/// Builds the whole file from a histogram of nanoseconds.
+/// Builds the whole file of percentiles, for the plotter of `HdrHistogram`, from a histogram of latencies in
+/// nanoseconds.
 pub fn distribution(histogram: &Histogram<u64>) -> String {
     let mut text = String::from("       Value     Percentile TotalCount 1/(1-Percentile)\n\n");
     for step in histogram.iter_quantiles(TICKS_PER_HALF) {

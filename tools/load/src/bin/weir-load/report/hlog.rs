@@ -8,13 +8,14 @@ use hdrhistogram::serialization::interval_log::{IntervalLogWriter, IntervalLogWr
 
 /// The divisor that turns nanoseconds, which the histograms count, into milliseconds for a line's maximum.
 const NANOS_PER_MS: f64 = 1e6;
-/// The version comment and column heads that Java's writer puts before the lines; its reader looks for
-/// neither.
+/// The version comment that Java's `HdrHistogram` writes first; with `COLUMNS`, its line of column heads.
+/// Its reader needs neither.
 const VERSION: &str = "[Histogram log format version 1.3]";
 const COLUMNS: &str =
     "\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n";
 
-/// Builds the whole file from its lines, which count their seconds from the start of the run.
+/// Builds the whole interval log of `HdrHistogram` from its lines, which count their seconds from the start
+/// of the run (`start_unix_ms`, in milliseconds since 1970).
 pub fn log(lines: &[String], start_unix_ms: u64) -> String {
     let mut head = IntervalLogWriterBuilder::new();
     head.add_comment("[Latencies from the intended send time, in nanoseconds]").add_comment(VERSION);
@@ -25,7 +26,8 @@ pub fn log(lines: &[String], start_unix_ms: u64) -> String {
     text
 }
 
-/// Builds the line for one second of one group.
+/// Builds the line of the interval log for one second of one group of clients. `second` counts from the
+/// start of the run, and the histogram has latencies in nanoseconds.
 pub fn line(group: &str, second: u32, histogram: &Histogram<u64>) -> String {
     let tag: String = group
         .chars()

@@ -26,8 +26,8 @@ path.grid{stroke:#8884}path.mark{stroke:#8888;stroke-dasharray:2 3}
 .legend span{margin-right:12px;font-size:12px}.legend i{display:inline-block;width:18px;margin-right:4px;vertical-align:middle}
 ";
 
-/// Builds the whole page from the JSON report of this run, and that of an earlier run to compare with, whose
-/// lines are dashed.
+/// Builds the whole HTML report from the JSON report of this run (`own`), and that of an earlier run to
+/// compare with, if any, whose lines are dashed.
 pub fn page(own: &Value, compared: Option<&Value>) -> String {
     let mut html = String::from("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">");
     let _ = write!(html, "<title>weir-load</title><style>{STYLE}</style></head><body><h1>weir-load</h1>");
@@ -119,8 +119,8 @@ fn row(html: &mut String, class: &str, tally: &Value) {
     html.push_str("</tr>");
 }
 
-/// Returns the start of each phase, in seconds, with its name, for the group that has the most phases; empty
-/// if no group has more than one.
+/// Returns from a JSON report the start of each phase, in seconds from the start of the load, with its name,
+/// for the group that has the most phases; empty if no group has more than one.
 fn marks(report: &Value) -> Vec<(f64, String)> {
     let phases_of = |group: &Value| group["phases"].as_array().cloned().unwrap_or_default();
     let groups = report["groups"].as_array().into_iter().flatten();
@@ -194,7 +194,9 @@ fn group_plots(html: &mut String, runs: &[(&Value, bool)], marks: &[(f64, String
     html.push_str(&plot("refused by group, per second", Scale::Linear, &of(refused), marks));
 }
 
-/// Draws plots of weir's own metrics. Counters are drawn as their increase per second.
+/// Draws plots of weir's own metrics in the given runs (JSON report, true if its lines are dashed); `marks`
+/// are the phases' starts. Counters are drawn as their increase per second, and metrics that are always zero
+/// are left out.
 fn gauges(html: &mut String, runs: &[(&Value, bool)], marks: &[(f64, String)]) {
     let readings = |run: &Value| run["metrics"].as_array().cloned().unwrap_or_default();
     let mut families: Vec<(&str, String)> = Vec::new();

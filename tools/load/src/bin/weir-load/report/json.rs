@@ -7,7 +7,7 @@ use weir_load::statistics::{PERCENTILES, Tally};
 
 use crate::results::{GroupResult, Latencies, Moment, Results, per_second};
 
-/// Builds the report of the whole run.
+/// Builds the JSON report of the whole run.
 pub fn report(results: &Results) -> Value {
     let summary = results.summary.as_ref();
     let description = &results.description;
@@ -67,10 +67,12 @@ fn tally(tally: &Tally, goodput_per_s: f64) -> Map<String, Value> {
     report
 }
 
-/// Bounds, in milliseconds, of the report's field `slow`.
+/// The bounds, in milliseconds, of the report's field `slow`, which counts the requests that took longer
+/// than each.
 const SLOW_MILLIS: [u64; 10] = [10, 20, 50, 100, 200, 250, 500, 1_000, 2_000, 5_000];
 
-/// Returns the number of served requests that took longer than each bound of [`SLOW_MILLIS`].
+/// Returns, by name, the number of served requests that took longer than each of ten bounds, from 10
+/// milliseconds to 5 seconds.
 fn slow(tally: &Tally) -> Value {
     let over = |millis: u64| tally.served.len() - tally.served.count_between(0, millis * 1_000_000);
     SLOW_MILLIS.iter().map(|millis| (format!("over_{millis}ms"), json!(over(*millis)))).collect()

@@ -14,7 +14,8 @@ use std::path::Path;
 use super::flags::{CompareFlags, LoadFlags};
 use super::results::Results;
 
-/// Names of the counts in the JSON report: offered requests, then requests by outcome.
+/// Names of the counts in the JSON report: requests that were offered (due by the schedule) and sent, then
+/// requests by outcome.
 const COUNTS: [&str; 10] = [
     "offered",
     "sent",
@@ -42,7 +43,8 @@ pub fn check_writable(flags: &LoadFlags) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes every report that the flags name a file for.
+/// Writes every report that the flags name a file for. `compared` is the JSON report of an earlier run to
+/// draw into the HTML page, if any. The error is a text for the user.
 pub fn write(
     flags: &LoadFlags,
     results: &Results,
@@ -73,7 +75,8 @@ pub fn write(
     Ok(())
 }
 
-/// Compares two earlier runs: returns the table for the terminal, and writes the HTML page if it was asked for.
+/// Compares two earlier runs: returns the table for the terminal, and writes the HTML page if it was asked
+/// for. The error is a text for the user.
 pub fn compare(flags: &CompareFlags) -> Result<String, String> {
     let (before, after) = (json::read(&flags.before)?, json::read(&flags.after)?);
     if let Some(path) = &flags.html {

@@ -9,8 +9,8 @@ const RIGHT: f64 = 12.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 26.0;
 const TICKS: f64 = 5.0;
-/// Maximum number of points of a line; if there are more, each point is the largest of several neighbours, so
-/// that no peak is lost.
+/// Maximum number of points of a line in a plot; if there are more, each drawn point is the largest of
+/// several neighbours, so that no peak is lost.
 const POINTS_MAX: usize = 600;
 const LOG_RANGE_MAX: f64 = 1e6;
 
@@ -19,13 +19,14 @@ pub const COLOURS: [&str; 10] = [
     "#65a30d",
 ];
 
-/// A line of a plot, with its name in the legend, its colour and its points.
+/// A line of a plot, with its name in the legend, its colour (an index into the list of colours) and its
+/// points.
 pub struct Line {
     pub name: String,
     pub colour: usize,
-    /// True for a line of the earlier run that this one is compared with.
+    /// True for a line of an earlier run with which this run is compared; it is drawn dashed.
     pub dashed: bool,
-    /// Points of the line: the second, and the value; `None` leaves a gap.
+    /// The points of the line: each is the second of the run, and the value then; `None` leaves a gap.
     pub points: Vec<(f64, Option<f64>)>,
 }
 
@@ -36,8 +37,8 @@ pub enum Scale {
     Logarithmic,
 }
 
-/// Returns a plot as an HTML figure with an SVG. `marks` are named vertical lines, each at a second of the
-/// time axis. Title and names are escaped.
+/// Returns a plot over the seconds of a run as an HTML figure with an SVG. `marks` are named vertical lines,
+/// each at a second of the time axis. Title and names are escaped.
 pub fn plot(title: &str, scale: Scale, lines: &[Line], marks: &[(f64, String)]) -> String {
     let frame = Frame::around(scale, lines);
     let mut svg = String::new();
@@ -181,7 +182,8 @@ impl Frame {
     }
 }
 
-/// The smallest number of the form 1, 2, 5 or 10 times a power of ten that is not below `step`.
+/// Returns the smallest number of the form 1, 2, 5 or 10 times a power of ten that is not below `step` (by
+/// more than 0.1 %), for the distance of an axis's ticks.
 fn round_step(step: f64) -> f64 {
     let power = 10_f64.powf(step.log10().floor());
     let factor = [1.0, 2.0, 5.0].into_iter().find(|factor| factor * power >= step * 0.999);
@@ -192,7 +194,8 @@ fn power_of_ten_above(value: f64) -> f64 {
     10_f64.powf((value.log10() - 1e-9).ceil())
 }
 
-/// Formats a number for an axis: short, with k, M or G.
+/// Formats a number for an axis: at most three decimals, with k, M or G for thousands, millions and
+/// thousands of millions.
 pub fn short(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         size if size >= 1e9 => (value / 1e9, "G"),

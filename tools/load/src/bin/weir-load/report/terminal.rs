@@ -8,7 +8,8 @@ use crate::results::{Latencies, Results, Second, per_second};
 
 const RED: &str = "\x1b[31m";
 const PLAIN: &str = "\x1b[0m";
-/// Maximum number of rows of the summary; with more, it shows only groups, without their phases.
+/// Maximum number of rows of the terminal's summary; with more, it shows only groups of clients, without
+/// their phases.
 const ROWS_MAX: usize = 24;
 const NAME_WIDTH: usize = 22;
 const KINDS_SHOWN: usize = 4;
@@ -32,7 +33,7 @@ pub fn progress(second: &Second, colour: bool) -> String {
     )
 }
 
-/// Formats the summary of the whole run.
+/// Formats the summary of the whole run for the terminal: a row for each group and phase, and remarks.
 pub fn summary(results: &Results) -> String {
     let mut text = String::new();
     let heads = [
