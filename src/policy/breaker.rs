@@ -42,12 +42,12 @@ const SAMPLES: u64 = 100;
 /// Fewest recent replies before their share of failures can eject a store that was ejected (taken out of use)
 /// lately.
 const SAMPLES_RETURNING: u64 = 20;
-/// Share of failures among a store's replies above which, beyond two standard deviations, it is ejected (taken
-/// out of use).
+/// Share of failures among a store's recent replies above which it is ejected (taken out of use). The share
+/// must be exceeded by two standard deviations, so that chance alone ejects no store.
 const FAILING: f64 = 0.2;
 /// Time for which replies and failures count towards a store's share of failures.
 const MEMORY: Duration = Duration::from_secs(10);
-/// Interval at which each core checks the recent replies of every store ([`Watch::look`]).
+/// Interval at which each core checks the share of failures among the recent replies of every store.
 pub const LOOKS_APART: Duration = Duration::from_millis(250);
 /// Consecutive comparisons with the other stores, 250 ms apart, at which a store must be slow before it is
 /// ejected (taken out of use) for that: two seconds.
@@ -73,12 +73,13 @@ const PAUSES_LOST: [Duration; 2] = [Duration::from_millis(250), Duration::from_s
 const TRIAL: Duration = Duration::from_secs(3);
 /// Time over which the fraction of requests let through to a store that answered its trial grows to 1.
 const RETURN: Duration = Duration::from_secs(2);
-/// Fraction of requests that is let through to an ejected store (one taken out of use) right after it answered
-/// again; it grows to 1 over [`RETURN`].
+/// Fraction of requests that is let through to an ejected store (one taken out of use) right after it
+/// answered again; it grows to 1 over 2 s.
 const FIRST_PART: f64 = 0.1;
 /// Time without a new ejection (taking out of use) after which one earlier ejection is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(60);
-/// Maximum number of ejections that are counted: six bits of the shared word.
+/// Maximum number of ejections (taking out of use) of a store that are counted: the count has six bits in the
+/// word that cores share.
 const OPENINGS_MAX: u8 = 63;
 
 /// Stage of a store's circuit breaker: which of the requests to the store are let through.
@@ -129,7 +130,7 @@ impl Cause {
     const ALL: [Self; 4] = [Self::Errors, Self::Losses, Self::Slowness, Self::Load];
 }
 
-/// State of one store's breaker, which all cores share.
+/// State of one store's circuit breaker (which decides whether requests to it are sent), shared by all cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
     /// The present stage of the store's breaker, which says which requests are let through.
@@ -143,13 +144,13 @@ pub struct Standing {
     pub at: Timestamp,
 }
 
-/// Bits by which nanoseconds are shifted in the shared word: its unit of time is 1,024 ns, about a
-/// microsecond.
+/// Number of bits by which nanoseconds are shifted right in the word by which cores share a breaker's state:
+/// its unit of time is 1,024 ns, about a microsecond.
 const UNIT_BITS: u32 = 10;
 
 impl Standing {
-    /// Packs the standing into one word for other cores to read. Times are rounded up by at most a
-    /// microsecond. Returns that word.
+    /// Packs the state of a store's breaker into one word for other cores to read, and returns the word.
+    /// Times are rounded up by at most a microsecond.
     pub fn to_bits(self) -> u64 {
         let at = self.at.as_nanos().div_ceil(1 << UNIT_BITS) & ((1 << 54) - 1);
         at << 10 | u64::from(self.openings & OPENINGS_MAX) << 4 | (self.cause as u64) << 2 | self.stage as u64
@@ -165,9 +166,9 @@ impl Standing {
         }
     }
 
-    /// Ejects the store: returns the state in which all requests are refused. Each ejection that is not
-    /// forgotten doubles the pause; `spread` (0 to 255) varies it by a quarter, so that many weirs do not
-    /// come back in step.
+    /// Ejects the store: returns the breaker's state in which all requests are refused until a pause is over.
+    /// Each earlier ejection that is not forgotten doubles the pause; `spread` (0 to 255, random) shortens it
+    /// by up to a quarter, so that many proxies do not come back in step.
     #[must_use]
     pub fn set_aside(self, cause: Cause, now: Timestamp, spread: u8) -> Self {
         let openings = self.remembered(now);
@@ -178,15 +179,17 @@ impl Standing {
         Self { stage: Stage::Out, cause, openings, at: now.after(pause) }
     }
 
-    /// Returns the number of earlier ejections that are not forgotten by now.
+    /// Returns the number of earlier ejections (taking out of use) of the store that still count: each minute
+    /// in full service forgets one.
     fn remembered(self, now: Timestamp) -> u8 {
         let healthy = if self.stage == Stage::Well { now.since(self.at) } else { Duration::ZERO };
         let forgotten = (healthy.as_secs() / FORGOTTEN.as_secs()).min(u64::from(OPENINGS_MAX)) as u8;
         self.openings.saturating_sub(forgotten)
     }
 
-    /// Returns the state in which one request is sent as a trial, if the pause or the last trial is over;
-    /// else None.
+    /// Returns the breaker's state in which one request is sent to the ejected store as a trial. None if no
+    /// trial is due: the pause after the ejection is not over, or the last trial began less than 3 s ago, or
+    /// the store is not ejected.
     pub fn begin_trial(self, now: Timestamp) -> Option<Self> {
         let is_due = match self.stage {
             Stage::Out => now >= self.at,
@@ -196,9 +199,10 @@ impl Standing {
         is_due.then_some(Self { stage: Stage::Trying, at: now, ..self })
     }
 
-    /// Ends a trial whose request was answered, and returns the state after it. `is_quick` decides for stores
-    /// ejected for slowness: a slow answer ejects again; a quick one at the first ejection means that the
-    /// slowness was due to load. `spread` (0 to 255) varies the pause of an ejection by chance.
+    /// Ends a trial whose request was answered, and returns the breaker's state after it. A store ejected for
+    /// lost connections is in full use at once, others within 2 s. `is_quick` decides for stores ejected for
+    /// slowness: a slow answer ejects again; a quick one at the first ejection means that load was the cause,
+    /// and ends the ejection at once. `spread` (0 to 255, random) varies the pause of an ejection.
     #[must_use]
     pub fn end_trial(self, is_quick: bool, now: Timestamp, spread: u8) -> Self {
         match self.cause {
@@ -215,21 +219,22 @@ impl Standing {
         }
     }
 
-    /// Ends a trial whose request could not be sent, and returns the state after it; the next trial is due at
-    /// `until`.
+    /// Ends a trial whose request could not be sent to the ejected store, and returns the breaker's state
+    /// after it; the next trial is due at `until`.
     #[must_use]
     pub fn put_off(self, until: Timestamp) -> Self {
         Self { stage: Stage::Out, at: until, ..self }
     }
 
-    /// Returns the fraction of requests, 0.1 to 1, that is sent in stage [`Stage::Returning`]; `None` once
-    /// its 2 s are over.
+    /// Returns the fraction of requests, 0.1 to 1, that is sent to a store that answered its trial (stage
+    /// [`Stage::Returning`]); None once the 2 s of that stage are over.
     pub fn part(self, now: Timestamp) -> Option<f64> {
         let gone = now.since(self.at).as_secs_f64() / RETURN.as_secs_f64();
         (gone < 1.0).then_some(FIRST_PART + (1.0 - FIRST_PART) * gone)
     }
 
-    /// Ends stage [`Stage::Returning`]: returns the state in which all requests are sent again.
+    /// Ends the 2 s in which a growing part of the requests is sent to a store that answered its trial:
+    /// returns the breaker's state in which all are sent again.
     #[must_use]
     pub fn back(self, now: Timestamp) -> Self {
         Self { stage: Stage::Well, at: now, ..self }
@@ -256,9 +261,11 @@ const RETRY_LEAST: Duration = Duration::from_millis(20);
 /// Numbers of replies of a store to all cores, as counts that only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Number of all replies of the store to all cores, failures included.
+    /// Number of all replies of the store to all cores, failures included; a lost connection counts as one
+    /// too.
     pub replies: u64,
-    /// Failures: replies that count as failures, and lost connections.
+    /// Number of replies of the store that count as failures, and of connections to it that were lost or not
+    /// made.
     pub failures: u64,
 }
 
@@ -278,8 +285,8 @@ struct Look {
     tally: Tally,
 }
 
-/// Maximum number of counts of replies that are kept, one per 250 ms: those of [`MEMORY`], and the present
-/// one. The oldest is dropped.
+/// Maximum number of counts of a store's replies that are kept, one per 250 ms: those of the last 10 s, and
+/// the present one. The oldest is dropped.
 const LOOKS_KEPT: usize = (MEMORY.as_millis() / LOOKS_APART.as_millis()) as usize + 1;
 
 /// One core's observations of one store, from which the core decides whether the store has to be ejected
@@ -305,14 +312,16 @@ impl Watch {
         self.row = 0;
     }
 
-    /// Records a reply that is a failure. Returns evidence once there are enough in a row; else None.
+    /// Records a reply of the store that is a failure. Returns evidence that justifies an ejection once five
+    /// failures came in a row; else None.
     pub fn handle_failure(&mut self) -> Option<Evidence> {
         self.row = self.row.saturating_add(1);
         (self.row >= ROW).then_some(Evidence::Row(self.row))
     }
 
     /// Records a connection that was lost or not made while requests waited for it. Returns whether it counts
-    /// (not within 100 ms of the last), and evidence if there are enough failures in a row.
+    /// as a failure (not if one counted within the last 100 ms), and evidence that justifies an ejection once
+    /// five failures came in a row.
     pub fn handle_loss(&mut self, now: Timestamp) -> (bool, Option<Evidence>) {
         if self.lost_at.is_some_and(|lost_at| now.since(lost_at) < LOSSES_APART) {
             return (false, None);
@@ -321,8 +330,9 @@ impl Watch {
         (true, self.handle_failure())
     }
 
-    /// Takes all cores' counts of the store's replies so far, every [`LOOKS_APART`]. Returns evidence if too
-    /// large a share of recent replies failed; else None.
+    /// Takes the counts of the store's replies to all cores so far (`tally`), every 250 ms; `standing` is the
+    /// state of the store's breaker. Returns evidence that justifies an ejection if too large a share of the
+    /// replies of the last 10 s or less failed; else None, and always while the store is ejected.
     pub fn look(&mut self, tally: Tally, standing: Standing, now: Timestamp) -> Option<Evidence> {
         self.looks.push_front(Look { at: now, tally });
         while self.looks.len() > LOOKS_KEPT
@@ -347,8 +357,8 @@ impl Watch {
         Some(Evidence::Failing(failures, replies))
     }
 
-    /// Returns the requests per second over about the last second, and over the time before the last 3 s if
-    /// that is known. The second is None if it is not known.
+    /// Returns the replies of the store per second to all cores: over about the last second (0 if unknown),
+    /// and over the time that ended 3 s ago or earlier, at most 10 s back (None if unknown).
     pub fn rates(&self) -> (f64, Option<f64>) {
         let Some(newest) = self.looks.front() else { return (0.0, None) };
         let rate = |later: &Look, earlier: &Look| {
@@ -366,8 +376,9 @@ impl Watch {
     }
 
     /// Takes one comparison of the store's latency with the other stores'. True once the store has been slow
-    /// for `SLOW_LOOKS` comparisons in a row; without a comparison it does not count as slow, nor if
-    /// its `standing` says that it is out of service, or that load is known to make it slow.
+    /// in eight comparisons in a row. It does not count as slow without a comparison (`compared`), nor if its
+    /// breaker's state (`standing`) says that it is not in full service, or was found to be slow for load
+    /// within the last minute.
     pub fn handle_comparison(
         &mut self,
         compared: Option<Comparison>,
@@ -399,11 +410,11 @@ pub struct Comparison {
     pub own: Duration,
     /// Median of the other stores' 95th percentiles of latency for the same class of commands.
     pub others: Duration,
-    /// Requests per second of this core at the store.
+    /// Replies per second of this store to all cores, over about the last second.
     pub rate: f64,
-    /// Requests per second at this store some seconds earlier; None if unknown.
+    /// Replies per second of this store to all cores some seconds earlier; None if unknown.
     pub rate_before: Option<f64>,
-    /// Median of the other stores' requests per second.
+    /// Median of the other stores' replies per second to all cores.
     pub rate_others: f64,
 }
 
@@ -414,7 +425,7 @@ impl Comparison {
         others.mul_f64(SLOWER).max(others + SLOWER_BY)
     }
 
-    /// Returns the ratio of this store's 95th percentile to the other stores'.
+    /// Returns the ratio of this store's 95th percentile of latency to the median of the other stores'.
     pub fn slowness(self) -> f64 {
         self.own.as_secs_f64() / self.others.as_secs_f64().max(1e-9)
     }

@@ -87,8 +87,8 @@ impl<V> BucketTable<V> {
         self.parts[part_of(id)].get(&id)
     }
 
-    /// Returns the entry of a bucket, and creates it with `make` if there is none. None if the table is full
-    /// and none of the 16 oldest entries is idle.
+    /// Returns the entry of a bucket, and creates it with `make` if there is none. In a full table, those of
+    /// the 16 oldest entries for which `is_idle` is true are dropped to make room; None if there are none.
     pub fn get_or_insert_with(
         &mut self,
         id: BucketId,
@@ -113,8 +113,8 @@ impl<V> BucketTable<V> {
         })
     }
 
-    /// Checks the oldest `looked_at_max` entries, drops the idle ones, and returns how many it dropped. Frees
-    /// memory once the table is empty.
+    /// Checks the oldest `looked_at_max` entries, drops those for which `is_idle` is true, and returns how
+    /// many it dropped. Frees memory once the table is empty.
     pub fn sweep(&mut self, looked_at_max: usize, mut is_idle: impl FnMut(&V) -> bool) -> usize {
         let before = self.order.len();
         for _ in 0..looked_at_max.min(before) {
@@ -136,7 +136,8 @@ impl<V> BucketTable<V> {
     }
 }
 
-/// Returns the table (one of [`PARTS`]) that holds an id, by bits that the hash tables do not use themselves.
+/// Returns the index of the hash table, 0 to 255, that holds a bucket's entry. It is taken from bits of the
+/// id that the hash tables do not use themselves.
 const fn part_of(id: BucketId) -> usize {
     (id.0 >> 40) as usize % PARTS
 }

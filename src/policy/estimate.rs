@@ -5,11 +5,12 @@
 use crate::values::MicroUnits;
 use crate::values::limits::COMMAND_CLASSES;
 
-/// Weight of a new sample in the fast average, as a negative power of two: the last dozen requests decide.
+/// Weight of a new sample in the fast average of a class's costs, as a number of bits: 3 stands for an
+/// eighth, so that the last dozen requests decide.
 const WEIGHT_BITS: u32 = 3;
-/// Number of samples over which the slow statistics average; fewer while there are fewer. So a tenant that
-/// wants an expensive class of commands to be taken for a cheap one pays for thousands of cheap requests
-/// first.
+/// Number of samples (costs of single requests) over which the slow mean and variance of a class are taken;
+/// fewer while there are fewer. So a tenant that wants an expensive class of commands to be taken for a cheap
+/// one pays for thousands of cheap requests first.
 const SLOW_SAMPLES: u32 = 2_048;
 /// Samples after which a class of commands counts as known: until then the number of its requests in flight
 /// is bounded.
@@ -21,8 +22,8 @@ const UNKNOWN_IN_FLIGHT: u32 = 4;
 /// in flight, which begins at `UNKNOWN_IN_FLIGHT`. The bound ends once the class is known, after
 /// `SAMPLES_KNOWN` samples of its cost.
 const UNKNOWN_PER_SAMPLE: u32 = 2;
-/// Number of standard deviations of their sum by which the cost of requests in flight is assumed to exceed
-/// its mean at most.
+/// Number of standard deviations of their sum by which the cost of the requests in flight is assumed to
+/// exceed its mean at most.
 const DEVIATIONS: f64 = 3.0;
 
 /// Costs of a tenant's requests that are known only from their replies, by class, in millionths of a request
@@ -31,21 +32,22 @@ const DEVIATIONS: f64 = 3.0;
 pub struct Expected {
     averages: [MicroUnits; COMMAND_CLASSES],
     spreads: [Spread; COMMAND_CLASSES],
-    /// Bit set of classes in which requests have had different prices.
+    /// Bit set of classes of commands in which requests have had different costs.
     varied: u8,
-    /// Bit set of classes with at least [`SAMPLES_KNOWN`] sampled prices.
+    /// Bit set of classes of commands of which at least 32 requests' costs have been sampled.
     known: u8,
 }
 
 const _: () = assert!(COMMAND_CLASSES <= u8::BITS as usize);
 
-/// Mean and variance of the costs of one class over the last two thousand requests.
+/// Mean and variance of the costs of one class's requests over the last two thousand, in millionths of a
+/// request unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Spread {
     mean: f64,
     variance: f64,
     /// Number of samples (costs of single requests) that the mean and variance are computed from, at most
-    /// [`SLOW_SAMPLES`].
+    /// 2,048.
     samples: u32,
 }
 
@@ -102,15 +104,17 @@ impl Expected {
         self.spreads[class].samples > 0
     }
 
-    /// True if one more request of a class may be admitted beside those whose real cost is not known yet, as
-    /// far as the number of samples of the class limits them.
+    /// True if one more request of a class may be admitted beside those whose real cost is not known yet
+    /// (`under_way`). While fewer than 32 costs of the class have been learnt, at most 4 such requests are
+    /// allowed, and 2 more for each cost learnt.
     #[inline]
     pub const fn lets_in(&self, class: usize, under_way: &UnderWay) -> bool {
         let samples = self.spreads[class].samples;
         self.is_known(class) || under_way.0[class] < UNKNOWN_IN_FLIGHT + UNKNOWN_PER_SAMPLE * samples
     }
 
-    /// True if all requests of each class of commands cost alike, so that no price is ever exceeded.
+    /// True if in each class of commands all requests have cost the same lately, so that no estimated price
+    /// is exceeded.
     #[inline]
     pub const fn is_even(&self) -> bool {
         self.varied == 0
@@ -123,9 +127,9 @@ impl Expected {
         self.known & (1 << class) != 0
     }
 
-    /// Returns the most by which the admitted requests whose real cost is not known yet, with one more of a
-    /// class, may exceed the prices that were taken for them: the difference of the means, and three standard
-    /// deviations of the sum, in millionths of a request unit.
+    /// Returns the most by which the admitted requests whose real cost is not known yet (`under_way`), with
+    /// one more of `class`, may exceed the prices that were taken for them, in millionths of a request unit:
+    /// the difference of the means, and three standard deviations of the sum.
     pub fn risk(&self, under_way: &UnderWay, class: usize) -> i64 {
         let (mut excess, mut variance) = (0.0, 0.0);
         for (each, (spread, average)) in self.spreads.iter().zip(self.averages).enumerate() {

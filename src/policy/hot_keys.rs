@@ -62,8 +62,8 @@ const LONG: u64 = 3 * PANE;
 const COST_SPAN: u64 = 1_000_000_000;
 /// Time, in nanoseconds, for which a hot key must be cold before it is demoted.
 const COLD: u64 = 1_000_000_000;
-/// Divisor of the load that makes a key hot: below the quotient a hot key is cold, and at it a key gets a
-/// record.
+/// Divisor of the load that makes a key hot: a hot key below a quarter of that load is cold, and any key with
+/// a quarter of it gets a record (is counted by itself).
 const QUARTER: u64 = 4;
 /// Multiple of the load that makes a key hot at which a key becomes hot after one window (two panes of 50 ms)
 /// instead of two.
@@ -122,7 +122,7 @@ pub enum Event<'a> {
         hash: u64,
         /// The key's hash slot, 0 to 16,383.
         slot: u16,
-        /// The key. Only [whole](KeyName::is_whole) ones may be cached.
+        /// The key. Replies for it may be cached only if it is stored in full ([whole](KeyName::is_whole)).
         key: &'a KeyName,
     },
     /// A key is not hot any more.
@@ -171,7 +171,8 @@ pub struct HotCounters {
     /// Promotions that failed because there were too many hot keys, counted once for each key and pane (50
     /// ms).
     pub crowded_out: u64,
-    /// Number of requests for keys that had enough load for a record when none was free.
+    /// Number of requests for keys that had enough load to be counted by themselves (in a record) when no
+    /// record was free.
     pub unrecorded: u64,
     /// Requests, and costs, that were not counted because too many keys had been replaced in the pane (50
     /// ms).
@@ -209,8 +210,9 @@ pub struct HotKeys {
 }
 
 impl HotKeys {
-    /// Creates the search; no key is hot yet. Clients must not be able to guess the seed, or they could make
-    /// keys collide.
+    /// Creates the search for hot keys of one core; no key is hot yet. `settings` say how much load makes a
+    /// key hot. Clients must not be able to guess the `seed` of the keys' hash, or they could make keys
+    /// collide.
     pub fn new(settings: HotSettings, seed: u64, now: Timestamp) -> Self {
         let settings = HotSettings { keys_max: settings.keys_max.min(HOT_KEYS_MAX), ..settings };
         let hot_from = settings.hot_from(PANE, 0);
@@ -250,9 +252,9 @@ impl HotKeys {
         move |key| rapidhash_v3_seeded(key, &secrets)
     }
 
-    /// Counts a request in its slot. Called for each request and key; if it returns true the slot is busy
-    /// enough to have a hot key (warm), and the caller has to call [`note_key`](Self::note_key). The slot of
-    /// a hot key is always warm.
+    /// Counts a request in its hash slot. Called for each key of each request. True if the slot is busy
+    /// enough to have a hot key (warm): the caller then has to call [`note_key`](Self::note_key) to count the
+    /// key itself. The slot of a hot key is always warm.
     #[inline]
     pub fn note(&mut self, slot: u16) -> bool {
         self.slots.count(slot)
@@ -275,8 +277,9 @@ impl HotKeys {
         self.records.id_of(hash)
     }
 
-    /// Adds the price of a request to its slot. The caller may leave out requests at the usual price; a key's
-    /// share of its slot's cost is then its share of the cost of the others.
+    /// Adds the price of a request to its key's hash slot, to find keys that are expensive. The caller may
+    /// leave out requests at the usual price; a key's share of its slot's cost is then its share of the cost
+    /// of the requests that were added.
     #[inline]
     pub fn note_cost(&mut self, slot: u16, cost: Price) {
         self.cost_slots.add(slot, cost.micro() >> COST_SHIFT);
@@ -300,8 +303,9 @@ impl HotKeys {
         }
     }
 
-    /// Ends the pane (50 ms) if its time is over, and reports to `events` keys that become hot or cease to be.
-    /// Called once a turn while there is traffic, and at [`wake_at`](Self::wake_at).
+    /// Ends the interval in which requests are counted (50 ms) if its time is over, and reports to `events`
+    /// keys that become hot or cease to be. Called once in each pass of the core's loop while there is
+    /// traffic, and else at the time that [`wake_at`](Self::wake_at) returns.
     #[inline]
     pub fn tick(&mut self, now: Timestamp, events: &mut impl FnMut(Event<'_>)) {
         if self.is_due(now) {
@@ -327,7 +331,9 @@ impl HotKeys {
         self.reports(Record::is_hot)
     }
 
-    /// Returns a report on each expensive key, hot or not, in no particular order.
+    /// Returns a report on each expensive key, hot or not, in no particular order. Expensive is a key whose
+    /// requests cost at least as much per second as `HotSettings` says, in request units or as a share of the
+    /// core's costs, whichever is more.
     pub fn expensive(&self) -> impl Iterator<Item = Report<'_>> {
         let least = self.expensive_from as f64;
         self.reports(move |record| record.cost.per_second() >= least)
@@ -502,9 +508,9 @@ impl HotKeys {
         self.rising = rising;
     }
 
-    /// True if there is room for one more hot key. If there is none, the weakest hot key is demoted if the
-    /// newcomer has at least twice its load. `newcomer` is the index of the new key's record; `events` hears
-    /// of a demotion.
+    /// True if there is room for one more hot key. If there is none, the weakest hot key is demoted where the
+    /// newcomer has at least twice its load. `newcomer` is the index of the new key's record; a demotion is
+    /// reported to `events`.
     fn make_room(&mut self, newcomer: u16, events: &mut impl FnMut(Event<'_>)) -> bool {
         if self.hot < self.settings.keys_max {
             return true;

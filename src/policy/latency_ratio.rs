@@ -89,20 +89,22 @@ const FROZEN_MAX: usize = 60 * SECOND;
 /// Ratio of the mean number of requests in flight over a second to that over a minute above which it has
 /// risen. A smaller rise is chance: a busy store without overload has as much.
 const RISEN: f64 = 2.0;
-/// Usual number of requests in flight that is assumed where it is lower, for the comparison with [`RISEN`].
+/// Least usual number of requests in flight that is assumed when the present number is compared with it, so
+/// that one or two more do not count as a rise.
 const RISEN_FROM: f64 = 2.0;
 
 /// Signs of overload besides latency: a low ratio alone does not show overload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Company {
-    /// True if requests waited for room in the window all the time since the last tick, or some were refused
-    /// because they had waited too long.
+    /// True if requests waited for room in the window (limit on requests in flight) all the time since the
+    /// last check, or some were refused because they had waited too long.
     pub waits: bool,
     /// Number of requests in flight at the backend.
     pub in_flight: usize,
 }
 
-/// Latency ratio of a backend at one check, and the class of commands that lowered it most.
+/// Latency ratio of a backend (usual latency divided by recent latency) at one check, and the class of
+/// commands that lowered it most.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
     /// The latency ratio (usual latency divided by recent latency) of all classes of commands together.
@@ -144,9 +146,11 @@ pub struct LatencyRatio {
     passed: u64,
     /// Means of the number of requests in flight at the backend, over short and long times.
     in_flight: InFlight,
-    /// True if requests waited for room in the window in the present slice (250 ms).
+    /// True if requests waited for room in the window (limit on requests in flight) in the present slice (250
+    /// ms).
     waits: bool,
-    /// True if in the last slice (250 ms) requests waited for room, or more were in flight than usual.
+    /// True if in the last slice (250 ms) requests waited for room in the window (limit on requests in
+    /// flight), or more were in flight than usual.
     is_in_company: bool,
     /// Number of consecutive slices (250 ms) in which the ratio was too low for their latencies to be learnt
     /// as usual.
@@ -196,7 +200,8 @@ impl LatencyRatio {
     }
 
     /// Ends the slices (250 ms each) that have passed, and returns the change of the shedding level (which
-    /// requests are refused or cost more) if there is one. Called about every 100 ms while there is traffic.
+    /// requests are refused or cost more) if there is one. `company` has the signs of overload besides
+    /// latency: waiting requests and requests in flight. Called about every 100 ms while there is traffic.
     pub fn handle_tick(&mut self, now: Timestamp, company: Company) -> Option<Change> {
         let passed = now.nanos_since(self.ticked_at).min(JUMP_MAX);
         self.ticked_at = now;
@@ -234,7 +239,8 @@ impl LatencyRatio {
         self.steps.level
     }
 
-    /// Returns the latency ratio at the last check; None where there were too few replies.
+    /// Returns the backend's latency ratio (usual latency divided by recent latency) at the last check, with
+    /// the class of commands that lowered it most; None where there were too few replies.
     pub fn seen(&self) -> Option<Seen> {
         self.seen
     }
@@ -246,8 +252,9 @@ impl LatencyRatio {
         Some(Duration::from_micros(micros as u64))
     }
 
-    /// Returns the shedding level that this core proposes to the other cores: its own, but at most
-    /// `Overloaded` (which refuses nothing) unless requests wait or more are in flight than usual.
+    /// Returns the shedding level that this core proposes to the other cores, with its weight: the level that
+    /// it has chosen itself, but at most `Overloaded` (which refuses nothing) unless requests waited or more
+    /// were in flight than usual in the last 250 ms.
     pub fn told(&self, now: Timestamp) -> Told {
         let most = if self.is_in_company { Level::Shedding } else { Level::Overloaded };
         Told { at: now, level: self.steps.level.min(most), replies: self.replies }
@@ -386,9 +393,9 @@ impl InFlight {
         self.is_risen(self.now)
     }
 
-    /// Ends the present slice (250 ms). True if more requests were in flight in it than usual. Unlike
-    /// [`has_risen`](Self::has_risen) it forgets an overload in a slice, however many requests were in flight;
-    /// and it is more often true by chance.
+    /// Ends the present slice (250 ms). True if more requests were in flight in it than usual (over twice as
+    /// many). Unlike [`has_risen`](Self::has_risen), which averages over a second, it forgets an overload in
+    /// a slice, however many requests were in flight; and it is more often true by chance.
     fn take_has_risen(&mut self) -> bool {
         let mean = std::mem::take(&mut self.sum) / std::mem::take(&mut self.covered).max(1e-9);
         self.is_risen(mean)

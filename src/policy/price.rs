@@ -17,10 +17,10 @@ const LOOKED_AT_PER_MICRO: u64 = 5;
 /// only the store knows whether there are as many.
 const LOOKED_AT_ESTIMATED_MAX: u64 = 1_000;
 
-/// Facts about a request's cost that are known before it is carried out.
+/// Facts about a request that are known before it is carried out, and from which its price is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// Number of requests: more than one in a transaction.
+    /// Number of requests that are priced together: more than one in a transaction.
     pub requests: u64,
     /// Number of bytes of the request.
     pub bytes_in: u64,
@@ -37,8 +37,8 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Adds the price of another request of the same transaction. The floor of a request's price applies to
-    /// each.
+    /// Adds another request (`other`) of the same transaction, with its price by the given weights. The least
+    /// price of a request (floor) applies to each request of a transaction.
     pub fn add(&mut self, other: &Self, weights: &Weights) {
         let alone = Self { keys: 0, looks_at: 0, ..*other };
         let quote = weights.quote(&alone);
@@ -51,10 +51,10 @@ impl Asked {
     }
 }
 
-/// The facts of [`Asked`] converted to prices.
+/// Facts known about a request's cost before it is carried out, converted to prices as far as possible.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quote {
-    /// Price that is due whatever the reply is.
+    /// Price that is due whatever the reply is: for the request as such and its bytes.
     pub fixed: Price,
     /// Least price of the request, whatever its reply: the floor of its kind of command.
     pub floor: Price,
@@ -92,7 +92,7 @@ pub struct Breakdown {
     pub keys: MicroUnits,
     /// The part of the price that is due for latency beyond the usual.
     pub slowness: MicroUnits,
-    /// Amount added to reach the floor of the kind of command.
+    /// Amount added where the other terms stay below the least price of the kind of command (floor).
     pub to_floor: MicroUnits,
 }
 
@@ -106,7 +106,8 @@ impl Breakdown {
 }
 
 impl Weights {
-    /// Computes the part of the price that is known when the request arrives, and its floor.
+    /// Computes the part of a request's price that is known when the request arrives, and its least price
+    /// (floor).
     #[inline]
     pub const fn quote(&self, asked: &Asked) -> Quote {
         let fixed = asked
@@ -118,17 +119,18 @@ impl Weights {
         Quote { fixed: Price::new(fixed), floor: Price::new(asked.floor), keys, looks_at }
     }
 
-    /// Returns the price to take from buckets before the request is carried out: the fixed part, plus the
+    /// Returns the price to take from buckets before a request is carried out: the fixed part, plus the
     /// larger of the recent cost of the rest of such requests (`expected`) and the price of its keys and
-    /// entries (at most 1,000 entries). The sum is at least the floor.
+    /// entries (at most 1,000 entries). The sum is at least the request's least price (floor).
     #[inline]
     pub fn estimate(&self, quote: &Quote, expected: MicroUnits) -> Price {
         Price::new(quote.fixed.micro().saturating_add(self.rest_of_estimate(quote, expected)))
             .max(quote.floor)
     }
 
-    /// Returns the part of an estimate that depends on the reply: the recent cost of such requests
-    /// (`expected`), or the price of the request's keys and entries where that is more.
+    /// Returns the part of a request's estimated price that is added to what is certain on arrival: the
+    /// recent cost of such requests (`expected`), or the price of the request's keys and entries where that
+    /// is more.
     #[inline]
     pub fn rest_of_estimate(&self, quote: &Quote, expected: MicroUnits) -> MicroUnits {
         if quote.keys == 0 && quote.looks_at == 0 {
@@ -152,7 +154,8 @@ impl Weights {
         self.actual_of_more(quote, measured)
     }
 
-    /// Returns the price of a request for one key, as far as its reply shows it: base, reply bytes and rows.
+    /// Returns the price of a request for one key, as far as its reply shows it: the base, the reply's bytes
+    /// (`bytes_out`) and its elements (`rows`).
     pub fn of_reply(&self, bytes_out: u64, rows: u64) -> Price {
         let rows = rows.saturating_mul(self.row);
         Price::new(self.base.saturating_add(per_kib(bytes_out, self.kib_out)).saturating_add(rows))

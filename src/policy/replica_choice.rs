@@ -26,13 +26,14 @@ const DECAY: Duration = Duration::from_secs(10);
 const NEWCOMER: f64 = 2.0;
 /// Length of the window (interval) whose latencies are compared between nodes.
 const WINDOW: Duration = Duration::from_secs(1);
-/// Fewest replies of a class of commands in a window that permit a comparison.
+/// Fewest replies of a class of commands in a window (one second) from which a node is compared with others.
 const SAMPLES_MIN: u32 = 100;
-/// Ratio to the peers' median above which a node is slow.
+/// Ratio of a node's 95th percentile of latency to the median of the other nodes' above which it is slow.
 const SLOW_TIMES: u64 = 3;
-/// Latency up to which no node counts as slow, in microseconds.
+/// 95th percentile of latency up to which no node counts as slow, in microseconds.
 const SLOW_MICROS: u64 = 2_000;
-/// Slow windows in a row after which a replica is ejected (taken out of use).
+/// Number of windows (seconds) in a row with slow replies after which a replica is ejected (taken out of
+/// use).
 const SLOW_WINDOWS: u32 = 3;
 /// Number of failures in a row after which a replica is ejected (taken out of use).
 const FAILURES: u32 = 5;
@@ -45,7 +46,7 @@ const OUT_MOST: Duration = Duration::from_secs(300);
 const HEALTHY: Duration = Duration::from_secs(60);
 /// Share of its usual reads that a replica gets when it comes back after an ejection (taking out of use).
 const WEIGHT_FIRST: f64 = 0.1;
-/// Time after which a replica that came back gets its usual reads again.
+/// Time after which a replica that came back from an ejection gets its usual reads again.
 const RETURNING: Duration = Duration::from_secs(10);
 
 /// Role of a node for the keys of a read.
@@ -60,7 +61,7 @@ pub enum Role {
 /// A node that could answer a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Place of the node in the table of nodes.
+    /// Index of the node in the table of nodes.
     pub place: usize,
     /// Role of the node for the read's keys: owner of their slot, or replica of the owner.
     pub role: Role,
@@ -123,8 +124,9 @@ struct Peer {
 }
 
 impl ReplicaChoice {
-    /// Chooses the node for a read and returns its position among the candidates; None if there is none, or
-    /// only ejected replicas.
+    /// Chooses the node that answers a read, of two drawn at random from the candidates, and returns its
+    /// position among them; None if there are no candidates, or only ejected replicas. Few reads go to
+    /// replicas that came back lately.
     pub fn choose(
         &mut self,
         candidates: impl IntoIterator<Item = Candidate>,
@@ -325,8 +327,8 @@ impl Peer {
         out_for
     }
 
-    /// Ends the node's ejection if its time is over; earlier latencies and failures are forgotten. None unless
-    /// it ends now.
+    /// Ends the node's ejection (taking out of use) if its time is over; earlier latencies and failures are
+    /// forgotten. Some if it ends now, else None.
     fn look(&mut self, now: Timestamp) -> Option<()> {
         let until = self.out_until.filter(|until| *until <= now)?;
         self.out_until = None;
@@ -337,8 +339,9 @@ impl Peer {
     }
 }
 
-/// Returns the class of commands in which the node at `place` was slow in the last second, by comparing the
-/// percentiles of all nodes (`told`); None if there is none.
+/// Returns in which class of commands the node at the index `place` was slow in the last second; None if in
+/// none. `told` has the 95th percentile of latency in microseconds of each node and class, None where there
+/// were too few replies.
 fn slow_class(told: &[[Option<u64>; COMMAND_CLASSES]], place: usize) -> Option<Why> {
     (0..COMMAND_CLASSES).find_map(|class| {
         let own = told[place][class].filter(|own| *own > SLOW_MICROS)?;
@@ -368,11 +371,12 @@ fn faded(cost: f64, at: Timestamp, now: Timestamp) -> f64 {
     cost * (-seconds(now.since(at)) / DECAY.as_secs_f64()).exp()
 }
 
-/// Bits of the number of latency counters for each power of two: a percentile is off by at most an eighth.
+/// Bits of the number of latency counters for each power of two microseconds (2 to the power of this): a
+/// percentile is off by at most an eighth.
 const PARTS_BITS: u32 = 3;
 /// Number of latency counters for each power of two.
 const PARTS: usize = 1 << PARTS_BITS;
-/// Number of latency counters: enough for a minute in microseconds.
+/// Number of latency counters of a window (second): enough for latencies of a minute, in microseconds.
 const COUNTS: usize = PARTS * 24;
 
 /// Latencies of one window (a second), in microseconds, counted by size.
@@ -421,7 +425,7 @@ fn place_of(micros: u64) -> usize {
     ((power as usize + 1) * PARTS + (micros >> power) as usize - PARTS).min(COUNTS - 1)
 }
 
-/// Returns the least latency that the counter at the index `place` counts, in microseconds.
+/// Returns the least latency that the counter with the index `place` counts, in microseconds.
 fn least_of(place: usize) -> u64 {
     if place < PARTS {
         return place as u64;

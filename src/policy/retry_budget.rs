@@ -41,8 +41,8 @@ impl RetryBudget {
         }
     }
 
-    /// Takes one retry from the budget; false if less than one is left. `sent` is the number of requests sent
-    /// since the start.
+    /// Takes one retry from the budget; false if less than one is left, so that the request must not be sent
+    /// again. `sent` is the number of requests that this core has sent since the start.
     #[must_use]
     pub fn take(&mut self, sent: u64, now: Timestamp) -> bool {
         let new = sent.saturating_sub(self.sent) as f64;

@@ -37,7 +37,8 @@ impl Capacity {
         self.ru_per_second.saturating_mul(meanwhile.as_micros() as u64)
     }
 
-    /// Returns a part of the capacity: at least 1 request unit per second and a burst of at least 1.
+    /// Returns the rate and burst of a part (share) of the quota: at least 1 request unit per second and a
+    /// burst of at least a millionth of a request unit.
     #[must_use]
     pub fn scaled(&self, part: Part) -> Self {
         Self { ru_per_second: part.of(self.ru_per_second).max(1), burst: part.of(self.burst).max(1) }
@@ -95,44 +96,46 @@ pub struct Demand {
     pub bucket: BucketId,
     /// Rate and burst of the bucket, in the version of the quotas that the core uses.
     pub capacity: Capacity,
-    /// Sum of the prices of the requests of the present period or the one before, whichever is more, admitted
-    /// or not.
+    /// Sum of the prices of the core's requests for the bucket in the present period (10 ms) or the one
+    /// before, whichever is more, admitted or not.
     pub wanted: MicroUnits,
-    /// Sum of the prices of requests in the period that this report ends; 0 in a report within a period, so
-    /// that none is counted twice.
+    /// Sum of the prices of the core's requests for the bucket in the period (10 ms) that this report ends; 0
+    /// in a report within a period, so that none is counted twice.
     pub asked: MicroUnits,
-    /// Amount that the core spent from the bucket since its last report; negative where settlements gave back
-    /// more than was spent.
+    /// Amount that the core spent from the bucket since its last report; negative where corrections of
+    /// estimated prices gave back more than was spent.
     pub spent: i64,
-    /// Part of `spent` by which requests cost more than the prices taken on their arrival. Set for the bucket
-    /// of all requests only.
+    /// Part of the amount spent since the last report by which requests cost more than the prices taken on
+    /// their arrival. Set for the bucket of all requests only.
     pub surprise: MicroUnits,
     /// Amount that the core may still spend from the bucket but does not need, and gives back.
     pub returned: MicroUnits,
     /// Amount that the core spent beyond what it had been granted and that no grant has covered since.
     pub owed: MicroUnits,
-    /// Amount of quota that a request needs which waits for the grant (amount of quota to spend); 0 if none
-    /// waits.
+    /// Amount of quota that a waiting request needs to be admitted; 0 if none waits.
     pub needed: MicroUnits,
     /// The largest recent cost of one request: a core that may spend less than that can admit no such
     /// request.
     pub lump: MicroUnits,
 }
 
-/// Answer of the control executor to a [`Demand`].
+/// Answer of the control executor to a core's report about a bucket ([`Demand`]): the amount that the core
+/// may spend from now on. All amounts are in millionths of a request unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The bucket of a quota from which the core gets the amount.
     pub bucket: BucketId,
-    /// Amount that may be spent in addition. Where the core spent more than it had, the pool (the part of the
-    /// bucket that no core holds) takes that debt over, and the amount includes it.
+    /// Amount that the core may spend in addition, in millionths of a request unit. Where the core spent more
+    /// than it had, the pool (the part of the bucket that no core holds) takes that debt over, and the amount
+    /// includes it.
     pub amount: i64,
     /// The whole amount that the core may spend with this grant, by the count of the control executor.
     pub holds: MicroUnits,
     /// Amount in the pool (the part of the bucket that no core holds) after the grant (amount of quota to
     /// spend), by which the core estimates what it can count on until the next.
     pub level: i64,
-    /// Time of the grant, which is valid for a lease (five periods) from then on.
+    /// Time of the grant (amount that a core may spend), which is valid for five periods (50 ms) from then
+    /// on.
     pub at: Timestamp,
     /// The core's share of the bucket, in 65,536ths. It bounds what the core counts on from the level and
     /// income of the pool (the part that no core holds), and is the part of the quota that the core goes on
@@ -159,8 +162,8 @@ pub struct Report {
     pub usage: Vec<(TenantId, Usage)>,
 }
 
-/// Returns the time for which a grant is valid (five periods); after that a core without an answer goes on
-/// with its last known share.
+/// Returns the time for which a grant (amount of quota that a core may spend) is valid: five periods. After
+/// that a core without an answer goes on with its last known share.
 pub const fn lease_of(period: Duration) -> Duration {
     const PERIODS: u64 = 5;
     Duration::from_nanos(period.as_nanos() as u64 * PERIODS)

@@ -31,7 +31,8 @@ pub enum Action {
         /// The backend to connect to.
         backend: BackendId,
     },
-    /// Closes a socket. No event is reported for it any more, except that a segment being sent comes back.
+    /// Closes a socket. No event is reported for it any more, except that a piece of output that is being
+    /// sent is given back.
     Close(Owner),
     /// Closes a socket and drops the output that has not left this machine yet.
     Reset(Owner),

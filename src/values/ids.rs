@@ -28,7 +28,7 @@ impl Database {
     pub const FIRST: Self = Self(0);
 }
 
-/// Id of one shard's connection to a backend: an index into its table.
+/// Id of one shard's connection to a backend: an index into the shard's table of such connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u32);
 

@@ -37,7 +37,7 @@ pub const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const HELLO_WORDS_MAX: usize = 8;
 /// Maximum number of options (user, tier, deadline) of one request that sets them, each with a value.
 pub const OPTIONS_MAX: usize = 16;
-/// Maximum number of key prefixes that a refusal names.
+/// Maximum number of key prefixes of a tenant that are named in the refusal of a request for another key.
 pub const PREFIXES_NAMED_MAX: usize = 3;
 /// Number of buffers of one core that sockets receive into.
 pub const RECEIVE_BUFFERS: u16 = 256;
@@ -126,9 +126,11 @@ pub const MONITOR_ARGUMENT_BYTES_MAX: usize = 1024;
 pub const MONITOR_REQUEST_BYTES_MAX: usize = 8 * 1024;
 /// Maximum number of requests of one transaction that `MONITOR` shows.
 pub const MONITOR_TRANSACTION_MAX: usize = 1_024;
-/// Maximum number of bytes that may wait for a monitor (256 KiB); lines beyond it are left out.
+/// Maximum number of bytes that may wait for a client that watches requests (`MONITOR`), 256 KiB; lines
+/// beyond it are left out.
 pub const MONITOR_OUTPUT_BYTES_MAX: usize = 256 * 1024;
-/// Bytes of lines for monitors that wait for one other core, beyond which lines are left out.
+/// Bytes of lines for clients that watch requests (`MONITOR`) that may wait for one other core; lines beyond
+/// it are left out.
 pub const MONITOR_BATCH_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of published messages, of channels with one subscription of weir for all its clients, that wait for
 /// delivery on a core, or for another core (32 MiB). Beyond, those of the channels with the most bytes are
@@ -143,7 +145,8 @@ pub const SHARED_CHANNELS_MAX: u64 = 1_000_000;
 /// Maximum number of patterns for which weir has one subscription for all its clients, over all cores
 /// together; each is compared with the channel of each `PUBLISH`.
 pub const SHARED_PATTERNS_MAX: usize = 1_024;
-/// Part of the private links, and of the filters at stores, that one tenant's clients may hold: four of five.
+/// Part of the connections to stores that clients may have to themselves, and of the patterns and prefixes
+/// that clients may have at stores, that one tenant's clients may hold: four of five.
 pub const TENANT_PART: (usize, usize) = (4, 5);
 /// Maximum number of patterns of channels (`PSUBSCRIBE`) that clients have at stores over links of their own, over all
 /// cores together. A store compares each message with each pattern, in about 30 ns.
@@ -253,7 +256,7 @@ pub const HOT_REPLY_BYTES_MAX: usize = 64 * 1024;
 /// Maximum number of requests whose replies are kept for one hot key, in both dialects (RESP2, RESP3)
 /// together.
 pub const HOT_ANSWERS_MAX: usize = 16;
-/// Maximum number of copies of replies that one core keeps of hot keys whose home is another core.
+/// Maximum number of copies of replies that one core keeps of hot keys that belong to other cores.
 pub const HOT_COPIES_MAX: usize = 256;
 /// Maximum number of bytes of requests for hot keys that one core holds back so that they do not overtake
 /// earlier ones.
@@ -269,7 +272,7 @@ pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 pub const STALE_ON_ERROR_MAX: std::time::Duration = std::time::Duration::from_secs(3_600);
 /// Number of classes of commands that prices are learnt for.
 pub const COMMAND_CLASSES: usize = 6;
-/// Maximum number of users with an account on one shard, over all tenants.
+/// Maximum number of users of whose quotas one shard keeps an account, over all tenants.
 pub const USERS_MAX: usize = 1_048_576;
 /// Maximum number of token buckets of quotas that are not full, over all shards.
 pub const POOLS_MAX: usize = 4 * USERS_MAX;
@@ -330,8 +333,8 @@ pub const REQUEST_BYTES_CEILING: usize = 512 * 1024 * 1024;
 pub const REPLY_BYTES_CEILING: usize = 2 * 1024 * 1024 * 1024;
 /// Maximum number of hosts that share one quota.
 pub const FLEET_HOSTS_MAX: usize = 4_096;
-/// Maximum number of quotas of tenants that one host asks the fleet's store about in one period, and as many
-/// of users.
+/// Maximum number of quotas of tenants that one host asks the fleet's store (Redis server with the counters
+/// of shared quotas) about in one period, and as many of users.
 pub const FLEET_KEYS_MAX: usize = 1_000;
 /// Maximum number of users that one host looks at in one period to find those with the highest demand.
 pub const FLEET_CANDIDATES_MAX: usize = 8 * FLEET_KEYS_MAX;
@@ -349,7 +352,7 @@ pub const HTTP_COMMANDS_MAX: usize = 1_000;
 pub const HTTP_WORDS_MAX: usize = 65_536;
 /// Longest `Retry-After`, in seconds: a day.
 pub const HTTP_RETRY_AFTER_SECONDS_MAX: u64 = 86_400;
-/// Time in which an HTTP request has to come, and a second more for every [`HTTP_BODY_BYTES_PER_SECOND`].
+/// Time in which an HTTP request has to come, and a second more for every 16 KiB of its body.
 pub const HTTP_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of a body for which an HTTP request gets a second more to come.
 pub const HTTP_BODY_BYTES_PER_SECOND: u64 = 16 * 1024;

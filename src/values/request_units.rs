@@ -8,13 +8,14 @@ pub type MicroUnits = u64;
 /// One request unit, in millionths.
 pub const UNIT: MicroUnits = 1_000_000;
 
-/// Converts an amount to a signed one, because it may be owed. Saturates.
+/// Converts an amount to a signed number, as levels of buckets are, which may be below zero. An amount too
+/// large for one becomes the largest.
 pub const fn signed(amount: MicroUnits) -> i64 {
     if amount > i64::MAX as u64 { i64::MAX } else { amount as i64 }
 }
 
-/// Price of one request, at most [`PRICE_MAX`] whatever a client sends and a store replies. So it fits a
-/// signed number and never overflows a bucket.
+/// Price of one request, at most a billion request units whatever a client sends and a store replies. So it
+/// fits a signed number and never overflows a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Price(MicroUnits);
 
@@ -22,7 +23,8 @@ impl Price {
     /// The price 0.
     pub const ZERO: Self = Self(0);
 
-    /// Creates a price of `amount`; a larger one than [`PRICE_MAX`] is reduced to it.
+    /// Creates a price of `amount` millionths of a request unit; one above a billion request units is reduced
+    /// to that.
     #[inline]
     pub const fn new(amount: MicroUnits) -> Self {
         Self(if amount > PRICE_MAX { PRICE_MAX } else { amount })
@@ -40,7 +42,8 @@ impl Price {
         self.0 as i64
     }
 
-    /// Returns the amount by which this price exceeds another; 0 if it does not.
+    /// Returns the amount by which this price exceeds another, in millionths of a request unit; 0 if it does
+    /// not.
     #[inline]
     pub const fn beyond(self, other: Self) -> MicroUnits {
         self.0.saturating_sub(other.0)

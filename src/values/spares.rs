@@ -51,7 +51,7 @@ impl<T> Spares<T> {
     }
 }
 
-/// Capacity in elements up to which [`shorten`] frees nothing.
+/// Capacity of a list in elements up to which [`shorten`] frees none of its memory.
 const LIST_KEPT: usize = 64;
 
 /// Frees memory of a list whose capacity is above 64 elements and more than four times its length.

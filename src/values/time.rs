@@ -65,7 +65,7 @@ impl Timestamp {
     }
 }
 
-/// The time on both clocks, read together once per turn.
+/// The time on the monotonic clock and the wall clock, read together once in each pass of a core's loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
     /// The monotonic clock, for deadlines and latencies.

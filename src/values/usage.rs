@@ -47,7 +47,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Adds another usage; each sum saturates.
+    /// Adds the prices of other requests, outcome by outcome; each sum stops at the largest number.
     pub fn add(&mut self, other: Self) {
         self.admitted = self.admitted.saturating_add(other.admitted);
         self.throttled = self.throttled.saturating_add(other.throttled);
@@ -71,19 +71,20 @@ impl Usage {
     }
 }
 
-/// Usage over a long time, in 128 bits: a day at the largest quota does not fit 64 bits.
+/// Prices of requests by outcome, summed over a long time in 128 bits: a day at the largest quota does not
+/// fit 64 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageSum([u128; UsageKind::ALL.len()]);
 
 impl UsageSum {
-    /// Adds a usage to the sums.
+    /// Adds the prices of further requests, outcome by outcome.
     pub fn add(&mut self, usage: Usage) {
         for kind in UsageKind::ALL {
             self.0[kind as usize] += u128::from(usage.of(kind));
         }
     }
 
-    /// Subtracts a usage that was added before.
+    /// Subtracts prices of requests that were added before, outcome by outcome.
     pub fn subtract(&mut self, usage: Usage) {
         for kind in UsageKind::ALL {
             let sum = &mut self.0[kind as usize];
@@ -116,7 +117,7 @@ impl From<Usage> for UsageSum {
     }
 }
 
-/// An amount in millionths, which is shown exactly as request units.
+/// An amount in millionths of a request unit, which is shown exactly as request units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Amount(pub u128);
 

@@ -20,7 +20,7 @@ pub struct KeyName {
 }
 
 impl KeyName {
-    /// Returns the key, if it is [whole](Self::is_whole); else its start.
+    /// Returns the key, or only its start if the key was too long to be stored in full.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -30,8 +30,8 @@ impl KeyName {
         self.length
     }
 
-    /// True if the name is the whole key. Only such keys can be distinguished with certainty, so replies of
-    /// others are never kept.
+    /// True if the whole key is stored, and not only the start of a long one. Only such keys can be
+    /// distinguished with certainty, so replies of others are never kept.
     pub fn is_whole(&self) -> bool {
         self.bytes.len() == self.length
     }
@@ -45,7 +45,7 @@ impl KeyName {
     }
 }
 
-/// A rate as a moving average (EWMA) over a second; a plain mean until a second is known.
+/// A rate per second as a moving average (EWMA) over a second; a plain mean until a second is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rate {
     per_second: f64,
@@ -87,8 +87,8 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Creates the counts for requests of which only the last one's access is known: all count as that.
-    /// `error` is the most requests that the key may have had besides.
+    /// Creates the counts for a number of requests of which only the last one's access (read or write) is
+    /// known: all count as that. `error` is the most requests that the key may have had besides.
     pub fn of(requests: u64, access: Access, error: u64) -> Self {
         let mut tally = Self { error, ..Self::default() };
         *tally.of_access(access) = requests;
@@ -248,7 +248,8 @@ impl Records {
         }
     }
 
-    /// Creates a record for a key, with its hash and hash slot, that has none. None if there is no room.
+    /// Creates a record for a key that has none; `hash` is the key's hash and `slot` its hash slot. None if
+    /// there is no room.
     pub fn admit(&mut self, hash: u64, slot: u16, key: &[u8]) -> Option<&mut Record> {
         let at = match self.unused.pop() {
             Some(at) => at,

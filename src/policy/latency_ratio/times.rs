@@ -27,7 +27,7 @@ const FLOORS: usize = 15;
 /// Number of slices (250 ms each, without those whose latencies are not learnt) that make one minute of the
 /// usual percentile.
 const FLOOR_SLICES: usize = LONG_PARTS * SLICES;
-/// Share of replies that are at most as slow as the percentile.
+/// Share of replies that are at most as slow as the percentile of latency in use, the 95th.
 const SHARE: f64 = 0.95;
 /// Number of standard deviations beyond which a difference between percentiles counts as certain.
 const SURE: f64 = 2.0;
@@ -75,7 +75,7 @@ impl<N: Copy + Default + AddAssign + SubAssign> Counts<N> {
 }
 
 impl Counts<u32> {
-    /// Returns the latency, in microseconds, that a share of the samples did not exceed.
+    /// Returns the latency, in microseconds, that a share (0 to 1) of the samples did not exceed.
     fn quantile(&self, share: f64) -> f64 {
         let rank = (share * f64::from(self.samples)).ceil().clamp(1.0, f64::from(self.samples.max(1)));
         let mut before = 0.0;
@@ -113,14 +113,16 @@ fn range_of(counter: usize) -> (f64, f64) {
 /// Latency figures of a class of commands at one check.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judged {
-    /// Number of replies in the last minute, by which classes are weighed.
+    /// Number of replies of the class in the last minute, by which classes are weighed.
     pub weight: f64,
     /// Number of replies of the class in the last ten seconds, estimated from samples: each sampled reply
     /// counts for the sampling interval.
     pub replies: u32,
-    /// 95th percentile of the last second, in microseconds.
+    /// 95th percentile of latency in the last second, or in up to ten seconds until there are 100 samples, in
+    /// microseconds.
     pub short: f64,
-    /// Least 95th percentile that the last second has beyond chance, in microseconds.
+    /// Lower bound of the 95th percentile of latency in the last second (or up to ten), two standard
+    /// deviations below the measured one, in microseconds.
     pub surely: f64,
     /// Lower bound of the 95th percentile of latency in the last ten seconds, two standard deviations below
     /// the measured one, in microseconds.
@@ -199,7 +201,7 @@ impl Times {
     }
 
     /// Ends `passed` slices (250 ms each), of which only the last has replies. Learns usual latencies from it
-    /// unless `is_frozen`.
+    /// unless `is_frozen` (latencies are too high to be learnt as usual).
     pub fn end_slice(&mut self, passed: usize, is_frozen: bool) {
         let replies = self.looked_at.saturating_mul(self.stride);
         self.current.replies = replies;
@@ -277,7 +279,8 @@ impl Times {
         narrow
     }
 
-    /// Returns the 95th percentile of the last second, in microseconds; None with too few replies.
+    /// Returns the 95th percentile of latency in the last second, or in up to ten seconds until there are 100
+    /// samples, in microseconds; None with fewer than 100 samples in ten seconds.
     pub fn recent(&self) -> Option<f64> {
         (self.wide.samples >= SAMPLES_MIN).then(|| self.narrow().percentile(0.0))
     }

@@ -16,7 +16,8 @@ const WATCH_MOST: Duration = Duration::from_secs(60);
 /// Time for which a replica must be connected to its primary before it is no longer watched.
 const CALM: Duration = Duration::from_secs(30);
 
-/// Returns the replicas of the lost primary to watch from now on, besides those in `watched`.
+/// Returns the replicas to watch from now on, since one of them may take over from the primary `lost`, which
+/// cannot be reached; without those that are watched already (`watched`). At most 16 are watched at a time.
 pub fn to_watch(map: &Map, lost: NodeKey, watched: &[NodeKey]) -> Vec<NodeKey> {
     let Some(primary) = map.node_of(lost).filter(|node| node.role == Role::Primary) else {
         return Vec::new();

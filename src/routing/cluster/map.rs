@@ -89,7 +89,7 @@ impl Map {
         }
     }
 
-    /// Returns the number of this map among those of the process; 0 is the empty map.
+    /// Returns the serial number of this map among those that the process has made; 0 is the empty map.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -161,7 +161,7 @@ impl Map {
         self.node(backend).is_some_and(|node| node.role != Role::Primary)
     }
 
-    /// True if a node has failed and another node, which has not, owns the slot.
+    /// True if a node (`backend`) has failed and another node, which has not, owns the slot.
     pub fn has_lost(&self, backend: BackendId, slot: u16) -> bool {
         let has_failed = |backend| self.node(backend).is_some_and(|node| node.failed);
         has_failed(backend) && self.owner(slot).is_some_and(|owner| !has_failed(owner))
@@ -180,19 +180,19 @@ impl Map {
         ranked.min_by_key(|(rank, _)| *rank).map(|(_, node)| node)
     }
 
-    /// Returns the moving slots, in order. A node that was not asked lately counts as it was when it was last
-    /// asked.
+    /// Returns the slots that are moving from one node to another, by their numbers in ascending order. A
+    /// node that was not asked lately counts as it was when it was last asked.
     pub fn open_slots(&self) -> &[OpenSlot] {
         &self.open
     }
 
-    /// Returns the move of a slot; None if the slot is not known to be moving.
+    /// Returns from which node to which a slot is moving; None if the slot is not known to be moving.
     pub fn open_slot(&self, slot: u16) -> Option<&OpenSlot> {
         let place = self.open.partition_point(|open| open.slot < slot);
         self.open.get(place).filter(|open| open.slot == slot)
     }
 
-    /// True if the owner of a slot is known from MOVED alone, which any node (or script) may say.
+    /// True if the owner of a slot is known from a MOVED redirect alone, which any node (or script) may send.
     pub fn is_hearsay(&self, slot: u16) -> bool {
         self.hearsay.binary_search(&slot).is_ok()
     }

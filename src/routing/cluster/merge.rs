@@ -24,7 +24,8 @@ use super::view::{NodeId, Open, Seen, View};
 use crate::values::BackendId;
 use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS};
 
-/// A config epoch, or the half step above it (for an owner that is known from MOVED).
+/// A config epoch (number of a claim to slots, of which the highest counts), or the half step above it, for
+/// an owner that is known from a MOVED redirect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Epoch(u64);
 
@@ -64,8 +65,8 @@ pub struct Applied {
 
 impl Applied {
     /// Returns the outcome, for the schedule of refreshes, of the round in which nodes were asked for their
-    /// views. A round in which only another cluster answered counts as one without answers: the seeds may
-    /// lead to the right one.
+    /// views; `views` are those that were merged. A round in which only another cluster answered counts as
+    /// one without answers: the configured addresses (seeds) may lead to the right one.
     pub fn outcome(&self, views: &[View]) -> Outcome {
         match (&self.map, self.rejected.len() == views.len()) {
             (Some(_), _) => Outcome::Changed,
@@ -74,12 +75,13 @@ impl Applied {
         }
     }
 
-    /// Returns how many of the views were of another cluster, by the ids of its nodes.
+    /// Returns how many of the merged views were of another cluster, by the ids of its nodes.
     pub fn strangers(&self) -> usize {
         self.rejected.iter().filter(|(_, why)| *why == Rejected::Strangers).count()
     }
 
-    /// True if all nodes that may have keys gave a view that was used, so that the map in force is certain.
+    /// True if all nodes of `map` that may have keys gave a view that was used, so that the map in force is
+    /// certain. `views` are those that were merged.
     pub fn is_sure(&self, views: &[View], map: &Map) -> bool {
         let is_heeded = |place: usize| self.rejected.iter().all(|(at, _)| *at != place);
         let heeded = views.iter().enumerate().filter(|(place, _)| is_heeded(*place));
@@ -93,7 +95,8 @@ impl Applied {
 #[derive(Clone, Debug)]
 pub struct Cluster {
     map: Arc<Map>,
-    /// Epoch with which each slot's owner in force claims the slot.
+    /// For each slot, the config epoch with which its owner in force claims it; a claim with a higher epoch
+    /// replaces it.
     epochs: Box<[Epoch]>,
     /// Number of nodes that were ever known, from which new generations are made.
     generations: u32,
@@ -115,7 +118,8 @@ impl Cluster {
         &self.map
     }
 
-    /// Merges views that some nodes gave at about the same time into the next map.
+    /// Merges the views of the cluster that some nodes gave at about the same time into the next map of
+    /// slots, and returns the map if it is new.
     pub fn apply(&mut self, views: &[View]) -> Applied {
         let (accepted, rejected) = self.accept(views);
         if accepted.is_empty() {
@@ -131,8 +135,8 @@ impl Cluster {
         Applied { map: self.put_in_force(next), rejected }
     }
 
-    /// Replaces the known cluster by the one that these views are of. Its nodes get new generations,
-    /// whichever places they get.
+    /// Replaces the known cluster by another one, which these views are of. Its nodes get new generations
+    /// (serial numbers), whichever places in the table they get.
     pub fn adopt(&mut self, views: &[View]) -> Applied {
         let Map { version, .. } = *self.map;
         self.map = Arc::new(Map { version, ..Map::empty() });
@@ -140,9 +144,10 @@ impl Cluster {
         self.apply(views)
     }
 
-    /// Applies MOVED redirects: each slot belongs to the named node until a view with a higher epoch says
-    /// otherwise. Ignores nodes that are not in the map in force, and failed nodes whose slot another node
-    /// has. Returns the new map, or None if nothing changed.
+    /// Applies MOVED redirects, each given as a slot and the key of the node that the redirect names: the
+    /// slot belongs to that node until a view with a higher epoch says otherwise. Ignores nodes that are not
+    /// in the map in force, and failed nodes whose slot another node has. Returns the new map, or None if
+    /// nothing changed.
     pub fn patch(&mut self, moved: &[(u16, NodeKey)]) -> Option<Arc<Map>> {
         let is_news = |(slot, key): &&(u16, NodeKey)| {
             *slot < SLOTS
@@ -302,8 +307,9 @@ impl Cluster {
         open
     }
 
-    /// Returns the node that took over from a former primary which views still call a primary: a node that
-    /// was its replica and owns slots now. None if there is none.
+    /// Returns the node that took over from a former primary (`key`) which views still call a primary: a node
+    /// that was its replica and owns slots now. None if there is none. `fact` combines what views say of the
+    /// former primary; `owns` says for each place in the table of nodes whether its node owns slots.
     fn successor_of(&self, key: NodeKey, fact: &Fact<'_>, owns: &[bool]) -> Option<BackendId> {
         let knows_of_it = fact.is_own && fact.seen.slots.is_empty();
         if owns[usize::from(key.backend.0)] || fact.failed || knows_of_it {
@@ -407,7 +413,7 @@ struct Fact<'a> {
     /// itself.
     failed: bool,
     answered: bool,
-    /// True for a replica that is in some node's `CLUSTER SLOTS`, which shows that it works.
+    /// True for a replica that some node's reply to `CLUSTER SLOTS` lists, which shows that it works.
     live: bool,
     /// Databases of the node; None if it did not say how many it has.
     databases: Option<Databases>,

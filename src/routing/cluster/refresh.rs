@@ -20,15 +20,17 @@ use crate::values::{Random, Timestamp};
 
 /// Shortest time between the starts of two rounds (questions to some nodes at once) that had a reason.
 const GAP_LEAST: Duration = Duration::from_secs(1);
-/// Largest value of the least time between the starts of two rounds that had a reason: it is doubled from
-/// [`GAP_LEAST`] up to this while rounds find no change of the map.
+/// Largest value of the least time between the starts of two rounds (questions to some nodes at once) that
+/// had a reason: it is doubled from 1 s up to this while rounds find no change of the map.
 const GAP_MOST: Duration = Duration::from_secs(10);
-/// Largest random part by which the least time between rounds (questions to some nodes at once) is prolonged.
+/// Largest part of itself by which the least time between rounds (questions to some nodes at once) is
+/// prolonged at random.
 const GAP_CHANCE: f64 = 0.25;
 /// Time between the end of a round (questions to some nodes at once) and the next one if there is no reason
 /// to ask for the map earlier.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Largest random part by which the time between two rounds without a reason varies.
+/// Largest part of itself by which the time between two rounds (questions to some nodes at once) without a
+/// reason is shortened or prolonged at random.
 const PERIOD_CHANCE: f64 = 0.2;
 /// Pause after a round in which all primaries were asked for the map, as a multiple of the round's duration.
 const PAUSE_TIMES: u32 = 4;
@@ -36,20 +38,21 @@ const PAUSE_TIMES: u32 = 4;
 const PAUSE_LEAST: Duration = Duration::from_millis(5);
 /// Longest pause after a round in which all primaries were asked for the map.
 const PAUSE_MOST: Duration = Duration::from_millis(500);
-/// Maximum number of nodes that are remembered as unreachable; the latest ones are.
+/// Maximum number of nodes that are remembered as unreachable; of more, the latest ones are.
 const LOST_MAX: usize = 16;
 
 /// Reason why the map of slots may be old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// A slot has moved to this node. If the map does not have that node, this is the node that sent the
-    /// redirect instead.
+    /// redirect instead; None if that is not known either.
     Moved(Option<NodeKey>),
     /// This node refused a write because it is a replica now.
     ReadOnly(NodeKey),
     /// This node replied CLUSTERDOWN.
     ClusterDown(NodeKey),
-    /// A connection to this node was lost, or could not be made: other nodes may know why.
+    /// A connection to this node was lost, or could not be made: other nodes may know why. None if the node
+    /// is not in the map.
     LinkLost(Option<NodeKey>),
     /// This replica reports that it is a primary now.
     TookOver(NodeKey),
@@ -62,7 +65,7 @@ pub enum Reason {
 pub enum Ask {
     /// Known nodes: at most three, or all that may hold keys.
     Nodes(Vec<NodeKey>),
-    /// Configured seeds, by their places in the list, at most three.
+    /// Configured addresses of nodes (seeds), by their indices in the list of seeds, at most three.
     Seeds(Vec<usize>),
 }
 
@@ -83,7 +86,7 @@ pub enum Outcome {
 pub struct Refresh {
     random: Random,
     seeds: usize,
-    /// Place in the list of the seed that is asked next.
+    /// Index in the list of configured addresses (seeds) of the one that is asked next.
     next_seed: usize,
     /// Least time between two rounds (questions to some nodes at once) that have a reason; it doubles while
     /// nothing changes.
@@ -254,7 +257,8 @@ impl Refresh {
     }
 }
 
-/// Adds a node to the end of a list of at most `most` nodes, of which the oldest is dropped.
+/// Adds a node to the end of a list of at most `most` nodes, or moves it there; of more, the oldest is
+/// dropped.
 fn note(list: &mut Vec<NodeKey>, node: NodeKey, most: usize) {
     list.retain(|noted| *noted != node);
     list.push(node);

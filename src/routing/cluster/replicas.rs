@@ -17,8 +17,8 @@ use super::map::{Map, Node, NodeKey, Role};
 use crate::protocol::reply;
 use crate::values::Timestamp;
 
-/// Number of replies (time and offset) kept for each primary, about one for each of the last seconds; the
-/// oldest is dropped.
+/// Number of replies about replication (time and offset) kept for each primary, about one for each of the
+/// last seconds; the oldest is dropped.
 const ANSWERS_KEPT: usize = 16;
 
 /// Facts from the `INFO replication` of a node.
@@ -31,7 +31,7 @@ pub struct Replication {
     offset: u64,
     link_is_up: bool,
     is_syncing: bool,
-    /// Seconds since the node last received data from its primary.
+    /// Seconds since the node last received data from its primary; None if it has none, or did not say.
     heard: Option<u64>,
 }
 

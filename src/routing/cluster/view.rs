@@ -18,7 +18,7 @@ use crate::protocol::{ReplyScanner, reply};
 use crate::values::ServerAddress;
 use crate::values::limits::{CLUSTER_NODES_MAX, CLUSTER_REPLY_BYTES_MAX, NODE_ID_BYTES_MAX, SLOTS};
 
-/// Maximum number of bytes kept of a node's error reply.
+/// Maximum number of bytes kept of a node's error reply, for the log.
 const ERROR_BYTES_MAX: usize = 128;
 /// Maximum number of addresses of one node in one view: its endpoint, its IP address, its name.
 const ADDRESSES_MAX: usize = 3;
@@ -91,7 +91,7 @@ pub(super) struct Seen {
     pub(super) addresses: Vec<ServerAddress>,
     /// True for a replica that is in `CLUSTER SLOTS`, which shows that it works.
     pub(super) live: bool,
-    /// Ranges of slots, both ends included; no slot is in two ranges of a view.
+    /// Ranges of slots that the node owns, both ends included; no slot is in two ranges of a view.
     pub(super) slots: Vec<(u16, u16)>,
 }
 
@@ -177,7 +177,8 @@ fn check(whole: &[u8]) -> Result<(), Unusable> {
 }
 
 /// Returns the address of a node (`host` and `port`) by its entry in `CLUSTER SLOTS`. NULL and an empty host
-/// stand for the host that answered; None for `?`, which means that no address is known.
+/// stand for the host of the node that answered (`asked`). None for `?`, which means that no address is
+/// known, and for an invalid one.
 fn endpoint(asked: &ServerAddress, host: &[u8], port: i64) -> Option<ServerAddress> {
     let port = u16::try_from(port).ok().filter(|port| *port != 0)?;
     let host = std::str::from_utf8(reply::text(host).unwrap_or_default()).ok()?;
@@ -293,8 +294,8 @@ impl Open {
     }
 }
 
-/// Reads the addresses in `ip:port@cport[,hostname[,name=value...]]`, where older versions of the store leave
-/// parts out.
+/// Reads the addresses of a node in `ip:port@cport[,hostname[,name=value...]]`, where older versions of the
+/// store leave parts out. An empty host stands for that of the node that answered (`asked`).
 fn addresses(asked: &ServerAddress, text: &str) -> Vec<ServerAddress> {
     let mut parts = text.split(',');
     let endpoint = parts.next().unwrap_or_default();
