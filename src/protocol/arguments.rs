@@ -63,8 +63,8 @@ impl<'a> Arguments<'a> {
     }
 
     /// Returns a view of the request without its first `count` words, for commands that contain another
-    /// request; `None` if nothing would be left. The view's frame is still the whole request, so the inner
-    /// request must be encoded anew before it is forwarded.
+    /// request (such as `QOS CALL`); `None` if nothing would be left. The view's bytes are still those of the
+    /// whole request, so the inner request must be encoded anew before it is forwarded.
     pub fn skip(&self, count: usize) -> Option<Self> {
         (count < self.places.len()).then(|| Self { frame: self.frame, places: &self.places[count..] })
     }

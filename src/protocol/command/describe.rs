@@ -8,7 +8,8 @@ use super::{
 use crate::protocol::encode::{self, Protocol};
 use crate::values::limits::DESCRIPTION_BYTES_MAX;
 
-/// Writes the reply to `COMMAND` or one of its subcommands.
+/// Writes the reply to `COMMAND` or one of its subcommands, or an error if that is unknown or the reply would
+/// be longer than 1 MiB.
 pub fn answer(out: &mut Vec<u8>, protocol: Protocol, arguments: &Arguments<'_>) {
     let subcommand = arguments.get(1).map(<[u8]>::to_ascii_lowercase);
     // No client needs to name more commands than there are.
@@ -252,7 +253,8 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Bytes around each key in a reply to `COMMAND GETKEYSANDFLAGS`, including the words for its use.
+/// Bytes counted for each key in a reply to `COMMAND GETKEYSANDFLAGS` besides the key itself, including the
+/// words for its use.
 const KEY_FRAMING_BYTES: usize = 64;
 
 fn write_keys(out: &mut Vec<u8>, arguments: &Arguments<'_>, write_key: impl Fn(&mut Vec<u8>, &[u8], Access)) {

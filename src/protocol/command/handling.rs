@@ -41,7 +41,8 @@ pub enum PrivateUse {
 }
 
 impl PrivateUse {
-    /// Returns the refusal that the request meets when the layer for private connections is off.
+    /// Returns the reason with which the request is refused where clients may not have connections to stores
+    /// to themselves.
     pub const fn refusal(self) -> Refusal {
         match self {
             Self::Waits => Refusal::Blocks,
@@ -103,9 +104,10 @@ impl Handling {
 /// Rule by which the replies to the parts of a split request are merged into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gather {
-    /// An array with one value per key, in the order of the keys in the request.
+    /// The replies to a split request's parts are merged into an array with one value per key, in the order
+    /// of the keys in the request.
     Values,
-    /// `+OK` if every part's reply is `+OK`; else an error.
+    /// The joined reply is `+OK` if the reply to every part of the split request is `+OK`; else an error.
     AllOk,
     /// The joined reply is the sum of the integers in the replies to the parts.
     Sum,
@@ -119,37 +121,40 @@ pub enum FanOut {
     Concat,
     /// The joined reply is the sum of all stores' integers.
     Sum,
-    /// The reply of the store that has the subscribers of a channel; in a cluster the reply of one node,
-    /// which passes the message on to the others.
+    /// The client's reply is that of the store that has the subscribers of a channel; in a cluster that of
+    /// one node, which passes the message on to the others.
     Channel,
-    /// `PUBSUB NUMPAT`: the reply of one store, because each store has all pattern subscriptions; in a cluster
-    /// the sum over all nodes.
+    /// The client's reply (to `PUBSUB NUMPAT`) is that of one store, because each store has all pattern
+    /// subscriptions; in a cluster the sum over all nodes.
     Patterns,
-    /// `+OK` if every store's reply is `+OK`; else an error.
+    /// The client's reply is `+OK` if every store's reply is `+OK`; else an error.
     AllOk,
-    /// One of the stores' replies that are not null, chosen at random.
+    /// The client's reply is one of the stores' replies that are not null, chosen at random.
     NonNull,
-    /// An array of integers, in which an element is 1 only if it is 1 in all stores' replies.
+    /// The client's reply is an array of integers, in which an element is 1 only if it is 1 in all stores'
+    /// replies.
     Every,
-    /// The first store's reply, since all stores give equal ones; an error if any store replies with one.
+    /// The client's reply is the first store's, since all stores give equal ones; an error if any store
+    /// replies with one.
     Same,
     /// The reply of one store. No other store gets the request, because all stores hold the same data.
     One,
-    /// A success if any store succeeded; an error only if all failed.
+    /// The client's reply is a success if any store succeeded; an error only if all failed.
     AnyOk,
-    /// The union of all stores' arrays, each element once.
+    /// The client's reply is the union of all stores' arrays, each element once.
     Union,
-    /// Arrays of the same form: integers are added up position by position, all other elements are as the
-    /// first store has them.
+    /// The stores' replies are arrays of the same form: in the client's reply integers are added up position
+    /// by position, and all other elements are as the first store has them.
     SumEach,
-    /// The first store's settings, without secrets such as passwords.
+    /// The client's reply has the first store's settings, without secrets such as passwords.
     Settings,
-    /// The numbers of keys by database (`INFO keyspace`), added up over all stores.
+    /// The client's reply has the numbers of keys by database (`INFO keyspace`), added up over all stores.
     KeyCounts,
-    /// A list of all replies, each under its store's name, since they cannot be merged. With one store, its
-    /// reply.
+    /// The client's reply is a list of all stores' replies, each under its store's name, since they cannot be
+    /// merged. With one store, it is that store's reply.
     ByStore,
-    /// The keys of one store after the other; the cursor that the client sends back says which store is next.
+    /// The client's reply has keys of one store, and each further request those of the same store or the
+    /// next; the cursor that the client sends back says which store is next.
     Scan,
 }
 
@@ -284,8 +289,8 @@ impl LocalCommand {
     }
 
     /// True if the command may be queued in a transaction, and weir answers it itself when `EXEC` comes. The
-    /// reply to such a command is available at once, unless [`Self::is_collected`]; to `CLIENT PAUSE` and
-    /// `CLIENT UNPAUSE` it is `OK`.
+    /// reply to such a command is available at once, unless it is collected from shards or stores
+    /// ([`Self::is_collected`]); to `CLIENT PAUSE` and `CLIENT UNPAUSE` it is `OK`.
     pub const fn stands_in_transaction(self) -> bool {
         matches!(
             self,
@@ -452,7 +457,8 @@ fn names_option_before_streams(arguments: &Arguments<'_>, option: &[u8]) -> bool
 /// Settings of a store that say how clients reach it and log in there.
 const ACCESS: [&str; 5] = ["bind", "port", "protected-mode", "requirepass", "tls-port"];
 
-/// True if `CONFIG SET name value ...` has the name of one of the settings in [`ACCESS`].
+/// True if `CONFIG SET name value ...` has the name of a setting that says how clients reach the store or log
+/// in there: `bind`, `port`, `protected-mode`, `requirepass` or `tls-port`.
 fn sets_access(arguments: &Arguments<'_>) -> bool {
     let mut names = (2..arguments.len()).step_by(2).map(|index| arguments.at(index));
     names.any(|name| ACCESS.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes())))

@@ -86,7 +86,7 @@ struct Name {
 }
 
 impl Name {
-    /// The longest name, in bytes, that is compared in two words of 8 bytes.
+    /// Number of bytes of the longest command name that is compared as a whole in two words of 8 bytes.
     const WHOLE_BYTES_MAX: usize = 16;
 
     const fn of(name: &[u8]) -> Self {
@@ -106,7 +106,7 @@ impl Name {
     }
 }
 
-/// Packs up to seven bytes into a number, without a loop.
+/// Packs a name of up to seven bytes into a number, without a loop.
 const fn short(name: &[u8]) -> u64 {
     if let (Some(first), Some(last)) = (name.first_chunk(), name.last_chunk()) {
         // The two halves overlap where the name is shorter than eight, with the same bytes.

@@ -129,8 +129,9 @@ impl Command {
         }
     }
 
-    /// Returns the entry that the request means: this command, or its subcommand if it is a container that
-    /// needs one.
+    /// Returns the entry of the table of commands that the request means: this command, or, if it is a
+    /// container and the request has a second word, the subcommand that this word names. An error if there is
+    /// no such subcommand.
     pub fn resolve<'a>(&'static self, arguments: &Arguments<'a>) -> Result<&'static Self, Unrecognised<'a>> {
         if !self.flags.contains(Flags::CONTAINER) {
             return Ok(self);
@@ -142,8 +143,8 @@ impl Command {
         }
     }
 
-    /// True if a request with this name and subcommand reads or changes the state of its connection. Every
-    /// subcommand of `CLIENT` counts.
+    /// True if a request with this command's name and the given subcommand reads or changes the state of its
+    /// connection. Every subcommand of `CLIENT` counts.
     pub fn is_about_connection(&'static self, subcommand: Option<&[u8]>) -> bool {
         let is_container = self.flags.contains(Flags::CONTAINER);
         let found =
@@ -167,8 +168,8 @@ impl Command {
     }
 }
 
-/// Returns the entry for most requests, faster than [`recognise`]; `None` if `recognise` has to decide (a
-/// container, a wrong argument count, an unknown name).
+/// Returns the entry of the table of commands for most requests, faster than [`recognise`]; `None` if
+/// `recognise` has to decide (a container, a wrong argument count, an unknown name).
 #[inline]
 pub fn recognise_plain(arguments: &Arguments<'_>) -> Option<&'static Command> {
     find(arguments.name())
@@ -205,7 +206,7 @@ pub enum Unrecognised<'a> {
 /// Maximum number of bytes of a client's words that an error reply repeats, as in Redis.
 const QUOTED_BYTES_MAX: usize = 128;
 
-/// Returns a client's words as text for an error reply, at most 128 bytes of them.
+/// Returns a client's bytes (a word of its request) as text for an error reply, at most 128 bytes of them.
 pub fn quoted(bytes: &[u8]) -> Cow<'_, str> {
     quotable(bytes, QUOTED_BYTES_MAX)
 }

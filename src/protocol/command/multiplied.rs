@@ -32,7 +32,7 @@ use crate::values::limits::{
 pub struct Excess {
     command: &'static Command,
     of: Multiplied,
-    /// The greatest number that is allowed.
+    /// The greatest number of the quantity (elements, repeated keys, words, bytes) that is allowed.
     most: usize,
 }
 
@@ -116,7 +116,8 @@ impl Command {
         (count > most).then_some(Excess { command: self, of, most })
     }
 
-    /// Returns the number of keys that a request has named before, or 0 if it surely is at most `most`.
+    /// Returns how often a request names a key that it has named before, or 0 if that is surely at most
+    /// `most`.
     fn repeated_keys(&self, arguments: &Arguments<'_>, most: usize) -> usize {
         if arguments.len() <= most {
             return 0;
@@ -138,7 +139,7 @@ fn repeated<'a>(words: impl ExactSizeIterator<Item = &'a [u8]>, most: usize) -> 
     repeats.count
 }
 
-/// Count of the words that are equal to an earlier one.
+/// Count of the words (keys or fields) of a request that are equal to an earlier one.
 #[derive(Debug)]
 pub struct Repeats {
     /// The words so far, by their hashes.
@@ -149,7 +150,7 @@ pub struct Repeats {
 }
 
 impl Repeats {
-    /// Returns a count with room for a number of words.
+    /// Creates an empty count of repeated words, with room for a number of words.
     pub fn with_capacity(words: usize) -> Self {
         let seen = HashSet::with_capacity_and_hasher(words, BuildHasherDefault::default());
         let secrets = RapidSecrets::seed(RandomState::new().hash_one(words));
@@ -167,7 +168,7 @@ impl Repeats {
         self.count
     }
 
-    /// Returns the bytes of memory that the count takes.
+    /// Returns the bytes of memory that the count of repeated words takes.
     pub fn memory_bytes(&self) -> usize {
         // Besides each hash, the set has one byte for it.
         self.seen.capacity() * (size_of::<u64>() + 1)

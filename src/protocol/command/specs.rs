@@ -35,10 +35,10 @@ pub(super) enum Begin {
     Unknown,
 }
 
-/// Positions of keys, relative to the position that [`Begin`] finds.
+/// Rule for the positions of a request's keys, relative to the position where the search begins ([`Begin`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Find {
-    /// The keys begin at the position that [`Begin`] gives, at equal distances.
+    /// The keys begin at the position where the search begins ([`Begin`]), at equal distances.
     Range {
         /// Distance from the first key to the last; a negative value counts from the end of the request,
         /// where -1 is the last argument.
@@ -49,18 +49,19 @@ pub(super) enum Find {
     },
     /// The number of keys is one of the arguments, and the keys follow it.
     Counted {
-        /// Distance from the position that [`Begin`] gives to the argument that is the number of keys.
+        /// Distance from the position where the search begins ([`Begin`]) to the argument that is the number
+        /// of keys.
         number: i64,
-        /// Distance from the position that [`Begin`] gives to the first key.
+        /// Distance from the position where the search begins ([`Begin`]) to the first key.
         first: i64,
         step: i64,
     },
     Unknown,
 }
 
-/// Rule for a single key at the position that [`Begin`] finds.
+/// Rule for a single key, which is at the position where the search begins ([`Begin`]).
 const ONE: Find = Find::Range { last: 0, step: 1, limit: 0 };
-/// Rule for keys that follow their number, which stands at the position that [`Begin`] finds.
+/// Rule for keys that follow their number, which stands at the position where the search begins ([`Begin`]).
 const COUNTED: Find = Find::Counted { number: 0, first: 1, step: 1 };
 /// Rule by which all arguments up to the last are keys.
 const TO_THE_END: Find = Find::Range { last: -1, step: 1, limit: 0 };
@@ -159,7 +160,8 @@ pub(super) fn for_each_key(
     Ok(())
 }
 
-/// Returns the index of every argument that the rules find, with the command's use of it.
+/// Returns the index of every argument that the rules find, with the command's use of it. An error if a rule
+/// finds a position that the request does not have.
 fn all_keys(specs: &[KeySpec], arguments: &Arguments<'_>) -> Result<Vec<(usize, Access)>, KeyError> {
     let mut keys = Vec::new();
     for spec in specs {
@@ -180,8 +182,9 @@ impl KeySpec {
         find: Find::Counted { number: 0, first: 1, step: 2 },
     };
 
-    /// Returns the indices of first and last key and the step between keys in a request; `None` if the word
-    /// before the keys is absent, or the number of keys is 0.
+    /// Returns the indices of first and last key in a request and the step between keys; `None` if the word
+    /// before the keys is absent, or the number of keys is 0. An error if the request has too few arguments
+    /// for this rule.
     fn range(self, arguments: &Arguments<'_>) -> Result<Option<(usize, usize, usize)>, KeyError> {
         let length = arguments.len() as i64;
         let begin = match self.begin {
