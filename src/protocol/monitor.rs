@@ -22,15 +22,15 @@ pub struct Heading<'a> {
     pub address: &'a str,
 }
 
-/// The text that is shown in place of a password, as in Redis.
+/// The text that `MONITOR` shows in place of a password, as in Redis.
 const REDACTED: &[u8] = b"(redacted)";
-/// The client's address on lines that say how many lines were left out. It has the form of an address,
-/// because programs that read such lines parse it.
+/// The client's address on lines of `MONITOR` that say how many lines were left out. It has the form of an
+/// address, because programs that read such lines parse it.
 const WEIR: &str = "weir:0";
 
-/// True if `MONITOR` shows requests of a command. Commands that administer a server are not shown, as in
-/// Redis, and neither are commands of modules that ask for it. `QOS CALL` is not shown either: its inner
-/// request is, once it is carried out.
+/// True if `MONITOR` shows this request. Commands that administer a server are not shown, as in Redis, and
+/// neither are commands of modules that ask for it. `QOS CALL` is not shown either: its inner request is,
+/// once it is carried out. `command` is None for an unknown command, which is shown.
 pub fn is_shown(command: Option<&Command>, arguments: &Arguments<'_>) -> bool {
     let Some(command) = command else { return true };
     let is_call = command.handling == Handling::Local(LocalCommand::Qos)
@@ -40,8 +40,9 @@ pub fn is_shown(command: Option<&Command>, arguments: &Arguments<'_>) -> bool {
     !(command.flags.contains(Flags::ADMIN) || is_secret || is_call)
 }
 
-/// Appends the line of a request. Words beyond a length, and words beyond a number, are cut, with the number
-/// of bytes or arguments that are missing. `command` is None if weir does not know it.
+/// Appends the line by which `MONITOR` shows a request. At most 128 words are shown, of at most 1 KiB each
+/// and 8 KiB together, with notes of how many bytes or arguments are missing. `command` is None if weir does
+/// not know it.
 pub fn write_line(
     out: &mut Vec<u8>,
     heading: &Heading<'_>,
@@ -147,11 +148,11 @@ fn escape(out: &mut Vec<u8>, mut bytes: &[u8]) {
 enum Secrets {
     /// No word of the request is a password.
     None,
-    /// A request `AUTH`, in which all words after the name are hidden.
+    /// The request is `AUTH`, in which all words after the name are hidden.
     All,
-    /// A request `HELLO`, in which the two words after `AUTH` are hidden, and words where none belongs.
+    /// The request is `HELLO`, in which the two words after `AUTH` are hidden, and words where none belongs.
     Hello(Behind),
-    /// A request `QOS`, which may contain another request: all words after a word `AUTH` are hidden. The
+    /// The request is `QOS`, which may contain another request: all words after a word `AUTH` are hidden. The
     /// field is true once there was one.
     Inner(bool),
 }

@@ -54,9 +54,9 @@ impl Segment {
     }
 }
 
-/// Largest buffer, in bytes, that the pool keeps for reuse.
+/// Largest output buffer, in bytes, that a core's pool of buffers keeps for reuse.
 const BUFFER_BYTES_KEPT: usize = 1024 * 1024;
-/// Maximum number of bytes of all buffers that a core's pool keeps.
+/// Maximum number of bytes of all output buffers that a core's pool keeps for reuse.
 const POOL_BYTES_KEPT: usize = 32 * 1024 * 1024;
 /// Number of bytes at which a buffer of small messages is closed, and at which a send takes no further
 /// pieces, so that a long queue of output is sent in bounded steps.
@@ -101,7 +101,7 @@ impl BufferPool {
         free.tidy(|buffer| *kept_bytes -= buffer.capacity())
     }
 
-    /// Takes back the buffers of a segment that was sent.
+    /// Takes back, for reuse, the buffers of a piece of output that was sent.
     pub fn give_segment(&mut self, segment: Segment) {
         match segment {
             Segment::Gathered(buffer) => self.give(buffer),
@@ -116,7 +116,7 @@ impl BufferPool {
 pub struct Output {
     closed: VecDeque<Segment>,
     open: Vec<u8>,
-    /// Number of bytes in segments that are closed, to which no more messages are appended.
+    /// Number of bytes in pieces of output that are closed: no more messages are appended to them.
     closed_bytes: usize,
 }
 
@@ -148,7 +148,7 @@ impl Output {
         }
     }
 
-    /// Takes the next segment to send; `None` if no output waits.
+    /// Takes the next piece of output to hand to the socket in one send; `None` if no output waits.
     pub fn take(&mut self) -> Option<Segment> {
         match (self.closed.len(), self.open.is_empty()) {
             (0, true) => None,

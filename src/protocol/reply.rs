@@ -38,10 +38,10 @@ pub struct ReplyScanner {
     text: Option<u8>,
     /// Type byte of the reply; 0 until it is known.
     kind: u8,
-    /// Number of values received in the reply, if it is an aggregate.
+    /// Number of values received so far in the reply, if it is an aggregate (array, map, set).
     rows: u64,
-    /// True if a push message between replies is reported like a reply, with kind `>`; if not, it counts as a
-    /// part of the next reply.
+    /// True if a push message (one that is the reply to no request) between replies is reported like a reply,
+    /// with kind `>`; if not, it counts as a part of the next reply.
     reports_pushes: bool,
 }
 
@@ -52,14 +52,16 @@ const HEADER_BYTES_MAX: usize = 32;
 const LINE_END: &[u8] = b"\r\n";
 
 impl ReplyScanner {
-    /// Creates a scanner that reports a push message between replies like a reply, with kind `>`. A push
-    /// within a reply, which no store sends, still counts as a part of that reply.
+    /// Creates a scanner that reports a push message (one that is the reply to no request) between replies
+    /// like a reply, with kind `>`. A push within a reply, which no store sends, still counts as a part of
+    /// that reply.
     pub fn with_pushes() -> Self {
         Self { reports_pushes: true, ..Self::default() }
     }
 
-    /// Scans further bytes. Returns `Some` when a reply ends within `bytes`; the bytes after its end belong
-    /// to the next reply. `None` if all of `bytes` belongs to a reply that is incomplete.
+    /// Scans further bytes of a connection. Returns `Some` when a reply ends within `bytes`; the bytes after
+    /// its end belong to the next reply. `None` if all of `bytes` belongs to a reply that is incomplete. An
+    /// error if the bytes are not RESP.
     pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<Scanned>, MalformedReply> {
         if !self.is_midway() {
             if let Some(scanned) = scan_simple(bytes) {
@@ -92,7 +94,8 @@ impl ReplyScanner {
     }
 
     /// Returns an estimate of the bytes that the reply's remaining elements will take, if they are as long on
-    /// average as the elements in the `come` bytes before. 0 for a reply that is no aggregate.
+    /// average as those in the first `come` bytes of the reply. 0 for a reply that is no aggregate (array,
+    /// map, set).
     pub fn expected(&self, come: usize) -> usize {
         let left = usize::try_from(self.left).unwrap_or(usize::MAX);
         if self.rows == 0 { 0 } else { room::estimate(come, self.rows as usize, left) }
@@ -202,7 +205,7 @@ impl ReplyScanner {
     }
 
     /// Returns the counter of missing elements that the next element belongs to: that of attributes and
-    /// pushes, or that of the reply.
+    /// pushes before the reply, or that of the reply.
     fn counter(&mut self) -> &mut u64 {
         if self.before > 0 { &mut self.before } else { &mut self.left }
     }
@@ -292,7 +295,7 @@ impl<'a> Elements<'a> {
         self.rest
     }
 
-    /// Returns how many elements of the RESP array are left to iterate over.
+    /// Returns how many elements of the RESP array have not been iterated over yet.
     pub fn left(&self) -> usize {
         self.left
     }

@@ -21,8 +21,8 @@ pub struct RequestLimits {
 }
 
 impl RequestLimits {
-    /// Returns the limits for a client that has authenticated, or need not. Its requests may have up to
-    /// `request_bytes_max` bytes.
+    /// Returns the limits on the size of requests of a client that has authenticated, or need not. An
+    /// argument may have up to `request_bytes_max` bytes, and a request 4 KiB more.
     pub fn trusted(request_bytes_max: usize) -> Self {
         Self {
             arguments_max: limits::ARGUMENTS_MAX,
@@ -31,14 +31,15 @@ impl RequestLimits {
         }
     }
 
-    /// Returns limits that are never reached, for requests that weir itself has put together from bounded
-    /// parts.
+    /// Returns limits on the size of requests that are never reached, for requests that weir itself has put
+    /// together from bounded parts.
     pub fn assembled() -> Self {
         let bytes_max = usize::MAX / 4;
         Self { arguments_max: usize::MAX / 4, argument_bytes_max: bytes_max, request_bytes_max: bytes_max }
     }
 
-    /// Returns the limits for a client that has not authenticated: just enough for HELLO and AUTH.
+    /// Returns the limits on the size of requests of a client that has not authenticated: just enough for
+    /// `HELLO` and `AUTH`.
     pub fn stranger() -> Self {
         Self {
             arguments_max: limits::ARGUMENTS_MAX_UNAUTHENTICATED,
@@ -58,12 +59,12 @@ impl RequestLimits {
 const FRAMING_BYTES_SPARE: usize = 4096;
 /// Maximum number of bytes of a header line (`*3`, `$5`): a type byte and the digits of 64 bits.
 const HEADER_BYTES_MAX: usize = 24;
-/// Maximum capacity, in bytes, of the buffer of held bytes that a connection keeps between requests.
+/// Maximum capacity, in bytes, of the buffer of received bytes that a connection keeps between requests.
 const HELD_BYTES_KEPT: usize = 4096;
 /// Maximum number of argument positions for which a connection keeps memory between requests.
 const PLACES_KEPT: usize = 256;
-/// Number of held bytes of finished requests at which they are dropped, if they are at least half of all held
-/// bytes: each byte is then moved at most once for each byte dropped.
+/// Number of bytes of finished requests in a connection's buffer at which they are removed from it, if they
+/// are at least half of its bytes: each byte is then moved at most once for each byte removed.
 const DONE_BYTES_MAX: usize = 16 * 1024;
 
 /// Error for bytes that are not a request. The text is the error reply, after which the connection is closed.
@@ -93,7 +94,8 @@ pub struct RequestDecoder {
     /// request. Empty while the caller has this buffer, to receive more bytes into it (from [`Self::lend`] to
     /// [`Self::take_back`]).
     held: Vec<u8>,
-    /// Number of held bytes that belong to requests that `next` has already returned.
+    /// Number of bytes at the start of the buffer `held` that belong to requests that `next` has already
+    /// returned.
     held_done: usize,
     /// Bytes of the request that `next` returned last, if it was a large one.
     large: Option<Bytes>,
@@ -125,23 +127,25 @@ enum Progress {
     Unfinished,
 }
 
-/// The place of a whole request that was found among the held bytes.
+/// The place of a whole request that was found among the bytes kept earlier.
 #[derive(Clone, Copy)]
 enum Found {
-    /// The request is at the start of the held bytes, has this length in bytes, and is large enough to be
-    /// shared.
+    /// The request is at the start of the kept bytes, has this length in bytes, and is large enough (above 16
+    /// KiB) to be shared instead of copied.
     Large(usize),
     Held {
         start: usize,
         length: usize,
     },
-    /// An inline request, which has been rewritten into `canonical`.
+    /// The request came as a line of text (inline) and has been rewritten as an array of bulk strings in
+    /// `canonical`.
     Canonical,
 }
 
 impl RequestDecoder {
-    /// Returns the next request from the held bytes and `chunk[*consumed..]`, and advances `consumed`. `None`
-    /// if no whole request is left: then all of the chunk is consumed and the rest is held.
+    /// Returns the next request from the bytes kept earlier and `chunk[*consumed..]`, and advances
+    /// `consumed`. `None` if no whole request is left: then all of the chunk is consumed and the rest is
+    /// kept. An error if the bytes are no request, or one beyond `limits`.
     pub fn next<'a>(
         &'a mut self,
         chunk: &'a [u8],
@@ -169,12 +173,13 @@ impl RequestDecoder {
         self.next_in_place(chunk, consumed, limits)
     }
 
-    /// Takes the positions of the arguments of the request that `next` returned last.
+    /// Takes the positions of the arguments of the request that `next` returned last, for a caller that keeps
+    /// the request.
     pub fn take_places(&mut self) -> Vec<Argument> {
         std::mem::take(&mut self.places)
     }
 
-    /// Keeps the rest of a chunk for later, when the connection must not go on now.
+    /// Keeps the rest of a chunk of received bytes for later, when the connection must not go on now.
     pub fn hold(&mut self, rest: &[u8]) {
         self.forget_done();
         // If more bytes keep coming than are taken out, the buffer never empties, so its used front is
@@ -190,8 +195,9 @@ impl RequestDecoder {
         self.awaited.saturating_sub(self.held_bytes())
     }
 
-    /// Lends the buffer of held bytes, with capacity for the missing ones. No other bytes may be passed in
-    /// until it is taken back. `None` if no bytes are known to be missing.
+    /// Lends the buffer of bytes that were received and kept, with capacity for those that are missing of the
+    /// argument being received. No other bytes may be passed in until it is taken back. `None` if no bytes
+    /// are known to be missing.
     pub fn lend(&mut self) -> Option<Room> {
         self.compact();
         let missing = self.missing();
@@ -208,18 +214,20 @@ impl RequestDecoder {
         self.lent_bytes = 0;
     }
 
-    /// Returns the number of held bytes that belong to no request that was returned.
+    /// Returns the number of received bytes that are kept because they belong to no request that was returned
+    /// yet.
     pub fn held_bytes(&self) -> usize {
         self.held.len() - self.held_done
     }
 
-    /// Returns the held bytes that belong to no request that was returned; they begin at the start of a
-    /// request. Empty while the caller has the buffer (from [`Self::lend`] to [`Self::take_back`]).
+    /// Returns the received bytes that are kept because they belong to no request that was returned yet; they
+    /// begin at the start of a request. Empty while the caller has the buffer (from [`Self::lend`] to
+    /// [`Self::take_back`]).
     pub fn held(&self) -> &[u8] {
         &self.held[self.held_done..]
     }
 
-    /// True while the buffer of held bytes is lent.
+    /// True while the buffer of received bytes is lent to the caller, to receive more bytes into it.
     pub fn is_lent(&self) -> bool {
         self.lent_bytes > 0
     }
@@ -282,7 +290,7 @@ impl RequestDecoder {
         }
     }
 
-    /// Looks for the next whole request in the held bytes; `None` if there is none.
+    /// Looks for the next whole request in the bytes that were kept earlier; `None` if there is none.
     fn find_held(&mut self, limits: &RequestLimits) -> Result<Option<Found>, ProtocolError> {
         loop {
             let held = std::mem::take(&mut self.held);
@@ -356,7 +364,7 @@ impl RequestDecoder {
         self.awaited = 0;
     }
 
-    /// Drops the request that the previous call of `next` returned and whose borrow has ended.
+    /// Drops the bytes of requests that earlier calls of `next` returned, whose borrows have ended.
     fn forget_done(&mut self) {
         self.large = None;
         if self.held_done == 0 {
@@ -381,7 +389,8 @@ impl RequestDecoder {
         }
     }
 
-    /// Continues to parse the request that starts at `bytes[0]`.
+    /// Continues to parse the request that starts at `bytes[0]`, where the last call for it stopped. An error
+    /// if the bytes are no request, or one beyond `limits`.
     fn parse(&mut self, bytes: &[u8], limits: &RequestLimits) -> Result<Progress, ProtocolError> {
         let mut left = if let Some(left) = self.arguments_left {
             left
@@ -445,8 +454,8 @@ impl RequestDecoder {
         Ok(Progress::Inline { length, next: newline + 1 })
     }
 
-    /// Rewrites an inline request into the array that a client library would have sent, in `canonical`. False
-    /// if the line is blank.
+    /// Rewrites an inline request (a line of text) into the array that a client library would have sent, in
+    /// `canonical`. False if the line is blank; an error if a quote is not closed.
     fn canonicalise(&mut self, line: &[u8]) -> Result<bool, ProtocolError> {
         let words = split_line(line).ok_or_else(|| ProtocolError::new("unbalanced quotes in request"))?;
         self.canonical.clear();

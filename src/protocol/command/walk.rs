@@ -56,7 +56,8 @@ impl Walk {
         walk
     }
 
-    /// Returns how many elements a store examines for this request; `None` if it will refuse the request.
+    /// Returns how many elements a store examines for this request (`COUNT`, or 10 without it); `None` if it
+    /// will refuse the request.
     pub fn count(&self, arguments: &Arguments<'_>) -> Option<u64> {
         if self.malformed {
             return None;
@@ -65,13 +66,13 @@ impl Walk {
         integer(arguments.at(index)).and_then(|count| u64::try_from(count).ok())
     }
 
-    /// Returns the pattern that the returned elements must match; `None` if all are returned or the options
-    /// are invalid.
+    /// Returns the pattern (`MATCH`) that the elements in the reply must match; `None` if all are returned or
+    /// the options are invalid.
     pub fn pattern<'a>(&self, arguments: &Arguments<'a>) -> Option<&'a [u8]> {
         self.pattern.filter(|_| !self.malformed).map(|index| arguments.at(index))
     }
 
-    /// Returns the indices of all `COUNT` values above `most`, in order.
+    /// Returns the indices of the values above `most` of all `COUNT` options of the request, in order.
     pub fn counts_above(&self, arguments: &Arguments<'_>, most: u32) -> impl Iterator<Item = usize> {
         options(arguments, self.from).filter_map(move |given| match given {
             Given::Count(index) if integer(arguments.at(index))? > i64::from(most) => Some(index),

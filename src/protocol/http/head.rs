@@ -18,7 +18,8 @@ pub const HEAD_BYTES_MAX: usize = 32 * 1024;
 const LINE_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of headers of an HTTP request.
 const HEADERS_MAX: usize = 64;
-/// Incomplete heads up to this many bytes are searched for their end whenever bytes arrive.
+/// Number of bytes up to which an incomplete head of an HTTP request is searched for its end whenever bytes
+/// arrive.
 const SHORT_BYTES: usize = 1024;
 
 /// Target of an HTTP request, from its path.
@@ -70,9 +71,10 @@ pub struct Head {
     pub host: Host,
     /// The web page that made a browser send the request, as far as known.
     pub source: Source,
-    /// The origin of that page, once weir has found that the page may read the response; none otherwise.
+    /// Origin of the web page that made a browser send the request, once weir has found that the page may
+    /// read the response; none otherwise.
     pub origin: Option<Arc<str>>,
-    /// True unless a header says that the body is not JSON.
+    /// True unless the header `Content-Type` says that the request's body is not JSON.
     pub is_json: bool,
     pub length: Length,
     /// True if the client sends its body only after it has received `100 Continue`.
@@ -100,8 +102,8 @@ impl Head {
     }
 }
 
-/// True if the bytes begin a HEAD request, even an incomplete or malformed one. Responses to HEAD have no
-/// body.
+/// True if the bytes are the beginning of an HTTP request with the method HEAD, even an incomplete or
+/// malformed one. Responses to HEAD have no body.
 pub fn wants_head_alone(bytes: &[u8]) -> bool {
     without_empty_line(bytes).starts_with(b"HEAD ")
 }
@@ -111,8 +113,8 @@ fn without_empty_line(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(b"\r\n").unwrap_or(bytes)
 }
 
-/// True if the bytes may contain a whole or a wrong head by now, given that the first `seen` of them did not.
-/// This saves searching all of them whenever bytes arrive.
+/// True if the received bytes may contain a whole or a wrong head of an HTTP request by now, given that the
+/// first `seen` of them did not. This saves searching all of them whenever bytes arrive.
 pub fn may_be_whole(bytes: &[u8], seen: usize) -> bool {
     let new = &bytes[seen.saturating_sub(3).min(bytes.len())..];
     let line_bytes_max = LINE_BYTES_MAX + (bytes.len() - without_empty_line(bytes).len());
@@ -133,8 +135,8 @@ fn is_misplaced(head: &[u8], at: usize) -> bool {
     }
 }
 
-/// Parses a head at the start of the received bytes, and returns it with the offset at which it ends; `None`
-/// while it is incomplete. The error is the refusal sent to the client.
+/// Parses the head of an HTTP request at the start of the received bytes, and returns it with the offset at
+/// which it ends; `None` while it is incomplete. The error is the refusal sent to the client.
 pub fn receive(bytes: &[u8]) -> Result<Option<(Head, usize)>, Status> {
     let received = bytes.len();
     let bytes = without_empty_line(bytes);
@@ -331,7 +333,7 @@ fn target(path: &str, query: &str) -> Result<(Target, &'static str), Status> {
     }
 }
 
-/// Returns the number of the database that a header names; 0 without that header.
+/// Returns the number of the database that the header `X-Weir-Database` names; 0 without that header.
 fn database(headers: &[Header<'_>]) -> Result<i64, Status> {
     let Some(value) = single(headers, "x-weir-database")? else { return Ok(0) };
     let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());

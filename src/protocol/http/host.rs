@@ -4,7 +4,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Maximum number of characters of a server name that an error text repeats.
+/// Maximum number of characters of the name in the header `Host` that an error text repeats.
 const SHOWN_MAX: usize = 100;
 
 /// The name by which a request addresses the server (header `Host`).

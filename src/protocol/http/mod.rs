@@ -62,7 +62,8 @@ enum Kind {
     Put,
     Delete,
     Command,
-    /// An array of the replies to several commands; `left` is the number of replies that have not come yet.
+    /// The response is an array of the replies to several commands; `left` is the number of replies that have
+    /// not come yet, and `first` is true until one has come.
     Pipeline {
         left: usize,
         first: bool,
@@ -72,7 +73,7 @@ enum Kind {
         left: usize,
     },
     /// A response that is known before any reply: the shard passes in one RESP reply for it, whose content
-    /// does not matter, so that responses keep their order.
+    /// does not matter, so that responses are sent in the order of requests.
     Told,
 }
 
@@ -84,7 +85,8 @@ struct Asked {
     in_base64: bool,
     /// The whole response if it is known, or else the beginning of the response's body.
     text: Vec<u8>,
-    /// True if the response is larger than `response_bytes_max`, so that an error is sent in its place.
+    /// True if the response is larger than weir may write (`--max-reply-bytes`), so that an error is sent in
+    /// its place.
     is_too_large: bool,
 }
 
@@ -243,8 +245,8 @@ impl Conversation {
         self.is_at_start
     }
 
-    /// Returns the error reply for the remaining commands of the current request; `None` if they are carried
-    /// out.
+    /// Returns the error reply with which the remaining commands of the current request are refused; `None`
+    /// if they are carried out.
     pub fn void(&self) -> Option<&str> {
         self.void.as_deref()
     }
@@ -254,7 +256,7 @@ impl Conversation {
         self.void = Some(error);
     }
 
-    /// Marks the commands in the next `bytes` bytes of `frames` as begun.
+    /// Marks the commands in the next `bytes` bytes of `frames` (commands as RESP) as begun.
     pub fn take(&mut self, bytes: usize) {
         self.is_at_start = false;
         self.taken += bytes;
@@ -332,8 +334,8 @@ impl Conversation {
     }
 
     /// Continues with a request whose client the shard has identified by `authority`, and whose body may have
-    /// `bytes_max` bytes. Authorities that browsers add by themselves have fewer rights, since any web page
-    /// can make a browser send them.
+    /// `bytes_max` bytes; returns the next step. Authorities that browsers add by themselves have fewer
+    /// rights, since any web page can make a browser send them.
     pub fn admit(&mut self, authority: Authority, bytes_max: usize) -> Step {
         let Coming::Head(head) = std::mem::replace(&mut self.coming, Coming::Nothing) else {
             return Step::Wait;
@@ -359,9 +361,9 @@ impl Conversation {
         }
     }
 
-    /// Refuses the current request with an error reply of weir's own. The connection lasts only if the
-    /// request has no body, because the bytes after a refused head cannot be trusted to be one. With
-    /// `is_last` it ends in any case, and the response says so.
+    /// Refuses the current request with an error reply of weir's own, and returns the next step. The
+    /// connection lasts only if the request has no body, because the bytes after a refused head cannot be
+    /// trusted to be one. With `is_last` it ends in any case, and the response says so.
     pub fn refuse(&mut self, error: &str, is_last: bool) -> Step {
         let head = match std::mem::replace(&mut self.coming, Coming::Nothing) {
             Coming::Head(head) | Coming::Body(head, _) => Some(head),
@@ -445,8 +447,8 @@ impl Conversation {
         }
     }
 
-    /// Takes RESP replies in the order of the commands, and appends the responses that they complete to the
-    /// output.
+    /// Takes RESP replies, in any pieces, in the order of the commands that were carried out, and appends the
+    /// HTTP responses that they complete to the output.
     pub fn hear(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let Ok(scanned) = self.scanner.scan(bytes) else {
@@ -582,8 +584,8 @@ fn write_failure(text: &mut Vec<u8>, failure: Failure<'_>) {
     text.push(b'}');
 }
 
-/// Writes `{"result":...}` or `{"error":...}` for the next of `reply`'s RESP replies, and removes that reply
-/// from it. `in_base64` has its texts written in Base64.
+/// Writes `{"result":...}` or `{"error":...}` for the first of the RESP replies in `reply`, and removes it
+/// from them. `in_base64` has its texts written in Base64.
 fn write_outcome(text: &mut Vec<u8>, reply: &mut &[u8], in_base64: bool) {
     if reply.first() == Some(&b'-') {
         text.extend_from_slice(b"{\"error\":");
@@ -594,7 +596,8 @@ fn write_outcome(text: &mut Vec<u8>, reply: &mut &[u8], in_base64: bool) {
     text.push(b'}');
 }
 
-/// Writes the results and errors of a transaction's commands. `in_base64` has texts written in Base64.
+/// Writes the results and errors of a transaction's commands (`replies`, the reply to `EXEC`) as a JSON array
+/// to `text`. `in_base64` has texts written in Base64.
 fn write_outcomes(text: &mut Vec<u8>, mut replies: &[u8], in_base64: bool) {
     text.clear();
     text.push(b'[');

@@ -115,7 +115,7 @@ pub struct Manner {
 }
 
 impl Manner {
-    /// The manner of the last response on a connection.
+    /// The manner of a response to a client of HTTP/1.1 after which the connection is closed.
     pub const LAST: Self = Self { keeps: false, is_head: false, is_modern: true, origin: None };
 }
 
@@ -123,8 +123,8 @@ pub const JSON: &str = "application/json";
 const PROBLEM: &str = "application/problem+json";
 pub const BYTES: &str = "application/octet-stream";
 
-/// Writes a whole response with this status code. `more` is further headers, each with its line end; `body`
-/// is content type and content.
+/// Writes a whole HTTP response with this status code. `manner` says whether the connection lasts and the
+/// body is left out; `more` is further headers, each with its line end; `body` is content type and content.
 pub fn write(out: &mut Vec<u8>, manner: &Manner, code: u16, more: &str, body: Option<(&str, &[u8])>) {
     let told = write!(out, "HTTP/1.1 {code} {}\r\n{more}", reason(code));
     told.expect("memory takes what is written to it");
@@ -173,7 +173,8 @@ pub fn preflight(out: &mut Vec<u8>, manner: &Manner, allowed: &str, crosses_netw
     write(out, manner, 204, &more, None);
 }
 
-/// Writes the response to an HTTP request that was refused before it became commands.
+/// Writes the response to an HTTP request that is refused for the reason `status` before it becomes commands.
+/// `manner` has the properties of the response that do not depend on its content.
 pub fn refuse(out: &mut Vec<u8>, manner: &Manner, status: Status) {
     let more = if let Status::MethodNotAllowed(allowed) = status {
         format!("allow: {allowed}\r\n")
@@ -212,9 +213,9 @@ impl Problem<'_> {
     }
 }
 
-/// Registered type of problems with a quota.
+/// Registered type (RFC 9457) of refusals because a quota is used up.
 const QUOTA: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-/// Registered type of problems with overload or an unavailable store.
+/// Registered type (RFC 9457) of refusals because of overload or an unavailable store.
 const CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 /// An error reply (RESP) that becomes an HTTP response.
