@@ -6,13 +6,13 @@
 
 use crate::values::limits::COMMAND_CLASSES;
 
-/// Fewest replies of a class of commands from which its usual latency is computed.
+/// Fewest replies of a class of commands from which its usual latency at a backend is known.
 const SAMPLES_MIN: u32 = 100;
 /// Weight of a new latency in a class's short-term average: about the last 16 replies count.
 const SHORT: f64 = 1.0 / 16.0;
 /// Weight of a new latency in a class's long-term average: about the last 1,024 replies count.
 const LONG: f64 = 1.0 / LONG_SAMPLES as f64;
-/// Number of last replies that count in the long-term average, about.
+/// Number of the latest replies of a class of commands that count in its long-term average latency, about.
 const LONG_SAMPLES: u32 = 1_024;
 /// Multiple of a class's long-term average latency up to which a latency counts as usual. Longer ones are
 /// rare enough not to be chance.
@@ -75,8 +75,9 @@ impl Baseline {
         (micros - usual) as u64
     }
 
-    /// True if the backend as a whole is slower than it used to be. Each class of commands counts by its
-    /// share of the total time, so a change of the mix of commands alone does not count.
+    /// True if the backend as a whole is slower than it used to be: the last moments' latency is above 1.5
+    /// times the long-term one. Each class of commands counts by its share of the total time, so a change of
+    /// the mix of commands alone does not count.
     pub fn is_degraded(&self) -> bool {
         let known = || self.classes.iter().filter(|class| class.is_known());
         let weighted = |time: fn(&Averages) -> f64| -> f64 {

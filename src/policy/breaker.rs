@@ -35,7 +35,7 @@ use crate::values::Timestamp;
 
 /// Consecutive failures seen by one core that eject a store.
 const ROW: u32 = 5;
-/// Time within which several lost connections to a store count as one failure.
+/// Time within which several lost connections to a store count as one failure of the store.
 const LOSSES_APART: Duration = Duration::from_millis(100);
 /// Fewest recent replies of a store before their share of failures can eject it.
 const SAMPLES: u64 = 100;
@@ -61,13 +61,16 @@ const SLOWER_BY: Duration = Duration::from_millis(2);
 const CROWDED: f64 = 2.0;
 /// Ratio of a store's request rate to its own earlier one above which its slowness counts as load.
 const GROWN: f64 = 1.5;
-/// Age from which on replies count as part of a store's earlier request rate.
+/// Age from which on a store's replies count for its earlier request rate, with which the present one is
+/// compared.
 const BEFORE: Duration = Duration::from_secs(3);
 /// Time for which a store's slowness is ignored after it was found to be due to load.
 const EXCUSED: Duration = Duration::from_secs(60);
-/// First and longest pause after an ejection, in which all requests to the store are refused.
+/// First and longest pause after an ejection (taking out of use) of a store, in which all requests to it are
+/// refused.
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(4)];
-/// First and longest pause after an ejection (taking out of use) for failed connections alone.
+/// First and longest pause after an ejection (taking out of use) of a store for failed connections alone, in
+/// which all requests to it are refused.
 const PAUSES_LOST: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
 /// Time after which a trial request without an answer is given up.
 const TRIAL: Duration = Duration::from_secs(3);
@@ -76,7 +79,7 @@ const RETURN: Duration = Duration::from_secs(2);
 /// Fraction of requests that is let through to an ejected store (one taken out of use) right after it
 /// answered again; it grows to 1 over 2 s.
 const FIRST_PART: f64 = 0.1;
-/// Time without a new ejection (taking out of use) after which one earlier ejection is forgotten.
+/// Time in full service after which one earlier ejection (taking out of use) of a store is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 /// Maximum number of ejections (taking out of use) of a store that are counted: the count has six bits in the
 /// word that cores share.
@@ -89,9 +92,10 @@ pub enum Stage {
     /// All requests to the store are sent.
     #[default]
     Well,
-    /// The store is ejected: all requests are refused until the pause is over.
+    /// The store is ejected (taken out of use): all requests to it are refused until a pause is over.
     Out,
-    /// The store is ejected, and one request has been sent to it as a trial; all others are refused.
+    /// The store is ejected (taken out of use), and one request has been sent to it as a trial; all others
+    /// are refused.
     Trying,
     /// The store answered the trial request: a growing fraction of the requests is let through.
     Returning,
@@ -137,10 +141,11 @@ pub struct Standing {
     pub stage: Stage,
     /// Reason why the store was last ejected.
     pub cause: Cause,
-    /// Number of ejections that are not forgotten yet, at most 63. Each doubles the pause after the next
-    /// ejection.
+    /// Number of the store's ejections (takings out of use) that are not forgotten yet, at most 63. Each
+    /// doubles the pause after the next ejection.
     pub openings: u8,
-    /// Time at which the pause ends, in stage `Out`; in any other stage the time at which the stage began.
+    /// Time at which the pause ends in which all requests to the store are refused, in stage `Out`; in any
+    /// other stage the time at which the stage began.
     pub at: Timestamp,
 }
 
@@ -156,7 +161,7 @@ impl Standing {
         at << 10 | u64::from(self.openings & OPENINGS_MAX) << 4 | (self.cause as u64) << 2 | self.stage as u64
     }
 
-    /// Unpacks the word that [`Standing::to_bits`] made.
+    /// Unpacks the state of a store's breaker from the word that [`Standing::to_bits`] made.
     pub fn from_bits(bits: u64) -> Self {
         Self {
             stage: Stage::ALL[(bits & 3) as usize],
@@ -240,7 +245,8 @@ impl Standing {
         Self { stage: Stage::Well, at: now, ..self }
     }
 
-    /// Returns the retry delay named to a client whose request to the store is refused.
+    /// Returns the time after which a client whose request to the store is refused should try again: the rest
+    /// of the pause after an ejection, at least 20 ms.
     pub fn retry_after(self, now: Timestamp) -> Duration {
         match self.stage {
             Stage::Out => self.at.since(now).max(RETRY_LEAST),
@@ -390,14 +396,15 @@ impl Watch {
         self.slow >= SLOW_LOOKS
     }
 
-    /// Forgets consecutive failures and slow comparisons, after the store was ejected or came back into
-    /// service.
+    /// Forgets the store's consecutive failures and slow comparisons, after it was ejected (taken out of use)
+    /// or came back into service.
     pub fn begin_anew(&mut self) {
         (self.row, self.slow) = (0, 0);
     }
 }
 
-/// True if more than one reply in five failed, and more than chance explains (two standard deviations).
+/// True if more than one of a store's replies in five failed, and more than chance explains (two standard
+/// deviations).
 fn is_surely_failing(failures: u64, replies: u64) -> bool {
     let deviation = (replies as f64 * FAILING * (1.0 - FAILING)).sqrt();
     failures as f64 > replies as f64 * FAILING + 2.0 * deviation
@@ -406,7 +413,7 @@ fn is_surely_failing(failures: u64, replies: u64) -> bool {
 /// Latency and load of a store, and of the other stores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Comparison {
-    /// 95th percentile of this store's latency for a class of commands.
+    /// 95th percentile of this store's latency for a class of commands, as this core measured it.
     pub own: Duration,
     /// Median of the other stores' 95th percentiles of latency for the same class of commands.
     pub others: Duration,
@@ -419,8 +426,8 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Returns the highest 95th percentile that does not count as slow: three times that of the other stores
-    /// (`others`), and at least 2 ms more.
+    /// Returns the highest 95th percentile of a store's latency that does not count as slow: three times that
+    /// of the other stores (`others`), and at least 2 ms more.
     pub fn fair(others: Duration) -> Duration {
         others.mul_f64(SLOWER).max(others + SLOWER_BY)
     }
@@ -437,8 +444,8 @@ impl Comparison {
     }
 }
 
-/// Returns the median of the other stores' values; None with fewer than two, since one other store is not
-/// enough to compare with.
+/// Returns the median of some figure of the other stores (`values`, which are sorted by this); None with
+/// fewer than two, since one other store is not enough to compare with.
 pub fn median_of_others(values: &mut [f64]) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     (values.len() >= 2).then(|| values[values.len() / 2])

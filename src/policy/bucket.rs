@@ -11,7 +11,7 @@ pub struct Bucket {
     /// share the quota.
     part: Part,
     level: i64,
-    /// Time up to which the level includes the bucket's income, in whole microseconds.
+    /// Time up to which the bucket's level includes its income, in whole microseconds.
     refilled_micros: u64,
 }
 
@@ -53,7 +53,7 @@ impl Bucket {
         self.capacity
     }
 
-    /// Returns the part of the quota that this bucket has.
+    /// Returns the part (share) of the quota's rate and burst that this bucket has.
     pub const fn part(&self) -> Part {
         self.part
     }
@@ -73,8 +73,9 @@ impl Bucket {
         self.level.saturating_sub(wanted).max(0) as u64
     }
 
-    /// Changes the quota, or this bucket's part of it. The level stays, but is cut to the new burst.
-    /// `elsewhere` is the amount that cores hold from this bucket.
+    /// Changes the quota's rate and burst (`capacity`), or this bucket's part of them. The level stays, but
+    /// is reduced to the new burst if it is higher. `elsewhere` is the amount that cores hold from this
+    /// bucket, in millionths of a request unit.
     pub fn resize(&mut self, capacity: Capacity, part: Part, now: Timestamp, elsewhere: u64) {
         self.refill(now, elsewhere);
         (self.capacity, self.part) = (capacity, part);

@@ -11,7 +11,7 @@ use crate::values::BucketId;
 
 /// Number of hash tables among which the buckets of quotas are divided.
 const PARTS: usize = 256;
-/// Maximum number of entries checked to find an idle one when there is no room.
+/// Maximum number of entries checked to find an idle one to drop when the table is full.
 const LOOKED_AT_MAX: usize = 16;
 
 /// Hasher that returns the id unchanged: bucket ids are hashes already.
@@ -34,11 +34,13 @@ impl Hasher for AsItIs {
 
 type Part<V> = HashMap<BucketId, V, BuildHasherDefault<AsItIs>>;
 
-/// Entries by bucket, at most `entries_max`. When it is full, the oldest idle entries make room.
+/// Table of entries by bucket (of a quota), at most `entries_max`. When it is full, the oldest idle entries
+/// make room.
 #[derive(Debug)]
 pub struct BucketTable<V> {
     parts: Box<[Part<V>; PARTS]>,
-    /// Ids of the entries, ordered by the time when each was added, or last found to be in use.
+    /// Ids of the buckets that have entries, ordered by the time when each was added, or last found to be in
+    /// use.
     order: VecDeque<BucketId>,
     entries_max: usize,
     evicted: u64,
@@ -57,22 +59,22 @@ impl<V> BucketTable<V> {
         }
     }
 
-    /// Returns the number of entries.
+    /// Returns the number of buckets that have an entry in the table.
     pub fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// True if there are no entries.
+    /// True if no bucket has an entry in the table.
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// Returns the number of idle entries that were dropped to make room for others since the start.
+    /// Returns the number of idle entries that were dropped to make room for others since the table was made.
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
 
-    /// Returns the number of entries that could not be added for lack of room since the start.
+    /// Returns the number of entries that could not be added for lack of room since the table was made.
     pub fn refused(&self) -> u64 {
         self.refused
     }

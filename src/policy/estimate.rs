@@ -12,22 +12,21 @@ const WEIGHT_BITS: u32 = 3;
 /// fewer while there are fewer. So a tenant that wants an expensive class of commands to be taken for a cheap
 /// one pays for thousands of cheap requests first.
 const SLOW_SAMPLES: u32 = 2_048;
-/// Samples after which a class of commands counts as known: until then the number of its requests in flight
-/// is bounded.
+/// Number of requests with a known cost after which a class of commands counts as known: until then the
+/// number of its requests in flight is bounded.
 const SAMPLES_KNOWN: u32 = 32;
 /// Maximum number of requests of a class of commands that may be in flight before the first reply shows their
 /// real price.
 const UNKNOWN_IN_FLIGHT: u32 = 4;
 /// Number by which each request of a class whose real cost has been learnt raises the bound on its requests
-/// in flight, which begins at `UNKNOWN_IN_FLIGHT`. The bound ends once the class is known, after
-/// `SAMPLES_KNOWN` samples of its cost.
+/// in flight, which begins at 4. The bound ends once the costs of 32 requests are known.
 const UNKNOWN_PER_SAMPLE: u32 = 2;
 /// Number of standard deviations of their sum by which the cost of the requests in flight is assumed to
 /// exceed its mean at most.
 const DEVIATIONS: f64 = 3.0;
 
-/// Costs of a tenant's requests that are known only from their replies, by class, in millionths of a request
-/// unit.
+/// Expected costs of a tenant's requests that only their replies show, by class of commands, in millionths of
+/// a request unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Expected {
     averages: [MicroUnits; COMMAND_CLASSES],
@@ -79,12 +78,12 @@ impl UnderWay {
         self.0 == [0; COMMAND_CLASSES]
     }
 
-    /// Adds the requests in another count to these, class by class.
+    /// Adds the requests in another count of admitted requests to these, class by class.
     pub fn add(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
     }
 
-    /// Creates a count of requests of one class, and of no other.
+    /// Creates a count of `count` requests of one class of commands (its index), and none of any other.
     pub const fn of(class: usize, count: u32) -> Self {
         let mut under_way = Self([0; COMMAND_CLASSES]);
         under_way.0[class] = count;
@@ -93,13 +92,13 @@ impl UnderWay {
 }
 
 impl Expected {
-    /// Returns the expected cost of the next request of a class beyond the part that is known on arrival, in
-    /// millionths of a request unit.
+    /// Returns the expected cost of the next request of a class of commands beyond the part that is known on
+    /// arrival, in millionths of a request unit.
     pub const fn of(&self, class: usize) -> MicroUnits {
         self.averages[class]
     }
 
-    /// True once the real cost of a request of the class has been learnt.
+    /// True once the real cost of a request of the class of commands has been learnt.
     pub const fn is_seen(&self, class: usize) -> bool {
         self.spreads[class].samples > 0
     }
@@ -140,8 +139,9 @@ impl Expected {
         (excess + DEVIATIONS * variance.sqrt()) as i64
     }
 
-    /// Learns the real cost of a request beyond the part that was known on arrival. The first request of a
-    /// class sets the average, since nothing else is known of the class.
+    /// Learns the real cost of a request of a class of commands beyond the part that was known on arrival, in
+    /// millionths of a request unit. The first request of a class sets the average, since nothing else is
+    /// known of the class.
     #[inline]
     pub fn learn(&mut self, class: usize, cost: MicroUnits) {
         // If all requests of the class have cost the same so far, this one changes nothing.

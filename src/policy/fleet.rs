@@ -76,7 +76,7 @@ pub enum Outcome {
     /// The reply was ignored: it came later than a period, none was awaited, or it has not as many counters
     /// as were asked for.
     Late,
-    /// The reply was ignored: the fleet has more hosts than this one can keep track of.
+    /// The reply was ignored: the fleet has more hosts (above 4,096) than this one can keep track of.
     Crowded,
 }
 
@@ -87,10 +87,11 @@ struct Scope {
     /// Price of all requests for this quota since the fleet's store was last asked, refused ones included, in
     /// millionths of a request unit.
     demand: MicroUnits,
-    /// Price of all requests for this quota in the period before the fleet's store was last asked, in
-    /// millionths of a request unit per second.
+    /// Rate of the price of all requests for this quota in the period before the fleet's store was last
+    /// asked, in millionths of a request unit per second.
     demand_shown: MicroUnits,
-    /// Value of the fleet's counter when it was last read; `None` if a reply of the store was lost since.
+    /// Value of the quota's counter at the fleet's store when it was last read; `None` if a reply of the
+    /// store was lost since.
     total: Option<u64>,
     /// Share of the quota that follows from the store's last reply. Where it is larger than `part`, the part
     /// grows to it only with the next reply.
@@ -133,7 +134,8 @@ pub struct Fleet {
     scopes: Vec<Scope>,
     /// Number of quotas that are never removed: that of all tenants together, and those of tenants.
     fixed: usize,
-    /// The amounts and counters of the exchange with the fleet's store that is in flight; `None` if none is.
+    /// The exchange with the fleet's store that is in flight, with the amounts added to counters; `None` if
+    /// none is.
     asked: Option<Asked>,
     asked_at: Option<Timestamp>,
     heard_at: Option<Timestamp>,
@@ -179,7 +181,7 @@ impl Fleet {
     }
 
     /// Returns the part that this host may give out of a quota whose demand is too small to be counted: an
-    /// even part, or 10 % before the store's first reply.
+    /// even part among the hosts, or 10 % before the fleet's store first replied.
     pub fn uncounted(&self) -> Part {
         if self.heard_at.is_some() { Part::even(self.hosts()) } else { UNKNOWN }
     }
@@ -205,8 +207,8 @@ impl Fleet {
         self.scopes.extend(guests);
     }
 
-    /// Counts the price of a request towards the demand on the quota with index `scope`, whether the request
-    /// was admitted or not.
+    /// Counts the price of a request (`amount`) towards the demand on the quota with index `scope`, whether
+    /// the request was admitted or not.
     pub fn handle_demand(&mut self, scope: usize, amount: MicroUnits) {
         if let Some(scope) = self.scopes.get_mut(scope) {
             scope.demand = scope.demand.saturating_add(amount);
@@ -214,8 +216,8 @@ impl Fleet {
     }
 
     /// True if the demand on a quota since the fleet's store was last asked exceeds the part that every host
-    /// may give out anyway, so that other hosts have to know of it. `scope` is the quota's index in the list
-    /// of shared quotas.
+    /// may give out anyway (10 % divided by the number of hosts), so that other hosts have to know of it.
+    /// `scope` is the quota's index in the list of shared quotas.
     pub fn is_heavy(&self, scope: usize, now: Timestamp) -> bool {
         let elapsed = self.elapsed(now);
         self.scopes.get(scope).is_some_and(|scope| scope.is_above(self.floor(), elapsed))
@@ -227,7 +229,7 @@ impl Fleet {
         self.asked_at.map_or(self.period, |asked_at| now.since(asked_at))
     }
 
-    /// Begins a period and returns the exchange for the fleet's store: counters to read and amounts to add to
+    /// Begins a period and returns the question for the fleet's store: counters to read and amounts to add to
     /// them. An earlier exchange in flight is given up.
     pub fn begin(&mut self, now: Timestamp) -> Question {
         self.handle_lost();
@@ -377,7 +379,7 @@ impl Fleet {
         is_too_old(self.heard_at, now)
     }
 
-    /// Returns this host's id.
+    /// Returns the id of this host in the fleet.
     pub fn own(&self) -> HostId {
         self.own
     }
@@ -404,16 +406,16 @@ impl Scope {
             > came_in * u128::from(part.billionths())
     }
 
-    /// Takes this host's demand of a time span (`elapsed`), in whole thousandths of a request unit, at most as
-    /// much as a host may claim. A rest of less than a thousandth stays.
+    /// Takes this host's demand on the quota in a time span (`elapsed`), in whole thousandths of a request
+    /// unit, at most as much as a host may claim. A rest of less than a thousandth stays.
     fn take_demand(&mut self, elapsed: Duration) -> u64 {
         let whole = self.demand / MICRO_PER_MILLI;
         self.demand %= MICRO_PER_MILLI;
         whole.min(self.claim_max(elapsed))
     }
 
-    /// Returns the largest demand that one host may claim for a time span (`elapsed`), in thousandths of a
-    /// request unit.
+    /// Returns the largest demand on the quota that one host may claim for a time span (`elapsed`), in
+    /// thousandths of a request unit: four times the quota's income.
     fn claim_max(&self, elapsed: Duration) -> u64 {
         let milli = u128::from(CLAIM_QUOTAS) * u128::from(self.ru_per_second) * elapsed.as_millis();
         milli.min(u128::from(u64::MAX)) as u64

@@ -55,12 +55,13 @@ pub use records::KeyName;
 /// Length of a pane (the interval in which requests are counted) in nanoseconds, the shortest time that
 /// anything is decided by.
 const PANE: u64 = 50_000_000;
-/// Length of a pane (interval of 50 ms), in nanoseconds, above which the core did not run or slept and the
-/// requests that came meanwhile have yet to be counted.
+/// Length of a pane (interval in which requests are counted, 50 ms) above which the core did not run or
+/// slept, in nanoseconds: the requests that came meanwhile have yet to be counted.
 const LONG: u64 = 3 * PANE;
 /// Time over which expensive keys are looked for, in nanoseconds: such keys may be asked for rarely.
 const COST_SPAN: u64 = 1_000_000_000;
-/// Time, in nanoseconds, for which a hot key must be cold before it is demoted.
+/// Time, in nanoseconds, for which a hot key must be cold (have less than a quarter of the load that makes a
+/// key hot) before it is demoted.
 const COLD: u64 = 1_000_000_000;
 /// Divisor of the load that makes a key hot: a hot key below a quarter of that load is cold, and any key with
 /// a quarter of it gets a record (is counted by itself).
@@ -68,11 +69,11 @@ const QUARTER: u64 = 4;
 /// Multiple of the load that makes a key hot at which a key becomes hot after one window (two panes of 50 ms)
 /// instead of two.
 const BLAZING: u64 = 4;
-/// Factor by which a rising key's load must exceed that of the weakest hot key to replace it, when there are
-/// as many hot keys as there may be.
+/// Factor by which the load of a key that becomes hot must exceed that of the weakest hot key to replace it,
+/// when there are as many hot keys as there may be.
 const MUCH_MORE: u64 = 2;
-/// Bits by which costs by slot are shifted right: the unit is about a thousandth of a request unit, so that
-/// two million request units fit.
+/// Number of bits by which the costs of requests, counted by hash slot, are shifted right: the unit is about
+/// a thousandth of a request unit, so that two million request units fit.
 const COST_SHIFT: u32 = 10;
 
 /// The load at which a key becomes hot, and the largest number of hot keys.
@@ -143,16 +144,16 @@ pub struct Report<'a> {
     pub hash: u64,
     /// The key's hash slot, 0 to 16,383.
     pub slot: u16,
-    /// Reads per second over the last second, including those answered on other cores.
+    /// Reads of the key per second over the last second, including those answered on other cores.
     pub reads_per_second: f64,
     /// Reads per second that other cores answered from their copies of the key's replies.
     pub elsewhere_per_second: f64,
-    /// Writes per second over the last second.
+    /// Writes of the key per second over the last second.
     pub writes_per_second: f64,
-    /// Request units per second, as far as the costs of replies were recorded.
+    /// Price of the requests for the key, in request units per second, as far as it was recorded.
     pub ru_per_second: f64,
-    /// Maximum number of requests per second that may be missing from reads and writes: those from before the
-    /// key was counted.
+    /// Maximum number of requests for the key per second that may be missing from its reads and writes: those
+    /// from before the key was counted.
     pub error_per_second: f64,
     /// Share of this core's requests that are about the key; 1 is all.
     pub share: f64,
@@ -174,8 +175,8 @@ pub struct HotCounters {
     /// Number of requests for keys that had enough load to be counted by themselves (in a record) when no
     /// record was free.
     pub unrecorded: u64,
-    /// Requests, and costs, that were not counted because too many keys had been replaced in the pane (50
-    /// ms).
+    /// Number of requests, and of their costs, that were not counted by key because too many keys had been
+    /// replaced in the pane (50 ms).
     pub passed_over: u64,
 }
 
@@ -198,7 +199,7 @@ pub struct HotKeys {
     /// True while the present pane (50 ms) is prolonged because the core did not run during it.
     is_long: bool,
     load: Rate,
-    /// Cost that makes a key expensive, in millionths of a request unit per second.
+    /// Cost of the requests for a key that makes it expensive, in millionths of a request unit per second.
     expensive_from: MicroUnits,
     costs_started: Timestamp,
     hot: usize,
@@ -246,7 +247,8 @@ impl HotKeys {
         rapidhash_v3_seeded(key, &self.secrets)
     }
 
-    /// Returns a function that computes the same hash of a key as [`hash`](Self::hash).
+    /// Returns a function that computes the same hash of a key as [`hash`](Self::hash), for callers that
+    /// cannot hold on to this search.
     pub fn hasher(&self) -> impl Fn(&[u8]) -> u64 + use<> {
         let secrets = self.secrets;
         move |key| rapidhash_v3_seeded(key, &secrets)
@@ -296,7 +298,8 @@ impl HotKeys {
         }
     }
 
-    /// Adds reads of a hot key that other cores answered from copies. Ignored if the key is no longer hot.
+    /// Adds a number of reads of a hot key that other cores answered from their copies of its replies.
+    /// Ignored if the key is no longer hot.
     pub fn note_many(&mut self, id: HotId, reads: u64) {
         if let Some(record) = self.records.get_mut(id) {
             record.tally.elsewhere = record.tally.elsewhere.saturating_add(reads);
@@ -339,8 +342,8 @@ impl HotKeys {
         self.reports(move |record| record.cost.per_second() >= least)
     }
 
-    /// Returns how many keys became hot and stopped being hot since the start, and how many requests could not
-    /// be counted.
+    /// Returns how many times keys became hot and stopped being hot since the start, and how many requests
+    /// could not be counted.
     pub fn counters(&self) -> HotCounters {
         let passed_over = self.counts.passed_over() + self.costs.passed_over();
         HotCounters { passed_over, ..self.counters }
@@ -489,7 +492,8 @@ impl HotKeys {
         events(Event::Demoted { id });
     }
 
-    /// Promotes the keys that have become hot, hottest first, and reports them to `events`.
+    /// Makes those keys hot whose load suffices, the one with the most load first, and reports them to
+    /// `events`.
     fn promote(&mut self, now: Timestamp, events: &mut impl FnMut(Event<'_>)) {
         let mut rising = std::mem::take(&mut self.rising);
         rising.sort_by_key(|at| std::cmp::Reverse(self.records.at(*at).certain(Window::Last)));

@@ -53,19 +53,20 @@ use crate::values::limits::COMMAND_CLASSES;
 pub use level::{Level, Told, agreed};
 use times::{Judged, Times};
 
-/// Length of a slice in nanoseconds (250 ms): the shortest time that decisions are based on.
+/// Length of a slice (interval at whose end latencies are judged) in nanoseconds, 250 ms: the shortest time
+/// that decisions are based on.
 const SLICE: u64 = 250_000_000;
 /// Number of slices (250 ms) in a second.
 const SECOND: usize = 4;
-/// Number of slices in the widest short window: ten seconds.
+/// Number of slices (250 ms) in the widest short window, from which recent latency is computed: ten seconds.
 const SLICES: usize = 10 * SECOND;
 /// Longest time that is believed to have passed between two calls of [`LatencyRatio::handle_tick`], in
 /// nanoseconds: one hour.
 const JUMP_MAX: u64 = 3_600_000_000_000;
 /// Fewest replies of a class of commands in a window of time from which its latency ratio is computed.
 const SAMPLES_MIN: u32 = 100;
-/// Least usual 95th percentile that is assumed, in microseconds: no reply below it counts as slow, since the
-/// scheduler and the network may add so much at any time.
+/// Least usual 95th percentile of latency that is assumed, in microseconds: no reply below it counts as slow,
+/// since the scheduler and the network may add so much at any time.
 const LONG_MIN: f64 = 500.0;
 /// Consecutive checks, 250 ms apart, at which the ratio of usual to recent latency must be below a shedding
 /// level's threshold before the level is entered. More than a second, so that the first and the last have no
@@ -78,22 +79,24 @@ const LOOKS: u32 = SECOND as u32;
 /// Consecutive checks, 250 ms apart, without waiting requests or more in flight than usual after which a
 /// shedding level (which requests are refused or cost more) is left: ten seconds.
 const LOOKS_ALONE: u32 = SLICES as u32;
-/// Distance of the ratio of usual to recent latency above a shedding level's threshold at which the level is
-/// left, or half the way from the threshold to 1 if that is less.
+/// Distance of the ratio of usual to recent latency above a shedding level's threshold at which the level
+/// (which requests are refused or cost more) is left, or half the way from the threshold to 1 if that is
+/// less.
 const LEAVE: f64 = 0.15;
 /// Ratio of usual to recent latency below which latencies are not learnt as usual, so that an overload does
 /// not become the norm.
 const FREEZE: f64 = 0.8;
-/// Slices (250 ms each) for which learning may stay off: one minute.
+/// Number of slices (250 ms each) for which the learning of usual latencies may stay off: one minute.
 const FROZEN_MAX: usize = 60 * SECOND;
-/// Ratio of the mean number of requests in flight over a second to that over a minute above which it has
-/// risen. A smaller rise is chance: a busy store without overload has as much.
+/// Ratio of the mean number of requests in flight over a second to that over a minute above which the number
+/// counts as risen. A smaller rise is chance: a busy store without overload has as much.
 const RISEN: f64 = 2.0;
 /// Least usual number of requests in flight that is assumed when the present number is compared with it, so
 /// that one or two more do not count as a rise.
 const RISEN_FROM: f64 = 2.0;
 
-/// Signs of overload besides latency: a low ratio alone does not show overload.
+/// Signs of overload of a backend besides latency: a low ratio of usual to recent latency alone does not show
+/// overload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Company {
     /// True if requests waited for room in the window (limit on requests in flight) all the time since the
@@ -155,7 +158,7 @@ pub struct LatencyRatio {
     /// Number of consecutive slices (250 ms) in which the ratio was too low for their latencies to be learnt
     /// as usual.
     frozen: usize,
-    /// True while latencies are too high to be learnt as usual ones.
+    /// True while the backend's latencies are too high to be learnt as usual ones.
     is_frozen: bool,
     /// Latency ratio of the backend, with the class that lowered it most, at the last check (each slice of
     /// 250 ms); None before the first check and where there were too few replies.
@@ -365,7 +368,7 @@ struct InFlight {
     /// Numbers of requests in flight seen in the present slice (250 ms), each times the seconds since the one
     /// before.
     sum: f64,
-    /// Seconds of the present slice that `sum` covers.
+    /// Seconds of the present slice (250 ms) that `sum` covers.
     covered: f64,
     /// Mean number of requests in flight over a second.
     now: f64,

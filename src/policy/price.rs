@@ -6,15 +6,15 @@
 
 use crate::values::{MicroUnits, Price, Weights};
 
-/// Most that the slowness of a request may cost, as a multiple of the rest of its price, since slowness is
-/// often caused by other requests.
+/// Most that a request may be charged for its latency beyond the usual, as a multiple of the rest of its
+/// price, since slowness is often caused by other requests.
 pub const SLOWNESS_SHARE_MAX: u64 = 4;
 
-/// Maximum number of entries that a store can look at in a microsecond. Limits how many entries a request is
-/// charged for, given the time that it took.
+/// Maximum number of entries (elements of a key) that a store can look at in a microsecond. Limits how many
+/// entries a request is charged for, given the time that it took.
 const LOOKED_AT_PER_MICRO: u64 = 5;
-/// Maximum number of entries that the estimate of a request is charged for, however many the request names:
-/// only the store knows whether there are as many.
+/// Maximum number of entries (elements of a key) that a request is charged for before it is carried out,
+/// however many it names: only the store knows whether there are as many.
 const LOOKED_AT_ESTIMATED_MAX: u64 = 1_000;
 
 /// Facts about a request that are known before it is carried out, and from which its price is computed.
@@ -26,13 +26,14 @@ pub struct Asked {
     pub bytes_in: u64,
     /// Number of keys that the request writes, where it names several.
     pub keys: u64,
-    /// Maximum number of entries that the request may look at without its reply showing it. It is charged for
-    /// them only as far as it took the time for that.
+    /// Maximum number of entries (elements of a key) that the request may look at without its reply showing
+    /// it. It is charged for them only as far as it took the time for that.
     pub looks_at: u64,
-    /// Least price of the request, whatever its reply: the floor of its kind of command.
+    /// Least price of the request in millionths of a request unit, whatever its reply, by its kind of
+    /// command.
     pub floor: MicroUnits,
-    /// Part of the price that is due besides base and bytes, whatever the reply is, in millionths of a
-    /// request unit.
+    /// Part of the request's price that is due besides its base and bytes, whatever the reply is, in
+    /// millionths of a request unit.
     pub hidden: MicroUnits,
 }
 
@@ -56,11 +57,12 @@ impl Asked {
 pub struct Quote {
     /// Price that is due whatever the reply is: for the request as such and its bytes.
     pub fixed: Price,
-    /// Least price of the request, whatever its reply: the floor of its kind of command.
+    /// Least price of the request, whatever its reply (set by its kind of command).
     pub floor: Price,
     /// Number of keys that the request writes, where it names several.
     pub keys: u32,
-    /// Maximum number of entries that the request may look at without its reply showing it.
+    /// Maximum number of entries (elements of a key) that the request may look at without its reply showing
+    /// it.
     pub looks_at: u32,
 }
 
@@ -80,13 +82,13 @@ pub struct Measured {
 /// A price, split into the terms whose sum it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Breakdown {
-    /// Price of the request as such, whatever its size.
+    /// Part of the price that is due for the request as such, whatever its size.
     pub base: MicroUnits,
     /// The part of the price that is due for the request's bytes.
     pub bytes_in: MicroUnits,
     /// The part of the price that is due for the reply's bytes.
     pub bytes_out: MicroUnits,
-    /// Price of the reply's rows, or of the entries looked at to find them.
+    /// Price of the reply's elements (rows), or of the entries looked at to find them.
     pub rows: MicroUnits,
     /// Price of the keys that the request writes, where it names several.
     pub keys: MicroUnits,
@@ -97,7 +99,8 @@ pub struct Breakdown {
 }
 
 impl Breakdown {
-    /// Returns the sum of all terms (base, bytes, rows, keys, slowness, rise to the floor).
+    /// Returns the sum of all terms of a price: base, bytes, rows (elements of the reply), keys, slowness,
+    /// and the rise to the least price of the request's kind.
     pub const fn total(&self) -> Price {
         let known = self.base.saturating_add(self.bytes_in).saturating_add(self.bytes_out);
         let counted = self.rows.saturating_add(self.keys).saturating_add(self.slowness);
@@ -142,7 +145,8 @@ impl Weights {
         expected.max(counted)
     }
 
-    /// Returns the real price of a request, by the size, rows and latency of its reply.
+    /// Returns the real price of a request whose part known on arrival is `quote`, by the size, elements and
+    /// latency of its reply (`measured`).
     #[inline]
     pub fn actual(&self, quote: &Quote, measured: &Measured) -> Price {
         // Fast path of nearly every reply: one value, in its usual time, to a request without a floor.
@@ -162,7 +166,7 @@ impl Weights {
     }
 
     /// Returns the price of a request that is answered from memory, without a store. `bytes_out` is the size
-    /// of its reply.
+    /// of its reply in bytes.
     #[inline]
     pub const fn cached(&self, bytes_out: u64) -> Price {
         Price::new(self.hit.saturating_add(per_kib(bytes_out, self.kib_out)))
@@ -174,8 +178,8 @@ impl Weights {
         Price::new(quote.fixed.micro().saturating_add(breakdown.total().micro()))
     }
 
-    /// Returns the price of a request split into its terms (base, bytes, rows, keys, slowness, rise to the
-    /// floor).
+    /// Returns the price of a request split into its terms: base, bytes, rows (elements of the reply), keys,
+    /// slowness, and the rise to the least price of its kind.
     pub fn breakdown(&self, asked: &Asked, measured: &Measured) -> Breakdown {
         let quote = self.quote(asked);
         let base = Price::new(asked.requests.saturating_mul(self.base)).min(quote.fixed);

@@ -33,10 +33,11 @@ const EASED: usize = 2;
 /// Divisor of the queue's limit: once the queue was full, a quarter of the limit must become free until it
 /// admits requests again.
 const RELIEVED: usize = 4;
-/// Number of requests taken from the queue of which one is of the least important tier with waiting requests,
-/// so that no tier starves.
+/// One of this many requests that are taken from the queue is of the least important tier with waiting
+/// requests, so that no tier starves.
 const FROM_BELOW: u32 = 100;
-/// Cost of the requests of a tenant that leave the queue before the next tenant's turn: 8 request units.
+/// Cost of the requests of a tenant that leave the queue before the next tenant's turn, in millionths of a
+/// request unit: 8 request units.
 const TURN: MicroUnits = 8 * UNIT;
 /// Maximum number of a tenant's turns of fair queueing that one request takes up, however high its price is.
 const TURNS_MAX: u64 = 16;
@@ -81,7 +82,7 @@ const KEPT: usize = 64;
 
 /// Number of tiers of importance: critical, standard, batch and sheddable.
 const TIERS: usize = 4;
-/// Index that stands for no request and no chain.
+/// Value in place of an index that stands for no request, and for no connection's list of requests.
 const NONE: u32 = u32::MAX;
 
 /// A request that is added to the queue, to wait for room in a backend's window (limit on requests in flight).
@@ -107,12 +108,13 @@ pub struct Waiting<T> {
 /// A request that has left the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken<T> {
-    /// The caller's handle for the request, as given in [`Waiting`].
+    /// The caller's handle for the request, as given when it was added.
     pub item: T,
     /// True if further requests of the connection may be started again: [`Queue::push`] had returned that
     /// none should be, and few of its requests wait now.
     pub is_eased: bool,
-    /// True if the request had waited longer than the queue's rules permit.
+    /// True if the request had waited longer than the queue's rules permit, whether or not it was refused for
+    /// that.
     pub is_old: bool,
 }
 
@@ -191,7 +193,7 @@ impl Patience {
 /// A core's knowledge of its backend at the beginning of a turn (pass of the core's loop).
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances {
-    /// Time by which this turn of the core began later than planned.
+    /// Time by which this turn (pass of the core's loop) began later than planned.
     pub late: Duration,
     /// Number of requests in flight at the backend.
     pub in_flight: usize,
@@ -266,7 +268,7 @@ struct Chain {
     is_long: bool,
     /// Moment at which the present first request of the connection became the first.
     since: Moment,
-    /// Neighbours in the ring of the tenant's connections, which take turns.
+    /// Indices of the neighbours in the ring of the tenant's connections, which take turns.
     in_ring: Links,
 }
 
@@ -274,7 +276,7 @@ struct Chain {
 struct Share {
     /// The tenant's requests in the tier (importance), in the order of arrival.
     list: List,
-    /// Connections of the tenant, the one whose turn it is first.
+    /// Connections of the tenant with waiting requests in the tier, the one whose turn it is first.
     ring: List,
     /// Cost of the requests that may still leave the queue in the tenant's present turn, in millionths of a
     /// request unit.
@@ -308,7 +310,7 @@ struct TierQueue {
 /// The queue of one core in front of one backend.
 #[derive(Debug)]
 pub struct Queue<T> {
-    /// All waiting requests; lists and chains refer to them by index.
+    /// All waiting requests of the queue; its lists refer to them by index.
     nodes: Slab<Node<T>>,
     /// For each client connection with waiting requests, a chain of these requests in their order.
     chains: Slab<Chain>,
@@ -316,18 +318,18 @@ pub struct Queue<T> {
     chain_of: IdMap<u64, u32>,
     /// The waiting requests by tier, the most important tier first.
     tiers: [TierQueue; TIERS],
-    /// The queue's clock, which pauses for delays that the backend did not cause.
+    /// Present time by the queue's clock, which pauses for delays that the backend did not cause.
     clock: Duration,
     /// Start of the core's present turn (pass of its loop).
     turned_at: Timestamp,
-    /// Sum of the times in which this core did not run when it should have; it is subtracted from all moments
-    /// here.
+    /// Sum of the times in which this core did not run when it should have; it is subtracted from all times
+    /// in the queue.
     away: Duration,
     /// Time at which the backend last sent something, without the time in which this core did not run.
     progress: Timestamp,
     /// Time for which the clock may still pause because the window (limit on requests in flight) grows.
     pause_left: Duration,
-    /// Number of calls of [`Queue::take`] so far, which wraps.
+    /// Number of times that a request was asked for so far ([`Queue::take`]), which wraps.
     taken: u32,
     /// Number and bytes of all waiting requests.
     held: Held,
@@ -387,7 +389,8 @@ impl<T: Copy> Queue<T> {
         self.held
     }
 
-    /// Returns the age of the oldest waiting request, by the queue's clock.
+    /// Returns the age of the oldest waiting request by the queue's clock, which pauses for delays that the
+    /// backend did not cause; zero if none waits.
     pub fn age(&self) -> Duration {
         let oldest = |queue: &TierQueue| self.nodes.get(queue.list.first as usize).map(|node| node.clock);
         let clock = self.tiers.iter().filter_map(oldest).min();
@@ -459,14 +462,15 @@ impl<T: Copy> Queue<T> {
         self.clock += passed;
     }
 
-    /// True if there is no room for another request: the limit was reached, and less than a quarter of it has
-    /// become free since. The call records the state for the next one.
+    /// True if there is no room for another request in the queue: the limit was reached, and less than a
+    /// quarter of it has become free since. The call records the state for the next one.
     pub fn is_full(&mut self) -> bool {
         self.is_full = self.would_be_full();
         self.is_full
     }
 
-    /// True if there is no room for another request; unlike [`Queue::is_full`] it records nothing.
+    /// True if there is no room for another request in the queue; unlike [`Queue::is_full`] it records
+    /// nothing.
     pub fn would_be_full(&self) -> bool {
         let Held { requests, bytes } = self.limit;
         let (requests, bytes) = if self.is_full {
@@ -477,8 +481,8 @@ impl<T: Copy> Queue<T> {
         self.held.is_above(Held { requests, bytes })
     }
 
-    /// Removes the newest request of the least important tier with waiting requests, if that tier is less
-    /// important than `tier`, to make room for a more important request; else None.
+    /// Removes and returns the newest request of the least important tier with waiting requests, if that tier
+    /// is less important than `tier`, to make room for a more important request; else None.
     pub fn displace(&mut self, tier: Tier) -> Option<Taken<T>> {
         let lowest = (0..TIERS).rev().find(|tier| self.tiers[*tier].list.length > 0)?;
         (lowest > tier as usize).then(|| self.remove(self.tiers[lowest].list.last))
@@ -702,7 +706,7 @@ impl<T: Copy> Queue<T> {
         self.tiers[chain.tier].connections > 1 && age > self.patience.calm()
     }
 
-    /// Frees the memory that the queue took while many requests waited, once none waits any more.
+    /// Frees the memory that the queue took while many requests waited, if none waits any more.
     pub fn tidy(&mut self) {
         if self.is_empty() && self.nodes.capacity() > KEPT {
             (self.nodes, self.chains, self.chain_of) = (Slab::new(), Slab::new(), IdMap::default());

@@ -9,7 +9,7 @@ const COUNTERS: usize = 4_096;
 /// keys are counted one by one), and a request touches one cache line.
 const WARM: u32 = 1 << 31;
 
-/// Counts requests by hash slot, on one core.
+/// Counters of requests (or of their costs) by hash slot, on one core.
 #[derive(Debug)]
 pub(super) struct Slots {
     counters: Box<[u32; COUNTERS]>,

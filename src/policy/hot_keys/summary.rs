@@ -7,7 +7,7 @@
 //! lightest. That is a step or two where a flood replaces keys one after the other, and at worst a look at
 //! all places, as often as replacements are allowed.
 
-/// Number of keys that are counted at the same time.
+/// Number of keys that are counted at the same time, each in a place of its own.
 pub(super) const PLACES: usize = 256;
 /// Number of keys that may lose their places to others within a pane (50 ms); after that, only keys with a
 /// place are counted. Before so many keys are replaced, a key with a fiftieth of the load has a count of
@@ -49,7 +49,8 @@ struct Place {
 pub(super) struct Summary {
     heads: Box<[u16; HEADS]>,
     places: Vec<Place>,
-    /// A number that no key's count is below.
+    /// Lower bound of the counts of all keys that have a place: the lightest key's count when one was last
+    /// replaced.
     least: u64,
     cursor: usize,
     replaced: u32,
@@ -99,7 +100,8 @@ impl Summary {
         Some(counted)
     }
 
-    /// Returns the count of the key with this hash; None if it has no place.
+    /// Returns the count of requests of the key with this hash; None if the key has no place, so that it is
+    /// not counted.
     pub fn get(&self, hash: u64) -> Option<Counted> {
         self.find(hash).map(|found| self.places[found].counted)
     }
@@ -118,7 +120,7 @@ impl Summary {
         self.replaced = 0;
     }
 
-    /// Returns how many times a key was not counted because too many had been replaced.
+    /// Returns how many times a key was not counted, because too many others had been replaced lately.
     pub fn passed_over(&self) -> u64 {
         self.passed_over
     }

@@ -25,11 +25,13 @@ pub enum Level {
     /// All tiers (degrees of importance) of requests are served at the usual price.
     #[default]
     Steady,
-    /// `sheddable` requests cost 1.5 times as much.
+    /// Requests of the tier (importance) `sheddable` cost 1.5 times as much as usual.
     Strained,
-    /// `sheddable` requests cost 3 times as much and `batch` requests 1.5 times.
+    /// Requests of the tier (importance) `sheddable` cost 3 times as much as usual, those of `batch` 1.5
+    /// times.
     Overloaded,
-    /// `sheddable` requests are refused and `batch` requests cost 3 times as much.
+    /// Requests of the tier (importance) `sheddable` are refused, and those of `batch` cost 3 times as much
+    /// as usual.
     Shedding,
 }
 
@@ -80,8 +82,8 @@ pub struct Told {
     pub at: Timestamp,
     /// The level of load shedding that the core would choose.
     pub level: Level,
-    /// Replies of the last seconds that the proposal is based on, its weight in the vote; a core that saw too
-    /// few has weight 0.
+    /// Number of replies in the last ten seconds that the proposal is based on, its weight in the vote; a
+    /// core that saw too few has weight 0.
     pub replies: u32,
 }
 
