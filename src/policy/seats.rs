@@ -23,7 +23,7 @@ impl Seats {
         Self { taken: std::iter::repeat_with(AtomicU32::default).take(TENANTS_MAX).collect(), usual_max }
     }
 
-    /// Creates a count that refuses no connection and counts none.
+    /// Creates a count of tenants' connections that refuses no connection and counts none.
     pub fn unlimited() -> Self {
         Self { taken: Arc::default(), usual_max: u32::MAX }
     }
@@ -33,7 +33,8 @@ impl Seats {
         self.usual_max
     }
 
-    /// Counts a connection (seat) of the tenant. False, without counting, if the tenant already holds `most`.
+    /// Counts a connection of the tenant. False, without counting, if the tenant already holds `most`
+    /// connections, so that the client is to be refused.
     pub fn take(&self, tenant: TenantId, most: u32) -> bool {
         let Some(taken) = self.of(tenant) else { return true };
         let fits = taken.fetch_add(1, Ordering::Relaxed) < most;

@@ -21,9 +21,9 @@ const PERIODS_KEPT: u64 = 2;
 /// Multiple of the largest recent cost of one request that an allowance (the amount that a core may spend
 /// without asking) keeps at the end of a period, besides the demand of two periods.
 const LUMPS_KEPT: u64 = 4;
-/// A bucket that its rate fills in less than this time is short. Where nearly a core's whole share of a short
-/// bucket is left, the core admits a request without regard to those in flight that may turn out dear, because
-/// a tenant with rare large replies would otherwise get only a part of its quota.
+/// Time within which a bucket is filled by its rate if it is short. Where nearly a core's whole share of a
+/// short bucket is left, the core admits a request without regard to those in flight that may turn out dear,
+/// because a tenant with rare large replies would otherwise get only a part of its quota.
 const SHORT_BURST: Duration = Duration::from_secs(1);
 /// The whole of a bucket, in the unit of a core's share: 65,536ths.
 const WHOLE_SHARE: u128 = 65_536;
@@ -35,8 +35,8 @@ const WHOLE_SHARE: u128 = 65_536;
 pub enum Verdict {
     /// The bucket (quota that is used up and refilled) has enough for the request.
     Fits,
-    /// The core cannot decide: the control executor must be asked for a grant (amount of quota to spend), and
-    /// the request waits.
+    /// The core cannot decide: the control executor (which divides buckets among cores) must be asked for a
+    /// grant (amount of quota to spend), and the request waits.
     Ask,
     /// The bucket does not have enough, and will not have before this time has passed.
     Refused(Duration),
@@ -53,22 +53,24 @@ pub struct Rules {
     /// True if the control executor, which divides quotas among cores, has not answered for longer than a
     /// grant (amount of quota to spend) is valid.
     pub silent: bool,
-    /// Share of the bucket assumed for a core until the control executor has told it its share, in 65,536ths.
+    /// Share of the bucket assumed for a core until the control executor (which divides buckets among cores)
+    /// has told it its share, in 65,536ths.
     pub even_share: u32,
 }
 
-/// One core's part of one bucket. Kept small: there is one for each user that is active on the core.
+/// One core's part of one token bucket of a quota. Kept small: there is one for each user that is active on
+/// the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
     /// Amount that may still be spent, in millionths of a request unit; below zero it is owed.
     allowance: i64,
     /// Amount spent since the last report to the control executor, in millionths of a request unit.
     spent: i64,
-    /// Sum of the costs of requests in this period, refused ones included, in thousandths of a request unit,
-    /// rounded up.
+    /// Sum of the costs of requests for the bucket in this period (10 ms), refused ones included, in
+    /// thousandths of a request unit, rounded up.
     wanted_milli: u32,
-    /// Sum of the costs of requests in the period before, refused ones included, in thousandths of a request
-    /// unit, rounded up.
+    /// Sum of the costs of requests for the bucket in the period (10 ms) before, refused ones included, in
+    /// thousandths of a request unit, rounded up.
     wanted_before_milli: u32,
     /// Amount in the bucket that no core held (the level of the pool) at the last grant (amount of quota to
     /// spend), in millionths of a request unit.
@@ -87,7 +89,8 @@ pub struct Slice {
     heard: bool,
     /// True if a report to the control executor (which grants the core amounts to spend) is about to be sent.
     asking: bool,
-    /// Number of reports that the control executor has not answered yet.
+    /// Number of reports about the bucket that the control executor (which divides buckets among cores) has
+    /// not answered yet.
     unanswered: u8,
     /// True if a request had to ask the control executor for a grant (amount of quota to spend) in this
     /// period.
@@ -172,8 +175,9 @@ impl Slice {
         self.book(cost.signed());
     }
 
-    /// Takes the costs of several requests together: `spent` is the sum of their real costs so far; `sum` and
-    /// `largest` are the sum and the largest of the prices taken on their arrival, which count as demand.
+    /// Takes the costs of several requests together: `spent` is the sum of their real costs so far, in
+    /// millionths of a request unit; `sum` and `largest` are the sum and the largest of the prices taken on
+    /// their arrival, which count as demand.
     pub fn take_run(&mut self, spent: i64, sum: Wanted, largest: Wanted) {
         self.wanted_milli = self.wanted_milli.saturating_add(sum.milli);
         self.lump_milli = self.lump_milli.max(largest.milli);
@@ -256,7 +260,8 @@ impl Slice {
         self.asking || self.unanswered > 0
     }
 
-    /// Begins the next period, after the present one was reported to the control executor.
+    /// Begins the next period (10 ms), after the demand of the present one was reported to the control
+    /// executor.
     pub const fn start_period(&mut self) {
         self.wanted_before_milli = self.wanted_milli;
         self.wanted_milli = 0;
@@ -264,7 +269,8 @@ impl Slice {
         self.lump_milli -= self.lump_milli / 8;
     }
 
-    /// True if there is something to report to the control executor, now or at the end of the period.
+    /// True if there is something to report about the bucket to the control executor, now or at the end of
+    /// the period: an amount left, spent or wanted.
     pub const fn has_news(&self) -> bool {
         self.allowance > 0 || self.spent != 0 || self.wanted_milli > 0 || self.wanted_before_milli > 0
     }
@@ -319,7 +325,7 @@ impl Slice {
     }
 
     /// Returns the amount in the bucket that no core held (the level of the pool) at the last grant plus the
-    /// income since, at most the burst.
+    /// income since, at most the burst, in millionths of a request unit.
     fn level_by(&self, capacity: Capacity, now: Timestamp) -> i64 {
         let came_in = capacity.comes_in(now.since(self.heard_at));
         self.level.saturating_add_unsigned(came_in).min(signed(capacity.burst))

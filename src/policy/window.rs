@@ -36,9 +36,10 @@ use std::time::Duration;
 
 use crate::values::Timestamp;
 
-/// Window that all cores together begin with, in requests: each core gets an equal part.
+/// Window (limit on requests in flight) that all cores together begin with at a backend, in requests: each
+/// core gets an equal part.
 const FIRST_OF_ALL: u16 = 64;
-/// Smallest window that one core begins with, in requests.
+/// Smallest window (limit on requests in flight) that one core begins with at a backend, in requests.
 const FIRST_LEAST: u16 = 4;
 /// Latency allowed above the base (latency when few requests wait at the backend), as a multiple of the base,
 /// but at least 5 ms and at most 40 ms. At least the base itself is always allowed above it, however long
@@ -78,7 +79,7 @@ const BLOCK_FIRST: usize = 4;
 /// Part of the window that a mild cut leaves (it shrinks by 20 %), and part of the allowed latency at which a
 /// deep cut (at more than twice the allowed latency) aims.
 const CUT: f64 = 0.8;
-/// Smallest part of the window that one deep cut (at more than twice the allowed latency) leaves.
+/// Smallest part of the window that one deep cut (made at more than twice the allowed latency) leaves.
 const CUT_DEEPEST: f64 = 0.2;
 /// Part of the earlier load, over all cores, below which the number of requests in flight must have fallen for
 /// the result of a deep cut (at more than twice the allowed latency) to be judged.
@@ -89,7 +90,8 @@ const EVEN: f64 = 0.2;
 /// Shortest time between two probes (rounds with a quarter of the window, to measure the base), in seconds.
 /// Probes begin at multiples of their interval, so that all cores probe at the same time.
 const PROBE_LEAST: f64 = 1.0;
-/// Longest time between two probes for the base, in seconds.
+/// Longest time between two probes (measurements of the latency when few requests wait at the backend), in
+/// seconds.
 const PROBE_MOST: f64 = 8.0;
 /// Shortest duration of a probe (measurement of the base latency), in seconds.
 const PROBE_LASTS: f64 = 0.020;
@@ -98,8 +100,8 @@ const PROBE_PART: f64 = 0.25;
 /// Time, in seconds, for which the result of a probe (measurement of the base latency) permits the window to
 /// shrink by 20 % (mild cut); after that a mild cut waits for another probe.
 const LOOK_FRESH: f64 = 4.0;
-/// A mild cut shrinks the window by 20 %; the base latency is measured before it by a probe, which begins at a
-/// multiple of this time, in seconds, so that all cores probe at the same time.
+/// Time, in seconds, of which a multiple is the start of a probe (measurement of the base latency) before a
+/// mild cut (the window shrinks by 20 %), so that all cores probe at the same time.
 const LOOK_STEP: f64 = 0.25;
 /// Number of median latencies below which probes (measurements of the base latency) before a mild cut (of 20
 /// %) may not follow each other: where replies are slow, such probes begin at multiples of the next power of
@@ -112,7 +114,8 @@ const LOOK_PART: f64 = 0.5;
 /// Latency of replies with a full window, as a multiple of that with a quarter of the window, up to which the
 /// backend does not count as crowded.
 const QUARTERS: f64 = 2.0;
-/// Time, in seconds, for which the latency at a quarter of the window that a probe has measured is used.
+/// Time, in seconds, for which the latency at a quarter of the window (limit on requests in flight) that a
+/// probe has measured is used.
 const QUARTER_LASTS: f64 = 10.0;
 /// Exponent by which a deep cut (at more than twice the allowed latency) shows that the backend was crowded:
 /// if the cut left the part p of the requests in flight, latency fell to p to the power of this, or lower.
@@ -133,18 +136,20 @@ const DEADLINE_PART: f64 = 0.6;
 /// Latency, as a multiple of the base (latency when few requests wait at the backend), below which deadlines
 /// of requests never lower the allowed latency: no smaller window would be faster.
 const DEADLINE_BASES: f64 = 1.5;
-/// Time after which a window that was not used shrinks to twice the most in flight lately, in seconds.
+/// Time after which a window (limit on requests in flight) that was not used up shrinks to twice the most in
+/// flight lately, in seconds.
 const UNUSED: f64 = 5.0;
 /// Maximum number of cores with full windows (in which requests wait for room) at which a core that has
 /// hardly any request in flight and still sees slow replies may conclude that the backend itself is slow.
 const ALONE: usize = 8;
 
-/// Smallest and largest size of a window, in requests.
+/// Smallest and largest size of a core's window (limit on requests in flight at a backend), in requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// The smallest size that the window may shrink to, at least 1.
+    /// The smallest size that the window (limit on requests in flight) may shrink to, in requests, at least
+    /// 1.
     pub least: u16,
-    /// The largest size the window may grow to, in requests.
+    /// The largest size that the window (limit on requests in flight) may grow to, in requests.
     pub most: u16,
 }
 
@@ -155,7 +160,8 @@ impl Default for Bounds {
 }
 
 impl Bounds {
-    /// Returns the window that each of `shards` cores begins with, in requests.
+    /// Returns the window (limit on requests in flight) that each of `shards` cores begins with at a backend,
+    /// in requests.
     pub fn first(self, shards: u16) -> u16 {
         (FIRST_OF_ALL / shards.max(1)).max(FIRST_LEAST).min(self.most).max(self.least)
     }
@@ -164,7 +170,8 @@ impl Bounds {
 /// Number of kinds of requests (class of command, read or write) that have a base (latency when few requests
 /// wait at the backend) of their own.
 pub const KINDS: usize = 16;
-/// Weight that the earlier mix of kinds of requests keeps each time that the mix of the last round is added.
+/// Weight that the earlier mix of kinds of requests keeps each time that the mix of a round of replies is
+/// added.
 const MIX_KEPT: f64 = 0.9;
 
 /// The facts about a sampled reply of the backend by which the window (limit on requests in flight) is
@@ -193,9 +200,10 @@ pub struct Sample {
 /// core publishes to the other cores on the [`Board`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Record {
-    /// The end of the round of replies that the record is about.
+    /// Time at which the round of replies that the record is about ended.
     pub at: Timestamp,
-    /// The median latency of replies, in seconds, as if they were of the usual mix of kinds.
+    /// The median latency of the round's replies, in seconds, as if they were of the usual mix of kinds of
+    /// requests.
     pub median: f64,
     /// Number of sampled replies that the median latency is computed from.
     pub samples: u32,
@@ -224,13 +232,15 @@ struct Common {
     /// Median over all cores of their base latencies (latency when few requests wait at the backend), in
     /// seconds.
     base: f64,
-    /// Mean window of the cores whose windows are full, in requests; 0 where none is.
+    /// Mean window (limit on requests in flight) of the cores whose windows are full, in requests; 0 where
+    /// none is.
     window: f64,
     /// Number of cores whose windows are full, so that requests wait.
     limited: usize,
-    /// Sum of the windows of the cores whose windows are full, in requests.
+    /// Sum of the windows (limits on requests in flight) of the cores whose windows are full, in requests.
     crowd: f64,
-    /// The median latency at a quarter of the window, in seconds; 0 where no core knows it.
+    /// The median latency at a quarter of the window, in seconds, averaged over the cores that know it; 0
+    /// where no core does.
     quarter: f64,
     /// The earliest time, in seconds, at which any core asks all cores to measure the base latency (probe).
     probe_at: f64,
@@ -241,13 +251,13 @@ struct Common {
 struct Before {
     /// Window (largest number of requests in flight) of this core before the cut, in requests.
     window: f64,
-    /// Median latency in the round before the cut, in seconds.
+    /// Median latency in the round of replies before the cut, in seconds.
     median: f64,
     /// Sum of the windows of all cores whose windows are full, in requests.
     crowd: f64,
 }
 
-/// Experiment with the window's size that is in progress.
+/// Experiment with the size of the window (limit on requests in flight) that is in progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trial {
     None,
@@ -280,13 +290,13 @@ struct Seen {
 /// Base of one kind of requests: the latency of its replies when few requests wait at the backend.
 #[derive(Clone, Debug)]
 struct Floor {
-    /// Least median of a block of replies in this base period, in seconds.
+    /// Least median latency of a block of replies in this base period (10 s), in seconds.
     newer: f64,
-    /// Least median of a block of replies in the base period before, in seconds.
+    /// Least median latency of a block of replies in the base period (10 s) before, in seconds.
     older: f64,
-    /// Latencies of the block that is being filled, in seconds.
+    /// Latencies of the block of replies that is being filled, in seconds.
     block: Vec<f64>,
-    /// Number of latencies at which the block is complete, and its median is taken.
+    /// Number of latencies at which the block of replies is complete, and its median is taken.
     block_wanted: usize,
     /// The lesser of `newer` and `older`, in seconds; 0 while unknown.
     base: f64,
@@ -363,30 +373,32 @@ impl Floor {
 /// The window (limit of requests in flight) of one core at one backend, which follows the backend's latency.
 #[derive(Clone, Debug)]
 pub struct Window {
-    /// Present size of the window, in requests.
+    /// Present size of the window (limit on requests in flight), in requests.
     size: f64,
-    /// Size that the window began with, in requests.
+    /// Size that the window (limit on requests in flight) began with, in requests.
     first: f64,
-    /// Smallest size of the window, in requests.
+    /// Smallest size that the window (limit on requests in flight) may have, in requests.
     least: f64,
-    /// Largest size of the window, in requests.
+    /// Largest size that the window (limit on requests in flight) may have, in requests.
     most: f64,
     /// Start of the present round of replies, whose median latency decides how the window changes, in seconds
     /// of the monotonic clock. Replies to requests sent before it do not count.
     started: f64,
     /// Latencies of replies sampled in the present round (stretch of replies, since `started`).
     seen: Vec<Seen>,
-    /// Number of replies that each kept sample stands for.
+    /// Number of replies that each kept sample of a latency stands for.
     stride: u32,
     /// Number of replies to skip before the next sample.
     skip: u32,
-    /// Time from which a reply is sampled whatever `skip` says.
+    /// Time from which the next reply is sampled, however many were to be skipped.
     skip_until: Timestamp,
     /// Arrival and send time of the reply sampled last.
     looked_at: (Timestamp, Timestamp),
-    /// True if requests waited for room in the window in the present round of replies.
+    /// True if requests waited for room in the window (limit on requests in flight) in the present round of
+    /// replies.
     is_limited: bool,
-    /// True if requests waited for room in the window in the round of replies before the present one.
+    /// True if requests waited for room in the window (limit on requests in flight) in the round of replies
+    /// before the present one.
     was_limited: bool,
     /// True if a request missed its deadline in the present round of replies.
     is_missed: bool,
@@ -403,7 +415,7 @@ pub struct Window {
     floor: u32,
     /// Median latency of the last round of replies over all cores, in seconds.
     median: f64,
-    /// True while the window grows by a quarter or more per round of replies.
+    /// True while the window (limit on requests in flight) grows by a quarter or more per round of replies.
     is_growing: bool,
     /// Base of each kind of requests: latency of its replies when little waits at the backend.
     floors: [Floor; KINDS],
@@ -421,7 +433,8 @@ pub struct Window {
     probe_every: f64,
     /// End of the last probe (measurement of the base latency), in seconds; 0 before the first.
     probed_at: f64,
-    /// Window before the last probe (measurement of the base latency), in requests; 0 before the first.
+    /// Window (limit on requests in flight) before the last probe (measurement of the base latency), in
+    /// requests; 0 before the first.
     probed_size: f64,
     /// The median latency when the last probe (measurement of the base latency) began, in seconds.
     probed_median: f64,
@@ -441,7 +454,8 @@ pub struct Window {
     /// Median time between sending and deadline of the requests answered in the last round, in seconds;
     /// infinite without deadlines.
     left: f64,
-    /// Bases of all cores (see `base`), in a buffer that each round of replies uses again.
+    /// Base latencies of all cores (latencies when few requests wait at the backend), in a buffer that each
+    /// round of replies uses again.
     bases: Vec<f64>,
     /// Maximum number of requests in flight in this period (5 s), after which a window that was not used up
     /// may shrink.
@@ -500,7 +514,7 @@ impl Window {
         }
     }
 
-    /// Returns the size of the window: how many requests may be in flight at the backend.
+    /// Returns the size of the window: how many requests this core may have in flight at the backend.
     pub fn size(&self) -> usize {
         self.size as usize
     }
@@ -530,14 +544,15 @@ impl Window {
         self.is_growing
     }
 
-    /// Handles that a turn (pass of the shard's loop) ended with requests that waited for room in the window.
+    /// Handles that a turn (pass of the shard's loop) ended with requests that waited for room in the window
+    /// (limit on requests in flight).
     pub fn handle_limited(&mut self) {
         self.is_limited = true;
     }
 
     /// Handles that a request could not be answered before its deadline. The present round of replies then
-    /// counts as one with a full window: the window may never become full, because such requests are not
-    /// sent.
+    /// counts as one with a full window (limit on requests in flight): the window may never become full,
+    /// because such requests are not sent.
     pub fn handle_missed(&mut self) {
         self.is_missed = true;
     }
@@ -713,10 +728,10 @@ impl Window {
         self.probe_at = next_multiple(self.probe_every, at);
     }
 
-    /// Compares the latency of requests sent at low and at high concurrency in this round of replies. Equal
-    /// latencies mean that the backend itself is slow, lower ones at high concurrency that it paused. None
-    /// where latency rose with concurrency, so that the window is the cause, or where the round has too few
-    /// samples.
+    /// Compares the latency of requests of this round of replies that were sent with few and with many
+    /// requests in flight. Equal latencies mean that the backend itself is slow, lower ones with many in
+    /// flight that it paused. None where latency rose with the number in flight, so that the window is the
+    /// cause, or where the round has too few samples.
     fn is_not_ours(&mut self) -> Option<Foreign> {
         self.seen.sort_unstable_by(|one, other| one.depth.total_cmp(&other.depth));
         let third = self.seen.len() / 3;
@@ -987,18 +1002,21 @@ impl Window {
 /// Reason for slow replies other than the number of requests in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Foreign {
-    /// The backend is equally slow at low and at high concurrency.
+    /// The backend is equally slow with few and with many requests in flight.
     Slow,
-    /// The backend is slower at low concurrency: it did not answer for a while.
+    /// The backend was slower for requests sent with few in flight than with many: it did not answer for a
+    /// while.
     Paused,
 }
 
 /// The latest record of each core about its window in front of one backend (latency, base, window size),
 /// through which the cores adjust their windows by common figures.
 pub trait Board {
-    /// Publishes this core's record, which replaces its former one.
+    /// Publishes this core's record about its window (limit on requests in flight), which replaces its former
+    /// one.
     fn tell(&mut self, record: Record);
-    /// Returns the records of all cores, this core's included.
+    /// Returns the latest records of all cores about their windows (limits on requests in flight), this
+    /// core's included.
     fn records(&self) -> impl Iterator<Item = Record>;
 }
 

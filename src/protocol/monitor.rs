@@ -16,9 +16,9 @@ use crate::values::limits::{MONITOR_ARGUMENT_BYTES_MAX, MONITOR_ARGUMENTS_MAX, M
 pub struct Heading<'a> {
     /// Time of the request, in microseconds since 1970.
     pub unix_micros: u64,
-    /// Database that the client has selected.
+    /// Database that the client had selected when it sent the request.
     pub database: Database,
-    /// Address of the client.
+    /// Address of the client that sent the request.
     pub address: &'a str,
 }
 
@@ -94,7 +94,8 @@ fn begin(out: &mut Vec<u8>, heading: &Heading<'_>) {
     out.push(b']');
 }
 
-/// Appends a word in quotation marks; `missing` is the number of the word's bytes that are not shown.
+/// Appends a word of a request in quotation marks for `MONITOR`: its bytes in `shown`, and a note if further
+/// ones are left out, whose number is `missing`.
 fn write_word(out: &mut Vec<u8>, shown: &[u8], missing: usize) {
     out.push(b'"');
     escape(out, shown);
@@ -146,7 +147,7 @@ fn escape(out: &mut Vec<u8>, mut bytes: &[u8]) {
 /// State that decides, word by word, which words of a request may be passwords and are hidden.
 #[derive(Clone, Copy, Debug)]
 enum Secrets {
-    /// No word of the request is a password.
+    /// No word of the request is hidden, because none is a password.
     None,
     /// The request is `AUTH`, in which all words after the name are hidden.
     All,
@@ -160,11 +161,11 @@ enum Secrets {
 /// The part of a `HELLO` request that the last word belonged to.
 #[derive(Clone, Copy, Debug)]
 enum Behind {
-    /// The command's name, or a whole option.
+    /// The last word was the command's name, or the last one of an option.
     Option,
-    /// The option `AUTH`, of whose two words this many have come.
+    /// The last word belonged to the option `AUTH`, of whose two values this many have come.
     Auth(u8),
-    /// The option `SETNAME`, whose value is still to come.
+    /// The last word was the option `SETNAME`, whose value is still to come.
     SetName,
 }
 
@@ -178,7 +179,8 @@ impl Secrets {
         }
     }
 
-    /// Returns whether the word at `index` is hidden. The caller passes all words of the request, in order.
+    /// Returns whether the word at `index` of a request may be a password and is hidden. The caller passes
+    /// all words of the request, in order.
     fn hides(&mut self, index: usize, word: &[u8]) -> bool {
         if index == 0 {
             return false;

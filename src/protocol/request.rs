@@ -16,7 +16,7 @@ pub struct RequestLimits {
     pub arguments_max: usize,
     /// Maximum number of bytes of one argument.
     pub argument_bytes_max: usize,
-    /// Maximum number of bytes of one request.
+    /// Maximum number of bytes of one request, its framing included.
     pub request_bytes_max: usize,
 }
 
@@ -54,8 +54,8 @@ impl RequestLimits {
     }
 }
 
-/// Number of bytes that a request may have besides its largest argument: for its command, its key and the
-/// framing around them.
+/// Number of bytes that a request may have besides the most for one argument: for its command, its key and
+/// the framing around them.
 const FRAMING_BYTES_SPARE: usize = 4096;
 /// Maximum number of bytes of a header line (`*3`, `$5`): a type byte and the digits of 64 bits.
 const HEADER_BYTES_MAX: usize = 24;
@@ -67,7 +67,8 @@ const PLACES_KEPT: usize = 256;
 /// are at least half of its bytes: each byte is then moved at most once for each byte removed.
 const DONE_BYTES_MAX: usize = 16 * 1024;
 
-/// Error for bytes that are not a request. The text is the error reply, after which the connection is closed.
+/// Error for received bytes that are not a request, or not one within the limits. The text is the error
+/// reply, after which the connection is closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProtocolError(pub String);
 
@@ -77,10 +78,10 @@ impl ProtocolError {
     }
 }
 
-/// One whole request, borrowed from the received chunk or from the decoder.
+/// One whole request of a client, borrowed from the received chunk or from the decoder.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The words of the request, and the bytes to forward.
+    /// The words of the request, and the bytes in which it is forwarded.
     pub arguments: Arguments<'a>,
     /// The bytes of a large request as shared bytes, so that they are not copied; `None` for a small request.
     pub shared: Option<&'a Bytes>,
@@ -110,18 +111,18 @@ pub struct RequestDecoder {
     /// Offset, from the first byte of the unfinished request, at which the argument being received ends; 0 if
     /// unknown.
     awaited: usize,
-    /// Capacity of the `held` buffer while the caller has it (from [`Self::lend`] to [`Self::take_back`]); 0
-    /// otherwise.
+    /// Capacity in bytes of the `held` buffer while the caller has it (from [`Self::lend`] to
+    /// [`Self::take_back`]); 0 otherwise.
     lent_bytes: usize,
 }
 
 enum Progress {
     /// The request is whole; the field is its length in bytes.
     Finished(usize),
-    /// An empty line or array of this many bytes, which gets no reply.
+    /// The bytes are an empty array of this many bytes, which gets no reply.
     Nothing(usize),
-    /// A whole inline request: its length without the line end, and the offset at which the next request
-    /// starts.
+    /// The bytes begin with a whole inline request (a line of text): its length without the line end, and the
+    /// offset at which the next request starts.
     Inline { length: usize, next: usize },
     /// More bytes are needed until the request is whole.
     Unfinished,
@@ -206,8 +207,8 @@ impl RequestDecoder {
         Some(room)
     }
 
-    /// Takes back the buffer that [`Self::lend`] lent, with the bytes of the request that were received into
-    /// it.
+    /// Takes back the buffer that [`Self::lend`] gave to the caller, with the bytes of the request that were
+    /// received into it.
     pub fn take_back(&mut self, buffer: Vec<u8>) {
         debug_assert!(self.held.is_empty() && self.lent_bytes > 0, "what is taken back was lent");
         self.held = buffer;
@@ -232,7 +233,7 @@ impl RequestDecoder {
         self.lent_bytes > 0
     }
 
-    /// Frees the memory that long requests have taken, unless a request is being received.
+    /// Frees the memory that long requests of the connection have taken, unless a request is being received.
     pub fn tidy(&mut self) {
         if self.held.is_empty() && self.arguments_left.is_none() {
             self.held = Vec::new();
@@ -241,7 +242,7 @@ impl RequestDecoder {
         }
     }
 
-    /// Returns the memory of the decoder's buffers, in bytes.
+    /// Returns the memory of the decoder's buffers, in bytes, the one lent to the caller included.
     pub fn memory_bytes(&self) -> usize {
         self.held.capacity()
             + self.lent_bytes
@@ -536,8 +537,8 @@ fn parse_bulk_header(bytes: &[u8], limits: &RequestLimits) -> Result<Header, Pro
     Ok(Header::Value { value: length, end })
 }
 
-/// Reads the count of a header line in the usual case: one or two digits, no leading zero, and the whole line
-/// received. `None` in any other case.
+/// Reads the number in a header line (`*3`, `$5`) in the usual case: one or two digits, no leading zero, and
+/// the whole line received. `None` in any other case.
 fn short_count(bytes: &[u8]) -> Option<Header> {
     match *bytes {
         [_, ones @ b'0'..=b'9', b'\r', b'\n', ..] => {
@@ -551,8 +552,8 @@ fn short_count(bytes: &[u8]) -> Option<Header> {
     }
 }
 
-/// Returns the digits of a header line and the offset at which the next line starts; `None` if the line is
-/// incomplete, an error if it is longer than any number.
+/// Returns the digits of a header line (`*3`, `$5`) and the offset at which the next line starts; `None` if
+/// the line is incomplete, an error if it is longer than any number or ends wrongly.
 fn header_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ()> {
     let window = &bytes[..bytes.len().min(HEADER_BYTES_MAX)];
     match window.iter().position(|byte| *byte == b'\r') {
@@ -566,8 +567,8 @@ fn header_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ()> {
     }
 }
 
-/// Reads a number as Redis does: digits only, no leading zero, since the bytes are forwarded as they came.
-/// `None` for any other text.
+/// Reads a count or length as Redis does: digits only, no leading zero, since the bytes are forwarded as they
+/// came. `None` for any other text.
 fn parse_number(digits: &[u8]) -> Option<usize> {
     if digits.is_empty() || digits.len() > 18 || (digits[0] == b'0' && digits.len() > 1) {
         return None;

@@ -3,9 +3,9 @@
 
 use crate::values::limits;
 
-/// Maximum capacity that is reserved at once, as a multiple of the bytes that have been received: a client
-/// that only announces a large message gets little memory, and the bytes of one that sends it are seldom
-/// moved.
+/// Maximum capacity that is reserved at once for the rest of a message, as a multiple of the bytes that have
+/// been received: a client that only announces a large message gets little memory, and the bytes of one that
+/// sends it are seldom moved.
 const GROWTH_MAX: usize = 16;
 
 /// Number of free items in a buffer below which it is enlarged, if many more items are expected, because it
@@ -44,9 +44,9 @@ pub fn expect(buffer: &mut Vec<u8>, bytes: usize, missing: usize) {
     grow(buffer, bytes + given(buffer.len() + bytes, missing));
 }
 
-/// Reserves capacity for `missing` more items, if they are many. The number may be an estimate. A long buffer
-/// would otherwise be moved each time that it has doubled, the last time with half of a message of megabytes
-/// at once.
+/// Reserves capacity in a list for `missing` more items, if they are many. The number may be an estimate. A
+/// long list would otherwise be moved each time that it has doubled, the last time with half of a message of
+/// megabytes at once.
 pub fn expect_many<T>(items: &mut Vec<T>, missing: usize) {
     let (come, spare) = (items.len(), items.capacity() - items.len());
     if missing <= spare.max(ITEMS_SPARE) {
@@ -73,8 +73,8 @@ fn given(come: usize, missing: usize) -> usize {
     missing.min(come.saturating_mul(GROWTH_MAX))
 }
 
-/// Reserves exactly the capacity wanted if that is most of the buffer; otherwise grows the buffer as vectors
-/// do, so that many small steps do not move the bytes each time.
+/// Reserves capacity for `bytes` more bytes: exactly that if it is most of the buffer; otherwise the buffer
+/// grows as vectors do, so that many small steps do not move the bytes each time.
 fn grow(buffer: &mut Vec<u8>, bytes: usize) {
     if bytes >= buffer.len() {
         buffer.reserve_exact(bytes);

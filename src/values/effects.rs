@@ -7,7 +7,8 @@ use super::{BackendId, ClientId, ConnectionId};
 pub enum Owner {
     /// The socket belongs to a client's connection.
     Client(ClientId),
-    /// A connection to a backend; the number distinguishes its successive sockets.
+    /// The socket belongs to a connection to a backend; the number distinguishes the connection's successive
+    /// sockets.
     Link(ConnectionId, u32),
 }
 
@@ -21,7 +22,7 @@ pub enum Loss {
     OnTheWay,
 }
 
-/// Action that the runtime is to carry out.
+/// Action on a socket that deciding code asks the runtime to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Opens a socket to a backend, and reports whether it is connected or lost.

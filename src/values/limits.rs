@@ -105,8 +105,8 @@ pub const STEP_ERROR_BYTES_MAX: usize = 512;
 /// Longest time for which weir holds a request to a cluster because a node has refused it or because its slot
 /// moves, even if its deadline leaves more.
 pub const SLOT_HELD_MAX: Duration = Duration::from_secs(1);
-/// Maximum number of bytes of the error of a node that is down, if its request is to be held: the error is
-/// kept until the client is answered.
+/// Maximum number of bytes of the error reply of a cluster's node that is down with which its request may be
+/// held, to be sent again: the error is kept until the client is answered.
 pub const REFUSAL_KEPT_BYTES_MAX: usize = 512;
 /// Size of an answer about commands (`COMMAND`), in bytes, after which no further name is looked up.
 pub const DESCRIPTION_BYTES_MAX: usize = 1024 * 1024;
@@ -132,9 +132,10 @@ pub const MONITOR_OUTPUT_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of lines for clients that watch requests (`MONITOR`) that may wait for one other core; lines beyond
 /// it are left out.
 pub const MONITOR_BATCH_BYTES_MAX: usize = 1024 * 1024;
-/// Bytes of published messages, of channels with one subscription of weir for all its clients, that wait for
-/// delivery on a core, or for another core (32 MiB). Beyond, those of the channels with the most bytes are
-/// dropped, and their subscribers on that core are closed.
+/// Maximum number of bytes of published messages that wait for delivery on a core, or for another core (32
+/// MiB), of channels for which weir has one subscription for all its clients. Beyond, messages of the
+/// channels with the most bytes are dropped, and the connections of their subscribers on that core are
+/// closed.
 pub const SHARED_MESSAGES_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Maximum number of deliveries per core and turn (pass of the shard's loop) of messages of channels with one
 /// subscription of weir for all its clients; further messages wait for the next turn.
@@ -151,8 +152,9 @@ pub const TENANT_PART: (usize, usize) = (4, 5);
 /// Maximum number of patterns of channels (`PSUBSCRIBE`) that clients have at stores over links of their own, over all
 /// cores together. A store compares each message with each pattern, in about 30 ns.
 pub const FILTER_PATTERNS_MAX: usize = 4_096;
-/// Maximum number of prefixes of keys (`CLIENT TRACKING` with `BCAST`) that clients have at stores, over all cores
-/// together. A store compares the key of each write with each prefix, in about 20 ns.
+/// Maximum number of prefixes of keys about whose changes clients are sent messages (`CLIENT TRACKING` with
+/// `BCAST`) that clients have at stores, over all cores together. A store compares the key of each write with
+/// each prefix, in about 20 ns.
 pub const FILTER_PREFIXES_MAX: usize = 1_024;
 /// Maximum number of keys that one client may watch (`WATCH`) at a time. Redis compares each further key with all of
 /// them: 1,024 keys take it 6 ms, 50,000 keys 15 s.
@@ -181,8 +183,8 @@ pub const CHANNEL_BYTES_MAX: usize = 4_096;
 /// Bytes of the longest name of a channel or pattern for which weir has one subscription for all its clients.
 /// Subscriptions to longer ones have connections of their own.
 pub const SHARED_NAME_BYTES_MAX: usize = 1_024;
-/// Requests about channels with one subscription for all clients that one store may not have acknowledged to
-/// a core, beyond which further ones are refused.
+/// Maximum number of requests (to subscribe or unsubscribe) about channels with one subscription for all
+/// clients that one store may not have acknowledged to a core; further ones are refused.
 pub const SHARED_OWED_MAX: usize = 262_144;
 /// Maximum number of steps for comparing the channel of one `PUBLISH` with all patterns for which weir has
 /// one subscription for all its clients; patterns left then count as not matching.
@@ -237,7 +239,7 @@ pub const HOT_KEYS_SHOWN_BYTES_MAX: usize = 256 * 1024;
 pub const HOT_KEY_SERIES_MAX: usize = 20;
 /// Maximum number of bytes of a hot key's name among the metrics.
 pub const HOT_KEY_LABEL_BYTES_MAX: usize = 64;
-/// Lines of its log that weir keeps for the admin port's page.
+/// Maximum number of lines of its log that weir keeps for the admin port's page.
 pub const JOURNAL_LINES_MAX: usize = 100;
 /// Maximum number of characters of a log line that weir keeps.
 pub const JOURNAL_LINE_CHARS_MAX: usize = 400;
@@ -245,7 +247,8 @@ pub const JOURNAL_LINE_CHARS_MAX: usize = 400;
 pub const STATE_STORES_MAX: usize = 64;
 /// Maximum number of tenants in `/state.json`.
 pub const STATE_TENANTS_MAX: usize = 100;
-/// Maximum number of tenants in `/history.json`, both at one time and over all times.
+/// Maximum number of tenants in `/history.json` (figures every 5 s), both at one point of time and over all
+/// points.
 pub const HISTORY_TENANTS_MAX: usize = 32;
 /// Maximum number of hot keys in `/state.json`.
 pub const STATE_HOT_KEYS_MAX: usize = 20;
@@ -327,9 +330,9 @@ pub const ENGINE_EVENTS_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const ENGINE_SLOW_REQUESTS_MAX: usize = 1024;
 /// Unsent bytes beyond which a subscriber of the embedded engine is closed, as in Redis.
 pub const ENGINE_SUBSCRIBER_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Largest request that may be configured: a bulk string may be as large as in Redis.
+/// Largest request that may be allowed by the configuration: a bulk string may be as large as in Redis.
 pub const REQUEST_BYTES_CEILING: usize = 512 * 1024 * 1024;
-/// Largest reply that may be configured: some of the largest values.
+/// Largest reply of a store that may be allowed by the configuration: some of the largest values.
 pub const REPLY_BYTES_CEILING: usize = 2 * 1024 * 1024 * 1024;
 /// Maximum number of hosts that share one quota.
 pub const FLEET_HOSTS_MAX: usize = 4_096;

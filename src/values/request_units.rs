@@ -20,7 +20,7 @@ pub const fn signed(amount: MicroUnits) -> i64 {
 pub struct Price(MicroUnits);
 
 impl Price {
-    /// The price 0.
+    /// The price 0, of a request that costs nothing.
     pub const ZERO: Self = Self(0);
 
     /// Creates a price of `amount` millionths of a request unit; one above a billion request units is reduced
@@ -52,7 +52,8 @@ impl Price {
 
 const _: () = assert!(PRICE_MAX <= i64::MAX as u64);
 
-/// Weights of the terms whose sum is a request's price, in millionths of a request unit.
+/// Prices of the things that a request is charged for (bytes, elements, keys, latency), in millionths of a
+/// request unit; their sum is the request's price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weights {
     /// The part of the price that is the same for all requests.
@@ -63,7 +64,7 @@ pub struct Weights {
     pub kib_in: MicroUnits,
     /// Price of 1,024 bytes of the reply.
     pub kib_out: MicroUnits,
-    /// Price of one element of the reply, or of one key of a request that reads several.
+    /// Price of one element of the reply, or of one entry that the request looks at.
     pub row: MicroUnits,
     /// Price of one key of a request that writes several.
     pub key: MicroUnits,

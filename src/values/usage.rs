@@ -55,12 +55,12 @@ impl Usage {
         self.cached = self.cached.saturating_add(other.cached);
     }
 
-    /// True if no request was served or refused.
+    /// True if the prices of all outcomes are 0, as when no request was served or refused.
     pub const fn is_empty(&self) -> bool {
         self.admitted == 0 && self.throttled == 0 && self.shed == 0 && self.cached == 0
     }
 
-    /// Returns the sum of the request units of requests with this outcome.
+    /// Returns the sum of the prices of requests with this outcome, in millionths of a request unit.
     pub const fn of(&self, kind: UsageKind) -> MicroUnits {
         match kind {
             UsageKind::Admitted => self.admitted,
@@ -92,18 +92,18 @@ impl UsageSum {
         }
     }
 
-    /// Returns the sum of the request units of requests with this outcome.
+    /// Returns the sum of the prices of requests with this outcome.
     pub const fn of(&self, kind: UsageKind) -> Amount {
         Amount(self.0[kind as usize])
     }
 
-    /// Returns the request units taken from the tenant's quota: for admitted requests and those answered
-    /// without a store.
+    /// Returns the amount taken from the tenant's quota: for requests sent to a store and those answered
+    /// without one.
     pub const fn consumed(&self) -> Amount {
         Amount(self.of(UsageKind::Admitted).0 + self.of(UsageKind::Cached).0)
     }
 
-    /// Returns the request units of all outcomes together.
+    /// Returns the sum of the prices of requests of all outcomes together, refused ones included.
     pub fn asked(&self) -> Amount {
         Amount(self.0.iter().sum())
     }
@@ -122,7 +122,7 @@ impl From<Usage> for UsageSum {
 pub struct Amount(pub u128);
 
 impl Amount {
-    /// Returns the request units as a float, which is close but not exact.
+    /// Returns the amount in request units as a float, which is close but not exact.
     pub fn as_f64(self) -> f64 {
         self.0 as f64 / UNIT as f64
     }

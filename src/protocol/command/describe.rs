@@ -58,7 +58,7 @@ pub fn help(out: &mut Vec<u8>, command: &Command) {
     }
 }
 
-/// Returns the access categories of a command, such as `@read`.
+/// Returns the access categories of a command, such as `@read`, by the rules of Redis.
 pub fn categories(command: &Command) -> impl Iterator<Item = &'static str> {
     let flagged = |flag, category| command.flags.contains(flag).then_some(category);
     let scripted = command.group == Group::Scripting;
@@ -104,12 +104,12 @@ pub fn summary(command: &Command) -> String {
     if command.admin { format!("{text} Only for tenants that are admin.") } else { text.to_owned() }
 }
 
-/// Returns all commands of the table, and those learned from stores.
+/// Returns all commands of weir's table, subcommands included, and those learned from stores.
 fn every_command() -> impl Iterator<Item = &'static Command> + Clone {
     all().iter().chain(learned::all())
 }
 
-/// Returns all commands except subcommands.
+/// Returns all commands that weir knows, without subcommands.
 fn commands() -> impl Iterator<Item = &'static Command> + Clone {
     every_command().filter(|command| !command.flags.contains(Flags::SUBCOMMAND))
 }
@@ -119,7 +119,7 @@ fn subcommands(container: &str) -> impl Iterator<Item = &'static Command> + Clon
         .filter(move |command| command.name.strip_prefix(container).is_some_and(|rest| rest.starts_with('|')))
 }
 
-/// Returns the subcommands of a command: only containers have any.
+/// Returns the subcommands of a command; none unless it is a container (such as `OBJECT`).
 fn subcommands_of(command: &Command) -> impl Iterator<Item = &'static Command> + Clone {
     command.flags.contains(Flags::CONTAINER).then(|| subcommands(command.name)).into_iter().flatten()
 }

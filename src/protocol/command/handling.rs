@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::{Arguments, Command, Keys};
 
-/// How weir handles a request once its command is known.
+/// Way in which weir handles a request once its command is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handling {
     /// The request goes to the store and connection where its keys live, as one request.
@@ -17,11 +17,11 @@ pub enum Handling {
     Split(Gather),
     /// The request goes to one store or more without regard to keys, and the replies are merged into one.
     FanOut(FanOut),
-    /// weir answers the request itself, without a store.
+    /// The request is answered by weir itself, without a store.
     Local(LocalCommand),
     /// The request needs a connection to its store that no other client uses.
     Private(PrivateUse),
-    /// weir refuses the request, for this reason.
+    /// The request is refused by weir, for this reason.
     Refused(Refusal),
 }
 
@@ -60,14 +60,14 @@ pub enum Subscription {
     Channels,
     /// The client subscribes to all channels whose names match a pattern.
     Patterns,
-    /// Channels of a cluster's shard (`SSUBSCRIBE`), which live on the node that a key of the same name would
-    /// live on.
+    /// The client subscribes to channels of a cluster's shard (`SSUBSCRIBE`), which live on the node that a
+    /// key of the same name would live on.
     Sharded,
 }
 
 impl Subscription {
-    /// Returns the word with which a store acknowledges that such a subscription begins (true) or ends
-    /// (false).
+    /// Returns the first word of the message with which a store acknowledges that a subscription of this kind
+    /// begins (true) or ends (false).
     pub const fn word(self, begins: bool) -> &'static [u8] {
         match (self, begins) {
             (Self::Channels, true) => b"subscribe",
@@ -81,8 +81,8 @@ impl Subscription {
 }
 
 impl Handling {
-    /// True if a command with this handling reads or changes the state of its connection, or would if weir
-    /// did not refuse it.
+    /// True if a command that weir handles in this way reads or changes the state of its connection, or would
+    /// if weir did not refuse it.
     pub const fn is_about_connection(self) -> bool {
         match self {
             Self::Local(local) => local.is_about_connection(),
@@ -107,9 +107,10 @@ pub enum Gather {
     /// The replies to a split request's parts are merged into an array with one value per key, in the order
     /// of the keys in the request.
     Values,
-    /// The joined reply is `+OK` if the reply to every part of the split request is `+OK`; else an error.
+    /// The replies to a split request's parts are merged into `+OK` if all of them are `+OK`; else into an
+    /// error.
     AllOk,
-    /// The joined reply is the sum of the integers in the replies to the parts.
+    /// The replies to a split request's parts are merged into the sum of their integers.
     Sum,
 }
 
@@ -119,7 +120,7 @@ pub enum Gather {
 pub enum FanOut {
     /// The client's reply is one array: the elements of all stores' arrays, one store after the other.
     Concat,
-    /// The joined reply is the sum of all stores' integers.
+    /// The client's reply is the sum of the integers in all stores' replies.
     Sum,
     /// The client's reply is that of the store that has the subscribers of a channel; in a cluster that of
     /// one node, which passes the message on to the others.
@@ -137,7 +138,8 @@ pub enum FanOut {
     /// The client's reply is the first store's, since all stores give equal ones; an error if any store
     /// replies with one.
     Same,
-    /// The reply of one store. No other store gets the request, because all stores hold the same data.
+    /// The client's reply is that of one store. No other store gets the request, because all stores hold the
+    /// same data.
     One,
     /// The client's reply is a success if any store succeeded; an error only if all failed.
     AnyOk,
@@ -186,14 +188,14 @@ pub enum LocalCommand {
     ClientUnblock,
     ClientUnpause,
     ClusterKeySlot,
-    /// `COMMAND` and all its subcommands: see [`super::describe::answer`].
+    /// The command `COMMAND` and all its subcommands, which [`super::describe::answer`] answers.
     Command,
     ConfigGet,
     Discard,
     Echo,
     Exec,
     Hello,
-    /// `HELP` of any container: see [`super::describe::help`].
+    /// The subcommand `HELP` of any command with subcommands, which [`super::describe::help`] answers.
     Help,
     Info,
     Lolwut,
@@ -283,7 +285,8 @@ impl LocalCommand {
         }
     }
 
-    /// True if the reply to the command is collected from all shards or from the stores.
+    /// True if the reply to the command, which weir answers itself, is collected from all shards or from the
+    /// stores.
     pub const fn is_collected(self) -> bool {
         matches!(self, Self::ClientKill | Self::ClientList | Self::ClientUnblock | Self::Info)
     }
@@ -336,41 +339,47 @@ pub enum Refusal {
     /// Blocking command such as `BLPOP`, refused since it would hold up the connection to the store, which
     /// all clients share.
     Blocks,
-    /// The command turns its connection into a stream of messages.
+    /// The command is refused because it turns its connection into a stream of messages (`SUBSCRIBE`).
     Subscribes,
     /// The command is refused because it watches keys for its connection (`WATCH`).
     Watches,
-    /// The command waits until replicas have the writes of its connection.
+    /// The command is refused because it waits until replicas have the writes of its connection (`WAIT`).
     AwaitsReplicas,
-    /// The command shows the requests of all clients, and weir was started with `--monitors 0`.
+    /// The command is refused because it shows the requests of all clients (`MONITOR`), and weir was started
+    /// with `--monitors 0`.
     Monitors,
-    /// The command is used between a primary and its replicas only.
+    /// The command is refused because it is used between a primary and its replicas only (`PSYNC`).
     Replicates,
-    /// The command concerns one server, and weir may stand in front of several.
+    /// The command is refused because it concerns one server (`SHUTDOWN`), and weir may stand in front of
+    /// several.
     OneStore,
-    /// The command concerns the connections to the store; these are weir's, not the client's.
+    /// The command is refused because it concerns the connections to the store; these are weir's, not the
+    /// client's.
     StoreClients,
-    /// The command concerns a cluster, and to its clients weir is a single server.
+    /// The command is refused because it concerns a cluster (`CLUSTER NODES`), and to its clients weir is a
+    /// single server.
     ClusterDisabled,
     /// The command is refused because it moves keys to another server (`MIGRATE`).
     Migrates,
-    /// The command asks for messages about changes of keys by other clients (`CLIENT TRACKING`).
+    /// The command is refused because it asks for messages about changes of keys by other clients (`CLIENT
+    /// TRACKING`).
     Tracks,
     /// The command is refused because it manages the users of a store (`ACL`).
     Users,
-    /// The command asks for announcements of maintenance, and weir makes none.
+    /// The command is refused because it asks for announcements of maintenance (`CLIENT
+    /// MAINT_NOTIFICATIONS`), and weir makes none.
     Maintenance,
     /// The command is refused because it is for debugging a store.
     Debugs,
     /// The command is refused because it prepares later commands of its connection, which other clients share.
     Prepares,
-    /// The command would change how clients reach the store and log in there, and so keep weir out (`CONFIG SET
-    /// requirepass`).
+    /// The command is refused because it would change how clients reach the store and log in there, and so
+    /// keep weir out (`CONFIG SET requirepass`).
     LocksOut,
 }
 
 impl Refusal {
-    /// Returns the end of the error "... is not supported by weir: it ...".
+    /// Returns the reason as the end of the error text "... is not supported by weir: it ...".
     pub const fn reason(self) -> &'static str {
         match self {
             Self::Blocks => {
@@ -426,8 +435,9 @@ impl fmt::Display for RefusalText<'_> {
     }
 }
 
-/// Returns how weir handles a request whose arguments decide it: `XREAD` and `XREADGROUP` with `BLOCK` need a
-/// private connection, and `COPY` with `DB` changes two databases.
+/// Returns how weir handles a request of a command (`command`) whose arguments decide it: `XREAD` and
+/// `XREADGROUP` with `BLOCK` need a private connection, `COPY` with `DB` changes two databases, and `CONFIG
+/// SET` of some settings is refused.
 #[cold]
 pub(super) fn decide(command: &Command, arguments: &Arguments<'_>) -> Handling {
     let other = match command.keys {
@@ -440,8 +450,8 @@ pub(super) fn decide(command: &Command, arguments: &Arguments<'_>) -> Handling {
     other.unwrap_or(command.handling)
 }
 
-/// True if `XREAD` or `XREADGROUP` has this option. Options stand before `STREAMS`; the words after that are
-/// keys and ids.
+/// True if a request `XREAD` or `XREADGROUP` has the option named `option`. Options stand before `STREAMS`;
+/// the words after that are keys and ids.
 fn names_option_before_streams(arguments: &Arguments<'_>, option: &[u8]) -> bool {
     let mut index = 1;
     while let Some(word) = arguments.get(index) {

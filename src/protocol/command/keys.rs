@@ -10,8 +10,8 @@ use super::{Arguments, Command};
 pub enum Keys {
     /// The command names no keys.
     None,
-    /// Every `step`th argument from `first` to `last`; a negative `last` counts from the end, where -1 is the
-    /// last.
+    /// The keys are every `step`th argument from `first` to `last`; a negative `last` counts from the end,
+    /// where -1 is the last.
     Range {
         /// Position of the first key among the request's words.
         first: u8,
@@ -21,14 +21,14 @@ pub enum Keys {
         /// each.
         step: u8,
     },
-    /// Argument `at` is the number of keys that follow it.
+    /// The number of keys is argument `at`, and the keys follow it.
     NumKeys {
         /// Position of the word that states the number of keys.
         at: u8,
         /// Position of a further key, which stands before the number and receives the result; none if the
         /// command has no such key.
         destination: Option<u8>,
-        /// The rule for the value that states the number of keys, with the error texts of Redis.
+        /// The rule for the word that states the number of keys, with the error texts of Redis.
         count: KeyCount,
     },
     /// The keys are the first half of the arguments after the word `STREAMS`.
@@ -47,9 +47,11 @@ pub enum Keys {
 /// number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyCount {
-    /// `EVAL` and its variants, whose number of keys may be 0.
+    /// The number of keys of `EVAL` and its variants, which may be 0, with their error texts for a wrong
+    /// number.
     Script,
-    /// `FCALL` and its variants, whose number of keys may be 0.
+    /// The number of keys of `FCALL` and its variants, which may be 0, with their error texts for a wrong
+    /// number.
     Function,
     /// The number of keys of `ZUNION` and related commands, with their error texts for a wrong number.
     SortedSets,
@@ -65,7 +67,7 @@ pub enum KeyError {
     /// The word for the number of keys of a request is not an integer, or not one that can be a number of
     /// keys.
     NotAnInteger,
-    /// The number of keys of a function call is not an integer.
+    /// The number of keys of a call of a function (`FCALL`) is not an integer.
     BadCount,
     /// The request is wrong: its number of keys is negative.
     NegativeCount,
@@ -200,7 +202,8 @@ impl Command {
     }
 }
 
-/// True if `SORT` reads further keys: `BY` or `GET` is among its options.
+/// True if a request `SORT` reads further keys, which it names by patterns: `BY` or `GET` is among its
+/// options.
 pub fn sort_names_patterns(arguments: &Arguments<'_>) -> bool {
     let mut index = 2;
     while let Some(word) = arguments.get(index) {

@@ -39,19 +39,19 @@ pub struct Excess {
 /// Quantity that multiplies the work of a store.
 #[derive(Clone, Copy, Debug)]
 enum Multiplied {
-    /// Elements that a command picks at random, the same one several times.
+    /// Number of elements that a command picks at random, the same one several times.
     RandomElements,
-    /// Keys or fields that the request has named before.
+    /// Number of keys or fields that the request has named before.
     Repeated,
-    /// Words of a request for several keys or fields.
+    /// Number of words of a request for several keys or fields.
     Words,
-    /// Keys at which the client waits for data.
+    /// Number of keys at which the client waits for data.
     Awaited,
-    /// Patterns of keys that `SORT` reads for each element.
+    /// Number of patterns of keys that `SORT` reads for each element.
     SortPatterns,
-    /// Bytes of a pattern that is compared with many names.
+    /// Number of bytes of a pattern that the store compares with many names.
     PatternBytes,
-    /// Bytes of a channel that is compared with many patterns.
+    /// Number of bytes of a channel's name that the store compares with many patterns.
     ChannelBytes,
 }
 
@@ -129,7 +129,7 @@ impl Command {
     }
 }
 
-/// Returns the number of words that are equal to an earlier one, or 0 if it surely is at most `most`.
+/// Returns the number of words that are equal to an earlier one, or 0 if that is surely at most `most`.
 fn repeated<'a>(words: impl ExactSizeIterator<Item = &'a [u8]>, most: usize) -> usize {
     if words.len() <= most {
         return 0;
@@ -142,7 +142,7 @@ fn repeated<'a>(words: impl ExactSizeIterator<Item = &'a [u8]>, most: usize) -> 
 /// Count of the words (keys or fields) of a request that are equal to an earlier one.
 #[derive(Debug)]
 pub struct Repeats {
-    /// The words so far, by their hashes.
+    /// Hashes of the words that have been counted so far.
     seen: HashSet<u64, BuildHasherDefault<IdHasher>>,
     /// Seed of the hashes, which no client can foresee.
     secrets: RapidSecrets,
@@ -163,7 +163,7 @@ impl Repeats {
         self.count += usize::from(!is_new);
     }
 
-    /// Returns the number of words that are equal to an earlier one.
+    /// Returns the number of counted words that are equal to an earlier one.
     pub const fn count(&self) -> usize {
         self.count
     }

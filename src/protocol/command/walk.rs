@@ -10,11 +10,13 @@ pub const COUNT_DEFAULT: u64 = 10;
 /// Options of one `SCAN`, `HSCAN`, `SSCAN` or `ZSCAN` request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walk {
-    /// Index of the argument at which the options begin.
+    /// Index of the argument at which the options of the request begin.
     from: usize,
-    /// Index of the value of the last `COUNT`, the one that counts; none without `COUNT`.
+    /// Index of the argument that is the value of the last `COUNT`, the one that counts; none without
+    /// `COUNT`.
     count: Option<usize>,
-    /// Index of the value of the last `MATCH`, the one that counts; none without `MATCH`.
+    /// Index of the argument that is the value of the last `MATCH`, the one that counts; none without
+    /// `MATCH`.
     pattern: Option<usize>,
     /// True if a word is no option of any store, so that a store will refuse the request.
     malformed: bool,
@@ -31,7 +33,7 @@ enum Given {
 }
 
 impl Command {
-    /// Returns the options of a request of the SCAN family; `None` for all other commands.
+    /// Returns the options of a request `SCAN`, `HSCAN`, `SSCAN` or `ZSCAN`; `None` for all other commands.
     pub fn walk(&self, arguments: &Arguments<'_>) -> Option<Walk> {
         if self.class != Class::Scan || !self.name.ends_with("scan") {
             return None;

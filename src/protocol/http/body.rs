@@ -19,7 +19,7 @@ pub struct Body {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// A body of known length; the field is the number of missing bytes.
+    /// The body has a known length; the field is the number of missing bytes.
     Plain(usize),
     /// The next bytes of the body are the line with the length of a chunk.
     Size,

@@ -25,20 +25,21 @@ const SHORT_BYTES: usize = 1024;
 /// Target of an HTTP request, from its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// `/v1/keys/{key}`: the key, and the query after the `?`.
+    /// The path is `/v1/keys/{key}`: the fields are the decoded key, and the query after the `?`.
     Key(Vec<u8>, String),
-    /// `/`: the body of the HTTP request is one command.
+    /// The path is `/`: the body of the HTTP request is one command.
     Command,
-    /// `/pipeline`: the body of the HTTP request is several commands, each carried out by itself.
+    /// The path is `/pipeline`: the body of the HTTP request is several commands, each carried out by itself.
     Pipeline,
-    /// `/multi-exec`: the body of the HTTP request is several commands, carried out as one transaction.
+    /// The path is `/multi-exec`: the body of the HTTP request is several commands, carried out as one
+    /// transaction.
     Transaction,
 }
 
 /// Length of an HTTP request's body, as its headers state it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// A body of this length in bytes; 0 for no body.
+    /// The body has this length in bytes; 0 stands for no body.
     Known(u64),
     /// The body comes in chunks (`Transfer-Encoding: chunked`), so its length is not known beforehand.
     Chunks,
@@ -52,12 +53,13 @@ pub enum Method {
     Put,
     Delete,
     Post,
-    /// CORS preflight: a browser asks on behalf of a web page which methods and headers that page may use.
+    /// The request is a CORS preflight: a browser asks on behalf of a web page which methods and headers that
+    /// page may use.
     Preflight {
-        /// HTTP methods that the target allows.
+        /// HTTP methods that the requested path allows, separated by commas.
         allowed: &'static str,
-        /// True if the page comes from a wider network than this server's, such as a public page that asks a
-        /// private address.
+        /// True if the web page comes from a wider network than this server's, such as a public page that
+        /// asks a private address.
         crosses_networks: bool,
     },
 }
@@ -69,7 +71,7 @@ pub struct Head {
     pub target: Target,
     /// The name by which the request addresses the server (header `Host`).
     pub host: Host,
-    /// The web page that made a browser send the request, as far as known.
+    /// The web page that made a browser send the HTTP request, as far as its headers say so.
     pub source: Source,
     /// Origin of the web page that made a browser send the request, once weir has found that the page may
     /// read the response; none otherwise.
@@ -77,26 +79,26 @@ pub struct Head {
     /// True unless the header `Content-Type` says that the request's body is not JSON.
     pub is_json: bool,
     pub length: Length,
-    /// True if the client sends its body only after it has received `100 Continue`.
+    /// True if the client sends the body of its HTTP request only after it has received `100 Continue`.
     pub waits: bool,
-    /// True if the connection stays open after the response.
+    /// True if the client wants the connection to stay open after the response.
     pub keeps: bool,
     /// True for HTTP/1.1, which knows `100 Continue` and chunks.
     pub is_modern: bool,
     /// Value of the header `Authorization` as received (`Bearer ...`, `Basic ...`); none without one.
     pub authorization: Option<Vec<u8>>,
-    /// User within the tenant, tier (importance) and deadline from the headers, as words of options of `QOS
-    /// CALL`.
+    /// User within the tenant, tier (importance) and deadline of the request, from its headers, as words of
+    /// options of `QOS CALL`.
     pub options: Vec<Vec<u8>>,
     /// Number of the database for the request's commands; 0 unless a header names one. The stores may have
     /// fewer databases.
     pub database: i64,
-    /// True if texts in the response are encoded in base64.
+    /// True if the client wants texts in the response encoded in Base64.
     pub in_base64: bool,
 }
 
 impl Head {
-    /// True if no body follows this head.
+    /// True if no body follows this head of an HTTP request.
     pub fn has_no_body(&self) -> bool {
         self.length == Length::Known(0)
     }
@@ -108,7 +110,8 @@ pub fn wants_head_alone(bytes: &[u8]) -> bool {
     without_empty_line(bytes).starts_with(b"HEAD ")
 }
 
-/// Removes the one empty line that may stand before a request line (RFC 9112, 2.2).
+/// Returns the bytes of an HTTP request without the one empty line that may stand before the request line
+/// (RFC 9112, 2.2).
 fn without_empty_line(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(b"\r\n").unwrap_or(bytes)
 }
@@ -125,8 +128,9 @@ pub fn may_be_whole(bytes: &[u8], seen: usize) -> bool {
         || (seen.saturating_sub(1)..bytes.len()).any(|at| is_misplaced(bytes, at))
 }
 
-/// True if the byte at index `at` of a head is a CR or LF alone, or zero. A line ends with both CR and LF:
-/// software that takes one alone for an end sees another request. A CR at the very end may still get its LF.
+/// True if the byte at index `at` of an HTTP request's head is a CR or LF alone, or zero. A line ends with
+/// both CR and LF: software that takes one alone for an end sees another request. A CR at the very end may
+/// still get its LF.
 fn is_misplaced(head: &[u8], at: usize) -> bool {
     match head[at] {
         b'\n' => at == 0 || head[at - 1] != b'\r',
@@ -254,8 +258,8 @@ fn understand(request: &Request<'_, '_>) -> Result<Head, Status> {
     })
 }
 
-/// Returns the length of the body from the headers; `None` if they give none. An ambiguous length is refused.
-/// `is_modern` is true for HTTP/1.1.
+/// Returns the length of an HTTP request's body from its headers; `None` if they give none. The error is the
+/// refusal of an ambiguous length. `is_modern` is true for HTTP/1.1.
 fn length(headers: &[Header<'_>], is_modern: bool) -> Result<Option<Length>, Status> {
     let mut codings = values(headers, "transfer-encoding");
     let mut lengths = values(headers, "content-length");
@@ -280,8 +284,9 @@ fn length(headers: &[Header<'_>], is_modern: bool) -> Result<Option<Length>, Sta
     }
 }
 
-/// Splits a request target into server, path and query. The server is named only by an absolute target, as
-/// clients send to proxies. The server is None otherwise.
+/// Splits the target of an HTTP request into server, path and query. The server is named only by an absolute
+/// target (`http://...`), as clients send to proxies, and is None otherwise. The error is the refusal of a
+/// target without a path.
 fn parts_of(target: &str) -> Result<(Option<&str>, &str, &str), Status> {
     let (authority, origin) = match target.split_once("://") {
         Some((scheme, rest))

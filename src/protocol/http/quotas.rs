@@ -42,7 +42,8 @@ pub(super) fn scope_of(text: &str) -> Option<&'static str> {
 }
 
 /// Returns the values of the headers `RateLimit-Policy` and `RateLimit`, for the quota that refused (its
-/// scope, limit, remaining units, and seconds until a retry) and the other quotas in `noted`.
+/// kind, its limit in request units per second, the request units left, and seconds until a retry) and the
+/// other quotas, whose state is in `noted`.
 pub(super) fn headers(
     (scope, limit, remaining, seconds): (&'static str, u64, u64, u64),
     noted: &str,

@@ -16,7 +16,7 @@ pub enum Status {
     BadRequest(&'static str),
     Forbidden,
     NotFound,
-    /// The method is not allowed here; the text lists the methods that are.
+    /// The request's method is not allowed for its path; the text lists the methods that are.
     MethodNotAllowed(&'static str),
     Timeout,
     LengthRequired,
@@ -104,11 +104,12 @@ const fn reason(code: u16) -> &'static str {
 /// may read the response (CORS).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manner {
-    /// True if the connection stays open after the response.
+    /// True if the client's connection stays open after the response.
     pub keeps: bool,
-    /// True if the response is to HEAD and has no body.
+    /// True if the response is to an HTTP request with the method HEAD, so that it has no body.
     pub is_head: bool,
-    /// True for HTTP/1.1; a client of HTTP/1.0 is sent a header that says that the connection lasts.
+    /// True if the client uses HTTP/1.1; a client of HTTP/1.0 is sent a header that says that the connection
+    /// lasts.
     pub is_modern: bool,
     /// Origin of the web page that may read the response; none unless a page's request is answered.
     pub origin: Option<Arc<str>>,
@@ -158,7 +159,7 @@ pub fn write(out: &mut Vec<u8>, manner: &Manner, code: u16, more: &str, body: Op
     }
 }
 
-/// Interim response (100) after which the client sends its body.
+/// Interim HTTP response (status 100) after which the client sends the body of its request.
 pub const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// Writes the response to a CORS preflight: the methods (`allowed`) and headers that the page of
@@ -193,7 +194,8 @@ pub fn refuse(out: &mut Vec<u8>, manner: &Manner, status: Status) {
     problem.write(out, manner, &more);
 }
 
-/// Body of a refusal (RFC 9457). Clients of the usual REST interface to Redis read only the member `error`.
+/// Body of the HTTP response to a refused request (RFC 9457). Clients of the usual REST interface to Redis
+/// read only the member `error`.
 #[derive(Serialize)]
 struct Problem<'a> {
     #[serde(rename = "type")]
@@ -221,7 +223,7 @@ const CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporar
 /// An error reply (RESP) that becomes an HTTP response.
 #[derive(Clone, Copy, Debug)]
 pub struct Failure<'a> {
-    /// The text of the error reply, without the leading `-`.
+    /// The text of the error reply that becomes an HTTP response, without the leading `-`.
     pub text: &'a str,
     /// True if weir worded the error, and not a store or a script; only then are headers made from its words.
     pub is_own: bool,

@@ -5,7 +5,7 @@
 use super::refusal::NodeRefusal;
 use crate::protocol::reply;
 
-/// The error of a node that has database 0 alone, without the `-` and the line end.
+/// Error text of a cluster node that has database 0 alone to `SELECT`, without the `-` and the line end.
 pub const NOT_IN_CLUSTER: &str = "ERR SELECT is not allowed in cluster mode";
 
 /// The databases that clients may select at a cluster node, or at weir. Ordered by their number: one value is
@@ -15,12 +15,12 @@ pub enum Databases {
     /// Database 0 alone: the node is a server that has no others in a cluster, and replies so
     /// ([`NOT_IN_CLUSTER`]).
     OnlyFirst,
-    /// This many databases, numbered from 0. A larger number is out of range.
+    /// The node has this many databases, numbered from 0; a `SELECT` of a larger number is out of range.
     Numbered(u16),
 }
 
 impl Databases {
-    /// The number of databases.
+    /// Returns the number of databases that clients may select.
     pub const fn count(self) -> u16 {
         match self {
             Self::OnlyFirst => 1,

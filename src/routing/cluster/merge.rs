@@ -48,18 +48,18 @@ impl Epoch {
 pub enum Rejected {
     /// The view has less than half of the known node ids: another cluster uses this address.
     Strangers,
-    /// With the view there would be more nodes than weir can handle.
+    /// With the view there would be more nodes than weir can handle (128).
     TooManyNodes,
     /// Too many views came at once: the largest number that is merged together was used already.
     TooManyViews,
 }
 
-/// Result of merging the views of several nodes into the next map.
+/// Result of merging the views that several nodes have of the cluster into the next map.
 #[derive(Clone, Debug)]
 pub struct Applied {
     /// The map now in force, if it differs from the one before.
     pub map: Option<Arc<Map>>,
-    /// Indices of the views that were not used, with the reasons.
+    /// Indices, among the merged ones, of the views that were not used, with the reasons.
     pub rejected: Vec<(usize, Rejected)>,
 }
 
@@ -90,15 +90,16 @@ impl Applied {
     }
 }
 
-/// State of a cluster: the map in force and the epochs of its slots' owners. One task owns it, and sends its
-/// maps to all shards.
+/// State of a cluster: the map in force and the config epochs of its slots' owners. One task owns it, and
+/// sends its maps to all shards.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     map: Arc<Map>,
     /// For each slot, the config epoch with which its owner in force claims it; a claim with a higher epoch
     /// replaces it.
     epochs: Box<[Epoch]>,
-    /// Number of nodes that were ever known, from which new generations are made.
+    /// Number of nodes that were ever known, from which the serial numbers (generations) of new ones are
+    /// made.
     generations: u32,
 }
 
@@ -218,7 +219,7 @@ impl Cluster {
         (accepted, rejected)
     }
 
-    /// Returns a place in the map's table of nodes for each node: its former one, or a free one.
+    /// Returns an index in the map's table of nodes for each node in `facts`: its former one, or a free one.
     fn places<'a>(&mut self, facts: &Facts<'a>) -> Places<'a> {
         let mut places = Places { by_id: BTreeMap::new(), taken: vec![None; CLUSTER_NODES_MAX] };
         for node in self.map.nodes() {
@@ -381,7 +382,7 @@ impl Cluster {
     }
 }
 
-/// The place of each node in the next map's table of nodes.
+/// The index of each node in the next map's table of nodes.
 struct Places<'a> {
     by_id: BTreeMap<&'a NodeId, NodeKey>,
     taken: Vec<Option<NodeKey>>,
@@ -393,12 +394,12 @@ impl<'a> Places<'a> {
         self.by_id.insert(id, key);
     }
 
-    /// Returns the place in the table of nodes of a node that occurs in one of the views.
+    /// Returns the index in the next map's table of nodes of a node (`id`) that occurs in one of the views.
     fn of(&self, id: &NodeId) -> BackendId {
         self.by_id[id].backend
     }
 
-    /// True if this node is in the next map, not only another node at its place.
+    /// True if the node with this key is in the next map, and not another node at its index.
     fn has(&self, key: NodeKey) -> bool {
         self.taken[usize::from(key.backend.0)] == Some(key)
     }
@@ -406,7 +407,8 @@ impl<'a> Places<'a> {
 
 /// Facts about a node, combined from all views.
 struct Fact<'a> {
-    /// The node as in the view with the highest epoch for it; between equal epochs, as in its own view.
+    /// The node as in the view with the highest config epoch for it; between equal epochs, as in its own
+    /// view.
     seen: &'a Seen,
     is_own: bool,
     /// True if a view reports that most primaries consider the node failed, and the node did not reply
@@ -415,7 +417,7 @@ struct Fact<'a> {
     answered: bool,
     /// True for a replica that some node's reply to `CLUSTER SLOTS` lists, which shows that it works.
     live: bool,
-    /// Databases of the node; None if it did not say how many it has.
+    /// Databases that may be selected at the node; None if it did not say how many it has.
     databases: Option<Databases>,
 }
 
@@ -442,8 +444,8 @@ fn facts<'a>(accepted: &[&'a View]) -> Facts<'a> {
     facts
 }
 
-/// Claims of one node's view of the cluster: the owner of each slot, and the epoch of each node, by the
-/// nodes' places in the table.
+/// Claims of one node's view of the cluster: the owner of each slot, and the config epoch of each node, by
+/// the nodes' indices in the table.
 struct Claims {
     teller: u16,
     owners: Box<[u16]>,

@@ -53,14 +53,14 @@ pub struct WalkPosition {
     inner: u64,
 }
 
-/// Next step of a client's SCAN over all nodes of a cluster.
+/// Next step of a client's walk (`SCAN` over all nodes of a cluster).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalkStep {
     /// Sends the client's next `SCAN` to a node of the cluster, with the node's own cursor.
     Visit {
         /// The node that gets the next `SCAN`.
         node: NodeKey,
-        /// Cursor that the node gave last, or 0.
+        /// The node's own cursor that the next `SCAN` continues from: the one that it gave last, or 0.
         cursor: u64,
         /// Position of the walk (`SCAN` over all nodes) at this visit (scan of one node), from which
         /// [`WalkPosition::after`] makes the client's next cursor.
@@ -103,7 +103,8 @@ impl WalkPosition {
 pub struct Walks(VecDeque<Arc<Plan>>);
 
 impl Walks {
-    /// Adds the plan of a map that is in force from now on. The oldest plan is dropped if there are too many.
+    /// Adds the plan (nodes to scan, in order) of a map that is in force from now on. Of more than 64 plans
+    /// the oldest is dropped.
     pub fn handle_map(&mut self, map: &Arc<Map>) {
         let plan = Plan::of(map);
         // A map that comes again replaces its earlier plan: in between nothing was asked.
@@ -114,8 +115,8 @@ impl Walks {
         }
     }
 
-    /// Returns the step to which a client's cursor leads. `is_sure` says that the newest map was confirmed
-    /// after the client got the cursor.
+    /// Returns the step of a walk (`SCAN` over all nodes) to which a client's cursor leads. `is_sure` says
+    /// that the newest map was confirmed after the client got the cursor.
     pub fn step(&self, cursor: u64, is_sure: bool) -> WalkStep {
         let Some(newest) = self.0.back().filter(|newest| !newest.visits.is_empty()) else {
             return WalkStep::Nowhere;
@@ -133,7 +134,7 @@ impl Walks {
     }
 }
 
-/// Plan of a walk on one map: the nodes to visit, in order.
+/// Plan of a walk (`SCAN` over all nodes) made from one map of the cluster: the nodes to scan, in order.
 #[derive(Clone, Debug)]
 struct Plan {
     print: u32,
@@ -287,8 +288,9 @@ impl<'a> OpenSlots<'a> {
     }
 }
 
-/// Returns a fingerprint of a map in a few bits, made of its nodes, their order and the owners of slots. The
-/// same in every process (FNV-1a).
+/// Returns a fingerprint of a map in 17 bits, made of its nodes, their order and epochs, the owners of slots
+/// and the moving slots. The same in every process (FNV-1a). `nodes` are the ids and table indices of the
+/// nodes, in the order of their scans.
 fn print_of<'a>(map: &Map, nodes: impl Iterator<Item = (&'a str, u16)>) -> u32 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut add = |bytes: &[u8]| {

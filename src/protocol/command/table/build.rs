@@ -62,7 +62,7 @@ pub(super) const fn local(name: &'static str, arity: i16, command: LocalCommand)
     plain(name, arity).locally(command)
 }
 
-/// Creates the entry of a container, a name that must be followed by a subcommand.
+/// Creates the entry of a container command, whose name must be followed by a subcommand (`OBJECT`).
 pub(super) const fn container(name: &'static str) -> Command {
     local(name, -2, LocalCommand::Help).flags(Flags::CONTAINER)
 }
@@ -133,7 +133,7 @@ impl Command {
         self.flags(Flags::MULTIPLIES)
     }
 
-    /// Marks a command that walks the key space or a collection.
+    /// Marks a command that walks the key space or a collection, so that it counts as a scan.
     pub(super) const fn walks(self) -> Self {
         self.class(Class::Scan)
     }
@@ -202,7 +202,8 @@ impl Command {
         self.flags(Flags::BLOCKING).multiplies().privately(PrivateUse::Waits)
     }
 
-    /// Marks a command that needs a connection to its store that no other client uses.
+    /// Marks a command that needs a connection to its store that no other client uses, for the reason
+    /// `usage`.
     pub(super) const fn privately(self, usage: PrivateUse) -> Self {
         Self { handling: Handling::Private(usage), ..self }
     }
