@@ -66,11 +66,11 @@ pub struct Slice {
     allowance: i64,
     /// Amount spent since the last report to the control executor, in millionths of a request unit.
     spent: i64,
-    /// Sum of the costs of requests for the bucket in this period (10 ms), refused ones included, in
-    /// thousandths of a request unit, rounded up.
+    /// Sum of the costs of requests for the bucket in this period (10 ms by default), refused ones included,
+    /// in thousandths of a request unit, rounded up.
     wanted_milli: u32,
-    /// Sum of the costs of requests for the bucket in the period (10 ms) before, refused ones included, in
-    /// thousandths of a request unit, rounded up.
+    /// Sum of the costs of requests for the bucket in the period (10 ms by default) before, refused ones
+    /// included, in thousandths of a request unit, rounded up.
     wanted_before_milli: u32,
     /// Amount in the bucket that no core held (the level of the pool) at the last grant (amount of quota to
     /// spend), in millionths of a request unit.
@@ -243,7 +243,7 @@ impl Slice {
     }
 
     /// Returns the sum of the prices of this period's requests for the bucket so far, admitted or not, in
-    /// millionths of a request unit. Periods (10 ms) end with a report to the control executor.
+    /// millionths of a request unit. Periods (10 ms by default) end with a report to the control executor.
     pub const fn asked(&self) -> MicroUnits {
         self.wanted_milli as u64 * MICRO_PER_MILLI
     }
@@ -260,8 +260,8 @@ impl Slice {
         self.asking || self.unanswered > 0
     }
 
-    /// Begins the next period (10 ms), after the demand of the present one was reported to the control
-    /// executor.
+    /// Begins the next period (10 ms by default), after the demand of the present one was reported to the
+    /// control executor.
     pub const fn start_period(&mut self) {
         self.wanted_before_milli = self.wanted_milli;
         self.wanted_milli = 0;

@@ -96,11 +96,11 @@ pub struct Demand {
     pub bucket: BucketId,
     /// Rate and burst of the bucket, in the version of the quotas that the core uses.
     pub capacity: Capacity,
-    /// Sum of the prices of the core's requests for the bucket in the present period (10 ms) or the one
-    /// before, whichever is more, admitted or not.
+    /// Sum of the prices of the core's requests for the bucket in the present period (10 ms by default) or
+    /// the one before, whichever is more, admitted or not.
     pub wanted: MicroUnits,
-    /// Sum of the prices of the core's requests for the bucket in the period (10 ms) that this report ends; 0
-    /// in a report within a period, so that none is counted twice.
+    /// Sum of the prices of the core's requests for the bucket in the period (10 ms by default) that this
+    /// report ends; 0 in a report within a period, so that none is counted twice.
     pub asked: MicroUnits,
     /// Amount that the core spent from the bucket since its last report; negative where corrections of
     /// estimated prices gave back more than was spent.
@@ -136,8 +136,8 @@ pub struct Grant {
     /// Amount in the pool (the part of the bucket that no core holds) after the grant (amount of quota to
     /// spend), by which the core estimates what it can count on until the next.
     pub level: i64,
-    /// Time of the grant (amount that a core may spend), which is valid for five periods (50 ms) from then
-    /// on.
+    /// Time of the grant (amount that a core may spend), which is valid for five periods (50 ms by default)
+    /// from then on.
     pub at: Timestamp,
     /// The core's share of the bucket, in 65,536ths. It bounds what the core counts on from the level and
     /// income of the pool (the part that no core holds), and is the part of the quota that the core goes on
