@@ -6,21 +6,22 @@
 
 use crate::values::limits::COMMAND_CLASSES;
 
-/// Fewest replies of a class of commands from which its usual latency is computed.
+/// Fewest replies of a class of commands from which its usual latency at a backend is known.
 const SAMPLES_MIN: u32 = 100;
-/// Weight of a new sample in the short-term average: about the last 16 replies count.
+/// Weight of a new latency in a class's short-term average: about the last 16 replies count.
 const SHORT: f64 = 1.0 / 16.0;
-/// Weight of a new sample in the long-term average.
+/// Weight of a new latency in a class's long-term average: about the last 1,024 replies count.
 const LONG: f64 = 1.0 / LONG_SAMPLES as f64;
-/// Number of last replies that count in the long-term average, about.
+/// Number of the latest replies of a class of commands that count in its long-term average latency, about.
 const LONG_SAMPLES: u32 = 1_024;
-/// Multiple of the long-term average up to which a latency counts as usual. Longer ones are rare enough not
-/// to be chance.
+/// Multiple of a class's long-term average latency up to which a latency counts as usual. Longer ones are
+/// rare enough not to be chance.
 const USUAL: f64 = 3.0;
 /// Latency up to which no reply counts as slow, in microseconds: the scheduler and the network may add so
 /// much at any time.
 const SLOW_MIN_MICROS: f64 = 2_000.0;
-/// Ratio of the short-term to the long-term average above which the backend as a whole counts as slow.
+/// Ratio of the short-term to the long-term average latency of all classes above which the backend as a whole
+/// counts as slow.
 const DEGRADED: f64 = 1.5;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,9 +56,10 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    /// Records the latency of a reply, and returns by how many microseconds it exceeded the usual; 0 while the
-    /// class of commands is unknown or the whole backend is slow. `took_micros` is that latency in
-    /// microseconds.
+    /// Records the latency of a reply of the backend, in microseconds (`took_micros`); `class` is the index
+    /// of the request's class of commands. Returns by how many microseconds it exceeded three times the
+    /// class's average, or 2 ms if that is more; 0 while the class has fewer than 100 replies or the whole
+    /// backend is slow.
     pub fn handle_reply(&mut self, class: usize, took_micros: u64) -> u64 {
         // A signed conversion is one instruction, an unsigned one is more.
         let micros = took_micros as i64 as f64;
@@ -73,8 +75,9 @@ impl Baseline {
         (micros - usual) as u64
     }
 
-    /// True if the backend as a whole is slower than it used to be. Each class of commands counts by its
-    /// share of the total time, so a change of the mix of commands alone does not count.
+    /// True if the backend as a whole is slower than it used to be: the last moments' latency is above 1.5
+    /// times the long-term one. Each class of commands counts by its share of the total time, so a change of
+    /// the mix of commands alone does not count.
     pub fn is_degraded(&self) -> bool {
         let known = || self.classes.iter().filter(|class| class.is_known());
         let weighted = |time: fn(&Averages) -> f64| -> f64 {

@@ -35,19 +35,19 @@ use crate::values::Timestamp;
 
 /// Consecutive failures seen by one core that eject a store.
 const ROW: u32 = 5;
-/// Time within which several lost connections to a store count as one failure.
+/// Time within which several lost connections to a store count as one failure of the store.
 const LOSSES_APART: Duration = Duration::from_millis(100);
 /// Fewest recent replies of a store before their share of failures can eject it.
 const SAMPLES: u64 = 100;
 /// Fewest recent replies before their share of failures can eject a store that was ejected (taken out of use)
 /// lately.
 const SAMPLES_RETURNING: u64 = 20;
-/// Share of failures among a store's replies above which, beyond two standard deviations, it is ejected (taken
-/// out of use).
+/// Share of failures among a store's recent replies above which it is ejected (taken out of use). The share
+/// must be exceeded by two standard deviations, so that chance alone ejects no store.
 const FAILING: f64 = 0.2;
 /// Time for which replies and failures count towards a store's share of failures.
 const MEMORY: Duration = Duration::from_secs(10);
-/// Interval at which each core checks the recent replies of every store ([`Watch::look`]).
+/// Interval at which each core checks the share of failures among the recent replies of every store.
 pub const LOOKS_APART: Duration = Duration::from_millis(250);
 /// Consecutive comparisons with the other stores, 250 ms apart, at which a store must be slow before it is
 /// ejected (taken out of use) for that: two seconds.
@@ -61,24 +61,28 @@ const SLOWER_BY: Duration = Duration::from_millis(2);
 const CROWDED: f64 = 2.0;
 /// Ratio of a store's request rate to its own earlier one above which its slowness counts as load.
 const GROWN: f64 = 1.5;
-/// Age from which on replies count as part of a store's earlier request rate.
+/// Age from which on a store's replies count for its earlier request rate, with which the present one is
+/// compared.
 const BEFORE: Duration = Duration::from_secs(3);
 /// Time for which a store's slowness is ignored after it was found to be due to load.
 const EXCUSED: Duration = Duration::from_secs(60);
-/// First and longest pause after an ejection, in which all requests to the store are refused.
+/// First and longest pause after an ejection (taking out of use) of a store, in which all requests to it are
+/// refused.
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(4)];
-/// First and longest pause after an ejection (taking out of use) for failed connections alone.
+/// First and longest pause after an ejection (taking out of use) of a store for failed connections alone, in
+/// which all requests to it are refused.
 const PAUSES_LOST: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
 /// Time after which a trial request without an answer is given up.
 const TRIAL: Duration = Duration::from_secs(3);
 /// Time over which the fraction of requests let through to a store that answered its trial grows to 1.
 const RETURN: Duration = Duration::from_secs(2);
-/// Fraction of requests that is let through to an ejected store (one taken out of use) right after it answered
-/// again; it grows to 1 over [`RETURN`].
+/// Fraction of requests that is let through to an ejected store (one taken out of use) right after it
+/// answered again; it grows to 1 over 2 s.
 const FIRST_PART: f64 = 0.1;
-/// Time without a new ejection (taking out of use) after which one earlier ejection is forgotten.
+/// Time in full service after which one earlier ejection (taking out of use) of a store is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(60);
-/// Maximum number of ejections that are counted: six bits of the shared word.
+/// Maximum number of ejections (taking out of use) of a store that are counted: the count has six bits in the
+/// word that cores share.
 const OPENINGS_MAX: u8 = 63;
 
 /// Stage of a store's circuit breaker: which of the requests to the store are let through.
@@ -88,9 +92,10 @@ pub enum Stage {
     /// All requests to the store are sent.
     #[default]
     Well,
-    /// The store is ejected: all requests are refused until the pause is over.
+    /// The store is ejected (taken out of use): all requests to it are refused until a pause is over.
     Out,
-    /// The store is ejected, and one request has been sent to it as a trial; all others are refused.
+    /// The store is ejected (taken out of use), and one request has been sent to it as a trial; all others
+    /// are refused.
     Trying,
     /// The store answered the trial request: a growing fraction of the requests is let through.
     Returning,
@@ -129,33 +134,34 @@ impl Cause {
     const ALL: [Self; 4] = [Self::Errors, Self::Losses, Self::Slowness, Self::Load];
 }
 
-/// State of one store's breaker, which all cores share.
+/// State of one store's circuit breaker (which decides whether requests to it are sent), shared by all cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
     /// The present stage of the store's breaker, which says which requests are let through.
     pub stage: Stage,
     /// Reason why the store was last ejected.
     pub cause: Cause,
-    /// Number of ejections that are not forgotten yet, at most 63. Each doubles the pause after the next
-    /// ejection.
+    /// Number of the store's ejections (takings out of use) that are not forgotten yet, at most 63. Each
+    /// doubles the pause after the next ejection.
     pub openings: u8,
-    /// Time at which the pause ends, in stage `Out`; in any other stage the time at which the stage began.
+    /// Time at which the pause ends in which all requests to the store are refused, in stage `Out`; in any
+    /// other stage the time at which the stage began.
     pub at: Timestamp,
 }
 
-/// Bits by which nanoseconds are shifted in the shared word: its unit of time is 1,024 ns, about a
-/// microsecond.
+/// Number of bits by which nanoseconds are shifted right in the word by which cores share a breaker's state:
+/// its unit of time is 1,024 ns, about a microsecond.
 const UNIT_BITS: u32 = 10;
 
 impl Standing {
-    /// Packs the standing into one word for other cores to read. Times are rounded up by at most a
-    /// microsecond. Returns that word.
+    /// Packs the state of a store's breaker into one word for other cores to read, and returns the word.
+    /// Times are rounded up by at most a microsecond.
     pub fn to_bits(self) -> u64 {
         let at = self.at.as_nanos().div_ceil(1 << UNIT_BITS) & ((1 << 54) - 1);
         at << 10 | u64::from(self.openings & OPENINGS_MAX) << 4 | (self.cause as u64) << 2 | self.stage as u64
     }
 
-    /// Unpacks the word that [`Standing::to_bits`] made.
+    /// Unpacks the state of a store's breaker from the word that [`Standing::to_bits`] made.
     pub fn from_bits(bits: u64) -> Self {
         Self {
             stage: Stage::ALL[(bits & 3) as usize],
@@ -165,9 +171,9 @@ impl Standing {
         }
     }
 
-    /// Ejects the store: returns the state in which all requests are refused. Each ejection that is not
-    /// forgotten doubles the pause; `spread` (0 to 255) varies it by a quarter, so that many weirs do not
-    /// come back in step.
+    /// Ejects the store: returns the breaker's state in which all requests are refused until a pause is over.
+    /// Each earlier ejection that is not forgotten doubles the pause; `spread` (0 to 255, random) shortens it
+    /// by up to a quarter, so that many proxies do not come back in step.
     #[must_use]
     pub fn set_aside(self, cause: Cause, now: Timestamp, spread: u8) -> Self {
         let openings = self.remembered(now);
@@ -178,15 +184,17 @@ impl Standing {
         Self { stage: Stage::Out, cause, openings, at: now.after(pause) }
     }
 
-    /// Returns the number of earlier ejections that are not forgotten by now.
+    /// Returns the number of earlier ejections (taking out of use) of the store that still count: each minute
+    /// in full service forgets one.
     fn remembered(self, now: Timestamp) -> u8 {
         let healthy = if self.stage == Stage::Well { now.since(self.at) } else { Duration::ZERO };
         let forgotten = (healthy.as_secs() / FORGOTTEN.as_secs()).min(u64::from(OPENINGS_MAX)) as u8;
         self.openings.saturating_sub(forgotten)
     }
 
-    /// Returns the state in which one request is sent as a trial, if the pause or the last trial is over;
-    /// else None.
+    /// Returns the breaker's state in which one request is sent to the ejected store as a trial. None if no
+    /// trial is due: the pause after the ejection is not over, or the last trial began less than 3 s ago, or
+    /// the store is not ejected.
     pub fn begin_trial(self, now: Timestamp) -> Option<Self> {
         let is_due = match self.stage {
             Stage::Out => now >= self.at,
@@ -196,9 +204,10 @@ impl Standing {
         is_due.then_some(Self { stage: Stage::Trying, at: now, ..self })
     }
 
-    /// Ends a trial whose request was answered, and returns the state after it. `is_quick` decides for stores
-    /// ejected for slowness: a slow answer ejects again; a quick one at the first ejection means that the
-    /// slowness was due to load. `spread` (0 to 255) varies the pause of an ejection by chance.
+    /// Ends a trial whose request was answered, and returns the breaker's state after it. A store ejected for
+    /// lost connections is in full use at once, others within 2 s. `is_quick` decides for stores ejected for
+    /// slowness: a slow answer ejects again; a quick one at the first ejection means that load was the cause,
+    /// and ends the ejection at once. `spread` (0 to 255, random) varies the pause of an ejection.
     #[must_use]
     pub fn end_trial(self, is_quick: bool, now: Timestamp, spread: u8) -> Self {
         match self.cause {
@@ -215,27 +224,29 @@ impl Standing {
         }
     }
 
-    /// Ends a trial whose request could not be sent, and returns the state after it; the next trial is due at
-    /// `until`.
+    /// Ends a trial whose request could not be sent to the ejected store, and returns the breaker's state
+    /// after it; the next trial is due at `until`.
     #[must_use]
     pub fn put_off(self, until: Timestamp) -> Self {
         Self { stage: Stage::Out, at: until, ..self }
     }
 
-    /// Returns the fraction of requests, 0.1 to 1, that is sent in stage [`Stage::Returning`]; `None` once
-    /// its 2 s are over.
+    /// Returns the fraction of requests, 0.1 to 1, that is sent to a store that answered its trial (stage
+    /// [`Stage::Returning`]); None once the 2 s of that stage are over.
     pub fn part(self, now: Timestamp) -> Option<f64> {
         let gone = now.since(self.at).as_secs_f64() / RETURN.as_secs_f64();
         (gone < 1.0).then_some(FIRST_PART + (1.0 - FIRST_PART) * gone)
     }
 
-    /// Ends stage [`Stage::Returning`]: returns the state in which all requests are sent again.
+    /// Ends the 2 s in which a growing part of the requests is sent to a store that answered its trial:
+    /// returns the breaker's state in which all are sent again.
     #[must_use]
     pub fn back(self, now: Timestamp) -> Self {
         Self { stage: Stage::Well, at: now, ..self }
     }
 
-    /// Returns the retry delay named to a client whose request to the store is refused.
+    /// Returns the time after which a client whose request to the store is refused should try again: the rest
+    /// of the pause after an ejection, at least 20 ms.
     pub fn retry_after(self, now: Timestamp) -> Duration {
         match self.stage {
             Stage::Out => self.at.since(now).max(RETRY_LEAST),
@@ -256,9 +267,11 @@ const RETRY_LEAST: Duration = Duration::from_millis(20);
 /// Numbers of replies of a store to all cores, as counts that only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Number of all replies of the store to all cores, failures included.
+    /// Number of all replies of the store to all cores, failures included; a lost connection counts as one
+    /// too.
     pub replies: u64,
-    /// Failures: replies that count as failures, and lost connections.
+    /// Number of replies of the store that count as failures, and of connections to it that were lost or not
+    /// made.
     pub failures: u64,
 }
 
@@ -278,8 +291,8 @@ struct Look {
     tally: Tally,
 }
 
-/// Maximum number of counts of replies that are kept, one per 250 ms: those of [`MEMORY`], and the present
-/// one. The oldest is dropped.
+/// Maximum number of counts of a store's replies that are kept, one per 250 ms: those of the last 10 s, and
+/// the present one. The oldest is dropped.
 const LOOKS_KEPT: usize = (MEMORY.as_millis() / LOOKS_APART.as_millis()) as usize + 1;
 
 /// One core's observations of one store, from which the core decides whether the store has to be ejected
@@ -305,14 +318,16 @@ impl Watch {
         self.row = 0;
     }
 
-    /// Records a reply that is a failure. Returns evidence once there are enough in a row; else None.
+    /// Records a reply of the store that is a failure. Returns evidence that justifies an ejection once five
+    /// failures came in a row; else None.
     pub fn handle_failure(&mut self) -> Option<Evidence> {
         self.row = self.row.saturating_add(1);
         (self.row >= ROW).then_some(Evidence::Row(self.row))
     }
 
     /// Records a connection that was lost or not made while requests waited for it. Returns whether it counts
-    /// (not within 100 ms of the last), and evidence if there are enough failures in a row.
+    /// as a failure (not if one counted within the last 100 ms), and evidence that justifies an ejection once
+    /// five failures came in a row.
     pub fn handle_loss(&mut self, now: Timestamp) -> (bool, Option<Evidence>) {
         if self.lost_at.is_some_and(|lost_at| now.since(lost_at) < LOSSES_APART) {
             return (false, None);
@@ -321,8 +336,9 @@ impl Watch {
         (true, self.handle_failure())
     }
 
-    /// Takes all cores' counts of the store's replies so far, every [`LOOKS_APART`]. Returns evidence if too
-    /// large a share of recent replies failed; else None.
+    /// Takes the counts of the store's replies to all cores so far (`tally`), every 250 ms; `standing` is the
+    /// state of the store's breaker. Returns evidence that justifies an ejection if too large a share of the
+    /// replies of the last 10 s or less failed; else None, and always while the store is ejected.
     pub fn look(&mut self, tally: Tally, standing: Standing, now: Timestamp) -> Option<Evidence> {
         self.looks.push_front(Look { at: now, tally });
         while self.looks.len() > LOOKS_KEPT
@@ -347,8 +363,8 @@ impl Watch {
         Some(Evidence::Failing(failures, replies))
     }
 
-    /// Returns the requests per second over about the last second, and over the time before the last 3 s if
-    /// that is known. The second is None if it is not known.
+    /// Returns the replies of the store per second to all cores: over about the last second (0 if unknown),
+    /// and over the time that ended 3 s ago or earlier, at most 10 s back (None if unknown).
     pub fn rates(&self) -> (f64, Option<f64>) {
         let Some(newest) = self.looks.front() else { return (0.0, None) };
         let rate = |later: &Look, earlier: &Look| {
@@ -366,8 +382,9 @@ impl Watch {
     }
 
     /// Takes one comparison of the store's latency with the other stores'. True once the store has been slow
-    /// for `SLOW_LOOKS` comparisons in a row; without a comparison it does not count as slow, nor if
-    /// its `standing` says that it is out of service, or that load is known to make it slow.
+    /// in eight comparisons in a row. It does not count as slow without a comparison (`compared`), nor if its
+    /// breaker's state (`standing`) says that it is not in full service, or was found to be slow for load
+    /// within the last minute.
     pub fn handle_comparison(
         &mut self,
         compared: Option<Comparison>,
@@ -379,14 +396,15 @@ impl Watch {
         self.slow >= SLOW_LOOKS
     }
 
-    /// Forgets consecutive failures and slow comparisons, after the store was ejected or came back into
-    /// service.
+    /// Forgets the store's consecutive failures and slow comparisons, after it was ejected (taken out of use)
+    /// or came back into service.
     pub fn begin_anew(&mut self) {
         (self.row, self.slow) = (0, 0);
     }
 }
 
-/// True if more than one reply in five failed, and more than chance explains (two standard deviations).
+/// True if more than one of a store's replies in five failed, and more than chance explains (two standard
+/// deviations).
 fn is_surely_failing(failures: u64, replies: u64) -> bool {
     let deviation = (replies as f64 * FAILING * (1.0 - FAILING)).sqrt();
     failures as f64 > replies as f64 * FAILING + 2.0 * deviation
@@ -395,26 +413,26 @@ fn is_surely_failing(failures: u64, replies: u64) -> bool {
 /// Latency and load of a store, and of the other stores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Comparison {
-    /// 95th percentile of this store's latency for a class of commands.
+    /// 95th percentile of this store's latency for a class of commands, as this core measured it.
     pub own: Duration,
     /// Median of the other stores' 95th percentiles of latency for the same class of commands.
     pub others: Duration,
-    /// Requests per second of this core at the store.
+    /// Replies per second of this store to all cores, over about the last second.
     pub rate: f64,
-    /// Requests per second at this store some seconds earlier; None if unknown.
+    /// Replies per second of this store to all cores some seconds earlier; None if unknown.
     pub rate_before: Option<f64>,
-    /// Median of the other stores' requests per second.
+    /// Median of the other stores' replies per second to all cores.
     pub rate_others: f64,
 }
 
 impl Comparison {
-    /// Returns the highest 95th percentile that does not count as slow: three times that of the other stores
-    /// (`others`), and at least 2 ms more.
+    /// Returns the highest 95th percentile of a store's latency that does not count as slow: three times that
+    /// of the other stores (`others`), and at least 2 ms more.
     pub fn fair(others: Duration) -> Duration {
         others.mul_f64(SLOWER).max(others + SLOWER_BY)
     }
 
-    /// Returns the ratio of this store's 95th percentile to the other stores'.
+    /// Returns the ratio of this store's 95th percentile of latency to the median of the other stores'.
     pub fn slowness(self) -> f64 {
         self.own.as_secs_f64() / self.others.as_secs_f64().max(1e-9)
     }
@@ -426,8 +444,8 @@ impl Comparison {
     }
 }
 
-/// Returns the median of the other stores' values; None with fewer than two, since one other store is not
-/// enough to compare with.
+/// Returns the median of some figure of the other stores (`values`, which are sorted by this); None with
+/// fewer than two, since one other store is not enough to compare with.
 pub fn median_of_others(values: &mut [f64]) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     (values.len() >= 2).then(|| values[values.len() / 2])

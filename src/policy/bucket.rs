@@ -11,27 +11,30 @@ pub struct Bucket {
     /// share the quota.
     part: Part,
     level: i64,
-    /// Time up to which the level includes the bucket's income, in whole microseconds.
+    /// Time up to which the bucket's level includes its income, in whole microseconds.
     refilled_micros: u64,
 }
 
 impl Bucket {
-    /// Creates the full token bucket of a quota, of which this bucket has `part`.
+    /// Creates the token bucket of a quota (`capacity` is its rate and burst), full. `part` is the part of
+    /// the quota that this bucket has.
     pub fn full(capacity: Capacity, part: Part, now: Timestamp) -> Self {
         let level = signed(capacity.scaled(part).burst);
         Self { capacity, part, level, refilled_micros: now.as_nanos() / 1_000 }
     }
 
-    /// Adds the income until `now` and returns the level. `elsewhere` is the amount that cores hold from this
-    /// bucket: it counts towards the burst as if it were in the bucket.
+    /// Adds the income until `now` and returns the level, in millionths of a request unit. `elsewhere` is the
+    /// amount that cores hold from this bucket, in the same unit: it counts towards the burst as if it were
+    /// in the bucket.
     pub fn refill(&mut self, now: Timestamp, elsewhere: u64) -> i64 {
         self.level = self.level_at(now, elsewhere);
         self.refilled_micros = self.refilled_micros.max(now.as_nanos() / 1_000);
         self.level
     }
 
-    /// Returns the level at `now` as [`Bucket::refill`] would, without changing anything. `elsewhere` is the
-    /// amount that cores hold from this bucket, which counts towards the burst.
+    /// Returns the level at `now`, in millionths of a request unit, with the income since the last refill;
+    /// changes nothing. `elsewhere` is the amount that cores hold from this bucket, which counts towards the
+    /// burst.
     pub fn level_at(&self, now: Timestamp, elsewhere: u64) -> i64 {
         let elapsed = (now.as_nanos() / 1_000).saturating_sub(self.refilled_micros);
         let room = signed(self.burst()).saturating_sub(signed(elsewhere)).saturating_sub(self.level).max(0);
@@ -50,7 +53,7 @@ impl Bucket {
         self.capacity
     }
 
-    /// Returns the part of the quota that this bucket has.
+    /// Returns the part (share) of the quota's rate and burst that this bucket has.
     pub const fn part(&self) -> Part {
         self.part
     }
@@ -61,8 +64,8 @@ impl Bucket {
         self.capacity.scaled(self.part).burst
     }
 
-    /// Takes an amount from the bucket, or puts it back if negative. A debt cannot grow above `debt_max`;
-    /// returns the amount that is forgiven because of that.
+    /// Takes an amount, in millionths of a request unit, from the bucket, or puts it back if negative. A debt
+    /// (level below zero) cannot grow above `debt_max`; returns the amount that is forgiven because of that.
     pub fn book(&mut self, amount: i64, debt_max: MicroUnits) -> MicroUnits {
         let lowest = -signed(debt_max);
         let wanted = self.level.saturating_sub(amount);
@@ -70,8 +73,9 @@ impl Bucket {
         self.level.saturating_sub(wanted).max(0) as u64
     }
 
-    /// Changes the quota, or this bucket's part of it. The level stays, but is cut to the new burst.
-    /// `elsewhere` is the amount that cores hold from this bucket.
+    /// Changes the quota's rate and burst (`capacity`), or this bucket's part of them. The level stays, but
+    /// is reduced to the new burst if it is higher. `elsewhere` is the amount that cores hold from this
+    /// bucket, in millionths of a request unit.
     pub fn resize(&mut self, capacity: Capacity, part: Part, now: Timestamp, elsewhere: u64) {
         self.refill(now, elsewhere);
         (self.capacity, self.part) = (capacity, part);

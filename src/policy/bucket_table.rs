@@ -11,7 +11,7 @@ use crate::values::BucketId;
 
 /// Number of hash tables among which the buckets of quotas are divided.
 const PARTS: usize = 256;
-/// Maximum number of entries checked to find an idle one when there is no room.
+/// Maximum number of entries checked to find an idle one to drop when the table is full.
 const LOOKED_AT_MAX: usize = 16;
 
 /// Hasher that returns the id unchanged: bucket ids are hashes already.
@@ -34,11 +34,13 @@ impl Hasher for AsItIs {
 
 type Part<V> = HashMap<BucketId, V, BuildHasherDefault<AsItIs>>;
 
-/// Entries by bucket, at most `entries_max`. When it is full, the oldest idle entries make room.
+/// Table of entries by bucket (of a quota), at most `entries_max`. When it is full, the oldest idle entries
+/// make room.
 #[derive(Debug)]
 pub struct BucketTable<V> {
     parts: Box<[Part<V>; PARTS]>,
-    /// Ids of the entries, ordered by the time when each was added, or last found to be in use.
+    /// Ids of the buckets that have entries, ordered by the time when each was added, or last found to be in
+    /// use.
     order: VecDeque<BucketId>,
     entries_max: usize,
     evicted: u64,
@@ -57,22 +59,22 @@ impl<V> BucketTable<V> {
         }
     }
 
-    /// Returns the number of entries.
+    /// Returns the number of buckets that have an entry in the table.
     pub fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// True if there are no entries.
+    /// True if no bucket has an entry in the table.
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// Returns the number of idle entries that were dropped to make room for others since the start.
+    /// Returns the number of idle entries that were dropped to make room for others since the table was made.
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
 
-    /// Returns the number of entries that could not be added for lack of room since the start.
+    /// Returns the number of entries that could not be added for lack of room since the table was made.
     pub fn refused(&self) -> u64 {
         self.refused
     }
@@ -87,8 +89,8 @@ impl<V> BucketTable<V> {
         self.parts[part_of(id)].get(&id)
     }
 
-    /// Returns the entry of a bucket, and creates it with `make` if there is none. None if the table is full
-    /// and none of the 16 oldest entries is idle.
+    /// Returns the entry of a bucket, and creates it with `make` if there is none. In a full table, those of
+    /// the 16 oldest entries for which `is_idle` is true are dropped to make room; None if there are none.
     pub fn get_or_insert_with(
         &mut self,
         id: BucketId,
@@ -113,8 +115,8 @@ impl<V> BucketTable<V> {
         })
     }
 
-    /// Checks the oldest `looked_at_max` entries, drops the idle ones, and returns how many it dropped. Frees
-    /// memory once the table is empty.
+    /// Checks the oldest `looked_at_max` entries, drops those for which `is_idle` is true, and returns how
+    /// many it dropped. Frees memory once the table is empty.
     pub fn sweep(&mut self, looked_at_max: usize, mut is_idle: impl FnMut(&V) -> bool) -> usize {
         let before = self.order.len();
         for _ in 0..looked_at_max.min(before) {
@@ -136,7 +138,8 @@ impl<V> BucketTable<V> {
     }
 }
 
-/// Returns the table (one of [`PARTS`]) that holds an id, by bits that the hash tables do not use themselves.
+/// Returns the index of the hash table, 0 to 255, that holds a bucket's entry. It is taken from bits of the
+/// id that the hash tables do not use themselves.
 const fn part_of(id: BucketId) -> usize {
     (id.0 >> 40) as usize % PARTS
 }

@@ -2,8 +2,8 @@
 
 use crate::values::Timestamp;
 
-/// A budget of bytes that grows with time, up to a burst. One piece of work may overdraw it; then no further
-/// bytes may be spent until that is made up.
+/// A budget of bytes that grows with time, up to a limit (burst). One piece of work may overdraw it; then no
+/// further bytes may be spent until that is made up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteRate {
     per_second: u64,

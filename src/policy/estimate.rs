@@ -5,47 +5,48 @@
 use crate::values::MicroUnits;
 use crate::values::limits::COMMAND_CLASSES;
 
-/// Weight of a new sample in the fast average, as a negative power of two: the last dozen requests decide.
+/// Weight of a new sample in the fast average of a class's costs, as a number of bits: 3 stands for an
+/// eighth, so that the last dozen requests decide.
 const WEIGHT_BITS: u32 = 3;
-/// Number of samples over which the slow statistics average; fewer while there are fewer. So a tenant that
-/// wants an expensive class of commands to be taken for a cheap one pays for thousands of cheap requests
-/// first.
+/// Number of samples (costs of single requests) over which the slow mean and variance of a class are taken;
+/// fewer while there are fewer. So a tenant that wants an expensive class of commands to be taken for a cheap
+/// one pays for thousands of cheap requests first.
 const SLOW_SAMPLES: u32 = 2_048;
-/// Samples after which a class of commands counts as known: until then the number of its requests in flight
-/// is bounded.
+/// Number of requests with a known cost after which a class of commands counts as known: until then the
+/// number of its requests in flight is bounded.
 const SAMPLES_KNOWN: u32 = 32;
 /// Maximum number of requests of a class of commands that may be in flight before the first reply shows their
 /// real price.
 const UNKNOWN_IN_FLIGHT: u32 = 4;
 /// Number by which each request of a class whose real cost has been learnt raises the bound on its requests
-/// in flight, which begins at `UNKNOWN_IN_FLIGHT`. The bound ends once the class is known, after
-/// `SAMPLES_KNOWN` samples of its cost.
+/// in flight, which begins at 4. The bound ends once the costs of 32 requests are known.
 const UNKNOWN_PER_SAMPLE: u32 = 2;
-/// Number of standard deviations of their sum by which the cost of requests in flight is assumed to exceed
-/// its mean at most.
+/// Number of standard deviations of their sum by which the cost of the requests in flight is assumed to
+/// exceed its mean at most.
 const DEVIATIONS: f64 = 3.0;
 
-/// Costs of a tenant's requests that are known only from their replies, by class, in millionths of a request
-/// unit.
+/// Expected costs of a tenant's requests that only their replies show, by class of commands, in millionths of
+/// a request unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Expected {
     averages: [MicroUnits; COMMAND_CLASSES],
     spreads: [Spread; COMMAND_CLASSES],
-    /// Bit set of classes in which requests have had different prices.
+    /// Bit set of classes of commands in which requests have had different costs.
     varied: u8,
-    /// Bit set of classes with at least [`SAMPLES_KNOWN`] sampled prices.
+    /// Bit set of classes of commands of which at least 32 requests' costs have been sampled.
     known: u8,
 }
 
 const _: () = assert!(COMMAND_CLASSES <= u8::BITS as usize);
 
-/// Mean and variance of the costs of one class over the last two thousand requests.
+/// Mean and variance of the costs of one class's requests over the last two thousand, in millionths of a
+/// request unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Spread {
     mean: f64,
     variance: f64,
     /// Number of samples (costs of single requests) that the mean and variance are computed from, at most
-    /// [`SLOW_SAMPLES`].
+    /// 2,048.
     samples: u32,
 }
 
@@ -77,12 +78,12 @@ impl UnderWay {
         self.0 == [0; COMMAND_CLASSES]
     }
 
-    /// Adds the requests in another count to these, class by class.
+    /// Adds the requests in another count of admitted requests to these, class by class.
     pub fn add(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
     }
 
-    /// Creates a count of requests of one class, and of no other.
+    /// Creates a count of `count` requests of one class of commands (its index), and none of any other.
     pub const fn of(class: usize, count: u32) -> Self {
         let mut under_way = Self([0; COMMAND_CLASSES]);
         under_way.0[class] = count;
@@ -91,26 +92,28 @@ impl UnderWay {
 }
 
 impl Expected {
-    /// Returns the expected cost of the next request of a class beyond the part that is known on arrival, in
-    /// millionths of a request unit.
+    /// Returns the expected cost of the next request of a class of commands beyond the part that is known on
+    /// arrival, in millionths of a request unit.
     pub const fn of(&self, class: usize) -> MicroUnits {
         self.averages[class]
     }
 
-    /// True once the real cost of a request of the class has been learnt.
+    /// True once the real cost of a request of the class of commands has been learnt.
     pub const fn is_seen(&self, class: usize) -> bool {
         self.spreads[class].samples > 0
     }
 
-    /// True if one more request of a class may be admitted beside those whose real cost is not known yet, as
-    /// far as the number of samples of the class limits them.
+    /// True if one more request of a class may be admitted beside those whose real cost is not known yet
+    /// (`under_way`). While fewer than 32 costs of the class have been learnt, at most 4 such requests are
+    /// allowed, and 2 more for each cost learnt.
     #[inline]
     pub const fn lets_in(&self, class: usize, under_way: &UnderWay) -> bool {
         let samples = self.spreads[class].samples;
         self.is_known(class) || under_way.0[class] < UNKNOWN_IN_FLIGHT + UNKNOWN_PER_SAMPLE * samples
     }
 
-    /// True if all requests of each class of commands cost alike, so that no price is ever exceeded.
+    /// True if in each class of commands all requests have cost the same lately, so that no estimated price
+    /// is exceeded.
     #[inline]
     pub const fn is_even(&self) -> bool {
         self.varied == 0
@@ -123,9 +126,9 @@ impl Expected {
         self.known & (1 << class) != 0
     }
 
-    /// Returns the most by which the admitted requests whose real cost is not known yet, with one more of a
-    /// class, may exceed the prices that were taken for them: the difference of the means, and three standard
-    /// deviations of the sum, in millionths of a request unit.
+    /// Returns the most by which the admitted requests whose real cost is not known yet (`under_way`), with
+    /// one more of `class`, may exceed the prices that were taken for them, in millionths of a request unit:
+    /// the difference of the means, and three standard deviations of the sum.
     pub fn risk(&self, under_way: &UnderWay, class: usize) -> i64 {
         let (mut excess, mut variance) = (0.0, 0.0);
         for (each, (spread, average)) in self.spreads.iter().zip(self.averages).enumerate() {
@@ -136,8 +139,9 @@ impl Expected {
         (excess + DEVIATIONS * variance.sqrt()) as i64
     }
 
-    /// Learns the real cost of a request beyond the part that was known on arrival. The first request of a
-    /// class sets the average, since nothing else is known of the class.
+    /// Learns the real cost of a request of a class of commands beyond the part that was known on arrival, in
+    /// millionths of a request unit. The first request of a class sets the average, since nothing else is
+    /// known of the class.
     #[inline]
     pub fn learn(&mut self, class: usize, cost: MicroUnits) {
         // If all requests of the class have cost the same so far, this one changes nothing.

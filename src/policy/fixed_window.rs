@@ -12,10 +12,12 @@ use crate::values::Timestamp;
 
 /// Length of a window, in which requests of a client are counted.
 const WINDOW: Duration = Duration::from_secs(1);
-/// Bits of a client's word that hold the count; those above hold the window's number.
+/// Number of low bits of a client's 64-bit word that hold its number of requests in a window (second); the
+/// bits above hold the window's number.
 const COUNT_BITS: u32 = 32;
 
-/// The windows of all clients. All cores count in the same ones, as a single server would.
+/// Number of requests of each client in the present second (window). All cores count in the same words, as a
+/// single server would.
 #[derive(Clone, Debug)]
 pub struct FixedWindows(Arc<[AtomicU64]>);
 
@@ -25,8 +27,8 @@ impl FixedWindows {
         Self(std::iter::repeat_with(AtomicU64::default).take(clients).collect())
     }
 
-    /// Counts a request of a client. The error, once `requests_max` requests have been counted in this
-    /// window, is the time until the next window starts.
+    /// Counts a request of the client with the index `client`. The error, once `requests_max` of its requests
+    /// have been counted in this window (second), is the time until the next window starts.
     pub fn count(&self, client: usize, requests_max: u64, now: Timestamp) -> Result<(), Duration> {
         let window = now.as_nanos() / WINDOW.as_nanos() as u64;
         let counted = self.0[client].fetch_update(Ordering::Relaxed, Ordering::Relaxed, |state| {

@@ -34,18 +34,20 @@ const MISSED_MAX: u32 = 3;
 const FORGOTTEN_AFTER: u32 = 60;
 /// Time for which shares of quotas stay in force without a reply of the fleet's store.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The most demand that a host reports for a period, in whole quotas; refused requests count up to that.
+/// The most demand on a quota that a host reports for a period, as a multiple of the quota's income in the
+/// period; refused requests count up to that.
 const CLAIM_QUOTAS: u64 = 4;
-/// Factor between internal amounts and those sent to the store, which are thousandths of a request unit.
+/// Factor between internal amounts, in millionths of a request unit, and those sent to the fleet's store, in
+/// thousandths.
 const MICRO_PER_MILLI: u64 = 1_000;
 
-/// Identity of a weir in the fleet, drawn at random when it starts.
+/// Identity of one host's proxy in the fleet, drawn at random when it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostId(pub u64);
 
 impl HostId {
-    /// Returns how long after the start of a period this host asks the store, so that not all hosts ask at
-    /// once.
+    /// Returns how long after the start of a period this host asks the fleet's store, so that not all hosts
+    /// ask at once.
     pub fn phase(self, period: Duration) -> Duration {
         // Fibonacci hashing, which spreads even consecutive ids.
         let spread = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -71,9 +73,10 @@ pub struct Question {
 pub enum Outcome {
     /// The reply was used to compute the shares of quotas.
     Heard,
-    /// The reply was ignored: it came later than a period, or none was awaited.
+    /// The reply was ignored: it came later than a period, none was awaited, or it has not as many counters
+    /// as were asked for.
     Late,
-    /// The reply was ignored: the fleet has more hosts than this one can keep track of.
+    /// The reply was ignored: the fleet has more hosts (above 4,096) than this one can keep track of.
     Crowded,
 }
 
@@ -84,13 +87,14 @@ struct Scope {
     /// Price of all requests for this quota since the fleet's store was last asked, refused ones included, in
     /// millionths of a request unit.
     demand: MicroUnits,
-    /// Price of all requests for this quota in the period before the fleet's store was last asked, in
-    /// millionths of a request unit per second.
+    /// Rate of the price of all requests for this quota in the period before the fleet's store was last
+    /// asked, in millionths of a request unit per second.
     demand_shown: MicroUnits,
-    /// Value of the fleet's counter when it was last read; `None` if a reply of the store was lost since.
+    /// Value of the quota's counter at the fleet's store when it was last read; `None` if a reply of the
+    /// store was lost since.
     total: Option<u64>,
-    /// Share of the quota that follows from the store's last reply, where it is larger than `part`: the part
-    /// grows to it with the next reply.
+    /// Share of the quota that follows from the store's last reply. Where it is larger than `part`, the part
+    /// grows to it only with the next reply.
     target: Part,
     part: Part,
     heard_at: Option<Timestamp>,
@@ -130,7 +134,8 @@ pub struct Fleet {
     scopes: Vec<Scope>,
     /// Number of quotas that are never removed: that of all tenants together, and those of tenants.
     fixed: usize,
-    /// The amounts and counters of the exchange with the fleet's store that is in flight; `None` if none is.
+    /// The exchange with the fleet's store that is in flight, with the amounts added to counters; `None` if
+    /// none is.
     asked: Option<Asked>,
     asked_at: Option<Timestamp>,
     heard_at: Option<Timestamp>,
@@ -154,16 +159,16 @@ impl Fleet {
         }
     }
 
-    /// Adds a quota at the end of the list: that of a user, of which only heavily used ones are shared by
-    /// demand. Until the other hosts' demand is known, this host may give out as much of it as of a quota
-    /// whose demand is not counted. `ru_per_second` is its size in request units per second.
+    /// Adds the quota of a heavily used user at the end of the list of shared quotas; `ru_per_second` is its
+    /// size in request units per second. Until the other hosts' demand on it is known, this host may give out
+    /// an even part of it, or 10 % before the store's first reply.
     pub fn admit(&mut self, ru_per_second: u64) {
         let part = self.uncounted();
         self.scopes.push(Scope { heard_at: self.heard_at, ..Scope::new(ru_per_second, part) });
     }
 
-    /// Removes the quota with index `place`, which [`Fleet::admit`] added; the quota at the end of the list
-    /// takes its index. An exchange in flight is given up.
+    /// Removes the user's quota with index `place` from the list of shared quotas; the quota at the end of
+    /// the list takes its index. An exchange with the fleet's store in flight is given up.
     pub fn dismiss(&mut self, place: usize) {
         self.handle_lost();
         debug_assert!(place >= self.fixed, "it is one that came");
@@ -176,13 +181,14 @@ impl Fleet {
     }
 
     /// Returns the part that this host may give out of a quota whose demand is too small to be counted: an
-    /// even part, or 10 % before the store's first reply.
+    /// even part among the hosts, or 10 % before the fleet's store first replied.
     pub fn uncounted(&self) -> Part {
         if self.heard_at.is_some() { Part::even(self.hosts()) } else { UNKNOWN }
     }
 
-    /// Replaces the quotas that are always counted: gives for each new one its size, and the index that it
-    /// had before, if any. An exchange in flight is given up.
+    /// Replaces the quotas that are never removed (of all tenants together, and of each tenant). `quotas`
+    /// gives for each new one its size in request units per second, and the index that it had before, if any.
+    /// An exchange with the fleet's store in flight is given up.
     pub fn replace(&mut self, quotas: impl Iterator<Item = (u64, Option<usize>)>) {
         self.handle_lost();
         let newcomer = if self.heard_at.is_some() { self.floor() } else { UNKNOWN };
@@ -201,8 +207,8 @@ impl Fleet {
         self.scopes.extend(guests);
     }
 
-    /// Counts the price of a request towards the demand on the quota with index `scope`, whether the request
-    /// was admitted or not.
+    /// Counts the price of a request (`amount`) towards the demand on the quota with index `scope`, whether
+    /// the request was admitted or not.
     pub fn handle_demand(&mut self, scope: usize, amount: MicroUnits) {
         if let Some(scope) = self.scopes.get_mut(scope) {
             scope.demand = scope.demand.saturating_add(amount);
@@ -210,8 +216,8 @@ impl Fleet {
     }
 
     /// True if the demand on a quota since the fleet's store was last asked exceeds the part that every host
-    /// may give out anyway, so that other hosts have to know of it. `scope` is the quota's index in the list
-    /// of shared quotas.
+    /// may give out anyway (10 % divided by the number of hosts), so that other hosts have to know of it.
+    /// `scope` is the quota's index in the list of shared quotas.
     pub fn is_heavy(&self, scope: usize, now: Timestamp) -> bool {
         let elapsed = self.elapsed(now);
         self.scopes.get(scope).is_some_and(|scope| scope.is_above(self.floor(), elapsed))
@@ -223,7 +229,7 @@ impl Fleet {
         self.asked_at.map_or(self.period, |asked_at| now.since(asked_at))
     }
 
-    /// Begins a period and returns the exchange for the fleet's store: counters to read and amounts to add to
+    /// Begins a period and returns the question for the fleet's store: counters to read and amounts to add to
     /// them. An earlier exchange in flight is given up.
     pub fn begin(&mut self, now: Timestamp) -> Question {
         self.handle_lost();
@@ -242,8 +248,9 @@ impl Fleet {
         Question { tick: self.tick, gone, added }
     }
 
-    /// Chooses the counters to read at the fleet's store, with the amounts to add to them. `elapsed` is the
-    /// time since it was last asked. `hosts` is the number of hosts.
+    /// Chooses the quotas whose counters are read at the fleet's store, and returns their indices with the
+    /// amounts to add to the counters, in thousandths of a request unit. `elapsed` is the time since the
+    /// store was last asked. `hosts` is the number of hosts.
     fn choose(&mut self, elapsed: Duration, hosts: u64) -> Vec<(usize, u64)> {
         let floor = self.floor();
         let is_heavy = |scope: &Scope| scope.is_above(floor, elapsed);
@@ -277,8 +284,9 @@ impl Fleet {
         asked.map(|place| (place, self.scopes[place].take_demand(elapsed))).collect()
     }
 
-    /// Handles the store's reply: the hosts with their ticks, and the counters in the order of the exchange,
-    /// `None` where one could not be read.
+    /// Handles a reply of the fleet's store: all hosts with their ticks (counters that live hosts raise), and
+    /// the quotas' counters (`totals`) in the order in which they were asked for, None where one could not be
+    /// read. Returns whether the reply was used.
     pub fn handle_answer(
         &mut self,
         now: Timestamp,
@@ -320,8 +328,8 @@ impl Fleet {
         Outcome::Heard
     }
 
-    /// Gives up the exchange in flight: whether its amounts reached the counters is unknown, so they are
-    /// never sent again.
+    /// Gives up the exchange with the fleet's store that is in flight, if any: whether its amounts reached
+    /// the counters is unknown, so they are never sent again.
     pub fn handle_lost(&mut self) {
         let Some(asked) = self.asked.take() else { return };
         for (place, _) in asked.added {
@@ -342,7 +350,7 @@ impl Fleet {
         self.others.retain(|id, seen| seen.missed < MISSED_MAX || listed.contains(id));
     }
 
-    /// Returns the number of live hosts, this one included.
+    /// Returns the number of live hosts of the fleet, this one included.
     pub fn hosts(&self) -> u64 {
         1 + self.others.values().filter(|seen| seen.missed < MISSED_MAX).count() as u64
     }
@@ -353,8 +361,8 @@ impl Fleet {
         if scope.is_out_of_patience(now) { scope.part.min(Part::even(self.hosts())) } else { scope.part }
     }
 
-    /// Returns the demand on the quota with index `scope` in the last period, in millionths of a request unit
-    /// per second.
+    /// Returns the price of all requests for the quota with index `scope` in the last period, refused ones
+    /// included, in millionths of a request unit per second.
     pub fn demand(&self, scope: usize) -> MicroUnits {
         self.scopes.get(scope).map_or(0, |scope| scope.demand_shown)
     }
@@ -371,12 +379,13 @@ impl Fleet {
         is_too_old(self.heard_at, now)
     }
 
-    /// Returns this host's id.
+    /// Returns the id of this host in the fleet.
     pub fn own(&self) -> HostId {
         self.own
     }
 
-    /// Returns the part of a quota that every host may give out whatever the demand.
+    /// Returns the part of a quota that every host may give out whatever the demand: 10 %, divided by the
+    /// number of hosts.
     pub fn floor(&self) -> Part {
         Part::of_billionths(EVEN_BILLIONTHS / self.hosts())
     }
@@ -397,16 +406,16 @@ impl Scope {
             > came_in * u128::from(part.billionths())
     }
 
-    /// Takes this host's demand of a time span (`elapsed`), in whole thousandths of a request unit, at most as
-    /// much as a host may claim. A rest of less than a thousandth stays.
+    /// Takes this host's demand on the quota in a time span (`elapsed`), in whole thousandths of a request
+    /// unit, at most as much as a host may claim. A rest of less than a thousandth stays.
     fn take_demand(&mut self, elapsed: Duration) -> u64 {
         let whole = self.demand / MICRO_PER_MILLI;
         self.demand %= MICRO_PER_MILLI;
         whole.min(self.claim_max(elapsed))
     }
 
-    /// Returns the largest demand that one host may claim for a time span (`elapsed`), in thousandths of a
-    /// request unit.
+    /// Returns the largest demand on the quota that one host may claim for a time span (`elapsed`), in
+    /// thousandths of a request unit: four times the quota's income.
     fn claim_max(&self, elapsed: Duration) -> u64 {
         let milli = u128::from(CLAIM_QUOTAS) * u128::from(self.ru_per_second) * elapsed.as_millis();
         milli.min(u128::from(u64::MAX)) as u64
@@ -457,7 +466,7 @@ fn is_too_old(heard_at: Option<Timestamp>, now: Timestamp) -> bool {
 }
 
 /// Returns a host's part of a quota: an even part of 10 %, and of the rest its share of the demand (`own` of
-/// `all`).
+/// `all`). `hosts` is the number of hosts; without any demand, the part is even.
 fn share(own: u64, all: u64, hosts: u64) -> Part {
     if all == 0 {
         return Part::even(hosts);

@@ -55,24 +55,25 @@ pub use records::KeyName;
 /// Length of a pane (the interval in which requests are counted) in nanoseconds, the shortest time that
 /// anything is decided by.
 const PANE: u64 = 50_000_000;
-/// Length of a pane (interval of 50 ms), in nanoseconds, above which the core did not run or slept and the
-/// requests that came meanwhile have yet to be counted.
+/// Length of a pane (interval in which requests are counted, 50 ms) above which the core did not run or
+/// slept, in nanoseconds: the requests that came meanwhile have yet to be counted.
 const LONG: u64 = 3 * PANE;
 /// Time over which expensive keys are looked for, in nanoseconds: such keys may be asked for rarely.
 const COST_SPAN: u64 = 1_000_000_000;
-/// Time, in nanoseconds, for which a hot key must be cold before it is demoted.
+/// Time, in nanoseconds, for which a hot key must be cold (have less than a quarter of the load that makes a
+/// key hot) before it is demoted.
 const COLD: u64 = 1_000_000_000;
-/// Divisor of the load that makes a key hot: below the quotient a hot key is cold, and at it a key gets a
-/// record.
+/// Divisor of the load that makes a key hot: a hot key below a quarter of that load is cold, and any key with
+/// a quarter of it gets a record (is counted by itself).
 const QUARTER: u64 = 4;
 /// Multiple of the load that makes a key hot at which a key becomes hot after one window (two panes of 50 ms)
 /// instead of two.
 const BLAZING: u64 = 4;
-/// Factor by which a rising key's load must exceed that of the weakest hot key to replace it, when there are
-/// as many hot keys as there may be.
+/// Factor by which the load of a key that becomes hot must exceed that of the weakest hot key to replace it,
+/// when there are as many hot keys as there may be.
 const MUCH_MORE: u64 = 2;
-/// Bits by which costs by slot are shifted right: the unit is about a thousandth of a request unit, so that
-/// two million request units fit.
+/// Number of bits by which the costs of requests, counted by hash slot, are shifted right: the unit is about
+/// a thousandth of a request unit, so that two million request units fit.
 const COST_SHIFT: u32 = 10;
 
 /// The load at which a key becomes hot, and the largest number of hot keys.
@@ -122,7 +123,7 @@ pub enum Event<'a> {
         hash: u64,
         /// The key's hash slot, 0 to 16,383.
         slot: u16,
-        /// The key. Only [whole](KeyName::is_whole) ones may be cached.
+        /// The key. Replies for it may be cached only if it is stored in full ([whole](KeyName::is_whole)).
         key: &'a KeyName,
     },
     /// A key is not hot any more.
@@ -143,16 +144,16 @@ pub struct Report<'a> {
     pub hash: u64,
     /// The key's hash slot, 0 to 16,383.
     pub slot: u16,
-    /// Reads per second over the last second, including those answered on other cores.
+    /// Reads of the key per second over the last second, including those answered on other cores.
     pub reads_per_second: f64,
     /// Reads per second that other cores answered from their copies of the key's replies.
     pub elsewhere_per_second: f64,
-    /// Writes per second over the last second.
+    /// Writes of the key per second over the last second.
     pub writes_per_second: f64,
-    /// Request units per second, as far as the costs of replies were recorded.
+    /// Price of the requests for the key, in request units per second, as far as it was recorded.
     pub ru_per_second: f64,
-    /// Maximum number of requests per second that may be missing from reads and writes: those from before the
-    /// key was counted.
+    /// Maximum number of requests for the key per second that may be missing from its reads and writes: those
+    /// from before the key was counted.
     pub error_per_second: f64,
     /// Share of this core's requests that are about the key; 1 is all.
     pub share: f64,
@@ -171,10 +172,11 @@ pub struct HotCounters {
     /// Promotions that failed because there were too many hot keys, counted once for each key and pane (50
     /// ms).
     pub crowded_out: u64,
-    /// Number of requests for keys that had enough load for a record when none was free.
+    /// Number of requests for keys that had enough load to be counted by themselves (in a record) when no
+    /// record was free.
     pub unrecorded: u64,
-    /// Requests, and costs, that were not counted because too many keys had been replaced in the pane (50
-    /// ms).
+    /// Number of requests, and of their costs, that were not counted by key because too many keys had been
+    /// replaced in the pane (50 ms).
     pub passed_over: u64,
 }
 
@@ -197,7 +199,7 @@ pub struct HotKeys {
     /// True while the present pane (50 ms) is prolonged because the core did not run during it.
     is_long: bool,
     load: Rate,
-    /// Cost that makes a key expensive, in millionths of a request unit per second.
+    /// Cost of the requests for a key that makes it expensive, in millionths of a request unit per second.
     expensive_from: MicroUnits,
     costs_started: Timestamp,
     hot: usize,
@@ -209,8 +211,9 @@ pub struct HotKeys {
 }
 
 impl HotKeys {
-    /// Creates the search; no key is hot yet. Clients must not be able to guess the seed, or they could make
-    /// keys collide.
+    /// Creates the search for hot keys of one core; no key is hot yet. `settings` say how much load makes a
+    /// key hot. Clients must not be able to guess the `seed` of the keys' hash, or they could make keys
+    /// collide.
     pub fn new(settings: HotSettings, seed: u64, now: Timestamp) -> Self {
         let settings = HotSettings { keys_max: settings.keys_max.min(HOT_KEYS_MAX), ..settings };
         let hot_from = settings.hot_from(PANE, 0);
@@ -244,15 +247,16 @@ impl HotKeys {
         rapidhash_v3_seeded(key, &self.secrets)
     }
 
-    /// Returns a function that computes the same hash of a key as [`hash`](Self::hash).
+    /// Returns a function that computes the same hash of a key as [`hash`](Self::hash), for callers that
+    /// cannot hold on to this search.
     pub fn hasher(&self) -> impl Fn(&[u8]) -> u64 + use<> {
         let secrets = self.secrets;
         move |key| rapidhash_v3_seeded(key, &secrets)
     }
 
-    /// Counts a request in its slot. Called for each request and key; if it returns true the slot is busy
-    /// enough to have a hot key (warm), and the caller has to call [`note_key`](Self::note_key). The slot of
-    /// a hot key is always warm.
+    /// Counts a request in its hash slot. Called for each key of each request. True if the slot is busy
+    /// enough to have a hot key (warm): the caller then has to call [`note_key`](Self::note_key) to count the
+    /// key itself. The slot of a hot key is always warm.
     #[inline]
     pub fn note(&mut self, slot: u16) -> bool {
         self.slots.count(slot)
@@ -275,8 +279,9 @@ impl HotKeys {
         self.records.id_of(hash)
     }
 
-    /// Adds the price of a request to its slot. The caller may leave out requests at the usual price; a key's
-    /// share of its slot's cost is then its share of the cost of the others.
+    /// Adds the price of a request to its key's hash slot, to find keys that are expensive. The caller may
+    /// leave out requests at the usual price; a key's share of its slot's cost is then its share of the cost
+    /// of the requests that were added.
     #[inline]
     pub fn note_cost(&mut self, slot: u16, cost: Price) {
         self.cost_slots.add(slot, cost.micro() >> COST_SHIFT);
@@ -293,15 +298,17 @@ impl HotKeys {
         }
     }
 
-    /// Adds reads of a hot key that other cores answered from copies. Ignored if the key is no longer hot.
+    /// Adds a number of reads of a hot key that other cores answered from their copies of its replies.
+    /// Ignored if the key is no longer hot.
     pub fn note_many(&mut self, id: HotId, reads: u64) {
         if let Some(record) = self.records.get_mut(id) {
             record.tally.elsewhere = record.tally.elsewhere.saturating_add(reads);
         }
     }
 
-    /// Ends the pane (50 ms) if its time is over, and reports to `events` keys that become hot or cease to be.
-    /// Called once a turn while there is traffic, and at [`wake_at`](Self::wake_at).
+    /// Ends the interval in which requests are counted (50 ms) if its time is over, and reports to `events`
+    /// keys that become hot or cease to be. Called once in each pass of the core's loop while there is
+    /// traffic, and else at the time that [`wake_at`](Self::wake_at) returns.
     #[inline]
     pub fn tick(&mut self, now: Timestamp, events: &mut impl FnMut(Event<'_>)) {
         if self.is_due(now) {
@@ -327,14 +334,16 @@ impl HotKeys {
         self.reports(Record::is_hot)
     }
 
-    /// Returns a report on each expensive key, hot or not, in no particular order.
+    /// Returns a report on each expensive key, hot or not, in no particular order. Expensive is a key whose
+    /// requests cost at least as much per second as `HotSettings` says, in request units or as a share of the
+    /// core's costs, whichever is more.
     pub fn expensive(&self) -> impl Iterator<Item = Report<'_>> {
         let least = self.expensive_from as f64;
         self.reports(move |record| record.cost.per_second() >= least)
     }
 
-    /// Returns how many keys became hot and stopped being hot since the start, and how many requests could not
-    /// be counted.
+    /// Returns how many times keys became hot and stopped being hot since the start, and how many requests
+    /// could not be counted.
     pub fn counters(&self) -> HotCounters {
         let passed_over = self.counts.passed_over() + self.costs.passed_over();
         HotCounters { passed_over, ..self.counters }
@@ -483,7 +492,8 @@ impl HotKeys {
         events(Event::Demoted { id });
     }
 
-    /// Promotes the keys that have become hot, hottest first, and reports them to `events`.
+    /// Makes those keys hot whose load suffices, the one with the most load first, and reports them to
+    /// `events`.
     fn promote(&mut self, now: Timestamp, events: &mut impl FnMut(Event<'_>)) {
         let mut rising = std::mem::take(&mut self.rising);
         rising.sort_by_key(|at| std::cmp::Reverse(self.records.at(*at).certain(Window::Last)));
@@ -502,9 +512,9 @@ impl HotKeys {
         self.rising = rising;
     }
 
-    /// True if there is room for one more hot key. If there is none, the weakest hot key is demoted if the
-    /// newcomer has at least twice its load. `newcomer` is the index of the new key's record; `events` hears
-    /// of a demotion.
+    /// True if there is room for one more hot key. If there is none, the weakest hot key is demoted where the
+    /// newcomer has at least twice its load. `newcomer` is the index of the new key's record; a demotion is
+    /// reported to `events`.
     fn make_room(&mut self, newcomer: u16, events: &mut impl FnMut(Event<'_>)) -> bool {
         if self.hot < self.settings.keys_max {
             return true;

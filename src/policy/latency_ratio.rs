@@ -54,19 +54,20 @@ use crate::values::limits::COMMAND_CLASSES;
 pub use level::{Level, Told, agreed};
 use times::{Judged, Times};
 
-/// Length of a slice in nanoseconds (250 ms): the shortest time that decisions are based on.
+/// Length of a slice (interval at whose end latencies are judged) in nanoseconds, 250 ms: the shortest time
+/// that decisions are based on.
 const SLICE: u64 = 250_000_000;
 /// Number of slices (250 ms) in a second.
 const SECOND: usize = 4;
-/// Number of slices in the widest short window: ten seconds.
+/// Number of slices (250 ms) in the widest short window, from which recent latency is computed: ten seconds.
 const SLICES: usize = 10 * SECOND;
 /// Longest time that is believed to have passed between two calls of [`LatencyRatio::handle_tick`], in
 /// nanoseconds: one hour.
 const JUMP_MAX: u64 = 3_600_000_000_000;
 /// Fewest replies of a class of commands in a window of time from which its latency ratio is computed.
 const SAMPLES_MIN: u32 = 100;
-/// Least usual 95th percentile that is assumed, in microseconds: no reply below it counts as slow, since the
-/// scheduler and the network may add so much at any time.
+/// Least usual 95th percentile of latency that is assumed, in microseconds: no reply below it counts as slow,
+/// since the scheduler and the network may add so much at any time.
 const LONG_MIN: f64 = 500.0;
 /// Consecutive checks, 250 ms apart, at which the ratio of usual to recent latency must be below a shedding
 /// level's threshold before the level is entered. More than a second, so that the first and the last have no
@@ -79,31 +80,35 @@ const LOOKS: u32 = SECOND as u32;
 /// Consecutive checks, 250 ms apart, without waiting requests or more in flight than usual after which a
 /// shedding level (which requests are refused or cost more) is left: ten seconds.
 const LOOKS_ALONE: u32 = SLICES as u32;
-/// Distance of the ratio of usual to recent latency above a shedding level's threshold at which the level is
-/// left, or half the way from the threshold to 1 if that is less.
+/// Distance of the ratio of usual to recent latency above a shedding level's threshold at which the level
+/// (which requests are refused or cost more) is left, or half the way from the threshold to 1 if that is
+/// less.
 const LEAVE: f64 = 0.15;
 /// Ratio of usual to recent latency below which latencies are not learnt as usual, so that an overload does
 /// not become the norm.
 const FREEZE: f64 = 0.8;
-/// Slices (250 ms each) for which learning may stay off: one minute.
+/// Number of slices (250 ms each) for which the learning of usual latencies may stay off: one minute.
 const FROZEN_MAX: usize = 60 * SECOND;
-/// Ratio of the mean number of requests in flight over a second to that over a minute above which it has
-/// risen. A smaller rise is chance: a busy store without overload has as much.
+/// Ratio of the mean number of requests in flight over a second to that over a minute above which the number
+/// counts as risen. A smaller rise is chance: a busy store without overload has as much.
 const RISEN: f64 = 2.0;
-/// Usual number of requests in flight that is assumed where it is lower, for the comparison with [`RISEN`].
+/// Least usual number of requests in flight that is assumed when the present number is compared with it, so
+/// that one or two more do not count as a rise.
 const RISEN_FROM: f64 = 2.0;
 
-/// Signs of overload besides latency: a low ratio alone does not show overload.
+/// Signs of overload of a backend besides latency: a low ratio of usual to recent latency alone does not show
+/// overload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Company {
-    /// True if requests waited for room in the window all the time since the last tick, or some were refused
-    /// because they had waited too long.
+    /// True if requests waited for room in the window (limit on requests in flight) all the time since the
+    /// last check, or some were refused because they had waited too long.
     pub waits: bool,
     /// Number of requests in flight at the backend.
     pub in_flight: usize,
 }
 
-/// Latency ratio of a backend at one check, and the class of commands that lowered it most.
+/// Latency ratio of a backend (usual latency divided by recent latency) at one check, and the class of
+/// commands that lowered it most.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seen {
     /// The latency ratio (usual latency divided by recent latency) of all classes of commands together.
@@ -145,14 +150,16 @@ pub struct LatencyRatio {
     passed: u64,
     /// Means of the number of requests in flight at the backend, over short and long times.
     in_flight: InFlight,
-    /// True if requests waited for room in the window in the present slice (250 ms).
+    /// True if requests waited for room in the window (limit on requests in flight) in the present slice (250
+    /// ms).
     waits: bool,
-    /// True if in the last slice (250 ms) requests waited for room, or more were in flight than usual.
+    /// True if in the last slice (250 ms) requests waited for room in the window (limit on requests in
+    /// flight), or more were in flight than usual.
     is_in_company: bool,
     /// Number of consecutive slices (250 ms) in which the ratio was too low for their latencies to be learnt
     /// as usual.
     frozen: usize,
-    /// True while latencies are too high to be learnt as usual ones.
+    /// True while the backend's latencies are too high to be learnt as usual ones.
     is_frozen: bool,
     /// Latency ratio of the backend, with the class that lowered it most, at the last check (each slice of
     /// 250 ms); None before the first check and where there were too few replies.
@@ -197,7 +204,8 @@ impl LatencyRatio {
     }
 
     /// Ends the slices (250 ms each) that have passed, and returns the change of the shedding level (which
-    /// requests are refused or cost more) if there is one. Called about every 100 ms while there is traffic.
+    /// requests are refused or cost more) if there is one. `company` has the signs of overload besides
+    /// latency: waiting requests and requests in flight. Called about every 100 ms while there is traffic.
     pub fn handle_tick(&mut self, now: Timestamp, company: Company) -> Option<Change> {
         let passed = now.nanos_since(self.ticked_at).min(JUMP_MAX);
         self.ticked_at = now;
@@ -234,7 +242,8 @@ impl LatencyRatio {
         self.steps.level
     }
 
-    /// Returns the latency ratio at the last check; None where there were too few replies.
+    /// Returns the backend's latency ratio (usual latency divided by recent latency) at the last check, with
+    /// the class of commands that lowered it most; None where there were too few replies.
     pub fn seen(&self) -> Option<Seen> {
         self.seen
     }
@@ -246,8 +255,9 @@ impl LatencyRatio {
         Some(Duration::from_micros(micros as u64))
     }
 
-    /// Returns the shedding level that this core proposes to the other cores: its own, but at most
-    /// `Overloaded` (which refuses nothing) unless requests wait or more are in flight than usual.
+    /// Returns the shedding level that this core proposes to the other cores, with its weight: the level that
+    /// it has chosen itself, but at most `Overloaded` (which refuses nothing) unless requests waited or more
+    /// were in flight than usual in the last 250 ms.
     pub fn told(&self, now: Timestamp) -> Told {
         let most = if self.is_in_company { Level::Shedding } else { Level::Overloaded };
         Told { at: now, level: self.steps.level.min(most), replies: self.replies }
@@ -359,7 +369,7 @@ struct InFlight {
     /// Numbers of requests in flight seen in the present slice (250 ms), each times the seconds since the one
     /// before.
     sum: f64,
-    /// Seconds of the present slice that `sum` covers.
+    /// Seconds of the present slice (250 ms) that `sum` covers.
     covered: f64,
     /// Mean number of requests in flight over a second; at most the mean of the last slice (250 ms) if that
     /// was usual.

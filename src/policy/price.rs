@@ -6,39 +6,40 @@
 
 use crate::values::{MicroUnits, Price, Weights};
 
-/// Most that the slowness of a request may cost, as a multiple of the rest of its price, since slowness is
-/// often caused by other requests.
+/// Most that a request may be charged for its latency beyond the usual, as a multiple of the rest of its
+/// price, since slowness is often caused by other requests.
 pub const SLOWNESS_SHARE_MAX: u64 = 4;
 
-/// Maximum number of entries that a store can look at in a microsecond. Limits how many entries a request is
-/// charged for, given the time that it took.
+/// Maximum number of entries (elements of a key) that a store can look at in a microsecond. Limits how many
+/// entries a request is charged for, given the time that it took.
 const LOOKED_AT_PER_MICRO: u64 = 5;
-/// Maximum number of entries that the estimate of a request is charged for, however many the request names:
-/// only the store knows whether there are as many.
+/// Maximum number of entries (elements of a key) that a request is charged for before it is carried out,
+/// however many it names: only the store knows whether there are as many.
 const LOOKED_AT_ESTIMATED_MAX: u64 = 1_000;
 
-/// Facts about a request's cost that are known before it is carried out.
+/// Facts about a request that are known before it is carried out, and from which its price is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// Number of requests: more than one in a transaction.
+    /// Number of requests that are priced together: more than one in a transaction.
     pub requests: u64,
     /// Number of bytes of the request.
     pub bytes_in: u64,
     /// Number of keys that the request writes, where it names several.
     pub keys: u64,
-    /// Maximum number of entries that the request may look at without its reply showing it. It is charged for
-    /// them only as far as it took the time for that.
+    /// Maximum number of entries (elements of a key) that the request may look at without its reply showing
+    /// it. It is charged for them only as far as it took the time for that.
     pub looks_at: u64,
-    /// Least price of the request, whatever its reply: the floor of its kind of command.
+    /// Least price of the request in millionths of a request unit, whatever its reply, by its kind of
+    /// command.
     pub floor: MicroUnits,
-    /// Part of the price that is due besides base and bytes, whatever the reply is, in millionths of a
-    /// request unit.
+    /// Part of the request's price that is due besides its base and bytes, whatever the reply is, in
+    /// millionths of a request unit.
     pub hidden: MicroUnits,
 }
 
 impl Asked {
-    /// Adds the price of another request of the same transaction. The floor of a request's price applies to
-    /// each.
+    /// Adds another request (`other`) of the same transaction, with its price by the given weights. The least
+    /// price of a request (floor) applies to each request of a transaction.
     pub fn add(&mut self, other: &Self, weights: &Weights) {
         let alone = Self { keys: 0, looks_at: 0, ..*other };
         let quote = weights.quote(&alone);
@@ -51,16 +52,17 @@ impl Asked {
     }
 }
 
-/// The facts of [`Asked`] converted to prices.
+/// Facts known about a request's cost before it is carried out, converted to prices as far as possible.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quote {
-    /// Price that is due whatever the reply is.
+    /// Price that is due whatever the reply is: for the request as such and its bytes.
     pub fixed: Price,
-    /// Least price of the request, whatever its reply: the floor of its kind of command.
+    /// Least price of the request, whatever its reply (set by its kind of command).
     pub floor: Price,
     /// Number of keys that the request writes, where it names several.
     pub keys: u32,
-    /// Maximum number of entries that the request may look at without its reply showing it.
+    /// Maximum number of entries (elements of a key) that the request may look at without its reply showing
+    /// it.
     pub looks_at: u32,
 }
 
@@ -80,24 +82,25 @@ pub struct Measured {
 /// A price, split into the terms whose sum it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Breakdown {
-    /// Price of the request as such, whatever its size.
+    /// Part of the price that is due for the request as such, whatever its size.
     pub base: MicroUnits,
     /// The part of the price that is due for the request's bytes.
     pub bytes_in: MicroUnits,
     /// The part of the price that is due for the reply's bytes.
     pub bytes_out: MicroUnits,
-    /// Price of the reply's rows, or of the entries looked at to find them.
+    /// Price of the reply's elements (rows), or of the entries looked at to find them.
     pub rows: MicroUnits,
     /// Price of the keys that the request writes, where it names several.
     pub keys: MicroUnits,
     /// The part of the price that is due for latency beyond the usual.
     pub slowness: MicroUnits,
-    /// Amount added to reach the floor of the kind of command.
+    /// Amount added where the other terms stay below the least price of the kind of command (floor).
     pub to_floor: MicroUnits,
 }
 
 impl Breakdown {
-    /// Returns the sum of all terms (base, bytes, rows, keys, slowness, rise to the floor).
+    /// Returns the sum of all terms of a price: base, bytes, rows (elements of the reply), keys, slowness,
+    /// and the rise to the least price of the request's kind.
     pub const fn total(&self) -> Price {
         let known = self.base.saturating_add(self.bytes_in).saturating_add(self.bytes_out);
         let counted = self.rows.saturating_add(self.keys).saturating_add(self.slowness);
@@ -106,7 +109,8 @@ impl Breakdown {
 }
 
 impl Weights {
-    /// Computes the part of the price that is known when the request arrives, and its floor.
+    /// Computes the part of a request's price that is known when the request arrives, and its least price
+    /// (floor).
     #[inline]
     pub const fn quote(&self, asked: &Asked) -> Quote {
         let fixed = asked
@@ -118,17 +122,18 @@ impl Weights {
         Quote { fixed: Price::new(fixed), floor: Price::new(asked.floor), keys, looks_at }
     }
 
-    /// Returns the price to take from buckets before the request is carried out: the fixed part, plus the
+    /// Returns the price to take from buckets before a request is carried out: the fixed part, plus the
     /// larger of the recent cost of the rest of such requests (`expected`) and the price of its keys and
-    /// entries (at most 1,000 entries). The sum is at least the floor.
+    /// entries (at most 1,000 entries). The sum is at least the request's least price (floor).
     #[inline]
     pub fn estimate(&self, quote: &Quote, expected: MicroUnits) -> Price {
         Price::new(quote.fixed.micro().saturating_add(self.rest_of_estimate(quote, expected)))
             .max(quote.floor)
     }
 
-    /// Returns the part of an estimate that depends on the reply: the recent cost of such requests
-    /// (`expected`), or the price of the request's keys and entries where that is more.
+    /// Returns the part of a request's estimated price that is added to what is certain on arrival: the
+    /// recent cost of such requests (`expected`), or the price of the request's keys and entries where that
+    /// is more.
     #[inline]
     pub fn rest_of_estimate(&self, quote: &Quote, expected: MicroUnits) -> MicroUnits {
         if quote.keys == 0 && quote.looks_at == 0 {
@@ -140,7 +145,8 @@ impl Weights {
         expected.max(counted)
     }
 
-    /// Returns the real price of a request, by the size, rows and latency of its reply.
+    /// Returns the real price of a request whose part known on arrival is `quote`, by the size, elements and
+    /// latency of its reply (`measured`).
     #[inline]
     pub fn actual(&self, quote: &Quote, measured: &Measured) -> Price {
         // Fast path of nearly every reply: one value, in its usual time, to a request without a floor.
@@ -152,14 +158,15 @@ impl Weights {
         self.actual_of_more(quote, measured)
     }
 
-    /// Returns the price of a request for one key, as far as its reply shows it: base, reply bytes and rows.
+    /// Returns the price of a request for one key, as far as its reply shows it: the base, the reply's bytes
+    /// (`bytes_out`) and its elements (`rows`).
     pub fn of_reply(&self, bytes_out: u64, rows: u64) -> Price {
         let rows = rows.saturating_mul(self.row);
         Price::new(self.base.saturating_add(per_kib(bytes_out, self.kib_out)).saturating_add(rows))
     }
 
     /// Returns the price of a request that is answered from memory, without a store. `bytes_out` is the size
-    /// of its reply.
+    /// of its reply in bytes.
     #[inline]
     pub const fn cached(&self, bytes_out: u64) -> Price {
         Price::new(self.hit.saturating_add(per_kib(bytes_out, self.kib_out)))
@@ -171,8 +178,8 @@ impl Weights {
         Price::new(quote.fixed.micro().saturating_add(breakdown.total().micro()))
     }
 
-    /// Returns the price of a request split into its terms (base, bytes, rows, keys, slowness, rise to the
-    /// floor).
+    /// Returns the price of a request split into its terms: base, bytes, rows (elements of the reply), keys,
+    /// slowness, and the rise to the least price of its kind.
     pub fn breakdown(&self, asked: &Asked, measured: &Measured) -> Breakdown {
         let quote = self.quote(asked);
         let base = Price::new(asked.requests.saturating_mul(self.base)).min(quote.fixed);

@@ -30,40 +30,41 @@ const LONG: Held = Held { requests: 64, bytes: 1 << 20 };
 /// Divisor of the limit on a connection's waiting requests: once fewer wait than the limit divided by this,
 /// further requests of the connection may be started.
 const EASED: usize = 2;
-/// Part of the limit that must become free after the queue was full until it admits requests again: a
-/// quarter.
+/// Divisor of the queue's limit: once the queue was full, a quarter of the limit must become free until it
+/// admits requests again.
 const RELIEVED: usize = 4;
-/// Number of requests taken from the queue of which one is of the least important tier with waiting requests,
-/// so that no tier starves.
+/// One of this many requests that are taken from the queue is of the least important tier with waiting
+/// requests, so that no tier starves.
 const FROM_BELOW: u32 = 100;
-/// Cost of the requests of a tenant that leave the queue before the next tenant's turn: 8 request units.
+/// Cost of the requests of a tenant that leave the queue before the next tenant's turn, in millionths of a
+/// request unit: 8 request units.
 const TURN: MicroUnits = 8 * UNIT;
 /// Maximum number of a tenant's turns of fair queueing that one request takes up, however high its price is.
 const TURNS_MAX: u64 = 16;
-/// Number of intervals ([`Patience::interval`]) for which requests must have waited without a break before a
-/// tier (importance) counts as overloaded: longer than a few costly requests keep a backend busy.
+/// Number of intervals (100 ms by default) for which requests must have waited without a break before a tier
+/// (importance) counts as overloaded: longer than a few costly requests keep a backend busy.
 const STANDING: f64 = 1.5;
-/// Fraction of its length half an interval ago that a tier's queue must exceed for the tier (importance) to
-/// count as overloaded: the queue has hardly become shorter.
+/// Fraction of its length half an interval (50 ms by default) ago that a tier's queue must exceed for the
+/// tier (importance) to count as overloaded: the queue has hardly become shorter.
 const SHORTER: f64 = 0.9;
-/// Number of intervals ([`Patience::interval`]) after which a tier (importance) in which requests waited
-/// without a break counts as overloaded even if its queue becomes shorter.
+/// Number of intervals (100 ms by default) after which a tier (importance) in which requests waited without a
+/// break counts as overloaded even if its queue becomes shorter.
 const INTERVALS_MOST: f64 = 4.0;
 /// Mean number of waiting requests per connection at which a tier (importance) counts as deep and not as
 /// overloaded: clients that pipeline wait for their own requests.
 const DEEP: usize = 8;
-/// Longest wait of a request, in intervals ([`Patience::interval`]), with which a tier (importance) counts as
-/// deep (long only because clients pipeline); with a longer one the tier can count as overloaded.
+/// Longest wait of a request, in intervals (100 ms by default), with which a tier (importance) counts as deep
+/// (long only because clients pipeline); with a longer one the tier can count as overloaded.
 const DEEP_WAIT: f64 = 4.0;
-/// Longest time, in intervals ([`Patience::interval`]), for which a connection may wait to have its oldest
-/// request sent in a deep tier (long only because clients pipeline); with a longer one the tier can count as
+/// Longest time, in intervals (100 ms by default), for which a connection may wait to have its oldest request
+/// sent in a deep tier (long only because clients pipeline); with a longer one the tier can count as
 /// overloaded.
 const DEEP_WAIT_NEXT: f64 = 0.25;
-/// Number of intervals ([`Patience::interval`]) after which a request is refused that has been its
-/// connection's oldest waiting one for so long, if other connections wait in its tier (importance).
+/// Number of intervals (100 ms by default) after which a request is refused that has been its connection's
+/// oldest waiting one for so long, if other connections wait in its tier (importance).
 const AGE_CALM: f64 = 1.5;
-/// Longest time for which a request may be its connection's oldest waiting one before it is refused; or twice
-/// [`Patience::calm`] if that is longer.
+/// Longest time for which a request may be its connection's oldest waiting one before it is refused; or three
+/// intervals (300 ms by default) if that is longer.
 const AGE_MAX: Duration = Duration::from_secs(2);
 /// Shortest time between two searches of all connections for requests that have waited too long.
 const LOOKS_APART: Duration = Duration::from_millis(5);
@@ -76,12 +77,12 @@ const SILENT: Duration = Duration::from_millis(20);
 /// requests in flight) grows.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Capacity for requests that is kept while no request waits.
+/// Number of requests for which the queue keeps memory while no request waits.
 const KEPT: usize = 64;
 
 /// Number of tiers of importance: critical, standard, batch and sheddable.
 const TIERS: usize = 4;
-/// Index that stands for no request and no chain.
+/// Value in place of an index that stands for no request, and for no connection's list of requests.
 const NONE: u32 = u32::MAX;
 
 /// A request that is added to the queue, to wait for room in a backend's window (limit on requests in flight).
@@ -91,13 +92,14 @@ pub struct Waiting<T> {
     pub item: T,
     /// Number of the client connection that sent the request; its waiting requests keep their order.
     pub connection: u64,
-    /// The tenant, which takes turns with others of its tier (importance).
+    /// The tenant that sent the request; it takes turns with the other tenants of its tier (importance).
     pub tenant: TenantId,
     /// Tier (importance) of the request. Later requests of a connection wait in the tier of its first.
     pub tier: Tier,
-    /// Cost of the request, which is subtracted from its tenant's turn.
+    /// Cost of the request, in millionths of a request unit. Tenants take turns of 8 request units, from
+    /// which the costs of their requests are subtracted.
     pub cost: MicroUnits,
-    /// Size of the request's message.
+    /// Size of the request's message in bytes.
     pub bytes: usize,
     /// Time after which the reply is useless; None without a deadline.
     pub deadline: Option<Timestamp>,
@@ -106,12 +108,13 @@ pub struct Waiting<T> {
 /// A request that has left the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken<T> {
-    /// The caller's handle for the request, as given in [`Waiting`].
+    /// The caller's handle for the request, as given when it was added.
     pub item: T,
-    /// True if further requests of the connection may be started: [`Queue::push`] had returned that none
-    /// should be, and few of its requests wait now.
+    /// True if further requests of the connection may be started again: [`Queue::push`] had returned that
+    /// none should be, and few of its requests wait now.
     pub is_eased: bool,
-    /// True if the request had waited longer than the queue's rules permit.
+    /// True if the request had waited longer than the queue's rules permit, whether or not it was refused for
+    /// that.
     pub is_old: bool,
 }
 
@@ -125,7 +128,7 @@ pub enum Choice {
     Leaves,
 }
 
-/// Amount of waiting requests, or a limit of it.
+/// Amount of waiting requests, or a limit on it: their number and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Number of waiting requests.
@@ -190,11 +193,11 @@ impl Patience {
 /// A core's knowledge of its backend at the beginning of a turn (pass of the core's loop).
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances {
-    /// Time by which this turn of the core began later than planned.
+    /// Time by which this turn (pass of the core's loop) began later than planned.
     pub late: Duration,
     /// Number of requests in flight at the backend.
     pub in_flight: usize,
-    /// Usual latency of the backend's replies.
+    /// Median latency of the backend's recent replies.
     pub median: Duration,
     /// True while the window (limit on requests in flight) still grows, so that the backend's capacity is not
     /// known yet.
@@ -215,7 +218,7 @@ struct Node<T> {
     /// Indices of the neighbours in the list of the tenant's requests in the tier (importance), in the order
     /// of arrival.
     of_tenant: Links,
-    /// Index of the next waiting request of the same connection, or [`NONE`].
+    /// Index of the next waiting request of the same connection; `u32::MAX` if there is none.
     behind: u32,
 }
 
@@ -265,7 +268,7 @@ struct Chain {
     is_long: bool,
     /// Moment at which the present first request of the connection became the first.
     since: Moment,
-    /// Neighbours in the ring of the tenant's connections, which take turns.
+    /// Indices of the neighbours in the ring of the tenant's connections, which take turns.
     in_ring: Links,
 }
 
@@ -273,7 +276,7 @@ struct Chain {
 struct Share {
     /// The tenant's requests in the tier (importance), in the order of arrival.
     list: List,
-    /// Connections of the tenant, the one whose turn it is first.
+    /// Connections of the tenant with waiting requests in the tier, the one whose turn it is first.
     ring: List,
     /// Cost of the requests that may still leave the queue in the tenant's present turn, in millionths of a
     /// request unit.
@@ -293,20 +296,21 @@ struct TierQueue {
     turns: VecDeque<TenantId>,
     /// Time at which the tier (importance) was empty last, by the queue's clock.
     empty_at: Duration,
-    /// The number of the tier's requests when it was last recorded, and that time by the queue's clock.
+    /// Time, by the queue's clock, at which the number of the tier's waiting requests was last recorded, and
+    /// that number.
     seen: (Duration, usize),
     /// Time since which the tier (importance) is overloaded, by the queue's clock, or the last time that this
     /// was confirmed; `None` if it is not.
     over_since: Option<Duration>,
-    /// Number of turns since `over_since` at whose end the tier (importance) was empty. Two of them in an
-    /// interval end the overload.
+    /// Number of passes of the core's loop since `over_since` at whose end no request waited in the tier
+    /// (importance). Two of them in an interval (100 ms by default) end the overload.
     empty_turns: u32,
 }
 
 /// The queue of one core in front of one backend.
 #[derive(Debug)]
 pub struct Queue<T> {
-    /// All waiting requests; lists and chains refer to them by index.
+    /// All waiting requests of the queue; its lists refer to them by index.
     nodes: Slab<Node<T>>,
     /// For each client connection with waiting requests, a chain of these requests in their order.
     chains: Slab<Chain>,
@@ -314,18 +318,18 @@ pub struct Queue<T> {
     chain_of: IdMap<u64, u32>,
     /// The waiting requests by tier, the most important tier first.
     tiers: [TierQueue; TIERS],
-    /// The queue's clock, which pauses for delays that the backend did not cause.
+    /// Present time by the queue's clock, which pauses for delays that the backend did not cause.
     clock: Duration,
     /// Start of the core's present turn (pass of its loop).
     turned_at: Timestamp,
-    /// Sum of the times in which this core did not run when it should have; it is subtracted from all moments
-    /// here.
+    /// Sum of the times in which this core did not run when it should have; it is subtracted from all times
+    /// in the queue.
     away: Duration,
     /// Time at which the backend last sent something, without the time in which this core did not run.
     progress: Timestamp,
     /// Time for which the clock may still pause because the window (limit on requests in flight) grows.
     pause_left: Duration,
-    /// Number of calls of [`Queue::take`] so far, which wraps.
+    /// Number of times that a request was asked for so far ([`Queue::take`]), which wraps.
     taken: u32,
     /// Number and bytes of all waiting requests.
     held: Held,
@@ -380,12 +384,13 @@ impl<T: Copy> Queue<T> {
         self.nodes.is_empty()
     }
 
-    /// Returns the number of waiting requests, and their bytes.
+    /// Returns the number of waiting requests, and the sum of their sizes in bytes.
     pub fn held(&self) -> Held {
         self.held
     }
 
-    /// Returns the age of the oldest waiting request, by the queue's clock.
+    /// Returns the age of the oldest waiting request by the queue's clock, which pauses for delays that the
+    /// backend did not cause; zero if none waits.
     pub fn age(&self) -> Duration {
         let oldest = |queue: &TierQueue| self.nodes.get(queue.list.first as usize).map(|node| node.clock);
         let clock = self.tiers.iter().filter_map(oldest).min();
@@ -457,14 +462,15 @@ impl<T: Copy> Queue<T> {
         self.clock += passed;
     }
 
-    /// True if there is no room for another request: the limit was reached, and less than a quarter of it has
-    /// become free since. The call records the state for the next one.
+    /// True if there is no room for another request in the queue: the limit was reached, and less than a
+    /// quarter of it has become free since. The call records the state for the next one.
     pub fn is_full(&mut self) -> bool {
         self.is_full = self.would_be_full();
         self.is_full
     }
 
-    /// True if there is no room for another request; unlike [`Queue::is_full`] it records nothing.
+    /// True if there is no room for another request in the queue; unlike [`Queue::is_full`] it records
+    /// nothing.
     pub fn would_be_full(&self) -> bool {
         let Held { requests, bytes } = self.limit;
         let (requests, bytes) = if self.is_full {
@@ -475,15 +481,16 @@ impl<T: Copy> Queue<T> {
         self.held.is_above(Held { requests, bytes })
     }
 
-    /// Removes the newest request of the least important tier with waiting requests, if that tier is less
-    /// important than `tier`, to make room for a more important request; else None.
+    /// Removes and returns the newest request of the least important tier with waiting requests, if that tier
+    /// is less important than `tier`, to make room for a more important request; else None.
     pub fn displace(&mut self, tier: Tier) -> Option<Taken<T>> {
         let lowest = (0..TIERS).rev().find(|tier| self.tiers[*tier].list.length > 0)?;
         (lowest > tier as usize).then(|| self.remove(self.tiers[lowest].list.last))
     }
 
-    /// Adds a request; an error if there is no room. True if no further requests of its connection should be
-    /// started, because many of them wait now.
+    /// Adds a request to the queue. Returns true if no further requests of its connection should be started,
+    /// because many of them wait now (said once, until few wait). The error, if the queue is full, is
+    /// `Refused::Overloaded`.
     pub fn push(&mut self, waiting: Waiting<T>, now: Timestamp) -> Result<bool, Refused> {
         if self.held.is_above(self.limit) {
             return Err(Refused::Overloaded);
@@ -529,8 +536,9 @@ impl<T: Copy> Queue<T> {
         Held { requests: requests.clamp(1, LONG.requests), bytes: bytes.clamp(1, LONG.bytes) }
     }
 
-    /// Begins the list of a connection with its first waiting request; from now on the connection takes turns
-    /// with its tenant's others.
+    /// Begins the list of a connection's waiting requests with its first one (`index`), and returns the
+    /// list's index; from now on the connection takes turns with its tenant's others. `since` is the present
+    /// moment.
     fn begin_chain(&mut self, waiting: &Waiting<T>, index: u32, since: Moment) -> u32 {
         let Waiting { connection, tenant, .. } = *waiting;
         let tier = waiting.tier as usize;
@@ -574,8 +582,8 @@ impl<T: Copy> Queue<T> {
         self.pause_left = PAUSE;
     }
 
-    /// Removes the request that is to be sent next, among tenants for which `may` is true; None if there is
-    /// none.
+    /// Removes and returns the request that is to be sent next; None if there is none. Only requests of
+    /// tenants for which `may` returns true are considered.
     pub fn take(&mut self, may: impl Fn(TenantId) -> bool) -> Option<Taken<T>> {
         self.taken = self.taken.wrapping_add(1);
         let is_from_below = self.taken.is_multiple_of(FROM_BELOW);
@@ -588,8 +596,8 @@ impl<T: Copy> Queue<T> {
         None
     }
 
-    /// Returns the index of the request whose turn it is in a tier (importance), among tenants for which `may`
-    /// is true; None if there is none.
+    /// Returns the index of the request whose turn it is in a tier (importance, by its index); None if there
+    /// is none. Only requests of tenants for which `may` returns true are considered.
     fn next_of(&mut self, tier: usize, may: &impl Fn(TenantId) -> bool) -> Option<u32> {
         let queue = &mut self.tiers[tier];
         let mut allowed = queue.turns.iter().filter(|tenant| may(**tenant));
@@ -682,8 +690,8 @@ impl<T: Copy> Queue<T> {
         self.soonest = deadlines.min().unwrap_or(Timestamp::MAX);
     }
 
-    /// True if a request has waited longer than `--queue-target` in an overloaded tier (importance) in which
-    /// other requests wait.
+    /// True if a request has waited longer than `--queue-target` (5 ms by default) in an overloaded tier
+    /// (importance) in which other requests wait.
     fn is_too_old_in_overload(&self, node: &Node<T>) -> bool {
         let queue = &self.tiers[self.chain(node.waiting.connection).tier];
         queue.over_since.is_some()
@@ -698,7 +706,7 @@ impl<T: Copy> Queue<T> {
         self.tiers[chain.tier].connections > 1 && age > self.patience.calm()
     }
 
-    /// Frees the memory that the queue took while many requests waited, once none waits any more.
+    /// Frees the memory that the queue took while many requests waited, if none waits any more.
     pub fn tidy(&mut self) {
         if self.is_empty() && self.nodes.capacity() > KEPT {
             (self.nodes, self.chains, self.chain_of) = (Slab::new(), Slab::new(), IdMap::default());
@@ -723,8 +731,9 @@ impl<T: Copy> Queue<T> {
         }
     }
 
-    /// True if a tier's queue is long only because clients pipeline: at least [`DEEP`] requests per
-    /// connection wait, and none of them for very long.
+    /// True if the queue of a tier (importance, by its index) is long only because clients pipeline: at least
+    /// 8 requests per connection wait, none of them for 4 intervals (100 ms each by default), and no
+    /// connection a quarter of an interval for its turn.
     fn is_deep(&self, tier: usize) -> bool {
         let queue = &self.tiers[tier];
         let is_within = |clock: Duration, intervals: f64| {
@@ -740,7 +749,7 @@ impl<T: Copy> Queue<T> {
             })
     }
 
-    /// Removes a request from the queue and from all lists of it.
+    /// Removes the request at the index `index` from the queue and all its lists, and returns it.
     fn remove(&mut self, index: u32) -> Taken<T> {
         let node = &self.nodes[index as usize];
         let place = self.chain_of[&node.waiting.connection];
@@ -798,7 +807,8 @@ impl<T: Copy> Queue<T> {
 
 impl TierQueue {
     /// Handles that no request has waited in the tier (importance) since its state was last decided, which
-    /// ends its overload if that lasted for an `interval`. `clock` is the queue's clock.
+    /// ends its overload if that lasted for an `interval` (100 ms by default). `clock` is the present time by
+    /// the queue's clock.
     fn handle_idle(&mut self, clock: Duration, interval: Duration) {
         (self.empty_at, self.seen) = (clock, (clock, 0));
         self.empty_turns += 2;
@@ -807,9 +817,9 @@ impl TierQueue {
         }
     }
 
-    /// Ends the tier's overload if it was empty often enough in the last interval. True if requests have
-    /// waited in it without a break for so long that it may be overloaded. `clock` is the present time by the
-    /// queue's clock.
+    /// Ends the tier's overload if at the end of two passes of the core's loop in the last `interval` (100 ms
+    /// by default) no request waited in it. True if requests have waited in it without a break for so long
+    /// that it may be overloaded. `clock` is the present time by the queue's clock.
     fn is_suspect(&mut self, clock: Duration, interval: Duration) -> bool {
         let waiting = self.list.length;
         // Requests of a single connection do not mean an overload: its client decides how many of them wait.

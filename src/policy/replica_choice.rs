@@ -20,35 +20,37 @@ use std::time::Duration;
 use crate::values::limits::COMMAND_CLASSES;
 use crate::values::{Random, Timestamp};
 
-/// Time constant with which the averages of nodes' latencies forget earlier replies.
+/// Time constant with which the averages of nodes' latencies forget earlier replies: after it, a reply counts
+/// for a third (1/e).
 const DECAY: Duration = Duration::from_secs(10);
 /// Latency assumed for a new node until its first reply, as a multiple of the other nodes' median.
 const NEWCOMER: f64 = 2.0;
-/// Length of the window (interval) whose latencies are compared between nodes.
+/// Length of the window (interval) over which the latencies of nodes are compared.
 const WINDOW: Duration = Duration::from_secs(1);
-/// Fewest replies of a class of commands in a window that permit a comparison.
+/// Fewest replies of a class of commands in a window (one second) from which a node is compared with others.
 const SAMPLES_MIN: u32 = 100;
-/// Ratio to the peers' median above which a node is slow.
+/// Ratio of a node's 95th percentile of latency to the median of the other nodes' above which it is slow.
 const SLOW_TIMES: u64 = 3;
-/// Latency up to which no node counts as slow, in microseconds.
+/// 95th percentile of latency up to which no node counts as slow, in microseconds.
 const SLOW_MICROS: u64 = 2_000;
-/// Slow windows in a row after which a replica is ejected (taken out of use).
+/// Number of windows (seconds) in a row with slow replies after which a replica is ejected (taken out of
+/// use).
 const SLOW_WINDOWS: u32 = 3;
 /// Number of failures in a row after which a replica is ejected (taken out of use).
 const FAILURES: u32 = 5;
 /// Time for which a replica is ejected (taken out of use), multiplied by the number of recent ejections.
 const OUT_FOR: Duration = Duration::from_secs(5);
-/// Longest time for which a replica is ejected from answering reads.
+/// Longest time for which a replica is ejected from answering reads, however many ejections came before.
 const OUT_MOST: Duration = Duration::from_secs(300);
-/// Time without a failure after which one earlier ejection (taking out of use) of a replica no longer
-/// lengthens its next one.
+/// Time since the end of a replica's last ejection (taking out of use) after which one earlier ejection no
+/// longer lengthens the next one.
 const HEALTHY: Duration = Duration::from_secs(60);
 /// Share of its usual reads that a replica gets when it comes back after an ejection (taking out of use).
 const WEIGHT_FIRST: f64 = 0.1;
-/// Time after which a replica that came back gets its usual reads again.
+/// Time after which a replica that came back from an ejection gets its usual reads again.
 const RETURNING: Duration = Duration::from_secs(10);
 
-/// Role of a node for the keys of a read.
+/// Role of a cluster's node for the keys of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The node owns the slot of the read's keys.
@@ -57,10 +59,10 @@ pub enum Role {
     Replica,
 }
 
-/// A node that could answer a read.
+/// A node of a cluster that could answer a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Place of the node in the table of nodes.
+    /// Index of the node in the table of nodes.
     pub place: usize,
     /// Role of the node for the read's keys: owner of their slot, or replica of the owner.
     pub role: Role,
@@ -74,7 +76,7 @@ pub enum Why {
     /// The replica failed this many times in a row: timeouts, lost connections, or replies by which the node
     /// cannot serve reads now.
     Failures(u32),
-    /// The replica was slow in one class of commands.
+    /// The replica was slow in one class of commands, in three seconds in a row.
     Slow {
         /// Index of the class of commands in which the replica was slow.
         class: usize,
@@ -88,13 +90,14 @@ pub enum Why {
 /// An ejection (taking out of use) of a replica or its end, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The node at this place in the table of nodes is ejected (taken out of use), for a reason and a time.
+    /// The node at this index in the table of nodes is ejected (taken out of use): the reason, and for how
+    /// long.
     Out(usize, Why, Duration),
-    /// The node at this place in the table of nodes gets reads again, few at first.
+    /// The node at this index in the table of nodes gets reads again after an ejection, few at first.
     Back(usize),
 }
 
-/// One core's view of the nodes that it reads from.
+/// One core's view of the cluster's nodes that it reads from, by which it chooses the node for each read.
 #[derive(Debug, Default)]
 pub struct ReplicaChoice {
     peers: Vec<Option<Box<Peer>>>,
@@ -107,7 +110,8 @@ pub struct ReplicaChoice {
 #[derive(Debug)]
 struct Peer {
     role: Role,
-    /// Average latency (peak EWMA) in nanoseconds, and when it was computed.
+    /// Average latency of the node in nanoseconds (an EWMA that a slower reply raises to its own latency),
+    /// and when it was computed; None before the first reply.
     cost: Option<(f64, Timestamp)>,
     failures: u32,
     times: [Option<Box<Times>>; COMMAND_CLASSES],
@@ -116,15 +120,16 @@ struct Peer {
     out_until: Option<Timestamp>,
     /// Time at which the node came back after an ejection; None if it never was ejected (taken out of use).
     back_since: Option<Timestamp>,
-    /// Number of recent ejections of the node, by which the next one is longer: one less for each minute
-    /// without a failure since.
+    /// Number of recent ejections of the node, by which the next one is longer. When the node is ejected,
+    /// each whole minute since its last ejection ended counts as one ejection less.
     steps: u32,
     healthy_since: Timestamp,
 }
 
 impl ReplicaChoice {
-    /// Chooses the node for a read and returns its position among the candidates; None if there is none, or
-    /// only ejected replicas.
+    /// Chooses the node that answers a read, of two drawn at random from the candidates, and returns its
+    /// position among them; None if there are no candidates, or only ejected replicas. Few reads go to
+    /// replicas that came back lately.
     pub fn choose(
         &mut self,
         candidates: impl IntoIterator<Item = Candidate>,
@@ -164,9 +169,9 @@ impl ReplicaChoice {
         }
     }
 
-    /// Records the reply of the node at `place` in the table of nodes: its latency is added to the node's
-    /// average and to the present window (the second that is in progress). `class` is the index of the class
-    /// of commands, `took` the latency.
+    /// Records a reply of the node at the index `place` in the table of nodes: its latency (`took`) is added
+    /// to the node's average and to the present second's latencies, and the node has no failures in a row any
+    /// more. `role` is the node's role for the read's keys, `class` the index of the class of commands.
     pub fn handle_reply(&mut self, place: usize, role: Role, class: usize, took: Duration, now: Timestamp) {
         let peer = self.peer(place, role, now);
         peer.failures = 0;
@@ -183,8 +188,9 @@ impl ReplicaChoice {
         peer.times[class].get_or_insert_default().add(took.as_micros() as u64);
     }
 
-    /// Records a failure of the node at `place` in the table of nodes: a timeout, a lost connection, or a
-    /// reply by which it cannot serve reads now. The fifth in a row ejects a replica.
+    /// Records a failure of the node at the index `place` in the table of nodes: a timeout, a lost
+    /// connection, or a reply by which it cannot serve reads now. The fifth in a row ejects a replica (takes
+    /// it out of use).
     pub fn handle_failure(&mut self, place: usize, role: Role, now: Timestamp) {
         let peer = self.peer(place, role, now);
         peer.failures += 1;
@@ -195,7 +201,8 @@ impl ReplicaChoice {
         }
     }
 
-    /// Forgets the latencies and failures of a place in the table of nodes, whose node or role has changed.
+    /// Forgets the latencies and failures of the node at the index `place` in the table of nodes, because the
+    /// node there or its role has changed.
     pub fn forget(&mut self, place: usize) {
         if let Some(peer) = self.peers.get_mut(place) {
             *peer = None;
@@ -241,18 +248,20 @@ impl ReplicaChoice {
         }
     }
 
-    /// Returns the ejections of replicas, and the ends of ejections, since the last call.
+    /// Returns the ejections (takings out of use) of replicas, and the ends of ejections, since the last
+    /// call.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }
 
-    /// Returns the end of the ejection of the node at a place in the table of nodes; None if it is not
-    /// ejected.
+    /// Returns the end of the ejection (taking out of use) of the node at the index `place` in the table of
+    /// nodes; None if it is not ejected.
     pub fn out_until(&self, place: usize, now: Timestamp) -> Option<Timestamp> {
         self.peers.get(place)?.as_ref()?.out_until.filter(|until| *until > now)
     }
 
-    /// Returns the share of its usual reads that the node at `place` in the table of nodes gets, from 0 to 1.
+    /// Returns the share of its usual reads that the node at the index `place` in the table of nodes gets,
+    /// from 0 (ejected) to 1.
     fn weight(&self, place: usize, now: Timestamp) -> f64 {
         let Some(Some(peer)) = self.peers.get(place) else { return 1.0 };
         match (peer.role, peer.out_until, peer.back_since) {
@@ -276,9 +285,9 @@ impl ReplicaChoice {
         cost * f64::from(candidate.in_flight + 1)
     }
 
-    /// Gives a new node, at `place` in the table of nodes, an average latency: twice the median of the others.
-    /// While no node has an average, it gets none until its first reply. Returns that average, or 1 while
-    /// there is none.
+    /// Gives a new node, at the index `place` in the table of nodes, an average latency: twice the median of
+    /// the others. While no node has an average, it gets none until its first reply. Returns that average in
+    /// nanoseconds, or 1 while there is none.
     fn welcome(&mut self, place: usize, now: Timestamp) -> f64 {
         let costs = self.peers.iter().flatten().filter_map(|peer| peer.cost);
         let mut costs: Vec<f64> = costs.map(|(cost, at)| faded(cost, at, now)).collect();
@@ -315,7 +324,7 @@ impl Peer {
         }
     }
 
-    /// Ejects the node from now on, and returns for how long.
+    /// Ejects the node (takes it out of use) from now on, and returns for how long.
     fn leave_alone(&mut self, now: Timestamp) -> Duration {
         let healthy = (now.since(self.healthy_since).as_secs() / HEALTHY.as_secs()) as u32;
         self.steps = self.steps.saturating_sub(healthy) + 1;
@@ -325,8 +334,8 @@ impl Peer {
         out_for
     }
 
-    /// Ends the node's ejection if its time is over; earlier latencies and failures are forgotten. None unless
-    /// it ends now.
+    /// Ends the node's ejection (taking out of use) if its time is over; earlier latencies and failures are
+    /// forgotten. Some if it ends now, else None.
     fn look(&mut self, now: Timestamp) -> Option<()> {
         let until = self.out_until.filter(|until| *until <= now)?;
         self.out_until = None;
@@ -337,8 +346,9 @@ impl Peer {
     }
 }
 
-/// Returns the class of commands in which the node at `place` was slow in the last second, by comparing the
-/// percentiles of all nodes (`told`); None if there is none.
+/// Returns in which class of commands the node at the index `place` was slow in the last second; None if in
+/// none. `told` has the 95th percentile of latency in microseconds of each node and class, None where there
+/// were too few replies.
 fn slow_class(told: &[[Option<u64>; COMMAND_CLASSES]], place: usize) -> Option<Why> {
     (0..COMMAND_CLASSES).find_map(|class| {
         let own = told[place][class].filter(|own| *own > SLOW_MICROS)?;
@@ -368,11 +378,12 @@ fn faded(cost: f64, at: Timestamp, now: Timestamp) -> f64 {
     cost * (-seconds(now.since(at)) / DECAY.as_secs_f64()).exp()
 }
 
-/// Bits of the number of latency counters for each power of two: a percentile is off by at most an eighth.
+/// Bits of the number of latency counters for each power of two microseconds (2 to the power of this): a
+/// percentile is off by at most an eighth.
 const PARTS_BITS: u32 = 3;
-/// Number of latency counters for each power of two.
+/// Number of latency counters for each power of two microseconds.
 const PARTS: usize = 1 << PARTS_BITS;
-/// Number of latency counters: enough for a minute in microseconds.
+/// Number of latency counters of a window (second): enough for latencies of a minute, in microseconds.
 const COUNTS: usize = PARTS * 24;
 
 /// Latencies of one window (a second), in microseconds, counted by size.
@@ -395,7 +406,7 @@ impl Times {
     }
 
     /// Returns the 95th percentile of latency in microseconds, and empties the counters for the next window
-    /// (second); None if there were too few replies.
+    /// (second); None if there were fewer than 100 replies.
     fn take(&mut self) -> Option<u64> {
         let total = self.total;
         if total == 0 {
@@ -421,7 +432,7 @@ fn place_of(micros: u64) -> usize {
     ((power as usize + 1) * PARTS + (micros >> power) as usize - PARTS).min(COUNTS - 1)
 }
 
-/// Returns the least latency that the counter at the index `place` counts, in microseconds.
+/// Returns the least latency that the counter with the index `place` counts, in microseconds.
 fn least_of(place: usize) -> u64 {
     if place < PARTS {
         return place as u64;

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use crate::values::Timestamp;
 
-/// Number of retries that each hundred sent requests add to the budget.
+/// Number of retries (requests sent again) that each hundred sent requests add to the budget.
 const PERCENT: f64 = 10.0;
-/// Number of retries that each second adds to the budget, over all cores, for clients that send seldom.
+/// Number of retries (requests sent again) that each second adds to the budget, over all cores, for clients
+/// that send seldom.
 const LEAST_PER_SECOND: f64 = 10.0;
-/// Maximum number of retries that the budget can hold, over all cores.
+/// Maximum number of retries (requests sent again) that the budget can hold, over all cores.
 const SAVED_MAX: f64 = 1_000.0;
 
 /// One core's part of the budget that limits how many lost reads are sent again.
@@ -21,14 +22,14 @@ pub struct RetryBudget {
     saved_max: f64,
     /// Number of retries that each second adds to this core's budget.
     per_second: f64,
-    /// Number of requests sent, as of the last call of [`RetryBudget::take`].
+    /// Number of requests that this core had sent at the last call of [`RetryBudget::take`].
     sent: u64,
     /// Time of the last call of [`RetryBudget::take`].
     at: Timestamp,
 }
 
 impl RetryBudget {
-    /// Creates the budget of one of `cores` cores.
+    /// Creates the part of one of `cores` cores in the budget that limits how many lost reads are sent again.
     pub fn new(cores: u16) -> Self {
         let part = 1.0 / f64::from(cores.max(1));
         let least = (LEAST_PER_SECOND * part).max(1.0);
@@ -41,8 +42,8 @@ impl RetryBudget {
         }
     }
 
-    /// Takes one retry from the budget; false if less than one is left. `sent` is the number of requests sent
-    /// since the start.
+    /// Takes one retry from the budget; false if less than one is left, so that the request must not be sent
+    /// again. `sent` is the number of requests that this core has sent since the start.
     #[must_use]
     pub fn take(&mut self, sent: u64, now: Timestamp) -> bool {
         let new = sent.saturating_sub(self.sent) as f64;

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::values::TenantId;
 use crate::values::limits::TENANTS_MAX;
 
-/// The connections that tenants hold, by tenant id. When quotas change, each core moves its own clients to
-/// the new ids, so for a moment the counts mix both.
+/// Number of client connections that each tenant holds, by tenant id. When quotas change, each core moves its
+/// own clients to the new ids, so for a moment the counts mix both.
 #[derive(Clone, Debug)]
 pub struct Seats {
     taken: Arc<[AtomicU32]>,
@@ -17,13 +17,13 @@ pub struct Seats {
 }
 
 impl Seats {
-    /// Creates a count without any connection. `usual_max` is the limit of tenants for which the quotas set
-    /// none.
+    /// Creates the counts, without any connection. `usual_max` is the maximum number of connections of
+    /// tenants for which the quotas set none.
     pub fn new(usual_max: u32) -> Self {
         Self { taken: std::iter::repeat_with(AtomicU32::default).take(TENANTS_MAX).collect(), usual_max }
     }
 
-    /// Creates a count that refuses no connection and counts none.
+    /// Creates a count of tenants' connections that refuses no connection and counts none.
     pub fn unlimited() -> Self {
         Self { taken: Arc::default(), usual_max: u32::MAX }
     }
@@ -33,7 +33,8 @@ impl Seats {
         self.usual_max
     }
 
-    /// Counts a connection (seat) of the tenant. False, without counting, if the tenant already holds `most`.
+    /// Counts a connection of the tenant. False, without counting, if the tenant already holds `most`
+    /// connections, so that the client is to be refused.
     pub fn take(&self, tenant: TenantId, most: u32) -> bool {
         let Some(taken) = self.of(tenant) else { return true };
         let fits = taken.fetch_add(1, Ordering::Relaxed) < most;
@@ -43,7 +44,8 @@ impl Seats {
         fits
     }
 
-    /// Counts a connection of a client that was counted under other quotas, even beyond the tenant's limit.
+    /// Counts a connection of a client that was counted under other quotas before they changed, even beyond
+    /// the tenant's limit.
     pub fn keep(&self, tenant: TenantId) {
         if let Some(taken) = self.of(tenant) {
             taken.fetch_add(1, Ordering::Relaxed);

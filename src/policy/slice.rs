@@ -18,25 +18,25 @@ use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Price, Timest
 /// Number of periods whose demand an allowance (the amount that a core may spend without asking) keeps at the
 /// end of a period; the rest goes back to the pool, the part of the bucket that no core holds.
 const PERIODS_KEPT: u64 = 2;
-/// Number of largest recent costs that an allowance (the amount that a core may spend without asking) keeps
-/// at the end of a period, besides [`PERIODS_KEPT`].
+/// Multiple of the largest recent cost of one request that an allowance (the amount that a core may spend
+/// without asking) keeps at the end of a period, besides the demand of two periods.
 const LUMPS_KEPT: u64 = 4;
-/// A bucket that its rate fills in less than this time is short. Where nearly a core's whole share of a short
-/// bucket is left, the core admits a request without regard to those in flight that may turn out dear, because
-/// a tenant with rare large replies would otherwise get only a part of its quota.
+/// Time within which a bucket is filled by its rate if it is short. Where nearly a core's whole share of a
+/// short bucket is left, the core admits a request without regard to those in flight that may turn out dear,
+/// because a tenant with rare large replies would otherwise get only a part of its quota.
 const SHORT_BURST: Duration = Duration::from_secs(1);
 /// The whole of a bucket, in the unit of a core's share: 65,536ths.
 const WHOLE_SHARE: u128 = 65_536;
 
-/// Decision of a slice (one core's part of a bucket) on a request: it fits, the control executor has to be
-/// asked, or it is refused for a given time. Nothing is taken yet; the caller takes the cost
-/// ([`Slice::take`]) once all slices let the request pass.
+/// Decision of a slice (one core's part of a bucket) on a request: it fits, the control executor (which
+/// divides buckets among cores) has to be asked, or it is refused for a given time. Nothing is taken yet; the
+/// caller takes the cost ([`Slice::take`]) once all slices let the request pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The bucket has enough for the request.
+    /// The bucket (quota that is used up and refilled) has enough for the request.
     Fits,
-    /// The core cannot decide: the control executor must be asked for a grant (amount of quota to spend), and
-    /// the request waits.
+    /// The core cannot decide: the control executor (which divides buckets among cores) must be asked for a
+    /// grant (amount of quota to spend), and the request waits.
     Ask,
     /// The bucket does not have enough, and will not have before this time has passed.
     Refused(Duration),
@@ -48,29 +48,32 @@ pub struct Rules {
     /// Interval at which slices (one core's parts of buckets) report to the control executor and are granted
     /// amounts to spend.
     pub period: Duration,
-    /// Time for which a grant is valid.
+    /// Time for which a grant (amount of quota that a core may spend) is valid.
     pub lease: Duration,
-    /// True if the control executor has not answered for longer than a grant is valid.
+    /// True if the control executor, which divides quotas among cores, has not answered for longer than a
+    /// grant (amount of quota to spend) is valid.
     pub silent: bool,
-    /// Share of the bucket assumed for a core until the control executor has told it its share, in 65,536ths.
+    /// Share of the bucket assumed for a core until the control executor (which divides buckets among cores)
+    /// has told it its share, in 65,536ths.
     pub even_share: u32,
 }
 
-/// One core's part of one bucket. Kept small: there is one for each user that is active on the core.
+/// One core's part of one token bucket of a quota. Kept small: there is one for each user that is active on
+/// the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
     /// Amount that may still be spent, in millionths of a request unit; below zero it is owed.
     allowance: i64,
-    /// Amount spent since the last report to the control executor.
+    /// Amount spent since the last report to the control executor, in millionths of a request unit.
     spent: i64,
-    /// Sum of the costs of requests in this period, refused ones included, in thousandths of a request unit,
-    /// rounded up.
+    /// Sum of the costs of requests for the bucket in this period (10 ms by default), refused ones included,
+    /// in thousandths of a request unit, rounded up.
     wanted_milli: u32,
-    /// Sum of the costs of requests in the period before, refused ones included, in thousandths of a request
-    /// unit, rounded up.
+    /// Sum of the costs of requests for the bucket in the period (10 ms by default) before, refused ones
+    /// included, in thousandths of a request unit, rounded up.
     wanted_before_milli: u32,
     /// Amount in the bucket that no core held (the level of the pool) at the last grant (amount of quota to
-    /// spend).
+    /// spend), in millionths of a request unit.
     level: i64,
     /// Time of the last grant (amount of quota to spend), or, while the control executor does not answer, the
     /// time up to which this core has refilled its own allowance (what a core may spend without asking).
@@ -84,9 +87,10 @@ pub struct Slice {
     under_way: u16,
     /// True once the control executor has sent a grant (amount of quota to spend).
     heard: bool,
-    /// True if a report to the control executor is about to be sent.
+    /// True if a report to the control executor (which grants the core amounts to spend) is about to be sent.
     asking: bool,
-    /// Number of reports that the control executor has not answered yet.
+    /// Number of reports about the bucket that the control executor (which divides buckets among cores) has
+    /// not answered yet.
     unanswered: u8,
     /// True if a request had to ask the control executor for a grant (amount of quota to spend) in this
     /// period.
@@ -97,8 +101,8 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Creates the slice of a bucket that counts as full, since the control executor has not granted this
-    /// core any of it yet.
+    /// Creates one core's part of a bucket that counts as full, since the control executor (which divides
+    /// buckets among cores) has not granted this core any of it yet.
     pub const fn untouched(now: Timestamp) -> Self {
         Self {
             allowance: 0,
@@ -123,15 +127,16 @@ impl Slice {
         self.allowance
     }
 
-    /// True if the amount that this core may spend covers the cost and the last grant is no older than
-    /// `heard_since`. Fast path of nearly every request.
+    /// True if the amount that this core may spend covers the cost and the last grant (amount of quota to
+    /// spend) is no older than `heard_since`. Fast path of nearly every request.
     pub const fn allows(&self, cost: Price, heard_since: Timestamp) -> bool {
         self.heard_at.as_nanos() >= heard_since.as_nanos() && self.allowance >= cost.signed()
     }
 
     /// Decides whether a request of this cost may pass: from the amount that this core may spend, on credit
-    /// because the bucket must be full, from the core's last known share while the control executor does not
-    /// answer, or not. Takes nothing yet.
+    /// because the bucket must be full, from the core's last known share while the control executor (which
+    /// divides buckets among cores) does not answer, or not. Takes nothing yet. `capacity` has the quota's
+    /// rate and burst, and `rules` say how long a grant of an amount is valid.
     pub fn check(&mut self, cost: Price, capacity: Capacity, now: Timestamp, rules: Rules) -> Verdict {
         let heard_since = now.before(rules.lease);
         if self.allows(cost, heard_since) {
@@ -170,8 +175,9 @@ impl Slice {
         self.book(cost.signed());
     }
 
-    /// Takes the costs of several requests together: `spent` is the sum of their real costs so far; `sum` and
-    /// `largest` are the sum and the largest of the prices taken on their arrival, which count as demand.
+    /// Takes the costs of several requests together: `spent` is the sum of their real costs so far, in
+    /// millionths of a request unit; `sum` and `largest` are the sum and the largest of the prices taken on
+    /// their arrival, which count as demand.
     pub fn take_run(&mut self, spent: i64, sum: Wanted, largest: Wanted) {
         self.wanted_milli = self.wanted_milli.saturating_add(sum.milli);
         self.lump_milli = self.lump_milli.max(largest.milli);
@@ -186,8 +192,8 @@ impl Slice {
         self.heard_at
     }
 
-    /// Adds the difference between the cost of a request and the amount taken for it on arrival; a negative
-    /// difference is given back.
+    /// Takes the difference between the cost of a request and the amount taken for it on arrival, in
+    /// millionths of a request unit, from what this core may spend; a negative difference is given back.
     pub const fn book(&mut self, difference: i64) {
         self.allowance = self.allowance.saturating_sub(difference);
         self.spent = self.spent.saturating_add(difference);
@@ -236,7 +242,8 @@ impl Slice {
         })
     }
 
-    /// Returns the sum of the prices of this period's requests for the bucket so far, admitted or not.
+    /// Returns the sum of the prices of this period's requests for the bucket so far, admitted or not, in
+    /// millionths of a request unit. Periods (10 ms by default) end with a report to the control executor.
     pub const fn asked(&self) -> MicroUnits {
         self.wanted_milli as u64 * MICRO_PER_MILLI
     }
@@ -253,7 +260,8 @@ impl Slice {
         self.asking || self.unanswered > 0
     }
 
-    /// Begins the next period, after the present one was reported to the control executor.
+    /// Begins the next period (10 ms by default), after the demand of the present one was reported to the
+    /// control executor.
     pub const fn start_period(&mut self) {
         self.wanted_before_milli = self.wanted_milli;
         self.wanted_milli = 0;
@@ -261,14 +269,16 @@ impl Slice {
         self.lump_milli -= self.lump_milli / 8;
     }
 
-    /// True if there is something to report to the control executor, now or at the end of the period.
+    /// True if there is something to report about the bucket to the control executor, now or at the end of
+    /// the period: an amount left, spent or wanted.
     pub const fn has_news(&self) -> bool {
         self.allowance > 0 || self.spent != 0 || self.wanted_milli > 0 || self.wanted_before_milli > 0
     }
 
-    /// Applies a grant. The allowance (what a core may spend without asking) becomes the amount that this core
-    /// holds by the control executor's count, less what was spent since the report: the control executor does
-    /// not know of amounts spent while it did not answer, or of expired grants.
+    /// Applies a grant of the control executor, which divides the bucket among cores. The allowance (what a
+    /// core may spend without asking) becomes the amount that this core holds by the control executor's
+    /// count, less what was spent since the report: the control executor does not know of amounts spent while
+    /// it did not answer, or of expired grants.
     pub fn handle_grant(&mut self, grant: &Grant) {
         self.unanswered = self.unanswered.saturating_sub(1);
         let holds = signed(grant.holds).saturating_sub(self.spent);
@@ -290,8 +300,8 @@ impl Slice {
         self.allowance == 0 && self.is_full(capacity, now)
     }
 
-    /// True if the bucket must be full again by now, however much was taken from it at the last grant (amount
-    /// of quota to spend).
+    /// True if the bucket must be full again by now, however much was missing from it at the last grant
+    /// (amount of quota to spend).
     fn is_full(&self, capacity: Capacity, now: Timestamp) -> bool {
         if self.spent != 0 || self.wanted_milli != 0 || self.is_awaited() {
             return false;
@@ -315,17 +325,18 @@ impl Slice {
     }
 
     /// Returns the amount in the bucket that no core held (the level of the pool) at the last grant plus the
-    /// income since, at most the burst.
+    /// income since, at most the burst, in millionths of a request unit.
     fn level_by(&self, capacity: Capacity, now: Timestamp) -> i64 {
         let came_in = capacity.comes_in(now.since(self.heard_at));
         self.level.saturating_add_unsigned(came_in).min(signed(capacity.burst))
     }
 
-    /// Returns the amount of a bucket that this core can count on: its allowance (what a core may spend
-    /// without asking), and its share of the pool's level by now. The second value is the amount above which
-    /// the risk of unsettled requests is ignored: nearly all of this core's share. There is one only where the
-    /// burst is shorter than `SHORT_BURST`, since a tenant with rare large replies would otherwise be served
-    /// only a part of its quota.
+    /// Returns the amount of a bucket that this core can count on, in millionths of a request unit: its
+    /// allowance (what a core may spend without asking), and its share of the part that no core holds. The
+    /// second value is the amount above which the risk that admitted requests cost more than was taken for
+    /// them is ignored: nearly all of this core's share. There is one only where the burst is less than a
+    /// second's income, since a tenant with rare large replies would otherwise be served only a part of its
+    /// quota.
     pub fn in_sight(&self, capacity: Capacity, now: Timestamp, rules: Rules) -> (i64, Option<i64>) {
         let share = if self.heard { u32::from(self.share) } else { rules.even_share };
         let part = |whole: i64| (i128::from(whole) * i128::from(share) / WHOLE_SHARE as i128) as i64;
@@ -360,7 +371,8 @@ impl Slice {
         Verdict::Ask
     }
 
-    /// Returns the shortest time until the bucket could hold `cost`, if no other core took any.
+    /// Returns the shortest time until the bucket could hold `cost` (at most its burst), if no other core
+    /// took any.
     fn earliest(&self, cost: Price, capacity: Capacity, now: Timestamp) -> Duration {
         let there = self.level.saturating_add(self.allowance.max(0));
         let missing = signed(cost.micro().min(capacity.burst)).saturating_sub(there).max(0);
@@ -368,8 +380,8 @@ impl Slice {
         moment.since(now)
     }
 
-    /// Decides on a request while the control executor does not answer: this core continues with its last
-    /// known share of the bucket's income.
+    /// Decides on a request while the control executor (which divides buckets among cores) does not answer:
+    /// this core continues with its last known share of the bucket's income, up to that share of the burst.
     fn check_alone(&mut self, cost: Price, capacity: Capacity, now: Timestamp, rules: Rules) -> Verdict {
         let share = u128::from(if self.heard { u32::from(self.share) } else { rules.even_share });
         let part = |whole: u64| signed((u128::from(whole) * share / WHOLE_SHARE) as u64);

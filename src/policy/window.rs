@@ -36,34 +36,35 @@ use std::time::Duration;
 
 use crate::values::Timestamp;
 
-/// Window that all cores together begin with, in requests: each core gets an equal part.
+/// Window (limit on requests in flight) that all cores together begin with at a backend, in requests: each
+/// core gets an equal part.
 const FIRST_OF_ALL: u16 = 64;
-/// Smallest window that one core begins with, in requests.
+/// Smallest window (limit on requests in flight) that one core begins with at a backend, in requests.
 const FIRST_LEAST: u16 = 4;
 /// Latency allowed above the base (latency when few requests wait at the backend), as a multiple of the base,
-/// bounded by [`SLACK_LEAST`] and [`SLACK_MOST`]. At least the base itself is always allowed above it,
-/// however long that is.
+/// but at least 5 ms and at most 40 ms. At least the base itself is always allowed above it, however long
+/// that is.
 const SLACK_PARTS: f64 = 8.0;
 /// Least latency allowed above the base (latency when few requests wait at the backend), in seconds.
 const SLACK_LEAST: f64 = 0.005;
-/// Largest latency above the base (latency when few requests wait at the backend) that [`SLACK_PARTS`] may
-/// allow, in seconds.
+/// Largest latency above the base (latency when few requests wait at the backend) that is allowed, in
+/// seconds, except that the base itself is always allowed above it.
 const SLACK_MOST: f64 = 0.040;
 /// Shortest round (stretch of replies whose median latency decides about the window), in seconds.
 const ROUND_LEAST: f64 = 0.010;
-/// Shortest round as a multiple of the last round's median: with slow replies a round lasts longer than
-/// [`ROUND_LEAST`].
+/// Shortest round (stretch of replies whose median latency decides about the window) as a multiple of the
+/// last round's median latency: with slow replies a round lasts longer than 10 ms.
 const ROUND_MEDIANS: f64 = 1.5;
 /// Fewest sampled replies with which a round (stretch of replies that decides about the window) ends.
 const SAMPLES_LEAST: usize = 3;
-/// Fewest replies in a round with which a median latency above twice the allowed one makes the window shrink;
-/// with fewer, the round continues.
+/// Fewest replies in a round (stretch of replies that decides about the window) with which a median latency
+/// above twice the allowed one makes the window shrink; with fewer, the round continues.
 const SAMPLES_GRAVE: usize = 9;
 /// Maximum number of sampled replies kept of a round (stretch of replies that decides about the window). When
 /// they are full, every second one is dropped, and from then on half as many replies are sampled.
 const SAMPLES_KEPT: usize = 64;
-/// Number of samples in a round (stretch of replies that decides about the window) at which further replies
-/// with the same arrival and send time count as one.
+/// Number of samples in a round (stretch of replies that decides about the window) from which on further
+/// replies with the same arrival and send time as the last sample are not sampled.
 const SAMPLES_APART: usize = 16;
 /// Length of a base period, in seconds. The base (latency when few requests wait at the backend) is the least
 /// median of blocks of replies over this period and the one before.
@@ -72,23 +73,25 @@ const BASE_PERIOD: f64 = 10.0;
 /// the backend).
 const BLOCK: usize = 64;
 /// Number of replies in the first block of a kind of requests. Blocks, whose medians are candidates for the
-/// base latency, double up to [`BLOCK`]; until then their medians are provisional.
+/// base (latency when few requests wait at the backend), double up to 64 replies; until then their medians
+/// are provisional.
 const BLOCK_FIRST: usize = 4;
-/// A mild cut leaves this part of the window (it shrinks by 20 %); a deep cut aims at this part of the allowed
-/// latency.
+/// Part of the window that a mild cut leaves (it shrinks by 20 %), and part of the allowed latency at which a
+/// deep cut (at more than twice the allowed latency) aims.
 const CUT: f64 = 0.8;
-/// Smallest part of the window that one deep cut (at more than twice the allowed latency) leaves.
+/// Smallest part of the window that one deep cut (made at more than twice the allowed latency) leaves.
 const CUT_DEEPEST: f64 = 0.2;
 /// Part of the earlier load, over all cores, below which the number of requests in flight must have fallen for
 /// the result of a deep cut (at more than twice the allowed latency) to be judged.
 const LESS: f64 = 0.9;
-/// Part of the way to the mean window of all cores whose windows are full that a core's window moves in one
-/// round.
+/// Part of the way by which a core's window moves, in one round of replies, to the mean window of all cores
+/// whose windows are full (requests wait for room in them).
 const EVEN: f64 = 0.2;
 /// Shortest time between two probes (rounds with a quarter of the window, to measure the base), in seconds.
 /// Probes begin at multiples of their interval, so that all cores probe at the same time.
 const PROBE_LEAST: f64 = 1.0;
-/// Longest time between two probes for the base, in seconds.
+/// Longest time between two probes (measurements of the latency when few requests wait at the backend), in
+/// seconds.
 const PROBE_MOST: f64 = 8.0;
 /// Shortest duration of a probe (measurement of the base latency), in seconds.
 const PROBE_LASTS: f64 = 0.020;
@@ -97,19 +100,22 @@ const PROBE_PART: f64 = 0.25;
 /// Time, in seconds, for which the result of a probe (measurement of the base latency) permits the window to
 /// shrink by 20 % (mild cut); after that a mild cut waits for another probe.
 const LOOK_FRESH: f64 = 4.0;
-/// A mild cut shrinks the window by 20 %; the base latency is measured before it by a probe, which begins at a
-/// multiple of this time, in seconds, so that all cores probe at the same time.
+/// Time, in seconds, of which a multiple is the start of a probe (measurement of the base latency) before a
+/// mild cut (the window shrinks by 20 %), so that all cores probe at the same time.
 const LOOK_STEP: f64 = 0.25;
-/// Where replies are slow, times of probes (measurements of the base latency) before a mild cut are multiples
-/// of the next power of two, in seconds, above this many median latencies.
+/// Number of median latencies below which probes (measurements of the base latency) before a mild cut (of 20
+/// %) may not follow each other: where replies are slow, such probes begin at multiples of the next power of
+/// two, in seconds, above this many median latencies.
 const LOOK_STEP_MEDIANS: f64 = 5.0;
-/// Part of the window at the last probe (measurement of the base latency) below which a mild cut waits for
-/// another probe: so few requests could not crowd the backend as it was then, so it has changed.
+/// Part of the window's size before the last probe (measurement of the base latency) below which a mild cut
+/// (of 20 %) waits for another probe: so few requests could not crowd the backend as it was then, so it has
+/// changed.
 const LOOK_PART: f64 = 0.5;
-/// Latency of the full window, as a multiple of that at a quarter of it, up to which the backend is not
-/// crowded.
+/// Latency of replies with a full window, as a multiple of that with a quarter of the window, up to which the
+/// backend does not count as crowded.
 const QUARTERS: f64 = 2.0;
-/// Time, in seconds, for which the latency at a quarter of the window that a probe has measured is used.
+/// Time, in seconds, for which the latency at a quarter of the window (limit on requests in flight) that a
+/// probe has measured is used.
 const QUARTER_LASTS: f64 = 10.0;
 /// Exponent by which a deep cut (at more than twice the allowed latency) shows that the backend was crowded:
 /// if the cut left the part p of the requests in flight, latency fell to p to the power of this, or lower.
@@ -124,24 +130,26 @@ const ALL_CROWD: f64 = 0.9;
 const QUARTER_LEAST: usize = 8;
 /// Maximum number of latencies kept of a probe (measurement of the base latency).
 const QUARTER_KEPT: usize = 128;
-/// Part of the time between sending and deadline that the median reply may take: half of the replies take
-/// longer than the median.
+/// Part of the time between a request's sending and its deadline that the median reply may take: half of the
+/// replies take longer than the median.
 const DEADLINE_PART: f64 = 0.6;
 /// Latency, as a multiple of the base (latency when few requests wait at the backend), below which deadlines
-/// never push the allowed latency: no smaller window would be faster.
+/// of requests never lower the allowed latency: no smaller window would be faster.
 const DEADLINE_BASES: f64 = 1.5;
-/// Time after which a window that was not used shrinks to twice the most in flight lately, in seconds.
+/// Time after which a window (limit on requests in flight) that was not used up shrinks to twice the most in
+/// flight lately, in seconds.
 const UNUSED: f64 = 5.0;
-/// Maximum number of cores with full windows at which a core that has hardly any request in flight and still
-/// sees slow replies may conclude that the backend is slow.
+/// Maximum number of cores with full windows (in which requests wait for room) at which a core that has
+/// hardly any request in flight and still sees slow replies may conclude that the backend itself is slow.
 const ALONE: usize = 8;
 
-/// Smallest and largest size of a window, in requests.
+/// Smallest and largest size of a core's window (limit on requests in flight at a backend), in requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// The smallest size that the window may shrink to, at least 1.
+    /// The smallest size that the window (limit on requests in flight) may shrink to, in requests, at least
+    /// 1.
     pub least: u16,
-    /// The largest size the window may grow to, in requests.
+    /// The largest size that the window (limit on requests in flight) may grow to, in requests.
     pub most: u16,
 }
 
@@ -152,7 +160,8 @@ impl Default for Bounds {
 }
 
 impl Bounds {
-    /// Returns the window that each of `shards` cores begins with, in requests.
+    /// Returns the window (limit on requests in flight) that each of `shards` cores begins with at a backend,
+    /// in requests.
     pub fn first(self, shards: u16) -> u16 {
         (FIRST_OF_ALL / shards.max(1)).max(FIRST_LEAST).min(self.most).max(self.least)
     }
@@ -161,44 +170,50 @@ impl Bounds {
 /// Number of kinds of requests (class of command, read or write) that have a base (latency when few requests
 /// wait at the backend) of their own.
 pub const KINDS: usize = 16;
-/// Weight that the earlier mix of kinds of requests keeps each time that the mix of the last round is added.
+/// Weight that the earlier mix of kinds of requests keeps each time that the mix of a round of replies is
+/// added.
 const MIX_KEPT: f64 = 0.9;
 
-/// The facts about a sampled reply by which the window is adjusted.
+/// The facts about a sampled reply of the backend by which the window (limit on requests in flight) is
+/// adjusted.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     /// Time at which the sampled request was sent.
     pub sent_at: Timestamp,
-    /// Time since `sent_at` during which this core did not run, which is not the backend's latency.
+    /// Time between sending and reply during which this core did not run, which is not the backend's latency.
     pub late: Duration,
     /// Number of requests in flight when the reply came, itself included.
     pub in_flight: usize,
     /// Number of requests in flight when the request was sent, itself included.
     pub depth: u32,
-    /// Kind of the request, below [`KINDS`]. Requests of one kind take about as long as each other.
+    /// Kind of the request (class of command, read or write) as a number from 0 to 15. Requests of one kind
+    /// take about as long as each other.
     pub kind: usize,
     /// True if the latency says nothing about other requests: the request's class costs much, or such a
     /// request was ahead of it on the connection.
     pub is_costly: bool,
-    /// Time between sending and deadline; `None` for a request without deadline.
+    /// Time between the request's sending and its deadline; `None` for a request without deadline.
     pub left: Option<Duration>,
 }
 
-/// Result of one core's round, which the core publishes to the other cores on the [`Board`].
+/// Result of one core's round (stretch of replies whose median latency decides about the window), which the
+/// core publishes to the other cores on the [`Board`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Record {
-    /// The end of the round of replies that the record is about.
+    /// Time at which the round of replies that the record is about ended.
     pub at: Timestamp,
-    /// The median latency of replies, in seconds, as if they were of the usual mix of kinds.
+    /// The median latency of the round's replies, in seconds, as if they were of the usual mix of kinds of
+    /// requests.
     pub median: f64,
-    /// Number of replies that the median is computed from.
+    /// Number of sampled replies that the median latency is computed from.
     pub samples: u32,
     /// The core's base (latency of a reply when little waits at the backend), in seconds; 0 while it is
     /// unknown.
     pub base: f64,
     /// The core's window: the number of requests that it may have in flight.
     pub window: f64,
-    /// True if requests waited for room in the window.
+    /// True if requests waited for room in the window (limit on requests in flight) in the round of replies
+    /// that the record is about.
     pub is_limited: bool,
     /// The median latency at a quarter of the window, in seconds, as the last probe (measurement of the base
     /// latency) saw it; 0 where that is unknown or older than 10 s.
@@ -211,18 +226,21 @@ pub struct Record {
 /// Figures of all cores together, computed from their records.
 #[derive(Clone, Copy, Debug)]
 struct Common {
-    /// Median over all cores of the backend's latency, in seconds.
+    /// Median latency of the backend's replies, averaged over the cores by their numbers of samples, in
+    /// seconds.
     median: f64,
     /// Median over all cores of their base latencies (latency when few requests wait at the backend), in
     /// seconds.
     base: f64,
-    /// Mean window of the cores whose windows are full, in requests; 0 where none is.
+    /// Mean window (limit on requests in flight) of the cores whose windows are full, in requests; 0 where
+    /// none is.
     window: f64,
     /// Number of cores whose windows are full, so that requests wait.
     limited: usize,
-    /// Sum of the windows of the cores whose windows are full, in requests.
+    /// Sum of the windows (limits on requests in flight) of the cores whose windows are full, in requests.
     crowd: f64,
-    /// The median latency at a quarter of the window, in seconds; 0 where no core knows it.
+    /// The median latency at a quarter of the window, in seconds, averaged over the cores that know it; 0
+    /// where no core does.
     quarter: f64,
     /// The earliest time, in seconds, at which any core asks all cores to measure the base latency (probe).
     probe_at: f64,
@@ -233,13 +251,13 @@ struct Common {
 struct Before {
     /// Window (largest number of requests in flight) of this core before the cut, in requests.
     window: f64,
-    /// Median latency in the round before the cut, in seconds.
+    /// Median latency in the round of replies before the cut, in seconds.
     median: f64,
     /// Sum of the windows of all cores whose windows are full, in requests.
     crowd: f64,
 }
 
-/// Experiment with the window's size that is in progress.
+/// Experiment with the size of the window (limit on requests in flight) that is in progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trial {
     None,
@@ -272,13 +290,13 @@ struct Seen {
 /// Base of one kind of requests: the latency of its replies when few requests wait at the backend.
 #[derive(Clone, Debug)]
 struct Floor {
-    /// Least median of a block of replies in this base period, in seconds.
+    /// Least median latency of a block of replies in this base period (10 s), in seconds.
     newer: f64,
-    /// Least median of a block of replies in the base period before, in seconds.
+    /// Least median latency of a block of replies in the base period (10 s) before, in seconds.
     older: f64,
-    /// Latencies of the block that is being filled, in seconds.
+    /// Latencies of the block of replies that is being filled, in seconds.
     block: Vec<f64>,
-    /// Number of latencies at which the block is complete, and its median is taken.
+    /// Number of latencies at which the block of replies is complete, and its median is taken.
     block_wanted: usize,
     /// The lesser of `newer` and `older`, in seconds; 0 while unknown.
     base: f64,
@@ -355,30 +373,32 @@ impl Floor {
 /// The window (limit of requests in flight) of one core at one backend, which follows the backend's latency.
 #[derive(Clone, Debug)]
 pub struct Window {
-    /// Present size of the window, in requests.
+    /// Present size of the window (limit on requests in flight), in requests.
     size: f64,
-    /// Size that the window began with, in requests.
+    /// Size that the window (limit on requests in flight) began with, in requests.
     first: f64,
-    /// Smallest size of the window, in requests.
+    /// Smallest size that the window (limit on requests in flight) may have, in requests.
     least: f64,
-    /// Largest size of the window, in requests.
+    /// Largest size that the window (limit on requests in flight) may have, in requests.
     most: f64,
     /// Start of the present round of replies, whose median latency decides how the window changes, in seconds
     /// of the monotonic clock. Replies to requests sent before it do not count.
     started: f64,
     /// Latencies of replies sampled in the present round (stretch of replies, since `started`).
     seen: Vec<Seen>,
-    /// Number of replies that each kept sample stands for.
+    /// Number of replies that each kept sample of a latency stands for.
     stride: u32,
     /// Number of replies to skip before the next sample.
     skip: u32,
-    /// Time from which a reply is sampled whatever `skip` says.
+    /// Time from which the next reply is sampled, however many were to be skipped.
     skip_until: Timestamp,
     /// Arrival and send time of the reply sampled last.
     looked_at: (Timestamp, Timestamp),
-    /// True if requests waited for room in the window in the present round of replies.
+    /// True if requests waited for room in the window (limit on requests in flight) in the present round of
+    /// replies.
     is_limited: bool,
-    /// True if requests waited for room in the window in the round of replies before the present one.
+    /// True if requests waited for room in the window (limit on requests in flight) in the round of replies
+    /// before the present one.
     was_limited: bool,
     /// True if a request missed its deadline in the present round of replies.
     is_missed: bool,
@@ -395,7 +415,7 @@ pub struct Window {
     floor: u32,
     /// Median latency of the last round of replies over all cores, in seconds.
     median: f64,
-    /// True while the window grows by a quarter or more per round of replies.
+    /// True while the window (limit on requests in flight) grows by a quarter or more per round of replies.
     is_growing: bool,
     /// Base of each kind of requests: latency of its replies when little waits at the backend.
     floors: [Floor; KINDS],
@@ -413,7 +433,8 @@ pub struct Window {
     probe_every: f64,
     /// End of the last probe (measurement of the base latency), in seconds; 0 before the first.
     probed_at: f64,
-    /// Window before the last probe (measurement of the base latency), in requests; 0 before the first.
+    /// Window (limit on requests in flight) before the last probe (measurement of the base latency), in
+    /// requests; 0 before the first.
     probed_size: f64,
     /// The median latency when the last probe (measurement of the base latency) began, in seconds.
     probed_median: f64,
@@ -433,19 +454,21 @@ pub struct Window {
     /// Median time between sending and deadline of the requests answered in the last round, in seconds;
     /// infinite without deadlines.
     left: f64,
-    /// Bases of all cores (see `base`), in a buffer that each round of replies uses again.
+    /// Base latencies of all cores (latencies when few requests wait at the backend), in a buffer that each
+    /// round of replies uses again.
     bases: Vec<f64>,
-    /// Maximum number of requests in flight in this period (5 s, [`UNUSED`]), after which a window that was not
-    /// used up may shrink.
+    /// Maximum number of requests in flight in this period (5 s), after which a window that was not used up
+    /// may shrink.
     peak: usize,
-    /// Maximum number of requests in flight in the period before.
+    /// Maximum number of requests in flight in the period (of 5 s) before the present one.
     peak_before: usize,
     /// Start of the period in which `peak` is measured, in seconds.
     peak_since: f64,
 }
 
 impl Window {
-    /// Creates the window of one of `shards` cores, at a backend about which nothing is known yet.
+    /// Creates the window (limit on requests in flight) of one of `shards` cores, at a backend about which
+    /// nothing is known yet. `bounds` are its smallest and largest size.
     pub fn new(shards: u16, bounds: Bounds) -> Self {
         let first = f64::from(bounds.first(shards));
         Self {
@@ -491,7 +514,7 @@ impl Window {
         }
     }
 
-    /// Returns the size of the window: how many requests may be in flight at the backend.
+    /// Returns the size of the window: how many requests this core may have in flight at the backend.
     pub fn size(&self) -> usize {
         self.size as usize
     }
@@ -521,28 +544,31 @@ impl Window {
         self.is_growing
     }
 
-    /// Handles that a turn (pass of the shard's loop) ended with requests that waited for room in the window.
+    /// Handles that a turn (pass of the shard's loop) ended with requests that waited for room in the window
+    /// (limit on requests in flight).
     pub fn handle_limited(&mut self) {
         self.is_limited = true;
     }
 
     /// Handles that a request could not be answered before its deadline. The present round of replies then
-    /// counts as one with a full window: the window may never become full, because such requests are not
-    /// sent.
+    /// counts as one with a full window (limit on requests in flight): the window may never become full,
+    /// because such requests are not sent.
     pub fn handle_missed(&mut self) {
         self.is_missed = true;
     }
 
-    /// Handles the first reply after the backend had stalled: the window falls to at most its first size, and
-    /// replies to requests sent earlier do not count.
+    /// Handles the first reply after the backend had stalled (sent nothing for long): the window (limit on
+    /// requests in flight) falls to at most its first size, and replies to requests sent earlier do not
+    /// count.
     pub fn handle_stall_end(&mut self, now: Timestamp) {
         self.size = self.size.min(self.first);
         (self.trial, self.is_draining, self.is_growing) = (Trial::None, false, true);
         self.begin_round(seconds(now));
     }
 
-    /// True if the reply is to be sampled with [`Window::handle_reply`]. Of many replies in a round, only
-    /// every n-th is; the call counts those that are skipped.
+    /// True if a reply to a request sent at `sent_at` is to be sampled with [`Window::handle_reply`]. Of many
+    /// replies in a round (stretch of replies that decides about the window) only every n-th is; the call
+    /// counts those that are skipped.
     #[inline]
     pub fn wants(&mut self, sent_at: Timestamp, now: Timestamp) -> bool {
         if self.skip > 0 && now < self.skip_until {
@@ -553,7 +579,7 @@ impl Window {
     }
 
     /// Samples a reply. At the end of a round (stretch of replies that decides about the window) it publishes
-    /// this core's record, reads those of the other cores and adjusts the window.
+    /// this core's record to `others`, reads there the records of the other cores, and adjusts the window.
     pub fn handle_reply(&mut self, sample: &Sample, now: Timestamp, others: &mut impl Board) {
         self.looked_at = (now, sample.sent_at);
         let at = seconds(now);
@@ -620,7 +646,8 @@ impl Window {
         }
     }
 
-    /// Returns the latency, in seconds, up to which the window is not too large for the backend.
+    /// Returns the median latency, in seconds, up to which the window (limit on requests in flight) is not
+    /// too large for the backend.
     fn allowed(&self) -> f64 {
         let slack = (SLACK_PARTS * self.base).clamp(SLACK_LEAST, SLACK_MOST);
         let calm = (2.0 * self.base).max(self.base + slack);
@@ -688,8 +715,9 @@ impl Window {
         }
     }
 
-    /// Makes the present median latency the new base: the backend is slow by itself, rather than because of
-    /// too many requests in flight. `at` is the present time, in seconds.
+    /// Makes the present median latency (`median`, in seconds) the new base, the latency when few requests
+    /// wait at the backend: the backend is slow by itself, rather than because of too many requests in
+    /// flight. `at` is the present time, in seconds.
     fn learn_anew(&mut self, at: f64, median: f64) {
         let times = if self.own_base > 0.0 { median / self.own_base } else { 1.0 };
         for floor in self.floors.iter_mut().filter(|floor| floor.is_known()) {
@@ -700,10 +728,10 @@ impl Window {
         self.probe_at = next_multiple(self.probe_every, at);
     }
 
-    /// Compares the latency of requests sent at low and at high concurrency in this round of replies. Equal
-    /// latencies mean that the backend itself is slow, lower ones at high concurrency that it paused. None
-    /// where latency rose with concurrency, so that the window is the cause, or where the round has too few
-    /// samples.
+    /// Compares the latency of requests of this round of replies that were sent with few and with many
+    /// requests in flight. Equal latencies mean that the backend itself is slow, lower ones with many in
+    /// flight that it paused. None where latency rose with the number in flight, so that the window is the
+    /// cause, or where the round has too few samples.
     fn is_not_ours(&mut self) -> Option<Foreign> {
         self.seen.sort_unstable_by(|one, other| one.depth.total_cmp(&other.depth));
         let third = self.seen.len() / 3;
@@ -774,7 +802,8 @@ impl Window {
         self.begin_round(at);
     }
 
-    /// Combines the records of all cores. Medians count only if they are younger than `within` seconds.
+    /// Combines the records that all cores have published on `board` into common figures. Median latencies
+    /// count only if they are younger than `within` seconds.
     fn common(&mut self, board: &impl Board, now: Timestamp, within: f64) -> Common {
         let oldest = now.before(duration(within));
         let (mut samples, mut sum) = (0.0, 0.0);
@@ -939,15 +968,15 @@ impl Window {
 
     /// Records the latency at a quarter of the window, in seconds, as measured by a probe (measurement of the
     /// base latency) or derived from a cut of the window. Takes the mean with the earlier value, since values
-    /// from few replies vary.
+    /// from few replies vary. `at` is the present time, in seconds.
     fn learn_quarter(&mut self, at: f64, latency: f64) {
         let known = if self.own_quarter > 0.0 { self.own_quarter } else { latency };
         (self.own_quarter, self.own_quarter_at) = (known.midpoint(latency), at);
     }
 
     /// Counts a round of replies that took too long with hardly any request in flight. The second in a row
-    /// means that the backend is slow, where at most [`ALONE`] cores have full windows. `at` is the present
-    /// time, in seconds.
+    /// means that the backend itself is slow, where at most 8 cores have full windows: its latency becomes
+    /// the base. `at` is the present time, in seconds.
     fn count_floor(&mut self, at: f64, common: &Common) {
         self.floor += 1;
         if self.floor >= 2 && common.limited <= ALONE {
@@ -973,18 +1002,21 @@ impl Window {
 /// Reason for slow replies other than the number of requests in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Foreign {
-    /// The backend is equally slow at low and at high concurrency.
+    /// The backend is equally slow with few and with many requests in flight.
     Slow,
-    /// The backend is slower at low concurrency: it did not answer for a while.
+    /// The backend was slower for requests sent with few in flight than with many: it did not answer for a
+    /// while.
     Paused,
 }
 
 /// The latest record of each core about its window in front of one backend (latency, base, window size),
 /// through which the cores adjust their windows by common figures.
 pub trait Board {
-    /// Publishes this core's record, which replaces its former one.
+    /// Publishes this core's record about its window (limit on requests in flight), which replaces its former
+    /// one.
     fn tell(&mut self, record: Record);
-    /// Returns the records of all cores, this core's included.
+    /// Returns the latest records of all cores about their windows (limits on requests in flight), this
+    /// core's included.
     fn records(&self) -> impl Iterator<Item = Record>;
 }
 

@@ -3,7 +3,7 @@
 /// Position of one argument within the bytes of its request (the frame).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Argument {
-    /// Offset of the argument's first byte from the start of the frame.
+    /// Offset of the argument's first byte from the start of the request's bytes.
     pub start: u32,
     /// Length of the argument in bytes.
     pub length: u32,
@@ -18,7 +18,7 @@ pub struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// Creates a view of `frame`, whose arguments lie at `places`.
+    /// Creates a view of a request whose bytes are `frame`, in which the arguments lie at `places`.
     pub fn new(frame: &'a [u8], places: &'a [Argument]) -> Self {
         debug_assert!(!places.is_empty(), "a request has a command name");
         debug_assert!(places.iter().all(|place| (place.start + place.length) as usize <= frame.len()));
@@ -63,8 +63,8 @@ impl<'a> Arguments<'a> {
     }
 
     /// Returns a view of the request without its first `count` words, for commands that contain another
-    /// request; `None` if nothing would be left. The view's frame is still the whole request, so the inner
-    /// request must be encoded anew before it is forwarded.
+    /// request (such as `QOS CALL`); `None` if nothing would be left. The view's bytes are still those of the
+    /// whole request, so the inner request must be encoded anew before it is forwarded.
     pub fn skip(&self, count: usize) -> Option<Self> {
         (count < self.places.len()).then(|| Self { frame: self.frame, places: &self.places[count..] })
     }

@@ -34,8 +34,8 @@ pub enum CallOption {
     Tier,
     /// The option `DEADLINE`: time, in milliseconds, after which the reply is of no more use to the client.
     Deadline,
-    /// The option `INFLIGHT`: treatment of a request that a store has not answered yet when its deadline
-    /// passes.
+    /// The option `INFLIGHT`: treatment of a request that a store has been sent and has not answered yet when
+    /// its deadline passes.
     InFlight,
 }
 

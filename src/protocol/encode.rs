@@ -12,7 +12,7 @@ pub enum Protocol {
     Resp3,
 }
 
-/// Appends a simple string, `+text`. The text must not contain line breaks.
+/// Appends a RESP simple string, `+text`. The text must not contain line breaks.
 pub fn simple(out: &mut Vec<u8>, text: &str) {
     debug_assert!(!text.contains(['\r', '\n']));
     out.push(b'+');
@@ -20,14 +20,14 @@ pub fn simple(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends an error, `-text`. Line breaks in the text (it may quote a client) become spaces.
+/// Appends a RESP error, `-text`. Line breaks in the text (it may quote a client) become spaces.
 pub fn error(out: &mut Vec<u8>, text: &str) {
     out.push(b'-');
     out.extend(text.bytes().map(|byte| if byte == b'\r' || byte == b'\n' { b' ' } else { byte }));
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends an integer, `:value`.
+/// Appends a RESP integer, `:value`.
 pub fn integer(out: &mut Vec<u8>, value: i64) {
     out.push(b':');
     decimal(out, value);
@@ -46,14 +46,14 @@ pub fn double(out: &mut Vec<u8>, protocol: Protocol, digits: &str) {
     }
 }
 
-/// Appends a bulk string, `$length` and the bytes.
+/// Appends a RESP bulk string: `$length` and the bytes.
 pub fn bulk(out: &mut Vec<u8>, value: &[u8]) {
     header(out, b'$', value.len());
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a null in place of a string.
+/// Appends a RESP null that stands in place of a string.
 pub fn null(out: &mut Vec<u8>, protocol: Protocol) {
     out.extend_from_slice(match protocol {
         Protocol::Resp2 => b"$-1\r\n",
@@ -61,7 +61,7 @@ pub fn null(out: &mut Vec<u8>, protocol: Protocol) {
     });
 }
 
-/// Appends a null in place of an array.
+/// Appends a RESP null that stands in place of an array.
 pub fn null_array(out: &mut Vec<u8>, protocol: Protocol) {
     out.extend_from_slice(match protocol {
         Protocol::Resp2 => b"*-1\r\n",
@@ -69,18 +69,19 @@ pub fn null_array(out: &mut Vec<u8>, protocol: Protocol) {
     });
 }
 
-/// Appends the head of an array of `count` elements, which the caller writes next.
+/// Appends the head of a RESP array of `count` elements, which the caller writes next.
 pub fn array(out: &mut Vec<u8>, count: usize) {
     header(out, b'*', count);
 }
 
-/// Appends the header of a message that is the reply to no request: an array in RESP2. `count` is the number
-/// of elements that follow.
+/// Appends the header of a RESP message that is the reply to no request (a push): an array in RESP2. `count`
+/// is the number of elements that follow.
 pub fn push(out: &mut Vec<u8>, protocol: Protocol, count: usize) {
     header(out, if protocol == Protocol::Resp3 { b'>' } else { b'*' }, count);
 }
 
-/// Appends the head of a map of `pairs` pairs: a flat array in RESP2.
+/// Appends the head of a RESP map of `pairs` names and values, which the caller writes next: a flat array in
+/// RESP2.
 pub fn map(out: &mut Vec<u8>, protocol: Protocol, pairs: usize) {
     match protocol {
         Protocol::Resp2 => header(out, b'*', pairs * 2),
@@ -88,7 +89,7 @@ pub fn map(out: &mut Vec<u8>, protocol: Protocol, pairs: usize) {
     }
 }
 
-/// Appends the head of a set of `count` members: an array in RESP2.
+/// Appends the head of a RESP set of `count` members, which the caller writes next: an array in RESP2.
 pub fn set(out: &mut Vec<u8>, protocol: Protocol, count: usize) {
     match protocol {
         Protocol::Resp2 => header(out, b'*', count),
@@ -96,7 +97,7 @@ pub fn set(out: &mut Vec<u8>, protocol: Protocol, count: usize) {
     }
 }
 
-/// Appends a text for people, which clients do not interpret: a bulk string in RESP2.
+/// Appends a text for people, which clients do not interpret (a verbatim string): a bulk string in RESP2.
 pub fn verbatim(out: &mut Vec<u8>, protocol: Protocol, text: &str) {
     match protocol {
         Protocol::Resp2 => bulk(out, text.as_bytes()),
@@ -109,7 +110,7 @@ pub fn verbatim(out: &mut Vec<u8>, protocol: Protocol, text: &str) {
     }
 }
 
-/// Appends the header of an element with a count or length: type byte (`kind`), number and line end.
+/// Appends the header of a RESP element with a count or length: type byte (`kind`), number and line end.
 pub fn header(out: &mut Vec<u8>, kind: u8, count: usize) {
     out.push(kind);
     decimal(out, count as i64);

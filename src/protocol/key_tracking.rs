@@ -5,17 +5,19 @@ use super::{Arguments, encode};
 /// Options of `CLIENT TRACKING ON`, by which a client asks for messages about changed keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrackingOptions {
-    /// The id (`CLIENT ID`) of the connection that receives the messages in place of the client's own
-    /// (`REDIRECT`); none if not given. 0 is no connection's id.
+    /// Id (`CLIENT ID`) of the connection that receives the messages about changed keys in place of the
+    /// client's own (`REDIRECT`); none if not given. 0 is no connection's id.
     pub redirect: Option<u64>,
-    /// True if messages are sent about all keys with certain prefixes, whether or not the client has read
-    /// them (`BCAST`).
+    /// True if messages are sent about changes of all keys with certain prefixes, whether or not the client
+    /// has read them (`BCAST`).
     pub is_broadcast: bool,
-    /// The prefixes of keys that messages are sent about; an empty list means all keys.
+    /// The prefixes of keys about whose changes messages are sent (`PREFIX`); an empty list means all keys.
     pub prefixes: Vec<Vec<u8>>,
-    /// True if only reads after `CLIENT CACHING YES` are tracked (`OPTIN`).
+    /// True if the client is sent messages only about keys that it has read right after `CLIENT CACHING YES`
+    /// (`OPTIN`).
     pub opts_in: bool,
-    /// True if all reads are tracked except those after `CLIENT CACHING NO` (`OPTOUT`).
+    /// True if the client is sent messages about all keys that it has read, except right after `CLIENT
+    /// CACHING NO` (`OPTOUT`).
     pub opts_out: bool,
     /// True if the client is sent no messages about changes that it makes itself (`NOLOOP`).
     pub leaves_out_own: bool,
@@ -28,12 +30,12 @@ pub enum BadTrackingOption {
     NoNumber,
     /// `REDIRECT` is given twice.
     SecondRedirect,
-    /// A word is no option, or an option lacks its value.
+    /// A word of the request is no option, or an option lacks its value.
     Syntax,
 }
 
 impl TrackingOptions {
-    /// Reads the words after `CLIENT TRACKING ON`.
+    /// Reads the options of a request `CLIENT TRACKING ON` from the words after these three.
     pub fn parse(arguments: &Arguments<'_>) -> Result<Self, BadTrackingOption> {
         let mut options = Self::default();
         let mut words = arguments.iter().skip(3);
@@ -76,8 +78,9 @@ impl TrackingOptions {
         encode::request(out, words.into_iter());
     }
 
-    /// Adds the prefixes of the options that were in force `before` to these options, which replace them:
-    /// prefixes add up, and no prefix means all keys.
+    /// Adds to these options, which replace those in force `before`, the latter's prefixes of keys, if both
+    /// ask for messages by prefix (`BCAST`): prefixes add up. No prefix becomes the empty one, which means
+    /// all keys.
     pub fn add_prefixes_of(&mut self, before: Option<&Self>) {
         if !self.is_broadcast {
             return;
@@ -91,8 +94,8 @@ impl TrackingOptions {
         self.prefixes.dedup();
     }
 
-    /// Returns the flags that `CLIENT TRACKINGINFO` lists. `is_exception` is true if `CLIENT CACHING` was
-    /// sent, so that the next request is an exception to the rule.
+    /// Returns the flags of these options that `CLIENT TRACKINGINFO` lists. `is_exception` is true if `CLIENT
+    /// CACHING` was sent, so that the next request is an exception to the rule.
     pub fn flags(&self, is_exception: bool) -> impl Iterator<Item = &'static str> {
         let flags = [
             (true, "on"),

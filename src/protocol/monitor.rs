@@ -16,21 +16,21 @@ use crate::values::limits::{MONITOR_ARGUMENT_BYTES_MAX, MONITOR_ARGUMENTS_MAX, M
 pub struct Heading<'a> {
     /// Time of the request, in microseconds since 1970.
     pub unix_micros: u64,
-    /// Database that the client has selected.
+    /// Database that the client had selected when it sent the request.
     pub database: Database,
-    /// Address of the client.
+    /// Address of the client that sent the request.
     pub address: &'a str,
 }
 
-/// The text that is shown in place of a password, as in Redis.
+/// The text that `MONITOR` shows in place of a password, as in Redis.
 const REDACTED: &[u8] = b"(redacted)";
-/// The client's address on lines that say how many lines were left out. It has the form of an address,
-/// because programs that read such lines parse it.
+/// The client's address on lines of `MONITOR` that say how many lines were left out. It has the form of an
+/// address, because programs that read such lines parse it.
 const WEIR: &str = "weir:0";
 
-/// True if `MONITOR` shows requests of a command. Commands that administer a server are not shown, as in
-/// Redis, and neither are commands of modules that ask for it. `QOS CALL` is not shown either: its inner
-/// request is, once it is carried out.
+/// True if `MONITOR` shows this request. Commands that administer a server are not shown, as in Redis, and
+/// neither are commands of modules that ask for it. `QOS CALL` is not shown either: its inner request is,
+/// once it is carried out. `command` is None for an unknown command, which is shown.
 pub fn is_shown(command: Option<&Command>, arguments: &Arguments<'_>) -> bool {
     let Some(command) = command else { return true };
     let is_call = command.handling == Handling::Local(LocalCommand::Qos)
@@ -40,8 +40,9 @@ pub fn is_shown(command: Option<&Command>, arguments: &Arguments<'_>) -> bool {
     !(command.flags.contains(Flags::ADMIN) || is_secret || is_call)
 }
 
-/// Appends the line of a request. Words beyond a length, and words beyond a number, are cut, with the number
-/// of bytes or arguments that are missing. `command` is None if weir does not know it.
+/// Appends the line by which `MONITOR` shows a request. At most 128 words are shown, of at most 1 KiB each
+/// and 8 KiB together, with notes of how many bytes or arguments are missing. `command` is None if weir does
+/// not know it.
 pub fn write_line(
     out: &mut Vec<u8>,
     heading: &Heading<'_>,
@@ -93,7 +94,8 @@ fn begin(out: &mut Vec<u8>, heading: &Heading<'_>) {
     out.push(b']');
 }
 
-/// Appends a word in quotation marks; `missing` is the number of the word's bytes that are not shown.
+/// Appends a word of a request in quotation marks for `MONITOR`: its bytes in `shown`, and a note if further
+/// ones are left out, whose number is `missing`.
 fn write_word(out: &mut Vec<u8>, shown: &[u8], missing: usize) {
     out.push(b'"');
     escape(out, shown);
@@ -145,13 +147,13 @@ fn escape(out: &mut Vec<u8>, mut bytes: &[u8]) {
 /// State that decides, word by word, which words of a request may be passwords and are hidden.
 #[derive(Clone, Copy, Debug)]
 enum Secrets {
-    /// No word of the request is a password.
+    /// No word of the request is hidden, because none is a password.
     None,
-    /// A request `AUTH`, in which all words after the name are hidden.
+    /// The request is `AUTH`, in which all words after the name are hidden.
     All,
-    /// A request `HELLO`, in which the two words after `AUTH` are hidden, and words where none belongs.
+    /// The request is `HELLO`, in which the two words after `AUTH` are hidden, and words where none belongs.
     Hello(Behind),
-    /// A request `QOS`, which may contain another request: all words after a word `AUTH` are hidden. The
+    /// The request is `QOS`, which may contain another request: all words after a word `AUTH` are hidden. The
     /// field is true once there was one.
     Inner(bool),
 }
@@ -159,11 +161,11 @@ enum Secrets {
 /// The part of a `HELLO` request that the last word belonged to.
 #[derive(Clone, Copy, Debug)]
 enum Behind {
-    /// The command's name, or a whole option.
+    /// The last word was the command's name, or the last one of an option.
     Option,
-    /// The option `AUTH`, of whose two words this many have come.
+    /// The last word belonged to the option `AUTH`, of whose two values this many have come.
     Auth(u8),
-    /// The option `SETNAME`, whose value is still to come.
+    /// The last word was the option `SETNAME`, whose value is still to come.
     SetName,
 }
 
@@ -177,7 +179,8 @@ impl Secrets {
         }
     }
 
-    /// Returns whether the word at `index` is hidden. The caller passes all words of the request, in order.
+    /// Returns whether the word at `index` of a request may be a password and is hidden. The caller passes
+    /// all words of the request, in order.
     fn hides(&mut self, index: usize, word: &[u8]) -> bool {
         if index == 0 {
             return false;

@@ -54,14 +54,14 @@ impl Segment {
     }
 }
 
-/// Largest buffer, in bytes, that the pool keeps for reuse.
+/// Largest output buffer, in bytes, that a core's pool of buffers keeps for reuse.
 const BUFFER_BYTES_KEPT: usize = 1024 * 1024;
-/// Maximum number of bytes of all buffers that a core's pool keeps.
+/// Maximum number of bytes of all output buffers that a core's pool keeps for reuse.
 const POOL_BYTES_KEPT: usize = 32 * 1024 * 1024;
-/// Number of bytes at which a buffer of small messages is closed, and at which a send takes no further
-/// pieces, so that a long queue of output is sent in bounded steps.
+/// Number of bytes at which an output buffer of small messages is closed, and at which a send takes no
+/// further pieces, so that a long queue of output is sent in bounded steps.
 const SEGMENT_BYTES_MAX: usize = 256 * 1024;
-/// Maximum number of pieces of memory that one send hands to the kernel.
+/// Maximum number of pieces of memory that one send on a socket hands to the kernel.
 const SEGMENT_PIECES_MAX: usize = 64;
 
 /// Reusable buffers of one core, lent to a connection while it has output: an idle connection has none.
@@ -72,7 +72,7 @@ pub struct BufferPool {
 }
 
 impl BufferPool {
-    /// Creates a pool that keeps at most `kept_max` buffers.
+    /// Creates a pool of reusable output buffers that keeps at most `kept_max` of them.
     pub fn new(kept_max: usize) -> Self {
         Self { free: Spares::new(kept_max), kept_bytes: 0 }
     }
@@ -84,7 +84,7 @@ impl BufferPool {
         buffer
     }
 
-    /// Takes a buffer back for reuse, or frees it if it is too large or the pool is full.
+    /// Takes an output buffer back for reuse, or frees it if it is larger than 1 MiB or the pool is full.
     pub fn give(&mut self, mut buffer: Vec<u8>) {
         let capacity = buffer.capacity();
         let room = self.free.has_room() && self.kept_bytes + capacity <= POOL_BYTES_KEPT;
@@ -95,13 +95,14 @@ impl BufferPool {
         }
     }
 
-    /// Frees some buffers that have not been needed for a while. False if nothing is left to free.
+    /// Frees half of the pool's buffers that have not been needed since the last call. False if none are
+    /// left.
     pub fn tidy(&mut self) -> bool {
         let Self { free, kept_bytes } = self;
         free.tidy(|buffer| *kept_bytes -= buffer.capacity())
     }
 
-    /// Takes back the buffers of a segment that was sent.
+    /// Takes back, for reuse, the buffers of a piece of output that was sent.
     pub fn give_segment(&mut self, segment: Segment) {
         match segment {
             Segment::Gathered(buffer) => self.give(buffer),
@@ -116,12 +117,13 @@ impl BufferPool {
 pub struct Output {
     closed: VecDeque<Segment>,
     open: Vec<u8>,
-    /// Number of bytes in segments that are closed, to which no more messages are appended.
+    /// Number of bytes in pieces of output that are closed: no more messages are appended to them.
     closed_bytes: usize,
 }
 
 impl Output {
-    /// Returns the buffer that small messages are appended to; takes one from the pool if there is none.
+    /// Returns the buffer that small messages are appended to; takes another one from the pool if there is
+    /// none or it is full.
     pub fn buffer(&mut self, pool: &mut BufferPool) -> &mut Vec<u8> {
         if self.open.capacity() == 0 {
             self.open = pool.take();
@@ -132,12 +134,12 @@ impl Output {
         &mut self.open
     }
 
-    /// Appends a message by copying it.
+    /// Appends a message to the output by copying it.
     pub fn append(&mut self, pool: &mut BufferPool, message: &[u8]) {
         self.buffer(pool).extend_from_slice(message);
     }
 
-    /// Appends a message: without copying it if it is larger than 16 KiB, else as a copy.
+    /// Appends a message to the output: without copying it if it is larger than 16 KiB, else as a copy.
     pub fn append_shared(&mut self, pool: &mut BufferPool, message: &Bytes) {
         if message.len() <= COPY_BYTES_MAX {
             self.append(pool, message);
@@ -148,7 +150,7 @@ impl Output {
         }
     }
 
-    /// Takes the next segment to send; `None` if no output waits.
+    /// Takes the next piece of output to hand to the socket in one send; `None` if no output waits.
     pub fn take(&mut self) -> Option<Segment> {
         match (self.closed.len(), self.open.is_empty()) {
             (0, true) => None,
@@ -161,7 +163,8 @@ impl Output {
         }
     }
 
-    /// Takes the oldest piece of output, and further pieces as far as they fit into one send.
+    /// Takes the oldest piece of output, and further pieces as far as they fit into one send (256 KiB, 64
+    /// pieces).
     fn take_several(&mut self) -> Segment {
         let (mut pieces, mut bytes) = (Vec::new(), 0);
         while bytes < SEGMENT_BYTES_MAX
@@ -178,7 +181,7 @@ impl Output {
         Segment::Several(pieces)
     }
 
-    /// Returns the number of bytes that wait to be sent.
+    /// Returns the number of bytes of output that wait to be sent.
     pub fn len(&self) -> usize {
         self.closed_bytes + self.open.len()
     }

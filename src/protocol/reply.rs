@@ -9,9 +9,9 @@ use crate::protocol::room;
 /// End, type and size of a whole reply that a [`ReplyScanner`] has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scanned {
-    /// Offset of the reply's end in the bytes that were passed to the last call of `scan`.
+    /// Offset of the reply's end in the bytes that were passed to the last call of the scanner.
     pub end: usize,
-    /// The type byte of the reply itself (not of attributes before it).
+    /// The type byte of the reply itself, such as `$` (not of attributes before it).
     pub kind: u8,
     /// Number of values in an aggregate reply (array, map, set), at any depth, without the aggregates
     /// themselves, so that it is the same in RESP2 and RESP3. 0 for a scalar.
@@ -25,41 +25,45 @@ pub struct MalformedReply;
 /// The reply scanner of one backend connection, with its state between chunks.
 #[derive(Debug, Default)]
 pub struct ReplyScanner {
-    /// Number of elements not yet received of attributes and pushes before the reply, at any depth.
+    /// Number of elements not yet received of attributes and pushes (messages that are no replies) before the
+    /// reply, at any depth.
     before: u64,
     /// Number of elements not yet received of the reply, which counts as one itself, at any depth. Depth is
     /// not limited: a script may nest its reply as it likes. 0 between replies.
     left: u64,
     /// Number of payload bytes of a bulk string still to be stepped over, its line end included.
     payload_left: u64,
-    /// Start of a header line whose end has not been received yet.
+    /// Start of a header line (type, and count or length) whose end has not been received yet.
     line: Vec<u8>,
-    /// Last received byte of a line whose content does not matter; `None` outside such a line.
+    /// Last received byte of a line whose content does not matter for where the reply ends; `None` outside
+    /// such a line.
     text: Option<u8>,
-    /// Type byte of the reply; 0 until it is known.
+    /// Type byte of the reply that is being received; 0 until it is known.
     kind: u8,
-    /// Number of values received in the reply, if it is an aggregate.
+    /// Number of values received so far in the reply, if it is an aggregate (array, map, set).
     rows: u64,
-    /// True if a push message between replies is reported like a reply, with kind `>`; if not, it counts as a
-    /// part of the next reply.
+    /// True if a push message (one that is the reply to no request) between replies is reported like a reply,
+    /// with kind `>`; if not, it counts as a part of the next reply.
     reports_pushes: bool,
 }
 
-/// Maximum number of bytes of a header line with a number or a length; lines of text are stepped over without
-/// being kept.
+/// Maximum number of bytes of a header line of a reply with a number or a length; lines of text are stepped
+/// over without being kept.
 const HEADER_BYTES_MAX: usize = 32;
-/// End of every line and every payload.
+/// End of every line and of the bytes of every bulk string.
 const LINE_END: &[u8] = b"\r\n";
 
 impl ReplyScanner {
-    /// Creates a scanner that reports a push message between replies like a reply, with kind `>`. A push
-    /// within a reply, which no store sends, still counts as a part of that reply.
+    /// Creates a scanner that reports a push message (one that is the reply to no request) between replies
+    /// like a reply, with kind `>`. A push within a reply, which no store sends, still counts as a part of
+    /// that reply.
     pub fn with_pushes() -> Self {
         Self { reports_pushes: true, ..Self::default() }
     }
 
-    /// Scans further bytes. Returns `Some` when a reply ends within `bytes`; the bytes after its end belong
-    /// to the next reply. `None` if all of `bytes` belongs to a reply that is incomplete.
+    /// Scans further bytes of a connection. Returns `Some` when a reply ends within `bytes`; the bytes after
+    /// its end belong to the next reply. `None` if all of `bytes` belongs to a reply that is incomplete. An
+    /// error if the bytes are not RESP.
     pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<Scanned>, MalformedReply> {
         if !self.is_midway() {
             if let Some(scanned) = scan_simple(bytes) {
@@ -92,19 +96,20 @@ impl ReplyScanner {
     }
 
     /// Returns an estimate of the bytes that the reply's remaining elements will take, if they are as long on
-    /// average as the elements in the `come` bytes before. 0 for a reply that is no aggregate.
+    /// average as those in the first `come` bytes of the reply. 0 for a reply that is no aggregate (array,
+    /// map, set).
     pub fn expected(&self, come: usize) -> usize {
         let left = usize::try_from(self.left).unwrap_or(usize::MAX);
         if self.rows == 0 { 0 } else { room::estimate(come, self.rows as usize, left) }
     }
 
-    /// True if a part of a reply was scanned and its end was not.
+    /// True if the beginning of a reply was scanned and its end was not.
     pub fn is_midway(&self) -> bool {
         self.left > 0
     }
 
-    /// Steps over payload bytes of a bulk string and checks the line end after it, so that a wrong length is
-    /// found at once. Returns the number of bytes it used.
+    /// Steps over bytes of a bulk string and checks the line end after it, so that a wrong length is found at
+    /// once. Returns the number of bytes it used.
     fn payload(&mut self, bytes: &[u8]) -> Result<usize, MalformedReply> {
         let step = self.payload_left.min(bytes.len() as u64);
         let left = self.payload_left - step;
@@ -202,7 +207,7 @@ impl ReplyScanner {
     }
 
     /// Returns the counter of missing elements that the next element belongs to: that of attributes and
-    /// pushes, or that of the reply.
+    /// pushes before the reply, or that of the reply.
     fn counter(&mut self) -> &mut u64 {
         if self.before > 0 { &mut self.before } else { &mut self.left }
     }
@@ -215,8 +220,8 @@ impl ReplyScanner {
     }
 }
 
-/// Scans a reply in the common case, one short line or one bulk string that `bytes` holds as a whole; `None`
-/// in any other case.
+/// Scans a reply in the common case: one short line or one bulk string, which `bytes` has from its start to
+/// its end; `None` in any other case.
 fn scan_simple(bytes: &[u8]) -> Option<Scanned> {
     let kind = *bytes.first()?;
     let newline = bytes.iter().take(HEADER_BYTES_MAX).position(|byte| *byte == b'\n')?;
@@ -229,7 +234,8 @@ fn scan_simple(bytes: &[u8]) -> Option<Scanned> {
     bytes.get(..end)?.ends_with(LINE_END).then_some(Scanned { end, kind, rows: 0 })
 }
 
-/// Reads the count of a header line such as `*12\r\n`; `None` for the null of RESP2 (`-1`).
+/// Reads the count of a header line such as `*12\r\n`; `None` for the null of RESP2 (`-1`). An error for any
+/// other line.
 fn parse_count(line: &[u8]) -> Result<Option<u64>, MalformedReply> {
     let digits = line[1..].strip_suffix(b"\r\n").ok_or(MalformedReply)?;
     if digits == b"-1" {
@@ -281,18 +287,18 @@ pub struct Elements<'a> {
 }
 
 impl<'a> Elements<'a> {
-    /// Returns the iterator that continues where another one stopped, with the last `bytes_left` bytes of
-    /// `array` and `left` elements still to come.
+    /// Returns the iterator over the elements of `array` that continues where another one stopped, with the
+    /// last `bytes_left` bytes and `left` elements still to come.
     pub fn resume(array: &'a [u8], bytes_left: usize, left: usize) -> Self {
         Self { rest: &array[array.len() - bytes_left..], left }
     }
 
-    /// Returns the bytes that have not been iterated over yet.
+    /// Returns the bytes of the RESP array that have not been iterated over yet.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// Returns how many elements of the RESP array are left to iterate over.
+    /// Returns how many elements of the RESP array have not been iterated over yet.
     pub fn left(&self) -> usize {
         self.left
     }

@@ -16,13 +16,13 @@ pub struct RequestLimits {
     pub arguments_max: usize,
     /// Maximum number of bytes of one argument.
     pub argument_bytes_max: usize,
-    /// Maximum number of bytes of one request.
+    /// Maximum number of bytes of one request, its framing included.
     pub request_bytes_max: usize,
 }
 
 impl RequestLimits {
-    /// Returns the limits for a client that has authenticated, or need not. Its requests may have up to
-    /// `request_bytes_max` bytes.
+    /// Returns the limits on the size of requests of a client that has authenticated, or need not. An
+    /// argument may have up to `request_bytes_max` bytes, and a request 4 KiB more.
     pub fn trusted(request_bytes_max: usize) -> Self {
         Self {
             arguments_max: limits::ARGUMENTS_MAX,
@@ -31,14 +31,15 @@ impl RequestLimits {
         }
     }
 
-    /// Returns limits that are never reached, for requests that weir itself has put together from bounded
-    /// parts.
+    /// Returns limits on the size of requests that are never reached, for requests that weir itself has put
+    /// together from bounded parts.
     pub fn assembled() -> Self {
         let bytes_max = usize::MAX / 4;
         Self { arguments_max: usize::MAX / 4, argument_bytes_max: bytes_max, request_bytes_max: bytes_max }
     }
 
-    /// Returns the limits for a client that has not authenticated: just enough for HELLO and AUTH.
+    /// Returns the limits on the size of requests of a client that has not authenticated: just enough for
+    /// `HELLO` and `AUTH`.
     pub fn stranger() -> Self {
         Self {
             arguments_max: limits::ARGUMENTS_MAX_UNAUTHENTICATED,
@@ -53,20 +54,21 @@ impl RequestLimits {
     }
 }
 
-/// Number of bytes that a request may have besides its largest argument: for its command, its key and the
-/// framing around them.
+/// Number of bytes that a request may have besides the most for one argument: for its command, its key and
+/// the framing around them.
 const FRAMING_BYTES_SPARE: usize = 4096;
 /// Maximum number of bytes of a header line (`*3`, `$5`): a type byte and the digits of 64 bits.
 const HEADER_BYTES_MAX: usize = 24;
-/// Maximum capacity, in bytes, of the buffer of held bytes that a connection keeps between requests.
+/// Maximum capacity, in bytes, of the buffer of received bytes that a connection keeps between requests.
 const HELD_BYTES_KEPT: usize = 4096;
 /// Maximum number of argument positions for which a connection keeps memory between requests.
 const PLACES_KEPT: usize = 256;
-/// Number of held bytes of finished requests at which they are dropped, if they are at least half of all held
-/// bytes: each byte is then moved at most once for each byte dropped.
+/// Number of bytes of finished requests in a connection's buffer at which they are removed from it, if they
+/// are at least half of its bytes: each byte is then moved at most once for each byte removed.
 const DONE_BYTES_MAX: usize = 16 * 1024;
 
-/// Error for bytes that are not a request. The text is the error reply, after which the connection is closed.
+/// Error for received bytes that are not a request, or not one within the limits. The text is the error
+/// reply, after which the connection is closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProtocolError(pub String);
 
@@ -76,10 +78,10 @@ impl ProtocolError {
     }
 }
 
-/// One whole request, borrowed from the received chunk or from the decoder.
+/// One whole request of a client, borrowed from the received chunk or from the decoder.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The words of the request, and the bytes to forward.
+    /// The words of the request, and the bytes in which it is forwarded.
     pub arguments: Arguments<'a>,
     /// The bytes of a large request as shared bytes, so that they are not copied; `None` for a small request.
     pub shared: Option<&'a Bytes>,
@@ -93,7 +95,8 @@ pub struct RequestDecoder {
     /// request. Empty while the caller has this buffer, to receive more bytes into it (from [`Self::lend`] to
     /// [`Self::take_back`]).
     held: Vec<u8>,
-    /// Number of held bytes that belong to requests that `next` has already returned.
+    /// Number of bytes at the start of the buffer `held` that belong to requests that `next` has already
+    /// returned.
     held_done: usize,
     /// Bytes of the request that `next` returned last, if it was a large one.
     large: Option<Bytes>,
@@ -108,40 +111,42 @@ pub struct RequestDecoder {
     /// Offset, from the first byte of the unfinished request, at which the argument being received ends; 0 if
     /// unknown.
     awaited: usize,
-    /// Capacity of the `held` buffer while the caller has it (from [`Self::lend`] to [`Self::take_back`]); 0
-    /// otherwise.
+    /// Capacity in bytes of the `held` buffer while the caller has it (from [`Self::lend`] to
+    /// [`Self::take_back`]); 0 otherwise.
     lent_bytes: usize,
 }
 
 enum Progress {
     /// The request is whole; the field is its length in bytes.
     Finished(usize),
-    /// An empty line or array of this many bytes, which gets no reply.
+    /// The bytes are an empty array of this many bytes, which gets no reply.
     Nothing(usize),
-    /// A whole inline request: its length without the line end, and the offset at which the next request
-    /// starts.
+    /// The bytes begin with a whole inline request (a line of text): its length without the line end, and the
+    /// offset at which the next request starts.
     Inline { length: usize, next: usize },
     /// More bytes are needed until the request is whole.
     Unfinished,
 }
 
-/// The place of a whole request that was found among the held bytes.
+/// The place of a whole request that was found among the bytes kept earlier.
 #[derive(Clone, Copy)]
 enum Found {
-    /// The request is at the start of the held bytes, has this length in bytes, and is large enough to be
-    /// shared.
+    /// The request is at the start of the kept bytes, has this length in bytes, and is large enough (above 16
+    /// KiB) to be shared instead of copied.
     Large(usize),
     Held {
         start: usize,
         length: usize,
     },
-    /// An inline request, which has been rewritten into `canonical`.
+    /// The request came as a line of text (inline) and has been rewritten as an array of bulk strings in
+    /// `canonical`.
     Canonical,
 }
 
 impl RequestDecoder {
-    /// Returns the next request from the held bytes and `chunk[*consumed..]`, and advances `consumed`. `None`
-    /// if no whole request is left: then all of the chunk is consumed and the rest is held.
+    /// Returns the next request from the bytes kept earlier and `chunk[*consumed..]`, and advances
+    /// `consumed`. `None` if no whole request is left: then all of the chunk is consumed and the rest is
+    /// kept. An error if the bytes are no request, or one beyond `limits`.
     pub fn next<'a>(
         &'a mut self,
         chunk: &'a [u8],
@@ -169,12 +174,13 @@ impl RequestDecoder {
         self.next_in_place(chunk, consumed, limits)
     }
 
-    /// Takes the positions of the arguments of the request that `next` returned last.
+    /// Takes the positions of the arguments of the request that `next` returned last, for a caller that keeps
+    /// the request.
     pub fn take_places(&mut self) -> Vec<Argument> {
         std::mem::take(&mut self.places)
     }
 
-    /// Keeps the rest of a chunk for later, when the connection must not go on now.
+    /// Keeps the rest of a chunk of received bytes for later, when the connection must not go on now.
     pub fn hold(&mut self, rest: &[u8]) {
         self.forget_done();
         // If more bytes keep coming than are taken out, the buffer never empties, so its used front is
@@ -190,8 +196,9 @@ impl RequestDecoder {
         self.awaited.saturating_sub(self.held_bytes())
     }
 
-    /// Lends the buffer of held bytes, with capacity for the missing ones. No other bytes may be passed in
-    /// until it is taken back. `None` if no bytes are known to be missing.
+    /// Lends the buffer of bytes that were received and kept, with capacity for those that are missing of the
+    /// argument being received. No other bytes may be passed in until it is taken back. `None` if no bytes
+    /// are known to be missing.
     pub fn lend(&mut self) -> Option<Room> {
         self.compact();
         let missing = self.missing();
@@ -200,31 +207,33 @@ impl RequestDecoder {
         Some(room)
     }
 
-    /// Takes back the buffer that [`Self::lend`] lent, with the bytes of the request that were received into
-    /// it.
+    /// Takes back the buffer that [`Self::lend`] gave to the caller, with the bytes of the request that were
+    /// received into it.
     pub fn take_back(&mut self, buffer: Vec<u8>) {
         debug_assert!(self.held.is_empty() && self.lent_bytes > 0, "what is taken back was lent");
         self.held = buffer;
         self.lent_bytes = 0;
     }
 
-    /// Returns the number of held bytes that belong to no request that was returned.
+    /// Returns the number of received bytes that are kept because they belong to no request that was returned
+    /// yet.
     pub fn held_bytes(&self) -> usize {
         self.held.len() - self.held_done
     }
 
-    /// Returns the held bytes that belong to no request that was returned; they begin at the start of a
-    /// request. Empty while the caller has the buffer (from [`Self::lend`] to [`Self::take_back`]).
+    /// Returns the received bytes that are kept because they belong to no request that was returned yet; they
+    /// begin at the start of a request. Empty while the caller has the buffer (from [`Self::lend`] to
+    /// [`Self::take_back`]).
     pub fn held(&self) -> &[u8] {
         &self.held[self.held_done..]
     }
 
-    /// True while the buffer of held bytes is lent.
+    /// True while the buffer of received bytes is lent to the caller, to receive more bytes into it.
     pub fn is_lent(&self) -> bool {
         self.lent_bytes > 0
     }
 
-    /// Frees the memory that long requests have taken, unless a request is being received.
+    /// Frees the memory that long requests of the connection have taken, unless a request is being received.
     pub fn tidy(&mut self) {
         if self.held.is_empty() && self.arguments_left.is_none() {
             self.held = Vec::new();
@@ -233,7 +242,7 @@ impl RequestDecoder {
         }
     }
 
-    /// Returns the memory of the decoder's buffers, in bytes.
+    /// Returns the memory of the decoder's buffers, in bytes, the one lent to the caller included.
     pub fn memory_bytes(&self) -> usize {
         self.held.capacity()
             + self.lent_bytes
@@ -282,7 +291,7 @@ impl RequestDecoder {
         }
     }
 
-    /// Looks for the next whole request in the held bytes; `None` if there is none.
+    /// Looks for the next whole request in the bytes that were kept earlier; `None` if there is none.
     fn find_held(&mut self, limits: &RequestLimits) -> Result<Option<Found>, ProtocolError> {
         loop {
             let held = std::mem::take(&mut self.held);
@@ -356,7 +365,7 @@ impl RequestDecoder {
         self.awaited = 0;
     }
 
-    /// Drops the request that the previous call of `next` returned and whose borrow has ended.
+    /// Drops the bytes of requests that earlier calls of `next` returned, whose borrows have ended.
     fn forget_done(&mut self) {
         self.large = None;
         if self.held_done == 0 {
@@ -381,7 +390,8 @@ impl RequestDecoder {
         }
     }
 
-    /// Continues to parse the request that starts at `bytes[0]`.
+    /// Continues to parse the request that starts at `bytes[0]`, where the last call for it stopped. An error
+    /// if the bytes are no request, or one beyond `limits`.
     fn parse(&mut self, bytes: &[u8], limits: &RequestLimits) -> Result<Progress, ProtocolError> {
         let mut left = if let Some(left) = self.arguments_left {
             left
@@ -445,8 +455,8 @@ impl RequestDecoder {
         Ok(Progress::Inline { length, next: newline + 1 })
     }
 
-    /// Rewrites an inline request into the array that a client library would have sent, in `canonical`. False
-    /// if the line is blank.
+    /// Rewrites an inline request (a line of text) into the array that a client library would have sent, in
+    /// `canonical`. False if the line is blank; an error if a quote is not closed.
     fn canonicalise(&mut self, line: &[u8]) -> Result<bool, ProtocolError> {
         let words = split_line(line).ok_or_else(|| ProtocolError::new("unbalanced quotes in request"))?;
         self.canonical.clear();
@@ -527,8 +537,8 @@ fn parse_bulk_header(bytes: &[u8], limits: &RequestLimits) -> Result<Header, Pro
     Ok(Header::Value { value: length, end })
 }
 
-/// Reads the count of a header line in the usual case: one or two digits, no leading zero, and the whole line
-/// received. `None` in any other case.
+/// Reads the number in a header line (`*3`, `$5`) in the usual case: one or two digits, no leading zero, and
+/// the whole line received. `None` in any other case.
 fn short_count(bytes: &[u8]) -> Option<Header> {
     match *bytes {
         [_, ones @ b'0'..=b'9', b'\r', b'\n', ..] => {
@@ -542,8 +552,8 @@ fn short_count(bytes: &[u8]) -> Option<Header> {
     }
 }
 
-/// Returns the digits of a header line and the offset at which the next line starts; `None` if the line is
-/// incomplete, an error if it is longer than any number.
+/// Returns the digits of a header line (`*3`, `$5`) and the offset at which the next line starts; `None` if
+/// the line is incomplete, an error if it is longer than any number or ends wrongly.
 fn header_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ()> {
     let window = &bytes[..bytes.len().min(HEADER_BYTES_MAX)];
     match window.iter().position(|byte| *byte == b'\r') {
@@ -557,8 +567,8 @@ fn header_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ()> {
     }
 }
 
-/// Reads a number as Redis does: digits only, no leading zero, since the bytes are forwarded as they came.
-/// `None` for any other text.
+/// Reads a count or length as Redis does: digits only, no leading zero, since the bytes are forwarded as they
+/// came. `None` for any other text.
 fn parse_number(digits: &[u8]) -> Option<usize> {
     if digits.is_empty() || digits.len() > 18 || (digits[0] == b'0' && digits.len() > 1) {
         return None;

@@ -3,20 +3,20 @@
 
 use crate::values::limits;
 
-/// Maximum capacity that is reserved at once, as a multiple of the bytes that have been received: a client
-/// that only announces a large message gets little memory, and the bytes of one that sends it are seldom
-/// moved.
+/// Maximum capacity that is reserved at once for the rest of a message, as a multiple of the bytes that have
+/// been received: a client that only announces a large message gets little memory, and the bytes of one that
+/// sends it are seldom moved.
 const GROWTH_MAX: usize = 16;
 
-/// Number of free items below which a buffer that grows by its expected length is enlarged, because it would
-/// soon be moved anyway.
+/// Number of free items in a buffer below which it is enlarged, if many more items are expected, because it
+/// would soon have to be moved anyway.
 const ITEMS_SPARE: usize = limits::RECEIVE_BUFFER_BYTES;
-/// A buffer that holds less than one part in this many (8) of the missing items is enlarged for all of them
-/// at once, and by an eighth more, because their number is an estimate.
+/// Divisor of the number of missing items: a buffer that holds less than an eighth of them is enlarged for
+/// all of them at once, and by an eighth more, because their number is an estimate.
 const EARLY_PART: usize = 8;
 
-/// A message's buffer, lent to the ring so that bytes are received into it. It must be taken back, whatever
-/// was received, before any other bytes of its connection are handled.
+/// A message's buffer, lent to the runtime so that bytes are received directly into it. It must be taken
+/// back, whatever was received, before any other bytes of its connection are handled.
 #[derive(Debug)]
 pub struct Room {
     /// The bytes of the message that have been received.
@@ -26,8 +26,8 @@ pub struct Room {
 }
 
 impl Room {
-    /// Takes the buffer, with capacity after its bytes for as many of the missing bytes as are granted at
-    /// once. `None`, and the buffer stays, if that number is 0.
+    /// Takes a message's buffer, with capacity after its bytes for as many of the `missing` bytes as are
+    /// granted at once: at most 16 times those received. `None`, and the buffer stays, if that number is 0.
     pub fn in_buffer(buffer: &mut Vec<u8>, missing: usize) -> Option<Self> {
         let bytes = given(buffer.len(), missing);
         if bytes == 0 {
@@ -39,14 +39,14 @@ impl Room {
 }
 
 /// Reserves capacity for `bytes` bytes that have arrived and for as many of the `missing` bytes as are
-/// granted at once.
+/// granted at once: at most 16 times those received.
 pub fn expect(buffer: &mut Vec<u8>, bytes: usize, missing: usize) {
     grow(buffer, bytes + given(buffer.len() + bytes, missing));
 }
 
-/// Reserves capacity for `missing` more items, if they are many. The number may be an estimate. A long buffer
-/// would otherwise be moved each time that it has doubled, the last time with half of a message of megabytes
-/// at once.
+/// Reserves capacity in a list for `missing` more items, if they are many. The number may be an estimate. A
+/// long list would otherwise be moved each time that it has doubled, the last time with half of a message of
+/// megabytes at once.
 pub fn expect_many<T>(items: &mut Vec<T>, missing: usize) {
     let (come, spare) = (items.len(), items.capacity() - items.len());
     if missing <= spare.max(ITEMS_SPARE) {
@@ -59,21 +59,22 @@ pub fn expect_many<T>(items: &mut Vec<T>, missing: usize) {
     }
 }
 
-/// Returns the number of bytes or words that `left` more parts of a message will take, if they are as long on
-/// average as the `parts` that took `length`.
+/// Returns an estimate of the size (in bytes or words) of the `left` parts of a message that are still to
+/// come, if they are as long on average as the first `parts`, which took `length`.
 pub fn estimate(length: usize, parts: usize, left: usize) -> usize {
     let estimate = length as u128 * left as u128 / parts.max(1) as u128;
     usize::try_from(estimate).unwrap_or(usize::MAX)
 }
 
-/// Returns how many of the `missing` bytes capacity is granted for at once, after `come` bytes have been
-/// received.
+/// Returns for how many of the `missing` bytes capacity is granted at once, after `come` bytes have been
+/// received: at most 16 times as many, so that a client that only announces a large message gets little
+/// memory.
 fn given(come: usize, missing: usize) -> usize {
     missing.min(come.saturating_mul(GROWTH_MAX))
 }
 
-/// Reserves exactly the capacity wanted if that is most of the buffer; otherwise grows the buffer as vectors
-/// do, so that many small steps do not move the bytes each time.
+/// Reserves capacity for `bytes` more bytes: exactly that if it is most of the buffer; otherwise the buffer
+/// grows as vectors do, so that many small steps do not move the bytes each time.
 fn grow(buffer: &mut Vec<u8>, bytes: usize) {
     if bytes >= buffer.len() {
         buffer.reserve_exact(bytes);

@@ -16,7 +16,7 @@ pub use slot::slot_of;
 use crate::values::limits::SLOTS;
 use crate::values::{BackendId, ShardId};
 
-/// The assignment of slots to cores and backends. Immutable; every shard has the same.
+/// The assignment of hash slots to cores and backends (stores). Immutable; every shard has the same.
 #[derive(Clone, Copy, Debug)]
 pub struct Topology {
     shards: u16,
@@ -31,17 +31,17 @@ impl Topology {
         Self { shards, backends }
     }
 
-    /// Returns the number of shards.
+    /// Returns the number of shards (cores) among which the slots are divided.
     pub fn shards(&self) -> u16 {
         self.shards
     }
 
-    /// Returns the number of backends.
+    /// Returns the number of backends (stores) among which the slots are divided.
     pub fn backends(&self) -> u16 {
         self.backends
     }
 
-    /// Returns all backends.
+    /// Returns the ids of all backends among which the slots are divided.
     pub fn all_backends(&self) -> impl Iterator<Item = BackendId> + use<> {
         (0..self.backends).map(BackendId)
     }

@@ -7,7 +7,8 @@ use super::{BackendId, ClientId, ConnectionId};
 pub enum Owner {
     /// The socket belongs to a client's connection.
     Client(ClientId),
-    /// A connection to a backend; the number distinguishes its successive sockets.
+    /// The socket belongs to a connection to a backend; the number distinguishes the connection's successive
+    /// sockets.
     Link(ConnectionId, u32),
 }
 
@@ -21,7 +22,7 @@ pub enum Loss {
     OnTheWay,
 }
 
-/// Action that the runtime is to carry out.
+/// Action on a socket that deciding code asks the runtime to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Opens a socket to a backend, and reports whether it is connected or lost.
@@ -31,7 +32,8 @@ pub enum Action {
         /// The backend to connect to.
         backend: BackendId,
     },
-    /// Closes a socket. No event is reported for it any more, except that a segment being sent comes back.
+    /// Closes a socket. No event is reported for it any more, except that a piece of output that is being
+    /// sent is given back.
     Close(Owner),
     /// Closes a socket and drops the output that has not left this machine yet.
     Reset(Owner),

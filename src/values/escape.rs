@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-/// Writes any bytes as text from which they can be read again: printable ASCII as itself, a backslash as two,
-/// and every other byte as `\x` and two hexadecimal digits.
+/// Returns any bytes as text from which they can be read again: printable ASCII as itself, a backslash as
+/// two, and every other byte as `\x` and two hexadecimal digits.
 pub fn escaped(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for byte in bytes {

@@ -1,8 +1,8 @@
 //! Glob patterns with `*`, `?`, `[...]` and `\`, by the rules of Redis (`KEYS`, `SCAN`, `PSUBSCRIBE`).
 
-/// Decides whether the whole of `text` matches `pattern`. Backtracks only to the last star, so that no
-/// pattern takes more than about pattern length times text length steps. `count` is called with the number of
-/// steps that are about to be taken; its error ends the comparison.
+/// True if the whole of `text` matches the glob pattern `pattern`. Backtracks only to the last star, so that
+/// no pattern takes more than about pattern length times text length steps. `count` is called with the number
+/// of steps that are about to be taken; its error ends the comparison.
 pub fn matches<E>(
     pattern: &[u8],
     text: &[u8],
@@ -31,7 +31,7 @@ pub fn matches<E>(
     }
 }
 
-/// Returns the rest of the pattern after its first element, if that element, which is not a star, matches
+/// Returns the rest of a glob pattern after its first element, if that element, which is not a star, matches
 /// `byte`; else None.
 fn match_one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     match pattern {
@@ -42,8 +42,8 @@ fn match_one(pattern: &[u8], byte: u8) -> Option<&[u8]> {
     }
 }
 
-/// Returns the rest of the pattern after a class, if the class matches `byte`; else None. `class` starts
-/// after the bracket; a class without an end reaches to the end of the pattern.
+/// Returns the rest of a glob pattern after a class (`[...]`), if the class matches `byte`; else None.
+/// `class` starts after the bracket; a class without an end reaches to the end of the pattern.
 fn match_class(class: &[u8], byte: u8) -> Option<&[u8]> {
     let (mut rest, wanted) = match class {
         [b'^', rest @ ..] => (rest, false),

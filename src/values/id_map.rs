@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map whose keys are numbers assigned by weir.
+/// A hash map whose keys are numbers assigned by weir, such as ids, which are hashed with one multiplication.
 pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 
 /// Factor of the hash, an odd number whose bits have no pattern: 2^64 divided by the golden ratio.

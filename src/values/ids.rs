@@ -13,9 +13,9 @@ pub struct BackendId(pub u16);
 /// same index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId {
-    /// Index of the client's place in the shard's table of clients.
+    /// Index of the client in the shard's table of clients.
     pub index: u32,
-    /// Number of clients that had this place in the table before.
+    /// Number of clients that had this index in the shard's table of clients before.
     pub generation: u32,
 }
 
@@ -24,11 +24,11 @@ pub struct ClientId {
 pub struct Database(pub u8);
 
 impl Database {
-    /// The database of a connection that has selected none.
+    /// The database, number 0, of a connection that has selected none.
     pub const FIRST: Self = Self(0);
 }
 
-/// Id of one shard's connection to a backend: an index into its table.
+/// Id of one shard's connection to a backend: an index into the shard's table of such connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u32);
 

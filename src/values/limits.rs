@@ -37,7 +37,7 @@ pub const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const HELLO_WORDS_MAX: usize = 8;
 /// Maximum number of options (user, tier, deadline) of one request that sets them, each with a value.
 pub const OPTIONS_MAX: usize = 16;
-/// Maximum number of key prefixes that a refusal names.
+/// Maximum number of key prefixes of a tenant that are named in the refusal of a request for another key.
 pub const PREFIXES_NAMED_MAX: usize = 3;
 /// Number of buffers of one core that sockets receive into.
 pub const RECEIVE_BUFFERS: u16 = 256;
@@ -105,8 +105,8 @@ pub const STEP_ERROR_BYTES_MAX: usize = 512;
 /// Longest time for which weir holds a request to a cluster because a node has refused it or because its slot
 /// moves, even if its deadline leaves more.
 pub const SLOT_HELD_MAX: Duration = Duration::from_secs(1);
-/// Maximum number of bytes of the error of a node that is down, if its request is to be held: the error is
-/// kept until the client is answered.
+/// Maximum number of bytes of the error reply of a cluster's node that is down with which its request may be
+/// held, to be sent again: the error is kept until the client is answered.
 pub const REFUSAL_KEPT_BYTES_MAX: usize = 512;
 /// Size of an answer about commands (`COMMAND`), in bytes, after which no further name is looked up.
 pub const DESCRIPTION_BYTES_MAX: usize = 1024 * 1024;
@@ -126,13 +126,16 @@ pub const MONITOR_ARGUMENT_BYTES_MAX: usize = 1024;
 pub const MONITOR_REQUEST_BYTES_MAX: usize = 8 * 1024;
 /// Maximum number of requests of one transaction that `MONITOR` shows.
 pub const MONITOR_TRANSACTION_MAX: usize = 1_024;
-/// Maximum number of bytes that may wait for a monitor (256 KiB); lines beyond it are left out.
+/// Maximum number of bytes that may wait for a client that watches requests (`MONITOR`), 256 KiB; lines
+/// beyond it are left out.
 pub const MONITOR_OUTPUT_BYTES_MAX: usize = 256 * 1024;
-/// Bytes of lines for monitors that wait for one other core, beyond which lines are left out.
+/// Bytes of lines for clients that watch requests (`MONITOR`) that may wait for one other core; lines beyond
+/// it are left out.
 pub const MONITOR_BATCH_BYTES_MAX: usize = 1024 * 1024;
-/// Bytes of published messages, of channels with one subscription of weir for all its clients, that wait for
-/// delivery on a core, or for another core (32 MiB). Beyond, those of the channels with the most bytes are
-/// dropped, and their subscribers on that core are closed.
+/// Maximum number of bytes of published messages that wait for delivery on a core, or for another core (32
+/// MiB), of channels for which weir has one subscription for all its clients. Beyond, messages of the
+/// channels with the most bytes are dropped, and the connections of their subscribers on that core are
+/// closed.
 pub const SHARED_MESSAGES_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Maximum number of deliveries per core and turn (pass of the shard's loop) of messages of channels with one
 /// subscription of weir for all its clients; further messages wait for the next turn.
@@ -143,13 +146,15 @@ pub const SHARED_CHANNELS_MAX: u64 = 1_000_000;
 /// Maximum number of patterns for which weir has one subscription for all its clients, over all cores
 /// together; each is compared with the channel of each `PUBLISH`.
 pub const SHARED_PATTERNS_MAX: usize = 1_024;
-/// Part of the private links, and of the filters at stores, that one tenant's clients may hold: four of five.
+/// Part of the connections to stores that clients may have to themselves, and of the patterns and prefixes
+/// that clients may have at stores, that one tenant's clients may hold: four of five.
 pub const TENANT_PART: (usize, usize) = (4, 5);
 /// Maximum number of patterns of channels (`PSUBSCRIBE`) that clients have at stores over links of their own, over all
 /// cores together. A store compares each message with each pattern, in about 30 ns.
 pub const FILTER_PATTERNS_MAX: usize = 4_096;
-/// Maximum number of prefixes of keys (`CLIENT TRACKING` with `BCAST`) that clients have at stores, over all cores
-/// together. A store compares the key of each write with each prefix, in about 20 ns.
+/// Maximum number of prefixes of keys about whose changes clients are sent messages (`CLIENT TRACKING` with
+/// `BCAST`) that clients have at stores, over all cores together. A store compares the key of each write with
+/// each prefix, in about 20 ns.
 pub const FILTER_PREFIXES_MAX: usize = 1_024;
 /// Maximum number of keys that one client may watch (`WATCH`) at a time. Redis compares each further key with all of
 /// them: 1,024 keys take it 6 ms, 50,000 keys 15 s.
@@ -178,8 +183,8 @@ pub const CHANNEL_BYTES_MAX: usize = 4_096;
 /// Bytes of the longest name of a channel or pattern for which weir has one subscription for all its clients.
 /// Subscriptions to longer ones have connections of their own.
 pub const SHARED_NAME_BYTES_MAX: usize = 1_024;
-/// Requests about channels with one subscription for all clients that one store may not have acknowledged to
-/// a core, beyond which further ones are refused.
+/// Maximum number of requests (to subscribe or unsubscribe) about channels with one subscription for all
+/// clients that one store may not have acknowledged to a core; further ones are refused.
 pub const SHARED_OWED_MAX: usize = 262_144;
 /// Maximum number of steps for comparing the channel of one `PUBLISH` with all patterns for which weir has
 /// one subscription for all its clients; patterns left then count as not matching.
@@ -234,7 +239,7 @@ pub const HOT_KEYS_SHOWN_BYTES_MAX: usize = 256 * 1024;
 pub const HOT_KEY_SERIES_MAX: usize = 20;
 /// Maximum number of bytes of a hot key's name among the metrics.
 pub const HOT_KEY_LABEL_BYTES_MAX: usize = 64;
-/// Lines of its log that weir keeps for the admin port's page.
+/// Maximum number of lines of its log that weir keeps for the admin port's page.
 pub const JOURNAL_LINES_MAX: usize = 100;
 /// Maximum number of characters of a log line that weir keeps.
 pub const JOURNAL_LINE_CHARS_MAX: usize = 400;
@@ -242,7 +247,8 @@ pub const JOURNAL_LINE_CHARS_MAX: usize = 400;
 pub const STATE_STORES_MAX: usize = 64;
 /// Maximum number of tenants in `/state.json`.
 pub const STATE_TENANTS_MAX: usize = 100;
-/// Maximum number of tenants in `/history.json`, both at one time and over all times.
+/// Maximum number of tenants in `/history.json` (figures every 5 s), both at one point of time and over all
+/// points.
 pub const HISTORY_TENANTS_MAX: usize = 32;
 /// Maximum number of hot keys in `/state.json`.
 pub const STATE_HOT_KEYS_MAX: usize = 20;
@@ -253,7 +259,7 @@ pub const HOT_REPLY_BYTES_MAX: usize = 64 * 1024;
 /// Maximum number of requests whose replies are kept for one hot key, in both dialects (RESP2, RESP3)
 /// together.
 pub const HOT_ANSWERS_MAX: usize = 16;
-/// Maximum number of copies of replies that one core keeps of hot keys whose home is another core.
+/// Maximum number of copies of replies that one core keeps of hot keys that belong to other cores.
 pub const HOT_COPIES_MAX: usize = 256;
 /// Maximum number of bytes of requests for hot keys that one core holds back so that they do not overtake
 /// earlier ones.
@@ -269,7 +275,7 @@ pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 pub const STALE_ON_ERROR_MAX: std::time::Duration = std::time::Duration::from_secs(3_600);
 /// Number of classes of commands that prices are learnt for.
 pub const COMMAND_CLASSES: usize = 6;
-/// Maximum number of users with an account on one shard, over all tenants.
+/// Maximum number of users of whose quotas one shard keeps an account, over all tenants.
 pub const USERS_MAX: usize = 1_048_576;
 /// Maximum number of token buckets of quotas that are not full, over all shards.
 pub const POOLS_MAX: usize = 4 * USERS_MAX;
@@ -324,14 +330,14 @@ pub const ENGINE_EVENTS_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const ENGINE_SLOW_REQUESTS_MAX: usize = 1024;
 /// Unsent bytes beyond which a subscriber of the embedded engine is closed, as in Redis.
 pub const ENGINE_SUBSCRIBER_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Largest request that may be configured: a bulk string may be as large as in Redis.
+/// Largest request that may be allowed by the configuration: a bulk string may be as large as in Redis.
 pub const REQUEST_BYTES_CEILING: usize = 512 * 1024 * 1024;
-/// Largest reply that may be configured: some of the largest values.
+/// Largest reply of a store that may be allowed by the configuration: some of the largest values.
 pub const REPLY_BYTES_CEILING: usize = 2 * 1024 * 1024 * 1024;
 /// Maximum number of hosts that share one quota.
 pub const FLEET_HOSTS_MAX: usize = 4_096;
-/// Maximum number of quotas of tenants that one host asks the fleet's store about in one period, and as many
-/// of users.
+/// Maximum number of quotas of tenants that one host asks the fleet's store (Redis server with the counters
+/// of shared quotas) about in one period, and as many of users.
 pub const FLEET_KEYS_MAX: usize = 1_000;
 /// Maximum number of users that one host looks at in one period to find those with the highest demand.
 pub const FLEET_CANDIDATES_MAX: usize = 8 * FLEET_KEYS_MAX;
@@ -349,7 +355,7 @@ pub const HTTP_COMMANDS_MAX: usize = 1_000;
 pub const HTTP_WORDS_MAX: usize = 65_536;
 /// Longest `Retry-After`, in seconds: a day.
 pub const HTTP_RETRY_AFTER_SECONDS_MAX: u64 = 86_400;
-/// Time in which an HTTP request has to come, and a second more for every [`HTTP_BODY_BYTES_PER_SECOND`].
+/// Time in which an HTTP request has to come, and a second more for every 16 KiB of its body.
 pub const HTTP_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of a body for which an HTTP request gets a second more to come.
 pub const HTTP_BODY_BYTES_PER_SECOND: u64 = 16 * 1024;

@@ -1,6 +1,7 @@
 //! Percent encoding, as in URLs: `%40` stands for `@`.
 
-/// Decodes percent signs; None if one of them is not followed by two hexadecimal digits.
+/// Decodes percent encoding, as in URLs (`%40` stands for `@`), and returns the bytes; None if a percent sign
+/// is not followed by two hexadecimal digits.
 pub fn percent_decoded(text: &str) -> Option<Vec<u8>> {
     let mut bytes = text.bytes();
     let mut plain = Vec::with_capacity(text.len());

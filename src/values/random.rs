@@ -9,7 +9,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// Creates the sequence of numbers that a seed determines.
+    /// Creates the sequence of random numbers that a seed determines.
     pub const fn new(seed: u64) -> Self {
         Self { state: seed }
     }
@@ -23,14 +23,14 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Returns a number below `bound`, which must not be zero. Uses a multiplication instead of a remainder;
-    /// probabilities differ by less than `bound` in 2^64.
+    /// Returns a random number below `bound`, which must not be zero. Uses a multiplication instead of a
+    /// remainder; probabilities differ by less than `bound` in 2^64.
     pub fn below(&mut self, bound: u64) -> u64 {
         debug_assert!(bound > 0, "no number is below zero");
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Returns a number from `low` to `high`, both included.
+    /// Returns a random number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
@@ -50,18 +50,18 @@ impl Random {
         self.below(1000) < often
     }
 
-    /// Returns a number from 0 to 1, without 1.
+    /// Returns a random number from 0 to 1, without 1.
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
 
-    /// Returns an exponentially distributed number with mean 1.
+    /// Returns an exponentially distributed random number with mean 1.
     pub fn exponential(&mut self) -> f64 {
         -(1.0 - self.unit()).ln()
     }
 
-    /// Creates a second sequence from the next number of this one, so that drawing from one does not disturb
-    /// the other.
+    /// Creates a second sequence of random numbers from the next number of this one, so that drawing from one
+    /// does not disturb the other.
     #[must_use]
     pub const fn fork(&mut self) -> Self {
         Self::new(self.bits())

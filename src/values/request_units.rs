@@ -8,21 +8,23 @@ pub type MicroUnits = u64;
 /// One request unit, in millionths.
 pub const UNIT: MicroUnits = 1_000_000;
 
-/// Converts an amount to a signed one, because it may be owed. Saturates.
+/// Converts an amount to a signed number, as levels of buckets are, which may be below zero. An amount too
+/// large for one becomes the largest.
 pub const fn signed(amount: MicroUnits) -> i64 {
     if amount > i64::MAX as u64 { i64::MAX } else { amount as i64 }
 }
 
-/// Price of one request, at most [`PRICE_MAX`] whatever a client sends and a store replies. So it fits a
-/// signed number and never overflows a bucket.
+/// Price of one request, at most a billion request units whatever a client sends and a store replies. So it
+/// fits a signed number and never overflows a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Price(MicroUnits);
 
 impl Price {
-    /// The price 0.
+    /// The price 0, of a request that costs nothing.
     pub const ZERO: Self = Self(0);
 
-    /// Creates a price of `amount`; a larger one than [`PRICE_MAX`] is reduced to it.
+    /// Creates a price of `amount` millionths of a request unit; one above a billion request units is reduced
+    /// to that.
     #[inline]
     pub const fn new(amount: MicroUnits) -> Self {
         Self(if amount > PRICE_MAX { PRICE_MAX } else { amount })
@@ -40,7 +42,8 @@ impl Price {
         self.0 as i64
     }
 
-    /// Returns the amount by which this price exceeds another; 0 if it does not.
+    /// Returns the amount by which this price exceeds another, in millionths of a request unit; 0 if it does
+    /// not.
     #[inline]
     pub const fn beyond(self, other: Self) -> MicroUnits {
         self.0.saturating_sub(other.0)
@@ -49,7 +52,8 @@ impl Price {
 
 const _: () = assert!(PRICE_MAX <= i64::MAX as u64);
 
-/// Weights of the terms whose sum is a request's price, in millionths of a request unit.
+/// Prices of the things that a request is charged for (bytes, elements, keys, latency), in millionths of a
+/// request unit; their sum is the request's price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weights {
     /// The part of the price that is the same for all requests.
@@ -60,7 +64,7 @@ pub struct Weights {
     pub kib_in: MicroUnits,
     /// Price of 1,024 bytes of the reply.
     pub kib_out: MicroUnits,
-    /// Price of one element of the reply, or of one key of a request that reads several.
+    /// Price of one element of the reply, or of one entry that the request looks at.
     pub row: MicroUnits,
     /// Price of one key of a request that writes several.
     pub key: MicroUnits,

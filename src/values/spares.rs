@@ -8,17 +8,18 @@ use std::collections::VecDeque;
 pub struct Spares<T> {
     kept: Vec<T>,
     most: usize,
-    /// The fewest objects that were in the stack at any time since the last tidying: as many were not needed.
+    /// The fewest objects that were in the stack at any time since the last call of [`Spares::tidy`]: as many
+    /// were not needed.
     unused: usize,
 }
 
 impl<T> Spares<T> {
-    /// Creates an empty stack that keeps at most `most` objects.
+    /// Creates an empty stack of spare objects that keeps at most `most` of them.
     pub fn new(most: usize) -> Self {
         Self { kept: Vec::new(), most, unused: 0 }
     }
 
-    /// Takes a spare object, if there is one.
+    /// Takes a spare object from the stack; None if there is none.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
         let spare = self.kept.pop();
@@ -38,8 +39,8 @@ impl<T> Spares<T> {
         }
     }
 
-    /// Removes half of the objects that were not needed since the last call, and passes them to `let_go`.
-    /// False once the stack is empty.
+    /// Removes half of the spare objects that were not needed since the last call, and passes them to
+    /// `let_go`. False once the stack is empty.
     pub fn tidy(&mut self, let_go: impl FnMut(T)) -> bool {
         let surplus = self.unused.div_ceil(2);
         self.kept.drain(..surplus).for_each(let_go);
@@ -51,7 +52,7 @@ impl<T> Spares<T> {
     }
 }
 
-/// Capacity in elements up to which [`shorten`] frees nothing.
+/// Capacity of a list in elements up to which [`shorten`] frees none of its memory.
 const LIST_KEPT: usize = 64;
 
 /// Frees memory of a list whose capacity is above 64 elements and more than four times its length.

@@ -5,7 +5,7 @@ use std::fmt;
 /// Longest text that is read as a version, in bytes, with anything that follows its numbers.
 const TEXT_BYTES_MAX: usize = 64;
 
-/// A version of three numbers, compared from the left.
+/// Version of a store: three numbers, compared from the left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StoreVersion([u16; 3]);
 
@@ -14,7 +14,8 @@ impl StoreVersion {
     /// store has told its own.
     pub const COMPATIBLE: Self = Self([7, 2, 4]);
 
-    /// Reads `7.0.15`; also `7.4` and `8.0.0-rc1`, of which only the numbers count. None for any other text.
+    /// Reads a store's version such as `7.0.15`; also `7.4` and `8.0.0-rc1`, of which only the numbers count.
+    /// None for any other text.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok().filter(|text| text.len() <= TEXT_BYTES_MAX)?;
         let mut parts = text.splitn(3, '.');
@@ -23,7 +24,7 @@ impl StoreVersion {
         Some(Self([major, whole(minor)?, leading(patch)?]))
     }
 
-    /// Returns the version in the text of a store's `INFO`; None if there is none.
+    /// Returns the store's version in the text of its reply to `INFO`; None if there is none.
     pub fn in_info(text: &[u8]) -> Option<Self> {
         let told = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"redis_version:"))?;
         Self::parse(told.trim_ascii())

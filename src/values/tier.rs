@@ -6,12 +6,12 @@ use std::str::FromStr;
 /// Importance of a request. In an overload, requests of the last tier are refused first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tier {
-    /// Somebody waits for the reply, and cannot do without it.
+    /// The most important requests: somebody waits for the reply, and cannot do without it.
     Critical,
     /// Requests for whose reply somebody waits.
     #[default]
     Standard,
-    /// Nobody waits for the reply, but the work must get done.
+    /// Requests for whose reply nobody waits, but whose work must get done.
     Batch,
     /// Requests whose work may be dropped.
     Sheddable,
@@ -21,7 +21,7 @@ impl Tier {
     /// All tiers, the most important first.
     pub const ALL: [Self; 4] = [Self::Critical, Self::Standard, Self::Batch, Self::Sheddable];
 
-    /// Returns the tier's name, as people write and read it.
+    /// Returns the tier's name, as people write and read it, such as `critical`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Critical => "critical",

@@ -27,13 +27,13 @@ impl Timestamp {
         self.0
     }
 
-    /// Returns how long ago `earlier` was; zero if it lies in the future.
+    /// Returns the time from `earlier` to this moment; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// Returns how long ago `earlier` was, in nanoseconds, without the detour through a `Duration`; zero if
-    /// it lies in the future.
+    /// Returns the nanoseconds from `earlier` to this moment, without the detour through a `Duration`; zero
+    /// if `earlier` is later.
     pub const fn nanos_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
@@ -65,7 +65,7 @@ impl Timestamp {
     }
 }
 
-/// The time on both clocks, read together once per turn.
+/// The time on the monotonic clock and the wall clock, read together once in each pass of a core's loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
     /// The monotonic clock, for deadlines and latencies.
@@ -94,7 +94,7 @@ impl FineClock {
     }
 }
 
-/// Writes a moment, given in milliseconds since 1970, as RFC 3339 prescribes.
+/// Returns a moment, given in milliseconds since 1970, as text in the form of RFC 3339.
 pub fn rfc3339(unix_ms: u64) -> String {
     const SECONDS_PER_DAY: u64 = 86_400;
     let (seconds, millis) = (unix_ms / 1_000, unix_ms % 1_000);

@@ -14,7 +14,7 @@ impl Size {
         Self(count << 20)
     }
 
-    /// Returns the number of bytes as an index or a length.
+    /// Returns the size in bytes, for use as an index or a length.
     pub const fn bytes(self) -> usize {
         self.0 as usize
     }
@@ -36,9 +36,9 @@ const SIZE_UNITS: [(&str, u64); 13] = [
     ("tib", 1 << 40),
 ];
 
-/// Error text for a size that cannot be read.
+/// Error text for a text that is no size, where one is expected.
 const SIZE_WANTED: &str = "a size is expected, such as 65536, 64KiB, 16MiB or 1GiB";
-/// Error text for a duration that cannot be read.
+/// Error text for a text that is no duration, where one is expected.
 const DURATION_WANTED: &str = "a duration is expected, such as 500us, 10ms, 1s, 5m or 2h";
 
 impl FromStr for Size {
@@ -62,7 +62,8 @@ impl fmt::Display for Size {
     }
 }
 
-/// Reads a duration with its unit (us, ms, s, m, min, h). Only `0` needs no unit.
+/// Reads a duration with its unit (us, ms, s, m, min, h); only `0` needs no unit. The error is a text for the
+/// user.
 pub fn duration(text: &str) -> Result<Duration, &'static str> {
     let (number, unit) = split(text);
     let nanos_per_unit = match unit {
@@ -91,22 +92,24 @@ pub fn positive_duration(text: &str) -> Result<Duration, &'static str> {
     })
 }
 
-/// Reads a number of request units (`0.25`, at most 1,000,000) and returns millionths.
+/// Reads a number of request units (`0.25`, at most 1,000,000) and returns millionths of a request unit. The
+/// error is a text for the user.
 pub fn request_units(text: &str) -> Result<u64, &'static str> {
     const UNITS_MAX: u64 = 1_000_000;
     let micro = scaled(text, super::UNIT).filter(|micro| *micro <= UNITS_MAX * super::UNIT);
     micro.ok_or("request units are expected, such as 1 or 0.25: up to 1000000, with up to 6 places")
 }
 
-/// Splits an amount into its number and its unit, which a space may separate.
+/// Splits the text of an amount into its number and its unit, which a space may separate; the unit may be
+/// empty.
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
     let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(text.len());
     (&text[..end], text[end..].trim_start())
 }
 
-/// Reads a number with or without a fraction, and returns it times `scale`. None if the product is not a
-/// whole number, so nothing is rounded.
+/// Reads a number with or without a decimal fraction, and returns it times `scale`. None if the text is no
+/// number or the product not a whole one, so nothing is rounded.
 fn scaled(number: &str, scale: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     let whole: u64 = whole.parse().ok()?;
@@ -115,7 +118,8 @@ fn scaled(number: &str, scale: u64) -> Option<u64> {
     parts.is_multiple_of(divisor).then(|| whole.checked_mul(scale)?.checked_add(parts / divisor))?
 }
 
-/// Returns a parser of whole numbers from `least` to `most`, for flags of weir and of its tools.
+/// Returns a parser of whole numbers from `least` to `most`, for flags of weir and of its tools. Its error is
+/// a text for the user.
 pub fn number(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync + 'static {
     move |text| {
         let number = text.parse().ok().filter(|number| (least..=most).contains(number));

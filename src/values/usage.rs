@@ -47,7 +47,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Adds another usage; each sum saturates.
+    /// Adds the prices of other requests, outcome by outcome; each sum stops at the largest number.
     pub fn add(&mut self, other: Self) {
         self.admitted = self.admitted.saturating_add(other.admitted);
         self.throttled = self.throttled.saturating_add(other.throttled);
@@ -55,12 +55,12 @@ impl Usage {
         self.cached = self.cached.saturating_add(other.cached);
     }
 
-    /// True if no request was served or refused.
+    /// True if the prices of all outcomes are 0, as when no request was served or refused.
     pub const fn is_empty(&self) -> bool {
         self.admitted == 0 && self.throttled == 0 && self.shed == 0 && self.cached == 0
     }
 
-    /// Returns the sum of the request units of requests with this outcome.
+    /// Returns the sum of the prices of requests with this outcome, in millionths of a request unit.
     pub const fn of(&self, kind: UsageKind) -> MicroUnits {
         match kind {
             UsageKind::Admitted => self.admitted,
@@ -71,19 +71,20 @@ impl Usage {
     }
 }
 
-/// Usage over a long time, in 128 bits: a day at the largest quota does not fit 64 bits.
+/// Prices of requests by outcome, summed over a long time in 128 bits: a day at the largest quota does not
+/// fit 64 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageSum([u128; UsageKind::ALL.len()]);
 
 impl UsageSum {
-    /// Adds a usage to the sums.
+    /// Adds the prices of further requests, outcome by outcome.
     pub fn add(&mut self, usage: Usage) {
         for kind in UsageKind::ALL {
             self.0[kind as usize] += u128::from(usage.of(kind));
         }
     }
 
-    /// Subtracts a usage that was added before.
+    /// Subtracts prices of requests that were added before, outcome by outcome.
     pub fn subtract(&mut self, usage: Usage) {
         for kind in UsageKind::ALL {
             let sum = &mut self.0[kind as usize];
@@ -91,18 +92,18 @@ impl UsageSum {
         }
     }
 
-    /// Returns the sum of the request units of requests with this outcome.
+    /// Returns the sum of the prices of requests with this outcome.
     pub const fn of(&self, kind: UsageKind) -> Amount {
         Amount(self.0[kind as usize])
     }
 
-    /// Returns the request units taken from the tenant's quota: for admitted requests and those answered
-    /// without a store.
+    /// Returns the amount taken from the tenant's quota: for requests sent to a store and those answered
+    /// without one.
     pub const fn consumed(&self) -> Amount {
         Amount(self.of(UsageKind::Admitted).0 + self.of(UsageKind::Cached).0)
     }
 
-    /// Returns the request units of all outcomes together.
+    /// Returns the sum of the prices of requests of all outcomes together, refused ones included.
     pub fn asked(&self) -> Amount {
         Amount(self.0.iter().sum())
     }
@@ -116,12 +117,12 @@ impl From<Usage> for UsageSum {
     }
 }
 
-/// An amount in millionths, which is shown exactly as request units.
+/// An amount in millionths of a request unit, which is shown exactly as request units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Amount(pub u128);
 
 impl Amount {
-    /// Returns the request units as a float, which is close but not exact.
+    /// Returns the amount in request units as a float, which is close but not exact.
     pub fn as_f64(self) -> f64 {
         self.0 as f64 / UNIT as f64
     }

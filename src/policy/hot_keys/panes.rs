@@ -62,8 +62,8 @@ impl Panes {
         window.sum(&self.nanos) as f64 / 1e9
     }
 
-    /// Returns the number of requests in a window at which a key is hot. Rounded down: a key whose requests
-    /// come evenly has no less in any window.
+    /// Returns the number of requests in a window (two panes of 50 ms) at which a key is hot. Rounded down: a
+    /// key whose requests come evenly has no less in any window.
     pub fn hot_from(&self, window: Window) -> u64 {
         self.settings.hot_from(window.sum(&self.nanos), window.sum(&self.loads))
     }

@@ -4,12 +4,13 @@ use super::{Access, HotId, PANES, Window, keep};
 use crate::values::limits::{HOT_NAME_BYTES_MAX, HOT_NAME_BYTES_SHOWN};
 use crate::values::{MicroUnits, Timestamp};
 
-/// Maximum number of records of one core. At most 200 keys can have a quarter of a fiftieth of the load in
-/// each of two panes.
+/// Maximum number of records of one core: of keys that are hot or may become hot. At most 200 keys can have a
+/// quarter of a fiftieth of the load in each of two panes (of 50 ms).
 pub(super) const RECORDS_MAX: usize = 512;
-/// Number of places in the hash table: twice as many as records, so that searches in it are short.
+/// Number of places in the hash table of records of keys: twice as many as records, so that searches in it
+/// are short.
 const CELLS: usize = 2 * RECORDS_MAX;
-/// Index that stands for an empty place in the hash table.
+/// Value that stands for an empty place in the hash table of records of keys.
 const EMPTY: u16 = u16::MAX;
 
 /// A key's name: the whole key, or the start of a long one.
@@ -20,7 +21,7 @@ pub struct KeyName {
 }
 
 impl KeyName {
-    /// Returns the key, if it is [whole](Self::is_whole); else its start.
+    /// Returns the key, or only its start if the key was too long to be stored in full.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -30,8 +31,8 @@ impl KeyName {
         self.length
     }
 
-    /// True if the name is the whole key. Only such keys can be distinguished with certainty, so replies of
-    /// others are never kept.
+    /// True if the whole key is stored, and not only the start of a long one. Only such keys can be
+    /// distinguished with certainty, so replies of others are never kept.
     pub fn is_whole(&self) -> bool {
         self.bytes.len() == self.length
     }
@@ -45,7 +46,7 @@ impl KeyName {
     }
 }
 
-/// A rate as a moving average (EWMA) over a second; a plain mean until a second is known.
+/// A rate per second as a moving average (EWMA) over a second; a plain mean until a second is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rate {
     per_second: f64,
@@ -82,13 +83,13 @@ pub(super) struct Tally {
     /// Maximum number of requests that the key may have had in the pane (interval of 50 ms) before it was
     /// counted.
     pub error: u64,
-    /// Price of the requests in millionths of a request unit.
+    /// Price of the key's requests in millionths of a request unit.
     pub cost: MicroUnits,
 }
 
 impl Tally {
-    /// Creates the counts for requests of which only the last one's access is known: all count as that.
-    /// `error` is the most requests that the key may have had besides.
+    /// Creates the counts for a number of requests of which only the last one's access (read or write) is
+    /// known: all count as that. `error` is the most requests that the key may have had besides.
     pub fn of(requests: u64, access: Access, error: u64) -> Self {
         let mut tally = Self { error, ..Self::default() };
         *tally.of_access(access) = requests;
@@ -109,12 +110,13 @@ impl Tally {
     }
 }
 
-/// Whether a key is hot, or is only counted because it may become hot.
+/// State of a key that has a record: it is hot, or is only counted because it may become hot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Heat {
     /// The requests for the key are counted, and it is not hot.
     Watched,
-    /// The key is hot since a time, and has been cold for `cold_for` nanoseconds without a break.
+    /// The key has been hot since a time, and has been cold (had less than a quarter of the load that makes a
+    /// key hot) for `cold_for` nanoseconds without a break.
     Hot { since: Timestamp, cold_for: u64 },
 }
 
@@ -172,7 +174,8 @@ impl Record {
         window.sum(&self.counts)
     }
 
-    /// Returns by how much the record's [`count`](Self::count) of requests may be too high.
+    /// Returns by how much the record's [`count`](Self::count) of requests in a window (two panes of 50 ms)
+    /// may be too high.
     pub fn error(&self, window: Window) -> u64 {
         window.sum(&self.errors)
     }
@@ -196,14 +199,16 @@ impl Record {
         self.cost.learn(cost as f64, seconds);
     }
 
-    /// Demotes the key. The new generation makes ids of it that are held elsewhere invalid.
+    /// Makes the key count as not hot any more. The new generation makes ids of it that are held elsewhere
+    /// invalid.
     pub fn cool(&mut self) {
         self.heat = Heat::Watched;
         self.generation = self.generation.wrapping_add(1);
     }
 }
 
-/// All records of a core, found by hash. A dropped record keeps its memory for the next key.
+/// All records of keys of a core, found by the keys' hashes. A dropped record keeps its memory for the next
+/// key.
 #[derive(Debug)]
 pub(super) struct Records {
     all: Vec<Record>,
@@ -248,7 +253,8 @@ impl Records {
         }
     }
 
-    /// Creates a record for a key, with its hash and hash slot, that has none. None if there is no room.
+    /// Creates a record for a key that has none; `hash` is the key's hash and `slot` its hash slot. None if
+    /// there is no room.
     pub fn admit(&mut self, hash: u64, slot: u16, key: &[u8]) -> Option<&mut Record> {
         let at = match self.unused.pop() {
             Some(at) => at,
@@ -266,7 +272,7 @@ impl Records {
         Some(record)
     }
 
-    /// Returns the record with this id; None if the key is no longer hot.
+    /// Returns the record of the hot key with this id; None if the key is no longer hot.
     pub fn get_mut(&mut self, id: HotId) -> Option<&mut Record> {
         let record = self.all.get_mut(usize::from(id.index))?;
         (record.is_hot() && record.generation == id.generation).then_some(record)
@@ -290,7 +296,7 @@ impl Records {
         (0..).zip(&mut self.all).filter(|(_, record)| record.is_used)
     }
 
-    /// Drops the records for which `keeps` is false.
+    /// Drops the records of keys for which `keeps` returns false.
     pub fn retain(&mut self, mut keeps: impl FnMut(&Record) -> bool) {
         let used = self.all.len() - self.unused.len();
         for (at, record) in (0..).zip(&mut self.all) {

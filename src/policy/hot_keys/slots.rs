@@ -1,15 +1,15 @@
 //! Stage 1 of the hot-key search, through which every request passes: the number of requests for each slot in
 //! this pane (50 ms), and whether the slot is warm (busy now or in the last pane).
 
-/// Number of counters. A core has a part of the 16,384 slots, so with four cores or more few of its slots
-/// share a counter.
+/// Number of counters of requests by hash slot. A core has a part of the 16,384 slots, so with four cores or
+/// more few of its slots share a counter.
 const COUNTERS: usize = 4_096;
 /// The highest bit of a counter: set if the slot is warm from the start of the pane (interval of 50 ms),
 /// however few its requests. The other bits count requests. So one comparison finds a warm slot (one whose
 /// keys are counted one by one), and a request touches one cache line.
 const WARM: u32 = 1 << 31;
 
-/// Counts requests by hash slot, on one core.
+/// Counters of requests (or of their costs) by hash slot, on one core.
 #[derive(Debug)]
 pub(super) struct Slots {
     counters: Box<[u32; COUNTERS]>,
@@ -34,7 +34,7 @@ impl Slots {
         *counter >= self.warm_at
     }
 
-    /// Adds a weight to the counter of a slot (all keys with some hashes), which stops at its maximum.
+    /// Adds a weight (the cost of a request) to the counter of a hash slot; the counter stops at its maximum.
     #[inline]
     pub fn add(&mut self, slot: u16, weight: u64) {
         let counter = &mut self.counters[usize::from(slot) % COUNTERS];
@@ -42,8 +42,8 @@ impl Slots {
         *counter = (*counter & WARM) | sum.min(u64::from(!WARM)) as u32;
     }
 
-    /// Returns the largest number of requests for a slot before it was warm, whose keys were not counted one
-    /// by one; without the present request.
+    /// Returns the largest number of requests for a hash slot in this pane (50 ms) whose keys were not
+    /// counted one by one, because the slot was not busy enough yet; without the present request.
     pub fn missed(&self, slot: u16) -> u64 {
         match self.counters[usize::from(slot) % COUNTERS] {
             counter if counter & WARM != 0 => 0,
@@ -51,7 +51,7 @@ impl Slots {
         }
     }
 
-    /// Returns the sum of the counters of all slots since they were last emptied ([`Self::restart`]).
+    /// Returns the sum of the counters of all slots since they were last emptied for a new interval.
     pub fn total(&self) -> u64 {
         self.counters.iter().map(|counter| u64::from(counter & !WARM)).sum()
     }

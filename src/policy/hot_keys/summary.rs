@@ -7,14 +7,15 @@
 //! lightest. That is a step or two where a flood replaces keys one after the other, and at worst a look at
 //! all places, as often as replacements are allowed.
 
-/// Number of keys that are counted at the same time.
+/// Number of keys that are counted at the same time, each in a place of its own.
 pub(super) const PLACES: usize = 256;
-/// Number of keys that may be replaced before the next [`Summary::allow`]; after that, only keys with a place
-/// are counted. Before so many keys are replaced, a key with a fiftieth of the load has a count of about 25,
-/// while the least count is 5: so that key keeps its place.
+/// Number of keys that may lose their places to others within a pane (50 ms); after that, only keys with a
+/// place are counted. Before so many keys are replaced, a key with a fiftieth of the load has a count of
+/// about 25, while the least count is 5: so that key keeps its place.
 pub(super) const REPLACED_MAX: u32 = 4 * PLACES as u32;
 
-/// Number of heads of the hash table; each head is the start of a chain of places (one counted key each).
+/// Number of heads of the hash table of counted keys; each head is the start of a chain of places (one
+/// counted key each).
 const HEADS: usize = 2 * PLACES;
 /// Index that marks the end of a chain of the hash table.
 const NOBODY: u16 = u16::MAX;
@@ -48,7 +49,8 @@ struct Place {
 pub(super) struct Summary {
     heads: Box<[u16; HEADS]>,
     places: Vec<Place>,
-    /// A number that no key's count is below.
+    /// Lower bound of the counts of all keys that have a place: the lightest key's count when one was last
+    /// replaced.
     least: u64,
     cursor: usize,
     replaced: u32,
@@ -67,9 +69,9 @@ impl Summary {
         }
     }
 
-    /// Adds a weight to the count of the key with this hash. `missed` is the most that may not have been
-    /// counted for the key while it had no place. Returns the key's new count; None if no place could be
-    /// freed.
+    /// Adds a weight (1 for a request, or a cost) to the count of the key with this hash. `missed` is the
+    /// most that may not have been counted for the key while it had no place. Returns the key's new count;
+    /// None if no place could be freed.
     pub fn add(&mut self, hash: u64, weight: u64, missed: u64) -> Option<Counted> {
         if let Some(found) = self.find(hash) {
             let counted = &mut self.places[found].counted;
@@ -98,7 +100,8 @@ impl Summary {
         Some(counted)
     }
 
-    /// Returns the count of the key with this hash; None if it has no place.
+    /// Returns the count of requests of the key with this hash; None if the key has no place, so that it is
+    /// not counted.
     pub fn get(&self, hash: u64) -> Option<Counted> {
         self.find(hash).map(|found| self.places[found].counted)
     }
@@ -112,12 +115,12 @@ impl Summary {
         (self.least, self.cursor) = (0, 0);
     }
 
-    /// Allows another [`REPLACED_MAX`] keys to lose their places to newcomers.
+    /// Allows another 1,024 keys to lose their places to newcomers. Called at the start of each pane (50 ms).
     pub fn allow(&mut self) {
         self.replaced = 0;
     }
 
-    /// Returns how many times a key was not counted because too many had been replaced.
+    /// Returns how many times a key was not counted, because too many others had been replaced lately.
     pub fn passed_over(&self) -> u64 {
         self.passed_over
     }

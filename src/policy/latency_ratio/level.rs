@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::values::{Tier, Timestamp};
 
-/// Of the requests of a refused tier (importance), one in this many is sent all the same, so that the latency
-/// stays known.
+/// Of the requests of a refused tier (degree of importance), one in this many is sent all the same, so that
+/// the latency stays known.
 const PROBES: u32 = 100;
-/// Age from which a core's proposal of a level is ignored.
+/// Age above which a core's proposal of a shedding level is ignored.
 const FRESH: Duration = Duration::from_secs(2);
 
 /// Shedding level: which tiers of requests to a slow backend cost more or are refused. Prices in percent of
@@ -25,11 +25,13 @@ pub enum Level {
     /// All tiers (degrees of importance) of requests are served at the usual price.
     #[default]
     Steady,
-    /// `sheddable` requests cost 1.5 times as much.
+    /// Requests of the tier (importance) `sheddable` cost 1.5 times as much as usual.
     Strained,
-    /// `sheddable` requests cost 3 times as much and `batch` requests 1.5 times.
+    /// Requests of the tier (importance) `sheddable` cost 3 times as much as usual, those of `batch` 1.5
+    /// times.
     Overloaded,
-    /// `sheddable` requests are refused and `batch` requests cost 3 times as much.
+    /// Requests of the tier (importance) `sheddable` are refused, and those of `batch` cost 3 times as much
+    /// as usual.
     Shedding,
 }
 
@@ -80,14 +82,15 @@ pub struct Told {
     pub at: Timestamp,
     /// The level of load shedding that the core would choose.
     pub level: Level,
-    /// Replies of the last seconds that the proposal is based on, its weight in the vote; a core that saw too
-    /// few has weight 0.
+    /// Number of replies in the last ten seconds that the proposal is based on, its weight in the vote; a
+    /// core that saw too few has weight 0.
     pub replies: u32,
 }
 
-/// Returns the highest shedding level (which requests are refused or cost more) that is proposed, or exceeded,
-/// by cores with half of all replies. A few cores with bad luck decide nothing, nor does one core that blames
-/// the backend for its own lateness. Without proposals it is `Steady`.
+/// Returns the highest shedding level (which requests are refused or cost more) that is proposed, or
+/// exceeded, by cores with half of all replies; `told` are the cores' proposals, of which those older than 2
+/// s do not count. A few cores with bad luck decide nothing, nor does one core that blames the backend for
+/// its own lateness. Without proposals it is `Steady`.
 pub fn agreed(told: impl IntoIterator<Item = Told>, now: Timestamp) -> Level {
     let mut replies = [0_u64; Level::ALL.len()];
     for one in told {

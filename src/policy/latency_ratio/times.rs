@@ -5,12 +5,13 @@ use std::ops::{AddAssign, SubAssign};
 
 use super::{SAMPLES_MIN, SECOND, SLICES};
 
-/// Bits of the number of latency counters for each power of two. With 16 counters the error is at most a
-/// sixteenth; within a counter latencies are taken to be spread evenly.
+/// Number of latency counters for each power of two microseconds, as a power of two: with 16 counters the
+/// error is at most a sixteenth; within a counter latencies are taken to be spread evenly.
 const PARTS_BITS: u32 = 4;
-/// Number of latency counters for each power of two.
+/// Number of latency counters for each power of two microseconds.
 const PARTS: usize = 1 << PARTS_BITS;
-/// Bits of the longest latency, 67 s in microseconds. A longer one was measured wrongly.
+/// Number of bits of the longest latency that is counted, 67 s in microseconds. A longer one was measured
+/// wrongly.
 const MICROS_BITS: u32 = 26;
 /// Longest latency that is counted, in microseconds.
 const MICROS_MAX: u64 = (1 << MICROS_BITS) - 1;
@@ -20,21 +21,23 @@ const COUNTERS: usize = PARTS * (MICROS_BITS - PARTS_BITS + 1) as usize;
 const KEPT: u32 = 800;
 /// Maximum number of samples kept in a slice (250 ms) whose number of replies is not known yet.
 const KEPT_MAX: u32 = 2 * KEPT;
-/// Number of parts of the long window, a minute; each is as long as the widest short window, ten seconds.
+/// Number of parts of the minute over which usual latency is measured; each is as long as the longest time
+/// over which recent latency is, ten seconds.
 const LONG_PARTS: usize = 6;
 /// Number of minutes from which the reference (usual percentile) is computed.
 const FLOORS: usize = 15;
 /// Number of slices (250 ms each, without those whose latencies are not learnt) that make one minute of the
 /// usual percentile.
 const FLOOR_SLICES: usize = LONG_PARTS * SLICES;
-/// Share of replies that are at most as slow as the percentile.
+/// Share of replies that are at most as slow as the percentile of latency in use, the 95th.
 const SHARE: f64 = 0.95;
-/// Number of standard deviations beyond which a difference between percentiles counts as certain.
+/// Number of standard deviations beyond which a difference between percentiles of latency counts as certain.
 const SURE: f64 = 2.0;
 
 const _: () = assert!(KEPT_MAX as usize * SLICES <= u16::MAX as usize, "counters of ten seconds do not wrap");
 
-/// Latencies of a time span, counted by size. Sixteen bits per counter are enough for ten seconds.
+/// Latencies of replies in a time span, counted by size. Sixteen bits per counter (`N`) are enough for ten
+/// seconds.
 #[derive(Clone, Debug)]
 struct Counts<N> {
     /// For each range of latencies, the number of samples in it.
@@ -75,7 +78,7 @@ impl<N: Copy + Default + AddAssign + SubAssign> Counts<N> {
 }
 
 impl Counts<u32> {
-    /// Returns the latency, in microseconds, that a share of the samples did not exceed.
+    /// Returns the latency, in microseconds, that a share (0 to 1) of the samples did not exceed.
     fn quantile(&self, share: f64) -> f64 {
         let rank = (share * f64::from(self.samples)).ceil().clamp(1.0, f64::from(self.samples.max(1)));
         let mut before = 0.0;
@@ -90,8 +93,8 @@ impl Counts<u32> {
         0.0
     }
 
-    /// Returns the 95th percentile in microseconds, moved by `deviations` standard deviations of its chance
-    /// error.
+    /// Returns the 95th percentile of the latencies in microseconds, moved by `deviations` standard
+    /// deviations of its chance error (down if negative).
     fn percentile(&self, deviations: f64) -> f64 {
         let deviation = (SHARE * (1.0 - SHARE) / f64::from(self.samples.max(1))).sqrt();
         self.quantile((SHARE + deviations * deviation).min(1.0))
@@ -113,14 +116,16 @@ fn range_of(counter: usize) -> (f64, f64) {
 /// Latency figures of a class of commands at one check.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judged {
-    /// Number of replies in the last minute, by which classes are weighed.
+    /// Number of replies of the class in the last minute, by which classes are weighed.
     pub weight: f64,
     /// Number of replies of the class in the last ten seconds, estimated from samples: each sampled reply
     /// counts for the sampling interval.
     pub replies: u32,
-    /// 95th percentile of the last second, in microseconds.
+    /// 95th percentile of latency in the last second, or in up to ten seconds until there are 100 samples, in
+    /// microseconds.
     pub short: f64,
-    /// Least 95th percentile that the last second has beyond chance, in microseconds.
+    /// Lower bound of the 95th percentile of latency in the last second (or up to ten), two standard
+    /// deviations below the measured one, in microseconds.
     pub surely: f64,
     /// Lower bound of the 95th percentile of latency in the last ten seconds, two standard deviations below
     /// the measured one, in microseconds.
@@ -143,7 +148,7 @@ pub(super) struct Times {
     slices: Box<[Counts<u16>]>,
     /// Index of the newest slice (250 ms) in `slices`.
     newest: usize,
-    /// Sum of the samples of all slices: those of the last ten seconds.
+    /// Sum of the latencies sampled in all slices: those of the last ten seconds.
     wide: Counts<u32>,
     /// Parts (ten seconds each) of the last minute, the long window, in a ring.
     long: Box<[Counts<u16>]>,
@@ -199,7 +204,7 @@ impl Times {
     }
 
     /// Ends `passed` slices (250 ms each), of which only the last has replies. Learns usual latencies from it
-    /// unless `is_frozen`.
+    /// unless `is_frozen` (latencies are too high to be learnt as usual).
     pub fn end_slice(&mut self, passed: usize, is_frozen: bool) {
         let replies = self.looked_at.saturating_mul(self.stride);
         self.current.replies = replies;
@@ -255,8 +260,9 @@ impl Times {
         sum
     }
 
-    /// Returns the usual 95th percentile in microseconds: the lower quartile of the values of the last 15
-    /// minutes. The best minute would be luck, and the median would follow a slow rise.
+    /// Returns the usual 95th percentile of latency in microseconds: the lower quartile of the values of the
+    /// last 15 minutes; infinite while unknown. The best minute would be luck, and the median would follow a
+    /// slow rise.
     fn reference(&self) -> f64 {
         let mut floors = self.floors;
         floors.sort_unstable_by(f64::total_cmp);
@@ -264,8 +270,8 @@ impl Times {
         floors[known / 4]
     }
 
-    /// Sums up the samples of the last second, or of as much more of the last ten seconds as has enough
-    /// samples.
+    /// Sums up the latencies sampled in the last second, or in as much more of the last ten seconds as has
+    /// 100 samples.
     fn narrow(&self) -> Counts<u32> {
         let mut narrow = Counts::<u32>::none();
         for back in 0..SLICES {
@@ -277,7 +283,8 @@ impl Times {
         narrow
     }
 
-    /// Returns the 95th percentile of the last second, in microseconds; None with too few replies.
+    /// Returns the 95th percentile of latency in the last second, or in up to ten seconds until there are 100
+    /// samples, in microseconds; None with fewer than 100 samples in ten seconds.
     pub fn recent(&self) -> Option<f64> {
         (self.wide.samples >= SAMPLES_MIN).then(|| self.narrow().percentile(0.0))
     }

@@ -8,7 +8,8 @@ use super::{
 use crate::protocol::encode::{self, Protocol};
 use crate::values::limits::DESCRIPTION_BYTES_MAX;
 
-/// Writes the reply to `COMMAND` or one of its subcommands.
+/// Writes the reply to `COMMAND` or one of its subcommands, or an error if that is unknown or the reply would
+/// be longer than 1 MiB.
 pub fn answer(out: &mut Vec<u8>, protocol: Protocol, arguments: &Arguments<'_>) {
     let subcommand = arguments.get(1).map(<[u8]>::to_ascii_lowercase);
     // No client needs to name more commands than there are.
@@ -57,7 +58,7 @@ pub fn help(out: &mut Vec<u8>, command: &Command) {
     }
 }
 
-/// Returns the access categories of a command, such as `@read`.
+/// Returns the access categories of a command, such as `@read`, by the rules of Redis.
 pub fn categories(command: &Command) -> impl Iterator<Item = &'static str> {
     let flagged = |flag, category| command.flags.contains(flag).then_some(category);
     let scripted = command.group == Group::Scripting;
@@ -103,12 +104,12 @@ pub fn summary(command: &Command) -> String {
     if command.admin { format!("{text} Only for tenants that are admin.") } else { text.to_owned() }
 }
 
-/// Returns all commands of the table, and those learned from stores.
+/// Returns all commands of weir's table, subcommands included, and those learned from stores.
 fn every_command() -> impl Iterator<Item = &'static Command> + Clone {
     all().iter().chain(learned::all())
 }
 
-/// Returns all commands except subcommands.
+/// Returns all commands that weir knows, without subcommands.
 fn commands() -> impl Iterator<Item = &'static Command> + Clone {
     every_command().filter(|command| !command.flags.contains(Flags::SUBCOMMAND))
 }
@@ -118,7 +119,7 @@ fn subcommands(container: &str) -> impl Iterator<Item = &'static Command> + Clon
         .filter(move |command| command.name.strip_prefix(container).is_some_and(|rest| rest.starts_with('|')))
 }
 
-/// Returns the subcommands of a command: only containers have any.
+/// Returns the subcommands of a command; none unless it is a container (such as `OBJECT`).
 fn subcommands_of(command: &Command) -> impl Iterator<Item = &'static Command> + Clone {
     command.flags.contains(Flags::CONTAINER).then(|| subcommands(command.name)).into_iter().flatten()
 }
@@ -252,7 +253,8 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Bytes around each key in a reply to `COMMAND GETKEYSANDFLAGS`, including the words for its use.
+/// Bytes counted for each key in a reply to `COMMAND GETKEYSANDFLAGS` besides the key itself, including the
+/// words for its use.
 const KEY_FRAMING_BYTES: usize = 64;
 
 fn write_keys(out: &mut Vec<u8>, arguments: &Arguments<'_>, write_key: impl Fn(&mut Vec<u8>, &[u8], Access)) {

@@ -60,8 +60,8 @@ impl Flags {
     pub const HIDDEN_WORK: Self = Self(1 << 26);
     /// Flag of commands whose work grows with a number among their arguments. Not shown to clients.
     pub const FAR_WORK: Self = Self(1 << 27);
-    /// Both flags of commands whose amount of work cannot be seen: [`Flags::HIDDEN_WORK`] and
-    /// [`Flags::FAR_WORK`].
+    /// Both flags of commands whose amount of work is not visible in the reply: those whose work is visible
+    /// nowhere, and those whose work grows with a number among their arguments.
     pub const UNSHOWN_WORK: Self = Self::HIDDEN_WORK.and(Self::FAR_WORK);
     /// Flag of commands that can harm every user of the server: the access category `@dangerous`. Not shown
     /// among the flags.
@@ -73,7 +73,7 @@ impl Flags {
     /// Flag of commands whose arguments decide how weir handles them.
     pub(super) const ARGUMENTS_DECIDE: Self = Self(1 << 31);
 
-    /// The flags that clients see, with the names that they see.
+    /// The flags of commands that clients see, with the names that Redis gives them.
     const NAMES: [(Self, &'static str); 19] = [
         (Self::WRITE, "write"),
         (Self::READONLY, "readonly"),
@@ -106,7 +106,7 @@ impl Flags {
         self.0 & others.0 != 0
     }
 
-    /// Returns the union of two sets of flags.
+    /// Returns the set of the flags that are in this set or in `others`.
     #[must_use]
     pub const fn and(self, others: Self) -> Self {
         Self(self.0 | others.0)
@@ -143,11 +143,11 @@ pub enum Group {
     Cluster,
     /// Commands on any kind of key.
     Generic,
-    /// Commands on places on the globe.
+    /// Commands on geographic places, which are kept in sorted sets.
     Geo,
     /// Commands on hashes.
     Hash,
-    /// Commands for approximate counting.
+    /// Commands on `HyperLogLog` keys, for approximate counting.
     HyperLogLog,
     /// Commands on lists.
     List,

@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::{Arguments, Command, Keys};
 
-/// How weir handles a request once its command is known.
+/// Way in which weir handles a request once its command is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handling {
     /// The request goes to the store and connection where its keys live, as one request.
@@ -17,11 +17,11 @@ pub enum Handling {
     Split(Gather),
     /// The request goes to one store or more without regard to keys, and the replies are merged into one.
     FanOut(FanOut),
-    /// weir answers the request itself, without a store.
+    /// The request is answered by weir itself, without a store.
     Local(LocalCommand),
     /// The request needs a connection to its store that no other client uses.
     Private(PrivateUse),
-    /// weir refuses the request, for this reason.
+    /// The request is refused by weir, for this reason.
     Refused(Refusal),
 }
 
@@ -41,7 +41,8 @@ pub enum PrivateUse {
 }
 
 impl PrivateUse {
-    /// Returns the refusal that the request meets when the layer for private connections is off.
+    /// Returns the reason with which the request is refused where clients may not have connections to stores
+    /// to themselves.
     pub const fn refusal(self) -> Refusal {
         match self {
             Self::Waits => Refusal::Blocks,
@@ -59,14 +60,14 @@ pub enum Subscription {
     Channels,
     /// The client subscribes to all channels whose names match a pattern.
     Patterns,
-    /// Channels of a cluster's shard (`SSUBSCRIBE`), which live on the node that a key of the same name would
-    /// live on.
+    /// The client subscribes to channels of a cluster's shard (`SSUBSCRIBE`), which live on the node that a
+    /// key of the same name would live on.
     Sharded,
 }
 
 impl Subscription {
-    /// Returns the word with which a store acknowledges that such a subscription begins (true) or ends
-    /// (false).
+    /// Returns the first word of the message with which a store acknowledges that a subscription of this kind
+    /// begins (true) or ends (false).
     pub const fn word(self, begins: bool) -> &'static [u8] {
         match (self, begins) {
             (Self::Channels, true) => b"subscribe",
@@ -80,8 +81,8 @@ impl Subscription {
 }
 
 impl Handling {
-    /// True if a command with this handling reads or changes the state of its connection, or would if weir
-    /// did not refuse it.
+    /// True if a command that weir handles in this way reads or changes the state of its connection, or would
+    /// if weir did not refuse it.
     pub const fn is_about_connection(self) -> bool {
         match self {
             Self::Local(local) => local.is_about_connection(),
@@ -103,11 +104,13 @@ impl Handling {
 /// Rule by which the replies to the parts of a split request are merged into one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gather {
-    /// An array with one value per key, in the order of the keys in the request.
+    /// The replies to a split request's parts are merged into an array with one value per key, in the order
+    /// of the keys in the request.
     Values,
-    /// `+OK` if every part's reply is `+OK`; else an error.
+    /// The replies to a split request's parts are merged into `+OK` if all of them are `+OK`; else into an
+    /// error.
     AllOk,
-    /// The joined reply is the sum of the integers in the replies to the parts.
+    /// The replies to a split request's parts are merged into the sum of their integers.
     Sum,
 }
 
@@ -117,39 +120,43 @@ pub enum Gather {
 pub enum FanOut {
     /// The client's reply is one array: the elements of all stores' arrays, one store after the other.
     Concat,
-    /// The joined reply is the sum of all stores' integers.
+    /// The client's reply is the sum of the integers in all stores' replies.
     Sum,
-    /// The reply of the store that has the subscribers of a channel; in a cluster the reply of one node,
-    /// which passes the message on to the others.
+    /// The client's reply is that of the store that has the subscribers of a channel; in a cluster that of
+    /// one node, which passes the message on to the others.
     Channel,
-    /// `PUBSUB NUMPAT`: the reply of one store, because each store has all pattern subscriptions; in a cluster
-    /// the sum over all nodes.
+    /// The client's reply (to `PUBSUB NUMPAT`) is that of one store, because each store has all pattern
+    /// subscriptions; in a cluster the sum over all nodes.
     Patterns,
-    /// `+OK` if every store's reply is `+OK`; else an error.
+    /// The client's reply is `+OK` if every store's reply is `+OK`; else an error.
     AllOk,
-    /// One of the stores' replies that are not null, chosen at random.
+    /// The client's reply is one of the stores' replies that are not null, chosen at random.
     NonNull,
-    /// An array of integers, in which an element is 1 only if it is 1 in all stores' replies.
+    /// The client's reply is an array of integers, in which an element is 1 only if it is 1 in all stores'
+    /// replies.
     Every,
-    /// The first store's reply, since all stores give equal ones; an error if any store replies with one.
+    /// The client's reply is the first store's, since all stores give equal ones; an error if any store
+    /// replies with one.
     Same,
-    /// The reply of one store. No other store gets the request, because all stores hold the same data.
+    /// The client's reply is that of one store. No other store gets the request, because all stores hold the
+    /// same data.
     One,
-    /// A success if any store succeeded; an error only if all failed.
+    /// The client's reply is a success if any store succeeded; an error only if all failed.
     AnyOk,
-    /// The union of all stores' arrays, each element once.
+    /// The client's reply is the union of all stores' arrays, each element once.
     Union,
-    /// Arrays of the same form: integers are added up position by position, all other elements are as the
-    /// first store has them.
+    /// The stores' replies are arrays of the same form: in the client's reply integers are added up position
+    /// by position, and all other elements are as the first store has them.
     SumEach,
-    /// The first store's settings, without secrets such as passwords.
+    /// The client's reply has the first store's settings, without secrets such as passwords.
     Settings,
-    /// The numbers of keys by database (`INFO keyspace`), added up over all stores.
+    /// The client's reply has the numbers of keys by database (`INFO keyspace`), added up over all stores.
     KeyCounts,
-    /// A list of all replies, each under its store's name, since they cannot be merged. With one store, its
-    /// reply.
+    /// The client's reply is a list of all stores' replies, each under its store's name, since they cannot be
+    /// merged. With one store, it is that store's reply.
     ByStore,
-    /// The keys of one store after the other; the cursor that the client sends back says which store is next.
+    /// The client's reply has keys of one store, and each further request those of the same store or the
+    /// next; the cursor that the client sends back says which store is next.
     Scan,
 }
 
@@ -181,14 +188,14 @@ pub enum LocalCommand {
     ClientUnblock,
     ClientUnpause,
     ClusterKeySlot,
-    /// `COMMAND` and all its subcommands: see [`super::describe::answer`].
+    /// The command `COMMAND` and all its subcommands, which [`super::describe::answer`] answers.
     Command,
     ConfigGet,
     Discard,
     Echo,
     Exec,
     Hello,
-    /// `HELP` of any container: see [`super::describe::help`].
+    /// The subcommand `HELP` of any command with subcommands, which [`super::describe::help`] answers.
     Help,
     Info,
     Lolwut,
@@ -278,14 +285,15 @@ impl LocalCommand {
         }
     }
 
-    /// True if the reply to the command is collected from all shards or from the stores.
+    /// True if the reply to the command, which weir answers itself, is collected from all shards or from the
+    /// stores.
     pub const fn is_collected(self) -> bool {
         matches!(self, Self::ClientKill | Self::ClientList | Self::ClientUnblock | Self::Info)
     }
 
     /// True if the command may be queued in a transaction, and weir answers it itself when `EXEC` comes. The
-    /// reply to such a command is available at once, unless [`Self::is_collected`]; to `CLIENT PAUSE` and
-    /// `CLIENT UNPAUSE` it is `OK`.
+    /// reply to such a command is available at once, unless it is collected from shards or stores
+    /// ([`Self::is_collected`]); to `CLIENT PAUSE` and `CLIENT UNPAUSE` it is `OK`.
     pub const fn stands_in_transaction(self) -> bool {
         matches!(
             self,
@@ -331,41 +339,47 @@ pub enum Refusal {
     /// Blocking command such as `BLPOP`, refused since it would hold up the connection to the store, which
     /// all clients share.
     Blocks,
-    /// The command turns its connection into a stream of messages.
+    /// The command is refused because it turns its connection into a stream of messages (`SUBSCRIBE`).
     Subscribes,
     /// The command is refused because it watches keys for its connection (`WATCH`).
     Watches,
-    /// The command waits until replicas have the writes of its connection.
+    /// The command is refused because it waits until replicas have the writes of its connection (`WAIT`).
     AwaitsReplicas,
-    /// The command shows the requests of all clients, and weir was started with `--monitors 0`.
+    /// The command is refused because it shows the requests of all clients (`MONITOR`), and weir was started
+    /// with `--monitors 0`.
     Monitors,
-    /// The command is used between a primary and its replicas only.
+    /// The command is refused because it is used between a primary and its replicas only (`PSYNC`).
     Replicates,
-    /// The command concerns one server, and weir may stand in front of several.
+    /// The command is refused because it concerns one server (`SHUTDOWN`), and weir may stand in front of
+    /// several.
     OneStore,
-    /// The command concerns the connections to the store; these are weir's, not the client's.
+    /// The command is refused because it concerns the connections to the store; these are weir's, not the
+    /// client's.
     StoreClients,
-    /// The command concerns a cluster, and to its clients weir is a single server.
+    /// The command is refused because it concerns a cluster (`CLUSTER NODES`), and to its clients weir is a
+    /// single server.
     ClusterDisabled,
     /// The command is refused because it moves keys to another server (`MIGRATE`).
     Migrates,
-    /// The command asks for messages about changes of keys by other clients (`CLIENT TRACKING`).
+    /// The command is refused because it asks for messages about changes of keys by other clients (`CLIENT
+    /// TRACKING`).
     Tracks,
     /// The command is refused because it manages the users of a store (`ACL`).
     Users,
-    /// The command asks for announcements of maintenance, and weir makes none.
+    /// The command is refused because it asks for announcements of maintenance (`CLIENT
+    /// MAINT_NOTIFICATIONS`), and weir makes none.
     Maintenance,
     /// The command is refused because it is for debugging a store.
     Debugs,
     /// The command is refused because it prepares later commands of its connection, which other clients share.
     Prepares,
-    /// The command would change how clients reach the store and log in there, and so keep weir out (`CONFIG SET
-    /// requirepass`).
+    /// The command is refused because it would change how clients reach the store and log in there, and so
+    /// keep weir out (`CONFIG SET requirepass`).
     LocksOut,
 }
 
 impl Refusal {
-    /// Returns the end of the error "... is not supported by weir: it ...".
+    /// Returns the reason as the end of the error text "... is not supported by weir: it ...".
     pub const fn reason(self) -> &'static str {
         match self {
             Self::Blocks => {
@@ -421,8 +435,9 @@ impl fmt::Display for RefusalText<'_> {
     }
 }
 
-/// Returns how weir handles a request whose arguments decide it: `XREAD` and `XREADGROUP` with `BLOCK` need a
-/// private connection, and `COPY` with `DB` changes two databases.
+/// Returns how weir handles a request of a command (`command`) whose arguments decide it: `XREAD` and
+/// `XREADGROUP` with `BLOCK` need a private connection, `COPY` with `DB` changes two databases, and `CONFIG
+/// SET` of some settings is refused.
 #[cold]
 pub(super) fn decide(command: &Command, arguments: &Arguments<'_>) -> Handling {
     let other = match command.keys {
@@ -435,8 +450,8 @@ pub(super) fn decide(command: &Command, arguments: &Arguments<'_>) -> Handling {
     other.unwrap_or(command.handling)
 }
 
-/// True if `XREAD` or `XREADGROUP` has this option. Options stand before `STREAMS`; the words after that are
-/// keys and ids.
+/// True if a request `XREAD` or `XREADGROUP` has the option named `option`. Options stand before `STREAMS`;
+/// the words after that are keys and ids.
 fn names_option_before_streams(arguments: &Arguments<'_>, option: &[u8]) -> bool {
     let mut index = 1;
     while let Some(word) = arguments.get(index) {
@@ -452,7 +467,8 @@ fn names_option_before_streams(arguments: &Arguments<'_>, option: &[u8]) -> bool
 /// Settings of a store that say how clients reach it and log in there.
 const ACCESS: [&str; 5] = ["bind", "port", "protected-mode", "requirepass", "tls-port"];
 
-/// True if `CONFIG SET name value ...` has the name of one of the settings in [`ACCESS`].
+/// True if `CONFIG SET name value ...` has the name of a setting that says how clients reach the store or log
+/// in there: `bind`, `port`, `protected-mode`, `requirepass` or `tls-port`.
 fn sets_access(arguments: &Arguments<'_>) -> bool {
     let mut names = (2..arguments.len()).step_by(2).map(|index| arguments.at(index));
     names.any(|name| ACCESS.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes())))

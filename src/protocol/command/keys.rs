@@ -10,8 +10,8 @@ use super::{Arguments, Command};
 pub enum Keys {
     /// The command names no keys.
     None,
-    /// Every `step`th argument from `first` to `last`; a negative `last` counts from the end, where -1 is the
-    /// last.
+    /// The keys are every `step`th argument from `first` to `last`; a negative `last` counts from the end,
+    /// where -1 is the last.
     Range {
         /// Position of the first key among the request's words.
         first: u8,
@@ -21,14 +21,14 @@ pub enum Keys {
         /// each.
         step: u8,
     },
-    /// Argument `at` is the number of keys that follow it.
+    /// The number of keys is argument `at`, and the keys follow it.
     NumKeys {
         /// Position of the word that states the number of keys.
         at: u8,
         /// Position of a further key, which stands before the number and receives the result; none if the
         /// command has no such key.
         destination: Option<u8>,
-        /// The rule for the value that states the number of keys, with the error texts of Redis.
+        /// The rule for the word that states the number of keys, with the error texts of Redis.
         count: KeyCount,
     },
     /// The keys are the first half of the arguments after the word `STREAMS`.
@@ -47,24 +47,27 @@ pub enum Keys {
 /// number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyCount {
-    /// `EVAL` and its variants, whose number of keys may be 0.
+    /// The number of keys of `EVAL` and its variants, which may be 0, with their error texts for a wrong
+    /// number.
     Script,
-    /// `FCALL` and its variants, whose number of keys may be 0.
+    /// The number of keys of `FCALL` and its variants, which may be 0, with their error texts for a wrong
+    /// number.
     Function,
-    /// Error texts of `ZUNION` and related commands, for a wrong number of keys.
+    /// The number of keys of `ZUNION` and related commands, with their error texts for a wrong number.
     SortedSets,
-    /// Error texts of `SINTERCARD`, for a wrong number of keys.
+    /// The number of keys of `SINTERCARD`, with its error texts for a wrong number.
     Intersection,
-    /// Error texts of `LMPOP` and related commands, for a wrong number of keys.
+    /// The number of keys of `LMPOP` and related commands, with their error texts for a wrong number.
     Pop,
 }
 
 /// Reason why the keys of a request cannot be found. Its text is the error reply that Redis would send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
-    /// The request is wrong: its word for the number of keys is not an integer.
+    /// The word for the number of keys of a request is not an integer, or not one that can be a number of
+    /// keys.
     NotAnInteger,
-    /// The number of keys of a function call is not an integer.
+    /// The number of keys of a call of a function (`FCALL`) is not an integer.
     BadCount,
     /// The request is wrong: its number of keys is negative.
     NegativeCount,
@@ -110,7 +113,8 @@ impl Keys {
     /// The rule for a single key at the first argument.
     pub(super) const FIRST: Self = Self::Range { first: 1, last: 1, step: 1 };
 
-    /// Returns first key, last key and step, as `COMMAND` lists them: zeros if they depend on the arguments.
+    /// Returns the positions of the first and the last key and the distance between keys, as `COMMAND` lists
+    /// them: only of keys at fixed positions, and zeros if there are none.
     pub const fn positions(self) -> (i64, i64, i64) {
         match self {
             Self::Range { first, last, step } => (first as i64, last as i64, step as i64),
@@ -125,7 +129,8 @@ impl Keys {
 }
 
 impl Command {
-    /// Returns the index of the first key among the arguments; `None` if the request names no key.
+    /// Returns the index of the first key among the request's arguments; `None` if the request names no key.
+    /// An error if the keys cannot be found.
     pub fn first_key(&self, arguments: &Arguments<'_>) -> Result<Option<usize>, KeyError> {
         match self.keys {
             Keys::None => Ok(None),
@@ -144,8 +149,8 @@ impl Command {
         }
     }
 
-    /// Calls `each` with the index of every key, in the order of the arguments. If it returns an error, it
-    /// has not called `each` at all.
+    /// Calls `each` with the index of every key of the request, in the order in which the command's rule
+    /// finds them. If it returns an error, because the keys cannot be found, it has not called `each` at all.
     pub fn for_each_key(
         &self,
         arguments: &Arguments<'_>,
@@ -197,7 +202,8 @@ impl Command {
     }
 }
 
-/// True if `SORT` reads further keys: `BY` or `GET` is among its options.
+/// True if a request `SORT` reads further keys, which it names by patterns: `BY` or `GET` is among its
+/// options.
 pub fn sort_names_patterns(arguments: &Arguments<'_>) -> bool {
     let mut index = 2;
     while let Some(word) = arguments.get(index) {
@@ -213,8 +219,8 @@ pub fn sort_names_patterns(arguments: &Arguments<'_>) -> bool {
 }
 
 impl KeyCount {
-    /// Reads the number of keys from argument `at`, and checks that as many arguments follow. `command` is the
-    /// name for the error.
+    /// Reads the number of keys of a request from argument `at`, and checks that as many arguments follow.
+    /// `command` is the command's name for the error.
     fn read(self, command: &'static str, arguments: &Arguments<'_>, at: usize) -> Result<usize, KeyError> {
         let given = arguments.get(at).ok_or(KeyError::Syntax)?;
         let room = arguments.len() - at - 1;
@@ -278,8 +284,9 @@ enum StoreOption {
     Stores,
 }
 
-/// Returns the indices of the first argument, and of the key that receives the result, if any. The last
-/// option that names such a key counts, as in Redis.
+/// Returns the indices of the first argument, and of the key that receives the result, if any. The options
+/// begin at index `options_from`, and `option` tells of a word what kind of option it is. The last option
+/// that names such a key counts, as in Redis.
 fn with_store(
     arguments: &Arguments<'_>,
     options_from: usize,

@@ -10,18 +10,19 @@ use super::specs::{Access, Begin, Find, KeySpec};
 use super::{Class, Command, CommandId, Effect, Flags, Group, Handling, Keys, PrivateUse, Refusal, lookup};
 use crate::protocol::reply;
 
-/// Maximum number of bytes of a name that is learned, including that of a subcommand.
+/// Maximum number of bytes of the name of a command that is learned from a store, including that of a
+/// subcommand.
 pub(super) const NAME_BYTES_MAX: usize = 64;
-/// Maximum number of commands that are learned, subcommands included. Redis 8 with all its modules has about
-/// 250 that the table lacks.
+/// Maximum number of commands that are learned from stores, subcommands included. Redis 8 with all its
+/// modules has about 250 that weir's table lacks.
 const LEARNED_MAX: usize = 1024;
-/// Number of slots in the hash table of learned names: at least half of them stay empty.
+/// Number of slots in the hash table of commands learned from stores: at least half of them stay empty.
 const CELLS: usize = 2 * LEARNED_MAX;
 /// Maximum number of rules by which one learned command's keys are found.
 const SPECS_MAX: usize = 8;
 
-/// The learned commands, as a hash table. A command is in the slot that its name hashes to or, if that is
-/// taken, in the next free slot after it, wrapping at the end.
+/// The commands learned from stores, as a hash table. A command is in the slot that its name hashes to or, if
+/// that is taken, in the next free slot after it, wrapping at the end.
 static LEARNED: [OnceLock<&'static Command>; CELLS] = [const { OnceLock::new() }; CELLS];
 
 /// Learns the commands of a store from its whole reply to `COMMAND`, and returns how many were new. It leaves
@@ -43,7 +44,8 @@ pub(super) fn all() -> impl Iterator<Item = &'static Command> + Clone {
     LEARNED.iter().filter_map(|cell| cell.get().copied())
 }
 
-/// Returns the learned command with this whole name, in any case of letters; `None` if there is none.
+/// Returns the command learned from a store that has this whole name, in any case of letters; `None` if there
+/// is none.
 #[cold]
 #[inline(never)]
 pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
@@ -55,8 +57,8 @@ pub(super) fn find(name: &[u8]) -> Option<&'static Command> {
         .find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// Keeps a command for the life of the process. Returns false, and does not keep it, if its name is taken or
-/// too many are kept.
+/// Keeps a command learned from a store for the life of the process. Returns false, and does not keep it, if
+/// its name is taken or too many are kept.
 fn keep(command: &Command) -> bool {
     let name = command.name.as_bytes();
     if lookup::find_entry(name).is_some() || all().count() >= LEARNED_MAX {
@@ -66,7 +68,8 @@ fn keep(command: &Command) -> bool {
     cells(name).any(|cell| cell.set(command).is_ok())
 }
 
-/// Returns the slots of the hash table that may hold a name, in the order in which they are searched.
+/// Returns the slots of the hash table of learned commands that may hold a name, in the order in which they
+/// are searched.
 fn cells(name: &[u8]) -> impl Iterator<Item = &'static OnceLock<&'static Command>> {
     let mixed = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |mixed, byte| {
         (mixed ^ u64::from(byte.to_ascii_lowercase())).wrapping_mul(0x0100_0000_01b3)
@@ -80,17 +83,17 @@ struct Told<'a> {
     name: Vec<u8>,
     arity: i64,
     flags: Vec<&'a [u8]>,
-    /// First key, last key and step, as the store gives them.
+    /// Positions of the first and the last key and the distance between keys, as the store gives them.
     positions: (i64, i64, i64),
     categories: Vec<&'a [u8]>,
-    /// Rules for finding keys; empty from servers older than 7.0.
+    /// Rules for finding the command's keys, as the store wrote them; empty from servers older than 7.0.
     specs: Vec<&'a [u8]>,
     subcommands: Vec<&'a [u8]>,
 }
 
 impl<'a> Told<'a> {
-    /// Reads an element of the reply to `COMMAND`; `None` if it has another form, or a name that no client
-    /// could send.
+    /// Reads one element of a store's reply to `COMMAND`; `None` if it has another form, or a name that no
+    /// client could send.
     fn read(element: &'a [u8]) -> Option<Self> {
         let mut fields = reply::elements(element)?;
         let name = reply::text(fields.next()?)?.to_ascii_lowercase();
@@ -152,7 +155,7 @@ impl<'a> Told<'a> {
         })
     }
 
-    /// Returns the entry for a name that is only the first word of subcommands.
+    /// Returns the entry of a command whose name is only the first word of its subcommands.
     fn as_container(&self) -> Command {
         let name: &'static str = String::from_utf8_lossy(&self.name).into_owned().leak();
         Command {
@@ -169,7 +172,8 @@ impl<'a> Told<'a> {
         }
     }
 
-    /// Returns the rule by which the keys are found; `None` if there are no keys, or if they cannot be found.
+    /// Returns the rule by which the command's keys are found, by its fixed positions or by `specs`; `None`
+    /// if there are no keys, or if they cannot be found.
     fn keys(&self, specs: &[Spec]) -> Option<Keys> {
         let (first, last, step) = self.positions;
         let is_movable = self.has_flag(b"movablekeys");
@@ -237,7 +241,8 @@ impl Spec {
     }
 }
 
-/// True if a number may be a position in a request or a distance between positions.
+/// True if a number from a store may be a position in a request or a distance between positions: from -1,024
+/// to 1,024.
 const fn is_position(number: i64) -> bool {
     number >= -1024 && number <= 1024
 }

@@ -3,7 +3,7 @@
 use super::table::{COMMANDS, TABLE};
 use super::{Command, Flags, learned};
 
-/// Number of bytes of the longest name in the table; longer names are not looked up.
+/// Number of bytes of the longest name in weir's table of commands; longer names are not looked up there.
 const NAME_BYTES_MAX: usize = longest_name();
 /// Number of slots in the hash table of command names, a power of two: enough (more than three per command)
 /// that most names are found in the first slot.
@@ -26,7 +26,7 @@ pub fn all() -> &'static [Command] {
 }
 
 /// Returns the entry of the command with this name, in any case of letters; `None` if there is none.
-/// Subcommands are found through their container only: see [`Command::resolve`].
+/// Subcommands are not found by this, but through their container ([`Command::resolve`]).
 pub fn find(name: &[u8]) -> Option<&'static Command> {
     find_entry(name).filter(|command| !command.flags.contains(Flags::SUBCOMMAND))
 }
@@ -43,8 +43,8 @@ pub(super) fn find_subcommand(container: &Command, given: &[u8]) -> Option<&'sta
     find_entry(&name[..end])
 }
 
-/// Returns the entry with this whole name, which may be a subcommand's (`object|encoding`), from the table or
-/// learned from a store; `None` if there is none.
+/// Returns the entry of the command with this whole name, which may be a subcommand's (`object|encoding`),
+/// from weir's table or learned from a store; `None` if there is none.
 #[inline]
 pub(super) fn find_entry(name: &[u8]) -> Option<&'static Command> {
     let entry =
@@ -52,8 +52,8 @@ pub(super) fn find_entry(name: &[u8]) -> Option<&'static Command> {
     entry.or_else(|| learned::find(name))
 }
 
-/// Looks up a name of more than sixteen bytes, which has to be compared byte by byte. Returns its entry; None
-/// if there is none.
+/// Looks up the name of a command of more than sixteen bytes, which has to be compared byte by byte. Returns
+/// its entry; None if there is none.
 #[inline(never)]
 fn find_long(name: &[u8]) -> Option<&'static Command> {
     if name.len() > NAME_BYTES_MAX {
@@ -62,8 +62,8 @@ fn find_long(name: &[u8]) -> Option<&'static Command> {
     probe(Name::of(name), |command| command.name.as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// Returns the first entry that `accept` approves of, among those whose names have the same first and last
-/// eight bytes and length as `wanted`. None if there is none.
+/// Returns the first entry of weir's table of commands that `accept` approves of, among those whose names
+/// have the same first and last eight bytes and length as `wanted`. None if there is none.
 fn probe(wanted: Name, accept: impl Fn(&Command) -> bool) -> Option<&'static Command> {
     let mut cell = wanted.cell();
     loop {
@@ -76,8 +76,8 @@ fn probe(wanted: Name, accept: impl Fn(&Command) -> bool) -> Option<&'static Com
     }
 }
 
-/// A name in lower case, small enough to be compared in three instructions: its first and its last eight
-/// bytes, and its length. Up to sixteen bytes that is the whole name.
+/// A command's name in lower case, small enough to be compared in three instructions: its first and its last
+/// eight bytes, and its length. Up to sixteen bytes that is the whole name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Name {
     first: u64,
@@ -86,7 +86,7 @@ struct Name {
 }
 
 impl Name {
-    /// The longest name, in bytes, that is compared in two words of 8 bytes.
+    /// Number of bytes of the longest command name that is compared as a whole in two words of 8 bytes.
     const WHOLE_BYTES_MAX: usize = 16;
 
     const fn of(name: &[u8]) -> Self {
@@ -106,7 +106,7 @@ impl Name {
     }
 }
 
-/// Packs up to seven bytes into a number, without a loop.
+/// Packs a name of up to seven bytes into a number, without a loop.
 const fn short(name: &[u8]) -> u64 {
     if let (Some(first), Some(last)) = (name.first_chunk(), name.last_chunk()) {
         // The two halves overlap where the name is shorter than eight, with the same bytes.

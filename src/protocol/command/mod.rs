@@ -51,22 +51,22 @@ pub enum Effect {
 /// Class of a command, by the quantity that its cost grows with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// Command on one key that reads or changes a bounded part of it.
+    /// The command reads or changes a bounded part of one key.
     Point,
-    /// Command on several keys that reads or changes a bounded part of each.
+    /// The command reads or changes a bounded part of each of several keys.
     Multi,
-    /// Command on a range of one key's elements, or on all elements of several keys.
+    /// The command works on a range of one key's elements, or on all elements of several keys.
     Range,
-    /// Command that walks over the key space or over a whole collection.
+    /// The command walks over the key space or over a whole collection.
     Scan,
-    /// Command that runs a client's code in the store.
+    /// The command runs a client's code in the store.
     Script,
-    /// Command about connections, settings or the server.
+    /// The command is about connections, settings or the server.
     Control,
 }
 
 impl Class {
-    /// Number of classes: the length of an array that is indexed by [`Class::index`].
+    /// Number of classes of commands: the length of an array that is indexed by [`Class::index`].
     pub const COUNT: usize = 6;
     /// All classes of commands, in the order of their indexes.
     pub const ALL: [Self; Self::COUNT] =
@@ -95,7 +95,8 @@ impl Class {
 pub struct Command {
     /// Name in lower case; a subcommand's name follows its container's, as in `object|encoding`.
     pub name: &'static str,
-    /// Number of words of a request, the name included. If negative, its absolute value is the least number.
+    /// Number of words of a request of this command, the name included. If negative, its absolute value is
+    /// the least number.
     pub arity: i16,
     /// Effect of the command on the keys that it names.
     pub effect: Effect,
@@ -103,11 +104,12 @@ pub struct Command {
     pub class: Class,
     /// Rule by which the keys among the command's arguments are found.
     pub keys: Keys,
-    /// Handling by weir, unless the arguments decide otherwise: see [`Command::handling_for`].
+    /// Way in which weir handles the command's requests, unless their arguments decide otherwise (as
+    /// [`Command::handling_for`] says).
     pub handling: Handling,
     /// True if only a tenant marked `admin` may run the command, because it affects all tenants.
     pub admin: bool,
-    /// Properties that `COMMAND INFO` lists, and some of weir's own.
+    /// Properties of the command that `COMMAND INFO` lists, and some of weir's own.
     pub flags: Flags,
     /// Family of the command, such as commands on lists.
     pub group: Group,
@@ -120,7 +122,8 @@ impl Command {
         self.id
     }
 
-    /// True if a request of `count` words, the name included, is neither too short nor too long.
+    /// True if a request of this command with `count` words, the name included, is neither too short nor too
+    /// long.
     pub const fn arity_fits(&self, count: usize) -> bool {
         if self.arity >= 0 {
             count == self.arity as usize
@@ -129,8 +132,9 @@ impl Command {
         }
     }
 
-    /// Returns the entry that the request means: this command, or its subcommand if it is a container that
-    /// needs one.
+    /// Returns the entry of the table of commands that the request means: this command, or, if it is a
+    /// container and the request has a second word, the subcommand that this word names. An error if there is
+    /// no such subcommand.
     pub fn resolve<'a>(&'static self, arguments: &Arguments<'a>) -> Result<&'static Self, Unrecognised<'a>> {
         if !self.flags.contains(Flags::CONTAINER) {
             return Ok(self);
@@ -142,8 +146,8 @@ impl Command {
         }
     }
 
-    /// True if a request with this name and subcommand reads or changes the state of its connection. Every
-    /// subcommand of `CLIENT` counts.
+    /// True if a request with this command's name and the given subcommand reads or changes the state of its
+    /// connection. Every subcommand of `CLIENT` counts.
     pub fn is_about_connection(&'static self, subcommand: Option<&[u8]>) -> bool {
         let is_container = self.flags.contains(Flags::CONTAINER);
         let found =
@@ -161,22 +165,22 @@ impl Command {
         }
     }
 
-    /// Returns the name as a client writes it: `OBJECT ENCODING` for `object|encoding`.
+    /// Returns the command's name as a client writes it: `OBJECT ENCODING` for `object|encoding`.
     pub fn spoken_name(&self) -> String {
         self.name.replace('|', " ").to_ascii_uppercase()
     }
 }
 
-/// Returns the entry for most requests, faster than [`recognise`]; `None` if `recognise` has to decide (a
-/// container, a wrong argument count, an unknown name).
+/// Returns the entry of the table of commands for most requests, faster than [`recognise`]; `None` if
+/// `recognise` has to decide (a container, a wrong argument count, an unknown name).
 #[inline]
 pub fn recognise_plain(arguments: &Arguments<'_>) -> Option<&'static Command> {
     find(arguments.name())
         .filter(|command| command.arity_fits(arguments.len()) && !command.flags.contains(Flags::CONTAINER))
 }
 
-/// Returns the table's entry for a request; an error unless its name, subcommand and argument count are those
-/// of a command.
+/// Returns the entry of the table of commands for a request; an error unless its name, subcommand and
+/// argument count are those of a command.
 pub fn recognise<'a>(arguments: &Arguments<'a>) -> Result<&'static Command, Unrecognised<'a>> {
     let command = find(arguments.name()).ok_or(Unrecognised::Command(*arguments))?;
     if !command.arity_fits(arguments.len()) {
@@ -191,7 +195,7 @@ pub fn recognise<'a>(arguments: &Arguments<'a>) -> Result<&'static Command, Unre
 pub enum Unrecognised<'a> {
     /// No command has this name; the field is the request.
     Command(Arguments<'a>),
-    /// The container has no such subcommand.
+    /// The request names a subcommand that its command does not have.
     Subcommand {
         /// The container command that the first word names.
         container: &'static Command,
@@ -205,7 +209,7 @@ pub enum Unrecognised<'a> {
 /// Maximum number of bytes of a client's words that an error reply repeats, as in Redis.
 const QUOTED_BYTES_MAX: usize = 128;
 
-/// Returns a client's words as text for an error reply, at most 128 bytes of them.
+/// Returns a client's bytes (a word of its request) as text for an error reply, at most 128 bytes of them.
 pub fn quoted(bytes: &[u8]) -> Cow<'_, str> {
     quotable(bytes, QUOTED_BYTES_MAX)
 }

@@ -32,26 +32,26 @@ use crate::values::limits::{
 pub struct Excess {
     command: &'static Command,
     of: Multiplied,
-    /// The greatest number that is allowed.
+    /// The greatest number of the quantity (elements, repeated keys, words, bytes) that is allowed.
     most: usize,
 }
 
 /// Quantity that multiplies the work of a store.
 #[derive(Clone, Copy, Debug)]
 enum Multiplied {
-    /// Elements that a command picks at random, the same one several times.
+    /// Number of elements that a command picks at random, the same one several times.
     RandomElements,
-    /// Keys or fields that the request has named before.
+    /// Number of keys or fields that the request has named before.
     Repeated,
-    /// Words of a request for several keys or fields.
+    /// Number of words of a request for several keys or fields.
     Words,
-    /// Keys at which the client waits for data.
+    /// Number of keys at which the client waits for data.
     Awaited,
-    /// Patterns of keys that `SORT` reads for each element.
+    /// Number of patterns of keys that `SORT` reads for each element.
     SortPatterns,
-    /// Bytes of a pattern that is compared with many names.
+    /// Number of bytes of a pattern that the store compares with many names.
     PatternBytes,
-    /// Bytes of a channel that is compared with many patterns.
+    /// Number of bytes of a channel's name that the store compares with many patterns.
     ChannelBytes,
 }
 
@@ -116,7 +116,8 @@ impl Command {
         (count > most).then_some(Excess { command: self, of, most })
     }
 
-    /// Returns the number of keys that a request has named before, or 0 if it surely is at most `most`.
+    /// Returns how often a request names a key that it has named before, or 0 if that is surely at most
+    /// `most`.
     fn repeated_keys(&self, arguments: &Arguments<'_>, most: usize) -> usize {
         if arguments.len() <= most {
             return 0;
@@ -128,7 +129,7 @@ impl Command {
     }
 }
 
-/// Returns the number of words that are equal to an earlier one, or 0 if it surely is at most `most`.
+/// Returns the number of words that are equal to an earlier one, or 0 if that is surely at most `most`.
 fn repeated<'a>(words: impl ExactSizeIterator<Item = &'a [u8]>, most: usize) -> usize {
     if words.len() <= most {
         return 0;
@@ -138,10 +139,10 @@ fn repeated<'a>(words: impl ExactSizeIterator<Item = &'a [u8]>, most: usize) -> 
     repeats.count
 }
 
-/// Count of the words that are equal to an earlier one.
+/// Count of the words (keys or fields) of a request that are equal to an earlier one.
 #[derive(Debug)]
 pub struct Repeats {
-    /// The words so far, by their hashes.
+    /// Hashes of the words that have been counted so far.
     seen: HashSet<u64, BuildHasherDefault<IdHasher>>,
     /// Seed of the hashes, which no client can foresee.
     secrets: RapidSecrets,
@@ -149,7 +150,7 @@ pub struct Repeats {
 }
 
 impl Repeats {
-    /// Returns a count with room for a number of words.
+    /// Creates an empty count of repeated words, with room for a number of words.
     pub fn with_capacity(words: usize) -> Self {
         let seen = HashSet::with_capacity_and_hasher(words, BuildHasherDefault::default());
         let secrets = RapidSecrets::seed(RandomState::new().hash_one(words));
@@ -162,12 +163,12 @@ impl Repeats {
         self.count += usize::from(!is_new);
     }
 
-    /// Returns the number of words that are equal to an earlier one.
+    /// Returns the number of counted words that are equal to an earlier one.
     pub const fn count(&self) -> usize {
         self.count
     }
 
-    /// Returns the bytes of memory that the count takes.
+    /// Returns the bytes of memory that the count of repeated words takes.
     pub fn memory_bytes(&self) -> usize {
         // Besides each hash, the set has one byte for it.
         self.seen.capacity() * (size_of::<u64>() + 1)

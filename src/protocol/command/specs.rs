@@ -12,15 +12,15 @@ pub struct KeySpec {
     pub(super) find: Find,
 }
 
-/// How a command uses the keys that a rule finds.
+/// Use that a command makes of the keys that a rule finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Read,
     ReadAndWrite,
     Overwrite,
-    /// The use that Redis describes with exactly these flags.
+    /// The keys are used as Redis describes with exactly these flags.
     As(&'static [&'static str]),
-    /// No key at all: a channel or a cursor, which stands where a key might stand.
+    /// The rule finds no key, but a channel or a cursor, which stands where a key might stand.
     NoKey,
 }
 
@@ -29,40 +29,42 @@ pub(super) enum Access {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Begin {
     Index(i64),
-    /// The position after the given word, which is searched for from the given argument on; a negative
-    /// position counts from the end, and the search goes backwards.
+    /// The search for keys begins after the given word, which is looked for from the given argument on; a
+    /// negative position counts from the end, and the word is looked for backwards.
     Keyword(&'static str, i64),
     Unknown,
 }
 
-/// Positions of keys, relative to the position that [`Begin`] finds.
+/// Rule for the positions of a request's keys, relative to the position where the search begins ([`Begin`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Find {
-    /// The keys begin at the position that [`Begin`] gives, at equal distances.
+    /// The keys begin at the position where the search begins ([`Begin`]), at equal distances.
     Range {
         /// Distance from the first key to the last; a negative value counts from the end of the request,
         /// where -1 is the last argument.
         last: i64,
         step: i64,
-        /// Divisor of the number of arguments: 2 if only the first half of them are keys; 0 or 1 if all are.
+        /// Divisor of the number of the arguments from the first key on: 2 if only the first half of them are
+        /// keys; 0 or 1 if all are.
         limit: i64,
     },
     /// The number of keys is one of the arguments, and the keys follow it.
     Counted {
-        /// Distance from the position that [`Begin`] gives to the argument that is the number of keys.
+        /// Distance from the position where the search begins ([`Begin`]) to the argument that is the number
+        /// of keys.
         number: i64,
-        /// Distance from the position that [`Begin`] gives to the first key.
+        /// Distance from the position where the search begins ([`Begin`]) to the first key.
         first: i64,
         step: i64,
     },
     Unknown,
 }
 
-/// Rule for a single key at the position that [`Begin`] finds.
+/// Rule for a single key, which is at the position where the search begins ([`Begin`]).
 const ONE: Find = Find::Range { last: 0, step: 1, limit: 0 };
-/// Rule for keys that follow their number, which stands at the position that [`Begin`] finds.
+/// Rule for keys that follow their number, which stands at the position where the search begins ([`Begin`]).
 const COUNTED: Find = Find::Counted { number: 0, first: 1, step: 1 };
-/// Rule by which all arguments up to the last are keys.
+/// Rule by which all arguments from the position where the search begins up to the last are keys.
 const TO_THE_END: Find = Find::Range { last: -1, step: 1, limit: 0 };
 
 /// Returns all rules by which a command's keys are found.
@@ -148,8 +150,8 @@ pub(super) fn for_each_access(
     })
 }
 
-/// Calls `each` with the index of every argument that the rules find, rule by rule. If it returns an error,
-/// it has not called `each` at all.
+/// Calls `each` with the index of every argument that the rules `specs` find, rule by rule. If it returns an
+/// error, because one of them fits no arguments, it has not called `each` at all.
 pub(super) fn for_each_key(
     specs: &[KeySpec],
     arguments: &Arguments<'_>,
@@ -159,7 +161,8 @@ pub(super) fn for_each_key(
     Ok(())
 }
 
-/// Returns the index of every argument that the rules find, with the command's use of it.
+/// Returns the index of every argument that the rules find, with the command's use of it. An error if a rule
+/// finds a position that the request does not have.
 fn all_keys(specs: &[KeySpec], arguments: &Arguments<'_>) -> Result<Vec<(usize, Access)>, KeyError> {
     let mut keys = Vec::new();
     for spec in specs {
@@ -173,15 +176,17 @@ fn all_keys(specs: &[KeySpec], arguments: &Arguments<'_>) -> Result<Vec<(usize, 
 }
 
 impl KeySpec {
-    /// Rule for keys that each are followed by a value, and that follow their number at the first argument.
+    /// Rule for keys that each are followed by a value; their number is the first argument, and they follow
+    /// it.
     pub(super) const COUNTED_PAIRS: Self = Self {
         access: Access::Overwrite,
         begin: Begin::Index(1),
         find: Find::Counted { number: 0, first: 1, step: 2 },
     };
 
-    /// Returns the indices of first and last key and the step between keys in a request; `None` if the word
-    /// before the keys is absent, or the number of keys is 0.
+    /// Returns the indices of first and last key in a request and the step between keys; `None` if the word
+    /// before the keys is absent, or the number of keys is 0. An error if the request has too few arguments
+    /// for this rule.
     fn range(self, arguments: &Arguments<'_>) -> Result<Option<(usize, usize, usize)>, KeyError> {
         let length = arguments.len() as i64;
         let begin = match self.begin {
@@ -295,7 +300,7 @@ fn write_spec(out: &mut Vec<u8>, protocol: Protocol, kind: &str, fields: &[(&str
 }
 
 /// Writes the start, with the type `kind`, of a key specification's part (`begin_search` or `find_keys`):
-/// everything before its fields, which the caller writes next.
+/// everything before its fields, whose number is `fields` and which the caller writes next.
 fn write_spec_head(out: &mut Vec<u8>, protocol: Protocol, kind: &str, fields: usize) {
     encode::map(out, protocol, 2);
     encode::bulk(out, b"type");

@@ -15,8 +15,8 @@ const DELETE: Access = Access::As(&["RW", "delete"]);
 const TAKE: Access = Access::As(&["RW", "access", "delete"]);
 const REMOVE: Access = Access::As(&["RM", "delete"]);
 
-/// Returns the uses of the named command's first key and of its other keys; `None` if they follow from its
-/// effect.
+/// Returns how the named command uses its first key and its other keys, as Redis describes it; `None` if that
+/// follows from the command's effect (read or write).
 pub(super) fn of(name: &str) -> Option<(Access, Access)> {
     let uses = match name {
         "exists" | "hexists" | "hlen" | "hstrlen" | "llen" | "memory|usage" | "object|encoding"

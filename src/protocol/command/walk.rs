@@ -10,11 +10,13 @@ pub const COUNT_DEFAULT: u64 = 10;
 /// Options of one `SCAN`, `HSCAN`, `SSCAN` or `ZSCAN` request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walk {
-    /// Index of the argument at which the options begin.
+    /// Index of the argument at which the options of the request begin.
     from: usize,
-    /// Index of the value of the last `COUNT`, the one that counts; none without `COUNT`.
+    /// Index of the argument that is the value of the last `COUNT`, the one that counts; none without
+    /// `COUNT`.
     count: Option<usize>,
-    /// Index of the value of the last `MATCH`, the one that counts; none without `MATCH`.
+    /// Index of the argument that is the value of the last `MATCH`, the one that counts; none without
+    /// `MATCH`.
     pattern: Option<usize>,
     /// True if a word is no option of any store, so that a store will refuse the request.
     malformed: bool,
@@ -31,7 +33,7 @@ enum Given {
 }
 
 impl Command {
-    /// Returns the options of a request of the SCAN family; `None` for all other commands.
+    /// Returns the options of a request `SCAN`, `HSCAN`, `SSCAN` or `ZSCAN`; `None` for all other commands.
     pub fn walk(&self, arguments: &Arguments<'_>) -> Option<Walk> {
         if self.class != Class::Scan || !self.name.ends_with("scan") {
             return None;
@@ -56,7 +58,8 @@ impl Walk {
         walk
     }
 
-    /// Returns how many elements a store examines for this request; `None` if it will refuse the request.
+    /// Returns how many elements a store examines for this request (`COUNT`, or 10 without it); `None` if it
+    /// will refuse the request.
     pub fn count(&self, arguments: &Arguments<'_>) -> Option<u64> {
         if self.malformed {
             return None;
@@ -65,13 +68,13 @@ impl Walk {
         integer(arguments.at(index)).and_then(|count| u64::try_from(count).ok())
     }
 
-    /// Returns the pattern that the returned elements must match; `None` if all are returned or the options
-    /// are invalid.
+    /// Returns the pattern (`MATCH`) that the elements in the reply must match; `None` if all are returned or
+    /// the options are invalid.
     pub fn pattern<'a>(&self, arguments: &Arguments<'a>) -> Option<&'a [u8]> {
         self.pattern.filter(|_| !self.malformed).map(|index| arguments.at(index))
     }
 
-    /// Returns the indices of all `COUNT` values above `most`, in order.
+    /// Returns the indices of the values above `most` of all `COUNT` options of the request, in order.
     pub fn counts_above(&self, arguments: &Arguments<'_>, most: u32) -> impl Iterator<Item = usize> {
         options(arguments, self.from).filter_map(move |given| match given {
             Given::Count(index) if integer(arguments.at(index))? > i64::from(most) => Some(index),

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-/// One parsed RESP2 reply; of an array only its header.
+/// One parsed RESP2 reply, with its text; of an array only the number of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
     Simple(&'a [u8]),
@@ -11,7 +11,7 @@ pub enum Reply<'a> {
     Integer(&'a [u8]),
     Bulk(&'a [u8]),
     Null,
-    /// Start of an array; this many elements follow.
+    /// The reply is an array, of whose elements this many follow.
     Array(usize),
 }
 

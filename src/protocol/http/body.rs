@@ -3,12 +3,13 @@
 use super::Status;
 use super::head::Length;
 
-/// Maximum number of bytes of the line before a chunk, or of a line of the trailer.
+/// Maximum number of bytes of the line before a chunk of an HTTP body, or of a line of the trailer after the
+/// last one.
 const LINE_BYTES_MAX: usize = 1024;
-/// Maximum number of bytes of the trailer, which follows the last chunk.
+/// Maximum number of bytes of the trailer, the header lines that follow the last chunk of an HTTP body.
 const TRAILER_BYTES_MAX: usize = 8 * 1024;
 
-/// The body of a request that is being received.
+/// The body of an HTTP request that is being received.
 #[derive(Debug)]
 pub struct Body {
     pub bytes: Vec<u8>,
@@ -18,21 +19,23 @@ pub struct Body {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// A body of known length; the field is the number of missing bytes.
+    /// The body has a known length; the field is the number of missing bytes.
     Plain(usize),
-    /// The line with the length of a chunk is next.
+    /// The next bytes of the body are the line with the length of a chunk.
     Size,
-    /// Inside a chunk; the field is the number of its missing bytes, after which a line end follows.
+    /// The next bytes belong to a chunk; the field is the number of its missing bytes, after which a line end
+    /// follows.
     Chunk(usize),
     ChunkEnd,
-    /// Inside the trailer, which ends with an empty line; the field is the number of its bytes so far.
+    /// The next bytes belong to the trailer (header lines after the last chunk), which ends with an empty
+    /// line; the field is the number of its bytes so far.
     Trailer(usize),
     Done,
 }
 
 impl Body {
-    /// Creates a body of that length, of which nothing has been received. The error is the refusal of a body
-    /// that is larger than `bytes_max`.
+    /// Creates the state of an HTTP body of that length, of which nothing has been received. The error is the
+    /// refusal of a body that is larger than `bytes_max`.
     pub fn new(length: Length, bytes_max: usize) -> Result<Self, Status> {
         let state = match length {
             Length::Known(length) => match usize::try_from(length).ok().filter(|length| *length <= bytes_max)
@@ -106,7 +109,7 @@ impl Body {
 }
 
 /// Returns the first line of `bytes` without its line end; `None` if it is not whole. The error is the
-/// refusal of a line that is too long.
+/// refusal of a line that is too long or ends wrongly.
 fn line(bytes: &[u8]) -> Result<Option<&[u8]>, Status> {
     let end = bytes.iter().position(|byte| *byte == b'\n');
     match end {
@@ -121,7 +124,8 @@ fn line(bytes: &[u8]) -> Result<Option<&[u8]>, Status> {
     }
 }
 
-/// Reads the length of a chunk, in bytes, from its line; chunk extensions after it are ignored.
+/// Reads the length of a chunk, in bytes, from the line before it; chunk extensions after the number are
+/// ignored. The error is the refusal of any other line.
 fn size_of(line: &[u8]) -> Result<usize, Status> {
     let digits = line.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii_end();
     let is_number = (1..=8).contains(&digits.len()) && digits.iter().all(u8::is_ascii_hexdigit);

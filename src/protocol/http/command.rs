@@ -145,8 +145,8 @@ fn commands(body: &[u8]) -> Result<Vec<&RawValue>, Status> {
     }
 }
 
-/// Writes one command as RESP, from a JSON array of strings, numbers, true and false. Refuses commands about
-/// the connection.
+/// Writes one command as RESP to `frames`, from a JSON array (`text`) of strings, numbers, true and false.
+/// The error is the refusal of any other text, and of commands about the connection.
 fn command(text: &[u8], frames: &mut Vec<u8>) -> Result<(), Status> {
     let words = elements::<HTTP_WORDS_MAX>(text)?;
     let words =

@@ -18,26 +18,28 @@ pub const HEAD_BYTES_MAX: usize = 32 * 1024;
 const LINE_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of headers of an HTTP request.
 const HEADERS_MAX: usize = 64;
-/// Incomplete heads up to this many bytes are searched for their end whenever bytes arrive.
+/// Number of bytes up to which an incomplete head of an HTTP request is searched for its end whenever bytes
+/// arrive.
 const SHORT_BYTES: usize = 1024;
 
 /// Target of an HTTP request, from its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// `/v1/keys/{key}`: the key, and the query after the `?`.
+    /// The path is `/v1/keys/{key}`: the fields are the decoded key, and the query after the `?`.
     Key(Vec<u8>, String),
-    /// `/`: the body of the HTTP request is one command.
+    /// The path is `/`: the body of the HTTP request is one command.
     Command,
-    /// `/pipeline`: the body of the HTTP request is several commands, each carried out by itself.
+    /// The path is `/pipeline`: the body of the HTTP request is several commands, each carried out by itself.
     Pipeline,
-    /// `/multi-exec`: the body of the HTTP request is several commands, carried out as one transaction.
+    /// The path is `/multi-exec`: the body of the HTTP request is several commands, carried out as one
+    /// transaction.
     Transaction,
 }
 
 /// Length of an HTTP request's body, as its headers state it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// A body of this length in bytes; 0 for no body.
+    /// The body has this length in bytes; 0 stands for no body.
     Known(u64),
     /// The body comes in chunks (`Transfer-Encoding: chunked`), so its length is not known beforehand.
     Chunks,
@@ -51,12 +53,13 @@ pub enum Method {
     Put,
     Delete,
     Post,
-    /// CORS preflight: a browser asks on behalf of a web page which methods and headers that page may use.
+    /// The request is a CORS preflight: a browser asks on behalf of a web page which methods and headers that
+    /// page may use.
     Preflight {
-        /// HTTP methods that the target allows.
+        /// HTTP methods that the requested path allows, separated by commas.
         allowed: &'static str,
-        /// True if the page comes from a wider network than this server's, such as a public page that asks a
-        /// private address.
+        /// True if the web page comes from a wider network than this server's, such as a public page that
+        /// asks a private address.
         crosses_networks: bool,
     },
 }
@@ -68,51 +71,53 @@ pub struct Head {
     pub target: Target,
     /// The name by which the request addresses the server (header `Host`).
     pub host: Host,
-    /// The web page that made a browser send the request, as far as known.
+    /// The web page that made a browser send the HTTP request, as far as its headers say so.
     pub source: Source,
-    /// The origin of that page, once weir has found that the page may read the response; none otherwise.
+    /// Origin of the web page that made a browser send the request, once weir has found that the page may
+    /// read the response; none otherwise.
     pub origin: Option<Arc<str>>,
-    /// True unless a header says that the body is not JSON.
+    /// True unless the header `Content-Type` says that the request's body is not JSON.
     pub is_json: bool,
     pub length: Length,
-    /// True if the client sends its body only after it has received `100 Continue`.
+    /// True if the client sends the body of its HTTP request only after it has received `100 Continue`.
     pub waits: bool,
-    /// True if the connection stays open after the response.
+    /// True if the client wants the connection to stay open after the response.
     pub keeps: bool,
     /// True for HTTP/1.1, which knows `100 Continue` and chunks.
     pub is_modern: bool,
     /// Value of the header `Authorization` as received (`Bearer ...`, `Basic ...`); none without one.
     pub authorization: Option<Vec<u8>>,
-    /// User within the tenant, tier (importance) and deadline from the headers, as words of options of `QOS
-    /// CALL`.
+    /// User within the tenant, tier (importance) and deadline of the request, from its headers, as words of
+    /// options of `QOS CALL`.
     pub options: Vec<Vec<u8>>,
     /// Number of the database for the request's commands; 0 unless a header names one. The stores may have
     /// fewer databases.
     pub database: i64,
-    /// True if texts in the response are encoded in base64.
+    /// True if the client wants texts in the response encoded in Base64.
     pub in_base64: bool,
 }
 
 impl Head {
-    /// True if no body follows this head.
+    /// True if no body follows this head of an HTTP request.
     pub fn has_no_body(&self) -> bool {
         self.length == Length::Known(0)
     }
 }
 
-/// True if the bytes begin a HEAD request, even an incomplete or malformed one. Responses to HEAD have no
-/// body.
+/// True if the bytes are the beginning of an HTTP request with the method HEAD, even an incomplete or
+/// malformed one. Responses to HEAD have no body.
 pub fn wants_head_alone(bytes: &[u8]) -> bool {
     without_empty_line(bytes).starts_with(b"HEAD ")
 }
 
-/// Removes the one empty line that may stand before a request line (RFC 9112, 2.2).
+/// Returns the bytes of an HTTP request without the one empty line that may stand before the request line
+/// (RFC 9112, 2.2).
 fn without_empty_line(bytes: &[u8]) -> &[u8] {
     bytes.strip_prefix(b"\r\n").unwrap_or(bytes)
 }
 
-/// True if the bytes may contain a whole or a wrong head by now, given that the first `seen` of them did not.
-/// This saves searching all of them whenever bytes arrive.
+/// True if the received bytes may contain a whole or a wrong head of an HTTP request by now, given that the
+/// first `seen` of them did not. This saves searching all of them whenever bytes arrive.
 pub fn may_be_whole(bytes: &[u8], seen: usize) -> bool {
     let new = &bytes[seen.saturating_sub(3).min(bytes.len())..];
     let line_bytes_max = LINE_BYTES_MAX + (bytes.len() - without_empty_line(bytes).len());
@@ -123,8 +128,9 @@ pub fn may_be_whole(bytes: &[u8], seen: usize) -> bool {
         || (seen.saturating_sub(1)..bytes.len()).any(|at| is_misplaced(bytes, at))
 }
 
-/// True if the byte at index `at` of a head is a CR or LF alone, or zero. A line ends with both CR and LF:
-/// software that takes one alone for an end sees another request. A CR at the very end may still get its LF.
+/// True if the byte at index `at` of an HTTP request's head is a CR or LF alone, or zero. A line ends with
+/// both CR and LF: software that takes one alone for an end sees another request. A CR at the very end may
+/// still get its LF.
 fn is_misplaced(head: &[u8], at: usize) -> bool {
     match head[at] {
         b'\n' => at == 0 || head[at - 1] != b'\r',
@@ -133,8 +139,8 @@ fn is_misplaced(head: &[u8], at: usize) -> bool {
     }
 }
 
-/// Parses a head at the start of the received bytes, and returns it with the offset at which it ends; `None`
-/// while it is incomplete. The error is the refusal sent to the client.
+/// Parses the head of an HTTP request at the start of the received bytes, and returns it with the offset at
+/// which it ends; `None` while it is incomplete. The error is the refusal sent to the client.
 pub fn receive(bytes: &[u8]) -> Result<Option<(Head, usize)>, Status> {
     let received = bytes.len();
     let bytes = without_empty_line(bytes);
@@ -252,8 +258,8 @@ fn understand(request: &Request<'_, '_>) -> Result<Head, Status> {
     })
 }
 
-/// Returns the length of the body from the headers; `None` if they give none. An ambiguous length is refused.
-/// `is_modern` is true for HTTP/1.1.
+/// Returns the length of an HTTP request's body from its headers; `None` if they give none. The error is the
+/// refusal of an ambiguous length. `is_modern` is true for HTTP/1.1.
 fn length(headers: &[Header<'_>], is_modern: bool) -> Result<Option<Length>, Status> {
     let mut codings = values(headers, "transfer-encoding");
     let mut lengths = values(headers, "content-length");
@@ -278,8 +284,9 @@ fn length(headers: &[Header<'_>], is_modern: bool) -> Result<Option<Length>, Sta
     }
 }
 
-/// Splits a request target into server, path and query. The server is named only by an absolute target, as
-/// clients send to proxies. The server is None otherwise.
+/// Splits the target of an HTTP request into server, path and query. The server is named only by an absolute
+/// target (`http://...`), as clients send to proxies, and is None otherwise. The error is the refusal of a
+/// target without a path.
 fn parts_of(target: &str) -> Result<(Option<&str>, &str, &str), Status> {
     let (authority, origin) = match target.split_once("://") {
         Some((scheme, rest))
@@ -331,7 +338,7 @@ fn target(path: &str, query: &str) -> Result<(Target, &'static str), Status> {
     }
 }
 
-/// Returns the number of the database that a header names; 0 without that header.
+/// Returns the number of the database that the header `X-Weir-Database` names; 0 without that header.
 fn database(headers: &[Header<'_>]) -> Result<i64, Status> {
     let Some(value) = single(headers, "x-weir-database")? else { return Ok(0) };
     let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());

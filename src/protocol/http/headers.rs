@@ -2,12 +2,13 @@
 
 use httparse::Header;
 
-/// Returns the values of all headers with this name.
+/// Returns the values of all headers with this name, in any case of letters.
 pub fn values<'a>(headers: &'a [Header<'a>], name: &'static str) -> impl Iterator<Item = &'a [u8]> {
     headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
 }
 
-/// True if the connection is kept after the response, by the rules of HTTP/1.1 (`is_modern`) or HTTP/1.0.
+/// True if the client's connection is kept after the response, by its header `Connection` and the rules of
+/// HTTP/1.1 (`is_modern`) or HTTP/1.0.
 pub fn lasts(headers: &[Header<'_>], is_modern: bool) -> bool {
     let asks_for = |wanted: &str| {
         values(headers, "connection")

@@ -4,13 +4,13 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Maximum number of characters of a server name that an error text repeats.
+/// Maximum number of characters of the name in the header `Host` that an error text repeats.
 const SHOWN_MAX: usize = 100;
 
 /// The name by which a request addresses the server (header `Host`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Host {
-    /// No name, as HTTP/1.0 allows. Browsers always send one.
+    /// The request names no server, as HTTP/1.0 allows. Browsers always name one.
     Unsaid,
     /// The request addresses the server by an IP address, or as localhost.
     Address,
@@ -40,7 +40,8 @@ impl Host {
         Some(if is_address { Self::Address } else { Self::Name(name) })
     }
 
-    /// True for IP addresses, localhost, no name, and the names in `known`, in any case of letters.
+    /// True if the server may be addressed in this way: by an IP address, as localhost, by no name, or by one
+    /// of the names in `known`, in any case of letters.
     pub fn is_known(&self, known: &[String]) -> bool {
         match self {
             Self::Name(name) => known.iter().any(|known| known.eq_ignore_ascii_case(name)),

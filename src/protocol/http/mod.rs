@@ -43,9 +43,9 @@ pub use source::{Authority, Rules, Source};
 
 use super::ReplyScanner;
 
-/// Type byte in place of the `-` of an error reply that weir itself has worded. Stores do not send this type
-/// to connections in RESP2, and no script can make them do so, so a store's words are never mistaken for
-/// weir's.
+/// Type byte that stands in place of the `-` of an error reply that weir itself has worded. Stores do not
+/// send this type to connections in RESP2, and no script can make them do so, so a store's words are never
+/// mistaken for weir's.
 const OWN: u8 = b'(';
 
 /// Marks an error reply as worded by weir, not by a store; leaves other replies as they are.
@@ -62,17 +62,19 @@ enum Kind {
     Put,
     Delete,
     Command,
-    /// An array of the replies to several commands; `left` is the number of replies that have not come yet.
+    /// The response is an array of the replies to several commands; `left` is the number of replies that have
+    /// not come yet, and `first` is true until one has come.
     Pipeline {
         left: usize,
         first: bool,
     },
-    /// The result of a transaction; `left` is the number of replies that still come before that of `EXEC`.
+    /// The response is the result of a transaction; `left` is the number of replies that still come before
+    /// that of `EXEC`.
     Transaction {
         left: usize,
     },
     /// A response that is known before any reply: the shard passes in one RESP reply for it, whose content
-    /// does not matter, so that responses keep their order.
+    /// does not matter, so that responses are sent in the order of requests.
     Told,
 }
 
@@ -82,9 +84,10 @@ struct Asked {
     kind: Kind,
     manner: Manner,
     in_base64: bool,
-    /// The whole response if it is known, or else the beginning of the response's body.
+    /// The whole response to the request if it is known, or else the beginning of the response's body.
     text: Vec<u8>,
-    /// True if the response is larger than `response_bytes_max`, so that an error is sent in its place.
+    /// True if the response is larger than weir may write (`--max-reply-bytes`), so that an error is sent in
+    /// its place.
     is_too_large: bool,
 }
 
@@ -92,12 +95,12 @@ struct Asked {
 #[derive(Debug)]
 enum Coming {
     Nothing,
-    /// The head was parsed; the shard has not checked the client's identity yet.
+    /// The head of the request was parsed; the shard has not checked the client's identity yet.
     Head(Head),
     Body(Head, Body),
 }
 
-/// Next step that the shard takes for the connection.
+/// Next step that the shard takes for a connection that speaks HTTP.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     /// The shard waits until more bytes have been received.
@@ -105,7 +108,7 @@ pub enum Step {
     /// A request has begun: the shard checks the client's identity (the field is the value of
     /// `Authorization`), then calls `admit` or `refuse`.
     Begins(Option<Vec<u8>>),
-    /// The request's commands are in `frames`, for the shard to carry out.
+    /// The request's commands are known, as RESP, and the shard carries them out (`frames`).
     Commands,
     /// The response is known already: the shard passes in any one RESP reply in its place, to keep the order
     /// of responses.
@@ -122,22 +125,22 @@ pub struct Conversation {
     seen: usize,
     /// The received parts of the request that is being received.
     coming: Coming,
-    /// Commands of the current request, as RESP, for the shard to carry out.
+    /// Commands of the current HTTP request, as RESP, for the shard to carry out.
     frames: Vec<u8>,
     /// Number of bytes of `frames` whose commands the shard has begun to carry out.
     taken: usize,
     /// User, tier (importance) and deadline of the current request, as words of options of `QOS CALL`.
     options: Vec<Vec<u8>>,
-    /// Number of the database for the current request's commands.
+    /// Number of the database for the commands of the current HTTP request.
     database: i64,
-    /// Value of the header `Authorization` of the current request; `None` without one.
+    /// Value of the header `Authorization` of the current HTTP request; `None` without one.
     claim: Option<Vec<u8>>,
     /// True until the shard begins to carry out the first command of the current request.
     is_at_start: bool,
     /// Error reply for the remaining commands of the current request, which are refused; none if they are
     /// carried out.
     void: Option<String>,
-    /// Requests that have not been answered yet, the oldest first.
+    /// HTTP requests that have not been answered yet, the oldest first.
     asked: VecDeque<Asked>,
     scanner: ReplyScanner,
     /// Start of a RESP reply that is incomplete.
@@ -192,7 +195,8 @@ impl Conversation {
         }
     }
 
-    /// Returns the number of received bytes of which no command has been carried out yet.
+    /// Returns the number of bytes that wait: those received and not parsed, and those of commands that have
+    /// not been begun.
     pub fn held_bytes(&self) -> usize {
         self.held.len() + self.frames.len() - self.taken
     }
@@ -206,34 +210,35 @@ impl Conversation {
         size_of::<Self>() + coming + asked + lists + buffers.iter().sum::<usize>()
     }
 
-    /// True once no further request will be read and the shard has begun to carry out all commands. Replies
-    /// to earlier requests may still be missing.
+    /// True once no further HTTP request will be read from the connection and the shard has begun to carry
+    /// out all commands. Replies to earlier requests may still be missing.
     pub fn is_over(&self) -> bool {
         self.is_over && self.frames.is_empty()
     }
 
-    /// True while a part of a request has been received and the rest has not.
+    /// True while a part of an HTTP request has been received and the rest has not.
     pub fn is_midway(&self) -> bool {
         !self.is_over && (!self.held.is_empty() || !matches!(self.coming, Coming::Nothing))
     }
 
-    /// Returns the commands, as RESP, that the shard has not begun to carry out.
+    /// Returns the commands of the current HTTP request, as RESP, that the shard has not begun to carry out.
     pub fn frames(&self) -> &[u8] {
         &self.frames[self.taken..]
     }
 
-    /// Returns user, tier (importance) and deadline of the current request, as words of options of `QOS CALL`.
+    /// Returns user, tier (importance) and deadline of the current HTTP request, as words of options of `QOS
+    /// CALL`.
     pub fn options(&self) -> &[Vec<u8>] {
         &self.options
     }
 
-    /// Returns the number of the database for the current request's commands: any number that the request
-    /// named.
+    /// Returns the number of the database for the commands of the current HTTP request: any number that the
+    /// request named.
     pub fn database(&self) -> i64 {
         self.database
     }
 
-    /// Returns the value of the header `Authorization` of the current request; `None` without one.
+    /// Returns the value of the header `Authorization` of the current HTTP request; `None` without one.
     pub fn claim(&self) -> Option<&[u8]> {
         self.claim.as_deref()
     }
@@ -243,18 +248,19 @@ impl Conversation {
         self.is_at_start
     }
 
-    /// Returns the error reply for the remaining commands of the current request; `None` if they are carried
-    /// out.
+    /// Returns the error reply with which the remaining commands of the current request are refused; `None`
+    /// if they are carried out.
     pub fn void(&self) -> Option<&str> {
         self.void.as_deref()
     }
 
-    /// Refuses the remaining commands of the current request with this error reply.
+    /// Refuses the remaining commands of the current HTTP request with this error reply, which the shard
+    /// gives in their place.
     pub fn make_void(&mut self, error: String) {
         self.void = Some(error);
     }
 
-    /// Marks the commands in the next `bytes` bytes of `frames` as begun.
+    /// Marks the commands in the next `bytes` bytes of `frames` (commands as RESP) as begun.
     pub fn take(&mut self, bytes: usize) {
         self.is_at_start = false;
         self.taken += bytes;
@@ -265,8 +271,8 @@ impl Conversation {
         }
     }
 
-    /// Continues to parse the received bytes, after the shard has begun to carry out all earlier commands.
-    /// Returns the next step for the shard.
+    /// Continues to parse the received bytes of the connection, after the shard has begun to carry out all
+    /// earlier commands. Returns the next step for the shard.
     pub fn go_on(&mut self) -> Step {
         debug_assert!(self.frames.is_empty());
         if self.is_over {
@@ -313,7 +319,8 @@ impl Conversation {
         }
     }
 
-    /// Begins a request whose head was parsed, with the checks that do not depend on the client's identity.
+    /// Begins an HTTP request whose head was parsed, with the checks that do not depend on the client's
+    /// identity. Returns the next step.
     fn meet(&mut self, mut head: Head) -> Step {
         match head.source.admit(&self.rules) {
             Ok(origin) => head.origin = origin,
@@ -332,8 +339,8 @@ impl Conversation {
     }
 
     /// Continues with a request whose client the shard has identified by `authority`, and whose body may have
-    /// `bytes_max` bytes. Authorities that browsers add by themselves have fewer rights, since any web page
-    /// can make a browser send them.
+    /// `bytes_max` bytes; returns the next step. Authorities that browsers add by themselves have fewer
+    /// rights, since any web page can make a browser send them.
     pub fn admit(&mut self, authority: Authority, bytes_max: usize) -> Step {
         let Coming::Head(head) = std::mem::replace(&mut self.coming, Coming::Nothing) else {
             return Step::Wait;
@@ -359,9 +366,9 @@ impl Conversation {
         }
     }
 
-    /// Refuses the current request with an error reply of weir's own. The connection lasts only if the
-    /// request has no body, because the bytes after a refused head cannot be trusted to be one. With
-    /// `is_last` it ends in any case, and the response says so.
+    /// Refuses the current request with an error reply of weir's own, and returns the next step. The
+    /// connection lasts only if the request has no body, because the bytes after a refused head cannot be
+    /// trusted to be one. With `is_last` it ends in any case, and the response says so.
     pub fn refuse(&mut self, error: &str, is_last: bool) -> Step {
         let head = match std::mem::replace(&mut self.coming, Coming::Nothing) {
             Coming::Head(head) | Coming::Body(head, _) => Some(head),
@@ -375,7 +382,8 @@ impl Conversation {
         Step::Told
     }
 
-    /// Refuses the request that is being received, because it took too long to arrive.
+    /// Refuses the HTTP request that is being received, because it took too long to arrive, and ends the
+    /// connection. Returns the next step.
     pub fn time_out(&mut self) -> Step {
         let manner = match &self.coming {
             Coming::Head(head) | Coming::Body(head, _) => manner(head, false),
@@ -384,13 +392,14 @@ impl Conversation {
         self.give_up(manner, Status::Timeout)
     }
 
-    /// Returns the manner of a response to a head that could not be parsed; it is the last on its connection.
+    /// Returns the manner (properties that do not depend on the content) of a response to a head that could
+    /// not be parsed; it is the last on its connection.
     fn last_manner(&self) -> Manner {
         Manner { is_head: head::wants_head_alone(&self.held), ..Manner::LAST }
     }
 
-    /// Answers a request whose head was parsed with the error `status`, and does not carry it out. The
-    /// connection lasts if the request has no body.
+    /// Answers an HTTP request whose head was parsed with the error `status`, and does not carry it out. The
+    /// connection lasts if the request has no body. Returns the next step.
     fn deny(&mut self, head: &Head, status: Status) -> Step {
         let manner = manner(head, head.keeps && head.has_no_body());
         let mut text = Vec::new();
@@ -445,8 +454,8 @@ impl Conversation {
         }
     }
 
-    /// Takes RESP replies in the order of the commands, and appends the responses that they complete to the
-    /// output.
+    /// Takes RESP replies, in any pieces, in the order of the commands that were carried out, and appends the
+    /// HTTP responses that they complete to the output.
     pub fn hear(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let Ok(scanned) = self.scanner.scan(bytes) else {
@@ -475,8 +484,8 @@ impl Conversation {
         }
     }
 
-    /// Takes the output that waits to be sent, and puts the buffer `spare` in its place; `None` if there is
-    /// none.
+    /// Takes the bytes of responses that wait to be sent, and puts the buffer `spare` in their place; `None`
+    /// if there are none.
     pub fn take_output(&mut self, spare: Vec<u8>) -> Option<Vec<u8>> {
         if self.out.is_empty() { None } else { Some(std::mem::replace(&mut self.out, spare)) }
     }
@@ -488,8 +497,8 @@ fn manner(head: &Head, keeps: bool) -> Manner {
 }
 
 impl Asked {
-    /// Takes the next RESP reply to the request. True if it was the last one; then the response has been
-    /// written to `out`. A response of more than `bytes_max` bytes is replaced by an error.
+    /// Takes the next RESP reply to a command of the HTTP request. True if it was the last one; then the
+    /// response has been written to `out`. A response of more than `bytes_max` bytes is replaced by an error.
     fn hear(&mut self, reply: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> bool {
         let Self { kind, manner, in_base64, text, is_too_large } = self;
         let (manner, in_base64) = (&*manner, *in_base64);
@@ -574,7 +583,8 @@ impl Asked {
     }
 }
 
-/// Writes an error reply as `{"error":...}`, without the quotas that weir noted in it for headers.
+/// Writes an error reply as `{"error":...}` to `text`, without the state of quotas that weir noted in it for
+/// headers.
 fn write_failure(text: &mut Vec<u8>, failure: Failure<'_>) {
     let shown = if failure.is_own { quotas::taken_off(failure.text).0 } else { failure.text };
     text.extend_from_slice(b"{\"error\":");
@@ -582,8 +592,8 @@ fn write_failure(text: &mut Vec<u8>, failure: Failure<'_>) {
     text.push(b'}');
 }
 
-/// Writes `{"result":...}` or `{"error":...}` for the next of `reply`'s RESP replies, and removes that reply
-/// from it. `in_base64` has its texts written in Base64.
+/// Writes `{"result":...}` or `{"error":...}` for the first of the RESP replies in `reply`, and removes it
+/// from them. `in_base64` has its texts written in Base64.
 fn write_outcome(text: &mut Vec<u8>, reply: &mut &[u8], in_base64: bool) {
     if reply.first() == Some(&b'-') {
         text.extend_from_slice(b"{\"error\":");
@@ -594,7 +604,8 @@ fn write_outcome(text: &mut Vec<u8>, reply: &mut &[u8], in_base64: bool) {
     text.push(b'}');
 }
 
-/// Writes the results and errors of a transaction's commands. `in_base64` has texts written in Base64.
+/// Writes the results and errors of a transaction's commands (`replies`, the reply to `EXEC`) as a JSON array
+/// to `text`. `in_base64` has texts written in Base64.
 fn write_outcomes(text: &mut Vec<u8>, mut replies: &[u8], in_base64: bool) {
     text.clear();
     text.push(b'[');

@@ -5,16 +5,17 @@
 
 use std::fmt::Write;
 
-/// Text between a refusal and the state of the other quotas.
+/// Text between a refusal because of a quota and the state of the request's other quotas.
 const ALSO: &str = " also=";
-/// Scopes of quotas, by their names in response headers.
+/// Kinds of quotas (scopes), by their names in response headers.
 const SCOPES: [&str; 4] = ["global", "tenant", "user", "key"];
 /// The largest number that a structured field may have (RFC 9651: fifteen digits).
 const NUMBER_MAX: u64 = 999_999_999_999_999;
 
-/// Appends the state of the other quotas that a request counts against to a refusal's line, as `
-/// also=scope:limit:left,...`, in request units (the limit is per second). The HTTP code removes it again and
-/// makes `RateLimit` headers of it. Does nothing if there are none.
+/// Appends the state of the other quotas (`others`) that a request counts against to the line of a refusal,
+/// as ` also=scope:limit:left,...`: the kind of each quota, its limit in request units per second, and the
+/// request units left. The HTTP code removes it again and makes `RateLimit` headers of it. Does nothing if
+/// there are none.
 pub fn note_quotas(refusal: &mut Vec<u8>, others: &[(&'static str, u64, u64)]) {
     if others.is_empty() || !refusal.ends_with(b"\r\n") {
         return;
@@ -28,20 +29,21 @@ pub fn note_quotas(refusal: &mut Vec<u8>, others: &[(&'static str, u64, u64)]) {
 }
 
 /// Splits a refusal (`error`) worded by weir into the text that is shown and the state of other quotas that
-/// follows it.
+/// follows it (empty if none does).
 pub(super) fn taken_off(error: &str) -> (&str, &str) {
     // The note is the last word of the error; names before it may contain the same marker.
     let noted = error.rsplit_once(ALSO).filter(|(_, noted)| !noted.contains(' '));
     noted.filter(|_| error.starts_with("THROTTLED ")).unwrap_or((error, ""))
 }
 
-/// Returns the scope with that name; `None` if there is none.
+/// Returns the kind of quota (scope) with that name; `None` if there is none.
 pub(super) fn scope_of(text: &str) -> Option<&'static str> {
     SCOPES.into_iter().find(|scope| *scope == text)
 }
 
 /// Returns the values of the headers `RateLimit-Policy` and `RateLimit`, for the quota that refused (its
-/// scope, limit, remaining units, and seconds until a retry) and the other quotas in `noted`.
+/// kind, its limit in request units per second, the request units left, and seconds until a retry) and the
+/// other quotas, whose state is in `noted`.
 pub(super) fn headers(
     (scope, limit, remaining, seconds): (&'static str, u64, u64, u64),
     noted: &str,

@@ -16,7 +16,7 @@ pub enum Status {
     BadRequest(&'static str),
     Forbidden,
     NotFound,
-    /// The method is not allowed here; the text lists the methods that are.
+    /// The request's method is not allowed for its path; the text lists the methods that are.
     MethodNotAllowed(&'static str),
     Timeout,
     LengthRequired,
@@ -104,18 +104,19 @@ const fn reason(code: u16) -> &'static str {
 /// may read the response (CORS).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manner {
-    /// True if the connection stays open after the response.
+    /// True if the client's connection stays open after the response.
     pub keeps: bool,
-    /// True if the response is to HEAD and has no body.
+    /// True if the response is to an HTTP request with the method HEAD, so that it has no body.
     pub is_head: bool,
-    /// True for HTTP/1.1; a client of HTTP/1.0 is sent a header that says that the connection lasts.
+    /// True if the client uses HTTP/1.1; a client of HTTP/1.0 is sent a header that says that the connection
+    /// lasts.
     pub is_modern: bool,
     /// Origin of the web page that may read the response; none unless a page's request is answered.
     pub origin: Option<Arc<str>>,
 }
 
 impl Manner {
-    /// The manner of the last response on a connection.
+    /// The manner of a response to a client of HTTP/1.1 after which the connection is closed.
     pub const LAST: Self = Self { keeps: false, is_head: false, is_modern: true, origin: None };
 }
 
@@ -123,8 +124,8 @@ pub const JSON: &str = "application/json";
 const PROBLEM: &str = "application/problem+json";
 pub const BYTES: &str = "application/octet-stream";
 
-/// Writes a whole response with this status code. `more` is further headers, each with its line end; `body`
-/// is content type and content.
+/// Writes a whole HTTP response with this status code. `manner` says whether the connection lasts and the
+/// body is left out; `more` is further headers, each with its line end; `body` is content type and content.
 pub fn write(out: &mut Vec<u8>, manner: &Manner, code: u16, more: &str, body: Option<(&str, &[u8])>) {
     let told = write!(out, "HTTP/1.1 {code} {}\r\n{more}", reason(code));
     told.expect("memory takes what is written to it");
@@ -158,7 +159,7 @@ pub fn write(out: &mut Vec<u8>, manner: &Manner, code: u16, more: &str, body: Op
     }
 }
 
-/// Interim response (100) after which the client sends its body.
+/// Interim HTTP response (status 100) after which the client sends the body of its request.
 pub const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// Writes the response to a CORS preflight: the methods (`allowed`) and headers that the page of
@@ -173,7 +174,8 @@ pub fn preflight(out: &mut Vec<u8>, manner: &Manner, allowed: &str, crosses_netw
     write(out, manner, 204, &more, None);
 }
 
-/// Writes the response to an HTTP request that was refused before it became commands.
+/// Writes the response to an HTTP request that is refused for the reason `status` before it becomes commands.
+/// `manner` has the properties of the response that do not depend on its content.
 pub fn refuse(out: &mut Vec<u8>, manner: &Manner, status: Status) {
     let more = if let Status::MethodNotAllowed(allowed) = status {
         format!("allow: {allowed}\r\n")
@@ -192,7 +194,8 @@ pub fn refuse(out: &mut Vec<u8>, manner: &Manner, status: Status) {
     problem.write(out, manner, &more);
 }
 
-/// Body of a refusal (RFC 9457). Clients of the usual REST interface to Redis read only the member `error`.
+/// Body of the HTTP response to a refused request (RFC 9457). Clients of the usual REST interface to Redis
+/// read only the member `error`.
 #[derive(Serialize)]
 struct Problem<'a> {
     #[serde(rename = "type")]
@@ -212,15 +215,15 @@ impl Problem<'_> {
     }
 }
 
-/// Registered type of problems with a quota.
+/// Registered type (RFC 9457) of refusals because a quota is used up.
 const QUOTA: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-/// Registered type of problems with overload or an unavailable store.
+/// Registered type (RFC 9457) of refusals because of overload or an unavailable store.
 const CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 /// An error reply (RESP) that becomes an HTTP response.
 #[derive(Clone, Copy, Debug)]
 pub struct Failure<'a> {
-    /// The text of the error reply, without the leading `-`.
+    /// The text of the error reply that becomes an HTTP response, without the leading `-`.
     pub text: &'a str,
     /// True if weir worded the error, and not a store or a script; only then are headers made from its words.
     pub is_own: bool,

@@ -12,25 +12,27 @@ use super::headers::values;
 /// Web pages whose requests for keys are served, and host names by which the server may be addressed.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    /// Origins of pages whose requests are served, as browsers write them: `https://app.example`.
+    /// Origins of web pages whose requests are served, as browsers write them: `https://app.example`.
     pub origins: Vec<Arc<str>>,
-    /// Host names that are accepted, besides IP addresses and localhost.
+    /// Host names by which requests may address the server, besides IP addresses and localhost.
     pub hosts: Vec<String>,
 }
 
 /// The web page that made a browser send a request, as far as the browser's headers say so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// No page, as far as headers say: the sender is a program, or a person who typed the address.
+    /// No web page made the request, as far as headers say: the sender is a program, or a person who typed
+    /// the address.
     Unsaid,
-    /// A page of this origin, such as `https://app.example`.
+    /// The request comes from a web page of this origin, such as `https://app.example`.
     Page(Vec<u8>),
-    /// A page of another site, whose origin is not sent or is malformed.
+    /// The request comes from a web page of another site, whose origin is not sent or is malformed.
     Elsewhere,
 }
 
 impl Source {
-    /// Reads the source of a request from `Origin`, and from `Sec-Fetch-Site` if there is no `Origin`.
+    /// Reads from which web page a request comes: from the header `Origin`, and from `Sec-Fetch-Site` if
+    /// there is no `Origin`.
     pub fn of(headers: &[Header<'_>]) -> Self {
         let mut origins = values(headers, "origin");
         match (origins.next(), origins.next()) {
@@ -44,8 +46,8 @@ impl Source {
         }
     }
 
-    /// Returns the origin that may read the response, if the request comes from a permitted page, and `None`
-    /// if it comes from no page; an error for a page that is not permitted.
+    /// Returns the origin of the web page that may read the response, if the request comes from a permitted
+    /// page (one in `rules`), and `None` if it comes from no page; an error for a page that is not permitted.
     pub fn admit(&self, rules: &Rules) -> Result<Option<Arc<str>>, Foreign> {
         match self {
             Self::Unsaid => Ok(None),
@@ -65,18 +67,20 @@ pub struct Foreign;
 /// The proof of identity by which a request is served, classified by whether a browser adds it by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Authority {
-    /// A token that only its sender knows (`Authorization: Bearer`): no page can have a browser add one.
+    /// The request has a token that only its sender knows (`Authorization: Bearer`): no page can have a
+    /// browser add one.
     Token,
-    /// A password (`Authorization: Basic`), which a browser adds by itself once it has stored one for that
-    /// host.
+    /// The request has a password (`Authorization: Basic`), which a browser adds by itself once it has stored
+    /// one for that host.
     Password,
-    /// No proof in the request itself: no password is required, or the certificate of the connection
-    /// identifies the client. Every request that a browser sends has it.
+    /// The request has no proof of identity in itself: no password is required, or the certificate of the
+    /// connection identifies the client. Every request that a browser sends has as much.
     Ambient,
 }
 
 impl Authority {
-    /// Returns the authority of a request whose `Authorization` header was verified.
+    /// Returns which kind of proof of identity a request has whose `Authorization` header (its value) was
+    /// verified: a token or a password.
     pub fn of(authorization: &[u8]) -> Self {
         let is_bearer = super::headers::credentials(authorization, "bearer").is_some();
         if is_bearer { Self::Token } else { Self::Password }

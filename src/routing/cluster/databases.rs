@@ -5,22 +5,22 @@
 use super::refusal::NodeRefusal;
 use crate::protocol::reply;
 
-/// The error of a node that has database 0 alone, without the `-` and the line end.
+/// Error text of a cluster node that has database 0 alone to `SELECT`, without the `-` and the line end.
 pub const NOT_IN_CLUSTER: &str = "ERR SELECT is not allowed in cluster mode";
 
-/// The databases that clients may select at a cluster node, or at weir. Ordered by their number: the fewer,
-/// the less.
+/// The databases that clients may select at a cluster node, or at weir. Ordered by their number: one value is
+/// less than another if it has fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Databases {
     /// Database 0 alone: the node is a server that has no others in a cluster, and replies so
     /// ([`NOT_IN_CLUSTER`]).
     OnlyFirst,
-    /// This many databases, numbered from 0. A larger number is out of range.
+    /// The node has this many databases, numbered from 0; a `SELECT` of a larger number is out of range.
     Numbered(u16),
 }
 
 impl Databases {
-    /// The number of databases.
+    /// Returns the number of databases that clients may select.
     pub const fn count(self) -> u16 {
         match self {
             Self::OnlyFirst => 1,
@@ -28,8 +28,8 @@ impl Databases {
         }
     }
 
-    /// Reads a node's reply (`told`, in RESP2) to `CONFIG GET cluster-databases`. None for an error, such as
-    /// that the node does not permit `CONFIG`.
+    /// Reads a node's reply (`told`, in RESP2) to `CONFIG GET cluster-databases`; a node without that setting
+    /// has database 0 alone. None for an error, such as that the node does not permit `CONFIG`.
     pub fn in_config(told: &[u8]) -> Option<Self> {
         let mut elements = reply::elements(told)?;
         let Some(_name) = elements.next() else { return Some(Self::OnlyFirst) };
@@ -37,8 +37,9 @@ impl Databases {
         (count > 0).then(|| Self::Numbered(count.min(u64::from(u16::MAX)) as u16))
     }
 
-    /// Reads a node's replies to `SELECT 1`, `SELECT 2` and so on. `None` if the node cannot select any
-    /// database now, because it is busy with a script for example.
+    /// Reads a node's replies (`told`) to `SELECT 1`, `SELECT 2` and so on: the databases reach up to the
+    /// last that could be selected. `None` if the node cannot select any database now, because it is busy
+    /// with a script for example.
     pub fn in_selects(told: &[Vec<u8>]) -> Option<Self> {
         let is_for_now =
             |told: &Vec<u8>| NodeRefusal::parse(told).and_then(NodeRefusal::unavailability).is_some();

@@ -7,16 +7,19 @@ use super::map::{Map, NodeKey, Role};
 use crate::protocol::reply;
 use crate::values::Timestamp;
 
-/// Maximum number of replicas that are watched at the same time.
+/// Maximum number of replicas of unreachable primaries that are watched at the same time, to see which takes
+/// over.
 const WATCHED_MAX: usize = 16;
 /// Time between a replica's reply to `ROLE` and the next `ROLE` sent to it.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Longest time for which a replica is watched after a connection to its primary was lost.
+/// Longest time for which a replica is watched (asked again and again whether it took over) after a
+/// connection to its primary was lost.
 const WATCH_MOST: Duration = Duration::from_secs(60);
-/// Time for which a replica must be connected to its primary before it is no longer watched.
+/// Time without a reply that says that its primary is unreachable after which a replica is no longer watched.
 const CALM: Duration = Duration::from_secs(30);
 
-/// Returns the replicas of the lost primary to watch from now on, besides those in `watched`.
+/// Returns the replicas to watch from now on, since one of them may take over from the primary `lost`, which
+/// cannot be reached; without those that are watched already (`watched`). At most 16 are watched at a time.
 pub fn to_watch(map: &Map, lost: NodeKey, watched: &[NodeKey]) -> Vec<NodeKey> {
     let Some(primary) = map.node_of(lost).filter(|node| node.role == Role::Primary) else {
         return Vec::new();
@@ -38,7 +41,7 @@ pub enum Said {
 }
 
 impl Said {
-    /// Reads a whole reply to `ROLE`; `None` if it makes no sense.
+    /// Reads a node's whole reply to `ROLE`; `None` if it is no reply of a primary or a replica.
     pub fn parse(role: &[u8]) -> Option<Self> {
         let mut parts = reply::elements(role)?;
         match reply::text(parts.next()?)? {
@@ -67,7 +70,8 @@ impl Watch {
     }
 
     /// Handles the replica's reply to `ROLE` (None if it did not reply). Returns the time until the next
-    /// `ROLE` is to be sent; None ends the watch.
+    /// `ROLE` is to be sent; None ends the watch: the replica took over, or 60 s have passed, or 30 s since
+    /// its primary was last unreachable.
     pub fn handle(&mut self, said: Option<Said>, now: Timestamp) -> Option<Duration> {
         if said == Some(Said::HasNone) {
             self.trouble = now;

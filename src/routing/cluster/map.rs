@@ -14,29 +14,29 @@ use crate::values::{BackendId, ServerAddress};
 pub(super) const NOBODY: u16 = u16::MAX;
 const _: () = assert!(CLUSTER_NODES_MAX < NOBODY as usize);
 
-/// Key of a node: its place in the table of nodes, and a generation that distinguishes it from other nodes in
-/// the same place. Places are used again, generations never are.
+/// Key of a cluster's node: its index in the table of nodes, and a generation that distinguishes it from
+/// other nodes at the same index. Indices are used again, generations never are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeKey {
-    /// The node's place in the table of nodes.
+    /// Index of the node in the table of nodes.
     pub backend: BackendId,
-    /// Serial number of the node: how many nodes, in all places, became known before it.
+    /// Serial number of the node: how many nodes, at all indices of the table, became known before it.
     pub generation: u32,
 }
 
 /// Role of a cluster's node: primary or replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The node may own slots, though it need not.
+    /// The node is a primary: it may own slots, though it need not.
     Primary,
-    /// The node copies this primary; None if the primary is not known.
+    /// The node is a replica of this primary; None if the primary is not known.
     Replica(Option<BackendId>),
 }
 
 /// A node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Key of the node: its place in the table of nodes and its generation.
+    /// Key of the node: its index in the table of nodes and its serial number.
     pub key: NodeKey,
     /// Id of the node in the cluster, which does not change with its addresses.
     pub id: NodeId,
@@ -44,14 +44,15 @@ pub struct Node {
     pub addresses: Vec<ServerAddress>,
     /// Role of the node: primary or replica.
     pub role: Role,
-    /// Config epoch: the node that was given slots last has the highest. A replica has that of its primary.
+    /// Config epoch, a number of the cluster: the node that was given slots last has the highest. A replica
+    /// has that of its primary.
     pub epoch: u64,
     /// True if most primaries cannot reach the node. It still owns its slots until another node takes them
     /// over.
     pub failed: bool,
     /// Live replicas of the node, if it is a primary.
     pub replicas: Vec<BackendId>,
-    /// Databases of the node, by its last reply about them; None before it was asked.
+    /// Databases that may be selected at the node, by its last reply about them; None before it was asked.
     pub databases: Option<Databases>,
 }
 
@@ -66,7 +67,7 @@ pub struct OpenSlot {
     pub target: BackendId,
 }
 
-/// Owners of all slots at one moment, and the nodes.
+/// Map of a cluster: the owners of all slots at one moment, and the nodes.
 #[derive(Clone, Debug)]
 pub struct Map {
     pub(super) version: u64,
@@ -89,7 +90,7 @@ impl Map {
         }
     }
 
-    /// Returns the number of this map among those of the process; 0 is the empty map.
+    /// Returns the serial number of this map among those that the process has made; 0 is the empty map.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -105,12 +106,12 @@ impl Map {
         self.owner(slot).and_then(|owner| self.node(owner)).map(|node| node.key)
     }
 
-    /// Returns the node at this place in the table of nodes; None if there is none.
+    /// Returns the node at this index in the table of nodes; None if there is none.
     pub fn node(&self, backend: BackendId) -> Option<&Node> {
         self.nodes.get(usize::from(backend.0))?.as_ref()
     }
 
-    /// Returns the node with this key; None if it is gone.
+    /// Returns the node with this key; None if it is not in the cluster any more.
     pub fn node_of(&self, key: NodeKey) -> Option<&Node> {
         self.node(key.backend).filter(|node| node.key == key)
     }
@@ -121,7 +122,7 @@ impl Map {
         self.nodes().filter_map(|node| node.databases).min()
     }
 
-    /// Returns the number of places in the table of nodes, free places included.
+    /// Returns the length of the table of nodes, free places included.
     pub fn places(&self) -> usize {
         self.nodes.len()
     }
@@ -161,7 +162,7 @@ impl Map {
         self.node(backend).is_some_and(|node| node.role != Role::Primary)
     }
 
-    /// True if a node has failed and another node, which has not, owns the slot.
+    /// True if a node (`backend`) has failed and another node, which has not, owns the slot.
     pub fn has_lost(&self, backend: BackendId, slot: u16) -> bool {
         let has_failed = |backend| self.node(backend).is_some_and(|node| node.failed);
         has_failed(backend) && self.owner(slot).is_some_and(|owner| !has_failed(owner))
@@ -180,19 +181,19 @@ impl Map {
         ranked.min_by_key(|(rank, _)| *rank).map(|(_, node)| node)
     }
 
-    /// Returns the moving slots, in order. A node that was not asked lately counts as it was when it was last
-    /// asked.
+    /// Returns the slots that are moving from one node to another, by their numbers in ascending order. A
+    /// node that was not asked lately counts as it was when it was last asked.
     pub fn open_slots(&self) -> &[OpenSlot] {
         &self.open
     }
 
-    /// Returns the move of a slot; None if the slot is not known to be moving.
+    /// Returns from which node to which a slot is moving; None if the slot is not known to be moving.
     pub fn open_slot(&self, slot: u16) -> Option<&OpenSlot> {
         let place = self.open.partition_point(|open| open.slot < slot);
         self.open.get(place).filter(|open| open.slot == slot)
     }
 
-    /// True if the owner of a slot is known from MOVED alone, which any node (or script) may say.
+    /// True if the owner of a slot is known from a MOVED redirect alone, which any node (or script) may send.
     pub fn is_hearsay(&self, slot: u16) -> bool {
         self.hearsay.binary_search(&slot).is_ok()
     }
@@ -213,7 +214,7 @@ impl Map {
         older.nodes().map(|node| node.key).filter(|key| self.node_of(*key).is_none())
     }
 
-    /// Returns the places in the table of nodes at which the node or its role differs from an older map.
+    /// Returns the indices in the table of nodes at which the node or its role differs from an older map.
     pub fn changed_since(&self, older: &Self) -> Vec<BackendId> {
         let told = |map: &Self, place| map.node(place).map(|node| (node.key, node.role));
         let places = (0..self.places().max(older.places())).map(|place| BackendId(place as u16));

@@ -24,7 +24,8 @@ use super::view::{NodeId, Open, Seen, View};
 use crate::values::BackendId;
 use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS};
 
-/// A config epoch, or the half step above it (for an owner that is known from MOVED).
+/// A config epoch (number of a claim to slots, of which the highest counts), or the half step above it, for
+/// an owner that is known from a MOVED redirect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Epoch(u64);
 
@@ -47,25 +48,25 @@ impl Epoch {
 pub enum Rejected {
     /// The view has less than half of the known node ids: another cluster uses this address.
     Strangers,
-    /// With the view there would be more nodes than weir can handle.
+    /// With the view there would be more nodes than weir can handle (128).
     TooManyNodes,
     /// Too many views came at once: the largest number that is merged together was used already.
     TooManyViews,
 }
 
-/// Result of merging the views of several nodes into the next map.
+/// Result of merging the views that several nodes have of the cluster into the next map.
 #[derive(Clone, Debug)]
 pub struct Applied {
     /// The map now in force, if it differs from the one before.
     pub map: Option<Arc<Map>>,
-    /// Indices of the views that were not used, with the reasons.
+    /// Indices, among the merged ones, of the views that were not used, with the reasons.
     pub rejected: Vec<(usize, Rejected)>,
 }
 
 impl Applied {
     /// Returns the outcome, for the schedule of refreshes, of the round in which nodes were asked for their
-    /// views. A round in which only another cluster answered counts as one without answers: the seeds may
-    /// lead to the right one.
+    /// views; `views` are those that were merged. A round in which only another cluster answered counts as
+    /// one without answers: the configured addresses (seeds) may lead to the right one.
     pub fn outcome(&self, views: &[View]) -> Outcome {
         match (&self.map, self.rejected.len() == views.len()) {
             (Some(_), _) => Outcome::Changed,
@@ -74,12 +75,13 @@ impl Applied {
         }
     }
 
-    /// Returns how many of the views were of another cluster, by the ids of its nodes.
+    /// Returns how many of the merged views were of another cluster, by the ids of its nodes.
     pub fn strangers(&self) -> usize {
         self.rejected.iter().filter(|(_, why)| *why == Rejected::Strangers).count()
     }
 
-    /// True if all nodes that may have keys gave a view that was used, so that the map in force is certain.
+    /// True if all nodes of `map` that may have keys gave a view that was used, so that the map in force is
+    /// certain. `views` are those that were merged.
     pub fn is_sure(&self, views: &[View], map: &Map) -> bool {
         let is_heeded = |place: usize| self.rejected.iter().all(|(at, _)| *at != place);
         let heeded = views.iter().enumerate().filter(|(place, _)| is_heeded(*place));
@@ -88,14 +90,16 @@ impl Applied {
     }
 }
 
-/// State of a cluster: the map in force and the epochs of its slots' owners. One task owns it, and sends its
-/// maps to all shards.
+/// State of a cluster: the map in force and the config epochs of its slots' owners. One task owns it, and
+/// sends its maps to all shards.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     map: Arc<Map>,
-    /// Epoch with which each slot's owner in force claims the slot.
+    /// For each slot, the config epoch with which its owner in force claims it; a claim with a higher epoch
+    /// replaces it.
     epochs: Box<[Epoch]>,
-    /// Number of nodes that were ever known, from which new generations are made.
+    /// Number of nodes that were ever known, from which the serial numbers (generations) of new ones are
+    /// made.
     generations: u32,
 }
 
@@ -115,7 +119,8 @@ impl Cluster {
         &self.map
     }
 
-    /// Merges views that some nodes gave at about the same time into the next map.
+    /// Merges the views of the cluster that some nodes gave at about the same time into the next map of
+    /// slots, and returns the map if it is new.
     pub fn apply(&mut self, views: &[View]) -> Applied {
         let (accepted, rejected) = self.accept(views);
         if accepted.is_empty() {
@@ -131,8 +136,8 @@ impl Cluster {
         Applied { map: self.put_in_force(next), rejected }
     }
 
-    /// Replaces the known cluster by the one that these views are of. Its nodes get new generations,
-    /// whichever places they get.
+    /// Replaces the known cluster by another one, which these views are of. Its nodes get new generations
+    /// (serial numbers), whichever places in the table they get.
     pub fn adopt(&mut self, views: &[View]) -> Applied {
         let Map { version, .. } = *self.map;
         self.map = Arc::new(Map { version, ..Map::empty() });
@@ -140,9 +145,10 @@ impl Cluster {
         self.apply(views)
     }
 
-    /// Applies MOVED redirects: each slot belongs to the named node until a view with a higher epoch says
-    /// otherwise. Ignores nodes that are not in the map in force, and failed nodes whose slot another node
-    /// has. Returns the new map, or None if nothing changed.
+    /// Applies MOVED redirects, each given as a slot and the key of the node that the redirect names: the
+    /// slot belongs to that node until a view with a higher epoch says otherwise. Ignores nodes that are not
+    /// in the map in force, and failed nodes whose slot another node has. Returns the new map, or None if
+    /// nothing changed.
     pub fn patch(&mut self, moved: &[(u16, NodeKey)]) -> Option<Arc<Map>> {
         let is_news = |(slot, key): &&(u16, NodeKey)| {
             *slot < SLOTS
@@ -213,7 +219,7 @@ impl Cluster {
         (accepted, rejected)
     }
 
-    /// Returns a place in the map's table of nodes for each node: its former one, or a free one.
+    /// Returns an index in the map's table of nodes for each node in `facts`: its former one, or a free one.
     fn places<'a>(&mut self, facts: &Facts<'a>) -> Places<'a> {
         let mut places = Places { by_id: BTreeMap::new(), taken: vec![None; CLUSTER_NODES_MAX] };
         for node in self.map.nodes() {
@@ -302,8 +308,9 @@ impl Cluster {
         open
     }
 
-    /// Returns the node that took over from a former primary which views still call a primary: a node that
-    /// was its replica and owns slots now. None if there is none.
+    /// Returns the node that took over from a former primary (`key`) which views still call a primary: a node
+    /// that was its replica and owns slots now. None if there is none. `fact` combines what views say of the
+    /// former primary; `owns` says for each place in the table of nodes whether its node owns slots.
     fn successor_of(&self, key: NodeKey, fact: &Fact<'_>, owns: &[bool]) -> Option<BackendId> {
         let knows_of_it = fact.is_own && fact.seen.slots.is_empty();
         if owns[usize::from(key.backend.0)] || fact.failed || knows_of_it {
@@ -375,7 +382,7 @@ impl Cluster {
     }
 }
 
-/// The place of each node in the next map's table of nodes.
+/// The index of each node in the next map's table of nodes.
 struct Places<'a> {
     by_id: BTreeMap<&'a NodeId, NodeKey>,
     taken: Vec<Option<NodeKey>>,
@@ -387,12 +394,12 @@ impl<'a> Places<'a> {
         self.by_id.insert(id, key);
     }
 
-    /// Returns the place in the table of nodes of a node that occurs in one of the views.
+    /// Returns the index in the next map's table of nodes of a node (`id`) that occurs in one of the views.
     fn of(&self, id: &NodeId) -> BackendId {
         self.by_id[id].backend
     }
 
-    /// True if this node is in the next map, not only another node at its place.
+    /// True if the node with this key is in the next map, and not another node at its index.
     fn has(&self, key: NodeKey) -> bool {
         self.taken[usize::from(key.backend.0)] == Some(key)
     }
@@ -400,16 +407,17 @@ impl<'a> Places<'a> {
 
 /// Facts about a node, combined from all views.
 struct Fact<'a> {
-    /// The node as in the view with the highest epoch for it; between equal epochs, as in its own view.
+    /// The node as in the view with the highest config epoch for it; between equal epochs, as in its own
+    /// view.
     seen: &'a Seen,
     is_own: bool,
     /// True if a view reports that most primaries consider the node failed, and the node did not reply
     /// itself.
     failed: bool,
     answered: bool,
-    /// True for a replica that is in some node's `CLUSTER SLOTS`, which shows that it works.
+    /// True for a replica that some node's reply to `CLUSTER SLOTS` lists, which shows that it works.
     live: bool,
-    /// Databases of the node; None if it did not say how many it has.
+    /// Databases that may be selected at the node; None if it did not say how many it has.
     databases: Option<Databases>,
 }
 
@@ -436,8 +444,8 @@ fn facts<'a>(accepted: &[&'a View]) -> Facts<'a> {
     facts
 }
 
-/// Claims of one node's view of the cluster: the owner of each slot, and the epoch of each node, by the
-/// nodes' places in the table.
+/// Claims of one node's view of the cluster: the owner of each slot, and the config epoch of each node, by
+/// the nodes' indices in the table.
 struct Claims {
     teller: u16,
     owners: Box<[u16]>,

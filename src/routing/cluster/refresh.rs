@@ -18,55 +18,62 @@ use super::map::{Map, NodeKey, Role};
 use crate::values::limits::CLUSTER_VIEWS_MAX;
 use crate::values::{Random, Timestamp};
 
-/// Shortest time between the starts of two rounds (questions to some nodes at once) that had a reason.
+/// Shortest time between the starts of two rounds (questions to some nodes at once) that begin because the
+/// map may be old.
 const GAP_LEAST: Duration = Duration::from_secs(1);
-/// Largest value of the least time between the starts of two rounds that had a reason: it is doubled from
-/// [`GAP_LEAST`] up to this while rounds find no change of the map.
+/// Largest value of the least time between the starts of two rounds (questions to some nodes at once) that
+/// had a reason: it is doubled from 1 s up to this while rounds find no change of the map.
 const GAP_MOST: Duration = Duration::from_secs(10);
-/// Largest random part by which the least time between rounds (questions to some nodes at once) is prolonged.
+/// Largest part of itself by which the least time between rounds (questions to some nodes at once) is
+/// prolonged at random.
 const GAP_CHANCE: f64 = 0.25;
 /// Time between the end of a round (questions to some nodes at once) and the next one if there is no reason
 /// to ask for the map earlier.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Largest random part by which the time between two rounds without a reason varies.
+/// Largest part of itself by which the time between two rounds (questions to some nodes at once) without a
+/// reason is shortened or prolonged at random.
 const PERIOD_CHANCE: f64 = 0.2;
-/// Pause after a round in which all primaries were asked for the map, as a multiple of the round's duration.
+/// Pause after a round (questions to some nodes at once) until all primaries may be asked for the map, as a
+/// multiple of the round's duration.
 const PAUSE_TIMES: u32 = 4;
-/// Shortest pause after a round in which all primaries were asked for the map.
+/// Shortest pause after a round (questions to some nodes at once) until all primaries may be asked for the
+/// map.
 const PAUSE_LEAST: Duration = Duration::from_millis(5);
-/// Longest pause after a round in which all primaries were asked for the map.
+/// Longest pause after a round (questions to some nodes at once) until all primaries may be asked for the
+/// map.
 const PAUSE_MOST: Duration = Duration::from_millis(500);
-/// Maximum number of nodes that are remembered as unreachable; the latest ones are.
+/// Maximum number of nodes that are remembered as unreachable; of more, the latest ones are.
 const LOST_MAX: usize = 16;
 
 /// Reason why the map of slots may be old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// A slot has moved to this node. If the map does not have that node, this is the node that sent the
-    /// redirect instead.
+    /// redirect instead; None if that is not known either.
     Moved(Option<NodeKey>),
     /// This node refused a write because it is a replica now.
     ReadOnly(NodeKey),
     /// This node replied CLUSTERDOWN.
     ClusterDown(NodeKey),
-    /// A connection to this node was lost, or could not be made: other nodes may know why.
+    /// A connection to this node was lost, or could not be made: other nodes may know why. None if the node
+    /// is not in the map.
     LinkLost(Option<NodeKey>),
     /// This replica reports that it is a primary now.
     TookOver(NodeKey),
-    /// No event, but a caller needs certainty: all primaries are asked.
+    /// Nothing happened, but a caller needs certainty that the map is right: all primaries are asked.
     Unsure,
 }
 
 /// Nodes to ask for their views of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Known nodes: at most three, or all that may hold keys.
+    /// Nodes in the map: at most three, or all that may hold keys.
     Nodes(Vec<NodeKey>),
-    /// Configured seeds, by their places in the list, at most three.
+    /// Configured addresses of nodes (seeds), by their indices in the list of seeds, at most three.
     Seeds(Vec<usize>),
 }
 
-/// Result of a round, in which some nodes were asked for their views of the cluster.
+/// Result of a round, in which some nodes of the cluster were asked for their views of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The views led to a new map, which is in force.
@@ -83,7 +90,7 @@ pub enum Outcome {
 pub struct Refresh {
     random: Random,
     seeds: usize,
-    /// Place in the list of the seed that is asked next.
+    /// Index in the list of configured addresses (seeds) of the one that is asked next.
     next_seed: usize,
     /// Least time between two rounds (questions to some nodes at once) that have a reason; it doubles while
     /// nothing changes.
@@ -105,13 +112,13 @@ pub struct Refresh {
     ask_seeds: bool,
     /// Nodes to ask in the next round: those that the reported reasons to doubt the map named.
     named: Vec<NodeKey>,
-    /// Nodes that seem unreachable. They are asked for the map only if there are no other nodes.
+    /// Nodes that seem unreachable. They are asked for the map only if there are too few other nodes.
     lost: Vec<NodeKey>,
 }
 
 impl Refresh {
     /// Creates the schedule of the rounds in which nodes are asked for their views. The first round is due at
-    /// once, with some of the `seeds` configured seeds.
+    /// once, with some of the configured addresses of nodes, whose number is `seeds`.
     pub fn new(seeds: usize, mut random: Random) -> Self {
         let next_seed = random.index(seeds.max(1));
         Self {
@@ -181,7 +188,7 @@ impl Refresh {
         self.due = now.after(PERIOD.mul_f64(chance));
     }
 
-    /// Returns the time at which the next round of questions to nodes is due, by which `poll_round` is to be
+    /// Returns the time at which the next round of questions to nodes is due, so that `poll_round` is to be
     /// called; None while a round is in progress.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         if self.under_way.is_some() {
@@ -226,8 +233,8 @@ impl Refresh {
         Some(if self.ask_seeds { Ask::Seeds(self.choose_seeds()) } else { Ask::Nodes(nodes) })
     }
 
-    /// Chooses the nodes to ask for their views: those that the reasons to doubt the map named, and others at
-    /// random: primaries that work first, then replicas, then any.
+    /// Chooses at most three nodes to ask for their views: those that the reasons to doubt the map named
+    /// (`chosen`), and others at random: primaries that work first, then replicas, then any.
     fn choose(&mut self, map: &Map, mut chosen: Vec<NodeKey>) -> Vec<NodeKey> {
         chosen.retain(|key| map.node_of(*key).is_some_and(|node| !node.addresses.is_empty()));
         let mut others: Vec<(u8, u64, NodeKey)> = map
@@ -245,7 +252,8 @@ impl Refresh {
         chosen
     }
 
-    /// Chooses which of the configured addresses of nodes (seeds) to ask next, in rotation.
+    /// Chooses which of the configured addresses of nodes (seeds) to ask next, at most three in rotation, and
+    /// returns their indices.
     fn choose_seeds(&mut self) -> Vec<usize> {
         let first = self.next_seed;
         let count = self.seeds.min(CLUSTER_VIEWS_MAX);
@@ -254,7 +262,8 @@ impl Refresh {
     }
 }
 
-/// Adds a node to the end of a list of at most `most` nodes, of which the oldest is dropped.
+/// Adds a node to the end of a list of at most `most` nodes, or moves it there; of more, the oldest is
+/// dropped.
 fn note(list: &mut Vec<NodeKey>, node: NodeKey, most: usize) {
     list.retain(|noted| *noted != node);
     list.push(node);

@@ -68,7 +68,8 @@ impl<'a> NodeRefusal<'a> {
         }
     }
 
-    /// Reads a whole reply; None if it is not such a refusal, or not written as Redis does.
+    /// Reads a node's whole reply, with `-` and line end. None if it is not an error by which a node refuses
+    /// a request, or not written as Redis does.
     pub fn parse(reply: &'a [u8]) -> Option<Self> {
         let line = reply.strip_prefix(b"-")?.strip_suffix(b"\r\n")?;
         let (code, rest) = line.split_at(line.iter().position(|byte| *byte == b' ').unwrap_or(line.len()));
@@ -92,7 +93,8 @@ impl<'a> NodeRefusal<'a> {
     }
 }
 
-/// Reads the slot and the node of a MOVED or ASK: ` 3999 127.0.0.1:6381` None if the text has another form.
+/// Reads the slot and the node from the text of a MOVED or ASK redirect after its first word, such as ` 3999
+/// 127.0.0.1:6381`. None if the text has another form.
 fn slot_and_target(text: &[u8]) -> Option<(u16, Target<'_>)> {
     let (slot, target) = std::str::from_utf8(text).ok()?.strip_prefix(' ')?.split_once(' ')?;
     let (host, port) = host_and_port(target)?;

@@ -17,21 +17,22 @@ use super::map::{Map, Node, NodeKey, Role};
 use crate::protocol::reply;
 use crate::values::Timestamp;
 
-/// Number of replies (time and offset) kept for each primary, about one for each of the last seconds; the
-/// oldest is dropped.
+/// Number of replies about replication (time and offset) kept for each primary, about one for each of the
+/// last seconds; the oldest is dropped.
 const ANSWERS_KEPT: usize = 16;
 
 /// Facts from the `INFO replication` of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replication {
-    /// True if the node has a primary.
+    /// True if the node is a replica.
     is_replica: bool,
-    /// Id of the replication history that the offset belongs to (`master_replid`).
+    /// Id of the replication history (`master_replid`): offsets in two replies are compared only if it is the
+    /// same.
     history: String,
     offset: u64,
     link_is_up: bool,
     is_syncing: bool,
-    /// Seconds since the node last received data from its primary.
+    /// Seconds since the node last received data from its primary; None if it has none, or did not say.
     heard: Option<u64>,
 }
 
@@ -97,8 +98,8 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// Returns the nodes to ask for their replication state: first primaries that have replicas, then their
-    /// replicas.
+    /// Returns the nodes to ask for their replication state, in two lists: first the primaries that have
+    /// replicas, then their replicas.
     pub fn to_ask(map: &Map) -> [Vec<NodeKey>; 2] {
         let primaries: Vec<&Node> = map.primaries().filter(|node| !node.replicas.is_empty()).collect();
         let replicas = primaries.iter().flat_map(|node| &node.replicas).filter_map(|at| map.node(*at));

@@ -18,7 +18,7 @@ use crate::protocol::{ReplyScanner, reply};
 use crate::values::ServerAddress;
 use crate::values::limits::{CLUSTER_NODES_MAX, CLUSTER_REPLY_BYTES_MAX, NODE_ID_BYTES_MAX, SLOTS};
 
-/// Maximum number of bytes kept of a node's error reply.
+/// Maximum number of bytes kept of a node's error reply, for the log.
 const ERROR_BYTES_MAX: usize = 128;
 /// Maximum number of addresses of one node in one view: its endpoint, its IP address, its name.
 const ADDRESSES_MAX: usize = 3;
@@ -35,7 +35,7 @@ impl NodeId {
         sane.then(|| Self(text.into()))
     }
 
-    /// Returns the id as the node writes it.
+    /// Returns the node's id as the cluster writes it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -56,7 +56,7 @@ pub enum Unusable {
     /// The replies do not have the form of replies to `CLUSTER SLOTS` and `CLUSTER NODES`; the text names the
     /// problem.
     Malformed(&'static str),
-    /// The replies are larger than a view may be.
+    /// The replies are larger than a view of a cluster may be (8 MiB each, 128 nodes).
     TooLarge,
     /// The node has no slots, and knows no other node yet.
     KnowsNobody,
@@ -67,7 +67,7 @@ pub enum Unusable {
 pub struct View {
     /// All nodes that this node knows by their ids, without those that are still in the handshake.
     pub(super) nodes: Vec<Seen>,
-    /// Index of the node that gave the view.
+    /// Index in `nodes` of the node that gave the view.
     pub(super) myself: usize,
     /// Open slots (moving to or from another node) of the node that gave the view.
     pub(super) open: Vec<Open>,
@@ -81,7 +81,7 @@ pub(super) struct Seen {
     pub(super) id: NodeId,
     /// Config epoch of the node; for a replica, that of its primary.
     pub(super) epoch: u64,
-    /// The primary that the node copies, if it is a replica.
+    /// Id of the primary that the node copies, if it is a replica of a known one; else None.
     pub(super) replica_of: Option<NodeId>,
     pub(super) is_replica: bool,
     /// True if most primaries consider the node failed. (`fail?` is the opinion of one node, and does not
@@ -91,11 +91,11 @@ pub(super) struct Seen {
     pub(super) addresses: Vec<ServerAddress>,
     /// True for a replica that is in `CLUSTER SLOTS`, which shows that it works.
     pub(super) live: bool,
-    /// Ranges of slots, both ends included; no slot is in two ranges of a view.
+    /// Ranges of slots that the node owns, both ends included; no slot is in two ranges of a view.
     pub(super) slots: Vec<(u16, u16)>,
 }
 
-/// A moving slot, with its direction as seen from the node that gave the view.
+/// A slot that moves from or to the node that gave the view, with the other node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Open {
     To(u16, NodeId),
@@ -103,7 +103,8 @@ pub(super) enum Open {
 }
 
 impl View {
-    /// Reads the whole replies (RESP2) to `CLUSTER SLOTS` and `CLUSTER NODES` of the node at `asked`.
+    /// Reads the whole replies (RESP2) to `CLUSTER SLOTS` and `CLUSTER NODES` (`slots` and `nodes`) of the
+    /// node at the address `asked`. An error if they are no view of a cluster.
     pub fn parse(asked: &ServerAddress, slots: &[u8], nodes: &[u8]) -> Result<Self, Unusable> {
         for whole in [slots, nodes] {
             check(whole)?;
@@ -159,7 +160,7 @@ impl View {
     }
 }
 
-/// Checks that the bytes are one whole reply, and not an error.
+/// Checks that the bytes are one whole reply of at most 8 MiB, and not an error.
 fn check(whole: &[u8]) -> Result<(), Unusable> {
     if whole.len() > CLUSTER_REPLY_BYTES_MAX {
         return Err(Unusable::TooLarge);
@@ -177,7 +178,8 @@ fn check(whole: &[u8]) -> Result<(), Unusable> {
 }
 
 /// Returns the address of a node (`host` and `port`) by its entry in `CLUSTER SLOTS`. NULL and an empty host
-/// stand for the host that answered; None for `?`, which means that no address is known.
+/// stand for the host of the node that answered (`asked`). None for `?`, which means that no address is
+/// known, and for an invalid one.
 fn endpoint(asked: &ServerAddress, host: &[u8], port: i64) -> Option<ServerAddress> {
     let port = u16::try_from(port).ok().filter(|port| *port != 0)?;
     let host = std::str::from_utf8(reply::text(host).unwrap_or_default()).ok()?;
@@ -293,8 +295,8 @@ impl Open {
     }
 }
 
-/// Reads the addresses in `ip:port@cport[,hostname[,name=value...]]`, where older versions of the store leave
-/// parts out.
+/// Reads the addresses of a node in `ip:port@cport[,hostname[,name=value...]]`, where older versions of the
+/// store leave parts out. An empty host stands for that of the node that answered (`asked`).
 fn addresses(asked: &ServerAddress, text: &str) -> Vec<ServerAddress> {
     let mut parts = text.split(',');
     let endpoint = parts.next().unwrap_or_default();

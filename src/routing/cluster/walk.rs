@@ -34,14 +34,14 @@ const VISIT_BITS: u32 = 9;
 /// Bits of a client's `SCAN` cursor that hold the node's own cursor: clients may keep cursors in 63 bits and
 /// a sign.
 const INNER_BITS: u32 = 63 - PRINT_BITS - VISIT_BITS;
-/// Value in place of the node's own cursor when the scan of that node has ended.
+/// Value in a client's `SCAN` cursor in place of the node's own cursor when the scan of that node has ended.
 const OVER: u64 = (1 << INNER_BITS) - 1;
 /// Maximum number of maps of the cluster whose plans are kept, so that clients' `SCAN` cursors made with them
 /// can be read.
 const MAPS_MAX: usize = 64;
 
 const _: () = assert!(CLUSTER_NODES_MAX * 3 <= 1 << VISIT_BITS, "a plan visits a node three times at most");
-/// Visit number that means that there is no such visit (scan of one node) to a node.
+/// Value in place of the number of a visit (scan of one node) that means that there is no such visit.
 const NEVER: usize = usize::MAX;
 
 /// Position of a walk (`SCAN` over all nodes) in the plan made from some map of the cluster, which a cursor
@@ -53,21 +53,21 @@ pub struct WalkPosition {
     inner: u64,
 }
 
-/// Next step of a client's SCAN over all nodes of a cluster.
+/// Next step of a client's walk (`SCAN` over all nodes of a cluster).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalkStep {
-    /// Sends the next SCAN to a node, with the node's own cursor.
+    /// Sends the client's next `SCAN` to a node of the cluster, with the node's own cursor.
     Visit {
         /// The node that gets the next `SCAN`.
         node: NodeKey,
-        /// Cursor that the node gave last, or 0.
+        /// The node's own cursor that the next `SCAN` continues from: the one that it gave last, or 0.
         cursor: u64,
         /// Position of the walk (`SCAN` over all nodes) at this visit (scan of one node), from which
         /// [`WalkPosition::after`] makes the client's next cursor.
         position: WalkPosition,
     },
-    /// Waits for a confirmed map: the scan of a node has ended, and it has to be known first whether slots
-    /// have moved since.
+    /// Waits until the map of slots is confirmed: the scan of a node has ended, and it has to be known first
+    /// whether slots have moved since.
     Unsure,
     /// Ends the walk (`SCAN` over all nodes): all keys were returned.
     Done,
@@ -103,7 +103,8 @@ impl WalkPosition {
 pub struct Walks(VecDeque<Arc<Plan>>);
 
 impl Walks {
-    /// Adds the plan of a map that is in force from now on. The oldest plan is dropped if there are too many.
+    /// Adds the plan (nodes to scan, in order) of a map that is in force from now on. Of more than 64 plans
+    /// the oldest is dropped.
     pub fn handle_map(&mut self, map: &Arc<Map>) {
         let plan = Plan::of(map);
         // A map that comes again replaces its earlier plan: in between nothing was asked.
@@ -114,8 +115,8 @@ impl Walks {
         }
     }
 
-    /// Returns the step to which a client's cursor leads. `is_sure` says that the newest map was confirmed
-    /// after the client got the cursor.
+    /// Returns the step of a walk (`SCAN` over all nodes) to which a client's cursor leads. `is_sure` says
+    /// that the newest map was confirmed after the client got the cursor.
     pub fn step(&self, cursor: u64, is_sure: bool) -> WalkStep {
         let Some(newest) = self.0.back().filter(|newest| !newest.visits.is_empty()) else {
             return WalkStep::Nowhere;
@@ -133,7 +134,7 @@ impl Walks {
     }
 }
 
-/// Plan of a walk on one map: the nodes to visit, in order.
+/// Plan of a walk (`SCAN` over all nodes) made from one map of the cluster: the nodes to scan, in order.
 #[derive(Clone, Debug)]
 struct Plan {
     print: u32,
@@ -190,8 +191,8 @@ impl Plan {
         }
     }
 
-    /// Returns for each node, by its place in the table, whether its epoch has grown since the older plan
-    /// without a new slot: slots may have moved away and come back.
+    /// Returns for each node, by its place in the table of nodes, whether its config epoch has grown since
+    /// the older plan without a new slot: slots may have moved away and come back.
     fn regained_since(&self, older: &Self) -> Vec<bool> {
         let grown = |place: usize| {
             let node = self.map.nodes.get(place)?.as_ref()?;
@@ -207,8 +208,8 @@ impl Plan {
         regained
     }
 
-    /// Returns the nodes that have keys of a slot: its owner, and the node to which it moves. Each is None if
-    /// there is none.
+    /// Returns the nodes that have keys of a slot: its owner, and the node to which it moves by `open`. Each
+    /// is None if there is none.
     fn keys_of(&self, slot: u16, open: Option<&OpenSlot>) -> (Option<NodeKey>, Option<NodeKey>) {
         let target = open.and_then(|open| self.map.node(open.target)).map(|node| node.key);
         (self.map.owner_key(slot), target)
@@ -273,7 +274,8 @@ impl Plan {
     }
 }
 
-/// Finds the open (moving) slots of a map by number, if called in ascending order of slots.
+/// Finds the open slots (moving from one node to another) of a map by number, if called in ascending order of
+/// slots.
 struct OpenSlots<'a>(std::iter::Peekable<std::slice::Iter<'a, OpenSlot>>);
 
 impl<'a> OpenSlots<'a> {
@@ -286,8 +288,9 @@ impl<'a> OpenSlots<'a> {
     }
 }
 
-/// Returns a fingerprint of a map in a few bits, made of its nodes, their order and the owners of slots. The
-/// same in every process (FNV-1a).
+/// Returns a fingerprint of a map in 17 bits, made of its nodes, their order and epochs, the owners of slots
+/// and the moving slots. The same in every process (FNV-1a). `nodes` are the ids and table indices of the
+/// nodes, in the order of their scans.
 fn print_of<'a>(map: &Map, nodes: impl Iterator<Item = (&'a str, u16)>) -> u32 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut add = |bytes: &[u8]| {

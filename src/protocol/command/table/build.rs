@@ -8,9 +8,11 @@ use super::super::{
 /// Flags of nearly all commands about the server and about connections, which a store answers while it loads
 /// its data, and as a replica without its primary.
 pub(super) const ANY_TIME: Flags = Flags::LOADING.and(Flags::STALE);
-/// [`ANY_TIME`], for commands that scripts may not call.
+/// Flags of commands that scripts may not call, and that a store answers while it loads its data, and as a
+/// replica without its primary.
 pub(super) const NOT_SCRIPTED: Flags = Flags::NOSCRIPT.and(ANY_TIME);
-/// [`NOT_SCRIPTED`], for commands that administer the server.
+/// Flags of commands that administer the server: scripts may not call them, and a store answers them while it
+/// loads its data, and as a replica without its primary.
 pub(super) const ADMINISTERS: Flags = Flags::ADMIN.and(NOT_SCRIPTED);
 
 /// Creates the entry of a command that reads the key at its first argument. `arity` is the number of its
@@ -60,7 +62,7 @@ pub(super) const fn local(name: &'static str, arity: i16, command: LocalCommand)
     plain(name, arity).locally(command)
 }
 
-/// Creates the entry of a container, a name that must be followed by a subcommand.
+/// Creates the entry of a container command, whose name must be followed by a subcommand (`OBJECT`).
 pub(super) const fn container(name: &'static str) -> Command {
     local(name, -2, LocalCommand::Help).flags(Flags::CONTAINER)
 }
@@ -131,13 +133,13 @@ impl Command {
         self.flags(Flags::MULTIPLIES)
     }
 
-    /// Marks a command that walks the key space or a collection.
+    /// Marks a command that walks the key space or a collection, so that it counts as a scan.
     pub(super) const fn walks(self) -> Self {
         self.class(Class::Scan)
     }
 
-    /// Marks a command that runs a client's code, which may write even if the command's name says that it
-    /// reads. `count` is the rule for its number of keys.
+    /// Marks a command that runs a client's code, which may write unless the command is only for reading.
+    /// `count` is the rule for its number of keys.
     pub(super) const fn runs_code(self, count: KeyCount) -> Self {
         let flags = Flags::NOSCRIPT.and(Flags::STALE).and(Flags::SKIP_MONITOR).and(Flags::NO_MANDATORY_KEYS);
         let effect = if self.flags.contains(Flags::READONLY) { Effect::Read } else { Effect::Write };
@@ -165,7 +167,7 @@ impl Command {
     }
 
     /// Marks a command that stores its result in the key at its first argument, and whose second argument is
-    /// the number of keys that follow.
+    /// the number of keys that follow; `count` has the errors for a wrong number.
     pub(super) const fn stored_and_counted(self, count: KeyCount) -> Self {
         self.movable(Keys::NumKeys { at: 2, destination: Some(1), count })
     }
@@ -200,7 +202,8 @@ impl Command {
         self.flags(Flags::BLOCKING).multiplies().privately(PrivateUse::Waits)
     }
 
-    /// Marks a command that needs a connection to its store that no other client uses.
+    /// Marks a command that needs a connection to its store that no other client uses, for the reason
+    /// `usage`.
     pub(super) const fn privately(self, usage: PrivateUse) -> Self {
         Self { handling: Handling::Private(usage), ..self }
     }

@@ -22,7 +22,7 @@ mod vector_sets;
 
 use super::{Command, Flags, Group};
 
-/// The families with their commands, in the order of the commands' ids.
+/// The families of commands, each with its commands, in the order of the commands' ids.
 const FAMILIES: [(Group, &[Command]); 17] = [
     (Group::String, strings::COMMANDS),
     (Group::Generic, generic::COMMANDS),
