@@ -366,7 +366,7 @@ mod tests {
                 "■ Trouble",
                 "  ■ store a:1: set aside",
                 "requests/s  12.50 decoded  - to stores  - from memory",
-                "refused/s   - quota  - overload  - deadline  3 store away  - permission",
+                "refused/s   - quota  - overload  - deadline  3 store away  - permission  - too much work",
                 "replies ms  0.25 p50  - p90  1.50 p99  - longest",
                 "cpu         0: 50.0%  1: -",
                 "",

@@ -260,7 +260,7 @@ const _: () = assert!(SLOTS < PRIMARY);
 /// Destination of a request: slot, backend, database, RESP version and group of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Hash slot of the key; [`NO_SLOT`] or [`PRIMARY`] if no slot chooses the backend.
+    /// Hash slot of the key; `NO_SLOT` or `PRIMARY` if no slot chooses the backend.
     pub slot: u16,
     /// The backend that stores the slot.
     pub backend: BackendId,

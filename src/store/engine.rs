@@ -314,6 +314,11 @@ impl Engine {
         swept
     }
 
+    /// True if any key, or any field of a hash, has an expiry.
+    pub(super) fn has_expiries(&self) -> bool {
+        self.keyspace.has_expiries()
+    }
+
     /// Returns the statistics of the engine at this moment.
     pub fn statistics(&self) -> EngineStatistics {
         let (keys, keys_volatile) = self.keyspace.totals();

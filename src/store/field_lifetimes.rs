@@ -191,6 +191,9 @@ fn change_each(
         names.map(|index| change(fields, arguments.at(index))).collect::<Vec<_>>()
     })?;
     let done = done.unwrap_or_else(|| vec![MISSING; count]);
+    if !done.iter().any(|number| [DONE, DELETED].contains(number)) {
+        call.keyspace.interest.withdraw();
+    }
     for (number, event) in [(DONE, event), (DELETED, "hdel")] {
         if done.contains(&number) {
             call.announce(Class::Hash, event, call.at(1));
@@ -273,8 +276,9 @@ fn hgetdel(call: &mut Call<'_>) -> Done {
     let removed = call.keyspace.change(call.at(1), |fields: &mut Fields| {
         names.filter(|index| fields.remove(arguments.at(*index)).is_some()).count()
     })?;
-    if removed.is_some_and(|removed| removed > 0) {
-        call.announce(Class::Hash, "hdel", call.at(1));
+    match removed {
+        None | Some(0) => call.keyspace.interest.withdraw(),
+        Some(_) => call.announce(Class::Hash, "hdel", call.at(1)),
     }
     Ok(())
 }
@@ -321,6 +325,9 @@ fn hgetex(call: &mut Call<'_>) -> Done {
             }
         }
     })?;
+    if !(changed || removed) {
+        call.keyspace.interest.withdraw();
+    }
     let event = if lifetime == Lifetime::Persist { "hpersist" } else { "hexpire" };
     for (happened, event) in [(changed, event), (removed, "hdel")] {
         if happened {

@@ -74,13 +74,15 @@ fn renamenx(call: &mut Call<'_>) -> Done {
 
 fn move_key(call: &mut Call<'_>, obstacle: Obstacle) -> Result<bool, Refusal> {
     let (from, to) = (call.at(1), call.at(2));
-    let place = call.keyspace.find(from).ok_or(Refusal::NoSuchKey)?;
+    call.keyspace.find(from).ok_or(Refusal::NoSuchKey)?;
     if from == to {
         return Ok(obstacle == Obstacle::Replaced);
     }
     if obstacle == Obstacle::Respected && call.keyspace.find(to).is_some() {
         return Ok(false);
     }
+    // Where the second key had expired, its removal may have moved the first one.
+    let place = call.keyspace.find(from).ok_or(Refusal::NoSuchKey)?;
     let entry = call.keyspace.remove_at(place);
     call.keyspace.replace(to, entry.value, lifetime_until(entry.expires_ms));
     call.announce(Class::Generic, "rename_from", from);
@@ -301,6 +303,49 @@ mod tests {
             }
         }
         assert_eq!(seen.len(), 2_000);
+    }
+
+    #[test]
+    fn commands_on_two_keys_meet_keys_that_have_expired() {
+        let mut bench = Bench::new();
+        let mut random = Random::new(5);
+        for round in 0..30_000 {
+            let (from, to) = (random.index(2_000), random.index(2_000));
+            match round % 3 {
+                0 => bench.send(&format!("SET k{to} old PX 1")),
+                1 => bench.send(&format!("SET k{from} v")),
+                _ => {
+                    bench.wait_ms(2);
+                    let held = bench.send(&format!("EXISTS k{from}"));
+                    let command = ["RENAME", "RENAMENX", "COPY", "SMOVE", "LMOVE", "SORT", "BITOP NOT"];
+                    let reply = match command[random.index(command.len())] {
+                        "SMOVE" => bench.send(&format!("SMOVE k{from} k{to} m")),
+                        "LMOVE" => bench.send(&format!("LMOVE k{from} k{to} LEFT LEFT")),
+                        "SORT" => bench.send(&format!("SORT k{from} STORE k{to}")),
+                        "BITOP NOT" => bench.send(&format!("BITOP NOT k{to} k{from}")),
+                        command => bench.send(&format!("{command} k{from} k{to}")),
+                    };
+                    assert!(held == ":1|" || !reply.starts_with('+'), "a key that is not there was renamed");
+                    reply
+                }
+            };
+        }
+    }
+
+    #[test]
+    fn a_key_is_renamed_over_one_that_has_expired() {
+        let mut bench = Bench::new();
+        for number in 0..20_000 {
+            let (from, to) = (format!("from{number}"), format!("to{number}"));
+            bench.send(&format!("SET {to} old PX 1"));
+            bench.send(&format!("SET {from} {number}"));
+            bench.wait_ms(2);
+            bench.talk(&[(format!("RENAMENX {from} {to}").as_str(), ":1|")]);
+            assert_eq!(
+                bench.send(&format!("GETDEL {to}")),
+                format!("${}|{number}|", number.to_string().len())
+            );
+        }
     }
 
     #[test]

@@ -117,6 +117,13 @@ struct Database {
     volatile_hashes: usize,
 }
 
+impl Database {
+    /// True if any key of the database, or any field of a hash in it, has an expiry.
+    fn has_expiries(&self) -> bool {
+        self.volatile + self.volatile_hashes > 0
+    }
+}
+
 /// All keys of an engine.
 pub(super) struct Keyspace {
     databases: Vec<Database>,
@@ -195,6 +202,11 @@ impl Keyspace {
     /// Returns the number of keys of the selected database.
     pub(super) fn len(&self) -> usize {
         self.here().keys
+    }
+
+    /// True if any key of any database, or any field of a hash, has an expiry.
+    pub(super) fn has_expiries(&self) -> bool {
+        self.databases.iter().any(Database::has_expiries)
     }
 
     /// Returns the number of keys of all databases together, and how many of them have an expiry.
@@ -488,7 +500,7 @@ impl Keyspace {
         for _ in 0..ENGINE_DATABASES {
             self.select(self.sweep_database);
             for _ in 0..SEGMENTS {
-                if self.here().volatile + self.here().volatile_hashes == 0 || swept.visited >= budget {
+                if !self.here().has_expiries() || swept.visited >= budget {
                     break;
                 }
                 self.sweep_one(budget, &mut swept);

@@ -118,7 +118,7 @@ fn pop_several(call: &mut Call<'_>, end: End) -> Done {
     })?;
     match popped {
         None => call.out.null_array(call.session.protocol),
-        Some(0) => {}
+        Some(0) => call.keyspace.interest.withdraw(),
         Some(_) => call.announce(Class::List, popped_at(end), call.at(1)),
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Timing of the search for expired keys: regularly while any key has an expiry, and again at once while many
+//! Timing of the search for expired keys and hash fields: regularly while any has an expiry, and again at once while many
 //! expired ones are found.
 
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl Sweeper {
                 self.sweep_at = Some(now.monotonic);
             }
         }
-        if self.sweep_at.is_none() && engine.statistics().keys_volatile > 0 {
+        if self.sweep_at.is_none() && engine.has_expiries() {
             self.sweep_at = Some(now.monotonic.after(SWEEP_INTERVAL));
         }
     }
@@ -37,5 +37,40 @@ impl Sweeper {
     /// Returns the time at which the next sweep (search for expired keys) is due; `None` if none is.
     pub fn deadline(&self) -> Option<Timestamp> {
         self.sweep_at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::bench::Bench;
+
+    fn wait(bench: &mut Bench) {
+        bench.wait_ms(100);
+        bench.now.monotonic = bench.now.monotonic.after(SWEEP_INTERVAL);
+    }
+
+    #[test]
+    fn keys_and_fields_that_nobody_asks_for_are_removed_in_time() {
+        for commands in ["SET k v PX 500", "HSETEX h PX 500 FIELDS 1 f v"] {
+            let (mut bench, mut sweeper) = (Bench::new(), Sweeper::default());
+            sweeper.handle_turn_end(&mut bench.engine, bench.now);
+            assert_eq!(sweeper.deadline(), None, "nothing expires");
+            bench.send(commands);
+            sweeper.handle_turn_end(&mut bench.engine, bench.now);
+            for _ in 0..10 {
+                let due = sweeper.deadline().expect("a sweep is due while anything expires");
+                assert!(due <= bench.now.monotonic.after(SWEEP_INTERVAL), "{commands}");
+                wait(&mut bench);
+                sweeper.handle_turn_end(&mut bench.engine, bench.now);
+                if bench.engine.statistics().keys == 0 {
+                    break;
+                }
+            }
+            assert_eq!(bench.engine.statistics().keys, 0, "{commands}");
+            wait(&mut bench);
+            sweeper.handle_turn_end(&mut bench.engine, bench.now);
+            assert_eq!(sweeper.deadline(), None, "{commands}");
+        }
     }
 }

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use crate::runtime::clock::Clock;
 
-/// The time limit for connecting to one address of the admin port, and for all steps together, from the
-/// look-up of the address to the end of the reply.
+/// The time limit for a request to the admin port, from the look-up of the address to the end of the reply.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// The least time limit for connecting to one address of the admin port.
+const TIMEOUT_LEAST: Duration = Duration::from_millis(100);
 /// Maximum number of bytes of a reply of the admin port, whose pages are smaller.
 const REPLY_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// The size of one read from the admin port, in bytes.
@@ -27,7 +28,7 @@ pub(super) fn get(host: &str, path: &str) -> Result<String, String> {
 fn reply(host: &str, path: &str) -> io::Result<Vec<u8>> {
     let clock = Clock::start();
     let left = || TIMEOUT.saturating_sub(Duration::from_nanos(clock.now().monotonic.as_nanos()));
-    let mut stream = connected(&host.to_socket_addrs()?.collect::<Vec<_>>())?;
+    let mut stream = connected(&host.to_socket_addrs()?.collect::<Vec<_>>(), left)?;
     stream.set_write_timeout(Some(TIMEOUT))?;
     stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n").as_bytes())?;
     let (mut reply, mut chunk) = (Vec::new(), vec![0; CHUNK_BYTES]);
@@ -58,10 +59,13 @@ fn reply(host: &str, path: &str) -> io::Result<Vec<u8>> {
     }
 }
 
-fn connected(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+/// Connects to the first of these addresses that takes the connection. Each has an equal part of half the time that
+/// is `left`, so that an address that does not answer leaves time for the others and for the reply.
+fn connected(addresses: &[SocketAddr], left: impl Fn() -> Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name does not resolve");
+    let part = left() / 2 / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
     for address in addresses {
-        match TcpStream::connect_timeout(address, TIMEOUT) {
+        match TcpStream::connect_timeout(address, part.max(TIMEOUT_LEAST)) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }

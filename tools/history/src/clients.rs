@@ -59,12 +59,9 @@ impl Shared {
         self.flags.operations - self.left.load(Ordering::Relaxed)
     }
 
-    /// Takes up to `wanted` of the run's remaining operations. Returns how many it took.
-    fn take(&self, wanted: u64) -> u64 {
-        let taken = self
-            .left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| Some(left.saturating_sub(wanted)));
-        taken.unwrap_or_else(|left| left).min(wanted)
+    /// Takes one of the run's remaining operations. False if there is none.
+    fn take_one(&self) -> bool {
+        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 
     fn is_over(&self) -> bool {
@@ -220,23 +217,22 @@ impl<'a> Client<'a> {
     }
 
     /// Fills the next batch with random commands for the operations that it takes from the run: a random
-    /// number of them, at most a pipeline. Operations left over when the batch reaches its largest size in
-    /// bytes are dropped.
+    /// number of them, at most a pipeline, and no more once the batch has 48 KiB.
     fn fill(&mut self) {
         self.batch.bytes.clear();
         let wanted = match self.role {
             Role::Client(_) => self.random.between(1, self.shared.flags.pipeline),
             Role::Around(_) => 1,
         };
-        for _ in 0..self.shared.take(wanted) {
+        for _ in 0..wanted {
+            if self.batch.bytes.len() > BATCH_BYTES || !self.shared.take_one() {
+                break;
+            }
             let (workload, batch, random) = (&self.shared.workload, &mut self.batch, &mut self.random);
             match self.role {
                 Role::Around(store) => workload.around(store, batch, random),
                 Role::Client(_) if random.per_mille(self.writes_per_mille) => workload.write(batch, random),
                 Role::Client(_) => workload.read(batch, random),
-            }
-            if self.batch.bytes.len() > BATCH_BYTES {
-                break;
             }
         }
     }

@@ -377,9 +377,12 @@ impl Run {
         let Some(timeout) = group.plan().timeout else { return };
         let before = Timestamp::from_nanos(now.as_nanos().saturating_sub(timeout.as_nanos() as u64));
         while let Some(request) = connection.give_up(before) {
-            if request.setup.is_none() {
+            let Some(command) = request.setup else {
                 group.settle(request, Ending::Timeout, b"", now);
-            }
+                continue;
+            };
+            self.setup.handle_refused(command, format!("no reply within {timeout:?}"));
+            self.setup.handle_answered();
         }
         self.offer(index as u32);
     }

@@ -17,7 +17,7 @@ const NAME: &[u8] = b"storage";
 const TOP_DEFAULT: usize = 10;
 const TOP_MAX: usize = 10_000;
 /// Maximum number of bytes of a client's word that an error text repeats.
-const QUOTED_BYTES_MAX: usize = 64;
+const QUOTED_BYTES_MAX: usize = 260;
 
 const HELP: &[&str] = &[
     "STORAGE <subcommand> [<arg> ...]. Subcommands are:",
@@ -320,8 +320,8 @@ fn number(word: &str, most: usize) -> Result<usize, String> {
     number.ok_or_else(|| format!("'{word}': a whole number from 1 to {most} is expected"))
 }
 
-/// Converts a word of a client's command to text, cut to 64 bytes: a longer word is no keyword or number,
-/// and an error text repeats no more of it.
+/// Converts a word of a client's command to text, cut to 260 bytes: a longer word is no keyword, number, or host
+/// with its port, and an error text repeats no more of it.
 fn quoted(word: &[u8]) -> String {
     String::from_utf8_lossy(&word[..word.len().min(QUOTED_BYTES_MAX)]).into_owned()
 }

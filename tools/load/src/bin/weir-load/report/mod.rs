@@ -8,6 +8,7 @@ pub mod json;
 pub mod plot;
 pub mod terminal;
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
@@ -63,12 +64,9 @@ pub fn write(
     }
     if let Some(folder) = &flags.hgrm {
         fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let mut names = HashSet::new();
         for group in &results.groups {
-            let name: String = group
-                .name
-                .chars()
-                .map(|letter| if letter.is_alphanumeric() { letter } else { '-' })
-                .collect();
+            let name = file_name(&group.name, &mut names);
             save(&folder.join(format!("{name}.hgrm")), &hgrm::distribution(&group.total.served))?;
         }
     }
@@ -85,6 +83,30 @@ pub fn compare(flags: &CompareFlags) -> Result<String, String> {
     Ok(compare::text(&before, &after))
 }
 
+/// Returns a file's name for a group of clients: its own name, in which a hyphen stands for each character that is
+/// neither letter nor digit, and with a number behind it if another group (in `taken`) has that name.
+fn file_name(group: &str, taken: &mut HashSet<String>) -> String {
+    let plain: String =
+        group.chars().map(|letter| if letter.is_alphanumeric() { letter } else { '-' }).collect();
+    let numbered = (2..).map(|number| format!("{plain}-{number}"));
+    let name = std::iter::once(plain.clone()).chain(numbered).find(|name| !taken.contains(name));
+    let name = name.expect("some number is free");
+    taken.insert(name.clone());
+    name
+}
+
 fn save(path: &Path, text: &str) -> Result<(), String> {
     fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_group_has_a_file_of_its_own() {
+        let mut taken = HashSet::new();
+        let names = ["a b", "a-b", "a/b", "c"].map(|group| file_name(group, &mut taken));
+        assert_eq!(names, ["a-b", "a-b-2", "a-b-3", "c"]);
+    }
 }
