@@ -19,7 +19,7 @@ pub fn document(value: &impl Serialize) -> String {
     String::from_utf8(bytes).expect("JSON is text")
 }
 
-/// Serializes a number with just the digits that it displays: `1`, not `1.0`, and millionths as decimals.
+/// Serializes a number as the text of its `Display`, without quotes: `1`, not `1.0`.
 pub fn as_shown<S: Serializer>(number: &impl Display, to: S) -> Result<S::Ok, S::Error> {
     RawValue::from_string(number.to_string()).expect("a number is shown").serialize(to)
 }

@@ -57,7 +57,8 @@ struct Holder {
     /// The amount, in millionths of a request unit, that was not granted of what the core needed to continue
     /// without asking.
     unmet: u64,
-    /// The amount that was not granted of what one request needed, in millionths of a request unit.
+    /// The part that was not granted of the amount that the core needed for its next request, in millionths of a
+    /// request unit, at its last demand; 0 if all was granted.
     denied: u64,
     granted_at: Timestamp,
     heard_at: Timestamp,

@@ -80,7 +80,7 @@ pub enum Why {
     Slow {
         /// Index of the class of commands in which the replica was slow.
         class: usize,
-        /// The replica's own 95th percentile of latency in that class.
+        /// The 95th percentile of the replica's own latency in the class of commands in which it was slow.
         p95: Duration,
         /// The median of the 95th percentiles of latency of the nodes with which the replica was compared.
         median: Duration,

@@ -802,8 +802,9 @@ impl Window {
         self.begin_round(at);
     }
 
-    /// Combines the records that all cores have published on `board` into common figures. Median latencies
-    /// count only if they are younger than `within` seconds.
+    /// Combines the records about one backend (median latency, window, number of samples) that all cores have
+    /// published on `board` into figures of the whole process. Median latencies count only if they are younger
+    /// than `within` seconds.
     fn common(&mut self, board: &impl Board, now: Timestamp, within: f64) -> Common {
         let oldest = now.before(duration(within));
         let (mut samples, mut sum) = (0.0, 0.0);

@@ -21,8 +21,9 @@ const INVALIDATE: &[u8] = b">2\r\n$10\r\ninvalidate\r\n";
 /// belongs to another tenant.
 pub const NO_TARGET: &str = "ERR The client ID you want redirect to does not exist";
 
-/// The reason why a client is not told the number of its target's link (unshared connection) to a node of a
-/// cluster: the target (`CLIENT TRACKING ... REDIRECT`) no longer takes its invalidation messages.
+/// The reason, sent to the core of a client with `CLIENT TRACKING ... REDIRECT`, why it is not told the id
+/// (`CLIENT ID` at the store) of its target's unshared connection to a node of a cluster: the target no longer
+/// takes the client's invalidation messages.
 pub const TARGET_GONE: &str = "target-gone";
 
 /// The links (unshared connections to stores) on which a client takes the invalidation messages of other

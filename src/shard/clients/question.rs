@@ -83,7 +83,8 @@ pub struct Questions {
     /// Requests that wait for the control executor, with the address of their reply. A client has at most
     /// one: its later requests wait for the reply.
     waiting: VecDeque<(ReplyTo, Question)>,
-    /// Number of questions that the control executor has and has not answered yet.
+    /// Number of clients' requests that only the control executor can answer (such as `QOS LIMITS`), which it has
+    /// and has not answered yet.
     in_flight: usize,
 }
 
