@@ -71,7 +71,7 @@ impl Upstream {
 
     /// Appends a request to the output of the connection that its `envelope` (addressee, route and price)
     /// chooses, which is opened if it is closed. `requests` is the number of requests in the message; `tries`
-    /// has the numbers of redirects (MOVED, ASK) and of refusals for a moment (TRYAGAIN, LOADING) for which it
+    /// has the numbers of redirects (MOVED, ASK) and of waits (TRYAGAIN, CLUSTERDOWN) for which it
     /// was sent before. Returns an error if the backend is not reachable or the connection is full.
     #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
     #[inline(always)]
