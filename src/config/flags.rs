@@ -74,7 +74,7 @@ pub struct Flags {
     /// several times. All other names are refused, because a web page could read the port through a name of
     /// its own (DNS rebinding)
     #[arg(long, env = "WEIR_ADMIN_HOST", value_name = "NAME", help_heading = LISTENING)]
-    #[arg(value_delimiter = ',')]
+    #[arg(value_delimiter = ',', value_parser = host_name)]
     pub admin_host: Vec<String>,
 
     /// Token that `POST /config/quotas` requires, as `Authorization: Bearer TOKEN`. Without a token weir
@@ -293,7 +293,8 @@ pub struct Flags {
     #[arg(value_parser = positive_duration, default_value = "10s")]
     pub hot_ttl_tracked: Duration,
 
-    /// Maximum number of bytes of replies to reads of hot keys that each shard keeps
+    /// Maximum number of bytes of replies to reads of hot keys that each shard keeps; copies of other shards'
+    /// replies may take as many again
     #[arg(long, env = "WEIR_HOT_BYTES", value_name = "SIZE", help_heading = HOT_KEYS, default_value = "16MiB")]
     pub hot_bytes: Size,
 

@@ -84,9 +84,11 @@ impl FromStr for Share {
     fn from_str(text: &str) -> Result<Self, &'static str> {
         let percent: Option<f64> = text.strip_suffix('%').and_then(|number| number.trim().parse().ok());
         let percent = percent.filter(|percent| (0.0..=100.0).contains(percent));
-        percent
-            .map(|percent| Self((percent * 10.0).round() as u64))
-            .ok_or("a share from 0% to 100% is expected, such as 2% or 0.5%")
+        let thousandths = percent.map(|percent| percent * 10.0);
+        thousandths
+            .filter(|thousandths| (thousandths.round() - thousandths).abs() < 1e-6)
+            .map(|thousandths| Self(thousandths.round() as u64))
+            .ok_or("a share from 0% to 100% in steps of 0.1% is expected, such as 2% or 0.5%")
     }
 }
 
@@ -99,7 +101,7 @@ mod tests {
         for (text, share) in [("2%", 20), ("0.5%", 5), ("100%", 1_000), ("0%", 0), ("2 %", 20)] {
             assert_eq!(text.parse(), Ok(Share(share)), "{text}");
         }
-        for text in ["2", "", "%", "-1%", "101%", "NaN%", "inf%", "two%"] {
+        for text in ["0.04%", "0.05%", "2", "", "%", "-1%", "101%", "NaN%", "inf%", "two%"] {
             assert!(text.parse::<Share>().is_err(), "{text}");
         }
     }

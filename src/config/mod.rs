@@ -296,11 +296,19 @@ impl Config {
 }
 
 fn listen_addresses(flags: &Flags) -> Result<Vec<SocketAddr>, ConfigError> {
-    let addresses = addresses_of(&flags.listen);
-    if addresses.len() < flags.listen.len() && flags.listen.len() > 1 {
-        return Err(ConfigError::new("--listen off does not go with other --listen addresses"));
+    let lists = [
+        ("--listen", &flags.listen),
+        ("--tls-listen", &flags.tls_listen),
+        ("--http", &flags.http),
+        ("--tls-http", &flags.tls_http),
+    ];
+    for (flag, list) in lists {
+        if addresses_of(list).len() < list.len() && list.len() > 1 {
+            return Err(ConfigError::new(format!("{flag} off does not go with other {flag} addresses")));
+        }
     }
-    if addresses.is_empty() && flags.unix.is_none() && flags.tls_listen.is_empty() {
+    let addresses = addresses_of(&flags.listen);
+    if addresses.is_empty() && flags.unix.is_none() && addresses_of(&flags.tls_listen).is_empty() {
         return Err(ConfigError::new(
             "--listen off leaves no address for clients: --unix PATH or --tls-listen ADDRESS is expected with it",
         ));
@@ -447,6 +455,8 @@ fn check_timeouts(flags: &Flags) -> Result<(), ConfigError> {
         ("--idle-timeout", flags.idle_timeout),
         ("--send-timeout", flags.send_timeout),
         ("--drain-timeout", flags.drain_timeout),
+        ("--publish-wait", flags.publish_wait),
+        ("--subscriber-slow-time", flags.subscriber_slow_time),
     ];
     match timeouts.into_iter().find(|(_, timeout)| *timeout > TIMEOUT_MAX) {
         Some((flag, _)) => Err(ConfigError::new(format!("{flag}: at most 720h is expected"))),
@@ -569,6 +579,12 @@ mod tests {
                 "--listen off --listen 127.0.0.1:1 --unix /a",
                 "--listen off does not go with other --listen addresses",
             ),
+            (
+                "--listen off --tls-listen off",
+                "--listen off leaves no address for clients: --unix PATH or --tls-listen ADDRESS is expected with it",
+            ),
+            ("--http off --http 127.0.0.1:1", "--http off does not go with other --http addresses"),
+            ("--publish-wait 721h", "--publish-wait: at most 720h is expected"),
             (
                 "--listen 127.0.0.1:7381",
                 "--listen and --admin are both 127.0.0.1:7381: two ports are expected",

@@ -1,5 +1,7 @@
 //! Descriptions of a cluster: its nodes, the number of slots that each owns, and the slots that are moving.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::http::{Response, Status};
@@ -9,10 +11,17 @@ use crate::values::limits::SLOTS;
 use crate::values::{BackendId, Timestamp};
 
 /// Returns the names of the nodes in a cluster's map, by backend number: the first address, or else the
-/// node's id; empty for a number without a node.
+/// node's id, also where another node has that address; empty for a number without a node.
 pub fn node_names(map: &Map) -> Vec<String> {
-    (0..map.places())
-        .map(|place| map.node(BackendId(place as u16)).map(name_of).unwrap_or_default())
+    let mut taken = HashSet::new();
+    let nodes = (0..map.places()).map(|place| map.node(BackendId(place as u16)));
+    nodes
+        .map(|node| {
+            let Some(node) = node else { return String::new() };
+            let name = name_of(node);
+            // A failed node may be known by the address that its successor has now.
+            if taken.insert(name.clone()) { name } else { node.id.to_string() }
+        })
         .collect()
 }
 
@@ -125,5 +134,19 @@ mod tests {
         let page = told(Some(map));
         assert_eq!((&page["nodes"][0]["slots"], &page["nodes"][1]["failed"]), (&json!(101), &json!(true)));
         assert_eq!(page["slots_on_their_way"][0]["target"], json!("10.0.0.2:7000"));
+    }
+
+    #[test]
+    fn nodes_that_are_known_by_one_address_have_names_of_their_own() {
+        let nodes = "a1 10.0.0.1:7000@1 myself,master - 0 0 1 connected 0-99\n\
+                     b2 10.0.0.1:7000@1 master,fail - 0 0 2 connected 100-199\n";
+        let reply = format!("${}\r\n{nodes}\r\n", nodes.len());
+        let asked = ServerAddress { host: "10.0.0.1".to_owned(), port: 7000 };
+        let mut cluster = Cluster::default();
+        cluster.apply(&[View::parse(&asked, b"*0\r\n", reply.as_bytes()).expect("a view")]);
+        let mut names = node_names(cluster.map());
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), 2, "{names:?}");
     }
 }

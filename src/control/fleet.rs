@@ -223,8 +223,10 @@ impl FleetQuotas {
                 place.told = before[at].told.take();
             }
         }
-        let gone = before.iter().enumerate().filter(|(at, _)| !moved.contains(&Some(*at)));
-        gone.for_each(|(_, place)| pools.forget_part(place.bucket));
+        let mut stays = vec![false; before.len()];
+        moved.iter().flatten().for_each(|at| stays[*at] = true);
+        let gone = before.iter().zip(stays).filter(|(_, stays)| !stays);
+        gone.for_each(|(place, _)| pools.forget_part(place.bucket));
         let sizes = next.iter().map(|place| place.capacity.ru_per_second);
         self.fleet.replace(sizes.zip(moved));
         next.extend(users);

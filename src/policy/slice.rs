@@ -27,6 +27,8 @@ const LUMPS_KEPT: u64 = 4;
 const SHORT_BURST: Duration = Duration::from_secs(1);
 /// The whole of a bucket, in the unit of a core's share: 65,536ths.
 const WHOLE_SHARE: u128 = 65_536;
+/// The least income that a core alone takes at once, in millionths of a request unit: less waits until it is as much.
+const COMES_IN_LEAST: i64 = 1_000;
 
 /// Decision of a slice (one core's part of a bucket) on a request: it fits, the control executor (which
 /// divides buckets among cores) has to be asked, or it is refused for a given time. Nothing is taken yet; the
@@ -387,8 +389,11 @@ impl Slice {
         let part = |whole: u64| signed((u128::from(whole) * share / WHOLE_SHARE) as u64);
         let most = part(capacity.burst);
         let came_in = part(capacity.comes_in(now.since(self.heard_at)));
-        self.allowance = self.allowance.max(self.allowance.saturating_add(came_in).min(most));
-        self.heard_at = now;
+        // Less is lost to rounding: a core that is asked every few microseconds would never get anything.
+        if came_in >= COMES_IN_LEAST {
+            self.allowance = self.allowance.max(self.allowance.saturating_add(came_in).min(most));
+            self.heard_at = now;
+        }
         if self.allowance >= cost.signed().min(most) && self.allowance > 0 {
             return Verdict::Fits;
         }
@@ -484,6 +489,23 @@ mod tests {
         slice.allowance = 10 * UNIT as i64;
         assert_eq!(check(&mut slice, 4 * UNIT, 150), Verdict::Fits);
         assert_eq!(check(&mut slice, 4 * UNIT, 151), Verdict::Ask);
+    }
+
+    #[test]
+    fn a_core_alone_gets_its_income_however_often_it_is_asked() {
+        for apart in [100, 1_000, 300_000] {
+            let mut slice = told(0, None);
+            slice.share = 256;
+            let rules = Rules { silent: true, ..RULES };
+            let capacity = Capacity { ru_per_second: 1, burst: 20 * UNIT };
+            for step in 1..=10_000_000 / apart {
+                let now = Timestamp::from_millis(100).after(Duration::from_micros(step * apart));
+                let verdict = slice.check(Price::new(UNIT), capacity, now, rules);
+                assert!(matches!(verdict, Verdict::Refused(_)), "{verdict:?}");
+            }
+            // A 256th of one unit per second, for ten seconds.
+            assert!((37_000..=39_063).contains(&slice.allowance), "{apart}: {}", slice.allowance);
+        }
     }
 
     #[test]

@@ -958,7 +958,7 @@ impl Window {
         self.is_draining = true;
         if full.len() < SAMPLES_LEAST {
             // Too few replies came while the window was full, so its latency is unknown: halve the window.
-            self.size *= 0.5;
+            self.size = self.least.max(self.size * 0.5);
             return;
         }
         let median = median_of(full, |seen| seen.low);
@@ -1112,6 +1112,18 @@ mod tests {
             assert!(window.size() >= servers, "{servers} at once want {}", window.size());
             let most = (3.0 * takes).max(takes + SLACK_MOST + 0.005);
             assert!(waits <= most, "{servers} of {takes} s: replies take {waits} s in {}", window.size());
+        }
+    }
+
+    #[test]
+    fn it_stays_within_its_bounds_when_a_backend_becomes_slow() {
+        for least in [16, 64, 90] {
+            let mut window = Window::new(1, Bounds { least, most: 1_000 });
+            let mut now = crowd(&mut window, 0.0, 5.0, 128, 0.001);
+            for _ in 0..100 {
+                now = crowd(&mut window, now, 0.05, 2, 0.02);
+                assert!(window.size() >= usize::from(least), "{} of {least}", window.size());
+            }
         }
     }
 

@@ -58,6 +58,13 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Returns the snapshot that is good after one [`Versions::pass`] of the key's cell (counter of writes), if this
+    /// one was good before and nothing else was written.
+    pub fn after_pass(self) -> Self {
+        let [key, backend] = self.seen;
+        Self { seen: [key.wrapping_add(BEGAN), backend], ..self }
+    }
+
     /// True if no write to the key, or to unknown keys of its backend, was in flight when the snapshot was
     /// taken.
     pub fn is_quiet(&self) -> bool {
@@ -142,6 +149,23 @@ impl Versions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_snapshot_outlives_a_pass_and_no_write() {
+        let versions = Versions::new(1);
+        let (key, backend) = (Cell::of_hash(7), Cell::of_backend(BackendId(0)));
+        let look = || versions.snapshot(key, backend).expect("nothing is being written");
+        let seen = look();
+        versions.pass(key);
+        assert!(!versions.is_good(&seen) && versions.is_good(&seen.after_pass()));
+        versions.pass(key);
+        assert!(!versions.is_good(&seen.after_pass()), "another write came between");
+        let seen = look();
+        versions.begin(key);
+        versions.pass(key);
+        versions.end(key);
+        assert!(!versions.is_good(&seen.after_pass()));
+    }
 
     #[test]
     fn what_was_seen_is_good_until_something_is_written() {

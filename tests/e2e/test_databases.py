@@ -364,7 +364,7 @@ def test_a_tenant_has_only_its_databases(servers, tmp_path):
         assert some.call("SELECT", 2).text == f"{refusal}, not 2"
         some.ok("SELECT", 3)
         some.ok("SET", "k", "3")
-        for words in [("MOVE", "k", 0), ("COPY", "k", "l{k}", "DB", 2), ("SWAPDB", 1, 2), ("SWAPDB", 2, 1), ("FLUSHALL",),
+        for words in [("MOVE", "k", 0), ("MOVE", "k", 300), ("COPY", "k", "l{k}", "DB", 300), ("COPY", "k", "l{k}", "DB", 2), ("SWAPDB", 1, 2), ("SWAPDB", 2, 1), ("FLUSHALL",),
                       ("EVAL", "redis.call('select', 0) return redis.call('get', KEYS[1])", 1, "k")]:
             assert some.call(*words).text.startswith(refusal), words
         assert some.ok("MOVE", "k", 1) == 1

@@ -9,6 +9,7 @@ mod file;
 mod password;
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::ops::Bound;
@@ -325,8 +326,8 @@ impl Tenant {
     }
 
     /// Returns the error reply, without its `-`, for a request about a database that the tenant may not use.
-    pub fn refusal_of(&self, database: Database) -> String {
-        format!("{}, not {}", self.refusal_of_all(), database.0)
+    pub fn refusal_of(&self, database: impl Display) -> String {
+        format!("{}, not {database}", self.refusal_of_all())
     }
 
     /// Returns the error reply, without its `-`, for a request that could affect any database, if the tenant

@@ -269,7 +269,11 @@ impl Cluster {
                     if owner == NOBODY || own != (owner == claims.teller) {
                         continue;
                     }
-                    let epoch = claims.epoch_of(owner);
+                    // An owner that answered itself is believed about its epoch, and not another node.
+                    let epoch = match tellers[usize::from(owner)] {
+                        Some(own) if own.owners[slot] == owner => own.epoch_of(owner),
+                        _ => claims.epoch_of(owner),
+                    };
                     let is_higher = best.is_none_or(|(highest, _)| epoch > highest);
                     if is_higher && !denied(owner, epoch) {
                         best = Some((epoch, owner));
@@ -407,8 +411,7 @@ impl<'a> Places<'a> {
 
 /// Facts about a node, combined from all views.
 struct Fact<'a> {
-    /// The node as in the view with the highest config epoch for it; between equal epochs, as in its own
-    /// view.
+    /// The node as in its own view, or else as in the view with the highest config epoch for it.
     seen: &'a Seen,
     is_own: bool,
     /// True if a view reports that most primaries consider the node failed, and the node did not reply
@@ -430,7 +433,7 @@ fn facts<'a>(accepted: &[&'a View]) -> Facts<'a> {
             let is_own = place == view.myself;
             let first = Fact { seen, is_own, failed: false, answered: false, live: false, databases: None };
             let fact = facts.entry(&seen.id).or_insert(first);
-            if (seen.epoch, is_own) > (fact.seen.epoch, fact.is_own) {
+            if (is_own, seen.epoch) > (fact.is_own, fact.seen.epoch) {
                 (fact.seen, fact.is_own) = (seen, is_own);
             }
             fact.answered |= is_own;

@@ -230,6 +230,8 @@ struct Elsewhere {
     since: Timestamp,
     asked: HashMap<ShardId, u32>,
     holders: Vec<ShardId>,
+    /// True if cores that are no holders any more may still have copies, which have not expired.
+    has_former: bool,
 }
 
 /// The state of one hot key on its home core (the core through which a key's requests pass).
@@ -492,7 +494,7 @@ impl Entry {
     /// Chooses the cores that get copies of kept replies (those held in memory): those that each ask for the
     /// key often enough, provided that all of them together do. Returns the cores that held no copies before.
     pub fn choose_holders(&mut self, settings: &HotSettings, now: Timestamp) -> Vec<ShardId> {
-        let Elsewhere { since, asked, holders } = &mut self.elsewhere;
+        let Elsewhere { since, asked, holders, has_former } = &mut self.elsewhere;
         let seconds = now.since(*since).as_secs_f64().max(COPIED_AFTER.as_secs_f64());
         *since = now;
         let [all, each] = settings.copied_from.map(|rate| rate as f64 * seconds);
@@ -501,6 +503,7 @@ impl Entry {
         let mut chosen: Vec<ShardId> = much.map(|(shard, _)| shard).collect();
         chosen.sort_unstable();
         let before = std::mem::replace(holders, chosen);
+        *has_former |= before.iter().any(|shard| !holders.contains(shard));
         holders.iter().copied().filter(|shard| !before.contains(shard)).collect()
     }
 
@@ -511,8 +514,9 @@ impl Entry {
         let each = Duration::from_secs_f64(1.0 / rate as f64);
         let free_at = self.writes_until.max(now.before(WRITE_BURST));
         let wait = free_at.after(each).since(now);
-        if wait > each.max(Duration::from_millis(1)) {
-            return Err(wait);
+        let at_once = each.max(Duration::from_millis(1));
+        if wait > at_once {
+            return Err(wait - at_once);
         }
         self.writes_until = free_at.after(each);
         Ok(())
@@ -628,9 +632,22 @@ impl Entry {
     }
 
     /// Ends now the time for which kept replies (those held in memory) may be sent. True if there were any.
-    pub fn end_kept(&mut self, now: Timestamp) -> bool {
-        let kept = self.answers.iter_mut().filter_map(|answer| answer.kept.as_mut());
-        kept.map(|kept| kept.good_until = kept.good_until.min(now)).count() > 0
+    /// Copies on cores that are no holders any more become invalid with the key's version, and the kept replies
+    /// stay valid for the time after their end.
+    pub fn end_kept(&mut self, versions: &Versions, now: Timestamp) -> bool {
+        let has_former = std::mem::take(&mut self.elsewhere.has_former);
+        if has_former {
+            versions.pass(self.cell);
+        }
+        let mut any = false;
+        for kept in self.answers.iter_mut().filter_map(|answer| answer.kept.as_mut()) {
+            kept.good_until = kept.good_until.min(now);
+            if has_former {
+                kept.snapshot = kept.snapshot.after_pass();
+            }
+            any = true;
+        }
+        any
     }
 
     /// Drops the kept reply (one held in memory) that a fetch (shared read of a hot key) was begun to

@@ -258,7 +258,7 @@ impl HotKeyStage {
             Touched::Key { key, may_be_kept } => {
                 self.meet_key(env, (envelope, arrival), (key, may_be_kept), frame, now)
             }
-            Touched::Keys => self.meet_keys(env, envelope, frame),
+            Touched::Keys => self.meet_keys(env, envelope, frame, now),
             Touched::Unknown => {
                 self.meet_unknown(env, envelope, frame);
                 Meeting::Passes
@@ -634,7 +634,7 @@ impl HotKeyStage {
 
     /// Handles a request (`frame`) for several keys whose home is this core. Each hot key among them is
     /// treated like the key of a request that has only one. Returns what the caller does with the request.
-    fn meet_keys(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8]) -> Meeting {
+    fn meet_keys(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8], now: Timestamp) -> Meeting {
         if self.known == 0 {
             return Meeting::Passes;
         }
@@ -661,6 +661,18 @@ impl HotKeyStage {
         }
         if found.is_empty() {
             return Meeting::Passes;
+        }
+        if let Some(limit) = self.settings.write_rate
+            && is_write
+            && self.settings.mode == Mode::On
+        {
+            for (id, _) in &found {
+                if let Some(entry) = entry_of(&mut self.entries, *id)
+                    && let Err(retry_after) = entry.take_write(limit, now)
+                {
+                    return Meeting::WrittenTooOften { limit, retry_after };
+                }
+            }
         }
         for (id, cell) in &found {
             if let Some(cell) = cell {
@@ -1535,9 +1547,9 @@ impl HotKeyStage {
     /// Ends the time for which kept replies (those held in memory) of a store's keys may be sent, on all
     /// cores. They stay for tenants that accept old replies while the store is unavailable.
     fn end_kept(&mut self, env: &Env, backend: BackendId, now: Timestamp) {
-        let Self { entries, to_lend, .. } = self;
+        let Self { entries, to_lend, settings, .. } = self;
         for entry in entries.iter_mut().flatten().filter(|entry| env.backend_of(entry.slot) == backend) {
-            if entry.end_kept(now) {
+            if entry.end_kept(&settings.versions, now) {
                 for holder in entry.holders() {
                     to_lend.extend(entry.copies(env.settings.id, None).map(|copy| (*holder, copy)));
                 }

@@ -162,7 +162,7 @@ impl Shard {
     /// reply.
     fn select_database(&mut self, id: ClientId, database: Database, now: Now) -> Result<(), String> {
         if let Some(tenant) = self.tenant_of(id).filter(|tenant| !tenant.may_use(database)) {
-            return Err(tenant.refusal_of(database));
+            return Err(tenant.refusal_of(database.0));
         }
         self.change_database(id, database, now);
         Ok(())

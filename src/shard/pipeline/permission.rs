@@ -153,7 +153,7 @@ fn permit_databases(
         }
         _ => {}
     }
-    if tenant.may_use(database) { Ok(()) } else { Err(tenant.refusal_of(database)) }
+    if tenant.may_use(database) { Ok(()) } else { Err(tenant.refusal_of(database.0)) }
 }
 
 /// Returns words, for an error, for the code that a script command runs in the store: a client's script, or
@@ -165,9 +165,11 @@ fn code_of(command: &Command) -> String {
 /// Checks that a tenant may use the database whose number a request names (`word`). The error is the text of
 /// the reply.
 fn permit_named(tenant: &Tenant, word: &[u8]) -> Result<(), String> {
-    let number = std::str::from_utf8(word).ok().and_then(|word| word.parse::<u8>().ok());
-    let foreign = number.map(Database).filter(|database| !tenant.may_use(*database));
-    foreign.map_or(Ok(()), |database| Err(tenant.refusal_of(database)))
+    let Some(number) = std::str::from_utf8(word).ok().and_then(|word| word.parse::<i64>().ok()) else {
+        return Ok(());
+    };
+    let is_own = u8::try_from(number).is_ok_and(|number| tenant.may_use(Database(number)));
+    if is_own { Ok(()) } else { Err(tenant.refusal_of(number)) }
 }
 
 /// Checks a command of a tenant that has only keys with certain prefixes. `known` is what earlier turns

@@ -263,7 +263,7 @@ impl Shard {
     /// Such a transaction is carried out over a connection that the client has to itself (private link).
     fn queue_select(&mut self, id: ClientId, database: Database, arguments: &Arguments<'_>) {
         if let Some(tenant) = self.tenant_of(id).filter(|tenant| !tenant.may_use(database)) {
-            let text = tenant.refusal_of(database);
+            let text = tenant.refusal_of(database.0);
             return self.refuse_in_transaction(id, &text);
         }
         if !self.private.is_on() {

@@ -1101,12 +1101,25 @@ fn a_hot_key_may_be_written_so_often_and_whoever_writes_more_is_told_which() {
         if told != "+OK\r\n" {
             let begins = format!("-THROTTLED scope=key name={key} limit=100 remaining=0 retry_after_ms=");
             assert!(told.starts_with(&begins), "{told}");
+            let retry: u64 = told.trim().rsplit('=').next().expect("a number").parse().expect("a number");
+            assert!(retry <= 10, "{told}");
             refused += 1;
         }
         rig.wait(MILLISECOND * 5);
     }
     // In 1.5 s half of the 300 writes are refused, less the burst.
     assert!((135..=151).contains(&refused), "{refused}");
+    // Commands for several keys are no way around.
+    let several: Vec<_> = (0..100)
+        .map(|number| {
+            let words: &[&str] = if number % 2 == 0 { &["MSET", &key, "v"] } else { &["UNLINK", &key, &key] };
+            rig.ask(client, words, "", if number % 2 == 0 { "+OK\r\n" } else { ":1\r\n" }).0
+        })
+        .collect();
+    assert!(
+        several.iter().filter(|told| told.starts_with("-THROTTLED scope=key")).count() > 80,
+        "{several:?}"
+    );
     assert_eq!(rig.ask(client, &["SET", "another", "v"], "", "+OK\r\n").0, "+OK\r\n");
 }
 

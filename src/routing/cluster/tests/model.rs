@@ -71,7 +71,15 @@ impl Model {
             for (place, one) in accepted.iter().enumerate() {
                 if let Some(owner) = one.owners[usize::from(slot)] {
                     let own = u8::from(owner == one.teller);
-                    claims.push((one.nodes[&owner].0 as f64, own, -(place as i32), owner));
+                    // An owner that answered and confirms the claim is believed about its epoch.
+                    let itself = accepted.iter().find(|one| one.teller == owner);
+                    let confirmed = itself.filter(|itself| itself.owners[usize::from(slot)] == Some(owner));
+                    claims.push((
+                        confirmed.unwrap_or(one).nodes[&owner].0 as f64,
+                        own,
+                        -(place as i32),
+                        owner,
+                    ));
                 }
             }
             claims.retain(|(epoch, _, _, owner)| {
@@ -256,6 +264,28 @@ fn another_cluster_at_a_reused_address_is_not_listened_to() {
     assert_eq!(applied.rejected, [(0, Rejected::Strangers)]);
     assert!(applied.map.is_none());
     assert_eq!(owner_of(cluster.map(), 5), Some("z"));
+}
+
+#[test]
+fn a_node_is_believed_about_itself_whatever_others_say_of_it() {
+    let a = view(&[Told::primary("a", 1, [1]), Told::primary("b", 2, [2]), Told::primary("c", 3, [])]);
+    let lie =
+        view(&[Told::primary("b", 2, [2]), Told::primary("a", 1 << 40, [1]), Told::primary("c", 3, [])]);
+    let worse =
+        view(&[Told::primary("b", 2, [1, 2]), Told::replica("a", "b", 1 << 40), Told::primary("c", 3, [])]);
+    for lie in [lie, worse] {
+        let mut cluster = Cluster::default();
+        cluster.apply(&[a.clone().expect("a view"), lie.expect("a view")]);
+        let is_primary = cluster.map().primaries().any(|node| node.id.as_str() == "a");
+        assert!(is_primary, "it says so itself");
+        // Node c takes the slot over, as the node that lied admits.
+        let mut failed = Told::primary("a", 1, []);
+        failed.flags = "master,fail";
+        let told = [Told::primary("c", 4, [1]), failed.clone(), Told::primary("b", 2, [2])];
+        let honest = [Told::primary("b", 2, [2]), failed, Told::primary("c", 4, [1])];
+        cluster.apply(&[view(&told).expect("a view"), view(&honest).expect("a view")]);
+        assert_eq!(owner_of(cluster.map(), 1), Some("c"));
+    }
 }
 
 #[test]

@@ -291,6 +291,37 @@ mod tests {
     }
 
     #[test]
+    fn a_user_who_goes_on_asking_has_the_new_quota_at_once() {
+        let mut rig = Rig::new(1);
+        (0..20).for_each(|_| {
+            rig.ask();
+            rig.turn();
+        });
+        let quotas = |version, rate: u32| {
+            let text = format!("[tenants.acme]\npassword = 'a'\nuser_ru_per_second = {rate}");
+            Quotas::parse("q", &text).expect("well formed").with_version(version)
+        };
+        let (before, after) = (quotas(0, 100), quotas(1, 10));
+        let now = rig.now();
+        rig.accounts.handle_quotas(&before, &after, now);
+        let id = after.find("acme").expect("it is there");
+        let account = rig.accounts.user(after.tenant(id), "ann").expect("it is bounded");
+        rig.payer = Payer::new(id, Some(account), after.version());
+        let mut told = Vec::new();
+        for _ in 0..100 {
+            rig.ask();
+            let now = rig.now();
+            rig.accounts.handle_turn_end(now);
+            while let Some(report) = rig.accounts.poll_report() {
+                let of_user = report.demands.iter().filter(|demand| demand.bucket == rig.user);
+                told.extend(of_user.map(|demand| demand.capacity.ru_per_second));
+            }
+            rig.millis += 1;
+        }
+        assert!(told.len() > 2 && told[1..].iter().all(|rate| *rate == 10), "{told:?}");
+    }
+
+    #[test]
     fn who_is_refused_is_told_to_come_back_by_what_this_process_has_of_the_quota() {
         let mut rig = Rig::new(0);
         rig.part = Part::even(4);

@@ -132,11 +132,7 @@ impl Tab {
         self.end(charge.class);
         self.expected.learn(charge.class as usize, cost.beyond(charge.quote.fixed));
         self.used = self.used.saturating_add(cost.micro());
-        let given_back = charge.taken.signed() - cost.signed();
-        self.left = self.left.saturating_add(given_back);
-        if given_back < 0 {
-            self.surprise = self.surprise.saturating_add(given_back.unsigned_abs());
-        }
+        self.give_back(charge.taken.signed() - cost.signed());
     }
 
     /// Settles a request that was answered without a backend: `cost` replaces the price that was taken for it
@@ -145,7 +141,17 @@ impl Tab {
     pub fn settle_cached(&mut self, charge: &Charge, cost: Price) {
         self.end(charge.class);
         self.cached = self.cached.saturating_add(cost.micro());
-        self.left = self.left.saturating_add(charge.taken.signed() - cost.signed());
+        self.give_back(charge.taken.signed() - cost.signed());
+    }
+
+    /// Adds to the tab the difference between the price that was taken for a request and its real cost. A cost
+    /// beyond the price is a surprise for the bucket of all requests.
+    #[inline]
+    fn give_back(&mut self, difference: i64) {
+        self.left = self.left.saturating_add(difference);
+        if difference < 0 {
+            self.surprise = self.surprise.saturating_add(difference.unsigned_abs());
+        }
     }
 }
 
@@ -435,8 +441,13 @@ mod tests {
 
         fn settle(&mut self, cost: Option<MicroUnits>) {
             let Some(charge) = self.charges.pop_front() else { return };
+            let is_cached = cost.is_some_and(|cost| cost % 5_000 == 4_000);
             let cost = cost.map(|cost| Price::new(charge.quote.fixed.micro() + cost));
             match (self.accounts.tab_of(charge.payer), cost) {
+                (Some(tab), Some(cost)) if is_cached => tab.settle_cached(&charge, cost),
+                (_, Some(cost)) if is_cached => {
+                    self.accounts.settle(&charge, Bill::Cached(cost), self.now);
+                }
                 (Some(tab), Some(cost)) => tab.settle(&charge, cost),
                 (_, Some(cost)) => self.accounts.settle(&charge, Bill::Cost(cost), self.now),
                 (_, None) => self.accounts.settle(&charge, Bill::Nothing, self.now),

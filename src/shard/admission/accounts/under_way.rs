@@ -88,6 +88,8 @@ impl Accounts {
 
     /// Counts a request as charged at its real cost; it may have been admitted under the previous quotas.
     pub(super) fn end(&mut self, charge: &Charge) {
+        // A user's bucket is that of all versions of the quotas; a tenant's count begins anew after two.
+        self.ledger.buckets().count_of_user(charge.payer, -1);
         let Some(tenant) = self.tenant_now(charge.payer) else { return };
         let is_of_now = charge.payer.versions_before(self.version) == 0;
         let buckets = self.ledger.buckets();
@@ -95,7 +97,6 @@ impl Accounts {
         let under_way = if is_of_now { &mut known.under_way } else { &mut known.under_way_before };
         under_way.end(charge.class as usize);
         known.settled = known.settled.saturating_add(1);
-        buckets.count_of_user(charge.payer, -1);
     }
 
     /// Returns the number of a tenant's requests that are admitted and have not been charged at their real
