@@ -147,6 +147,7 @@ impl<'a> Told<'a> {
         Some(Command {
             effect,
             class,
+            arity: at_least(self.arity(), keys),
             keys,
             handling,
             admin: flags.contains(Flags::ADMIN) || self.categories.contains(&b"@dangerous".as_slice()),
@@ -160,7 +161,7 @@ impl<'a> Told<'a> {
         let name: &'static str = String::from_utf8_lossy(&self.name).into_owned().leak();
         Command {
             name,
-            arity: i16::try_from(self.arity).unwrap_or(-1),
+            arity: self.arity(),
             effect: Effect::None,
             class: Class::Control,
             keys: Keys::None,
@@ -170,6 +171,12 @@ impl<'a> Told<'a> {
             group: Group::Module,
             id: CommandId(u16::MAX),
         }
+    }
+
+    /// Returns the number of words that a request of the command has, its name included; if negative, the least
+    /// number that it may have.
+    fn arity(&self) -> i16 {
+        i16::try_from(self.arity).unwrap_or(-1)
     }
 
     /// Returns the rule by which the command's keys are found, by its fixed positions or by `specs`; `None`
@@ -265,6 +272,14 @@ fn texts(list: &[u8]) -> Vec<&[u8]> {
 
 fn listed(list: &[u8]) -> Option<Vec<&[u8]>> {
     reply::elements(list).map(Iterator::collect)
+}
+
+/// Returns the arity (number of words, if negative the least) of a command whose first key stands where `keys` says.
+/// A store may name a smaller one, and leave it to the command to count its words.
+fn at_least(arity: i16, keys: Keys) -> i16 {
+    let Keys::Range { first, .. } = keys else { return arity };
+    let least = i16::from(first) + 1;
+    if i32::from(arity).abs() < i32::from(least) { -least } else { arity }
 }
 
 #[cfg(test)]
@@ -370,6 +385,17 @@ mod tests {
         ] {
             assert_eq!(keys_of(request), Err(error.to_owned()), "{request}");
         }
+    }
+
+    #[test]
+    fn a_command_has_as_many_words_as_its_first_key_needs() {
+        learn(&encoded(
+            "[ [ least.any -1 [ readonly ] 1 1 1 ] [ least.few -2 [ readonly ] 3 3 1 ] [ least.one 1 [ readonly ] 1 1 1 ] \
+               [ least.fits -3 [ readonly ] 1 1 1 ] ]",
+        ));
+        let arity = |name: &str| find_command(name.as_bytes()).expect("learned").arity;
+        let arities = ["least.any", "least.few", "least.one", "least.fits"].map(arity);
+        assert_eq!(arities, [-2, -4, -2, -3]);
     }
 
     #[test]

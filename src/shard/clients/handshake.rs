@@ -119,6 +119,7 @@ impl ClientStage {
         if let Err(text) = self.try_hello(env, admission, id, arguments) {
             self.clients.at(id).identity = before;
             self.keep_seat(env, id, now);
+            self.apply_pauses_to(&env.quotas, id);
             self.answer_now(env, id, |out, _| encode::error(out, &text));
             return self.close_if_guessing(env, id);
         }

@@ -297,7 +297,10 @@ impl ClientStage {
                 partition.forget_permission();
             }
             let held = client.held_request.as_mut().map(|held| &mut held.identity);
-            for identity in std::iter::once(&mut client.identity).chain(held) {
+            // The copy of a request for a second try becomes a held request.
+            let again = client.addressed.as_mut().and_then(|addressed| addressed.again.as_mut());
+            let again = again.map(|again| &mut again.identity);
+            for identity in std::iter::once(&mut client.identity).chain(held).chain(again) {
                 *identity = identity.carried_over(before, after, admission);
             }
             if is_over {

@@ -118,6 +118,11 @@ impl Shard {
                 self.env.pool.give(frame);
             }
             (Destination::Walk(step), _) => self.walk_on(id, step, (charge, nature), arguments, now),
+            // Before the first map of a cluster there is no node to ask.
+            (Destination::Stores(_), _) if self.env.stores().is_empty() => {
+                self.settle(charge, &Settlement::default(), now);
+                self.answer_not_sent(id, BackendId(0), NotSent::NoOwner);
+            }
             (Destination::Stores(fan_out), _) => {
                 if self.env.slots.is_some() {
                     self.clients.note_addressed(id, None, arguments);

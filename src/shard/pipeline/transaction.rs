@@ -61,6 +61,7 @@ impl Shard {
             return self.answer_error(id, &abort_because_of(&error));
         }
         if transaction.is_poisoned() {
+            self.settle(charge, &Settlement::default(), now);
             self.end_watch(id, now);
             let text = "EXECABORT Transaction discarded because of previous errors.";
             return self.answer_error(id, text);
