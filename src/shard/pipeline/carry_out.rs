@@ -307,7 +307,7 @@ impl Shard {
                 .transaction()
                 .and_then(|transaction| transaction.asked())
                 .map(|asked| (asked, Nature::TRANSACTION.class)),
-            _ if local.is_priced() => Some((asked(command, arguments), Nature::of(command).class)),
+            _ if local.is_priced(arguments) => Some((asked(command, arguments), Nature::of(command).class)),
             _ => None,
         };
         let (Some((asked, class)), Some(payer)) = (asked, client.payer()) else { return Ok(None) };
