@@ -116,8 +116,8 @@ impl Shard {
         self.handle_request_as(id, &identity, request, now);
     }
 
-    /// Handles a large request inside `QOS CALL` under the identity `identity`. One that is split by key waits while
-    /// that takes several turns (passes of the shard's loop).
+    /// Handles a large request inside `QOS CALL` under the identity `identity`. One that is split by key is
+    /// held while that takes several turns (passes of the shard's loop).
     #[cold]
     fn call_large(
         &mut self,
