@@ -214,8 +214,8 @@ pub enum LocalCommand {
 }
 
 impl LocalCommand {
-    /// True if a request of the command takes so much work that it is charged to quotas: it hashes a password,
-    /// writes pages of text, or asks all cores or stores.
+    /// True if a request of the command takes so much work that it is charged to quotas: it hashes a
+    /// password, writes pages of text, or asks all cores or stores.
     pub fn is_priced(self, arguments: &Arguments<'_>) -> bool {
         match self {
             Self::AclGetUser

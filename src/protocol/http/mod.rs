@@ -73,8 +73,8 @@ enum Kind {
     Transaction {
         left: usize,
     },
-    /// A response that is known before any reply: the shard passes it in as a RESP bulk string in its turn, so
-    /// that responses are sent in the order of requests.
+    /// A response that is known before any reply: the shard passes it in as a RESP bulk string in its turn,
+    /// so that responses are sent in the order of requests.
     Told,
 }
 
@@ -365,10 +365,10 @@ impl Conversation {
         }
     }
 
-    /// Refuses the current request with an error reply of weir's own, and returns the response, which is to be
-    /// passed in as that of [`Step::Told`]. The connection lasts only if the request has no body, because the
-    /// bytes after a refused head cannot be trusted to be one. With `is_last` it ends in any case, and the
-    /// response says so.
+    /// Refuses the current request with an error reply of weir's own, and returns the response, which is to
+    /// be passed in as that of [`Step::Told`]. The connection lasts only if the request has no body, because
+    /// the bytes after a refused head cannot be trusted to be one. With `is_last` it ends in any case, and
+    /// the response says so.
     pub fn refuse(&mut self, error: &str, is_last: bool) -> Vec<u8> {
         let head = match std::mem::replace(&mut self.coming, Coming::Nothing) {
             Coming::Head(head) | Coming::Body(head, _) => Some(head),

@@ -69,9 +69,9 @@ impl ClientStage {
         true
     }
 
-    /// Puts an HTTP response that weir makes without a backend (such as 400 or 100 Continue) into its place in
-    /// the order of a client's replies, where its bytes count like those of any reply. It uses up as much of
-    /// the client's turn as a request.
+    /// Puts an HTTP response that weir makes without a backend (such as 400 or 100 Continue) into its place
+    /// in the order of a client's replies, where its bytes count like those of any reply. It uses up as much
+    /// of the client's turn as a request.
     pub fn hold_place(&mut self, env: &mut Env, id: ClientId, response: &[u8]) {
         if let Some(client) = self.clients.get(id) {
             client.turn_left = client.turn_left.saturating_sub(1);
