@@ -167,7 +167,8 @@ pub const REPEATED_VALUES_MAX: usize = 1_024;
 /// Maximum number of keys that a request which combines whole collections (`SINTER`) may name again after the first
 /// time: each makes its store go through the collection once more.
 pub const REPEATED_KEYS_MAX: usize = 16;
-/// Maximum number of words of a request whose keys or fields weir compares with each other at once, in about 2 ms.
+/// Maximum number of words of a request whose keys or fields weir compares with each other at once, in about
+/// 2 ms, or for each of whose words (`SCRIPT EXISTS`, `PUBSUB NUMSUB`) it joins the stores' replies at once.
 pub const COMBINED_WORDS_MAX: usize = 65_536;
 /// Maximum number of keys at which one client may wait (`BLPOP`): a store keeps about 230 bytes for each, and goes
 /// through all of them when the client leaves.

@@ -135,9 +135,12 @@ fn write_infos(out: &mut Vec<u8>, protocol: Protocol, names: &[&[u8]]) {
         commands().for_each(|command| write_info(out, protocol, command));
         return;
     }
+    let before = out.len();
     encode::array(out, names.len());
     for name in names {
         match lookup::find_entry(name) {
+            // The caller replaces a reply that is too long by an error.
+            _ if out.len() - before > DESCRIPTION_BYTES_MAX => return,
             Some(command) => write_info(out, protocol, command),
             None => encode::null(out, protocol),
         }
@@ -176,8 +179,13 @@ fn write_all_docs(out: &mut Vec<u8>, protocol: Protocol, names: &[&[u8]]) {
     } else {
         names.iter().filter_map(|name| lookup::find_entry(name)).collect()
     };
+    let before = out.len();
     encode::map(out, protocol, documented.len());
     for command in documented {
+        // The caller replaces a reply that is too long by an error.
+        if out.len() - before > DESCRIPTION_BYTES_MAX {
+            return;
+        }
         write_docs(out, protocol, command);
     }
 }
@@ -374,6 +382,16 @@ mod tests {
         }
         assert!(written(Protocol::Resp2, "COMMAND DOCS").len() * 4 < DESCRIPTION_BYTES_MAX);
         assert!(told(Protocol::Resp2, &repeated("COMMAND DOCS", "get", 40_000)).starts_with("-ERR at most "));
+    }
+
+    #[test]
+    fn no_further_name_is_looked_up_once_a_reply_is_too_long() {
+        let names = vec![b"client".as_slice(); 10_000];
+        for write in [write_infos, write_all_docs] {
+            let mut out = Vec::new();
+            write(&mut out, Protocol::Resp3, &names);
+            assert!((DESCRIPTION_BYTES_MAX..2 * DESCRIPTION_BYTES_MAX).contains(&out.len()));
+        }
     }
 
     #[test]

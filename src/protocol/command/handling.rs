@@ -214,21 +214,25 @@ pub enum LocalCommand {
 }
 
 impl LocalCommand {
-    /// True if the command takes so much work that it is charged to quotas: it hashes a password, writes
-    /// pages of text, or asks all cores.
-    pub const fn is_priced(self) -> bool {
-        matches!(
-            self,
+    /// True if a request of the command takes so much work that it is charged to quotas: it hashes a
+    /// password, writes pages of text, or asks all cores or stores.
+    pub fn is_priced(self, arguments: &Arguments<'_>) -> bool {
+        match self {
             Self::AclGetUser
-                | Self::AclList
-                | Self::AclUsers
-                | Self::Auth
-                | Self::ClientKill
-                | Self::ClientList
-                | Self::ClientUnblock
-                | Self::Command
-                | Self::Info
-        )
+            | Self::AclList
+            | Self::AclUsers
+            | Self::Auth
+            | Self::ClientKill
+            | Self::ClientList
+            | Self::ClientPause
+            | Self::ClientTracking
+            | Self::ClientUnblock
+            | Self::ClientUnpause
+            | Self::Command
+            | Self::Info => true,
+            Self::Hello => arguments.iter().skip(2).any(|word| word.eq_ignore_ascii_case(b"auth")),
+            _ => false,
+        }
     }
 
     /// True if the command reads or changes the state of its connection: its identity, RESP version,

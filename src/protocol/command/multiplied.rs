@@ -8,6 +8,7 @@
 //! | `MGET`, `HMGET`, `HGETEX` | values of keys or fields that are named more than once | 1,024 |
 //! | `SINTER`, `ZUNION`, `BITOP`, `PFCOUNT`, `XREAD` and the like | keys that are named more than once | 16 |
 //! | the last two lines but `MGET` | words, all of which weir compares in one turn | 65,536 |
+//! | `SCRIPT EXISTS`, `PUBSUB NUMSUB` and the like | words, whose answers weir joins in one turn | 65,536 |
 //! | `BLPOP`, `XREAD BLOCK` and the like | records of a client that waits: keys | 1,024 |
 //! | `SORT` | values for each element: `GET` patterns | 64 |
 //! | `KEYS`, `SCAN MATCH` and the like | comparisons of each byte of each name: bytes of the pattern | 1,024 |
@@ -43,7 +44,7 @@ enum Multiplied {
     RandomElements,
     /// Number of keys or fields that the request has named before.
     Repeated,
-    /// Number of words of a request for several keys or fields.
+    /// Number of words of a request for several keys, fields, scripts or channels.
     Words,
     /// Number of keys at which the client waits for data.
     Awaited,
@@ -101,6 +102,9 @@ impl Command {
             "mget" => {
                 let count = || self.repeated_keys(arguments, REPEATED_VALUES_MAX);
                 (Repeated, counted().unwrap_or_else(count), REPEATED_VALUES_MAX)
+            }
+            "script|exists" | "pubsub|numsub" | "pubsub|shardnumsub" => {
+                (Words, arguments.len(), COMBINED_WORDS_MAX)
             }
             _ if arguments.len() > COMBINED_WORDS_MAX => (Words, arguments.len(), COMBINED_WORDS_MAX),
             "hmget" | "hgetex" => {
@@ -245,6 +249,9 @@ mod tests {
             (16, &|count| format!("XREADGROUP GROUP g c STREAMS{}{}", words(50, count), " 0".repeat(50))),
             (65_536, &|count| format!("SUNION{}", words(count - 1, 0))),
             (65_536, &|count| format!("HMGET h{}", words(count - 2, 0))),
+            (65_536, &|count| format!("SCRIPT EXISTS{}", words(count - 2, 0))),
+            (65_536, &|count| format!("PUBSUB NUMSUB{}", words(count - 2, 0))),
+            (65_536, &|count| format!("PUBSUB SHARDNUMSUB{}", words(count - 2, 0))),
             (1_024, &|count| format!("BLPOP{} 0", words(count, 0))),
             (1_024, &|count| format!("BZMPOP 0 {count}{} MIN", words(count, 0))),
             (1_024, &|count| format!("XREAD BLOCK 0 STREAMS{}{}", words(count, 0), " $".repeat(count))),
@@ -277,6 +284,7 @@ mod tests {
             format!("SMISMEMBER s{many}"),
             format!("ZMSCORE z{many}"),
             format!("HSET h{many} value"),
+            format!("SCRIPT EXISTS{many}"),
             "SRANDMEMBER s 9223372036854775807".to_owned(),
             "SRANDMEMBER s -0".to_owned(),
             "SRANDMEMBER s x".to_owned(),

@@ -73,8 +73,8 @@ enum Kind {
     Transaction {
         left: usize,
     },
-    /// A response that is known before any reply: the shard passes in one RESP reply for it, whose content
-    /// does not matter, so that responses are sent in the order of requests.
+    /// A response that is known before any reply: the shard passes it in as a RESP bulk string in its turn,
+    /// so that responses are sent in the order of requests.
     Told,
 }
 
@@ -84,7 +84,7 @@ struct Asked {
     kind: Kind,
     manner: Manner,
     in_base64: bool,
-    /// The whole response to the request if it is known, or else the beginning of the response's body.
+    /// The beginning of the response's body, as far as it is known.
     text: Vec<u8>,
     /// True if the response is larger than weir may write (`--max-reply-bytes`), so that an error is sent in
     /// its place.
@@ -110,9 +110,10 @@ pub enum Step {
     Begins(Option<Vec<u8>>),
     /// The request's commands are known, as RESP, and the shard carries them out (`frames`).
     Commands,
-    /// The response is known already: the shard passes in any one RESP reply in its place, to keep the order
-    /// of responses.
-    Told,
+    /// The response (the field) is known already: the shard passes it in again as a RESP bulk string when all
+    /// earlier replies have been passed in, to keep the order of responses. Until then it waits among the
+    /// client's replies.
+    Told(Vec<u8>),
 }
 
 /// The state of one client connection that speaks HTTP: its received bytes, and its requests without a
@@ -330,8 +331,7 @@ impl Conversation {
             let manner = manner(&head, head.keeps);
             let mut text = Vec::new();
             response::preflight(&mut text, &manner, allowed, crosses_networks);
-            self.tell(text, manner);
-            return Step::Told;
+            return Step::Told(self.tell(text, manner.keeps));
         }
         let who = head.authorization.clone();
         self.coming = Coming::Head(head);
@@ -354,9 +354,8 @@ impl Conversation {
         }
         match Body::new(head.length, bytes_max) {
             Ok(body) if head.waits && !body.is_whole() && self.held.is_empty() => {
-                self.tell(response::GO_ON.to_vec(), manner(&head, true));
                 self.coming = Coming::Body(head, body);
-                Step::Told
+                Step::Told(self.tell(response::GO_ON.to_vec(), true))
             }
             Ok(body) => {
                 self.coming = Coming::Body(head, body);
@@ -366,10 +365,11 @@ impl Conversation {
         }
     }
 
-    /// Refuses the current request with an error reply of weir's own, and returns the next step. The
-    /// connection lasts only if the request has no body, because the bytes after a refused head cannot be
-    /// trusted to be one. With `is_last` it ends in any case, and the response says so.
-    pub fn refuse(&mut self, error: &str, is_last: bool) -> Step {
+    /// Refuses the current request with an error reply of weir's own, and returns the response, which is to
+    /// be passed in as that of [`Step::Told`]. The connection lasts only if the request has no body, because
+    /// the bytes after a refused head cannot be trusted to be one. With `is_last` it ends in any case, and
+    /// the response says so.
+    pub fn refuse(&mut self, error: &str, is_last: bool) -> Vec<u8> {
         let head = match std::mem::replace(&mut self.coming, Coming::Nothing) {
             Coming::Head(head) | Coming::Body(head, _) => Some(head),
             Coming::Nothing => None,
@@ -378,18 +378,17 @@ impl Conversation {
         let manner = head.map_or(Manner::LAST, |head| manner(&head, keeps));
         let mut text = Vec::new();
         response::fail(&mut text, &manner, Failure { text: error, is_own: true }, false);
-        self.tell(text, manner);
-        Step::Told
+        self.tell(text, manner.keeps)
     }
 
     /// Refuses the HTTP request that is being received, because it took too long to arrive, and ends the
-    /// connection. Returns the next step.
-    pub fn time_out(&mut self) -> Step {
+    /// connection. Returns the response, which is to be passed in as that of [`Step::Told`].
+    pub fn time_out(&mut self) -> Vec<u8> {
         let manner = match &self.coming {
             Coming::Head(head) | Coming::Body(head, _) => manner(head, false),
             Coming::Nothing => self.last_manner(),
         };
-        self.give_up(manner, Status::Timeout)
+        self.end_with(manner, Status::Timeout)
     }
 
     /// Returns the manner (properties that do not depend on the content) of a response to a head that could
@@ -404,22 +403,32 @@ impl Conversation {
         let manner = manner(head, head.keeps && head.has_no_body());
         let mut text = Vec::new();
         response::refuse(&mut text, &manner, status);
-        self.tell(text, manner);
-        Step::Told
+        Step::Told(self.tell(text, manner.keeps))
     }
 
     fn give_up(&mut self, manner: Manner, status: Status) -> Step {
+        Step::Told(self.end_with(manner, status))
+    }
+
+    fn end_with(&mut self, manner: Manner, status: Status) -> Vec<u8> {
         let manner = Manner { keeps: false, ..manner };
         let mut text = Vec::new();
         response::refuse(&mut text, &manner, status);
-        self.tell(text, manner);
-        Step::Told
+        self.tell(text, manner.keeps)
     }
 
-    fn tell(&mut self, text: Vec<u8>, manner: Manner) {
-        let keeps = manner.keeps;
-        self.asked.push_back(Asked { kind: Kind::Told, manner, in_base64: false, text, is_too_large: false });
+    /// Takes the next place in the order of responses for one that is known, and returns the response. If
+    /// `keeps` is false it is the last on the connection.
+    fn tell(&mut self, response: Vec<u8>, keeps: bool) -> Vec<u8> {
+        self.asked.push_back(Asked {
+            kind: Kind::Told,
+            manner: Manner::LAST,
+            in_base64: false,
+            text: Vec::new(),
+            is_too_large: false,
+        });
         self.end_unless(keeps);
+        response
     }
 
     fn end_unless(&mut self, keeps: bool) {
@@ -448,8 +457,7 @@ impl Conversation {
                 // The body has been read completely, so the connection can be used again after the refusal.
                 let mut text = Vec::new();
                 response::refuse(&mut text, &manner, status);
-                self.tell(text, manner);
-                Step::Told
+                Step::Told(self.tell(text, manner.keeps))
             }
         }
     }
@@ -510,7 +518,11 @@ impl Asked {
         };
         let failure = error.as_deref().map(|text| Failure { text, is_own });
         match kind {
-            Kind::Told => out.append(text),
+            Kind::Told => {
+                if let Some(Reply::Bulk(response)) = answer::next(&mut reply) {
+                    out.extend_from_slice(response);
+                }
+            }
             Kind::Get | Kind::Put | Kind::Delete => match (&*kind, failure) {
                 (_, Some(failure)) => response::fail(out, manner, failure, true),
                 (Kind::Get, None) => match answer::next(&mut reply) {

@@ -69,10 +69,14 @@ impl ClientStage {
         true
     }
 
-    /// Takes the next place in the order of a client's replies for an HTTP response that weir makes without a
-    /// backend (such as 400 or 100 Continue).
-    pub fn hold_place(&mut self, env: &mut Env, id: ClientId) {
-        self.answer_now(env, id, |out, _| encode::simple(out, "OK"));
+    /// Puts an HTTP response that weir makes without a backend (such as 400 or 100 Continue) into its place
+    /// in the order of a client's replies, where its bytes count like those of any reply. It uses up as much
+    /// of the client's turn as a request.
+    pub fn hold_place(&mut self, env: &mut Env, id: ClientId, response: &[u8]) {
+        if let Some(client) = self.clients.get(id) {
+            client.turn_left = client.turn_left.saturating_sub(1);
+        }
+        self.answer_now(env, id, |out, _| encode::bulk(out, response));
     }
 
     /// Identifies the sender of an HTTP request by its `Authorization` header (`claim`) and the quotas in
@@ -217,10 +221,10 @@ impl ClientStage {
                 self.watch_http = true;
                 continue;
             }
-            http.time_out();
+            let response = http.time_out();
             client.http_since = None;
             env.counters.add(Counter::ClientsClosedSlow, 1);
-            self.hold_place(env, id);
+            self.hold_place(env, id, &response);
             self.stop_listening(env, id);
         }
     }

@@ -70,6 +70,11 @@ impl ClientStage {
         }
         let sight = sight_of(client, &env.quotas).filter(|_| !client.is_monitor);
         let Some(sight) = sight else { return Ok(()) };
+        // A monitor that was ended in this turn has its place until the turn's end.
+        if self.monitors.iter().any(|monitor| monitor.id == id) {
+            client.is_monitor = true;
+            return Ok(());
+        }
         let Some(place) = board.take(env.settings.id, sight) else {
             let limit = board.places();
             return Err(format!("OVERLOADED reason=monitors limit={limit} (--monitors) retry_after_ms=1000"));

@@ -261,12 +261,12 @@ impl Transaction {
         if !self.has_room_for(bytes, bytes_max) {
             return Err(NotQueued::TooLarge);
         }
+        if local.is_priced(&Arguments::new(&request.frame, &request.places)) {
+            self.asked.add(asked, weights);
+        }
         let position = self.len();
         self.locals.push(LocalRequest { position, database, local, command, request, answer: None });
         self.locals_bytes += bytes;
-        if local.is_priced() {
-            self.asked.add(asked, weights);
-        }
         Ok(())
     }
 

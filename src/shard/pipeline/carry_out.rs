@@ -179,7 +179,7 @@ impl Shard {
     }
 
     /// Handles two kinds of requests that bypass admission. A command that ends subscriptions is carried out:
-    /// it is never refused, since the client would go on paying for messages, and its tenant pays for its
+    /// no quota refuses it, since the client would go on paying for messages, and its tenant pays for its
     /// bytes. A `PUBLISH` is held while subscriptions to its channel are on their way to stores. False for
     /// any other request, and for a `PUBLISH` that may go on.
     fn goes_its_own_way(
@@ -312,7 +312,7 @@ impl Shard {
                 .transaction()
                 .and_then(|transaction| transaction.asked())
                 .map(|asked| (asked, Nature::TRANSACTION.class)),
-            _ if local.is_priced() => Some((asked(command, arguments), Nature::of(command).class)),
+            _ if local.is_priced(arguments) => Some((asked(command, arguments), Nature::of(command).class)),
             _ => None,
         };
         let (Some((asked, class)), Some(payer)) = (asked, client.payer()) else { return Ok(None) };

@@ -112,7 +112,7 @@ impl Shard {
     /// transaction or has connections to stores of its own.
     #[cold]
     #[inline(never)]
-    fn step_if_split(&mut self, id: ClientId, request: &Request<'_>) -> Option<(usize, Bytes)> {
+    pub(super) fn step_if_split(&mut self, id: ClientId, request: &Request<'_>) -> Option<(usize, Bytes)> {
         let (arguments, frame) = (&request.arguments, request.shared?);
         let command = command::recognise(arguments).ok()?;
         let Handling::Split(_) = command.handling_for(arguments) else { return None };

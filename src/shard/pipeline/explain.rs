@@ -134,7 +134,7 @@ impl Shard {
         }
         match handling {
             Handling::Local(local) => {
-                let price = if local.is_priced() { "priced by its bytes" } else { "at no cost" };
+                let price = if local.is_priced(arguments) { "priced by its bytes" } else { "at no cost" };
                 map.text("handled", format!("answered by weir, {price}"));
                 return map;
             }

@@ -28,9 +28,9 @@ impl Shard {
     /// HTTP.
     pub(super) fn refuse_http(&mut self, id: ClientId, error: &str, now: Now) -> bool {
         let Some(mut http) = self.clients.begin_conversing(id) else { return false };
-        http.refuse(error, true);
+        let response = http.refuse(error, true);
         self.clients.end_conversing(id, http, now);
-        self.clients.hold_place(&mut self.env, id);
+        self.clients.hold_place(&mut self.env, id, &response);
         true
     }
 
@@ -65,13 +65,13 @@ impl Shard {
                     let (env, admission) = (&mut self.env, &mut self.admission);
                     step = match self.clients.identify(env, admission, id, claim.as_deref(), now) {
                         Ok(authority) => http.admit(authority, self.env.settings.request_bytes_max),
-                        Err(stranger) => http.refuse(&stranger.text, stranger.is_last),
+                        Err(stranger) => Step::Told(http.refuse(&stranger.text, stranger.is_last)),
                     };
                 }
                 match step {
                     Step::Wait | Step::Begins(_) => return Progress::Done,
                     Step::Commands => {}
-                    Step::Told => self.clients.hold_place(&mut self.env, id),
+                    Step::Told(response) => self.clients.hold_place(&mut self.env, id, &response),
                 }
                 continue;
             }

@@ -48,8 +48,9 @@ impl Shard {
                 self.keep_redirects_within(before, id, now);
             }
             C::Hello => {
-                let before = front.client(id).identity().tenant_id();
-                front.hello(env, admission, id, arguments, now);
+                self.settle(charge, &Settlement::of(Outcome::answered(0)), now);
+                let before = self.clients.client(id).identity().tenant_id();
+                self.clients.hello(&mut self.env, &mut self.admission, id, arguments, now);
                 self.follow_dialect(id, now);
                 self.keep_redirects_within(before, id, now);
             }
@@ -83,7 +84,10 @@ impl Shard {
             C::ClientCapa => front.answer_now(env, id, |out, _| encode::simple(out, OK)),
             C::ClientCaching => self.client_caching(id, arguments.at(2)),
             C::ClientReply => self.client_reply(id, arguments.at(2)),
-            C::ClientTracking => self.client_tracking(id, command, arguments, now),
+            C::ClientTracking => {
+                self.settle(charge, &Settlement::of(Outcome::answered(0)), now);
+                self.client_tracking(id, command, arguments, now);
+            }
             C::ClientTrackingInfo => front.tracking_info(env, id),
             C::ClientNoEvict => self.set_no_evict(id, arguments.at(2)),
             C::ClientNoTouch => self.answer_on_or_off(id, arguments.at(2)),

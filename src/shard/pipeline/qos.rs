@@ -1,17 +1,19 @@
 //! The command `QOS`: options that a client sets for its requests, and questions about prices, quotas and hot
 //! keys.
 
+use bytes::Bytes;
+
 use super::Shard;
 use super::decode::encoded;
 use crate::protocol::call::is_about_connection;
 use crate::protocol::command::{Command, quoted};
-use crate::protocol::{Arguments, Request, encode};
+use crate::protocol::{Argument, Arguments, Request, encode};
 use crate::shard::admission::{Charge, asked};
 use crate::shard::clients::Question;
-use crate::shard::clients::RequestOptions;
+use crate::shard::clients::{Identity, RequestOptions};
 use crate::shard::request::Nature;
 use crate::values::ClientId;
-use crate::values::limits::{HOT_KEYS_SHOWN, HOT_KEYS_SHOWN_MAX};
+use crate::values::limits::{HOT_KEYS_SHOWN, HOT_KEYS_SHOWN_MAX, KEYS_PER_TURN};
 use crate::values::time::Now;
 
 const HELP: [&str; 22] = [
@@ -107,8 +109,30 @@ impl Shard {
             Err(text) => return self.answer_error(id, &text),
         };
         let (frame, places) = encoded(inner.iter());
+        if places.len() > KEYS_PER_TURN {
+            return self.call_large(id, &identity, (frame.into(), places), now);
+        }
         let request = Request { arguments: Arguments::new(&frame, &places), shared: None };
         self.handle_request_as(id, &identity, request, now);
+    }
+
+    /// Handles a large request inside `QOS CALL` under the identity `identity`. One that is split by key is
+    /// held while that takes several turns (passes of the shard's loop).
+    #[cold]
+    fn call_large(
+        &mut self,
+        id: ClientId,
+        identity: &Identity,
+        (frame, places): (Bytes, Vec<Argument>),
+        now: Now,
+    ) {
+        let request = Request { arguments: Arguments::new(&frame, &places), shared: Some(&frame) };
+        let Some((step, shared)) = self.step_if_split(id, &request) else {
+            return self.handle_request_as(id, identity, request, now);
+        };
+        let own = self.clients.begin_acting(id, identity);
+        self.clients.hold_for_turns(&mut self.env, id, step, (shared, places));
+        self.clients.end_acting(id, identity, own);
     }
 
     fn qos_tenants(&mut self, id: ClientId, command: &Command, arguments: &Arguments<'_>) {

@@ -87,6 +87,20 @@ impl Shard {
         arguments: &Arguments<'_>,
         now: Now,
     ) {
+        // Each name has an acknowledgement, also one that changes nothing.
+        if arguments.len() - 1 > CHANNELS_MAX {
+            self.settle(charge, &Settlement::default(), now);
+            return match usage {
+                PrivateUse::Unsubscribes(_) => self.answer_error(
+                    id,
+                    &format!(
+                        "ERR too many names: UNSUBSCRIBE and the like take at most {CHANNELS_MAX}, or none to end all \
+                         subscriptions of their kind"
+                    ),
+                ),
+                _ => self.refuse_subscriptions(id),
+            };
+        }
         let names: Vec<&[u8]> = arguments.iter().skip(1).collect();
         let client = self.clients.client(id);
         let protocol = client.protocol();
@@ -158,13 +172,7 @@ impl Shard {
         let known = client.ties().and_then(|ties| ties.subscriptions.as_deref()).unwrap_or(&none);
         if !known.has_room(kind, names) {
             self.settle(charge, &Settlement::default(), now);
-            self.answer_error(
-                id,
-                &format!(
-                    "ERR too many subscriptions on this connection: at most {CHANNELS_MAX} channels and patterns, \
-                     whose names have at most {CHANNEL_BYTES_MAX} bytes"
-                ),
-            );
+            self.refuse_subscriptions(id);
             return None;
         }
         let has_link: Vec<BackendId> = known.stores().collect();
@@ -219,6 +227,16 @@ impl Shard {
             lent.into_iter().for_each(|(store, link)| subscriptions.add_feed(link, store));
         }
         Some(named)
+    }
+
+    fn refuse_subscriptions(&mut self, id: ClientId) {
+        self.answer_error(
+            id,
+            &format!(
+                "ERR too many subscriptions on this connection: at most {CHANNELS_MAX} channels and patterns, \
+                 whose names have at most {CHANNEL_BYTES_MAX} bytes"
+            ),
+        );
     }
 
     fn subscriptions_of(&mut self, id: ClientId) -> Option<&mut Subscriptions> {

@@ -70,6 +70,24 @@ fn what_a_client_sends_while_it_has_to_wait_has_a_bound() {
 }
 
 #[test]
+fn refusals_count_in_a_turn_and_among_the_bytes_that_wait() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.http_client(0);
+    let refused = request("GET /v1/keys/a", "origin: https://evil.example\r\n", "").repeat(4_000);
+    rig.reading = Reading::Never;
+    let (id, now) = (rig.id(client), rig.now);
+    rig.shards[0].handle_client_bytes(id, refused.as_bytes(), now);
+    let begun = rig.counted(Counter::AnsweredHere);
+    assert!(begun <= u64::from(limits::REQUESTS_PER_TURN), "{begun} in one turn");
+    rig.turns();
+    let begun = rig.counted(Counter::AnsweredHere);
+    assert!(begun < 2_000, "{begun} wait for a client that does not read");
+    rig.take_all();
+    let told = rig.told(client);
+    assert!(codes(&told).len() == 4_000 && codes(&told).iter().all(|code| *code == "403"));
+}
+
+#[test]
 fn a_client_that_leaves_in_the_middle_leaves_nothing_behind() {
     let mut rig = Rig::new(1, 1);
     let client = rig.http_client(0);

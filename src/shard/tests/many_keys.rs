@@ -197,6 +197,22 @@ fn other_clients_are_answered_in_every_turn_of_a_request_with_very_many_keys() {
 }
 
 #[test]
+fn very_many_keys_inside_a_call_take_several_turns_too() {
+    let mut rig = Rig::new(1, 2);
+    let [greedy, neighbour] = [rig.client(0), rig.client(0)];
+    let words = many("MGET", MANY, &mut Random::new(17));
+    let call = ["QOS", "CALL", "DEADLINE", "50"].map(str::to_owned);
+    let mut bytes = frame_of(&[&call[..], &words[..]].concat());
+    bytes.extend(request(&["PING"]));
+    rig.pour(greedy, &bytes);
+    let split_in = rig.turns_with_neighbour(neighbour, |rig| rig.at_stores.len() == 2);
+    assert!(split_in >= 2 * MANY / KEYS_PER_TURN, "split in {split_in} turns");
+    assert_eq!(rig.counted(Counter::RequestsInSteps), 1);
+    rig.answer_each(|words, _| reply_of_store(words));
+    assert!(rig.told(greedy) == reply_of_store(&words) + "+PONG\r\n");
+}
+
+#[test]
 fn very_many_keys_of_which_too_many_are_the_same_are_refused_and_counted_in_turns() {
     for (repeated, is_refused) in [(1_024, false), (1_025, true)] {
         let mut rig = Rig::new(1, 2);

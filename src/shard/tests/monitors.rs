@@ -366,6 +366,18 @@ fn a_monitor_that_leaves_gives_its_place_back() {
 }
 
 #[test]
+fn a_monitor_that_begins_anew_in_the_same_turn_has_one_place() {
+    let mut rig = watched(1, 4);
+    let [monitor, client] = [rig.client(0), rig.client(0)];
+    let [begin, end] = ["MONITOR", "RESET"].map(|word| request(&[word]));
+    rig.raw(monitor, &[begin.clone(), [end, begin].concat().repeat(10)].concat());
+    assert!(rig.told(monitor).ends_with("+RESET\r\n+OK\r\n"));
+    assert_eq!(rig.monitors(), 1);
+    rig.send(client, &[&["PING"]]);
+    assert_eq!(rig.told(monitor).matches("\"PING\"").count(), 1);
+}
+
+#[test]
 fn without_places_it_is_not_supported() {
     let mut rig = watched(1, 0);
     let client = rig.client(0);

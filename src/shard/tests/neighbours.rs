@@ -311,6 +311,11 @@ fn answers_of_weirs_own_have_a_price() {
         (&["INFO"][..], true),
         (&["COMMAND", "DOCS"], true),
         (&["AUTH", "x"], true),
+        (&["HELLO", "3", "SETNAME", "cart", "AUTH", "default", "x"], true),
+        (&["CLIENT", "PAUSE", "1"], true),
+        (&["CLIENT", "UNPAUSE"], true),
+        (&["CLIENT", "TRACKING", "ON"], true),
+        (&["HELLO", "3", "SETNAME", "cart"], false),
         (&["PING"], false),
         (&["QOS", "HELP"], false),
     ] {

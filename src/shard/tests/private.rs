@@ -489,6 +489,29 @@ fn names_of_channels_are_bounded() {
 }
 
 #[test]
+fn names_that_change_no_subscription_are_bounded_too() {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    let naming = |command: &'static str, names: usize| {
+        let mut words = vec!["a"; names + 1];
+        words[0] = command;
+        words
+    };
+    rig.send(client, &[&naming("UNSUBSCRIBE", 16_384)]);
+    assert_eq!(rig.told(client).matches("unsubscribe").count(), 16_384);
+    rig.send(client, &[&naming("UNSUBSCRIBE", 16_385)]);
+    assert!(rig.told(client).starts_with("-ERR too many names: "));
+    rig.send(client, &[&["SUBSCRIBE", "a"]]);
+    greet(&mut rig);
+    rig.answer_first("subscribe", "*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n");
+    rig.told(client);
+    rig.send(client, &[&naming("SUBSCRIBE", 16_384)]);
+    assert_eq!(rig.told(client).matches("subscribe").count(), 16_384);
+    rig.send(client, &[&naming("SUBSCRIBE", 16_385)]);
+    assert!(rig.told(client).starts_with("-ERR too many subscriptions"));
+}
+
+#[test]
 fn a_client_watches_a_limited_number_of_keys_at_a_time() {
     let mut rig = lending(1, 1, 10);
     let client = rig.client(0);

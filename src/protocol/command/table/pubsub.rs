@@ -11,9 +11,9 @@ pub(super) const COMMANDS: &[Command] = &[
     plain("pubsub|channels", -2).multiplies().to_all(FanOut::Union).hides_work().flags(TALKS),
     help("pubsub|help"),
     plain("pubsub|numpat", 2).to_all(FanOut::Patterns).flags(TALKS),
-    plain("pubsub|numsub", -2).to_all(FanOut::SumEach).flags(TALKS),
+    plain("pubsub|numsub", -2).multiplies().to_all(FanOut::SumEach).flags(TALKS),
     plain("pubsub|shardchannels", -2).multiplies().to_all(FanOut::Union).hides_work().flags(TALKS),
-    plain("pubsub|shardnumsub", -2).to_all(FanOut::SumEach).flags(TALKS),
+    plain("pubsub|shardnumsub", -2).multiplies().to_all(FanOut::SumEach).flags(TALKS),
     plain("punsubscribe", -1).privately(PrivateUse::Unsubscribes(Subscription::Patterns)).flags(SUBSCRIBES),
     // A shard's channel lives where a key of the same name would.
     plain("spublish", 3).multiplies().keys(1, 1, 1).fast().flags(TALKS).class(Class::Point),

@@ -23,7 +23,7 @@ pub(super) const COMMANDS: &[Command] = &[
     plain("function|stats", 2).to_all(FanOut::ByStore).admin_only().flags(STOPS),
     container("script"),
     refused("script|debug", 3, Refusal::Debugs).flags(Flags::NOSCRIPT),
-    plain("script|exists", -3).flags(Flags::NOSCRIPT).to_all(FanOut::Every),
+    plain("script|exists", -3).multiplies().flags(Flags::NOSCRIPT).to_all(FanOut::Every),
     plain("script|flush", -2).flags(Flags::NOSCRIPT).to_all(FanOut::AllOk).admin_only(),
     help("script|help"),
     plain("script|kill", 2).flags(STOPS).to_all(FanOut::AnyOk).admin_only(),
