@@ -677,8 +677,10 @@ impl Shard {
             self.break_watch(holder, now);
         }
         if is_over && let Some(client) = self.clients.find(holder) {
+            // A call that could not go on at another node has given its link back already.
+            let mut has_link = false;
             if let Some(ties) = client.ties() {
-                ties.link = None;
+                has_link = ties.link.take() == Some(link);
                 // `EXEC` ends all watches. A broken watch remains after a blocking call, until the client's
                 // `EXEC` fails.
                 if !waits {
@@ -686,7 +688,9 @@ impl Shard {
                 }
             }
             client.release_ties();
-            self.return_link((holder, link), false, now);
+            if has_link {
+                self.return_link((holder, link), false, now);
+            }
         }
         let took_micros = if waits { 0 } else { now.monotonic.nanos_since(request.began) / 1_000 };
         let in_32_bits = |number: u64| number.min(u64::from(u32::MAX)) as u32;
@@ -850,7 +854,12 @@ impl Shard {
         let left = call::with_time_left(&waiting.frame, now.monotonic.since(request.began));
         let (tenant, protocol) = (client.identity().tenant_id(), client.protocol());
         let place = (owner.backend, client.database());
-        self.return_link((holder, link), false, now);
+        if client.watch().is_some() {
+            // The call goes on over another link, so a watched key may change unseen.
+            self.break_watch(holder, now);
+        } else {
+            self.return_link((holder, link), false, now);
+        }
         let lent = match self.link_for_tracking(holder, owner.backend, now) {
             Ok(None) => {
                 self.private.lend(&mut self.env, (holder, tenant), (place, protocol), Purpose::Other, now)

@@ -1067,11 +1067,11 @@ impl PrivateLinks {
         Ok(())
     }
 
-    /// Takes a private link (unshared connection to a store) back from its holder. `has_watched` says that
-    /// keys may still be watched on it. The link is lent again once the store has dropped its state; with a
-    /// request in flight or subscriptions it is closed.
+    /// Takes a private link (unshared connection to a store) back from its holder; does nothing if no client
+    /// has it. `has_watched` says that keys may still be watched on it. The link is lent again once the store
+    /// has dropped its state; with a request in flight or subscriptions it is closed.
     pub fn give_back(&mut self, env: &mut Env, id: PrivateId, has_watched: bool, now: Now) {
-        let Some(link) = self.at(id) else { return };
+        let Some(link) = self.at(id).filter(|link| link.holder.is_some()) else { return };
         // After `CLIENT UNBLOCK`, the store may still end the next blocking command on the same link.
         let is_spent = link.is_streaming || link.was_unblocked || link.is_inbox || link.is_held;
         if link.in_flight.is_some() || is_spent || link.state != State::Open {

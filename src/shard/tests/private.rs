@@ -1,6 +1,7 @@
 //! Tests of private links: connections lent to one client for blocking commands, watched keys and
 //! subscriptions.
 
+use super::cluster::{clustered, moved};
 use super::*;
 use crate::protocol::{Argument, Arguments};
 use crate::shard::clients::client_filter::{ClientsAsked, ClientsTold, Reach};
@@ -388,6 +389,47 @@ fn a_link_whose_database_is_not_known_is_closed() {
         let database = if reply.starts_with("*2") { " db=5 " } else { " db=0 " };
         assert!(rig.told(client).contains(database), "{reply}");
     }
+}
+
+#[test]
+fn a_link_that_is_given_back_after_a_redirect_is_lent_to_one_client() {
+    let mut rig = clustered(1, |settings| settings.private_links_max = 10);
+    let terms = |most: u32| format!("[default]\nadmin = true\nprivate_links = {most}");
+    rig.put_in_force(&terms(2));
+    let [redirected, waiter, next, last] = [0; 4].map(|shard| rig.client(shard));
+    let key = rig.key(0, 0);
+    for client in [redirected, waiter] {
+        rig.send(client, &[&["BLPOP", &key, "0"]]);
+        greet(&mut rig);
+    }
+    // The tenant may hold fewer links than it does, so there is none to the other node.
+    rig.put_in_force(&terms(1));
+    rig.answer_first("BLPOP", &moved(&key, 1));
+    assert!(rig.told(redirected).starts_with("-MOVED "));
+    assert_eq!(links(&rig), (1, 2));
+    rig.put_in_force(&terms(4));
+    for client in [next, last] {
+        rig.send(client, &[&["BLPOP", &key, "0"]]);
+    }
+    assert_eq!(links(&rig), (3, 3));
+}
+
+#[test]
+fn a_call_that_goes_on_at_another_node_breaks_the_watch_of_its_client() {
+    let mut rig = clustered(1, |settings| settings.private_links_max = 10);
+    let (client, key) = (rig.client(0), rig.key(0, 0));
+    rig.send(client, &[&["WATCH", &key]]);
+    greet(&mut rig);
+    rig.answer_first("WATCH", "+OK\r\n");
+    rig.send(client, &[&["BLPOP", &key, "0"]]);
+    rig.answer_first("BLPOP", &moved(&key, 1));
+    rig.answer_first("UNWATCH", "+OK\r\n");
+    greet(&mut rig);
+    assert_eq!(rig.at_nodes(), ["1 BLPOP"]);
+    rig.answer_first("BLPOP", "*-1\r\n");
+    assert_eq!(rig.told(client), "+OK\r\n*-1\r\n");
+    rig.send(client, &[&["MULTI"], &["SET", &key, "1"], &["EXEC"]]);
+    assert_eq!((rig.told(client).as_str(), rig.at_stores.len()), ("+OK\r\n+QUEUED\r\n*-1\r\n", 0));
 }
 
 #[test]
