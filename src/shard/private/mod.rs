@@ -570,6 +570,27 @@ impl PrivateLinks {
         self.idle.remove(index)
     }
 
+    /// Changes the tenants of lent links (unshared connections to stores), and of blocking commands whose
+    /// clients have disconnected, to the ids that `renamed` returns, because new quotas give tenants other
+    /// ids.
+    pub fn handle_tenants(&mut self, renamed: impl Fn(TenantId) -> TenantId) {
+        self.held.clear();
+        for link in self.places.iter_mut().filter_map(|place| place.link.as_mut()) {
+            if let Some((_, tenant)) = &mut link.holder {
+                *tenant = renamed(*tenant);
+                *self.held.entry(*tenant).or_default() += 1;
+            }
+            if let Some(request) = &mut link.abandoned {
+                request.tenant = renamed(request.tenant);
+            }
+        }
+        for event in &mut self.events {
+            if let Event::Abandoned { request, .. } = event {
+                request.tenant = renamed(request.tenant);
+            }
+        }
+    }
+
     /// Returns the largest number of this core's private links (unshared connections to stores) that a
     /// tenant's clients may hold.
     fn tenant_max(&self, env: &Env, tenant: TenantId) -> usize {

@@ -67,6 +67,23 @@ fn links_are_bounded_and_no_tenant_takes_all() {
 }
 
 #[test]
+fn links_count_to_their_tenant_after_new_quotas_have_given_it_another_id() {
+    let mut rig = lending(1, 1, 10);
+    let acme = "[tenants.acme]\npassword = 'a'\nprivate_links = 1\n";
+    rig.put_in_force(acme);
+    let [holder, other] = [0; 2].map(|_| rig.signed_in("acme", "a"));
+    rig.send(holder, &[&["BLPOP", "q", "0"]]);
+    greet(&mut rig);
+    rig.put_in_force(&format!("[tenants.aaa]\npassword = 'b'\n{acme}"));
+    rig.send(other, &[&["BLPOP", "q", "0"]]);
+    let refusal = "-OVERLOADED reason=links backend=store0 retry_after_ms=1000\r\n";
+    assert_eq!(rig.told(other), refusal);
+    rig.answer_first("BLPOP", "*-1\r\n");
+    rig.send(other, &[&["BLPOP", "q", "0"]]);
+    assert_eq!((rig.told(other).as_str(), links(&rig)), ("", (1, 1)));
+}
+
+#[test]
 fn without_links_the_commands_are_refused_as_they_were() {
     let mut rig = lending(1, 1, 0);
     let client = rig.client(0);
@@ -215,6 +232,24 @@ fn what_is_popped_for_a_client_that_has_left_is_put_back_where_its_tenant_wants_
     rig.answer_first("BLPOP", POPPED);
     rig.lose("LPUSH");
     assert_eq!((orphans(&rig), links(&rig), versions.under_way()), ((1, 0), (0, 0), 0));
+}
+
+#[test]
+fn what_is_popped_for_a_client_that_has_left_is_put_back_though_new_quotas_gave_its_tenant_another_id() {
+    let mut rig = lending(1, 1, 10);
+    let acme = "[tenants.acme]\npassword = 'a'\ngive_back = true\n";
+    rig.put_in_force(acme);
+    let client = rig.signed_in("acme", "a");
+    rig.send(client, &[&["BLPOP", "q", "0"]]);
+    greet(&mut rig);
+    let id = rig.id(client);
+    rig.shards[0].handle_client_lost(id);
+    rig.turns();
+    greet(&mut rig);
+    rig.answer_first("UNBLOCK", ":0\r\n");
+    rig.put_in_force(&format!("[tenants.aaa]\npassword = 'b'\n{acme}"));
+    rig.answer_first("BLPOP", POPPED);
+    assert_eq!(rig.words_at_stores(), ["LPUSH"]);
 }
 
 #[test]
