@@ -136,13 +136,13 @@ impl Shard {
 
     /// Changes the database of a client and of its private links (unshared connections to stores), on which
     /// keys stay watched and tracked.
-    pub(super) fn change_database(&mut self, id: ClientId, database: Database, now: Now) {
+    pub(super) fn change_database(&mut self, id: ClientId, database: Database) {
         let client = self.clients.client(id);
         client.select(database);
         let Some(ties) = client.ties() else { return };
-        let tracking: Vec<PrivateId> = ties.tracking.iter().flat_map(|tracking| tracking.links()).collect();
-        for link in ties.link.filter(|link| !tracking.contains(link)).into_iter().chain(tracking) {
-            self.private.select(&mut self.env, link, database, now);
+        let tracking = ties.tracking.iter().flat_map(|tracking| tracking.links());
+        for link in ties.link.into_iter().chain(tracking) {
+            self.private.select(link, database);
         }
     }
 
@@ -734,7 +734,7 @@ impl Shard {
             let Some(database) = selected else { return };
             self.private.note_selected(link, database);
             if self.clients.find(holder).is_some() {
-                self.change_database(holder, database, now);
+                self.change_database(holder, database);
             }
         } else if reply.starts_with(b"-") {
             // The error may stand for a reply that was too large, so it is unknown which database the link

@@ -765,6 +765,7 @@ impl PrivateLinks {
     ) {
         let Some(link) = self.at(id) else { return debug_assert!(false, "a link that is lent is there") };
         debug_assert!(link.in_flight.is_none(), "one request at a time");
+        link.prepare(env, now.monotonic);
         link.append(env, message);
         link.expect_steps(replies - 1);
         link.expected.push_back(Expected::Answer);
@@ -939,7 +940,7 @@ impl PrivateLinks {
     /// store).
     pub fn note_selected(&mut self, id: PrivateId, database: Database) {
         if let Some(link) = self.at(id) {
-            link.database = database;
+            (link.database, link.selected) = (database, database);
         }
     }
 
@@ -952,11 +953,12 @@ impl PrivateLinks {
         }
     }
 
-    /// Changes the database of the next requests on a private link (unshared connection to a store).
-    pub fn select(&mut self, env: &mut Env, id: PrivateId, database: Database, now: Now) {
+    /// Changes the database of the next requests on a private link (unshared connection to a store). The
+    /// store is told with the next of them, so that a client that selects again and again causes no requests
+    /// which nobody pays for.
+    pub fn select(&mut self, id: PrivateId, database: Database) {
         if let Some(link) = self.at(id) {
-            link.select(env, database, now.monotonic);
-            self.list_to_send(id);
+            link.database = database;
         }
     }
 
@@ -1098,6 +1100,8 @@ impl PrivateLinks {
         if link.in_flight.is_some() || is_spent || link.state != State::Open {
             return self.close(env, id);
         }
+        // The next holder finds what the store was told last.
+        (link.protocol, link.database) = (link.spoken, link.selected);
         link.idle_since = now.monotonic;
         if has_watched {
             self.unwatch(env, id, now);

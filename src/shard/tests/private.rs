@@ -689,14 +689,36 @@ fn a_watch_that_was_idle_outlives_a_select() {
     greet(&mut rig);
     rig.answer_first("WATCH", "+OK\r\n");
     rig.wait(Duration::from_secs(20));
-    rig.send(client, &[&["SELECT", "3"]]);
+    rig.send(client, &[&["SELECT", "3"], &["MULTI"], &["GET", "k"], &["EXEC"]]);
     rig.wait(Duration::from_millis(500));
     rig.answer_first("SELECT", "+OK\r\n");
-    rig.send(client, &[&["MULTI"], &["GET", "k"], &["EXEC"]]);
     for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n$-1\r\n"] {
         rig.answer_next(reply);
     }
     assert_eq!(rig.told(client), "+OK\r\n+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n$-1\r\n");
+}
+
+#[test]
+fn databases_that_a_client_selects_in_turn_cost_its_link_one_request() {
+    let mut rig = lending(1, 1, 10);
+    let [client, other] = [rig.client(0), rig.client(0)];
+    rig.send(client, &[&["WATCH", "k"]]);
+    greet(&mut rig);
+    let link = rig.frames("WATCH")[0].link;
+    rig.answer_first("WATCH", "+OK\r\n");
+    rig.send(client, &[&["SELECT", "1"][..], &["SELECT", "0"]].repeat(50));
+    assert!(rig.at_stores.is_empty(), "nobody pays for it");
+    rig.send(client, &[&["SELECT", "1"], &["SELECT", "2"], &["GET", "k"]]);
+    assert_eq!(rig.words_at_stores(), ["SELECT", "GET"]);
+    assert!(rig.at_stores[0].frame.ends_with("\r\n2\r\n"));
+    rig.answer_next("+OK\r\n");
+    rig.answer_next("$-1\r\n");
+    // The next client gets the link in the database that the store was told.
+    rig.send(client, &[&["SELECT", "3"], &["UNWATCH"]]);
+    assert_eq!(rig.words_at_stores(), ["UNWATCH"]);
+    rig.answer_next("+OK\r\n");
+    rig.send(other, &[&["SELECT", "2"], &["BLPOP", "q", "0"]]);
+    assert_eq!((rig.words_at_stores(), rig.at_stores[0].link), (vec!["BLPOP"], link));
 }
 
 #[test]
