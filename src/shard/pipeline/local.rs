@@ -48,9 +48,10 @@ impl Shard {
                 self.keep_redirects_within(before, id, now);
             }
             C::Hello => {
-                let before = front.client(id).identity().tenant_id();
+                let client = front.client(id);
+                let (before, protocol) = (client.identity().tenant_id(), client.protocol());
                 front.hello(env, admission, id, arguments, now);
-                self.follow_dialect(id, now);
+                self.follow_dialect((id, protocol), now);
                 self.keep_redirects_within(before, id, now);
             }
             C::Quit => {

@@ -75,7 +75,7 @@ impl Shard {
     ) -> bool {
         let client = self.clients.client(id);
         if matches!(handling, Handling::Local(LocalCommand::Hello)) && !client.is_subscriber_only() {
-            return self.handle_tied_hello(id);
+            return self.refuse_tied_hello(id);
         }
         if client.is_subscriber_only() {
             use LocalCommand::{Ping, Quit, Reset};
@@ -120,17 +120,16 @@ impl Shard {
         true
     }
 
-    /// Handles `HELLO` of a client that has private links (unshared connections to stores), which speak the
-    /// client's present RESP version. True if it is refused, because messages of subscriptions come over
-    /// such a link. If not, a watch of keys is broken by it, and the caller answers it.
-    fn handle_tied_hello(&mut self, id: ClientId) -> bool {
+    /// Refuses `HELLO` of a client that has private links (unshared connections to stores) if messages of
+    /// subscriptions come over such a link, in the client's present RESP version. False if none do, so that
+    /// the caller answers it.
+    fn refuse_tied_hello(&mut self, id: ClientId) -> bool {
         let client = self.clients.client(id);
         let subscriptions = client.ties().and_then(|ties| ties.subscriptions.as_ref());
         if subscriptions.is_some_and(|subscriptions| subscriptions.links().next().is_some()) {
             self.answer_error(id, "ERR HELLO is not allowed while the connection is subscribed to channels");
             return true;
         }
-        self.break_watch(id, self.turn);
         false
     }
 

@@ -253,8 +253,8 @@ impl Link {
         }
     }
 
-    /// Sends `HELLO` and `SELECT` before a request, as far as the RESP version and the database that the store
-    /// was told last are others than those of the request.
+    /// Sends `HELLO` and `SELECT` before a request, as far as the RESP version and the database that the
+    /// store was told last are others than those of the request.
     pub(super) fn prepare(&mut self, env: &mut Env, now: Timestamp) {
         self.speak(env, now);
         if self.selected != self.database {

@@ -375,6 +375,25 @@ fn a_watch_that_is_lost_fails_its_transaction() {
     }
 }
 
+#[test]
+fn a_watch_outlives_hello_unless_it_changes_the_dialect() {
+    for (words, is_broken) in [
+        (&["HELLO", "9"][..], false),
+        (&["HELLO", "3", "NONSENSE"], false),
+        (&["HELLO", "2"], false),
+        (&["HELLO", "3"], true),
+    ] {
+        let mut rig = lending(1, 1, 10);
+        let client = rig.client(0);
+        rig.send(client, &[&["WATCH", "k"]]);
+        greet(&mut rig);
+        rig.answer_first("WATCH", "+OK\r\n");
+        rig.send(client, &[words, &["MULTI"], &["SET", "k", "1"], &["EXEC"]]);
+        let at_stores: &[&str] = if is_broken { &["UNWATCH"] } else { &["MULTI", "SET", "EXEC"] };
+        assert_eq!(rig.words_at_stores(), at_stores, "{words:?}");
+    }
+}
+
 /// True if a transaction that selects `database` needs a private link, which shows in its MULTI at the store.
 fn selects_again(rig: &mut Rig, client: usize, database: &str) -> bool {
     rig.send(client, &[&["MULTI"], &["SELECT", database], &["GET", "k"], &["EXEC"]]);
