@@ -98,7 +98,7 @@ impl Shard {
     fn begin_tracking(&mut self, id: ClientId, options: TrackingOptions, now: Now) {
         let mut missing = self.env.stores();
         if missing.is_empty() {
-            // Without a node that owns slots, none would confirm the command.
+            // No node of the cluster is known yet, so none would confirm the command.
             return self.answer_not_sent(id, BackendId(0), NotSent::NoOwner);
         }
         if let Some(known) = self.tracking_of(id) {
