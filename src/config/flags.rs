@@ -687,7 +687,7 @@ mod tests {
             ),
             (
                 "--hot-share=2",
-                "invalid value '2' for '--hot-share <PERCENT>': a share from 0% to 100% is expected, such as 2% or 0.5%",
+                "invalid value '2' for '--hot-share <PERCENT>': a share from 0% to 100% in steps of 0.1% is expected, such as 2% or 0.5%",
             ),
             (
                 "--http-allow-origin=*",

@@ -5,7 +5,7 @@
 //! filter takes one place, or several if it is long or has a star inside, since it takes longer to compare then.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use crate::values::TenantId;
 use crate::values::limits::{FILTER_PATTERNS_MAX, FILTER_PREFIXES_MAX, TENANT_PART, TENANTS_MAX};
@@ -72,7 +72,8 @@ pub struct FilterBoard {
 #[derive(Debug)]
 pub struct FilterPlace {
     board: Arc<FilterBoard>,
-    tenant: TenantId,
+    /// The number in the id of the tenant whose clients have the filter; new quotas may change it.
+    tenant: AtomicU16,
     kind: FilterKind,
     places: u32,
 }
@@ -99,7 +100,7 @@ impl FilterBoard {
             of_tenant.fetch_sub(places, order);
             return None;
         }
-        Some(FilterPlace { board: Arc::clone(self), tenant, kind, places })
+        Some(FilterPlace { board: Arc::clone(self), tenant: AtomicU16::new(tenant.0), kind, places })
     }
 
     fn numbers(&self, tenant: TenantId, kind: FilterKind) -> [&AtomicU32; 2] {
@@ -118,11 +119,21 @@ impl FilterPlace {
     pub fn places(&self) -> usize {
         self.places as usize
     }
+
+    /// Changes the tenant that the places count to, because new quotas give the tenant another id (`to`).
+    pub fn change_tenant(&self, to: TenantId) {
+        let from = TenantId(self.tenant.swap(to.0, Ordering::Relaxed));
+        let [of_former, _] = self.board.numbers(from, self.kind);
+        let [of_tenant, _] = self.board.numbers(to, self.kind);
+        of_former.fetch_sub(self.places, Ordering::Relaxed);
+        of_tenant.fetch_add(self.places, Ordering::Relaxed);
+    }
 }
 
 impl Drop for FilterPlace {
     fn drop(&mut self) {
-        for number in self.board.numbers(self.tenant, self.kind) {
+        let tenant = TenantId(self.tenant.load(Ordering::Relaxed));
+        for number in self.board.numbers(tenant, self.kind) {
             number.fetch_sub(self.places, Ordering::Relaxed);
         }
     }

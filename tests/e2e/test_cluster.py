@@ -410,6 +410,9 @@ def test_a_store_that_is_no_cluster_is_waited_for(servers):
     servers.keep(weir).start()
     with weir.connect() as client:
         assert "reason=no-owner" in client.call("GET", "key").text
+        # Requests for all nodes are answered too.
+        for words in (("DBSIZE",), ("KEYS", "*"), ("SCRIPT", "EXISTS", "a"), ("PUBSUB", "NUMPAT"), ("FLUSHALL",)):
+            assert "reason=no-owner" in client.call(*words).text, words
         assert said(client, "PING") == "PONG"
 
 

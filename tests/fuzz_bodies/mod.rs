@@ -197,14 +197,18 @@ fn conversed(bytes: &[u8], size: usize) -> Conversed {
                 let is_wrong = who.as_deref().is_some_and(|who| who.ends_with(b"wrong"));
                 let authority = who.as_deref().map_or(Authority::Ambient, Authority::of);
                 step = if is_wrong {
-                    http.refuse("WRONGPASS no", false)
+                    Step::Told(http.refuse("WRONGPASS no", false))
                 } else {
                     http.admit(authority, HTTP_BODY_BYTES_MAX)
                 };
             }
             match step {
                 Step::Wait | Step::Begins(_) => break,
-                Step::Told => http.hear(b"+OK\r\n"),
+                Step::Told(response) => {
+                    let mut reply = Vec::new();
+                    weir::protocol::encode::bulk(&mut reply, &response);
+                    http.hear(&reply);
+                }
                 Step::Commands => {}
             }
         }

@@ -19,10 +19,10 @@ pub type Filter = Arc<FilterPlace>;
 #[derive(Debug, Default)]
 pub struct Filters {
     /// The places (shares of the limit on filters at stores) that filters take on the board of all cores, by
-    /// kind and by a hash of tenant and text, so that long texts take no memory here. Some are of filters
+    /// kind, by tenant and by a hash of the text, so that long texts take no memory here. Some are of filters
     /// that no client has any more.
-    places: HashMap<(FilterKind, u64), Weak<FilterPlace>>,
-    /// The function that hashes tenant and text, which no client can foresee.
+    places: HashMap<(FilterKind, TenantId, u64), Weak<FilterPlace>>,
+    /// The function that hashes the text, which no client can foresee.
     hashes: RandomState,
 }
 
@@ -44,7 +44,7 @@ impl Filters {
         (tenant, kind): (TenantId, FilterKind),
         text: &[u8],
     ) -> Option<Filter> {
-        let key = (kind, self.hashes.hash_one((tenant, text)));
+        let key = (kind, tenant, self.hashes.hash_one(text));
         if let Some(place) = self.places.get(&key).and_then(Weak::upgrade) {
             return Some(place);
         }
@@ -56,6 +56,17 @@ impl Filters {
         self.places.insert(key, Arc::downgrade(&place));
         Some(place)
     }
+
+    /// Changes the tenants of filters to the ids that `renamed` returns.
+    fn handle_tenants(&mut self, renamed: impl Fn(TenantId) -> TenantId) {
+        for ((kind, tenant, hash), place) in std::mem::take(&mut self.places) {
+            if let Some(filter) = place.upgrade() {
+                let tenant = renamed(tenant);
+                filter.change_tenant(tenant);
+                self.places.insert((kind, tenant, hash), place);
+            }
+        }
+    }
 }
 
 impl ClientStage {
@@ -63,6 +74,12 @@ impl ClientStage {
     /// of channels and prefixes of keys of this core's clients take at stores.
     pub fn filters(&self) -> [usize; 2] {
         self.filters.counts()
+    }
+
+    /// Changes the tenants of filters (patterns of channels and prefixes of keys at stores) to the ids that
+    /// `renamed` returns, because new quotas give tenants other ids.
+    pub fn handle_tenants_of_filters(&mut self, renamed: impl Fn(TenantId) -> TenantId) {
+        self.filters.handle_tenants(renamed);
     }
 
     /// Returns the filter for a text (pattern or prefix) that a client asks for, which it keeps as long as the filter
@@ -110,6 +127,24 @@ mod tests {
         drop((first, other));
         assert_eq!(filters.counts(), [1, 0]);
         drop(second);
+        assert_eq!(filters.counts(), [0, 0]);
+    }
+
+    #[test]
+    fn filters_count_to_their_tenant_after_it_has_got_another_id() {
+        let (board, mut filters) = (Arc::new(FilterBoard::default()), Filters::default());
+        let hold = |filters: &mut Filters, tenant, number: usize| {
+            filters.hold(&board, (tenant, FilterKind::Prefix), number.to_string().as_bytes())
+        };
+        let (most, newer) = (FilterKind::Prefix.tenant_limit(), TenantId(TENANT.0 + 1));
+        let all: Vec<Filter> =
+            (0..most).map(|number| hold(&mut filters, TENANT, number).expect("there is room")).collect();
+        filters.handle_tenants(|tenant| if tenant == TENANT { newer } else { tenant });
+        assert!(hold(&mut filters, newer, most).is_none(), "the tenant has as many as it may");
+        assert!(hold(&mut filters, newer, 0).is_some_and(|equal| Arc::ptr_eq(&equal, &all[0])));
+        assert!(hold(&mut filters, TENANT, most).is_some(), "the id is another tenant's now");
+        drop(all);
+        assert!(hold(&mut filters, newer, most).is_some());
         assert_eq!(filters.counts(), [0, 0]);
     }
 

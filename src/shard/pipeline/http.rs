@@ -104,7 +104,7 @@ impl Shard {
     /// to. The error is the text of the reply.
     fn assume(&mut self, id: ClientId, http: &Conversation, now: Now) -> Result<(), String> {
         self.clients.assume(&mut self.env, &mut self.admission, (id, http), now)?;
-        self.assume_database(id, http.database(), now)
+        self.assume_database(id, http.database())
     }
 
     /// Answers a command that is not carried out with the error `error`, because the HTTP request that it

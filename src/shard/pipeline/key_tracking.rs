@@ -12,9 +12,10 @@ use crate::shard::filter_board::FilterKind;
 use crate::shard::message::Message;
 use crate::shard::outcome::Outcome;
 use crate::shard::private::Purpose;
+use crate::shard::refusal::NotSent;
 use crate::shard::request::{PrivateId, ReplyTo};
-use crate::values::ClientId;
 use crate::values::time::Now;
+use crate::values::{BackendId, ClientId};
 
 /// Maximum number of bytes of a `CLIENT TRACKING ON` request, and of all its client's prefixes (64 KiB).
 const FRAME_BYTES_MAX: usize = 64 * 1024;
@@ -96,6 +97,10 @@ impl Shard {
 
     fn begin_tracking(&mut self, id: ClientId, options: TrackingOptions, now: Now) {
         let mut missing = self.env.stores();
+        if missing.is_empty() {
+            // No node of the cluster is known yet, so none would confirm the command.
+            return self.answer_not_sent(id, BackendId(0), NotSent::NoOwner);
+        }
         if let Some(known) = self.tracking_of(id) {
             missing.retain(|store| known.link_to(*store).is_none());
         }

@@ -49,9 +49,10 @@ impl Shard {
             }
             C::Hello => {
                 self.settle(charge, &Settlement::of(Outcome::answered(0)), now);
-                let before = self.clients.client(id).identity().tenant_id();
+                let client = self.clients.client(id);
+                let (before, protocol) = (client.identity().tenant_id(), client.protocol());
                 self.clients.hello(&mut self.env, &mut self.admission, id, arguments, now);
-                self.follow_dialect(id, now);
+                self.follow_dialect((id, protocol), now);
                 self.keep_redirects_within(before, id, now);
             }
             C::Quit => {
@@ -64,7 +65,7 @@ impl Shard {
                 self.clients.reset(&mut self.env, id, now);
                 self.keep_redirects_within(before, id, now);
             }
-            C::Select => self.select(id, arguments, now),
+            C::Select => self.select(id, arguments),
             C::ClientId => {
                 let number = front.client(id).number();
                 front.answer_now(env, id, |out, _| encode::integer(out, number as i64));
@@ -155,8 +156,8 @@ impl Shard {
 
     /// Answers a client's `SELECT`: changes the database of its next requests. Connections to that database
     /// are opened when it is used.
-    fn select(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
-        match self.database_named(arguments).and_then(|database| self.select_database(id, database, now)) {
+    fn select(&mut self, id: ClientId, arguments: &Arguments<'_>) {
+        match self.database_named(arguments).and_then(|database| self.select_database(id, database)) {
             Ok(()) => self.clients.answer_now(&mut self.env, id, |out, _| encode::simple(out, OK)),
             Err(text) => self.answer_error(id, &text),
         }
@@ -164,20 +165,20 @@ impl Shard {
 
     /// Changes the database of a client if its tenant may use the new one. The error is the text of the
     /// reply.
-    fn select_database(&mut self, id: ClientId, database: Database, now: Now) -> Result<(), String> {
+    fn select_database(&mut self, id: ClientId, database: Database) -> Result<(), String> {
         if let Some(tenant) = self.tenant_of(id).filter(|tenant| !tenant.may_use(database)) {
             return Err(tenant.refusal_of(database.0));
         }
-        self.change_database(id, database, now);
+        self.change_database(id, database);
         Ok(())
     }
 
     /// Changes the database of a client to the one (`number`) that its HTTP request names. The error is the
     /// text of the reply.
-    pub(super) fn assume_database(&mut self, id: ClientId, number: i64, now: Now) -> Result<(), String> {
+    pub(super) fn assume_database(&mut self, id: ClientId, number: i64) -> Result<(), String> {
         let database = self.database_numbered(number)?;
         if self.clients.find(id).is_some_and(|client| client.database() != database) {
-            self.select_database(id, database, now)?;
+            self.select_database(id, database)?;
         }
         Ok(())
     }

@@ -68,7 +68,7 @@ use super::outcome::Outcome;
 use super::overload::BulkheadFigures;
 use super::peers::{Batch, PeerStage};
 use super::private::{PrivateFigures, PrivateLinks, call};
-use super::request::ReplyTo;
+use super::request::{NOBODY, ReplyTo};
 use super::settings::ShardSettings;
 use super::shared_channels::SharedChannels;
 use super::upstream::Upstream;
@@ -78,7 +78,7 @@ use crate::routing::cluster::{Map, Reason, ReplicaState};
 use crate::values::allowance::Report;
 use crate::values::time::Now;
 use crate::values::{
-    Action, BackendId, ClientId, ConnectionId, Grant, Loss, Owner, ShardId, StoreVersion, Timestamp,
+    Action, BackendId, ClientId, ConnectionId, Grant, Loss, Owner, ShardId, StoreVersion, TenantId, Timestamp,
 };
 use upkeep::Upkeep;
 
@@ -501,9 +501,24 @@ impl Shard {
         let revoked = self.clients.handle_quotas(&self.env, &mut self.admission, &quotas, now);
         revoked.into_iter().for_each(|id| self.clients.revoke(&mut self.env, id));
         self.hot_keys.handle_quotas(&quotas);
-        self.rename_tenants_of_shared(&quotas);
+        self.rename_tenants(&quotas);
         self.env.quotas = quotas;
         self.resume_waiting(now);
+    }
+
+    /// Changes the ids of the tenants to whose limits shared channels (one subscription for all clients),
+    /// private links (unshared connections to stores) and filters (patterns and prefixes at stores) count to
+    /// those that the tenants have in the new quotas (`after`). A tenant that is gone gets an id that no
+    /// tenant has.
+    fn rename_tenants(&mut self, after: &Quotas) {
+        let before = &self.env.quotas;
+        let renamed = |tenant: TenantId| {
+            let known = (usize::from(tenant.0) < before.len()).then(|| before.tenant(tenant));
+            known.and_then(|known| after.find(&known.name)).unwrap_or(NOBODY)
+        };
+        self.shared_channels.handle_tenants(renamed);
+        self.private.handle_tenants(renamed);
+        self.clients.handle_tenants_of_filters(renamed);
     }
 
     /// Refuses new clients from now on, because weir is about to end. The caller ends those that are

@@ -75,7 +75,7 @@ impl Shard {
     ) -> bool {
         let client = self.clients.client(id);
         if matches!(handling, Handling::Local(LocalCommand::Hello)) && !client.is_subscriber_only() {
-            return self.handle_tied_hello(id);
+            return self.refuse_tied_hello(id);
         }
         if client.is_subscriber_only() {
             use LocalCommand::{Ping, Quit, Reset};
@@ -120,29 +120,28 @@ impl Shard {
         true
     }
 
-    /// Handles `HELLO` of a client that has private links (unshared connections to stores), which speak the
-    /// client's present RESP version. True if it is refused, because messages of subscriptions come over
-    /// such a link. If not, a watch of keys is broken by it, and the caller answers it.
-    fn handle_tied_hello(&mut self, id: ClientId) -> bool {
+    /// Refuses `HELLO` of a client that has private links (unshared connections to stores) if messages of
+    /// subscriptions come over such a link, in the client's present RESP version. False if none do, so that
+    /// the caller answers it.
+    fn refuse_tied_hello(&mut self, id: ClientId) -> bool {
         let client = self.clients.client(id);
         let subscriptions = client.ties().and_then(|ties| ties.subscriptions.as_ref());
         if subscriptions.is_some_and(|subscriptions| subscriptions.links().next().is_some()) {
             self.answer_error(id, "ERR HELLO is not allowed while the connection is subscribed to channels");
             return true;
         }
-        self.break_watch(id, self.turn);
         false
     }
 
     /// Changes the database of a client and of its private links (unshared connections to stores), on which
     /// keys stay watched and tracked.
-    pub(super) fn change_database(&mut self, id: ClientId, database: Database, now: Now) {
+    pub(super) fn change_database(&mut self, id: ClientId, database: Database) {
         let client = self.clients.client(id);
         client.select(database);
         let Some(ties) = client.ties() else { return };
-        let tracking: Vec<PrivateId> = ties.tracking.iter().flat_map(|tracking| tracking.links()).collect();
-        for link in ties.link.filter(|link| !tracking.contains(link)).into_iter().chain(tracking) {
-            self.private.select(&mut self.env, link, database, now);
+        let tracking = ties.tracking.iter().flat_map(|tracking| tracking.links());
+        for link in ties.link.into_iter().chain(tracking) {
+            self.private.select(link, database);
         }
     }
 
@@ -677,8 +676,10 @@ impl Shard {
             self.break_watch(holder, now);
         }
         if is_over && let Some(client) = self.clients.find(holder) {
+            // A call that could not go on at another node has given its link back already.
+            let mut has_link = false;
             if let Some(ties) = client.ties() {
-                ties.link = None;
+                has_link = ties.link.take() == Some(link);
                 // `EXEC` ends all watches. A broken watch remains after a blocking call, until the client's
                 // `EXEC` fails.
                 if !waits {
@@ -686,7 +687,9 @@ impl Shard {
                 }
             }
             client.release_ties();
-            self.return_link((holder, link), false, now);
+            if has_link {
+                self.return_link((holder, link), false, now);
+            }
         }
         let took_micros = if waits { 0 } else { now.monotonic.nanos_since(request.began) / 1_000 };
         let in_32_bits = |number: u64| number.min(u64::from(u32::MAX)) as u32;
@@ -730,7 +733,7 @@ impl Shard {
             let Some(database) = selected else { return };
             self.private.note_selected(link, database);
             if self.clients.find(holder).is_some() {
-                self.change_database(holder, database, now);
+                self.change_database(holder, database);
             }
         } else if reply.starts_with(b"-") {
             // The error may stand for a reply that was too large, so it is unknown which database the link
@@ -850,7 +853,12 @@ impl Shard {
         let left = call::with_time_left(&waiting.frame, now.monotonic.since(request.began));
         let (tenant, protocol) = (client.identity().tenant_id(), client.protocol());
         let place = (owner.backend, client.database());
-        self.return_link((holder, link), false, now);
+        if client.watch().is_some() {
+            // The call goes on over another link, so a watched key may change unseen.
+            self.break_watch(holder, now);
+        } else {
+            self.return_link((holder, link), false, now);
+        }
         let lent = match self.link_for_tracking(holder, owner.backend, now) {
             Ok(None) => {
                 self.private.lend(&mut self.env, (holder, tenant), (place, protocol), Purpose::Other, now)

@@ -9,7 +9,6 @@ use bytes::Bytes;
 
 use super::Shard;
 use super::channel_permission::literal_prefix;
-use crate::config::Quotas;
 use crate::protocol::Arguments;
 use crate::protocol::command::{Command, FanOut, Handling, Subscription};
 use crate::routing::slot_of;
@@ -23,7 +22,7 @@ use crate::shard::shared_channel::{FromHome, SharedName, ToHome};
 use crate::shard::shared_channels::{Heard, JoinRefusal};
 use crate::values::limits::{SHARED_DELIVERIES_PER_TURN, SHARED_NAME_BYTES_MAX};
 use crate::values::time::Now;
-use crate::values::{BackendId, ClientId, ShardId, TenantId};
+use crate::values::{BackendId, ClientId, ShardId};
 
 /// True if a channel or pattern can have one subscription for all clients. Sharded channels follow their
 /// slots, and events of keys come from all stores, so clients have connections of their own for these.
@@ -246,16 +245,5 @@ impl Shard {
         let count = listeners.len();
         self.clients.listeners().give_back(name, listeners);
         count
-    }
-
-    /// Changes the ids of the tenants to whose limits shared channels (one subscription for all clients)
-    /// count to those that the tenants have in the new quotas (`after`). A tenant that is gone gets an id
-    /// that no tenant has.
-    pub(super) fn rename_tenants_of_shared(&mut self, after: &Quotas) {
-        let before = &self.env.quotas;
-        self.shared_channels.handle_tenants(|tenant| {
-            let known = (usize::from(tenant.0) < before.len()).then(|| before.tenant(tenant));
-            known.and_then(|known| after.find(&known.name)).unwrap_or(TenantId(u16::MAX))
-        });
     }
 }

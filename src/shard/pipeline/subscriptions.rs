@@ -189,6 +189,12 @@ impl Shard {
             origin => origin,
         };
         let named: Vec<(&[u8], Origin)> = names.iter().map(|name| (*name, origin_of(name))).collect();
+        if stores.is_empty() && named.iter().any(|(_, origin)| *origin == Origin::AllStores) {
+            // No node of the cluster is known yet, so none would send the messages.
+            self.settle(charge, &Settlement::default(), now);
+            self.answer_not_sent(id, node, NotSent::NoOwner);
+            return None;
+        }
         let mut needed = Vec::new();
         for ((_, origin), _) in named.iter().zip(&new).filter(|(_, is_new)| **is_new) {
             let all = match origin {

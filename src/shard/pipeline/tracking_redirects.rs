@@ -383,10 +383,15 @@ impl Shard {
     }
 
     /// Changes the RESP version of the links (unshared connections to stores) over which keys are tracked for
-    /// a client to the client's own version.
-    pub(super) fn follow_dialect(&mut self, id: ClientId, now: Now) {
+    /// a client to the client's own version, if that is another one than `before`. A watch of keys (`WATCH`)
+    /// is broken then, because its link speaks the former version.
+    pub(super) fn follow_dialect(&mut self, (id, before): (ClientId, Protocol), now: Now) {
+        let Some(protocol) = self.clients.find(id).map(|client| client.protocol()) else { return };
+        if protocol == before {
+            return;
+        }
+        self.break_watch(id, now);
         let Some(client) = self.clients.find(id) else { return };
-        let protocol = client.protocol();
         let Some(tracking) = client.ties().and_then(|ties| ties.tracking.as_ref()) else { return };
         let links: Vec<PrivateId> = tracking.links().collect();
         for link in links {

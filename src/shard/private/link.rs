@@ -83,9 +83,16 @@ pub(super) enum Subject {
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) backend: BackendId,
+    /// The RESP version of the link's next request.
     pub(super) protocol: Protocol,
-    /// The database that the link's requests use, chosen by `SELECT`.
+    /// The RESP version that the store was told last to speak on the link; `HELLO` precedes the next request
+    /// if `protocol` is another one.
+    pub(super) spoken: Protocol,
+    /// The database of the link's next request.
     pub(super) database: Database,
+    /// The database that the store was told last to select on the link; `SELECT` precedes the next request if
+    /// `database` is another one.
+    pub(super) selected: Database,
     pub(super) state: State,
     /// The store's number for the connection (`CLIENT ID`); None if the store has not reported it.
     pub(super) number: Option<u64>,
@@ -167,7 +174,9 @@ impl Link {
         Self {
             backend,
             protocol,
+            spoken: protocol,
             database,
+            selected: database,
             state: State::Opening,
             number: None,
             holder: None,
@@ -235,38 +244,52 @@ impl Link {
         }
     }
 
-    /// Changes the RESP version of the requests that follow on the link, by sending `HELLO`; does nothing
-    /// if it is the same.
+    /// Changes the RESP version of the requests that follow on the link. `HELLO 3` is sent at once, because
+    /// in RESP2 the store reports no changes of tracked keys; `HELLO 2` precedes the next request.
     pub(super) fn change_dialect(&mut self, env: &mut Env, protocol: Protocol, now: Timestamp) {
-        if self.protocol != protocol {
-            self.protocol = protocol;
-            let version: &[u8] = if protocol == Protocol::Resp3 { b"3" } else { b"2" };
-            let mut words = env.pool.take();
-            encode::request(&mut words, [&b"HELLO"[..], version].into_iter());
-            self.append(env, Message::Small(&words));
-            env.pool.give(words);
-            self.expected.push_back(Expected::Login);
-            self.heard_at = now;
+        self.protocol = protocol;
+        if protocol == Protocol::Resp3 {
+            self.speak(env, now);
         }
     }
 
-    /// Changes the database of the requests that follow on the link, by sending `SELECT`; does nothing if
-    /// it is the same.
-    pub(super) fn select(&mut self, env: &mut Env, database: Database, now: Timestamp) {
-        if self.database != database {
-            self.database = database;
+    /// Sends `HELLO` and `SELECT` before a request, as far as the RESP version and the database that the
+    /// store was told last are others than those of the request.
+    pub(super) fn prepare(&mut self, env: &mut Env, now: Timestamp) {
+        self.speak(env, now);
+        if self.selected != self.database {
             self.select_anew(env, now);
+        }
+    }
+
+    /// Sends `HELLO` with the link's RESP version; does nothing if the store speaks that version already.
+    fn speak(&mut self, env: &mut Env, now: Timestamp) {
+        if self.spoken != self.protocol {
+            self.spoken = self.protocol;
+            let version: &[u8] = if self.protocol == Protocol::Resp3 { b"3" } else { b"2" };
+            let mut words = env.pool.take();
+            encode::request(&mut words, [&b"HELLO"[..], version].into_iter());
+            self.send_first(env, words, Expected::Login, now);
         }
     }
 
     /// Sends `SELECT` of the link's database once more, because another one may be selected at the store.
     pub(super) fn select_anew(&mut self, env: &mut Env, now: Timestamp) {
+        self.selected = self.database;
         let mut words = env.pool.take();
         encode::select(&mut words, self.database);
+        self.send_first(env, words, Expected::Select, now);
+    }
+
+    /// Sends a request of weir's own (`words`) that later requests on the link depend on. `expected` says
+    /// which reply it gets. A store that owes earlier replies is not granted more time for them.
+    fn send_first(&mut self, env: &mut Env, words: Vec<u8>, expected: Expected, now: Timestamp) {
         self.append(env, Message::Small(&words));
         env.pool.give(words);
-        self.expected.push_back(Expected::Select);
-        self.heard_at = now;
+        if self.expected.is_empty() {
+            self.heard_at = now;
+        }
+        self.expected.push_back(expected);
     }
 
     pub(super) fn expect_steps(&mut self, steps: usize) {

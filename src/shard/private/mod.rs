@@ -570,6 +570,27 @@ impl PrivateLinks {
         self.idle.remove(index)
     }
 
+    /// Changes the tenants of lent links (unshared connections to stores), and of blocking commands whose
+    /// clients have disconnected, to the ids that `renamed` returns, because new quotas give tenants other
+    /// ids.
+    pub fn handle_tenants(&mut self, renamed: impl Fn(TenantId) -> TenantId) {
+        self.held.clear();
+        for link in self.places.iter_mut().filter_map(|place| place.link.as_mut()) {
+            if let Some((_, tenant)) = &mut link.holder {
+                *tenant = renamed(*tenant);
+                *self.held.entry(*tenant).or_default() += 1;
+            }
+            if let Some(request) = &mut link.abandoned {
+                request.tenant = renamed(request.tenant);
+            }
+        }
+        for event in &mut self.events {
+            if let Event::Abandoned { request, .. } = event {
+                request.tenant = renamed(request.tenant);
+            }
+        }
+    }
+
     /// Returns the largest number of this core's private links (unshared connections to stores) that a
     /// tenant's clients may hold.
     fn tenant_max(&self, env: &Env, tenant: TenantId) -> usize {
@@ -744,6 +765,7 @@ impl PrivateLinks {
     ) {
         let Some(link) = self.at(id) else { return debug_assert!(false, "a link that is lent is there") };
         debug_assert!(link.in_flight.is_none(), "one request at a time");
+        link.prepare(env, now.monotonic);
         link.append(env, message);
         link.expect_steps(replies - 1);
         link.expected.push_back(Expected::Answer);
@@ -918,7 +940,7 @@ impl PrivateLinks {
     /// store).
     pub fn note_selected(&mut self, id: PrivateId, database: Database) {
         if let Some(link) = self.at(id) {
-            link.database = database;
+            (link.database, link.selected) = (database, database);
         }
     }
 
@@ -931,11 +953,12 @@ impl PrivateLinks {
         }
     }
 
-    /// Changes the database of the next requests on a private link (unshared connection to a store).
-    pub fn select(&mut self, env: &mut Env, id: PrivateId, database: Database, now: Now) {
+    /// Changes the database of the next requests on a private link (unshared connection to a store). The
+    /// store is told with the next of them, so that a client that selects again and again causes no requests
+    /// which nobody pays for.
+    pub fn select(&mut self, id: PrivateId, database: Database) {
         if let Some(link) = self.at(id) {
-            link.select(env, database, now.monotonic);
-            self.list_to_send(id);
+            link.database = database;
         }
     }
 
@@ -1067,16 +1090,18 @@ impl PrivateLinks {
         Ok(())
     }
 
-    /// Takes a private link (unshared connection to a store) back from its holder. `has_watched` says that
-    /// keys may still be watched on it. The link is lent again once the store has dropped its state; with a
-    /// request in flight or subscriptions it is closed.
+    /// Takes a private link (unshared connection to a store) back from its holder; does nothing if no client
+    /// has it. `has_watched` says that keys may still be watched on it. The link is lent again once the store
+    /// has dropped its state; with a request in flight or subscriptions it is closed.
     pub fn give_back(&mut self, env: &mut Env, id: PrivateId, has_watched: bool, now: Now) {
-        let Some(link) = self.at(id) else { return };
+        let Some(link) = self.at(id).filter(|link| link.holder.is_some()) else { return };
         // After `CLIENT UNBLOCK`, the store may still end the next blocking command on the same link.
         let is_spent = link.is_streaming || link.was_unblocked || link.is_inbox || link.is_held;
         if link.in_flight.is_some() || is_spent || link.state != State::Open {
             return self.close(env, id);
         }
+        // The next holder finds what the store was told last.
+        (link.protocol, link.database) = (link.spoken, link.selected);
         link.idle_since = now.monotonic;
         if has_watched {
             self.unwatch(env, id, now);

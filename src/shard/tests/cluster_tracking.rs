@@ -35,6 +35,23 @@ fn move_slot(rig: &mut Rig, key: &str, node: u16) {
     rig.publish(|slot| Some(if slot == moving { node } else { thirds(slot) }));
 }
 
+#[test]
+fn no_keys_are_tracked_before_a_node_is_known() {
+    let mut rig = Rig::with(1, NODES, |settings| {
+        settings.hot.mode = Mode::Off;
+        settings.private_links_max = 10;
+    });
+    let map = Arc::clone(rig.cluster.map());
+    rig.shards[0].handle_slots(map, rig.now);
+    let client = rig.client(0);
+    rig.send(client, &[&["CLIENT", "TRACKING", "ON"], &["CLIENT", "GETREDIR"]]);
+    let refusal = "-UNAVAILABLE backend=none reason=no-owner retry_after_ms=100\r\n";
+    assert_eq!(rig.told(client), format!("{refusal}:-1\r\n"));
+    rig.publish(|slot| Some(thirds(slot)));
+    rig.send(client, &[&["CLIENT", "TRACKING", "ON"]]);
+    assert_eq!(rig.shards[0].private_links().tracking, usize::from(NODES));
+}
+
 fn read(rig: &mut Rig, client: usize, key: &str, node: u16) {
     rig.send(client, &[&["GET", key]]);
     assert_eq!(rig.at_nodes(), [format!("{node} GET")]);

@@ -1,6 +1,7 @@
 //! Tests of private links: connections lent to one client for blocking commands, watched keys and
 //! subscriptions.
 
+use super::cluster::{clustered, moved};
 use super::*;
 use crate::protocol::{Argument, Arguments};
 use crate::shard::clients::client_filter::{ClientsAsked, ClientsTold, Reach};
@@ -63,6 +64,23 @@ fn links_are_bounded_and_no_tenant_takes_all() {
     rig.answer_first("BLPOP", "*-1\r\n");
     rig.send(clients[4], &[&["BLPOP", "q", "0"]]);
     assert_eq!((rig.told(clients[4]).as_str(), links(&rig)), ("", (4, 4)));
+}
+
+#[test]
+fn links_count_to_their_tenant_after_new_quotas_have_given_it_another_id() {
+    let mut rig = lending(1, 1, 10);
+    let acme = "[tenants.acme]\npassword = 'a'\nprivate_links = 1\n";
+    rig.put_in_force(acme);
+    let [holder, other] = [0; 2].map(|_| rig.signed_in("acme", "a"));
+    rig.send(holder, &[&["BLPOP", "q", "0"]]);
+    greet(&mut rig);
+    rig.put_in_force(&format!("[tenants.aaa]\npassword = 'b'\n{acme}"));
+    rig.send(other, &[&["BLPOP", "q", "0"]]);
+    let refusal = "-OVERLOADED reason=links backend=store0 retry_after_ms=1000\r\n";
+    assert_eq!(rig.told(other), refusal);
+    rig.answer_first("BLPOP", "*-1\r\n");
+    rig.send(other, &[&["BLPOP", "q", "0"]]);
+    assert_eq!((rig.told(other).as_str(), links(&rig)), ("", (1, 1)));
 }
 
 #[test]
@@ -217,6 +235,24 @@ fn what_is_popped_for_a_client_that_has_left_is_put_back_where_its_tenant_wants_
 }
 
 #[test]
+fn what_is_popped_for_a_client_that_has_left_is_put_back_though_new_quotas_gave_its_tenant_another_id() {
+    let mut rig = lending(1, 1, 10);
+    let acme = "[tenants.acme]\npassword = 'a'\ngive_back = true\n";
+    rig.put_in_force(acme);
+    let client = rig.signed_in("acme", "a");
+    rig.send(client, &[&["BLPOP", "q", "0"]]);
+    greet(&mut rig);
+    let id = rig.id(client);
+    rig.shards[0].handle_client_lost(id);
+    rig.turns();
+    greet(&mut rig);
+    rig.answer_first("UNBLOCK", ":0\r\n");
+    rig.put_in_force(&format!("[tenants.aaa]\npassword = 'b'\n{acme}"));
+    rig.answer_first("BLPOP", POPPED);
+    assert_eq!(rig.words_at_stores(), ["LPUSH"]);
+}
+
+#[test]
 fn a_call_whose_client_has_left_ends_with_its_store() {
     for ends in [true, false] {
         let (mut rig, versions) = leaves_too_late(true);
@@ -339,6 +375,25 @@ fn a_watch_that_is_lost_fails_its_transaction() {
     }
 }
 
+#[test]
+fn a_watch_outlives_hello_unless_it_changes_the_dialect() {
+    for (words, is_broken) in [
+        (&["HELLO", "9"][..], false),
+        (&["HELLO", "3", "NONSENSE"], false),
+        (&["HELLO", "2"], false),
+        (&["HELLO", "3"], true),
+    ] {
+        let mut rig = lending(1, 1, 10);
+        let client = rig.client(0);
+        rig.send(client, &[&["WATCH", "k"]]);
+        greet(&mut rig);
+        rig.answer_first("WATCH", "+OK\r\n");
+        rig.send(client, &[words, &["MULTI"], &["SET", "k", "1"], &["EXEC"]]);
+        let at_stores: &[&str] = if is_broken { &["UNWATCH"] } else { &["MULTI", "SET", "EXEC"] };
+        assert_eq!(rig.words_at_stores(), at_stores, "{words:?}");
+    }
+}
+
 /// True if a transaction that selects `database` needs a private link, which shows in its MULTI at the store.
 fn selects_again(rig: &mut Rig, client: usize, database: &str) -> bool {
     rig.send(client, &[&["MULTI"], &["SELECT", database], &["GET", "k"], &["EXEC"]]);
@@ -388,6 +443,47 @@ fn a_link_whose_database_is_not_known_is_closed() {
         let database = if reply.starts_with("*2") { " db=5 " } else { " db=0 " };
         assert!(rig.told(client).contains(database), "{reply}");
     }
+}
+
+#[test]
+fn a_link_that_is_given_back_after_a_redirect_is_lent_to_one_client() {
+    let mut rig = clustered(1, |settings| settings.private_links_max = 10);
+    let terms = |most: u32| format!("[default]\nadmin = true\nprivate_links = {most}");
+    rig.put_in_force(&terms(2));
+    let [redirected, waiter, next, last] = [0; 4].map(|shard| rig.client(shard));
+    let key = rig.key(0, 0);
+    for client in [redirected, waiter] {
+        rig.send(client, &[&["BLPOP", &key, "0"]]);
+        greet(&mut rig);
+    }
+    // The tenant may hold fewer links than it does, so there is none to the other node.
+    rig.put_in_force(&terms(1));
+    rig.answer_first("BLPOP", &moved(&key, 1));
+    assert!(rig.told(redirected).starts_with("-MOVED "));
+    assert_eq!(links(&rig), (1, 2));
+    rig.put_in_force(&terms(4));
+    for client in [next, last] {
+        rig.send(client, &[&["BLPOP", &key, "0"]]);
+    }
+    assert_eq!(links(&rig), (3, 3));
+}
+
+#[test]
+fn a_call_that_goes_on_at_another_node_breaks_the_watch_of_its_client() {
+    let mut rig = clustered(1, |settings| settings.private_links_max = 10);
+    let (client, key) = (rig.client(0), rig.key(0, 0));
+    rig.send(client, &[&["WATCH", &key]]);
+    greet(&mut rig);
+    rig.answer_first("WATCH", "+OK\r\n");
+    rig.send(client, &[&["BLPOP", &key, "0"]]);
+    rig.answer_first("BLPOP", &moved(&key, 1));
+    rig.answer_first("UNWATCH", "+OK\r\n");
+    greet(&mut rig);
+    assert_eq!(rig.at_nodes(), ["1 BLPOP"]);
+    rig.answer_first("BLPOP", "*-1\r\n");
+    assert_eq!(rig.told(client), "+OK\r\n*-1\r\n");
+    rig.send(client, &[&["MULTI"], &["SET", &key, "1"], &["EXEC"]]);
+    assert_eq!((rig.told(client).as_str(), rig.at_stores.len()), ("+OK\r\n+QUEUED\r\n*-1\r\n", 0));
 }
 
 #[test]
@@ -635,14 +731,36 @@ fn a_watch_that_was_idle_outlives_a_select() {
     greet(&mut rig);
     rig.answer_first("WATCH", "+OK\r\n");
     rig.wait(Duration::from_secs(20));
-    rig.send(client, &[&["SELECT", "3"]]);
+    rig.send(client, &[&["SELECT", "3"], &["MULTI"], &["GET", "k"], &["EXEC"]]);
     rig.wait(Duration::from_millis(500));
     rig.answer_first("SELECT", "+OK\r\n");
-    rig.send(client, &[&["MULTI"], &["GET", "k"], &["EXEC"]]);
     for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n$-1\r\n"] {
         rig.answer_next(reply);
     }
     assert_eq!(rig.told(client), "+OK\r\n+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n$-1\r\n");
+}
+
+#[test]
+fn databases_that_a_client_selects_in_turn_cost_its_link_one_request() {
+    let mut rig = lending(1, 1, 10);
+    let [client, other] = [rig.client(0), rig.client(0)];
+    rig.send(client, &[&["WATCH", "k"]]);
+    greet(&mut rig);
+    let link = rig.frames("WATCH")[0].link;
+    rig.answer_first("WATCH", "+OK\r\n");
+    rig.send(client, &[&["SELECT", "1"][..], &["SELECT", "0"]].repeat(50));
+    assert!(rig.at_stores.is_empty(), "nobody pays for it");
+    rig.send(client, &[&["SELECT", "1"], &["SELECT", "2"], &["GET", "k"]]);
+    assert_eq!(rig.words_at_stores(), ["SELECT", "GET"]);
+    assert!(rig.at_stores[0].frame.ends_with("\r\n2\r\n"));
+    rig.answer_next("+OK\r\n");
+    rig.answer_next("$-1\r\n");
+    // The next client gets the link in the database that the store was told.
+    rig.send(client, &[&["SELECT", "3"], &["UNWATCH"]]);
+    assert_eq!(rig.words_at_stores(), ["UNWATCH"]);
+    rig.answer_next("+OK\r\n");
+    rig.send(other, &[&["SELECT", "2"], &["BLPOP", "q", "0"]]);
+    assert_eq!((rig.words_at_stores(), rig.at_stores[0].link), (vec!["BLPOP"], link));
 }
 
 #[test]

@@ -119,6 +119,17 @@ fn patterns_beyond_the_limit_are_refused_until_others_end() {
 }
 
 #[test]
+fn events_of_keys_are_not_subscribed_to_before_a_node_is_known() {
+    let mut rig = lending(1, 1);
+    let map = Arc::clone(rig.cluster.map());
+    rig.shards[0].handle_slots(map, rig.now);
+    let client = rig.client(0);
+    rig.send(client, &[&["SUBSCRIBE", "__keyevent@0__:set"], &["ECHO", "x"]]);
+    let refusal = "-UNAVAILABLE backend=none reason=no-owner retry_after_ms=100\r\n";
+    assert_eq!(rig.told(client), format!("{refusal}$1\r\nx\r\n"));
+}
+
+#[test]
 fn a_message_waits_for_a_subscription_of_another_client_that_came_before() {
     for begins in ["SUBSCRIBE", "PSUBSCRIBE"] {
         let mut rig = lending(2, 1);
