@@ -6,7 +6,7 @@ use crate::values::glob;
 
 /// The number of steps of pattern matching per unit of effort (the measure of a request's work).
 const STEPS_PER_UNIT: usize = 16;
-/// The number of matching steps after which they are charged as effort (steps of work) at the latest.
+/// The number of steps of pattern matching after which they are charged before the matching goes on.
 const STEPS_MAX: usize = 1024;
 
 /// True if the whole of `text` matches the glob `pattern`. The steps of matching are charged as effort (steps

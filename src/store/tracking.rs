@@ -425,7 +425,7 @@ pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
     let known = clients.get(&session);
     check(&options, known.map(|known| &known.options))?;
     let before = known.map(|known| known.options.prefixes.as_slice()).unwrap_or_default();
-    // Their number is checked first, since they are compared pairwise.
+    // The limits come first, since the prefixes are then compared pairwise.
     check_size(before.iter().chain(&options.prefixes))?;
     check_overlaps(&options.prefixes, before)?;
     if options.is_broadcast && options.prefixes.is_empty() {

@@ -206,8 +206,8 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Returns the offset in the pattern after the set (`[...]`) whose first byte after the opening bracket is
-    /// at `p`; `None` if the set has no end.
+    /// Returns the offset in the pattern after the set (`[...]`) whose opening bracket is directly before
+    /// offset `p`; `None` if the set has no end.
     fn set_end(&self, mut p: usize) -> Option<usize> {
         if self.pattern.get(p) == Some(&b'^') {
             p += 1;

@@ -28,7 +28,8 @@ fn fail(lua: &Lua, shared: &Shared, fault: Fault) -> Error {
     }
 }
 
-/// Returns a pattern up to its first zero byte, where Lua 5.1 ends it too. Charges its length as effort.
+/// Returns a pattern up to its first zero byte, where Lua 5.1 ends it too. Charges its length as effort
+/// (steps of work).
 fn pattern_of<'a>(shared: &Shared, text: &'a [u8]) -> Result<&'a [u8], Error> {
     shared.fuel.spend_bytes(text.len())?;
     Ok(text.split(|byte| *byte == 0).next().unwrap_or_default())
