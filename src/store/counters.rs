@@ -180,23 +180,34 @@ pub(super) fn is_dense(bytes: &[u8]) -> Result<bool, Refusal> {
 }
 
 /// Returns the runs of equal registers of a sparsely encoded `HyperLogLog` in words, as PFDEBUG DECODE shows
-/// them. Refuses a dense one, and a string that is no `HyperLogLog`.
+/// them. Refuses a dense one, one with more than 16,384 registers, and a string that is no `HyperLogLog`.
 pub(super) fn runs(bytes: &[u8]) -> Result<String, Refusal> {
     if is_dense(bytes)? {
         return Err(Refusal::Words("ERR HLL encoding is not sparse"));
     }
-    let (mut words, mut rest) = (Vec::new(), &bytes[HEADER_BYTES..]);
+    let (mut words, mut registers, mut rest) = (Vec::new(), 0, &bytes[HEADER_BYTES..]);
     loop {
-        let word;
-        (word, rest) = match rest {
+        let (word, count);
+        (word, count, rest) = match rest {
             [] => return Ok(words.join(" ")),
-            [run @ 0..0x40, rest @ ..] => (format!("z:{}", usize::from(run & 0x3f) + 1), rest),
+            [run @ 0..0x40, rest @ ..] => {
+                let count = usize::from(run & 0x3f) + 1;
+                (format!("z:{count}"), count, rest)
+            }
             [high @ 0x40..0x80, low, rest @ ..] => {
-                (format!("Z:{}", usize::from(high & 0x3f) * 256 + usize::from(*low) + 1), rest)
+                let count = usize::from(high & 0x3f) * 256 + usize::from(*low) + 1;
+                (format!("Z:{count}"), count, rest)
             }
             [0x40..0x80] => return Err(DAMAGED),
-            [run, rest @ ..] => (format!("v:{},{}", (run >> 2 & 0x1f) + 1, (run & 3) + 1), rest),
+            [run, rest @ ..] => {
+                let count = usize::from(run & 3) + 1;
+                (format!("v:{},{count}", (run >> 2 & 0x1f) + 1), count, rest)
+            }
         };
+        registers += count;
+        if registers > REGISTERS {
+            return Err(DAMAGED);
+        }
         words.push(word);
     }
 }
@@ -356,5 +367,15 @@ mod tests {
         let longer = [&whole[..], &[0]].concat();
         assert_eq!(Registers::decode(&longer).err(), Some(DAMAGED));
         assert_eq!(cached(b"HYLL\x02-------------").err(), Some(NO_COUNTER));
+    }
+
+    #[test]
+    fn runs_of_more_than_all_registers_are_damaged() {
+        let header = &Registers::new().encode(None, SPARSE_MAX)[..HEADER_BYTES];
+        let full = [header, &[0x7f, 0xfd, 0x85]].concat();
+        assert_eq!(runs(&full), Ok("Z:16382 v:2,2".to_owned()));
+        for more in [&[0][..], &[0x40, 0], &[0x80], &[0; 100_000]] {
+            assert_eq!(runs(&[&full, more].concat()), Err(DAMAGED));
+        }
     }
 }

@@ -6,22 +6,24 @@ use crate::values::glob;
 
 /// The number of steps of pattern matching per unit of effort (the measure of a request's work).
 const STEPS_PER_UNIT: usize = 16;
-/// The number of matching steps after which they are charged as effort (steps of work); until then they are
-/// only counted.
+/// The number of steps of pattern matching after which they are charged before the matching goes on.
 const STEPS_MAX: usize = 1024;
 
 /// True if the whole of `text` matches the glob `pattern`. The steps of matching are charged as effort (steps
-/// of work), because both may be long; an error if too little effort is left.
+/// of work), because both may be long; an error if too little effort is left. Less than 16 steps stay free,
+/// since the caller charges each text that it looks at.
 pub(super) fn matches(pattern: &[u8], text: &[u8], effort: &Effort) -> Result<bool, Refusal> {
     let mut steps = 0;
-    glob::matches(pattern, text, |more| {
+    let matches = glob::matches(pattern, text, |more| {
         steps += more;
         if steps >= STEPS_MAX {
             effort.spend(steps / STEPS_PER_UNIT, 1)?;
             steps = 0;
         }
         Ok(())
-    })
+    })?;
+    effort.spend(steps / STEPS_PER_UNIT, 1)?;
+    Ok(matches)
 }
 
 #[cfg(test)]
@@ -40,6 +42,15 @@ mod tests {
             let long = super::matches(&pattern, &b"a".repeat(1_000_000), &effort);
             assert_eq!(long, Err(Refusal::TooMuchWork(10_000)));
         }
+    }
+
+    #[test]
+    fn short_texts_take_effort_too() {
+        let effort = Effort::new(100);
+        assert_eq!(super::matches(b"*aaaaaaaaab", &[b'a'; 60], &effort), Ok(false));
+        assert!((20..60).contains(&effort.spent()), "{}", effort.spent());
+        let more = (0..5).map(|_| super::matches(b"*aaaaaaaaab", &[b'a'; 60], &effort));
+        assert_eq!(more.last(), Some(Err(Refusal::TooMuchWork(100))));
     }
 
     #[test]

@@ -86,7 +86,8 @@ impl Place {
         }
         let along = ((other_latitude - latitude) / 2.0).sin();
         let share = along * along + latitude.cos() * other_latitude.cos() * across * across;
-        2.0 * EARTH_RADIUS_METERS * share.sqrt().asin()
+        // Between antipodes, rounding can take the root beyond 1, of which there is no arcsine.
+        2.0 * EARTH_RADIUS_METERS * share.sqrt().min(1.0).asin()
     }
 }
 
@@ -293,6 +294,18 @@ mod tests {
         for _ in 0..1_000 {
             let place = anywhere(&mut random);
             assert!(Place::of_score(place.score()).distance(place) < 1.0, "{place:?}");
+        }
+    }
+
+    #[test]
+    fn antipodes_are_half_the_globe_apart() {
+        let mut random = Random::new(7);
+        for _ in 0..50_000 {
+            let place = anywhere(&mut random);
+            let longitude = place.longitude - LONGITUDE_MAX.copysign(place.longitude);
+            let distance = place.distance(Place { longitude, latitude: -place.latitude });
+            let half = std::f64::consts::PI * EARTH_RADIUS_METERS;
+            assert!((distance - half).abs() < 10.0, "{distance} from {place:?}");
         }
     }
 

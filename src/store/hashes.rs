@@ -186,9 +186,10 @@ fn hincrbyfloat(call: &mut Call<'_>) -> Done {
     if !long_double::is_finite(by)? {
         return Err(Refusal::Words("ERR value is NaN or Infinity"));
     }
-    let out = &call.out;
+    let (out, effort) = (&call.out, call.effort);
     let sum = call.keyspace.change_or_create(call.arguments.at(1), |fields: &mut Fields| {
         let old = fields.get(name).map_or(&b"0"[..], Text::as_bytes);
+        effort.charge(long_double::effort(old));
         let sum = long_double::add(old, by).map_err(|refusal| match refusal {
             Refusal::NotAFloat => Refusal::Words("ERR hash value is not a float"),
             other => other,
@@ -276,6 +277,14 @@ mod tests {
             ("HINCRBYFLOAT h b x", "-ERR value is not a valid float|"),
             ("EXISTS h", ":0|"),
         ]);
+    }
+
+    #[test]
+    fn a_long_number_in_a_field_takes_effort() {
+        let mut bench = Bench::new();
+        bench.send("HSET h f 1e4000");
+        bench.send("HINCRBYFLOAT h f 1");
+        assert!(bench.engine.effort() >= 4_000);
     }
 
     #[test]

@@ -480,7 +480,12 @@ fn add(call: &mut Call<'_>, by: i64) -> Done {
 fn incrbyfloat(call: &mut Call<'_>) -> Done {
     let (key, by) = (call.at(1), call.at(2));
     call.effort.charge(long_double::effort(by));
-    let sum = call.keyspace.read_string(key, |old| long_double::add(old.unwrap_or(b"0"), by))??;
+    let effort = call.effort;
+    let sum = call.keyspace.read_string(key, |old| {
+        let old = old.unwrap_or(b"0");
+        effort.charge(long_double::effort(old));
+        long_double::add(old, by)
+    })??;
     call.out.expect(sum.len())?;
     call.keyspace.set(key, Value::Text(Text::new(sum.as_bytes())), Lifetime::Keep);
     call.announce(Class::String, "incrbyfloat", key);
@@ -520,5 +525,15 @@ mod tests {
             ("INCRBYFLOAT f 10.5", "$4|10.5|"),
             ("INCRBYFLOAT f 0.1", "$4|10.6|"),
         ]);
+    }
+
+    #[test]
+    fn a_long_number_takes_effort_whether_old_or_added() {
+        let mut bench = Bench::new();
+        bench.talk(&[("SET f 1e4000", "+OK|"), ("SET g 1", "+OK|")]);
+        for line in ["INCRBYFLOAT f 1", "INCRBYFLOAT g 1e4000"] {
+            bench.send(line);
+            assert!(bench.engine.effort() >= 4_000, "{line}");
+        }
     }
 }

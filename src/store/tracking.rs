@@ -425,16 +425,15 @@ pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
     let known = clients.get(&session);
     check(&options, known.map(|known| &known.options))?;
     let before = known.map(|known| known.options.prefixes.as_slice()).unwrap_or_default();
+    // The limits come first, since the prefixes are then compared pairwise.
+    check_size(before.iter().chain(&options.prefixes))?;
     check_overlaps(&options.prefixes, before)?;
     if options.is_broadcast && options.prefixes.is_empty() {
         options.prefixes.push(Vec::new());
     }
     options.prefixes.retain(|prefix| !before.contains(prefix));
     options.prefixes.splice(..0, before.iter().cloned());
-    let prefix_bytes: usize = options.prefixes.iter().map(Vec::len).sum();
-    if options.prefixes.len() > PREFIXES_MAX || prefix_bytes > PREFIXES_BYTES_MAX {
-        return Err(Refusal::Words("ERR too many prefixes"));
-    }
+    check_size(options.prefixes.iter())?;
     let is_exception = known.is_some_and(|known| known.is_exception);
     for prefix in &options.prefixes {
         prefixes.entry(prefix.as_slice().into()).or_default().clients.insert(session);
@@ -467,6 +466,15 @@ fn check(wanted: &TrackingOptions, known: Option<&TrackingOptions>) -> Result<()
         return refuse(
             "ERR You can't switch OPTIN/OPTOUT mode before disabling tracking for this client, and then re-enabling it with a different mode.",
         );
+    }
+    Ok(())
+}
+
+/// Refuses the prefixes of a connection if they are more than 256, or have more than 64 KiB together.
+fn check_size<'a>(prefixes: impl Iterator<Item = &'a Vec<u8>>) -> Result<(), Refusal> {
+    let (count, bytes) = prefixes.fold((0, 0), |(count, bytes), prefix| (count + 1, bytes + prefix.len()));
+    if count > PREFIXES_MAX || bytes > PREFIXES_BYTES_MAX {
+        return Err(Refusal::Words("ERR too many prefixes"));
     }
     Ok(())
 }
@@ -789,6 +797,9 @@ mod tests {
         let words = format!("CLIENT TRACKING ON BCAST PREFIX {long}");
         assert_eq!(bench.send(&words), "-ERR too many prefixes|");
         assert_eq!(bench.send("CLIENT TRACKING ON BCAST PREFIX second:"), "+OK|", "that changed nothing");
+        let overlapping = " PREFIX overlap".repeat(PREFIXES_MAX);
+        let words = format!("CLIENT TRACKING ON BCAST{overlapping}");
+        assert_eq!(bench.send(&words), "-ERR too many prefixes|", "they are not even compared");
     }
 
     #[test]

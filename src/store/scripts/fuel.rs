@@ -17,6 +17,9 @@ pub(in crate::store) type Stopwatch = Rc<dyn Fn() -> Timestamp>;
 pub(super) const INSTRUCTIONS_PER_CHECK: u32 = 200;
 /// The units of effort (steps of work) charged for 200 Lua instructions, each of which takes about 10 ns.
 const UNITS_PER_CHECK: u64 = 25;
+/// The number of units of effort (steps of work) after which a script's run time is checked, if the hook of
+/// the interpreter has not done so meanwhile because library functions did most of the work.
+const TIMED_UNITS: u64 = 10_000;
 /// The number of bytes that a library function reads or writes in a script for one unit of effort (steps of
 /// work).
 const BYTES_PER_UNIT: u64 = 64;
@@ -76,6 +79,8 @@ pub(super) struct Fuel {
     most: Cell<u64>,
     left: Cell<u64>,
     spent: Cell<u64>,
+    /// The units of effort (steps of work) spent since the last check of the run time.
+    untimed: Cell<u64>,
     ended: Cell<Option<Ending>>,
     /// The function that answers other connections while a script runs; `None` between scripts.
     attendance: RefCell<Option<Attendance>>,
@@ -94,6 +99,7 @@ impl Fuel {
         self.most.set(most);
         self.left.set(left);
         self.spent.set(0);
+        self.untimed.set(0);
         self.ended.set(None);
         if let Some(stopwatch) = &self.stopwatch {
             self.started.set(stopwatch());
@@ -127,9 +133,13 @@ impl Fuel {
     }
 
     /// Spends units of effort (steps of work) of the script; returns the error that ends the script if fewer
-    /// are left, or if it has been ended already.
+    /// are left, or if it has been ended already. Checks the run time of the script from time to time.
     pub(super) fn spend(&self, units: u64) -> Result<(), mlua::Error> {
         self.check()?;
+        self.untimed.set(self.untimed.get().saturating_add(units));
+        if self.untimed.get() >= TIMED_UNITS {
+            self.check_time()?;
+        }
         self.spent.set(self.spent.get().saturating_add(units));
         let Some(left) = self.left.get().checked_sub(units) else {
             self.left.set(0);
@@ -154,16 +164,24 @@ impl Fuel {
     /// Checks the run time of the script, answers other connections if that is due, and spends the effort
     /// (steps of work) of the 200 instructions since the last check. An error ends the script.
     pub(super) fn spend_instructions(&self) -> Result<(), mlua::Error> {
-        if let Some(stopwatch) = &self.stopwatch {
-            let now = stopwatch();
-            if now.since(self.started.get()) > Duration::from_millis(ENGINE_SCRIPT_MS_MAX) {
-                return Err(self.end(Ending::Time(ENGINE_SCRIPT_MS_MAX)));
-            }
-            if now >= self.attended_next.get() {
-                self.attend(now)?;
-            }
+        if let Some(now) = self.check_time()?
+            && now >= self.attended_next.get()
+        {
+            self.attend(now)?;
         }
         self.spend(UNITS_PER_CHECK)
+    }
+
+    /// Fails with the error that ends the script if it has run for too long. Returns the present time; `None`
+    /// without a clock.
+    fn check_time(&self) -> Result<Option<Timestamp>, mlua::Error> {
+        self.untimed.set(0);
+        let Some(stopwatch) = &self.stopwatch else { return Ok(None) };
+        let now = stopwatch();
+        if now.since(self.started.get()) > Duration::from_millis(ENGINE_SCRIPT_MS_MAX) {
+            return Err(self.end(Ending::Time(ENGINE_SCRIPT_MS_MAX)));
+        }
+        Ok(Some(now))
     }
 
     /// Lets other connections get answers, one of which may end the script (SCRIPT KILL); the error then ends
@@ -204,5 +222,18 @@ mod tests {
         assert_eq!(fuel.take_spent(), 400);
         fuel.start(1_000, 1_000);
         fuel.spend_instructions().expect("it starts anew");
+    }
+
+    #[test]
+    fn the_work_of_library_functions_ends_in_time() {
+        let now = Rc::new(Cell::new(Timestamp::default()));
+        let clock = Rc::clone(&now);
+        let fuel = Fuel::new(Some(Rc::new(move || clock.get())));
+        fuel.start(u64::MAX, u64::MAX);
+        fuel.spend(TIMED_UNITS).expect("there is time");
+        now.set(now.get().after(Duration::from_millis(ENGINE_SCRIPT_MS_MAX + 1)));
+        let spent = (0..1_000).take_while(|_| fuel.spend(TIMED_UNITS / 10).is_ok());
+        assert_eq!(spent.count(), 9);
+        assert_eq!(fuel.ended.get(), Some(Ending::Time(ENGINE_SCRIPT_MS_MAX)));
     }
 }

@@ -1,11 +1,13 @@
 //! The Lua library `redis` except the functions that reach the engine, and `math.random`.
 
+use std::rc::Rc;
+
 use mlua::{Error, Lua, MultiValue, Table, Value};
 use sha1::{Digest as _, Sha1};
 
 use super::errors::{bad_argument, error_table, raise, refuse};
 use super::given::Given;
-use super::machine::{Role, Shared};
+use super::machine::{Role, Shared, add};
 use super::to_reply::error_text;
 use crate::protocol::command;
 
@@ -27,6 +29,9 @@ const CONSTANTS: &[(&str, i64)] = &[
     ("REDIS_VERSION_NUM", VERSION_NUMBER),
 ];
 
+/// The number of bytes of which `redis.sha1hex` computes the digest for one unit of effort (steps of work).
+const DIGEST_BYTES_PER_UNIT: u64 = 16;
+
 const LOG_LEVEL_MAX: i64 = 3;
 const REPLICATION_MAX: i64 = 3;
 
@@ -40,7 +45,7 @@ pub(super) fn hexadecimal(digest: &[u8]) -> String {
     })
 }
 
-pub(super) fn create(lua: &Lua, role: Role) -> Result<Table, Error> {
+pub(super) fn create(lua: &Lua, shared: &Rc<Shared>, role: Role) -> Result<Table, Error> {
     let redis = lua.create_table()?;
     for (name, number) in CONSTANTS {
         redis.raw_set(*name, *number)?;
@@ -49,7 +54,7 @@ pub(super) fn create(lua: &Lua, role: Role) -> Result<Table, Error> {
     redis.raw_set("error_reply", lua.create_function(|lua, given: MultiValue| error_reply(lua, &given))?)?;
     redis
         .raw_set("status_reply", lua.create_function(|lua, given: MultiValue| status_reply(lua, &given))?)?;
-    redis.raw_set("sha1hex", lua.create_function(|lua, given: MultiValue| sha1hex(lua, &given))?)?;
+    add(lua, shared, &redis, "sha1hex", sha1hex)?;
     redis.raw_set("log", lua.create_function(|lua, given: MultiValue| log(lua, &given))?)?;
     redis.raw_set("set_repl", lua.create_function(|lua, given: MultiValue| set_repl(lua, &given))?)?;
     redis.raw_set("acl_check_cmd", lua.create_function(|_, given: MultiValue| acl_check_cmd(&given))?)?;
@@ -101,7 +106,7 @@ fn status_reply(lua: &Lua, arguments: &MultiValue) -> Result<Table, Error> {
     }
 }
 
-fn sha1hex(lua: &Lua, arguments: &MultiValue) -> Result<String, Error> {
+fn sha1hex(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<String, Error> {
     if arguments.len() != 1 {
         return Err(refuse("wrong number of arguments"));
     }
@@ -111,7 +116,9 @@ fn sha1hex(lua: &Lua, arguments: &MultiValue) -> Result<String, Error> {
         }
         _ => lua.create_string("")?,
     };
-    Ok(hexadecimal(&Sha1::digest(&*text.as_bytes())))
+    let text = text.as_bytes();
+    shared.fuel.spend(text.len() as u64 / DIGEST_BYTES_PER_UNIT)?;
+    Ok(hexadecimal(&Sha1::digest(&*text)))
 }
 
 /// Carries out `redis.log`, which only checks its arguments because the engine writes no log.

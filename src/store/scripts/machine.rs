@@ -274,7 +274,7 @@ fn prepare(lua: &Lua, shared: &Rc<Shared>, role: Role) -> Result<Prepared, Error
     host.raw_set("visible", lua.create_function(visible_of(shared))?)?;
     host.raw_set("finish", lua.create_function(|lua, value: Value| errors::final_table(lua, value))?)?;
     let libraries = lua.create_table()?;
-    libraries.raw_set("redis", library::create(lua, role)?)?;
+    libraries.raw_set("redis", library::create(lua, shared, role)?)?;
     if role == Role::Functions {
         host.raw_set("loading", register::create(lua, shared)?)?;
         host.raw_set("reached", add_reaching(lua, &libraries.raw_get("redis")?)?)?;
@@ -287,9 +287,10 @@ fn prepare(lua: &Lua, shared: &Rc<Shared>, role: Role) -> Result<Prepared, Error
     let sandbox = lua.load(include_str!("sandbox.lua")).set_name(SANDBOX_NAME).into_function()?;
     let (environment, run, reached, switch): Prepared = sandbox.call((&host, globals))?;
     let for_loading = environment.clone();
-    let load = lua.create_function(move |lua, given: MultiValue| tables::load(lua, &for_loading, &given))?;
-    lua.globals().raw_set("loadstring", &load)?;
-    host.raw_set("loadstring", load)?;
+    let load =
+        move |lua: &Lua, shared: &Shared, given: &MultiValue| tables::load(lua, shared, &for_loading, given);
+    add(lua, shared, &host, "loadstring", load)?;
+    lua.globals().raw_set("loadstring", host.raw_get::<Function>("loadstring")?)?;
     Ok((environment, run, reached, switch))
 }
 

@@ -49,10 +49,9 @@ fn pack(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<LuaString,
         return Err(bad_argument(lua, 0, "MessagePack pack needs input."));
     }
     let mut writer = Writer { shared, out: Vec::new() };
-    for value in arguments {
-        writer.value(value, 0)?;
-    }
+    let written = arguments.iter().try_for_each(|value| writer.value(value, 0));
     shared.fuel.spend_bytes(writer.out.len())?;
+    written?;
     lua.create_string(writer.out)
 }
 
@@ -139,6 +138,7 @@ impl Writer<'_> {
             }
             Ok(())
         })?;
+        self.shared.fuel.spend(count as u64)?;
         if is_array && largest as usize == count {
             self.count(count, [0x90, 0xdc, 0xdd]);
             for index in 1..=count {
@@ -176,8 +176,8 @@ fn unpack(lua: &Lua, shared: &Shared, given: &Given<'_>, part: &Part) -> Result<
     if offset as usize > input.len() {
         return Err(raise(lua, format!("Start offset {offset} greater than input length {}.", input.len())));
     }
-    let before = input.len() - offset as usize;
-    let mut reader = Reader { lua, rest: &input[offset as usize..] };
+    let rest = &input[offset as usize..];
+    let mut reader = Reader { lua, shared, rest, uncharged: rest.len() };
     let mut values = MultiValue::new();
     while !reader.rest.is_empty() && (values.len() as Integer) < limit {
         if values.len() >= RESULTS_MAX {
@@ -192,8 +192,7 @@ fn unpack(lua: &Lua, shared: &Shared, given: &Given<'_>, part: &Part) -> Result<
             Fault::Lua(error) => error,
         })?);
     }
-    // Two bytes cost one unit of effort, because a single byte may make a table.
-    shared.fuel.spend((before - reader.rest.len()) as u64 / 2)?;
+    reader.charge()?;
     if !reads_all {
         let left = reader.rest.len();
         let offset = if left == 0 { -1 } else { (input.len() - left) as Integer };
@@ -218,10 +217,21 @@ impl From<Error> for Fault {
 
 struct Reader<'a> {
     lua: &'a Lua,
+    shared: &'a Shared,
     rest: &'a [u8],
+    /// The number of bytes, at the end of the input, that have not been charged as effort (steps of work).
+    uncharged: usize,
 }
 
 impl<'a> Reader<'a> {
+    /// Charges the bytes that have been read since the last call as effort (steps of work).
+    fn charge(&mut self) -> Result<(), Error> {
+        // Two bytes cost one unit, because a single byte may make a table.
+        let units = (self.uncharged - self.rest.len()) / 2;
+        self.uncharged -= 2 * units;
+        self.shared.fuel.spend(units as u64)
+    }
+
     fn bytes(&mut self, count: usize) -> Result<&'a [u8], Fault> {
         let (bytes, rest) = self.rest.split_at_checked(count).ok_or(Fault::Short)?;
         self.rest = rest;
@@ -242,6 +252,7 @@ impl<'a> Reader<'a> {
         if depth > READ_DEPTH_MAX {
             return Err(Fault::Deep);
         }
+        self.charge()?;
         let kind = self.unsigned(1)? as u8;
         Ok(match kind {
             0x00..=0x7f => Value::Integer(Integer::from(kind)),

@@ -9,6 +9,9 @@ const DEPTH_MAX: usize = 200;
 /// The character that introduces character classes, references to captures and escaped characters in a
 /// pattern of Lua.
 const ESCAPE: u8 = b'%';
+/// The number of bytes of a pattern's set (`[...]`), or of a replacement, that are read for one step of a
+/// match.
+const BYTES_PER_STEP: usize = 4;
 
 /// The reason why matching a pattern ended with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +20,8 @@ pub(super) enum Fault {
     Malformed(&'static str),
     /// The match would take more steps than the script has left.
     TooLong,
+    /// The text that results from the match would be longer than a string of a script may be.
+    TooLarge,
 }
 
 /// The second half of a capture's record, after the offset at which the capture begins: its length, or the
@@ -101,7 +106,16 @@ impl<'a> Matcher<'a> {
     }
 
     fn count(&mut self) -> Result<(), Fault> {
-        self.steps += 1;
+        self.count_steps(1)
+    }
+
+    /// Counts the steps for reading `bytes` bytes of a set of the pattern, or of a replacement.
+    pub(super) fn count_bytes(&mut self, bytes: usize) -> Result<(), Fault> {
+        self.count_steps((bytes / BYTES_PER_STEP) as u64)
+    }
+
+    fn count_steps(&mut self, steps: u64) -> Result<(), Fault> {
+        self.steps = self.steps.saturating_add(steps);
         if self.steps > self.steps_max { Err(Fault::TooLong) } else { Ok(()) }
     }
 
@@ -137,7 +151,7 @@ impl<'a> Matcher<'a> {
                     let end = self.class_end(p)?;
                     let before = if s == 0 { 0 } else { self.subject[s - 1] };
                     let here = self.subject.get(s).copied().unwrap_or(0);
-                    if self.in_set(before, p, end - 1) || !self.in_set(here, p, end - 1) {
+                    if self.in_set(before, p, end - 1)? || !self.in_set(here, p, end - 1)? {
                         return Ok(None);
                     }
                     p = end;
@@ -154,7 +168,7 @@ impl<'a> Matcher<'a> {
             let end = self.class_end(p)?;
             match self.pattern.get(end) {
                 Some(b'?') => {
-                    if self.fits(s, p, end)
+                    if self.fits(s, p, end)?
                         && let Some(matched) = self.step(s + 1, end + 1)?
                     {
                         return Ok(Some(matched));
@@ -163,10 +177,10 @@ impl<'a> Matcher<'a> {
                 }
                 Some(b'*') => return self.expand(s, p, end),
                 Some(b'+') => {
-                    return if self.fits(s, p, end) { self.expand(s + 1, p, end) } else { Ok(None) };
+                    return if self.fits(s, p, end)? { self.expand(s + 1, p, end) } else { Ok(None) };
                 }
                 Some(b'-') => return self.expand_least(s, p, end),
-                _ if self.fits(s, p, end) => (s, p) = (s + 1, end),
+                _ if self.fits(s, p, end)? => (s, p) = (s + 1, end),
                 _ => return Ok(None),
             }
         }
@@ -174,8 +188,8 @@ impl<'a> Matcher<'a> {
 
     /// Returns the offset in the pattern after the single-character item (a character, an escape such as
     /// `%d`, or a set `[...]`) that begins at `start`. An error if the item is malformed.
-    fn class_end(&self, start: usize) -> Result<usize, Fault> {
-        let mut p = start + 1;
+    fn class_end(&mut self, start: usize) -> Result<usize, Fault> {
+        let p = start + 1;
         match self.pattern[start] {
             ESCAPE => {
                 if p >= self.pattern.len() {
@@ -184,37 +198,44 @@ impl<'a> Matcher<'a> {
                 Ok(p + 1)
             }
             b'[' => {
-                if self.pattern.get(p) == Some(&b'^') {
-                    p += 1;
-                }
-                loop {
-                    // A `]` directly after the opening bracket stands for itself.
-                    let Some(byte) = self.pattern.get(p) else {
-                        return Err(Fault::Malformed("malformed pattern (missing ']')"));
-                    };
-                    p += if *byte == ESCAPE && p + 1 < self.pattern.len() { 2 } else { 1 };
-                    if self.pattern.get(p) == Some(&b']') {
-                        return Ok(p + 1);
-                    }
-                }
+                let end = self.set_end(p);
+                self.count_bytes(end.unwrap_or(self.pattern.len()) - start)?;
+                end.ok_or(Fault::Malformed("malformed pattern (missing ']')"))
             }
             _ => Ok(p),
         }
     }
 
+    /// Returns the offset in the pattern after the set (`[...]`) whose opening bracket is directly before
+    /// offset `p`; `None` if the set has no end.
+    fn set_end(&self, mut p: usize) -> Option<usize> {
+        if self.pattern.get(p) == Some(&b'^') {
+            p += 1;
+        }
+        loop {
+            // A `]` directly after the opening bracket stands for itself.
+            let byte = self.pattern.get(p)?;
+            p += if *byte == ESCAPE && p + 1 < self.pattern.len() { 2 } else { 1 };
+            if self.pattern.get(p) == Some(&b']') {
+                return Some(p + 1);
+            }
+        }
+    }
+
     /// True if the subject has a byte at offset `s` that matches the pattern item from `p` up to `end`.
-    fn fits(&self, s: usize, p: usize, end: usize) -> bool {
-        let Some(byte) = self.subject.get(s).copied() else { return false };
+    fn fits(&mut self, s: usize, p: usize, end: usize) -> Result<bool, Fault> {
+        let Some(byte) = self.subject.get(s).copied() else { return Ok(false) };
         match self.pattern[p] {
-            b'.' => true,
-            ESCAPE => in_class(byte, self.pattern[p + 1]),
+            b'.' => Ok(true),
+            ESCAPE => Ok(in_class(byte, self.pattern[p + 1])),
             b'[' => self.in_set(byte, p, end - 1),
-            other => other == byte,
+            other => Ok(other == byte),
         }
     }
 
     /// True if `byte` belongs to the set `[...]` whose brackets are at offsets `p` and `last` of the pattern.
-    fn in_set(&self, byte: u8, mut p: usize, last: usize) -> bool {
+    fn in_set(&mut self, byte: u8, mut p: usize, last: usize) -> Result<bool, Fault> {
+        self.count_bytes(last - p)?;
         let mut sign = true;
         if self.pattern.get(p + 1) == Some(&b'^') {
             sign = false;
@@ -223,21 +244,21 @@ impl<'a> Matcher<'a> {
         loop {
             p += 1;
             if p >= last {
-                return !sign;
+                return Ok(!sign);
             }
             let here = self.pattern[p];
             if here == ESCAPE {
                 p += 1;
                 if in_class(byte, self.pattern[p]) {
-                    return sign;
+                    return Ok(sign);
                 }
             } else if self.pattern.get(p + 1) == Some(&b'-') && p + 2 < last {
                 p += 2;
                 if (here..=self.pattern[p]).contains(&byte) {
-                    return sign;
+                    return Ok(sign);
                 }
             } else if here == byte {
-                return sign;
+                return Ok(sign);
             }
         }
     }
@@ -268,7 +289,7 @@ impl<'a> Matcher<'a> {
 
     fn expand(&mut self, s: usize, p: usize, end: usize) -> Matched {
         let mut count = 0;
-        while self.fits(s + count, p, end) {
+        while self.fits(s + count, p, end)? {
             self.count()?;
             count += 1;
         }
@@ -288,7 +309,7 @@ impl<'a> Matcher<'a> {
             if let Some(matched) = self.step(s, end + 1)? {
                 return Ok(Some(matched));
             }
-            if !self.fits(s, p, end) {
+            if !self.fits(s, p, end)? {
                 return Ok(None);
             }
             s += 1;
@@ -328,8 +349,7 @@ impl<'a> Matcher<'a> {
             return Err(Fault::Malformed("invalid capture index"));
         }
         let (at, Extent::Bytes(length)) = self.captures[index] else { return Ok(None) };
-        self.steps += (length / 16) as u64;
-        self.count()?;
+        self.count_steps((length / 16) as u64 + 1)?;
         let fits = self.subject[s..].starts_with(&self.subject[at..at + length]);
         Ok(fits.then_some(s + length))
     }
@@ -426,6 +446,15 @@ mod tests {
         assert_eq!(find(&"a".repeat(200), ".-.-.-.-.-b"), Err(Fault::TooLong));
         let nested = "a?".repeat(5_000);
         assert_eq!(find(&"a".repeat(5_000), &nested), Err(Fault::Malformed("pattern too complex")));
+    }
+
+    #[test]
+    fn long_sets_take_steps() {
+        let set = format!("[{}a]", "b".repeat(10_000));
+        for pattern in [format!("{set}*"), format!("{set}+"), format!("{set}-c"), format!("%f{set}c")] {
+            assert_eq!(find(&"a".repeat(1_000), &pattern), Err(Fault::TooLong), "{}", &pattern[10_000..]);
+        }
+        assert_eq!(find(&"a".repeat(1_000), &format!("c{set}")), Ok(None));
     }
 
     #[test]

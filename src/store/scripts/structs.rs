@@ -13,6 +13,9 @@ use super::machine::{RESULTS_MAX, Shared, add};
 const INTEGER_BYTES_MAX: i32 = 32;
 /// The alignment in bytes that the option `!` without a number sets in a format of the library `struct`.
 const ALIGNMENT: i32 = 8;
+/// The number of characters of a format of the library `struct` that are read for one unit of effort (steps
+/// of work).
+const CHARACTERS_PER_UNIT: u64 = 4;
 
 pub(super) fn create(lua: &Lua, shared: &Rc<Shared>) -> Result<Table, Error> {
     let library = lua.create_table()?;
@@ -32,9 +35,12 @@ struct Format<'a> {
 }
 
 impl<'a> Format<'a> {
-    fn new(lua: &'a Lua, text: &'a [u8]) -> Self {
+    /// Begins to read a format: `text` up to its first zero byte. Charges its length as effort (steps of
+    /// work).
+    fn new(lua: &'a Lua, shared: &Shared, text: &'a [u8]) -> Result<Self, Error> {
         let rest = text.split(|byte| *byte == 0).next().unwrap_or_default();
-        Self { lua, rest, is_big: false, alignment: 1 }
+        shared.fuel.spend(rest.len() as u64 / CHARACTERS_PER_UNIT)?;
+        Ok(Self { lua, rest, is_big: false, alignment: 1 })
     }
 
     /// Returns the next option of the format and the size of its value in bytes (0 for options without a
@@ -120,7 +126,7 @@ fn pack(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<LuaString,
     let text = text.as_bytes();
     // The C library pushes a nil behind the arguments, which its checks then take for one more argument.
     let given = Given::new(lua, arguments).and_nil();
-    let mut format = Format::new(lua, &text);
+    let mut format = Format::new(lua, shared, &text)?;
     let mut out: Vec<u8> = Vec::new();
     let mut next = 1;
     while let Some((option, size)) = format.next()? {
@@ -145,6 +151,7 @@ fn pack(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<LuaString,
                 let value = value.as_bytes();
                 let size = if size == 0 { value.len() } else { size };
                 given.check(value.len() >= size, next, "string too short")?;
+                shared.fuel.spend_bytes(size)?;
                 out.extend_from_slice(&value[..size]);
                 if option == b's' {
                     out.push(0);
@@ -156,7 +163,6 @@ fn pack(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<LuaString,
             return Err(shared.fuel.end(Ending::Memory));
         }
     }
-    shared.fuel.spend_bytes(out.len())?;
     lua.create_string(out)
 }
 
@@ -192,8 +198,9 @@ fn unpack(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<MultiVal
     let (text, data) = (text.as_bytes(), data.as_bytes());
     let position = given.integer_or(2, 1)?;
     given.check(position != 0, 2, "offset must be 1 or greater")?;
-    let mut position = usize::try_from(position - 1).unwrap_or(usize::MAX / 2);
-    let mut format = Format::new(lua, &text);
+    // A negative position is one beyond all data, as in C.
+    let mut position = (position as usize).wrapping_sub(1);
+    let mut format = Format::new(lua, shared, &text)?;
     let mut results: Vec<Value> = Vec::new();
     while let Some((option, mut size)) = format.next()? {
         position = position.saturating_add(format.padding(position, option, size));
@@ -229,10 +236,11 @@ fn unpack(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<MultiVal
                 results.push(Value::String(lua.create_string(&data[position..position + size])?));
             }
             b's' => {
-                let Some(length) = data[position..].iter().position(|byte| *byte == 0) else {
+                let length = data[position..].iter().position(|byte| *byte == 0);
+                shared.fuel.spend_bytes(length.unwrap_or(data.len() - position))?;
+                let Some(length) = length else {
                     return Err(raise(lua, "unfinished string in data"));
                 };
-                shared.fuel.spend_bytes(length)?;
                 results.push(Value::String(lua.create_string(&data[position..position + length])?));
                 size = length + 1;
             }
@@ -240,14 +248,14 @@ fn unpack(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<MultiVal
         }
         position += size;
     }
-    results.push(Value::Integer(position as Integer + 1));
+    results.push(Value::Integer(position.wrapping_add(1) as Integer));
     Ok(results.into_iter().collect())
 }
 
-fn size(lua: &Lua, _: &Shared, arguments: &MultiValue) -> Result<Integer, Error> {
+fn size(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<Integer, Error> {
     let text = Given::new(lua, arguments).text(0)?;
     let text = text.as_bytes();
-    let mut format = Format::new(lua, &text);
+    let mut format = Format::new(lua, shared, &text)?;
     let mut position: usize = 0;
     while let Some((option, size)) = format.next()? {
         position += format.padding(position, option, size);

@@ -13,6 +13,8 @@ use crate::store::numbers;
 /// (steps of work); if it moves more, all of them are charged. `table.concat` is charged each time that it
 /// has joined this many.
 const FREE_ELEMENTS: Integer = 64;
+/// The number of bytes of source that `loadstring` compiles for one unit of effort (steps of work).
+const SOURCE_BYTES_PER_UNIT: u64 = 4;
 /// The most stack slots that the results and arguments of one `unpack` may take together.
 const UNPACKED_MAX: Integer = 8_000;
 
@@ -175,6 +177,7 @@ pub(super) fn concat(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Resu
             }
             Value::Number(number) => numbers::write_general(&mut out, number, LUA_PRECISION),
             other => {
+                shared.fuel.spend_bytes(out.len())?;
                 let kind = type_name(&other);
                 return Err(raise(
                     lua,
@@ -234,9 +237,15 @@ pub(super) fn collect_garbage(lua: &Lua, shared: &Shared, arguments: &MultiValue
 
 /// Carries out Lua's `loadstring` for source text, whose globals are in `environment`. Returns the compiled
 /// function, or nil and the message of a syntax error; compiled code counts as one.
-pub(super) fn load(lua: &Lua, environment: &Table, arguments: &MultiValue) -> Result<MultiValue, Error> {
+pub(super) fn load(
+    lua: &Lua,
+    shared: &Shared,
+    environment: &Table,
+    arguments: &MultiValue,
+) -> Result<MultiValue, Error> {
     let given = Given::new(lua, arguments);
     let source = given.text(0)?;
+    shared.fuel.spend(source.as_bytes().len() as u64 / SOURCE_BYTES_PER_UNIT)?;
     let name = if given.is_nil(1) { source.clone() } else { given.text(1)? };
     let name = String::from_utf8_lossy(name.as_bytes().split(|byte| *byte == 0).next().unwrap_or_default())
         .into_owned();

@@ -49,6 +49,53 @@ fn endless_scripts_end_and_leave_the_engine_as_it_was() {
 }
 
 #[test]
+fn library_functions_take_effort_for_what_they_read() {
+    let mut bench = Bench::new();
+    for (script, least) in [
+        ("return ('a'):find(('b'):rep(1e6))", 30_000),
+        ("return #table.concat({('i'):rep(1e6)})", 30_000),
+        ("return pcall(table.concat, {('i'):rep(1e6), {}})", 30_000),
+        ("return struct.size(('i'):rep(4e5))", 100_000),
+        ("return struct.pack((' '):rep(4e5))", 100_000),
+        ("return pcall(struct.pack, 'c0i', ('i'):rep(1e6))", 30_000),
+        ("return pcall(struct.unpack, 's', ('i'):rep(1e6))", 30_000),
+        ("return redis.sha1hex(('i'):rep(1e6))", 75_000),
+        ("return loadstring(('-'):rep(4e5)) and 1", 100_000),
+        ("return pcall(cmsgpack.unpack, '\\221\\0\\1\\134\\161' .. ('\\1'):rep(1e5) .. '\\193')", 50_000),
+        ("return #cmsgpack.pack(cmsgpack.unpack('\\221\\0\\1\\134\\160' .. ('\\1'):rep(1e5)))", 150_000),
+        ("return pcall(cmsgpack.pack, {('i'):rep(1e6)})", 30_000),
+        ("return pcall(cjson.encode, {('i'):rep(1e6), pcall})", 30_000),
+    ] {
+        let reply = eval(&mut bench, script);
+        let spent = bench.engine.effort();
+        assert!(
+            spent >= least && !reply.starts_with('-'),
+            "{script}: {spent} {}",
+            &reply[..reply.len().min(90)]
+        );
+    }
+}
+
+#[test]
+fn positions_before_a_text_are_beyond_its_end() {
+    let mut bench = Bench::new();
+    for (script, reply) in [
+        ("return struct.unpack('', 'a', -5)", ":-5|"),
+        ("return tostring(struct.unpack('', 'a', -1e300))", "$20|-9.2233720368548e+18|"),
+        (
+            "return select(2, pcall(struct.unpack, 'b', 'a', -5)):match('%(.*')",
+            "$23|(data string too short)|",
+        ),
+        (
+            "return select(2, pcall(struct.unpack, 'b', 'a', 0)):match('%(.*')",
+            "$29|(offset must be 1 or greater)|",
+        ),
+    ] {
+        assert_eq!(eval(&mut bench, script), reply, "{script}");
+    }
+}
+
+#[test]
 fn scripts_leave_nothing_to_others() {
     let mut bench = Bench::new();
     for script in [

@@ -20,6 +20,7 @@ type Values = Result<MultiValue, Error>;
 fn fail(lua: &Lua, shared: &Shared, fault: Fault) -> Error {
     match fault {
         Fault::Malformed(words) => raise(lua, words),
+        Fault::TooLarge => shared.fuel.end(Ending::Memory),
         Fault::TooLong => match shared.fuel.spend(u64::MAX) {
             Err(error) => error,
             Ok(()) => raise(lua, "pattern too complex"),
@@ -27,9 +28,11 @@ fn fail(lua: &Lua, shared: &Shared, fault: Fault) -> Error {
     }
 }
 
-/// Returns a pattern up to its first zero byte, where Lua 5.1 ends it too.
-fn pattern_of(text: &[u8]) -> &[u8] {
-    text.split(|byte| *byte == 0).next().unwrap_or_default()
+/// Returns a pattern up to its first zero byte, where Lua 5.1 ends it too. Charges its length as effort
+/// (steps of work).
+fn pattern_of<'a>(shared: &Shared, text: &'a [u8]) -> Result<&'a [u8], Error> {
+    shared.fuel.spend_bytes(text.len())?;
+    Ok(text.split(|byte| *byte == 0).next().unwrap_or_default())
 }
 
 fn captured(lua: &Lua, subject: &[u8], capture: Capture) -> Result<Value, Error> {
@@ -94,7 +97,7 @@ fn find_or_match(lua: &Lua, shared: &Shared, arguments: &MultiValue, is_find: bo
     let (subject, whole) = (subject.as_bytes(), pattern.as_bytes());
     let from = offset(given.integer_or(2, 1)?, subject.len());
     let is_plain = given.get(3).is_some_and(|plain| !matches!(plain, Value::Nil | Value::Boolean(false)));
-    let pattern = pattern_of(&whole);
+    let pattern = pattern_of(shared, &whole)?;
     if is_find && (is_plain || !pattern.iter().any(|byte| SPECIAL.contains(byte))) {
         let mut steps = 0;
         let found = find_plain(&subject[from..], &whole, &mut steps, shared.fuel.steps_left());
@@ -150,7 +153,7 @@ pub(super) fn gmatch(lua: &Lua, shared: &Rc<Shared>, arguments: &MultiValue) -> 
         if from.get() > subject.len() {
             return nothing();
         }
-        let found = search(lua, &shared, &subject, pattern_of(&pattern), from.get(), true)?;
+        let found = search(lua, &shared, &subject, pattern_of(&shared, &pattern)?, from.get(), true)?;
         let Some(Match { start, end, captures, .. }) = found else {
             from.set(subject.len() + 1);
             return nothing();
@@ -171,7 +174,7 @@ pub(super) fn search_step(lua: &Lua, shared: &Shared, arguments: &MultiValue) ->
     let (subject, pattern) = (subject.as_bytes(), pattern.as_bytes());
     let from = given.integer(2)?.clamp(0, subject.len() as i64) as usize;
     let all_starts = !matches!(given.get(3), Some(Value::Boolean(true)));
-    let found = search(lua, shared, &subject, pattern_of(&pattern), from, all_starts)?;
+    let found = search(lua, shared, &subject, pattern_of(shared, &pattern)?, from, all_starts)?;
     let Some(Match { start, end, captures, .. }) = found else { return nothing() };
     let mut values: MultiValue = [end, start].map(|at| Value::Integer(at as i64)).into_iter().collect();
     for capture in captures {
@@ -188,7 +191,7 @@ pub(super) fn gsub_text(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> V
     let (subject, pattern, replacement) = (given.text(0)?, given.text(1)?, given.text(2)?);
     let (subject, whole, replacement) = (subject.as_bytes(), pattern.as_bytes(), replacement.as_bytes());
     let most = given.integer_or(3, subject.len() as i64 + 1)?;
-    let (pattern, anchored) = match pattern_of(&whole) {
+    let (pattern, anchored) = match pattern_of(shared, &whole)? {
         [b'^', rest @ ..] => (rest, true),
         pattern => (pattern, false),
     };
@@ -199,12 +202,16 @@ pub(super) fn gsub_text(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> V
         match matcher.match_at(at, 0) {
             Ok(Some(end)) => {
                 count += 1;
-                if let Err(found) = add_replacement(&mut out, &matcher, &subject, &replacement, (at, end)) {
+                let added = add_replacement(
+                    (&mut out, shared.memory_max),
+                    &mut matcher,
+                    &subject,
+                    &replacement,
+                    (at, end),
+                );
+                if let Err(found) = added {
                     fault = Some(found);
                     break;
-                }
-                if out.len() > shared.memory_max {
-                    return Err(shared.fuel.end(Ending::Memory));
                 }
                 if end > at {
                     at = end;
@@ -239,30 +246,39 @@ pub(super) fn gsub_text(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> V
 }
 
 /// Appends the replacement for one match to `out`: `%1` to `%9` in it stand for captures and `%0` for the
-/// whole match, which is from offset `start` to `end` of `subject`.
+/// whole match, which is from offset `start` to `end` of `subject`. An error if `out` would get longer than
+/// `most` bytes, or if the replacement takes more steps than the script has left.
 fn add_replacement(
-    out: &mut Vec<u8>,
-    matcher: &Matcher<'_>,
+    (out, most): (&mut Vec<u8>, usize),
+    matcher: &mut Matcher<'_>,
     subject: &[u8],
     replacement: &[u8],
     (start, end): (usize, usize),
 ) -> Result<(), Fault> {
+    matcher.count_bytes(replacement.len())?;
+    let mut add = |bytes: &[u8]| {
+        if bytes.len() > most.saturating_sub(out.len()) {
+            return Err(Fault::TooLarge);
+        }
+        out.extend_from_slice(bytes);
+        Ok(())
+    };
     let mut bytes = replacement.iter().copied();
     while let Some(byte) = bytes.next() {
         if byte != b'%' {
-            out.push(byte);
+            add(&[byte])?;
             continue;
         }
         match bytes.next() {
-            Some(b'0') => out.extend_from_slice(&subject[start..end]),
+            Some(b'0') => add(&subject[start..end])?,
             Some(digit) if digit.is_ascii_digit() => {
                 match matcher.capture(usize::from(digit - b'1'), start, end)? {
-                    Capture::Part(from, to) => out.extend_from_slice(&subject[from..to]),
-                    Capture::Position(at) => out.extend_from_slice(at.to_string().as_bytes()),
+                    Capture::Part(from, to) => add(&subject[from..to])?,
+                    Capture::Position(at) => add(at.to_string().as_bytes())?,
                 }
             }
-            Some(other) => out.push(other),
-            None => out.push(0),
+            Some(other) => add(&[other])?,
+            None => add(&[0])?,
         }
     }
     Ok(())
@@ -281,4 +297,39 @@ pub(super) fn rep(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<
     }
     shared.fuel.spend_bytes(length)?;
     lua.create_string(text.repeat(if text.is_empty() { 0 } else { count }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::bench::Bench;
+    use crate::store::limits::EngineLimits;
+
+    #[test]
+    fn a_replacement_is_bounded_while_it_is_made() {
+        let subject = [b'a'; 1_000];
+        for replacement in ["%0", "%1", "%2"] {
+            let mut matcher = Matcher::new(&subject, b"(.*)()", 1_000_000);
+            let end = matcher.match_at(0, 0).expect("it is well formed").expect("it matches");
+            let mut out = Vec::new();
+            let added = add_replacement(
+                (&mut out, 10_000),
+                &mut matcher,
+                &subject,
+                replacement.repeat(10_000).as_bytes(),
+                (0, end),
+            );
+            assert_eq!(added, Err(Fault::TooLarge), "{replacement}");
+            assert!(out.len() <= 10_000 && out.capacity() < 100_000, "{replacement}");
+        }
+    }
+
+    #[test]
+    fn replacements_that_add_nothing_take_effort() {
+        let limits = EngineLimits { effort_max: 100_000, ..EngineLimits::with_memory(u64::MAX) };
+        let mut bench = Bench::with(limits);
+        let script = "return(#string.gsub(('a'):rep(1e4),'(x*)',('%1'):rep(1e3)))";
+        let reply = bench.send(&format!("EVAL {script} 0"));
+        assert!(reply.starts_with("-ERR the script would take more than 100000 steps"), "{reply}");
+    }
 }

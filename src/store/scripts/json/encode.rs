@@ -18,8 +18,9 @@ pub(super) fn encode(
 ) -> Result<MultiValue, Error> {
     check_only_argument(lua, arguments)?;
     let mut encoder = Encoder { lua, shared, settings, out: Vec::new() };
-    encoder.value(&arguments[0], 0)?;
+    let encoded = encoder.value(&arguments[0], 0);
     shared.fuel.spend_bytes(encoder.out.len())?;
+    encoded?;
     Ok(one(Value::String(lua.create_string(encoder.out)?)))
 }
 
@@ -155,6 +156,7 @@ impl Encoder<'_> {
         let mut is_first = true;
         for pair in table.pairs::<Value, Value>() {
             let (key, value) = pair?;
+            self.shared.fuel.spend(1)?;
             if !std::mem::take(&mut is_first) {
                 self.out.push(b',');
             }
