@@ -125,9 +125,13 @@ fn read_all(call: &mut Call<'_>, operations: &[Operation]) -> Done {
     })
 }
 
+/// Maximum number of bytes of an integer in a reply.
+const INTEGER_BYTES_MAX: usize = b":-9223372036854775808\r\n".len();
+
 /// Carries out a BITFIELD with at least one write: first extends the string with zeros to at least `end`
 /// bytes.
 fn carry_out(call: &mut Call<'_>, operations: &[Operation], end: usize) -> Done {
+    call.out.expect(operations.len() * INTEGER_BYTES_MAX)?;
     let length = call.keyspace.read_string(call.at(1), |bytes| bytes.map(<[u8]>::len))?;
     make_room(call, length, end)?;
     let mut changed = length.is_none_or(|length| length < end);

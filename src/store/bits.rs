@@ -129,10 +129,10 @@ fn bitpos(call: &mut Call<'_>) -> Done {
     if call.keyspace.read(call.at(1)).is_none() {
         return call.integer(-i64::from(bit));
     }
-    let length = call.keyspace.read_string(call.at(1), |bytes| bytes.map_or(0, <[u8]>::len))?;
+    let length = call.keyspace.peek_string(call.at(1), |bytes| bytes.map_or(0, <[u8]>::len))?;
     let (first, end) = searched_bits(call, length as i64)?;
     call.effort.spend_bytes(length)?;
-    let found = call.keyspace.read_string(call.at(1), |bytes| {
+    let found = call.keyspace.peek_string(call.at(1), |bytes| {
         find_bit(bytes.unwrap_or_default(), bit, first as usize, end as usize)
     })?;
     let found = match found {

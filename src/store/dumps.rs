@@ -71,7 +71,7 @@ fn restore(call: &mut Call<'_>) -> Done {
     let base_ms = if options.absolute { 0 } else { call.keyspace.now_ms() };
     let lifetime = match given {
         0 => Lifetime::Forever,
-        given => Lifetime::UntilMs(given.saturating_add(base_ms)),
+        given => Lifetime::UntilMs(given.saturating_add(base_ms).min(i64::MAX as u64)),
     };
     if let Lifetime::UntilMs(expires_ms) = lifetime
         && expires_ms < call.keyspace.now_ms()

@@ -91,6 +91,12 @@ impl Fields {
         self.expiries.as_ref().and_then(|expiries| expiries.soonest_ms()).unwrap_or(NEVER_MS)
     }
 
+    /// True if the hash has fields and all of them expired before `now_ms`.
+    pub(super) fn have_all_expired(&self, now_ms: u64) -> bool {
+        let expiries = self.expiries.as_ref().filter(|expiries| expiries.len() == self.len());
+        expiries.and_then(|expiries| expiries.latest_ms()).is_some_and(|latest_ms| latest_ms < now_ms)
+    }
+
     /// Returns the expiry of the field `name` of the hash, in milliseconds since 1970; `None` if it does not
     /// expire.
     pub(super) fn expiry_ms(&self, name: &[u8]) -> Option<u64> {

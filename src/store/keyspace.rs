@@ -47,6 +47,12 @@ impl Keyed for Entry {
 }
 
 impl Entry {
+    /// True if neither the key has expired at `now_ms` (milliseconds since 1970), nor all fields of its hash.
+    fn lives(&self, now_ms: u64) -> bool {
+        let is_over = matches!(&self.value, Value::Hash(fields) if fields.have_all_expired(now_ms));
+        self.expires_ms >= now_ms && !is_over
+    }
+
     /// Returns the approximate bytes of memory that the key, its value and their place in the hash table
     /// take.
     pub(super) fn cost(&self) -> u64 {
@@ -264,7 +270,8 @@ impl Keyspace {
     }
 
     /// Removes the expired fields of the hash at `place`. Returns how many, and whether the hash was removed
-    /// with its last field.
+    /// with its last field. For connections that watch the key this counts as a change, whatever command has
+    /// found it.
     fn expire_fields(&mut self, place: Place) -> (usize, bool) {
         let now_ms = self.now_ms;
         let key = self.events.is_on().then(|| self.entry(place).key.clone());
@@ -276,6 +283,7 @@ impl Keyspace {
         if let Some(key) = key {
             self.announce(Class::Hash, "hexpired", key.as_bytes());
         }
+        self.interest.settle();
         (removed, gone)
     }
 
@@ -294,7 +302,7 @@ impl Keyspace {
     /// Returns the entry of `key`; `None` if there is none or it has expired. Records no access.
     pub(super) fn peek(&self, key: &[u8]) -> Option<&Entry> {
         let entry = self.entry(self.locate(key)?);
-        (entry.expires_ms >= self.now_ms).then_some(entry)
+        entry.lives(self.now_ms).then_some(entry)
     }
 
     /// Returns the value of `key` for a read command: counts a hit or a miss, and records the access. `None`
@@ -575,7 +583,7 @@ impl Keyspace {
                 }
                 let next = table.walk(from, left, |entry| {
                     left = left.saturating_sub(1);
-                    if entry.expires_ms >= self.now_ms {
+                    if entry.lives(self.now_ms) {
                         visit(entry);
                     }
                 });
@@ -594,7 +602,7 @@ impl Keyspace {
             .segments
             .iter()
             .flat_map(|segment| segment.table.entries())
-            .filter(|entry| entry.expires_ms >= self.now_ms)
+            .filter(|entry| entry.lives(self.now_ms))
     }
 
     /// Returns a random key of the selected database that has not expired, each with the same probability;
@@ -688,6 +696,22 @@ impl Keyspace {
         match self.read(key) {
             None => Ok(read(None)),
             Some(value) => value.bytes(&mut digits).map(|bytes| read(Some(bytes))).ok_or(Refusal::WrongType),
+        }
+    }
+
+    /// Passes the string at `key`, or `None` for a missing key, to `read`, and returns its result. Records no
+    /// access. An error if the value is of another type.
+    pub(super) fn peek_string<R>(
+        &self,
+        key: &[u8],
+        read: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R, Refusal> {
+        let mut digits = Digits::new(0);
+        match self.peek(key) {
+            None => Ok(read(None)),
+            Some(entry) => {
+                entry.value.bytes(&mut digits).map(|bytes| read(Some(bytes))).ok_or(Refusal::WrongType)
+            }
         }
     }
 
