@@ -237,6 +237,7 @@ fn offset(text: &[u8], kind: Kind) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use crate::store::bench::Bench;
+    use crate::store::limits::EngineLimits;
 
     #[test]
     fn integers_are_read_and_written_at_any_bit() {
@@ -258,6 +259,17 @@ mod tests {
             ),
             ("BITFIELD b GET u8 -1", "-ERR bit offset is not an integer or out of range|"),
             ("BITFIELD b GET u8", "-ERR syntax error|"),
+        ]);
+    }
+
+    #[test]
+    fn a_reply_that_does_not_fit_changes_nothing() {
+        let limits = EngineLimits { reply_bytes_max: 200, ..EngineLimits::with_memory(u64::MAX) };
+        let line = format!("BITFIELD b{}", " SET u8 0 1".repeat(100));
+        Bench::with(limits).talk(&[
+            (&line, "-ERR the reply would be larger than 200 bytes|"),
+            ("EXISTS b", ":0|"),
+            ("BITFIELD b SET u8 0 1", "*1|:0|"),
         ]);
     }
 }

@@ -359,4 +359,11 @@ mod tests {
         bench.send_bytes(&[b"SET", b"ones", b"\xff\xff"]);
         bench.talk(&[("BITPOS ones 0", ":16|"), ("BITPOS ones 0 0", ":16|"), ("BITPOS ones 0 0 -1", ":-1|")]);
     }
+
+    #[test]
+    fn a_search_is_one_hit() {
+        let mut bench = Bench::new();
+        bench.talk(&[("SET b a", "+OK|"), ("BITPOS b 1", ":1|")]);
+        assert_eq!(bench.engine.statistics().hits, 1);
+    }
 }

@@ -219,4 +219,16 @@ mod tests {
         assert_eq!(bench.send_bytes(restore), b"+OK\r\n");
         bench.talk(&[("EXISTS k", ":0|")]);
     }
+
+    #[test]
+    fn the_latest_expiry_is_no_negative_number() {
+        let mut bench = Bench::new();
+        bench.talk(&[("SET s v", "+OK|")]);
+        let dumped = bench.send_bytes(&[b"DUMP", b"s"]);
+        let start = dumped.iter().position(|byte| *byte == b'\n').expect("a header") + 1;
+        let latest = b"9223372036854775807";
+        let bytes = &dumped[start..dumped.len() - 2];
+        assert_eq!(bench.send_bytes(&[b"RESTORE", b"k", latest, bytes]), b"+OK\r\n");
+        bench.talk(&[("PEXPIRETIME k", ":9223372036854775807|")]);
+    }
 }

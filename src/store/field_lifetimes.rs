@@ -457,6 +457,7 @@ fn hsetex(call: &mut Call<'_>) -> Done {
 #[cfg(test)]
 mod tests {
     use crate::store::bench::Bench;
+    use crate::store::limits::EngineLimits;
 
     #[test]
     fn fields_expire() {
@@ -542,5 +543,41 @@ mod tests {
         while bench.engine.expire_some(bench.now, 5).visited > 0 {}
         bench.talk(&[("DBSIZE", ":1|"), ("HLEN h0", ":1|"), ("DEL h0", ":1|")]);
         assert_eq!(bench.engine.statistics().bytes_used, 0);
+    }
+
+    #[test]
+    fn a_reply_that_does_not_fit_changes_nothing() {
+        let limits = EngineLimits { reply_bytes_max: 200, ..EngineLimits::with_memory(u64::MAX) };
+        let mut bench = Bench::with(limits);
+        bench.talk(&[("HSET h f v", ":1|"), ("HEXPIRE h 10 FIELDS 1 f", "*1|:1|")]);
+        let names = " f".repeat(100);
+        for line in [format!("HPERSIST h FIELDS 100{names}"), format!("HEXPIRE h 5 FIELDS 100{names}")] {
+            assert_eq!(bench.send(&line), "-ERR the reply would be larger than 200 bytes|");
+        }
+        bench.talk(&[("HTTL h FIELDS 1 f", "*1|:10|")]);
+    }
+
+    #[test]
+    fn expiries_need_memory() {
+        let mut bench = Bench::bounded(60_000);
+        let names = (100..500).map(|field| format!(" {field}")).collect::<String>();
+        let pairs = (100..500).map(|field| format!(" {field} v")).collect::<String>();
+        let refusal = "-OOM command not allowed when used memory > 'maxmemory'.|";
+        bench.talk(&[
+            (&format!("HSET h{pairs}"), ":400|"),
+            (&format!("HEXPIRE h 10 FIELDS 400{names}"), refusal),
+            (&format!("HGETEX h EX 10 FIELDS 400{names}"), refusal),
+            ("HTTL h FIELDS 1 100", "*1|:-1|"),
+            ("HEXPIRE h 10 FIELDS 1 100", "*1|:1|"),
+        ]);
+    }
+
+    #[test]
+    fn a_field_is_taken_once() {
+        Bench::new().talk(&[
+            ("HSET h a 1 b 2 c 3", ":3|"),
+            ("HGETDEL h FIELDS 3 a a b", "*3|$1|1|$-1|$1|2|"),
+            ("HGETEX h PERSIST FIELDS 2 c c", "*2|$1|3|$1|3|"),
+        ]);
     }
 }

@@ -114,10 +114,13 @@ impl Fields {
         had
     }
 
-    /// Removes the fields of the hash that expired before `now_ms`, and returns how many.
-    pub(super) fn remove_expired(&mut self, now_ms: u64) -> usize {
+    /// Removes the fields of the hash that expired before `now_ms`, at most `most` of them, those that expired
+    /// first. Returns how many.
+    pub(super) fn remove_expired(&mut self, now_ms: u64, most: usize) -> usize {
         let mut removed = 0;
-        while let Some(name) = self.expiries.as_mut().and_then(|expiries| expiries.pop_expired(now_ms)) {
+        while removed < most
+            && let Some(name) = self.expiries.as_mut().and_then(|expiries| expiries.pop_expired(now_ms))
+        {
             self.remove(&name);
             removed += 1;
         }

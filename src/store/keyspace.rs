@@ -11,6 +11,7 @@
 //! Segments grow one by one, so an insertion moves at most a small share of the keys. Expired keys are never
 //! seen: an access removes them, and a sweep finds those that nobody asks for.
 
+use super::effort::{LOOK, RANK};
 use super::events::{Class, Events};
 use super::interest::Interest;
 use super::numbers::Digits;
@@ -147,8 +148,8 @@ pub(super) struct Keyspace {
     pub(super) expired: u64,
     pub(super) hits: u64,
     pub(super) misses: u64,
-    /// The number of elements that were in values removed as a whole, and of expired hash fields, since the
-    /// last call of `take_removed`.
+    /// The number of elements that were in values removed as a whole since the last call of `take_removed`, plus
+    /// 16 for each expired hash field, which is removed on its own.
     removed: u64,
 }
 
@@ -228,8 +229,8 @@ impl Keyspace {
         self.databases.iter().enumerate().map(figures).filter(|(_, keys, _)| *keys > 0)
     }
 
-    /// Returns the number of elements in values that were removed or replaced, and of expired hash fields,
-    /// since the last call. They are charged as effort, since freeing them takes time as well.
+    /// Returns the number of elements in values that were removed or replaced since the last call, plus 16 for
+    /// each expired hash field, which is removed on its own. They are charged as effort, since freeing them takes time as well.
     pub(super) fn take_removed(&mut self) -> u64 {
         std::mem::take(&mut self.removed)
     }
@@ -248,7 +249,7 @@ impl Keyspace {
             return None;
         }
         let expired = entry.value.soonest_field_ms() < self.now_ms;
-        if expired && self.expire_fields(place).1 {
+        if expired && self.expire_fields(place, usize::MAX).1 {
             return None;
         }
         Some(place)
@@ -269,17 +270,17 @@ impl Keyspace {
         self.events.add(class, name, self.selected, key);
     }
 
-    /// Removes the expired fields of the hash at `place`. Returns how many, and whether the hash was removed
-    /// with its last field. For connections that watch the key this counts as a change, whatever command has
-    /// found it.
-    fn expire_fields(&mut self, place: Place) -> (usize, bool) {
+    /// Removes the expired fields of the hash at `place`, at most `most` of them. Returns how many, and whether
+    /// the hash was removed with its last field. For connections that watch the key this counts as a change,
+    /// whatever command has found it.
+    fn expire_fields(&mut self, place: Place, most: usize) -> (usize, bool) {
         let now_ms = self.now_ms;
         let key = self.events.is_on().then(|| self.entry(place).key.clone());
         let (removed, gone) = self.change_at(place, |value| match value {
-            Value::Hash(fields) => (fields.remove_expired(now_ms), fields.len() == 0),
+            Value::Hash(fields) => (fields.remove_expired(now_ms, most), fields.len() == 0),
             _ => (0, false),
         });
-        self.removed += removed as u64;
+        self.removed += removed as u64 * RANK / LOOK;
         if let Some(key) = key {
             self.announce(Class::Hash, "hexpired", key.as_bytes());
         }
@@ -544,7 +545,7 @@ impl Keyspace {
                 continue;
             }
             if entry.value.soonest_field_ms() < self.now_ms {
-                let (removed, gone) = self.expire_fields(place);
+                let (removed, gone) = self.expire_fields(place, (budget - swept.visited).max(1));
                 swept.visited += removed;
                 swept.removed += removed;
                 if gone {
@@ -725,4 +726,63 @@ impl Keyspace {
 
 fn segment_of(hash: u64) -> usize {
     (hash >> (64 - SEGMENT_BITS)) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::store::bench::Bench;
+    use crate::store::session::Session;
+
+    fn with_expired_field() -> Bench {
+        let mut bench = Bench::new();
+        bench.talk(&[("HSET h f v", ":1|"), ("HPEXPIRE h 10 FIELDS 1 f", "*1|:1|")]);
+        bench
+    }
+
+    #[test]
+    fn expired_fields_break_watches_whatever_command_finds_them() {
+        let mut bench = with_expired_field();
+        bench.talk(&[("HSET h g v", ":1|"), ("WATCH h", "+OK|")]);
+        let mut other = Session::new(2);
+        bench.wait_ms(11);
+        std::mem::swap(&mut bench.session, &mut other);
+        bench.talk(&[("HDEL h nosuch", ":0|")]);
+        std::mem::swap(&mut bench.session, &mut other);
+        bench.talk(&[("MULTI", "+OK|"), ("PING", "+QUEUED|"), ("EXEC", "*-1|")]);
+    }
+
+    #[test]
+    fn a_sweep_removes_no_more_fields_than_its_budget() {
+        let mut bench = Bench::new();
+        let names = (0..1_000).map(|field| format!(" {field}")).collect::<String>();
+        let pairs = (0..1_000).map(|field| format!(" {field} v")).collect::<String>();
+        bench.talk(&[(&format!("HSET h{pairs}"), ":1000|")]);
+        bench.send(&format!("HPEXPIRE h 10 FIELDS 1000{names}"));
+        bench.wait_ms(11);
+        let mut removed = 0;
+        while removed < 1_000 {
+            let swept = bench.engine.expire_some(bench.now, 100);
+            assert!(swept.removed > 0 && swept.visited <= 101, "{swept:?}");
+            removed += swept.removed;
+        }
+        assert_eq!((removed, bench.engine.statistics().bytes_used), (1_000, 0));
+    }
+
+    #[test]
+    fn a_hash_of_expired_fields_is_not_seen() {
+        for (line, reply) in [
+            ("TTL h", ":-2|"),
+            ("PTTL h", ":-2|"),
+            ("EXPIRETIME h", ":-2|"),
+            ("MEMORY USAGE h", "$-1|"),
+            ("KEYS *", "*0|"),
+            ("SCAN 0", "*2|$1|0|*0|"),
+        ] {
+            let mut bench = with_expired_field();
+            assert!(bench.engine.holds(b"h", bench.now));
+            bench.wait_ms(11);
+            assert!(!bench.engine.holds(b"h", bench.now));
+            bench.talk(&[(line, reply)]);
+        }
+    }
 }

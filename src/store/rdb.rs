@@ -649,4 +649,49 @@ mod tests {
             let _ = read(&bytes, 1_000_000, &hasher);
         }
     }
+
+    #[test]
+    fn memory_is_refused_before_a_value_is_complete() {
+        let refused = |bytes: Vec<u8>| {
+            let read = read(&sealed(bytes, VERSION), 10_000, &Hasher::new(1));
+            assert_eq!(read.err(), Some(Refusal::OutOfMemory));
+        };
+        // Each value ends too early, which shows only to those who have read all that comes before.
+        let many = |element: &[u8]| element.repeat(5_000);
+        let packed = |elements: &[u8]| {
+            let node = [&[0; 6][..], elements].concat();
+            [&[0x80][..], &(node.len() as u32).to_be_bytes(), &node].concat()
+        };
+        let distinct: Vec<u8> =
+            (0..0x1000_u16).flat_map(|number| [0xc0 | (number >> 8) as u8, number as u8, 2]).collect();
+        refused([&[PACKED_LISTS, 1, 2][..], &packed(&many(&[7, 1]))].concat());
+        refused([&[PACKED_SET][..], &packed(&distinct)].concat());
+        let fields: Vec<u8> = distinct.chunks(3).flat_map(|name| [name, &[7, 1]].concat()).collect();
+        refused([&[PACKED_HASH][..], &packed(&fields)].concat());
+        refused([&[PACKED_SORTED_SET][..], &packed(&fields)].concat());
+        refused([&[STREAM, 1, 1, 1, 0x53, 0x89][..], &many(&[1, b'w'])].concat());
+        let id = [&[16][..], &[0; 16]].concat();
+        let names = [&[1, 1, 0, 1, 0xf1, 0x88, 0x13, 3][..], &many(&[7, 1])].concat();
+        refused([&[EARLY_STREAM, 1][..], &id, &packed(&names)].concat());
+        let words = [&[1, 1, 0, 1, 1, 1, 7, 1, 0, 1, 0, 1, 0, 1, 1, 1, 0xf1, 0xc4, 9, 3][..], &many(&[7, 1])];
+        refused([&[EARLY_STREAM, 1][..], &id, &packed(&words.concat())].concat());
+        let group = [STREAM, 0, 0, 0, 0, 0, 0, 1, 1, b'g', 0, 0, 0, 0];
+        let consumers: Vec<u8> =
+            (0..0x1000_u16).flat_map(|number| [2, (number >> 8) as u8, number as u8, 0]).collect();
+        refused([&group[..], &[0x53, 0x88], &consumers].concat());
+        let pending: Vec<u8> = (0..0x1000_u16)
+            .flat_map(|number| [0x40 | (number >> 8) as u8, number as u8, 0, 1, b'c', 0, 0])
+            .collect();
+        refused([&group[..], &[1, 1, b'c', 0, 0x53, 0x88], &pending].concat());
+    }
+
+    #[test]
+    fn a_field_does_not_expire_later_than_a_client_may_ask_for() {
+        let latest = EXPIRES_MS_MAX as u64;
+        for (expires_ms, is_valid) in [(latest, true), (latest + 1, false), (u64::MAX, false)] {
+            let head = [&[HASH_WITH_LIFETIMES][..], &expires_ms.to_le_bytes()].concat();
+            let bytes = sealed([&head[..], &[1, 1, 1, b'f', 1, b'v']].concat(), VERSION_WITH_FIELD_LIFETIMES);
+            assert_eq!(read(&bytes, u64::MAX, &Hasher::new(1)).is_ok(), is_valid);
+        }
+    }
 }

@@ -832,4 +832,20 @@ mod tests {
         ]);
         assert_eq!(bench.engine.statistics().bytes_used, 0);
     }
+
+    #[test]
+    fn a_stream_that_is_named_twice_delivers_each_entry_once() {
+        let first = "*2|$1|x|*1|*2|$3|1-1|*2|$1|a|$1|1|";
+        let second = "*2|$1|x|*1|*2|$3|2-1|*2|$1|a|$1|2|";
+        let third = "*2|$1|x|*1|*2|$3|3-1|*2|$1|a|$1|3|";
+        Bench::new().talk(&[
+            ("XADD x 1-1 a 1", "$3|1-1|"),
+            ("XADD x 2-1 a 2", "$3|2-1|"),
+            ("XADD x 3-1 a 3", "$3|3-1|"),
+            ("XGROUP CREATE x g 0", "+OK|"),
+            ("XREADGROUP GROUP g c COUNT 1 STREAMS x x > >", &format!("*2|{first}{second}")),
+            ("XREADGROUP GROUP g c STREAMS x x > >", &format!("*1|{third}")),
+            ("XPENDING x g", "*4|:3|$3|1-1|$3|3-1|*1|*2|$1|c|$1|3|"),
+        ]);
+    }
 }
