@@ -327,7 +327,7 @@ mod tests {
         let mut bench = Bench::with(limits);
         bench.talk(&[
             (&format!("RPUSH l {}", "1 ".repeat(1_000).trim()), ":1000|"),
-            (&format!("SET w1 {}", "1".repeat(1_000_000)), "+OK|"),
+            (&format!("SET w1 {}1", "0".repeat(999_999)), "+OK|"),
             ("SET v1 1", "+OK|"),
             ("HSET h1 f 1", ":1|"),
         ]);

@@ -123,7 +123,8 @@ mod tests {
         let mut bench = Bench::bounded(40_000);
         bench.talk(&[
             ("MULTI", "+OK|"),
-            (&format!("SADD s{}", " x".repeat(1_000)), "+QUEUED|"),
+            (&format!("SADD s{}", " x".repeat(400)), "+QUEUED|"),
+            (&format!("SADD s{}", " x".repeat(400)), "+QUEUED|"),
             (
                 "EXEC",
                 "-EXECABORT Transaction discarded because of: OOM command not allowed when used memory > \
