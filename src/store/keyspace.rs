@@ -230,7 +230,8 @@ impl Keyspace {
     }
 
     /// Returns the number of elements in values that were removed or replaced since the last call, plus 16 for
-    /// each expired hash field, which is removed on its own. They are charged as effort, since freeing them takes time as well.
+    /// each expired hash field, which is removed on its own. They are charged as effort, since freeing them
+    /// takes time as well.
     pub(super) fn take_removed(&mut self) -> u64 {
         std::mem::take(&mut self.removed)
     }
