@@ -125,9 +125,13 @@ fn read_all(call: &mut Call<'_>, operations: &[Operation]) -> Done {
     })
 }
 
+/// Maximum number of bytes of an integer in a reply.
+const INTEGER_BYTES_MAX: usize = b":-9223372036854775808\r\n".len();
+
 /// Carries out a BITFIELD with at least one write: first extends the string with zeros to at least `end`
 /// bytes.
 fn carry_out(call: &mut Call<'_>, operations: &[Operation], end: usize) -> Done {
+    call.out.expect(operations.len() * INTEGER_BYTES_MAX)?;
     let length = call.keyspace.read_string(call.at(1), |bytes| bytes.map(<[u8]>::len))?;
     make_room(call, length, end)?;
     let mut changed = length.is_none_or(|length| length < end);
@@ -233,6 +237,7 @@ fn offset(text: &[u8], kind: Kind) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use crate::store::bench::Bench;
+    use crate::store::limits::EngineLimits;
 
     #[test]
     fn integers_are_read_and_written_at_any_bit() {
@@ -254,6 +259,17 @@ mod tests {
             ),
             ("BITFIELD b GET u8 -1", "-ERR bit offset is not an integer or out of range|"),
             ("BITFIELD b GET u8", "-ERR syntax error|"),
+        ]);
+    }
+
+    #[test]
+    fn a_reply_that_does_not_fit_changes_nothing() {
+        let limits = EngineLimits { reply_bytes_max: 200, ..EngineLimits::with_memory(u64::MAX) };
+        let line = format!("BITFIELD b{}", " SET u8 0 1".repeat(100));
+        Bench::with(limits).talk(&[
+            (&line, "-ERR the reply would be larger than 200 bytes|"),
+            ("EXISTS b", ":0|"),
+            ("BITFIELD b SET u8 0 1", "*1|:0|"),
         ]);
     }
 }

@@ -129,10 +129,10 @@ fn bitpos(call: &mut Call<'_>) -> Done {
     if call.keyspace.read(call.at(1)).is_none() {
         return call.integer(-i64::from(bit));
     }
-    let length = call.keyspace.read_string(call.at(1), |bytes| bytes.map_or(0, <[u8]>::len))?;
+    let length = call.keyspace.peek_string(call.at(1), |bytes| bytes.map_or(0, <[u8]>::len))?;
     let (first, end) = searched_bits(call, length as i64)?;
     call.effort.spend_bytes(length)?;
-    let found = call.keyspace.read_string(call.at(1), |bytes| {
+    let found = call.keyspace.peek_string(call.at(1), |bytes| {
         find_bit(bytes.unwrap_or_default(), bit, first as usize, end as usize)
     })?;
     let found = match found {
@@ -358,5 +358,12 @@ mod tests {
         ]);
         bench.send_bytes(&[b"SET", b"ones", b"\xff\xff"]);
         bench.talk(&[("BITPOS ones 0", ":16|"), ("BITPOS ones 0 0", ":16|"), ("BITPOS ones 0 0 -1", ":-1|")]);
+    }
+
+    #[test]
+    fn a_search_is_one_hit() {
+        let mut bench = Bench::new();
+        bench.talk(&[("SET b a", "+OK|"), ("BITPOS b 1", ":1|")]);
+        assert_eq!(bench.engine.statistics().hits, 1);
     }
 }

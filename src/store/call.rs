@@ -238,6 +238,12 @@ impl<'a> Call<'a> {
         if growth as u64 > self.memory_left() { Err(Refusal::OutOfMemory) } else { Ok(()) }
     }
 
+    /// Refuses the command if the `bytes` that it needs for its own work, and frees at its end, are more than a
+    /// reply may have and also more than the memory that is left.
+    pub(super) fn afford_meanwhile(&self, bytes: usize) -> Done {
+        if bytes > self.limits.reply_bytes_max { self.afford(bytes) } else { Ok(()) }
+    }
+
     /// Returns the number of bytes by which keys and values may still grow before they reach the memory
     /// limit.
     pub(super) fn memory_left(&self) -> u64 {

@@ -71,7 +71,7 @@ fn restore(call: &mut Call<'_>) -> Done {
     let base_ms = if options.absolute { 0 } else { call.keyspace.now_ms() };
     let lifetime = match given {
         0 => Lifetime::Forever,
-        given => Lifetime::UntilMs(given.saturating_add(base_ms)),
+        given => Lifetime::UntilMs(given.saturating_add(base_ms).min(i64::MAX as u64)),
     };
     if let Lifetime::UntilMs(expires_ms) = lifetime
         && expires_ms < call.keyspace.now_ms()
@@ -218,5 +218,17 @@ mod tests {
         let restore: &[&[u8]] = &[b"RESTORE", b"k", b"100", v, b"REPLACE", b"ABSTTL"];
         assert_eq!(bench.send_bytes(restore), b"+OK\r\n");
         bench.talk(&[("EXISTS k", ":0|")]);
+    }
+
+    #[test]
+    fn the_latest_expiry_is_no_negative_number() {
+        let mut bench = Bench::new();
+        bench.talk(&[("SET s v", "+OK|")]);
+        let dumped = bench.send_bytes(&[b"DUMP", b"s"]);
+        let start = dumped.iter().position(|byte| *byte == b'\n').expect("a header") + 1;
+        let latest = b"9223372036854775807";
+        let bytes = &dumped[start..dumped.len() - 2];
+        assert_eq!(bench.send_bytes(&[b"RESTORE", b"k", latest, bytes]), b"+OK\r\n");
+        bench.talk(&[("PEXPIRETIME k", ":9223372036854775807|")]);
     }
 }

@@ -17,7 +17,7 @@ use super::scripts::Scripts;
 use super::session::{Disposition, Session};
 use super::settings::Settings;
 use super::slow_log::Clock;
-use super::stats::Stats;
+use super::stats::{Slot, Stats};
 use crate::protocol::command::{self, Flags};
 use crate::protocol::{Arguments, Protocol, encode};
 use crate::values::Timestamp;
@@ -352,6 +352,13 @@ impl Engine {
         let command = self.directory.at(position);
         if !command.accepts(arguments.len()) {
             return Err(Refusal::WrongArity(command.name));
+        }
+        if session.transaction.is_some() {
+            match self.tally.stats.slot(position, arguments) {
+                Slot::Unknown => return Err(refusal::unknown_subcommand(arguments)),
+                Slot::Misused(name) => return Err(Refusal::WrongArity(name)),
+                Slot::Position(_) | Slot::Named(_) => {}
+            }
         }
         let needed = self.keyspace.used().saturating_add(memory_needed(arguments));
         if command.effect == Effect::Grow && needed >= self.settings.bytes_max_within(&self.limits) {

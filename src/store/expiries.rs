@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The approximate bytes that the expiry of a field takes, besides the field's name, which is stored twice.
-const EXPIRY_BYTES: usize = 112;
+pub(super) const EXPIRY_BYTES: usize = 112;
 
 /// The expiries of the fields of one hash, in milliseconds since 1970.
 #[derive(Clone, Default)]
@@ -20,6 +20,17 @@ impl Expiries {
 
     pub(super) fn is_empty(&self) -> bool {
         self.by_name.is_empty()
+    }
+
+    /// Returns the number of fields of the hash that expire.
+    pub(super) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// Returns the latest expiry of any field of the hash, in milliseconds since 1970; `None` if no field
+    /// expires.
+    pub(super) fn latest_ms(&self) -> Option<u64> {
+        self.by_time.last().map(|(expires_ms, _)| *expires_ms)
     }
 
     pub(super) fn get(&self, name: &[u8]) -> Option<u64> {

@@ -3,10 +3,13 @@
 
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{FIND, RANK};
+use super::engine::memory_needed;
 use super::events::Class;
+use super::expiries::EXPIRY_BYTES;
 use super::fields::{Change, Fields};
 use super::numbers;
 use super::refusal::{Refusal, quoted};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -25,7 +28,7 @@ pub(super) const COMMANDS: &[Command] = &[
 ];
 
 /// The latest expiry that a hash's field may have, in milliseconds since 1970, as in Redis.
-const EXPIRES_MS_MAX: i64 = (1 << 46) - 1;
+pub(super) const EXPIRES_MS_MAX: i64 = (1 << 46) - 1;
 
 /// The reply of HEXPIRE, HTTL and their variants for a field that does not exist. The constants below are the
 /// replies for a field that has no expiry, whose condition is not met, whose expiry was set, and that was
@@ -35,6 +38,9 @@ const WITHOUT: i64 = -1;
 const REFUSED: i64 = 0;
 const DONE: i64 = 1;
 const DELETED: i64 = 2;
+
+/// Maximum number of bytes of one of these numbers in a reply.
+const NUMBER_BYTES: usize = b":-2\r\n".len();
 
 /// The unit in which a command gives the expiry of a field, and whether it counts from now or from 1970.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -153,6 +159,9 @@ fn set_lifetimes(call: &mut Call<'_>, unit: Unit, name: &'static str) -> Done {
     let names = listed(call, index, 1, "ERR Parameter `numFields` should be greater than 0")?;
     let condition = condition.unwrap_or(Condition::Always);
     let now_ms = call.keyspace.now_ms();
+    if expires_ms > now_ms {
+        afford_expiries(call, names.clone())?;
+    }
     change_each(call, names, "hexpire", |fields, name| {
         if fields.get(name).is_none() {
             return MISSING;
@@ -162,6 +171,21 @@ fn set_lifetimes(call: &mut Call<'_>, unit: Unit, name: &'static str) -> Done {
         }
         set_expiry(fields, name, expires_ms, now_ms)
     })
+}
+
+/// Refuses the command if the memory that is left does not suffice for expiries of those fields of the hash in
+/// argument 1 that have none yet; their names are the arguments at positions `names`.
+fn afford_expiries(call: &Call<'_>, names: Range<usize>) -> Done {
+    call.effort.spend(names.len(), FIND)?;
+    let Some(fields) = call.keyspace.peek_as::<Fields>(call.at(1))? else { return Ok(()) };
+    let new = names.map(|index| call.at(index));
+    let new = new.filter(|name| fields.get(name).is_some() && fields.expiry_ms(name).is_none());
+    call.afford(new.map(expiry_bytes).sum())
+}
+
+/// Returns the approximate bytes that the expiry of a field with the given name takes.
+fn expiry_bytes(name: &[u8]) -> usize {
+    2 * name.len() + EXPIRY_BYTES
 }
 
 /// Sets the expiry of a field (`expires_ms`, since 1970), or removes the field if that time has come at
@@ -187,6 +211,7 @@ fn change_each(
 ) -> Done {
     let (arguments, count) = (call.arguments, names.len());
     call.effort.spend(count, RANK)?;
+    call.out.expect(count * NUMBER_BYTES)?;
     let done = call.keyspace.change(call.at(1), |fields: &mut Fields| {
         names.map(|index| change(fields, arguments.at(index))).collect::<Vec<_>>()
     })?;
@@ -254,13 +279,16 @@ fn hpersist(call: &mut Call<'_>) -> Done {
 }
 
 /// Replies with an array of the values of the fields whose names are the arguments at positions `names`, with
-/// null for missing ones. An error, before anything is changed, if they do not fit in a reply.
-fn write_values(call: &mut Call<'_>, names: Range<usize>) -> Done {
-    call.effort.spend(names.len(), FIND)?;
+/// null for missing ones; if `once`, also for those whose name was met before. An error, before anything is
+/// changed, if they do not fit in a reply.
+fn write_values(call: &mut Call<'_>, names: Range<usize>, once: bool) -> Done {
+    call.effort.spend(names.len(), if once { RANK } else { FIND })?;
+    let mut met = BTreeSet::new();
     let fields = call.keyspace.peek_as::<Fields>(call.arguments.at(1))?;
     call.out.array(names.len());
     for name in names.map(|index| call.arguments.at(index)) {
-        match fields.and_then(|fields| fields.get(name)) {
+        let is_new = !once || met.insert(name);
+        match fields.and_then(|fields| fields.get(name)).filter(|_| is_new) {
             Some(value) => call.out.bulk(value.as_bytes()),
             None => call.out.null(call.session.protocol),
         }
@@ -271,7 +299,7 @@ fn write_values(call: &mut Call<'_>, names: Range<usize>) -> Done {
 fn hgetdel(call: &mut Call<'_>) -> Done {
     call.keyspace.read_as::<Fields>(call.at(1))?;
     let names = listed(call, 2, 1, NOT_POSITIVE)?;
-    write_values(call, names.clone())?;
+    write_values(call, names.clone(), true)?;
     let arguments = call.arguments;
     let removed = call.keyspace.change(call.at(1), |fields: &mut Fields| {
         names.filter(|index| fields.remove(arguments.at(*index)).is_some()).count()
@@ -308,7 +336,10 @@ fn hgetex(call: &mut Call<'_>) -> Done {
         ));
     }
     let names = listed(call, index, 1, NOT_POSITIVE)?;
-    write_values(call, names.clone())?;
+    write_values(call, names.clone(), false)?;
+    if matches!(lifetime, Lifetime::UntilMs(expires_ms) if expires_ms > call.keyspace.now_ms()) {
+        afford_expiries(call, names.clone())?;
+    }
     call.effort.charge(names.len() as u64 * RANK);
     let (arguments, now_ms) = (call.arguments, call.keyspace.now_ms());
     let (mut changed, mut removed) = (false, false);
@@ -395,8 +426,11 @@ fn hsetex(call: &mut Call<'_>) -> Done {
     if !goes {
         return call.integer(0);
     }
-    // Names of fields that expire are kept three times.
-    call.afford(3 * arguments.frame().len())?;
+    let expiries = match options.lifetime {
+        Lifetime::UntilMs(_) => pairs.clone().step_by(2).map(|index| expiry_bytes(arguments.at(index))).sum(),
+        _ => 0,
+    };
+    call.afford(memory_needed(arguments) as usize + expiries)?;
     let now_ms = call.keyspace.now_ms();
     call.keyspace.change_or_create(call.at(1), |fields: &mut Fields| {
         for index in pairs.step_by(2) {
@@ -423,6 +457,7 @@ fn hsetex(call: &mut Call<'_>) -> Done {
 #[cfg(test)]
 mod tests {
     use crate::store::bench::Bench;
+    use crate::store::limits::EngineLimits;
 
     #[test]
     fn fields_expire() {
@@ -508,5 +543,41 @@ mod tests {
         while bench.engine.expire_some(bench.now, 5).visited > 0 {}
         bench.talk(&[("DBSIZE", ":1|"), ("HLEN h0", ":1|"), ("DEL h0", ":1|")]);
         assert_eq!(bench.engine.statistics().bytes_used, 0);
+    }
+
+    #[test]
+    fn a_reply_that_does_not_fit_changes_nothing() {
+        let limits = EngineLimits { reply_bytes_max: 200, ..EngineLimits::with_memory(u64::MAX) };
+        let mut bench = Bench::with(limits);
+        bench.talk(&[("HSET h f v", ":1|"), ("HEXPIRE h 10 FIELDS 1 f", "*1|:1|")]);
+        let names = " f".repeat(100);
+        for line in [format!("HPERSIST h FIELDS 100{names}"), format!("HEXPIRE h 5 FIELDS 100{names}")] {
+            assert_eq!(bench.send(&line), "-ERR the reply would be larger than 200 bytes|");
+        }
+        bench.talk(&[("HTTL h FIELDS 1 f", "*1|:10|")]);
+    }
+
+    #[test]
+    fn expiries_need_memory() {
+        let mut bench = Bench::bounded(60_000);
+        let names = (100..500).map(|field| format!(" {field}")).collect::<String>();
+        let pairs = (100..500).map(|field| format!(" {field} v")).collect::<String>();
+        let refusal = "-OOM command not allowed when used memory > 'maxmemory'.|";
+        bench.talk(&[
+            (&format!("HSET h{pairs}"), ":400|"),
+            (&format!("HEXPIRE h 10 FIELDS 400{names}"), refusal),
+            (&format!("HGETEX h EX 10 FIELDS 400{names}"), refusal),
+            ("HTTL h FIELDS 1 100", "*1|:-1|"),
+            ("HEXPIRE h 10 FIELDS 1 100", "*1|:1|"),
+        ]);
+    }
+
+    #[test]
+    fn a_field_is_taken_once() {
+        Bench::new().talk(&[
+            ("HSET h a 1 b 2 c 3", ":3|"),
+            ("HGETDEL h FIELDS 3 a a b", "*3|$1|1|$-1|$1|2|"),
+            ("HGETEX h PERSIST FIELDS 2 c c", "*2|$1|3|$1|3|"),
+        ]);
     }
 }

@@ -91,6 +91,12 @@ impl Fields {
         self.expiries.as_ref().and_then(|expiries| expiries.soonest_ms()).unwrap_or(NEVER_MS)
     }
 
+    /// True if the hash has fields and all of them expired before `now_ms`.
+    pub(super) fn have_all_expired(&self, now_ms: u64) -> bool {
+        let expiries = self.expiries.as_ref().filter(|expiries| expiries.len() == self.len());
+        expiries.and_then(|expiries| expiries.latest_ms()).is_some_and(|latest_ms| latest_ms < now_ms)
+    }
+
     /// Returns the expiry of the field `name` of the hash, in milliseconds since 1970; `None` if it does not
     /// expire.
     pub(super) fn expiry_ms(&self, name: &[u8]) -> Option<u64> {
@@ -108,10 +114,13 @@ impl Fields {
         had
     }
 
-    /// Removes the fields of the hash that expired before `now_ms`, and returns how many.
-    pub(super) fn remove_expired(&mut self, now_ms: u64) -> usize {
+    /// Removes the fields of the hash that expired before `now_ms`, at most `most` of them, those that expired
+    /// first. Returns how many.
+    pub(super) fn remove_expired(&mut self, now_ms: u64, most: usize) -> usize {
         let mut removed = 0;
-        while let Some(name) = self.expiries.as_mut().and_then(|expiries| expiries.pop_expired(now_ms)) {
+        while removed < most
+            && let Some(name) = self.expiries.as_mut().and_then(|expiries| expiries.pop_expired(now_ms))
+        {
             self.remove(&name);
             removed += 1;
         }

@@ -210,7 +210,7 @@ fn hscan(call: &mut Call<'_>) -> Done {
     let mut page = Page::new(ScanOptions::parse(call, 2, Scanned::Fields)?, call.effort);
     let (cursor, count) = (page.options().table_cursor(), page.options().count);
     let names_only = page.options().names_only;
-    let fields = call.keyspace.read_as::<Fields>(call.arguments.at(1))?;
+    let fields = call.keyspace.peek_as::<Fields>(call.arguments.at(1))?;
     let next = fields.zip(cursor).and_then(|(fields, cursor)| {
         fields.walk(cursor, count, |field| {
             page.meet(field.name.as_bytes(), if names_only { 1 } else { 2 }, || {

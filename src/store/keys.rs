@@ -9,6 +9,7 @@ use super::keyspace::{Keyspace, Lifetime, NEVER_MS};
 use super::numbers;
 use super::refusal::Refusal;
 use super::scan::{Page, ScanOptions, Scanned};
+use super::text::Text;
 use super::value::Value;
 use crate::values::limits::ENGINE_DATABASES;
 
@@ -83,6 +84,8 @@ fn move_key(call: &mut Call<'_>, obstacle: Obstacle) -> Result<bool, Refusal> {
     }
     // Where the second key had expired, its removal may have moved the first one.
     let place = call.keyspace.find(from).ok_or(Refusal::NoSuchKey)?;
+    let before = call.keyspace.entry(place).key.cost();
+    call.afford(Text::new(to).cost().saturating_sub(before))?;
     let entry = call.keyspace.remove_at(place);
     call.keyspace.replace(to, entry.value, lifetime_until(entry.expires_ms));
     call.announce(Class::Generic, "rename_from", from);
@@ -277,6 +280,20 @@ mod tests {
     use crate::store::bench::Bench;
     use crate::values::Random;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn a_longer_name_needs_memory() {
+        let mut bench = Bench::bounded(10_000);
+        let long = "x".repeat(12_000);
+        let refusal = "-OOM command not allowed when used memory > 'maxmemory'.|";
+        bench.talk(&[
+            ("SET k v", "+OK|"),
+            (&format!("RENAME k {long}"), refusal),
+            (&format!("RENAMENX k {long}"), refusal),
+            ("RENAME k longer", "+OK|"),
+            ("GET longer", "$1|v|"),
+        ]);
+    }
 
     #[test]
     fn a_scan_meets_every_key_that_stays() {

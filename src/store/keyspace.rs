@@ -11,6 +11,7 @@
 //! Segments grow one by one, so an insertion moves at most a small share of the keys. Expired keys are never
 //! seen: an access removes them, and a sweep finds those that nobody asks for.
 
+use super::effort::{LOOK, RANK};
 use super::events::{Class, Events};
 use super::interest::Interest;
 use super::numbers::Digits;
@@ -47,6 +48,12 @@ impl Keyed for Entry {
 }
 
 impl Entry {
+    /// True if neither the key has expired at `now_ms` (milliseconds since 1970), nor all fields of its hash.
+    fn lives(&self, now_ms: u64) -> bool {
+        let is_over = matches!(&self.value, Value::Hash(fields) if fields.have_all_expired(now_ms));
+        self.expires_ms >= now_ms && !is_over
+    }
+
     /// Returns the approximate bytes of memory that the key, its value and their place in the hash table
     /// take.
     pub(super) fn cost(&self) -> u64 {
@@ -141,8 +148,8 @@ pub(super) struct Keyspace {
     pub(super) expired: u64,
     pub(super) hits: u64,
     pub(super) misses: u64,
-    /// The number of elements that were in values removed as a whole, and of expired hash fields, since the
-    /// last call of `take_removed`.
+    /// The number of elements that were in values removed as a whole since the last call of `take_removed`, plus
+    /// 16 for each expired hash field, which is removed on its own.
     removed: u64,
 }
 
@@ -222,8 +229,9 @@ impl Keyspace {
         self.databases.iter().enumerate().map(figures).filter(|(_, keys, _)| *keys > 0)
     }
 
-    /// Returns the number of elements in values that were removed or replaced, and of expired hash fields,
-    /// since the last call. They are charged as effort, since freeing them takes time as well.
+    /// Returns the number of elements in values that were removed or replaced since the last call, plus 16 for
+    /// each expired hash field, which is removed on its own. They are charged as effort, since freeing them
+    /// takes time as well.
     pub(super) fn take_removed(&mut self) -> u64 {
         std::mem::take(&mut self.removed)
     }
@@ -242,7 +250,7 @@ impl Keyspace {
             return None;
         }
         let expired = entry.value.soonest_field_ms() < self.now_ms;
-        if expired && self.expire_fields(place).1 {
+        if expired && self.expire_fields(place, usize::MAX).1 {
             return None;
         }
         Some(place)
@@ -263,19 +271,21 @@ impl Keyspace {
         self.events.add(class, name, self.selected, key);
     }
 
-    /// Removes the expired fields of the hash at `place`. Returns how many, and whether the hash was removed
-    /// with its last field.
-    fn expire_fields(&mut self, place: Place) -> (usize, bool) {
+    /// Removes the expired fields of the hash at `place`, at most `most` of them. Returns how many, and whether
+    /// the hash was removed with its last field. For connections that watch the key this counts as a change,
+    /// whatever command has found it.
+    fn expire_fields(&mut self, place: Place, most: usize) -> (usize, bool) {
         let now_ms = self.now_ms;
         let key = self.events.is_on().then(|| self.entry(place).key.clone());
         let (removed, gone) = self.change_at(place, |value| match value {
-            Value::Hash(fields) => (fields.remove_expired(now_ms), fields.len() == 0),
+            Value::Hash(fields) => (fields.remove_expired(now_ms, most), fields.len() == 0),
             _ => (0, false),
         });
-        self.removed += removed as u64;
+        self.removed += removed as u64 * RANK / LOOK;
         if let Some(key) = key {
             self.announce(Class::Hash, "hexpired", key.as_bytes());
         }
+        self.interest.settle();
         (removed, gone)
     }
 
@@ -294,7 +304,7 @@ impl Keyspace {
     /// Returns the entry of `key`; `None` if there is none or it has expired. Records no access.
     pub(super) fn peek(&self, key: &[u8]) -> Option<&Entry> {
         let entry = self.entry(self.locate(key)?);
-        (entry.expires_ms >= self.now_ms).then_some(entry)
+        entry.lives(self.now_ms).then_some(entry)
     }
 
     /// Returns the value of `key` for a read command: counts a hit or a miss, and records the access. `None`
@@ -536,7 +546,7 @@ impl Keyspace {
                 continue;
             }
             if entry.value.soonest_field_ms() < self.now_ms {
-                let (removed, gone) = self.expire_fields(place);
+                let (removed, gone) = self.expire_fields(place, (budget - swept.visited).max(1));
                 swept.visited += removed;
                 swept.removed += removed;
                 if gone {
@@ -575,7 +585,7 @@ impl Keyspace {
                 }
                 let next = table.walk(from, left, |entry| {
                     left = left.saturating_sub(1);
-                    if entry.expires_ms >= self.now_ms {
+                    if entry.lives(self.now_ms) {
                         visit(entry);
                     }
                 });
@@ -594,7 +604,7 @@ impl Keyspace {
             .segments
             .iter()
             .flat_map(|segment| segment.table.entries())
-            .filter(|entry| entry.expires_ms >= self.now_ms)
+            .filter(|entry| entry.lives(self.now_ms))
     }
 
     /// Returns a random key of the selected database that has not expired, each with the same probability;
@@ -691,6 +701,22 @@ impl Keyspace {
         }
     }
 
+    /// Passes the string at `key`, or `None` for a missing key, to `read`, and returns its result. Records no
+    /// access. An error if the value is of another type.
+    pub(super) fn peek_string<R>(
+        &self,
+        key: &[u8],
+        read: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R, Refusal> {
+        let mut digits = Digits::new(0);
+        match self.peek(key) {
+            None => Ok(read(None)),
+            Some(entry) => {
+                entry.value.bytes(&mut digits).map(|bytes| read(Some(bytes))).ok_or(Refusal::WrongType)
+            }
+        }
+    }
+
     fn locate(&self, key: &[u8]) -> Option<Place> {
         let hash = self.hasher.hash(key);
         let segment = segment_of(hash);
@@ -701,4 +727,63 @@ impl Keyspace {
 
 fn segment_of(hash: u64) -> usize {
     (hash >> (64 - SEGMENT_BITS)) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::store::bench::Bench;
+    use crate::store::session::Session;
+
+    fn with_expired_field() -> Bench {
+        let mut bench = Bench::new();
+        bench.talk(&[("HSET h f v", ":1|"), ("HPEXPIRE h 10 FIELDS 1 f", "*1|:1|")]);
+        bench
+    }
+
+    #[test]
+    fn expired_fields_break_watches_whatever_command_finds_them() {
+        let mut bench = with_expired_field();
+        bench.talk(&[("HSET h g v", ":1|"), ("WATCH h", "+OK|")]);
+        let mut other = Session::new(2);
+        bench.wait_ms(11);
+        std::mem::swap(&mut bench.session, &mut other);
+        bench.talk(&[("HDEL h nosuch", ":0|")]);
+        std::mem::swap(&mut bench.session, &mut other);
+        bench.talk(&[("MULTI", "+OK|"), ("PING", "+QUEUED|"), ("EXEC", "*-1|")]);
+    }
+
+    #[test]
+    fn a_sweep_removes_no_more_fields_than_its_budget() {
+        let mut bench = Bench::new();
+        let names = (0..1_000).map(|field| format!(" {field}")).collect::<String>();
+        let pairs = (0..1_000).map(|field| format!(" {field} v")).collect::<String>();
+        bench.talk(&[(&format!("HSET h{pairs}"), ":1000|")]);
+        bench.send(&format!("HPEXPIRE h 10 FIELDS 1000{names}"));
+        bench.wait_ms(11);
+        let mut removed = 0;
+        while removed < 1_000 {
+            let swept = bench.engine.expire_some(bench.now, 100);
+            assert!(swept.removed > 0 && swept.visited <= 101, "{swept:?}");
+            removed += swept.removed;
+        }
+        assert_eq!((removed, bench.engine.statistics().bytes_used), (1_000, 0));
+    }
+
+    #[test]
+    fn a_hash_of_expired_fields_is_not_seen() {
+        for (line, reply) in [
+            ("TTL h", ":-2|"),
+            ("PTTL h", ":-2|"),
+            ("EXPIRETIME h", ":-2|"),
+            ("MEMORY USAGE h", "$-1|"),
+            ("KEYS *", "*0|"),
+            ("SCAN 0", "*2|$1|0|*0|"),
+        ] {
+            let mut bench = with_expired_field();
+            assert!(bench.engine.holds(b"h", bench.now));
+            bench.wait_ms(11);
+            assert!(!bench.engine.holds(b"h", bench.now));
+            bench.talk(&[(line, reply)]);
+        }
+    }
 }

@@ -37,6 +37,21 @@ impl Digits {
     }
 }
 
+/// A string that is stored somewhere as its bytes, or as an integer, whose digits it is.
+pub(super) enum Spelled<'a> {
+    Bytes(&'a [u8]),
+    Digits(Digits),
+}
+
+impl Spelled<'_> {
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Digits(digits) => digits.as_bytes(),
+        }
+    }
+}
+
 /// Parses a signed 64-bit integer in its canonical form: no plus, no leading zero, no space. `None` for any
 /// other text.
 pub(super) fn integer(text: &[u8]) -> Option<i64> {

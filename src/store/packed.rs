@@ -1,7 +1,7 @@
 //! The compact forms in which Redis stores small collections and dumps them: packed lists of strings and
 //! integers, sorted integers, and strings compressed by LZF.
 
-use super::numbers::{self, Digits};
+use super::numbers::{self, Digits, Spelled};
 use super::rdb::DAMAGED;
 use super::refusal::Refusal;
 
@@ -11,18 +11,36 @@ const LIST_HEADER_BYTES: usize = 6;
 /// The byte after the last element of a packed list (Redis's listpack).
 const LIST_END: u8 = 0xff;
 
-/// Returns the elements of a packed list (Redis's listpack), integers as decimal texts; an error if the bytes
-/// are malformed.
-pub(super) fn texts(bytes: &[u8]) -> Result<Vec<Vec<u8>>, Refusal> {
-    let mut left = bytes.get(LIST_HEADER_BYTES..).ok_or(DAMAGED)?;
-    let mut texts = Vec::new();
-    loop {
-        if left == [LIST_END] {
-            return Ok(texts);
+/// The elements of a packed list (Redis's listpack) that are still to be read, integers as decimal texts. An
+/// element is an error if the bytes are malformed, and the last one then.
+pub(super) struct Texts<'a> {
+    /// The bytes from the next element on; empty after the last one.
+    left: &'a [u8],
+}
+
+/// Returns the elements of a packed list (Redis's listpack); an error if its beginning is malformed.
+pub(super) fn texts(bytes: &[u8]) -> Result<Texts<'_>, Refusal> {
+    let left = bytes.get(LIST_HEADER_BYTES..).filter(|left| !left.is_empty()).ok_or(DAMAGED)?;
+    Ok(Texts { left: if left == [LIST_END] { &[] } else { left } })
+}
+
+impl<'a> Iterator for Texts<'a> {
+    type Item = Result<Spelled<'a>, Refusal>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left.is_empty() {
+            return None;
         }
-        let (text, length) = element(left).ok_or(DAMAGED)?;
-        texts.push(text);
-        left = left.get(length + length_bytes(length)..).ok_or(DAMAGED)?;
+        let left = std::mem::take(&mut self.left);
+        let Some((text, length)) = element(left) else { return Some(Err(DAMAGED)) };
+        match left.get(length + length_bytes(length)..) {
+            None | Some([]) => Some(Err(DAMAGED)),
+            Some([LIST_END]) => Some(Ok(text)),
+            Some(behind) => {
+                self.left = behind;
+                Some(Ok(text))
+            }
+        }
     }
 }
 
@@ -66,11 +84,11 @@ pub(super) fn text_bytes(text: &[u8]) -> usize {
 
 /// Returns the element of a packed list that begins at `bytes`, integers as decimal text, and the number of
 /// its bytes without the length after it; `None` if it is malformed.
-fn element(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
-    let integer = |value: i64, length| Some((Digits::new(value).as_bytes().to_vec(), length));
+fn element(bytes: &[u8]) -> Option<(Spelled<'_>, usize)> {
+    let integer = |value: i64, length| Some((Spelled::Digits(Digits::new(value)), length));
     let string = |header: usize, length: usize| {
         let end = header.checked_add(length)?;
-        Some((bytes.get(header..end)?.to_vec(), end))
+        Some((Spelled::Bytes(bytes.get(header..end)?), end))
     };
     let (first, rest) = bytes.split_first()?;
     match first {
@@ -94,20 +112,20 @@ fn element(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
 }
 
 /// Returns the integers of a packed set of integers (Redis's intset); an error if the bytes are malformed.
-pub(super) fn integers(bytes: &[u8]) -> Result<Vec<i64>, Refusal> {
+pub(super) fn integers(bytes: &[u8]) -> Result<impl Iterator<Item = i64>, Refusal> {
     let (width, rest) = bytes.split_first_chunk::<4>().ok_or(DAMAGED)?;
     let (count, rest) = rest.split_first_chunk::<4>().ok_or(DAMAGED)?;
     let (width, count) = (u32::from_le_bytes(*width) as usize, u32::from_le_bytes(*count) as usize);
     if ![2, 4, 8].contains(&width) || count.checked_mul(width) != Some(rest.len()) {
         return Err(DAMAGED);
     }
-    let spread = |bytes: &[u8]| {
+    let spread = |bytes: &[u8]| -> i64 {
         let filler = if bytes.last().is_some_and(|last| last & 0x80 != 0) { 0xff } else { 0 };
         let mut word = [filler; 8];
         word[..bytes.len()].copy_from_slice(bytes);
         i64::from_le_bytes(word)
     };
-    Ok(rest.chunks_exact(width).map(spread).collect())
+    Ok(rest.chunks_exact(width).map(spread))
 }
 
 /// Decompresses a string (`packed`) that LZF has compressed, to `length` bytes. An error if it is malformed
@@ -167,9 +185,15 @@ mod tests {
             vec![LIST_END],
         ];
         let expected = ["7", "ab", "-1", "-1000", "-8388608"].map(|text| text.as_bytes().to_vec());
-        assert_eq!(texts(&list.concat()).expect("it is whole"), expected);
-        assert_eq!(texts(&list[..6].concat()), Err(DAMAGED));
-        assert_eq!(integers(&[2, 0, 0, 0, 2, 0, 0, 0, 0xff, 0xff, 1, 0]), Ok(vec![-1, 1]));
-        assert_eq!(integers(&[2, 0, 0, 0, 3, 0, 0, 0, 0xff, 0xff, 1, 0]), Err(DAMAGED));
+        let read = |bytes: &[u8]| {
+            texts(bytes)?.map(|text| Ok(text?.as_bytes().to_vec())).collect::<Result<Vec<_>, Refusal>>()
+        };
+        assert_eq!(read(&list.concat()).expect("it is whole"), expected);
+        assert_eq!(read(&list[..6].concat()), Err(DAMAGED));
+        assert_eq!(read(&list[..1].concat()), Err(DAMAGED));
+        assert_eq!(read(&[vec![0; LIST_HEADER_BYTES], vec![LIST_END]].concat()), Ok(Vec::new()));
+        let read = |bytes: &[u8]| integers(bytes).map(Iterator::collect::<Vec<_>>);
+        assert_eq!(read(&[2, 0, 0, 0, 2, 0, 0, 0, 0xff, 0xff, 1, 0]), Ok(vec![-1, 1]));
+        assert_eq!(read(&[2, 0, 0, 0, 3, 0, 0, 0, 0xff, 0xff, 1, 0]), Err(DAMAGED));
     }
 }

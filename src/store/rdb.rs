@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 
+use super::field_lifetimes::EXPIRES_MS_MAX;
 use super::fields::{Change, Fields};
 use super::items::{End, Items};
 use super::log::{Id, NodeSize};
@@ -19,7 +20,7 @@ use super::numbers::{self, Digits};
 use super::packed;
 use super::ranking::Ranking;
 use super::refusal::Refusal;
-use super::stream::{Group, Stream};
+use super::stream::{Group, PENDING_BYTES, Stream};
 use super::stream_nodes;
 use super::table::Hasher;
 use super::text::Text;
@@ -309,9 +310,10 @@ impl<'a> Reader<'a> {
                 // A node is one long item, or a packed list of several.
                 match (self.length()?, self.text()?) {
                     (1, item) => items.push(End::Right, Text::new(&item)),
-                    (2, node) => packed::texts(&node)?
-                        .into_iter()
-                        .for_each(|item| items.push(End::Right, Text::new(&item))),
+                    (2, node) => packed::texts(&node)?.try_for_each(|item| {
+                        items.push(End::Right, Text::new(item?.as_bytes()));
+                        self.afford(items.bytes())
+                    })?,
                     _ => return Err(DAMAGED),
                 }
             }
@@ -334,9 +336,10 @@ impl<'a> Reader<'a> {
                     add(self, &member)?;
                 }
             }
-            PACKED_SET => packed::texts(&self.text()?)?.iter().try_for_each(|member| add(self, member))?,
+            PACKED_SET => {
+                packed::texts(&self.text()?)?.try_for_each(|member| add(self, member?.as_bytes()))?
+            }
             _ => packed::integers(&self.text()?)?
-                .into_iter()
                 .try_for_each(|integer| add(self, Digits::new(integer).as_bytes()))?,
         }
         Ok(Value::Set(Box::new(members)))
@@ -353,17 +356,23 @@ impl<'a> Reader<'a> {
             if change == Change::Added { Ok(()) } else { Err(DAMAGED) }
         };
         if kind == PACKED_HASH {
-            let texts = packed::texts(&self.text()?)?;
-            let (pairs, rest) = texts.as_chunks::<2>();
-            pairs.iter().try_for_each(|[name, value]| add(self, name, value, None))?;
-            return if rest.is_empty() { Ok(Value::Hash(Box::new(fields))) } else { Err(DAMAGED) };
+            let node = self.text()?;
+            let mut texts = packed::texts(&node)?;
+            while let Some(name) = texts.next() {
+                let value = texts.next().ok_or(DAMAGED)??;
+                add(self, name?.as_bytes(), value.as_bytes(), None)?;
+            }
+            return Ok(Value::Hash(Box::new(fields)));
         }
         let soonest_ms = if kind == HASH { 0 } else { u64::from_le_bytes(*self.chunk()?) };
         for _ in 0..self.length()? {
             let after = if kind == HASH { 0 } else { self.length()? };
             let expires_ms = match after {
                 0 => None,
-                after => Some(soonest_ms.checked_add(after - 1).ok_or(DAMAGED)?),
+                after => {
+                    let expires_ms = soonest_ms.checked_add(after - 1);
+                    Some(expires_ms.filter(|ms| *ms <= EXPIRES_MS_MAX as u64).ok_or(DAMAGED)?)
+                }
             };
             let (name, value) = (self.text()?, self.text()?);
             add(self, &name, &value, expires_ms)?;
@@ -381,12 +390,13 @@ impl<'a> Reader<'a> {
             reader.afford(ranking.bytes())
         };
         if kind == PACKED_SORTED_SET {
-            let texts = packed::texts(&self.text()?)?;
-            let (pairs, rest) = texts.as_chunks::<2>();
-            for [member, score] in pairs {
-                add(self, member, numbers::float(score).ok_or(DAMAGED)?)?;
+            let node = self.text()?;
+            let mut texts = packed::texts(&node)?;
+            while let Some(member) = texts.next() {
+                let score = texts.next().ok_or(DAMAGED)??;
+                add(self, member?.as_bytes(), numbers::float(score.as_bytes()).ok_or(DAMAGED)?)?;
             }
-            return if rest.is_empty() { Ok(Value::SortedSet(Box::new(ranking))) } else { Err(DAMAGED) };
+            return Ok(Value::SortedSet(Box::new(ranking)));
         }
         for _ in 0..self.length()? {
             let member = self.text()?;
@@ -400,8 +410,13 @@ impl<'a> Reader<'a> {
         let mut stream = Stream::default();
         for _ in 0..self.length()? {
             let id = self.id()?;
-            let words = (0..self.length()?).map(|_| Ok(Text::new(&self.text()?)));
-            let words = words.collect::<Result<Vec<_>, Refusal>>()?;
+            let (mut words, mut bytes) = (Vec::new(), stream.bytes());
+            for _ in 0..self.length()? {
+                let word = Text::new(&self.text()?);
+                bytes += word.cost();
+                self.afford(bytes)?;
+                words.push(word);
+            }
             if id <= stream.log.last || words.is_empty() || !words.len().is_multiple_of(2) {
                 return Err(DAMAGED);
             }
@@ -426,11 +441,13 @@ impl<'a> Reader<'a> {
         if !stream.add_group(&name, last, (known == 1).then_some(read)) {
             return Err(DAMAGED);
         }
+        let others = stream.bytes();
         let filled = stream.change_group(&name, |_, group| {
             for _ in 0..self.length()? {
                 let (name, seen_ms) = (self.text()?, self.length()?);
                 group.see(&name, seen_ms);
                 group.note_active(&name, seen_ms);
+                self.afford(others + group.bytes())?;
             }
             for _ in 0..self.length()? {
                 let (id, consumer) = (self.id()?, self.text()?);
@@ -439,6 +456,7 @@ impl<'a> Reader<'a> {
                 }
                 let pending = group.give(id, &consumer);
                 (pending.delivered_ms, pending.deliveries) = (self.length()?, self.length()?);
+                self.afford(others + group.bytes())?;
             }
             Ok(())
         });
@@ -451,13 +469,7 @@ impl<'a> Reader<'a> {
         for _ in 0..self.length()? {
             let first = stream_nodes::id(&self.text()?)?;
             let node = self.text()?;
-            stream_nodes::read(first, &node, |id, words| {
-                if id <= stream.log.last {
-                    return Err(DAMAGED);
-                }
-                stream.log.append(id, words, NodeSize::default());
-                self.afford(stream.bytes())
-            })?;
+            stream_nodes::read(&mut stream, first, &node, &|bytes| self.afford(bytes))?;
         }
         let (length, last) = (self.length()?, self.id()?);
         if length != stream.log.len() as u64 || last < stream.log.last {
@@ -477,20 +489,23 @@ impl<'a> Reader<'a> {
             if !stream.add_group(&name, last, read) {
                 return Err(DAMAGED);
             }
-            stream.change_group(&name, |_, group| self.redis_group(kind, group)).unwrap_or(Err(DAMAGED))?;
+            let others = stream.bytes();
+            let filled = stream.change_group(&name, |_, group| self.redis_group(kind, group, others));
+            filled.unwrap_or(Err(DAMAGED))?;
             self.afford(stream.bytes())?;
         }
         Ok(Value::Stream(Box::new(stream)))
     }
 
     /// Reads the pending entries and the consumers of a group of a stream, in the format of the version of
-    /// Redis that the type byte `kind` names.
-    fn redis_group(&mut self, kind: u8, group: &mut Group) -> Result<(), Refusal> {
+    /// Redis that the type byte `kind` names. The rest of the stream takes `others` bytes.
+    fn redis_group(&mut self, kind: u8, group: &mut Group, others: usize) -> Result<(), Refusal> {
         let mut deliveries = BTreeMap::new();
         for _ in 0..self.length()? {
             let id = stream_nodes::id(self.chunk::<16>()?)?;
             let delivered_ms = u64::from_le_bytes(*self.chunk()?);
             deliveries.insert(id, (delivered_ms, self.length()?));
+            self.afford(others + deliveries.len() * PENDING_BYTES)?;
         }
         for _ in 0..self.length()? {
             let (name, seen_ms) = (self.text()?, u64::from_le_bytes(*self.chunk()?));
@@ -502,11 +517,13 @@ impl<'a> Reader<'a> {
             if let Ok(active_ms) = u64::try_from(active_ms) {
                 group.note_active(&name, active_ms);
             }
+            self.afford(others + group.bytes())?;
             for _ in 0..self.length()? {
                 let id = stream_nodes::id(self.chunk::<16>()?)?;
                 let (delivered_ms, count) = deliveries.remove(&id).ok_or(DAMAGED)?;
                 let pending = group.give(id, &name);
                 (pending.delivered_ms, pending.deliveries) = (delivered_ms, count);
+                self.afford(others + group.bytes())?;
             }
         }
         if deliveries.is_empty() { Ok(()) } else { Err(DAMAGED) }
@@ -630,6 +647,51 @@ mod tests {
             let sum = checksum(&bytes);
             bytes.extend_from_slice(&sum.to_le_bytes());
             let _ = read(&bytes, 1_000_000, &hasher);
+        }
+    }
+
+    #[test]
+    fn memory_is_refused_before_a_value_is_complete() {
+        let refused = |bytes: Vec<u8>| {
+            let read = read(&sealed(bytes, VERSION), 10_000, &Hasher::new(1));
+            assert_eq!(read.err(), Some(Refusal::OutOfMemory));
+        };
+        // Each value ends too early, which shows only to those who have read all that comes before.
+        let many = |element: &[u8]| element.repeat(5_000);
+        let packed = |elements: &[u8]| {
+            let node = [&[0; 6][..], elements].concat();
+            [&[0x80][..], &(node.len() as u32).to_be_bytes(), &node].concat()
+        };
+        let distinct: Vec<u8> =
+            (0..0x1000_u16).flat_map(|number| [0xc0 | (number >> 8) as u8, number as u8, 2]).collect();
+        refused([&[PACKED_LISTS, 1, 2][..], &packed(&many(&[7, 1]))].concat());
+        refused([&[PACKED_SET][..], &packed(&distinct)].concat());
+        let fields: Vec<u8> = distinct.chunks(3).flat_map(|name| [name, &[7, 1]].concat()).collect();
+        refused([&[PACKED_HASH][..], &packed(&fields)].concat());
+        refused([&[PACKED_SORTED_SET][..], &packed(&fields)].concat());
+        refused([&[STREAM, 1, 1, 1, 0x53, 0x89][..], &many(&[1, b'w'])].concat());
+        let id = [&[16][..], &[0; 16]].concat();
+        let names = [&[1, 1, 0, 1, 0xf1, 0x88, 0x13, 3][..], &many(&[7, 1])].concat();
+        refused([&[EARLY_STREAM, 1][..], &id, &packed(&names)].concat());
+        let words = [&[1, 1, 0, 1, 1, 1, 7, 1, 0, 1, 0, 1, 0, 1, 1, 1, 0xf1, 0xc4, 9, 3][..], &many(&[7, 1])];
+        refused([&[EARLY_STREAM, 1][..], &id, &packed(&words.concat())].concat());
+        let group = [STREAM, 0, 0, 0, 0, 0, 0, 1, 1, b'g', 0, 0, 0, 0];
+        let consumers: Vec<u8> =
+            (0..0x1000_u16).flat_map(|number| [2, (number >> 8) as u8, number as u8, 0]).collect();
+        refused([&group[..], &[0x53, 0x88], &consumers].concat());
+        let pending: Vec<u8> = (0..0x1000_u16)
+            .flat_map(|number| [0x40 | (number >> 8) as u8, number as u8, 0, 1, b'c', 0, 0])
+            .collect();
+        refused([&group[..], &[1, 1, b'c', 0, 0x53, 0x88], &pending].concat());
+    }
+
+    #[test]
+    fn a_field_does_not_expire_later_than_a_client_may_ask_for() {
+        let latest = EXPIRES_MS_MAX as u64;
+        for (expires_ms, is_valid) in [(latest, true), (latest + 1, false), (u64::MAX, false)] {
+            let head = [&[HASH_WITH_LIFETIMES][..], &expires_ms.to_le_bytes()].concat();
+            let bytes = sealed([&head[..], &[1, 1, 1, b'f', 1, b'v']].concat(), VERSION_WITH_FIELD_LIFETIMES);
+            assert_eq!(read(&bytes, u64::MAX, &Hasher::new(1)).is_ok(), is_valid);
         }
     }
 }

@@ -93,6 +93,15 @@ pub(super) fn unknown(arguments: Arguments<'_>) -> Refusal {
     ))
 }
 
+/// Returns the refusal of a request whose command does not have the subcommand that its second word names.
+pub(super) fn unknown_subcommand(arguments: Arguments<'_>) -> Refusal {
+    Refusal::Quoting(format!(
+        "ERR unknown subcommand '{}'. Try {} HELP.",
+        quoted(arguments.get(1).unwrap_or_default()),
+        String::from_utf8_lossy(arguments.name()).to_ascii_uppercase(),
+    ))
+}
+
 /// Returns a client's input for an error text: up to its first zero byte and at most 128 bytes, so that no
 /// error is as long as a request.
 pub(super) fn quoted(bytes: &[u8]) -> std::borrow::Cow<'_, str> {

@@ -168,3 +168,18 @@ pub(super) fn picks(
 /// Maximum number of elements, with repetitions, that HRANDFIELD and its variants may be asked for by a
 /// negative count.
 const PICKS_MAX: usize = 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use crate::store::bench::Bench;
+
+    #[test]
+    fn a_scan_of_a_key_is_one_hit() {
+        let mut bench = Bench::new();
+        bench.talk(&[("HSET h a 1", ":1|"), ("SADD s a", ":1|"), ("ZADD z 1 a", ":1|")]);
+        for (line, hits) in [("HSCAN h 0", 1), ("SSCAN s 0", 2), ("ZSCAN z 0", 3)] {
+            assert!(bench.send(line).starts_with("*2|$1|0|*"));
+            assert_eq!(bench.engine.statistics().hits, hits, "{line}");
+        }
+    }
+}

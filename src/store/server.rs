@@ -5,8 +5,7 @@ use super::call::{Call, Command, Done, Effect, command};
 use super::channels::Space;
 use super::connection::REDIS_VERSION;
 use super::numbers::Digits;
-use super::refusal::Refusal;
-use super::refusal::quoted;
+use super::refusal::{self, Refusal, quoted};
 use std::fmt::Write as _;
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -30,11 +29,7 @@ impl Call<'_> {
 
     /// Returns the error, in Redis's words, for this command's subcommand (argument 1), which is unknown.
     pub(super) fn unknown_subcommand(&self) -> Refusal {
-        Refusal::Quoting(format!(
-            "ERR unknown subcommand '{}'. Try {} HELP.",
-            quoted(self.at(1)),
-            String::from_utf8_lossy(self.at(0)).to_ascii_uppercase(),
-        ))
+        refusal::unknown_subcommand(self.arguments)
     }
 }
 

@@ -113,10 +113,6 @@ impl Transaction {
         true
     }
 
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     pub(super) fn commands(&self) -> impl ExactSizeIterator<Item = Arguments<'_>> {
         self.queued.iter().map(|queued| Arguments::new(&queued.frame, &queued.places))
     }

@@ -342,7 +342,7 @@ fn sscan(call: &mut Call<'_>) -> Done {
     }
     let mut page = Page::new(ScanOptions::parse(call, 2, Scanned::Elements)?, call.effort);
     let (cursor, count) = (page.options().table_cursor(), page.options().count);
-    let members = call.keyspace.read_as::<Members>(call.arguments.at(1))?;
+    let members = call.keyspace.peek_as::<Members>(call.arguments.at(1))?;
     let next = members.zip(cursor).and_then(|(members, cursor)| {
         members.walk(cursor, count, |member| page.meet(member, 1, || call.out.bulk(member)))
     });

@@ -1,12 +1,12 @@
 //! SORT and `SORT_RO`: the elements of a list, set or sorted set, ordered by themselves or by other keys.
 
 use super::call::{Call, Command, Done, Effect, command};
-use super::effort::{FIND, LOOK};
+use super::effort::{Effort, FIND, LOOK};
 use super::events::Class;
 use super::fields::Fields;
 use super::items::{End, Items};
-use super::keyspace::Lifetime;
-use super::numbers::{self, Digits};
+use super::keyspace::{Keyspace, Lifetime};
+use super::numbers::{self, Digits, Spelled};
 use super::refusal::Refusal;
 use super::text::Text;
 use super::value::{Collection as _, Value};
@@ -65,6 +65,12 @@ impl<'a> Options<'a> {
         self.by.is_some_and(|pattern| !pattern.contains(&b'*'))
     }
 
+    /// Returns the patterns of GET, which say what SORT shows of each element; without GET, the element itself.
+    fn shown(&self) -> &[&'a [u8]] {
+        const ITSELF: &[&[u8]] = &[b"#"];
+        if self.gets.is_empty() { ITSELF } else { &self.gets }
+    }
+
     /// Returns the positions that the option LIMIT of SORT selects from `length` elements: the first, and one
     /// after the last.
     fn selected(&self, length: usize) -> (usize, usize) {
@@ -76,17 +82,27 @@ impl<'a> Options<'a> {
 }
 
 /// An element to be sorted, with the value that decides its place.
-struct Element {
-    text: Text,
-    weight: Weight,
+struct Element<'t, 'w> {
+    text: &'t Text,
+    weight: Weight<'w>,
+}
+
+impl Element<'_, '_> {
+    /// Returns the number of bytes that a comparison with another element may have to read.
+    fn compared_bytes(&self) -> usize {
+        match &self.weight {
+            Weight::Bytes(bytes) => bytes.as_ref().map_or(0, |bytes| bytes.as_bytes().len()),
+            Weight::Number(_) | Weight::Itself => self.text.as_bytes().len(),
+        }
+    }
 }
 
 /// The value by which SORT orders an element.
-enum Weight {
+enum Weight<'w> {
     Number(f64),
     /// The string at another key, or in a hash's field there, that BY names for the element; `None` if there
     /// is none.
-    Bytes(Option<Text>),
+    Bytes(Option<Spelled<'w>>),
     /// The element is ordered by its own bytes.
     Itself,
 }
@@ -101,16 +117,16 @@ fn sort_ro(call: &mut Call<'_>) -> Done {
 
 fn carry_out(call: &mut Call<'_>, may_store: bool) -> Done {
     let mut options = Options::parse(call, may_store)?;
-    let (mut texts, unordered) = elements(call, options.descending && options.keeps_order())?;
+    let (texts, unordered) = elements(call, options.descending && options.keeps_order())?;
     if options.keeps_order() && unordered && (options.target.is_some() || call.is_scripted) {
         // A set has no order of its own, but a result that is stored or that a script reads must not depend on chance.
         (options.by, options.by_bytes) = (None, true);
     }
     let (start, end) = options.selected(texts.len());
     let wanted = if options.keeps_order() {
-        texts.drain(start..end).collect()
+        texts[start..end].iter().collect()
     } else {
-        ordered(call, &options, texts)?.drain(start..end).collect::<Vec<_>>()
+        ordered(call, &options, &texts)?.drain(start..end).collect::<Vec<_>>()
     };
     let looked_up = wanted.len().saturating_mul(options.gets.len());
     call.effort.spend(looked_up, FIND)?;
@@ -124,11 +140,17 @@ fn carry_out(call: &mut Call<'_>, may_store: bool) -> Done {
 /// key), in reverse if `reversed`, and true if it is a set, whose elements have no order and are not
 /// reversed. An error if the value is of another type.
 fn elements(call: &mut Call<'_>, reversed: bool) -> Result<(Vec<Text>, bool), Refusal> {
-    let Some(value) = call.keyspace.read(call.arguments.at(1)) else { return Ok((Vec::new(), false)) };
+    let key = call.at(1);
+    call.keyspace.read(key);
+    let Some(value) = call.keyspace.peek(key).map(|entry| &entry.value) else {
+        return Ok((Vec::new(), false));
+    };
     if !matches!(value, Value::List(_) | Value::Set(_) | Value::SortedSet(_)) {
         return Err(Refusal::WrongType);
     }
     call.effort.spend(value.elements(), LOOK)?;
+    call.effort.spend_bytes(value.cost())?;
+    call.afford_meanwhile(value.cost())?;
     let mut texts = Vec::with_capacity(value.elements());
     let mut unordered = false;
     match value {
@@ -148,11 +170,14 @@ fn elements(call: &mut Call<'_>, reversed: bool) -> Result<(Vec<Text>, bool), Re
     Ok((texts, unordered))
 }
 
-fn ordered(call: &Call<'_>, options: &Options<'_>, texts: Vec<Text>) -> Result<Vec<Text>, Refusal> {
+/// Returns the elements `texts` in the order that the options of SORT ask for.
+fn ordered<'t>(call: &Call<'_>, options: &Options<'_>, texts: &'t [Text]) -> Result<Vec<&'t Text>, Refusal> {
     let comparisons = usize::BITS - texts.len().leading_zeros();
     call.effort.spend(texts.len(), FIND + u64::from(comparisons))?;
-    let weigh = |text: Text| Ok(Element { weight: weight(call, options, &text)?, text });
-    let mut elements = texts.into_iter().map(weigh).collect::<Result<Vec<Element>, Refusal>>()?;
+    let weigh = |text| Ok(Element { text, weight: weight(call, options, text)? });
+    let mut elements = texts.iter().map(weigh).collect::<Result<Vec<_>, Refusal>>()?;
+    let bytes = elements.iter().map(Element::compared_bytes).fold(0, usize::saturating_add);
+    call.effort.spend_bytes(bytes.saturating_mul(comparisons as usize))?;
     elements.sort_by(|left, right| {
         let order = compare(left, right);
         if options.descending { order.reverse() } else { order }
@@ -160,18 +185,19 @@ fn ordered(call: &Call<'_>, options: &Options<'_>, texts: Vec<Text>) -> Result<V
     Ok(elements.into_iter().map(|element| element.text).collect())
 }
 
-fn weight(call: &Call<'_>, options: &Options<'_>, text: &Text) -> Result<Weight, Refusal> {
-    if options.by_bytes {
-        return Ok(match options.by {
-            None => Weight::Itself,
-            Some(pattern) => Weight::Bytes(looked_up(call, pattern, text)),
-        });
-    }
-    let number = match options.by {
-        None => number(text.as_bytes()),
-        Some(pattern) => looked_up(call, pattern, text).map_or(Some(0.0), |value| number(value.as_bytes())),
+fn weight<'w>(call: &'w Call<'_>, options: &Options<'_>, text: &'w Text) -> Result<Weight<'w>, Refusal> {
+    let found = match options.by {
+        None if options.by_bytes => return Ok(Weight::Itself),
+        None => Some(Spelled::Bytes(text.as_bytes())),
+        Some(pattern) => look_up(call.keyspace, call.effort, pattern, text)?,
     };
-    number.map(Weight::Number).ok_or(Refusal::Words("ERR One or more scores can't be converted into double"))
+    if options.by_bytes {
+        return Ok(Weight::Bytes(found));
+    }
+    let bytes = found.as_ref().map_or(&[][..], Spelled::as_bytes);
+    call.effort.spend_bytes(bytes.len())?;
+    let refusal = Refusal::Words("ERR One or more scores can't be converted into double");
+    number(bytes).map(Weight::Number).ok_or(refusal)
 }
 
 /// Parses a number as C's `strtod` does: an empty text is 0, and leading spaces are allowed. `None` if the
@@ -181,14 +207,14 @@ fn number(text: &[u8]) -> Option<f64> {
     if text.is_empty() { Some(0.0) } else { numbers::float(text) }
 }
 
-fn compare(left: &Element, right: &Element) -> Ordering {
+fn compare(left: &Element<'_, '_>, right: &Element<'_, '_>) -> Ordering {
     let by_bytes = || left.text.as_bytes().cmp(right.text.as_bytes());
     match (&left.weight, &right.weight) {
         (Weight::Number(left), Weight::Number(right)) => {
             left.partial_cmp(right).expect("no weight is NaN").then_with(by_bytes)
         }
         (Weight::Bytes(left), Weight::Bytes(right)) => {
-            left.as_ref().map(Text::as_bytes).cmp(&right.as_ref().map(Text::as_bytes))
+            left.as_ref().map(Spelled::as_bytes).cmp(&right.as_ref().map(Spelled::as_bytes))
         }
         _ => by_bytes(),
     }
@@ -196,41 +222,44 @@ fn compare(left: &Element, right: &Element) -> Ordering {
 
 /// Returns the string that a pattern of BY or GET names for an element: `#` is the element itself, `*` in the
 /// name of a key stands for the element, and `->field` after the name selects a field of a hash. `None` if
-/// the key or field does not exist.
-fn looked_up(call: &Call<'_>, pattern: &[u8], element: &Text) -> Option<Text> {
+/// the key or field does not exist; an error if `effort` does not suffice for the name of the key.
+fn look_up<'w>(
+    keyspace: &'w Keyspace,
+    effort: &Effort,
+    pattern: &[u8],
+    element: &'w Text,
+) -> Result<Option<Spelled<'w>>, Refusal> {
     if pattern == b"#" {
-        return Some(element.clone());
+        return Ok(Some(Spelled::Bytes(element.as_bytes())));
     }
-    let star = pattern.iter().position(|byte| *byte == b'*')?;
+    let Some(star) = pattern.iter().position(|byte| *byte == b'*') else { return Ok(None) };
     let (prefix, behind) = (&pattern[..star], &pattern[star + 1..]);
     let arrow = behind.windows(2).position(|pair| pair == b"->").filter(|at| at + 2 < behind.len());
     let (postfix, field) = match arrow {
         Some(at) => (&behind[..at], Some(&behind[at + 2..])),
         None => (behind, None),
     };
+    effort.spend_bytes(pattern.len() + element.as_bytes().len())?;
     let key = [prefix, element.as_bytes(), postfix].concat();
-    call.effort.charge_bytes(key.len());
-    let value = &call.keyspace.peek(&key)?.value;
-    match field {
-        Some(field) => {
-            let fields = Fields::within(value)?;
-            let lives = fields.expiry_ms(field).is_none_or(|expires_ms| expires_ms >= call.keyspace.now_ms());
-            fields.get(field).filter(|_| lives).cloned()
-        }
-        None => value.bytes(&mut Digits::new(0)).map(Text::new),
-    }
+    let Some(entry) = keyspace.peek(&key) else { return Ok(None) };
+    let Some(field) = field else {
+        return Ok(match &entry.value {
+            Value::Integer(integer) => Some(Spelled::Digits(Digits::new(*integer))),
+            value => value.stored().map(Spelled::Bytes),
+        });
+    };
+    let Some(fields) = Fields::within(&entry.value) else { return Ok(None) };
+    let lives = fields.expiry_ms(field).is_none_or(|expires_ms| expires_ms >= keyspace.now_ms());
+    Ok(fields.get(field).filter(|_| lives).map(|value| Spelled::Bytes(value.as_bytes())))
 }
 
-fn show(call: &mut Call<'_>, options: &Options<'_>, wanted: &[Text]) -> Done {
+fn show(call: &mut Call<'_>, options: &Options<'_>, wanted: &[&Text]) -> Done {
     let protocol = call.protocol();
-    call.out.array(wanted.len() * options.gets.len().max(1));
+    call.out.array(wanted.len() * options.shown().len());
     for element in wanted {
-        if options.gets.is_empty() {
-            call.out.bulk(element.as_bytes());
-        }
-        for pattern in &options.gets {
-            match looked_up(call, pattern, element) {
-                Some(value) => call.out.bulk(value.as_bytes()),
+        for pattern in options.shown() {
+            match look_up(call.keyspace, call.effort, pattern, element)? {
+                Some(found) => call.out.bulk(found.as_bytes()),
                 None => call.out.null(protocol),
             }
             call.out.check()?;
@@ -239,16 +268,15 @@ fn show(call: &mut Call<'_>, options: &Options<'_>, wanted: &[Text]) -> Done {
     Ok(())
 }
 
-fn store(call: &mut Call<'_>, options: &Options<'_>, wanted: &[Text], target: &[u8]) -> Done {
+fn store(call: &mut Call<'_>, options: &Options<'_>, wanted: &[&Text], target: &[u8]) -> Done {
     let mut items = Items::default();
     for element in wanted {
-        if options.gets.is_empty() {
-            items.push(End::Right, element.clone());
-        }
-        for pattern in &options.gets {
-            let value = looked_up(call, pattern, element);
-            items.push(End::Right, value.unwrap_or_else(|| Text::new(b"")));
-            call.afford(items.bytes())?;
+        for pattern in options.shown() {
+            let found = look_up(call.keyspace, call.effort, pattern, element)?;
+            let bytes = found.as_ref().map_or(&[][..], Spelled::as_bytes);
+            call.effort.spend_bytes(bytes.len())?;
+            call.afford(items.bytes() + bytes.len())?;
+            items.push(End::Right, Text::new(bytes));
         }
     }
     call.afford(items.bytes())?;
@@ -265,6 +293,7 @@ fn store(call: &mut Call<'_>, options: &Options<'_>, wanted: &[Text], target: &[
 #[cfg(test)]
 mod tests {
     use crate::store::bench::Bench;
+    use crate::store::limits::EngineLimits;
 
     #[test]
     fn elements_are_ordered_by_themselves_or_by_other_keys() {
@@ -290,5 +319,37 @@ mod tests {
             ("SORT z BY nosort DESC", "*2|$1|a|$1|b|"),
             ("SORT w1", "-WRONGTYPE Operation against a key holding the wrong kind of value|"),
         ]);
+    }
+
+    #[test]
+    fn weights_are_not_copied_and_cost_effort_by_their_length() {
+        let limits = EngineLimits { effort_max: 20_000, ..EngineLimits::with_memory(4_000_000) };
+        let mut bench = Bench::with(limits);
+        bench.talk(&[
+            (&format!("RPUSH l {}", "1 ".repeat(1_000).trim()), ":1000|"),
+            (&format!("SET w1 {}1", "0".repeat(999_999)), "+OK|"),
+            ("SET v1 1", "+OK|"),
+            ("HSET h1 f 1", ":1|"),
+        ]);
+        let all = format!("*1000|{}", "$1|1|".repeat(1_000));
+        for line in ["SORT_RO l BY v* ALPHA", "SORT_RO l BY v*", "SORT_RO l BY h*->f", "SORT_RO l"] {
+            assert_eq!(bench.send(line), all, "{line}");
+        }
+        for line in ["SORT l BY w* ALPHA", "SORT l BY w*"] {
+            assert!(
+                bench.send(line).starts_with("-ERR the request would take more than 20000 steps"),
+                "{line}"
+            );
+        }
+        let long = format!("SORT l BY {}*", "x".repeat(100_000));
+        assert!(bench.send(&long).starts_with("-ERR the request would take more"));
+    }
+
+    #[test]
+    fn a_long_list_costs_effort_by_its_length() {
+        let limits = EngineLimits { effort_max: 10_000, ..EngineLimits::with_memory(u64::MAX) };
+        let mut bench = Bench::with(limits);
+        bench.talk(&[(&format!("RPUSH l {} {}", "a".repeat(3_000_000), "b".repeat(3_000_000)), ":2|")]);
+        assert!(bench.send("SORT l BY nosort LIMIT 0 0").starts_with("-ERR the request would take more"));
     }
 }

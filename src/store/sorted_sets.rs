@@ -412,7 +412,7 @@ fn zscan(call: &mut Call<'_>) -> Done {
     }
     let mut page = Page::new(ScanOptions::parse(call, 2, Scanned::Elements)?, call.effort);
     let (cursor, count) = (page.options().table_cursor(), page.options().count);
-    let ranking = call.keyspace.read_as::<Ranking>(call.arguments.at(1))?;
+    let ranking = call.keyspace.peek_as::<Ranking>(call.arguments.at(1))?;
     let next = ranking.zip(cursor).and_then(|(ranking, cursor)| {
         ranking.walk(cursor, count, |scored| {
             page.meet(scored.key(), 2, || {

@@ -8,16 +8,17 @@
 
 use super::log::{Id, Log};
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 /// The approximate bytes of a pending entry (delivered and not acknowledged), which is in two trees.
 pub(super) const PENDING_BYTES: usize = 112;
 /// The approximate bytes of a consumer of a stream's group, besides its name.
-const CONSUMER_BYTES: usize = 96;
+pub(super) const CONSUMER_BYTES: usize = 96;
 /// The approximate bytes of a stream's group of consumers, besides its name.
 const GROUP_BYTES: usize = 160;
 
-/// The name of a group of consumers, or of a consumer.
-type Name = Box<[u8]>;
+/// The name of a group of consumers, or of a consumer. All pending entries of a consumer share its name.
+type Name = Rc<[u8]>;
 
 /// The record of an entry of a stream that was delivered to a consumer and is not acknowledged yet: the
 /// consumer, the time of the last delivery (milliseconds since 1970), and the number of deliveries.
@@ -53,7 +54,9 @@ pub(super) struct Group {
 }
 
 impl Group {
-    fn bytes(&self) -> usize {
+    /// Returns the approximate bytes of the group's consumers and of its pending entries (delivered and not
+    /// acknowledged).
+    pub(super) fn bytes(&self) -> usize {
         self.names_bytes + self.consumers.len() * CONSUMER_BYTES + self.pending.len() * PENDING_BYTES
     }
 
@@ -116,16 +119,18 @@ impl Group {
     /// Makes the entry `id` pending with the consumer `name`, which must exist, taking it from another
     /// consumer if need be, and returns its record. A new record counts no deliveries yet.
     pub(super) fn give(&mut self, id: Id, name: &[u8]) -> &mut Pending {
+        let known = self.consumers.get_key_value(name);
+        let consumer: Name = known.map_or_else(|| name.into(), |(name, _)| Rc::clone(name));
         let pending = self.pending.entry(id).or_insert_with(|| Pending {
-            consumer: name.into(),
+            consumer: Rc::clone(&consumer),
             delivered_ms: 0,
             deliveries: 0,
         });
-        if &*pending.consumer != name {
+        if pending.consumer != consumer {
             if let Some(former) = self.consumers.get_mut(&pending.consumer) {
                 former.pending.remove(&id);
             }
-            pending.consumer = name.into();
+            pending.consumer = consumer;
         }
         if let Some(consumer) = self.consumers.get_mut(name) {
             consumer.pending.insert(id);
@@ -205,5 +210,32 @@ impl Stream {
         self.groups_bytes = self.groups_bytes + group.bytes() - bytes;
         self.pending = self.pending + group.pending.len() - pending;
         Some(result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pending_entries_share_the_name_of_their_consumer() {
+        let mut stream = Stream::default();
+        stream.add_group(b"g", Id::LEAST, None);
+        stream.change_group(b"g", |_, group| {
+            group.see(b"first", 0);
+            group.see(b"second", 0);
+            for (sequence, name) in [(1, b"first".as_slice()), (2, b"first"), (3, b"second"), (1, b"second")]
+            {
+                group.give(Id { ms: 0, sequence }, name);
+            }
+            for pending in group.pending.values() {
+                let (name, _) = group.consumers.get_key_value(&pending.consumer).expect("it exists");
+                assert!(Rc::ptr_eq(name, &pending.consumer));
+            }
+            assert_eq!(
+                group.consumers.values().map(|consumer| consumer.pending.len()).collect::<Vec<_>>(),
+                [1, 2]
+            );
+        });
     }
 }

@@ -6,12 +6,13 @@ use super::events::Class;
 use super::log::{Id, Log};
 use super::numbers::Digits;
 use super::refusal::{Refusal, quoted};
-use super::stream::{Group, PENDING_BYTES, Pending, Stream};
+use super::stream::{CONSUMER_BYTES, Group, PENDING_BYTES, Pending, Stream};
 use super::streams::{
     Bound, ReadOptions, begin_stream, bound, count_at, finish_streams, id_at, write_entries, write_entry,
     write_id,
 };
 use super::waits::{Kind, Want};
+use std::collections::BTreeMap;
 
 pub(super) const COMMANDS: &[Command] = &[
     command("xgroup", -2, Effect::Grow, xgroup),
@@ -238,9 +239,18 @@ fn xreadgroup(call: &mut Call<'_>) -> Done {
     }
     // Everything is written before anything is changed, because a reply that does not fit must change nothing.
     let mut deliveries = Vec::with_capacity(options.streams);
+    // A stream that is named twice delivers new entries after those that its first name has delivered.
+    let mut reached: BTreeMap<&[u8], Id> = BTreeMap::new();
     for (at, from) in starts.iter().enumerate() {
-        let key = call.arguments.at(options.keys + at);
-        deliveries.push(write_deliveries(call, key, options.count, *from, (group, consumer))?);
+        let key = call.at(options.keys + at);
+        let after = reached.get(key).copied().unwrap_or(Id::LEAST);
+        let delivery = write_deliveries(call, key, options.count, (*from, after), (group, consumer))?;
+        if let Some((From::New, ids)) = &delivery
+            && let Some(last) = ids.last()
+        {
+            reached.insert(key, *last);
+        }
+        deliveries.push(delivery);
     }
     call.out.check()?;
     let told = deliveries.iter().flatten().count();
@@ -275,7 +285,7 @@ pub(super) fn serve(
     if stream.group(group).ok_or(GROUP_GONE)?.last >= stream.log.last {
         return Ok(false);
     }
-    let delivery = write_deliveries(call, key, count, From::New, (group, consumer))?;
+    let delivery = write_deliveries(call, key, count, (From::New, Id::LEAST), (group, consumer))?;
     call.out.check()?;
     let Some(delivery) = delivery else {
         // All new entries were deleted at once.
@@ -300,7 +310,16 @@ fn note_deliveries(
     forgets: bool,
 ) -> Done {
     let pending = deliveries.iter().flatten().map(|(_, ids)| ids.len()).sum::<usize>();
-    call.afford(if forgets { 0 } else { pending * PENDING_BYTES })?;
+    // Each stream that does not know the consumer yet gets its own copy of the name.
+    let knows = |key: &[u8]| {
+        let stream = call.keyspace.peek_as::<Stream>(key).ok().flatten();
+        stream
+            .and_then(|stream| stream.group(group))
+            .is_some_and(|group| group.consumers.contains_key(consumer))
+    };
+    let told = keys.iter().zip(&deliveries).filter(|(key, delivery)| delivery.is_some() && !knows(key));
+    let names = told.count() * (CONSUMER_BYTES + consumer.len());
+    call.afford(if forgets { 0 } else { pending * PENDING_BYTES } + names)?;
     call.effort.charge(pending as u64 * RANK);
     let now_ms = call.keyspace.now_ms();
     for (key, delivery) in keys.iter().zip(deliveries) {
@@ -348,13 +367,13 @@ fn deliver(
 }
 
 /// Writes the entries of one stream of XREADGROUP, at most `count`, that `consumer` of `group` reads; `from`
-/// says which ones. Returns `from` and the ids of the entries that count as delivered; `None` if the reply
+/// says which ones, and new ones have ids greater than `after`. Returns `from` and the ids of the entries that count as delivered; `None` if the reply
 /// leaves the stream out.
 fn write_deliveries(
     call: &mut Call<'_>,
     key: &[u8],
     count: Option<usize>,
-    from: From,
+    (from, after): (From, Id),
     (group, consumer): (&[u8], &[u8]),
 ) -> Result<Option<(From, Vec<Id>)>, Refusal> {
     let count = count.unwrap_or(usize::MAX);
@@ -363,7 +382,8 @@ fn write_deliveries(
     let mut ids = Vec::new();
     match from {
         From::New => {
-            let first = group.last.next().filter(|_| stream.log.newest() > group.last);
+            let last = group.last.max(after);
+            let first = last.next().filter(|_| stream.log.newest() > last);
             let Some(first) = first else { return Ok(None) };
             begin_stream(&mut call.out, call.session.protocol, key);
             let range = stream.log.range(first..=Id::GREATEST).take(count).inspect(|(id, _)| ids.push(*id));
@@ -747,6 +767,22 @@ mod tests {
     use crate::store::bench::Bench;
 
     #[test]
+    fn the_name_of_a_consumer_counts_in_every_stream() {
+        let mut bench = Bench::bounded(40_000);
+        for key in 0..20 {
+            bench.talk(&[
+                (&format!("XADD {key} 1-1 a 1"), "$3|1-1|"),
+                (&format!("XGROUP CREATE {key} g 0"), "+OK|"),
+            ]);
+        }
+        let keys = (0..20).map(|key| key.to_string()).collect::<Vec<_>>().join(" ");
+        let line =
+            format!("XREADGROUP GROUP g {} STREAMS {keys} {}", "c".repeat(2_000), "> ".repeat(20).trim());
+        assert!(bench.send(&line).starts_with("-OOM"));
+        assert!(bench.engine.statistics().bytes_used < 40_000);
+    }
+
+    #[test]
     fn consumers_share_a_stream() {
         let mut bench = Bench::new();
         bench.talk(&[
@@ -795,5 +831,21 @@ mod tests {
             ("DEL x", ":1|"),
         ]);
         assert_eq!(bench.engine.statistics().bytes_used, 0);
+    }
+
+    #[test]
+    fn a_stream_that_is_named_twice_delivers_each_entry_once() {
+        let first = "*2|$1|x|*1|*2|$3|1-1|*2|$1|a|$1|1|";
+        let second = "*2|$1|x|*1|*2|$3|2-1|*2|$1|a|$1|2|";
+        let third = "*2|$1|x|*1|*2|$3|3-1|*2|$1|a|$1|3|";
+        Bench::new().talk(&[
+            ("XADD x 1-1 a 1", "$3|1-1|"),
+            ("XADD x 2-1 a 2", "$3|2-1|"),
+            ("XADD x 3-1 a 3", "$3|3-1|"),
+            ("XGROUP CREATE x g 0", "+OK|"),
+            ("XREADGROUP GROUP g c COUNT 1 STREAMS x x > >", &format!("*2|{first}{second}")),
+            ("XREADGROUP GROUP g c STREAMS x x > >", &format!("*1|{third}")),
+            ("XPENDING x g", "*4|:3|$3|1-1|$3|3-1|*1|*2|$1|c|$1|3|"),
+        ]);
     }
 }

@@ -6,12 +6,14 @@
 //!     entry with other fields:       flags  ms  sequence  fields  name value ...       parts
 //! ```
 
-use super::log::Id;
+use super::log::{Id, NodeSize};
 use super::numbers;
 use super::packed;
 use super::rdb::DAMAGED;
 use super::refusal::Refusal;
+use super::stream::Stream;
 use super::text::Text;
+use std::iter::Peekable;
 
 /// The flag, in a dumped node of a stream, of an entry that XDEL has deleted.
 const DELETED: i64 = 1;
@@ -19,22 +21,20 @@ const DELETED: i64 = 1;
 const SAME_FIELDS: i64 = 2;
 
 /// The elements that are left to be read of a packed list: a node of a stream, as Redis dumps it.
-struct Elements(std::vec::IntoIter<Vec<u8>>);
+struct Elements<'a>(Peekable<packed::Texts<'a>>);
 
-impl Elements {
+impl Elements<'_> {
     fn text(&mut self) -> Result<Text, Refusal> {
-        self.0.next().map(|text| Text::new(&text)).ok_or(DAMAGED)
+        Ok(Text::new(self.0.next().ok_or(DAMAGED)??.as_bytes()))
     }
 
     fn integer(&mut self) -> Result<i64, Refusal> {
-        self.0.next().and_then(|text| numbers::integer(&text)).ok_or(DAMAGED)
+        numbers::integer(self.0.next().ok_or(DAMAGED)??.as_bytes()).ok_or(DAMAGED)
     }
 
-    /// Reads the next element as a number of fields, which must be at least one and not more than the
-    /// elements that are left; an error if it is not.
+    /// Reads the next element as a number of fields, which must be at least one; an error if it is not.
     fn fields(&mut self) -> Result<usize, Refusal> {
-        let count = usize::try_from(self.integer()?).ok();
-        count.filter(|count| (1..=self.0.len()).contains(count)).ok_or(DAMAGED)
+        usize::try_from(self.integer()?).ok().filter(|count| *count > 0).ok_or(DAMAGED)
     }
 }
 
@@ -46,22 +46,28 @@ pub(super) fn id(bytes: &[u8]) -> Result<Id, Refusal> {
     Ok(Id { ms: u64::from_be_bytes(*ms), sequence: u64::from_be_bytes(sequence) })
 }
 
-/// Reads the entries of a node (packed list of stream entries), and hands each that is not deleted to `take`
-/// with its words, the names and values of its fields. Ids in the node are stored as differences to `first`.
-/// An error if the node is malformed, or from `take`.
+/// Reads the entries of a node (packed list of stream entries), and appends each that is not deleted to
+/// `stream`. Ids in the node are stored as differences to `first`. `afford` refuses a number of bytes that is
+/// too large for the stream and what is being read. An error if the node is malformed.
 pub(super) fn read(
+    stream: &mut Stream,
     first: Id,
     node: &[u8],
-    mut take: impl FnMut(Id, Box<[Text]>) -> Result<(), Refusal>,
+    afford: &dyn Fn(usize) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
-    let mut elements = Elements(packed::texts(node)?.into_iter());
+    let mut elements = Elements(packed::texts(node)?.peekable());
     let (_existing, _deleted) = (elements.integer()?, elements.integer()?);
-    let count = elements.fields()?;
-    let names = (0..count).map(|_| elements.text()).collect::<Result<Vec<_>, _>>()?;
+    let (mut names, mut names_bytes) = (Vec::new(), 0);
+    for _ in 0..elements.fields()? {
+        let name = elements.text()?;
+        names_bytes += name.cost();
+        afford(stream.bytes() + names_bytes)?;
+        names.push(name);
+    }
     if elements.integer()? != 0 {
         return Err(DAMAGED);
     }
-    while elements.0.len() > 0 {
+    while elements.0.peek().is_some() {
         let flags = elements.integer()?;
         let (ms, sequence) = (elements.integer()?, elements.integer()?);
         let id = Id {
@@ -69,18 +75,28 @@ pub(super) fn read(
             sequence: first.sequence.wrapping_add_signed(sequence),
         };
         let mut words = Vec::new();
+        let mut bytes = stream.bytes() + names_bytes;
+        let mut add = |name: Text, value: Text| {
+            bytes += name.cost() + value.cost();
+            words.extend([name, value]);
+            afford(bytes)
+        };
         if flags & SAME_FIELDS != 0 {
             for name in &names {
-                words.extend([name.clone(), elements.text()?]);
+                add(name.clone(), elements.text()?)?;
             }
         } else {
             for _ in 0..elements.fields()? {
-                words.extend([elements.text()?, elements.text()?]);
+                add(elements.text()?, elements.text()?)?;
             }
         }
         let _parts = elements.integer()?;
         if flags & DELETED == 0 {
-            take(id, words.into_boxed_slice())?;
+            if id <= stream.log.last {
+                return Err(DAMAGED);
+            }
+            stream.log.append(id, words.into_boxed_slice(), NodeSize::default());
+            afford(stream.bytes())?;
         }
     }
     Ok(())

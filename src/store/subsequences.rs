@@ -1,10 +1,10 @@
 //! LCS: the longest common subsequence of two strings.
 
 use super::call::{Call, Command, Done, Effect, command};
+use super::keyspace::Keyspace;
 use super::numbers;
 use super::refusal::Refusal;
 use super::reply::Reply;
-use super::value::Value;
 
 pub(super) const COMMANDS: &[Command] = &[command("lcs", -3, Effect::Read, lcs)];
 
@@ -48,12 +48,14 @@ impl Options {
 }
 
 fn lcs(call: &mut Call<'_>) -> Done {
-    let left = string(call, 1)?;
-    let right = string(call, 2)?;
+    let cells = length(call, 1)?.saturating_mul(length(call, 2)?);
     let options = Options::parse(call)?;
-    let cells = left.len().saturating_mul(right.len());
     call.effort.spend(cells / CELLS_PER_UNIT, 1)?;
-    let table = Table::new(&left, &right);
+    call.afford_meanwhile(cells / 8)?;
+    let (mut left, mut right) = (numbers::Digits::new(0), numbers::Digits::new(0));
+    let (left, right) =
+        (string(call.keyspace, call.at(1), &mut left), string(call.keyspace, call.at(2), &mut right));
+    let table = Table::new(left, right);
     if options.length_only {
         return call.number(table.length);
     }
@@ -71,15 +73,17 @@ fn lcs(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Returns a copy of the string at the key in argument `index`; an empty one if there is no such key, an
+/// Returns the length in bytes of the string at the key in argument `index`; 0 if there is no such key, an
 /// error if the value is no string.
-fn string(call: &mut Call<'_>, index: usize) -> Result<Vec<u8>, Refusal> {
-    let mut digits = numbers::Digits::new(0);
-    match call.keyspace.read(call.arguments.at(index)).map(|value: &Value| value.bytes(&mut digits)) {
-        None => Ok(Vec::new()),
-        Some(Some(bytes)) => Ok(bytes.to_vec()),
-        Some(None) => Err(Refusal::Words("ERR The specified keys must contain string values")),
-    }
+fn length(call: &mut Call<'_>, index: usize) -> Result<usize, Refusal> {
+    let length = call.keyspace.read_string(call.arguments.at(index), |bytes| bytes.map_or(0, <[u8]>::len));
+    length.map_err(|_| Refusal::Words("ERR The specified keys must contain string values"))
+}
+
+/// Returns the string at a key, an integer's digits in `digits`; an empty one if there is no such key.
+fn string<'a>(keyspace: &'a Keyspace, key: &[u8], digits: &'a mut numbers::Digits) -> &'a [u8] {
+    let value = keyspace.peek(key).map(|entry| &entry.value);
+    value.and_then(|value| value.bytes(digits)).unwrap_or_default()
 }
 
 /// A step of the search for the longest common subsequence of two strings, which goes from their ends to their
@@ -98,31 +102,40 @@ struct Table<'a> {
     right: &'a [u8],
     /// The length in bytes of the longest common subsequence of `left` and `right`, which LCS replies.
     length: usize,
-    /// A bit for each pair of a byte of the left string (rows) and one of the right. The bit is set where
+    /// A bit for each pair of a byte of the longer string (rows) and one of the shorter. The bit is set where
     /// tracing the longest common subsequence back from the end leaves out the left byte.
     upward: Vec<u64>,
 }
 
 impl<'a> Table<'a> {
     fn new(left: &'a [u8], right: &'a [u8]) -> Self {
-        let mut upward = vec![0_u64; (left.len() * right.len()).div_ceil(64)];
-        let mut above = vec![0_u32; right.len() + 1];
+        // Whole rows are kept while the table is computed, so they are as short as can be.
+        let is_turned = left.len() < right.len();
+        let (rows, columns) = if is_turned { (right, left) } else { (left, right) };
+        let rows = if columns.is_empty() { columns } else { rows };
+        let mut upward = vec![0_u64; (rows.len() * columns.len()).div_ceil(64)];
+        let mut above = vec![0_u32; columns.len() + 1];
         let mut row = above.clone();
-        for (i, a) in left.iter().enumerate() {
-            for (j, b) in right.iter().enumerate() {
-                row[j + 1] = if a == b {
-                    above[j] + 1
-                } else if above[j + 1] > row[j] {
-                    let cell = i * right.len() + j;
+        for (i, a) in rows.iter().enumerate() {
+            for (j, b) in columns.iter().enumerate() {
+                let (up, back) = (above[j + 1], row[j]);
+                row[j + 1] = if a == b { above[j] + 1 } else { up.max(back) };
+                if a != b && if is_turned { back > up } else { up > back } {
+                    let cell = i * columns.len() + j;
                     upward[cell / 64] |= 1 << (cell % 64);
-                    above[j + 1]
-                } else {
-                    row[j]
-                };
+                }
             }
             std::mem::swap(&mut row, &mut above);
         }
-        Self { left, right, length: above[right.len()] as usize, upward }
+        Self { left, right, length: above[columns.len()] as usize, upward }
+    }
+
+    /// True if the way back from byte `i` of the left string and byte `j` of the right one, which differ,
+    /// passes over the left byte.
+    fn leaves_out_left(&self, i: usize, j: usize) -> bool {
+        let (left, right) = (self.left.len(), self.right.len());
+        let cell = if left < right { j * left + i } else { i * right + j };
+        self.upward[cell / 64] >> (cell % 64) & 1 == 1
     }
 
     fn walk_back(&self, mut visit: impl FnMut(Step)) {
@@ -133,8 +146,7 @@ impl<'a> Table<'a> {
                 visit(Step::Match(i, j));
                 continue;
             }
-            let cell = (i - 1) * self.right.len() + j - 1;
-            if self.upward[cell / 64] >> (cell % 64) & 1 == 1 {
+            if self.leaves_out_left(i - 1, j - 1) {
                 i -= 1;
             } else {
                 j -= 1;
@@ -198,6 +210,8 @@ fn write_stretch(out: &mut Reply<'_>, stretch: Stretch, with_length: bool) {
 #[cfg(test)]
 mod tests {
     use crate::store::bench::Bench;
+    use crate::store::limits::EngineLimits;
+    use crate::values::Random;
 
     #[test]
     fn two_strings_are_compared() {
@@ -213,5 +227,52 @@ mod tests {
             ("RPUSH l x", ":1|"),
             ("LCS a l", "-ERR The specified keys must contain string values|"),
         ]);
+    }
+
+    #[test]
+    fn work_is_bounded_before_it_is_done() {
+        let limits = EngineLimits { effort_max: 10_000, ..EngineLimits::with_memory(u64::MAX) };
+        let mut bench = Bench::with(limits);
+        let long = "ab".repeat(1_000_000);
+        bench.talk(&[
+            (&format!("SET long {long}"), "+OK|"),
+            ("SET short ba", "+OK|"),
+            ("LCS long nothing", "$0||"),
+            ("LCS nothing long LEN", ":0|"),
+        ]);
+        assert!(bench.engine.effort() < 100);
+        assert!(
+            bench.send("LCS short long").starts_with("-ERR the request would take more than 10000 steps")
+        );
+    }
+
+    #[test]
+    fn the_order_of_the_strings_does_not_matter_for_what_is_common() {
+        let mut random = Random::new(3);
+        let mut bench = Bench::new();
+        for _ in 0..200 {
+            let [a, b] = [12, 5].map(|length| {
+                (0..=random.index(length)).map(|_| *random.pick(&['a', 'b', 'c'])).collect::<String>()
+            });
+            bench.talk(&[(&format!("MSET a {a} b {b}"), "+OK|")]);
+            for (left, right, first, second) in [(&a, &b, "a", "b"), (&b, &a, "b", "a")] {
+                let common = common(left.as_bytes(), right.as_bytes());
+                let text = format!("${}|{common}|", common.len());
+                bench.talk(&[(&format!("LCS {first} {second}"), &text)]);
+            }
+        }
+    }
+
+    /// Returns the longest common subsequence that Redis finds: from the end, the left byte is left out only
+    /// where that leaves a longer one.
+    fn common(left: &[u8], right: &[u8]) -> String {
+        let (Some((a, lefts)), Some((b, rights))) = (left.split_last(), right.split_last()) else {
+            return String::new();
+        };
+        if a == b {
+            return common(lefts, rights) + &char::from(*a).to_string();
+        }
+        let (up, back) = (common(lefts, right), common(left, rights));
+        if up.len() > back.len() { up } else { back }
     }
 }

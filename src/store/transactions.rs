@@ -6,6 +6,7 @@
 
 use super::call::{Call, Command, Done, Effect, InnerReply, command};
 use super::effort::{FIND, INSERT};
+use super::engine::memory_needed;
 use super::refusal::Refusal;
 use super::session::Transaction;
 
@@ -41,11 +42,12 @@ fn exec(call: &mut Call<'_>) -> Done {
         call.out.null_array(call.session.protocol);
         return Ok(());
     }
-    let grows = transaction.commands().any(|arguments| {
+    let growing = transaction.commands().filter(|arguments| {
         let known = call.directory.find(arguments.name());
         known.is_some_and(|position| call.directory.at(position).effect == Effect::Grow)
     });
-    if grows && call.afford(transaction.bytes()).is_err() {
+    let needed = growing.map(memory_needed).fold(0, u64::saturating_add);
+    if needed > 0 && needed >= call.memory_left() {
         return Err(Refusal::Words(
             "EXECABORT Transaction discarded because of: OOM command not allowed when used memory > 'maxmemory'.",
         ));
@@ -110,4 +112,45 @@ fn unwatch(call: &mut Call<'_>) -> Done {
         call.keyspace.interest.watches.end(call.session.id);
     }
     call.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::store::bench::Bench;
+
+    #[test]
+    fn a_transaction_needs_memory_for_each_of_its_words() {
+        let mut bench = Bench::bounded(40_000);
+        bench.talk(&[
+            ("MULTI", "+OK|"),
+            (&format!("SADD s{}", " x".repeat(400)), "+QUEUED|"),
+            (&format!("SADD s{}", " x".repeat(400)), "+QUEUED|"),
+            (
+                "EXEC",
+                "-EXECABORT Transaction discarded because of: OOM command not allowed when used memory > \
+                 'maxmemory'.|",
+            ),
+            ("MULTI", "+OK|"),
+            ("SADD s x", "+QUEUED|"),
+            (&format!("DEL {}", "x ".repeat(30_000).trim()), "+QUEUED|"),
+            ("EXEC", "*2|:1|:0|"),
+        ]);
+    }
+
+    #[test]
+    fn a_wrong_subcommand_is_not_queued() {
+        let aborted = "-EXECABORT Transaction discarded because of previous errors.|";
+        Bench::new().talk(&[
+            ("MULTI", "+OK|"),
+            ("XGROUP CREAT x g $", "-ERR unknown subcommand 'CREAT'. Try XGROUP HELP.|"),
+            ("EXEC", aborted),
+            ("MULTI", "+OK|"),
+            ("OBJECT ENCODING", "-ERR wrong number of arguments for 'object|encoding' command|"),
+            ("EXEC", aborted),
+            ("MULTI", "+OK|"),
+            ("OBJECT ENCODING k", "+QUEUED|"),
+            ("COMMAND COUNT", "+QUEUED|"),
+            ("DISCARD", "+OK|"),
+        ]);
+    }
 }

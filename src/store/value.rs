@@ -40,6 +40,16 @@ impl Value {
         }
     }
 
+    /// Returns the bytes of a string that is stored as such; `None` for one that is stored as an integer, and for
+    /// other types.
+    pub(super) fn stored(&self) -> Option<&[u8]> {
+        match self {
+            Self::Text(text) => Some(text.as_bytes()),
+            Self::Buffer(buffer) => Some(buffer),
+            _ => None,
+        }
+    }
+
     /// Returns the bytes of a string; an integer is written into `digits` first. `None` for other types.
     pub(super) fn bytes<'a>(&'a self, digits: &'a mut Digits) -> Option<&'a [u8]> {
         match self {
@@ -47,9 +57,7 @@ impl Value {
                 *digits = Digits::new(*integer);
                 Some(digits.as_bytes())
             }
-            Self::Text(text) => Some(text.as_bytes()),
-            Self::Buffer(buffer) => Some(buffer),
-            _ => None,
+            _ => self.stored(),
         }
     }
 
