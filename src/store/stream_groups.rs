@@ -367,8 +367,8 @@ fn deliver(
 }
 
 /// Writes the entries of one stream of XREADGROUP, at most `count`, that `consumer` of `group` reads; `from`
-/// says which ones, and new ones have ids greater than `after`. Returns `from` and the ids of the entries that count as delivered; `None` if the reply
-/// leaves the stream out.
+/// says which ones, and new ones have ids greater than `after`. Returns `from` and the ids of the
+/// entries that count as delivered; `None` if the reply leaves the stream out.
 fn write_deliveries(
     call: &mut Call<'_>,
     key: &[u8],
