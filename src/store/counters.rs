@@ -374,8 +374,8 @@ mod tests {
         let header = &Registers::new().encode(None, SPARSE_MAX)[..HEADER_BYTES];
         let full = [header, &[0x7f, 0xfd, 0x85]].concat();
         assert_eq!(runs(&full), Ok("Z:16382 v:2,2".to_owned()));
-        for more in [&[0][..], &[0x40, 0], &[0x80], &[0; 100_000]] {
-            assert_eq!(runs(&[&full, more].concat()), Err(DAMAGED));
+        for more in [vec![0], vec![0x40, 0], vec![0x80], vec![0; 100_000]] {
+            assert_eq!(runs(&[full.clone(), more].concat()), Err(DAMAGED));
         }
     }
 }

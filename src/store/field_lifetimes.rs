@@ -560,8 +560,8 @@ mod tests {
     #[test]
     fn expiries_need_memory() {
         let mut bench = Bench::bounded(60_000);
-        let names = (100..500).map(|field| format!(" {field}")).collect::<String>();
-        let pairs = (100..500).map(|field| format!(" {field} v")).collect::<String>();
+        let names = (100..500).map(|field| format!(" {field}")).collect::<Vec<_>>().concat();
+        let pairs = (100..500).map(|field| format!(" {field} v")).collect::<Vec<_>>().concat();
         let refusal = "-OOM command not allowed when used memory > 'maxmemory'.|";
         bench.talk(&[
             (&format!("HSET h{pairs}"), ":400|"),

@@ -755,8 +755,8 @@ mod tests {
     #[test]
     fn a_sweep_removes_no_more_fields_than_its_budget() {
         let mut bench = Bench::new();
-        let names = (0..1_000).map(|field| format!(" {field}")).collect::<String>();
-        let pairs = (0..1_000).map(|field| format!(" {field} v")).collect::<String>();
+        let names = (0..1_000).map(|field| format!(" {field}")).collect::<Vec<_>>().concat();
+        let pairs = (0..1_000).map(|field| format!(" {field} v")).collect::<Vec<_>>().concat();
         bench.talk(&[(&format!("HSET h{pairs}"), ":1000|")]);
         bench.send(&format!("HPEXPIRE h 10 FIELDS 1000{names}"));
         bench.wait_ms(11);

@@ -337,7 +337,7 @@ impl<'a> Reader<'a> {
                 }
             }
             PACKED_SET => {
-                packed::texts(&self.text()?)?.try_for_each(|member| add(self, member?.as_bytes()))?
+                packed::texts(&self.text()?)?.try_for_each(|member| add(self, member?.as_bytes()))?;
             }
             _ => packed::integers(&self.text()?)?
                 .try_for_each(|integer| add(self, Digits::new(integer).as_bytes()))?,

@@ -516,7 +516,7 @@ impl Entry {
         let wait = free_at.after(each).since(now);
         let at_once = each.max(Duration::from_millis(1));
         if wait > at_once {
-            return Err(wait - at_once);
+            return Err(wait.saturating_sub(at_once));
         }
         self.writes_until = free_at.after(each);
         Ok(())

@@ -131,6 +131,8 @@ pub enum Meeting {
     Crowded,
     /// The write is refused: its key is written more often than permitted.
     WrittenTooOften {
+        /// The key that is written too often.
+        key: Vec<u8>,
         /// The permitted writes per second of one key.
         limit: u64,
         /// Time until `--hot-write-rate` allows another write of the key.
@@ -310,7 +312,8 @@ impl HotKeyStage {
                 && is_on
                 && let Err(retry_after) = entry.take_write(rate, now)
             {
-                return Meeting::WrittenTooOften { limit: rate, retry_after };
+                let key = entry.key.clone();
+                return Meeting::WrittenTooOften { key, limit: rate, retry_after };
             }
             entry.tally.writes += 1;
             let cell = Cell::of_hash(hash);
@@ -670,7 +673,8 @@ impl HotKeyStage {
                 if let Some(entry) = entry_of(&mut self.entries, *id)
                     && let Err(retry_after) = entry.take_write(limit, now)
                 {
-                    return Meeting::WrittenTooOften { limit, retry_after };
+                    let key = entry.key.clone();
+                    return Meeting::WrittenTooOften { key, limit, retry_after };
                 }
             }
         }

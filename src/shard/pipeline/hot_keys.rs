@@ -62,8 +62,8 @@ impl Shard {
                 replies.hand_on(env, envelope.reply_to, outcome, Message::new(&reply, Some(&reply)), now);
             }
             Meeting::Crowded => self.refuse(envelope, NotSent::Queue(RETRY_CROWDED), now),
-            Meeting::WrittenTooOften { limit, retry_after } => {
-                self.refuse_write(envelope, message, (limit, retry_after), now);
+            Meeting::WrittenTooOften { key, limit, retry_after } => {
+                self.refuse_write(envelope, &key, (limit, retry_after), now);
             }
             Meeting::Waits => {}
             Meeting::Passes => self.put_out(envelope, message, requests, now),
@@ -71,16 +71,15 @@ impl Shard {
         }
     }
 
-    /// Refuses a write to a key that is written more often than `limit` times per second. The refusal names
+    /// Refuses a write to `key`, which is written more often than `limit` times per second. The refusal names
     /// the key, and `retry_after` as the time until a write may come again.
     fn refuse_write(
         &mut self,
         envelope: &Envelope,
-        message: Message<'_>,
+        key: &[u8],
         (limit, retry_after): (u64, Duration),
         now: Now,
     ) {
-        let Touched::Key { key, .. } = envelope.touches.of(message.bytes()) else { return };
         let mut text = self.env.pool.take();
         // The key is one word of the refusal, so it must not contain spaces.
         let shown = escaped(&key[..key.len().min(HOT_NAME_BYTES_SHOWN)]).replace(' ', "\\x20");
