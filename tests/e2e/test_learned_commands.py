@@ -106,7 +106,10 @@ def test_a_command_that_names_no_key_is_the_administrators(weir: Weir):
 def test_clients_are_told_of_it(weir: Weir):
     with connected(weir, "zeta") as client:
         info = client.ok("COMMAND", "INFO", "SHELF.SAME")[0]
-        assert (info[0], info[1], info[3:6]) == (b"shelf.same", -1, [2, -1, 1])
+        # The store says -1, though the first key is the second argument.
+        assert (info[0], info[1], info[3:6]) == (b"shelf.same", -3, [2, -1, 1])
+        assert client.call("SHELF.SAME").text.startswith("ERR wrong number of arguments for 'shelf.same'")
+        assert client.call("SHELF.SAME", "v").text.startswith("ERR wrong number of arguments for 'shelf.same'")
         assert client.ok("COMMAND", "GETKEYS", "SHELF.SAME", "v", "a", "b") == [b"a", b"b"]
         assert b"shelf.put" in client.ok("COMMAND", "LIST")
         assert client.ok("COMMAND", "COUNT") == len(client.ok("COMMAND"))

@@ -130,14 +130,18 @@ pub enum Meeting {
     /// this core.
     Crowded,
     /// The write is refused: its key is written more often than permitted.
-    WrittenTooOften {
-        /// The key that is written too often.
-        key: Vec<u8>,
-        /// The permitted writes per second of one key.
-        limit: u64,
-        /// Time until `--hot-write-rate` allows another write of the key.
-        retry_after: Duration,
-    },
+    WrittenTooOften(Box<TooOften>),
+}
+
+/// Reason to refuse a write: its key is written more often than `--hot-write-rate` permits.
+#[derive(Debug)]
+pub struct TooOften {
+    /// The key that is written too often.
+    pub key: Vec<u8>,
+    /// The permitted writes per second of one key.
+    pub limit: u64,
+    /// Time until `--hot-write-rate` allows another write of the key.
+    pub retry_after: Duration,
 }
 
 /// The hot keys of one core: their kept replies (those held in memory) and fetches, and the requests that
@@ -313,7 +317,7 @@ impl HotKeyStage {
                 && let Err(retry_after) = entry.take_write(rate, now)
             {
                 let key = entry.key.clone();
-                return Meeting::WrittenTooOften { key, limit: rate, retry_after };
+                return Meeting::WrittenTooOften(Box::new(TooOften { key, limit: rate, retry_after }));
             }
             entry.tally.writes += 1;
             let cell = Cell::of_hash(hash);
@@ -674,7 +678,7 @@ impl HotKeyStage {
                     && let Err(retry_after) = entry.take_write(limit, now)
                 {
                     let key = entry.key.clone();
-                    return Meeting::WrittenTooOften { key, limit, retry_after };
+                    return Meeting::WrittenTooOften(Box::new(TooOften { key, limit, retry_after }));
                 }
             }
         }

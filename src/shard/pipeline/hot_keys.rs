@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Shard;
 use crate::policy::queue::Choice;
 use crate::shard::counters::Counter;
-use crate::shard::hot_keys::{Arrival, Meeting, Task, Unnoticed};
+use crate::shard::hot_keys::{Arrival, Meeting, Task, TooOften, Unnoticed};
 use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
@@ -62,24 +62,18 @@ impl Shard {
                 replies.hand_on(env, envelope.reply_to, outcome, Message::new(&reply, Some(&reply)), now);
             }
             Meeting::Crowded => self.refuse(envelope, NotSent::Queue(RETRY_CROWDED), now),
-            Meeting::WrittenTooOften { key, limit, retry_after } => {
-                self.refuse_write(envelope, &key, (limit, retry_after), now);
-            }
+            Meeting::WrittenTooOften(reason) => self.refuse_write(envelope, &reason, now),
             Meeting::Waits => {}
             Meeting::Passes => self.put_out(envelope, message, requests, now),
             Meeting::PassesReported => self.put_out(&reported(envelope), message, requests, now),
         }
     }
 
-    /// Refuses a write to `key`, which is written more often than `limit` times per second. The refusal names
-    /// the key, and `retry_after` as the time until a write may come again.
-    fn refuse_write(
-        &mut self,
-        envelope: &Envelope,
-        key: &[u8],
-        (limit, retry_after): (u64, Duration),
-        now: Now,
-    ) {
+    /// Refuses a write to a key that is written too often. The refusal names the key, and the time until a
+    /// write may come again.
+    fn refuse_write(&mut self, envelope: &Envelope, reason: &TooOften, now: Now) {
+        let TooOften { key, limit, retry_after } = reason;
+        let (limit, retry_after) = (*limit, *retry_after);
         let mut text = self.env.pool.take();
         // The key is one word of the refusal, so it must not contain spaces.
         let shown = escaped(&key[..key.len().min(HOT_NAME_BYTES_SHOWN)]).replace(' ', "\\x20");
