@@ -306,6 +306,8 @@ impl Engine {
         self.post.begin();
         self.keyspace.events.begin(self.post.channels.clients());
         let swept = self.keyspace.sweep(budget);
+        // The budget bounds this work already, so that no request pays for it.
+        self.keyspace.take_removed();
         self.keyspace.interest.settle();
         if self.keyspace.interest.waits.has_ready() {
             self.serve_waiting(&Effort::new(self.limits.effort_max), now);

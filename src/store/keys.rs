@@ -55,6 +55,10 @@ fn kind(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
+/// Maximum number of bytes by which RENAME makes a key's name longer even at the memory limit, so that, as in
+/// Redis, keys can be renamed in a full store.
+const NAME_GROWTH_FREE: usize = 1024;
+
 /// The handling of a key that exists at the destination of RENAME or COPY: it is replaced, or it stays and
 /// the command does nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -85,7 +89,10 @@ fn move_key(call: &mut Call<'_>, obstacle: Obstacle) -> Result<bool, Refusal> {
     // Where the second key had expired, its removal may have moved the first one.
     let place = call.keyspace.find(from).ok_or(Refusal::NoSuchKey)?;
     let before = call.keyspace.entry(place).key.cost();
-    call.afford(Text::new(to).cost().saturating_sub(before))?;
+    let growth = Text::new(to).cost().saturating_sub(before);
+    if growth > NAME_GROWTH_FREE {
+        call.afford(growth)?;
+    }
     let entry = call.keyspace.remove_at(place);
     call.keyspace.replace(to, entry.value, lifetime_until(entry.expires_ms));
     call.announce(Class::Generic, "rename_from", from);

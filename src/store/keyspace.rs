@@ -552,6 +552,11 @@ impl Keyspace {
                 if gone {
                     continue;
                 }
+                if self.entry(place).value.soonest_field_ms() < self.now_ms {
+                    // The next sweep goes on with the rest of this hash.
+                    left += 1;
+                    break;
+                }
             }
             let entry = self.entry(place);
             let soonest_ms = entry.expires_ms.min(entry.value.soonest_field_ms());

@@ -92,7 +92,9 @@ impl Element<'_, '_> {
     fn compared_bytes(&self) -> usize {
         match &self.weight {
             Weight::Bytes(bytes) => bytes.as_ref().map_or(0, |bytes| bytes.as_bytes().len()),
-            Weight::Number(_) | Weight::Itself => self.text.as_bytes().len(),
+            // Elements of equal numbers alone are compared by their bytes.
+            Weight::Number(_) => self.text.as_bytes().len().min(64),
+            Weight::Itself => self.text.as_bytes().len(),
         }
     }
 }

@@ -14,6 +14,9 @@ pub fn matches<E>(
         // A class counts with the whole rest of the pattern, since its end is found only by scanning.
         count(if rest.first() == Some(&b'[') { rest.len() } else { 1 })?;
         if let [b'*', after @ ..] = rest {
+            if after.is_empty() {
+                return Ok(true);
+            }
             retry = Some((after, left));
             rest = after;
         } else if let Some((first, others)) = left.split_first()

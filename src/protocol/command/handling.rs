@@ -225,11 +225,12 @@ impl LocalCommand {
             | Self::ClientKill
             | Self::ClientList
             | Self::ClientPause
-            | Self::ClientTracking
             | Self::ClientUnblock
             | Self::ClientUnpause
             | Self::Command
             | Self::Info => true,
+            // Its end is free, because until then the client pays for messages.
+            Self::ClientTracking => arguments.get(2).is_some_and(|word| word.eq_ignore_ascii_case(b"on")),
             Self::Hello => arguments.iter().skip(2).any(|word| word.eq_ignore_ascii_case(b"auth")),
             _ => false,
         }

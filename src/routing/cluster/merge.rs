@@ -349,7 +349,8 @@ impl Cluster {
         };
         for (id, fact) in facts {
             let key = places.by_id[id];
-            let role = if fact.seen.is_replica {
+            // A replica that was asked just before it took slots over owns them all the same.
+            let role = if fact.seen.is_replica && !owns[usize::from(key.backend.0)] {
                 Role::Replica(primary_of(fact))
             } else {
                 self.successor_of(key, fact, &owns)

@@ -507,18 +507,26 @@ impl Entry {
         holders.iter().copied().filter(|shard| !before.contains(shard)).collect()
     }
 
+    /// Returns the time until the key may be written again, as an error, if it is written more often than
+    /// `rate` times per second. Takes nothing from the limit.
+    pub fn may_write(&self, rate: u64, now: Timestamp) -> Result<(), Duration> {
+        let wait = self.next_write_until(rate, now).since(now);
+        let at_once = Duration::from_secs_f64(1.0 / rate as f64).max(Duration::from_millis(1));
+        if wait > at_once { Err(wait.saturating_sub(at_once)) } else { Ok(()) }
+    }
+
+    /// Returns the time until which the key's limit of `rate` writes per second is used up if one more write
+    /// is taken from it. Up to a tenth of a second of unused time counts.
+    fn next_write_until(&self, rate: u64, now: Timestamp) -> Timestamp {
+        let each = Duration::from_secs_f64(1.0 / rate as f64);
+        self.writes_until.max(now.before(WRITE_BURST)).after(each)
+    }
+
     /// Takes one write from the key's limit of `rate` writes per second, of which about a tenth of a second's
     /// worth may come at once. `Err` has the time until the next write may come; nothing is taken then.
     pub fn take_write(&mut self, rate: u64, now: Timestamp) -> Result<(), Duration> {
-        // The limit as a distance between writes: up to `WRITE_BURST` of unused time may be used at once.
-        let each = Duration::from_secs_f64(1.0 / rate as f64);
-        let free_at = self.writes_until.max(now.before(WRITE_BURST));
-        let wait = free_at.after(each).since(now);
-        let at_once = each.max(Duration::from_millis(1));
-        if wait > at_once {
-            return Err(wait.saturating_sub(at_once));
-        }
-        self.writes_until = free_at.after(each);
+        self.may_write(rate, now)?;
+        self.writes_until = self.next_write_until(rate, now);
         Ok(())
     }
 

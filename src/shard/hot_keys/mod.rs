@@ -675,7 +675,7 @@ impl HotKeyStage {
         {
             for (id, _) in &found {
                 if let Some(entry) = entry_of(&mut self.entries, *id)
-                    && let Err(retry_after) = entry.take_write(limit, now)
+                    && let Err(retry_after) = entry.may_write(limit, now)
                 {
                     let key = entry.key.clone();
                     return Meeting::WrittenTooOften(Box::new(TooOften { key, limit, retry_after }));
@@ -683,6 +683,12 @@ impl HotKeyStage {
             }
         }
         for (id, cell) in &found {
+            if let (Some(limit), Some(entry)) = (self.settings.write_rate, entry_of(&mut self.entries, *id))
+                && is_write
+            {
+                // Each key was asked before one is taken from; nothing is refused in shadow mode.
+                let _: Result<(), Duration> = entry.take_write(limit, now);
+            }
             if let Some(cell) = cell {
                 self.settings.versions.begin(*cell);
             }

@@ -305,6 +305,14 @@ impl Shard {
         arguments: &Arguments<'_>,
         now: Now,
     ) -> Result<Option<Charge>, Stopped> {
+        // Clients of other tenants log in over connections that begin as those of the default tenant, which must
+        // not be able to keep them out; and a pause may be ended by a client that has nothing left.
+        if let (LocalCommand::Auth | LocalCommand::Hello | LocalCommand::ClientUnpause, Some(command)) =
+            (local, command)
+        {
+            let is_priced = local.is_priced(arguments);
+            return Ok(if is_priced { self.charge_afterwards(id, command, arguments) } else { None });
+        }
         let client = self.clients.client(id);
         let asked: Option<(Asked, Class)> = match local {
             // A transaction is charged whole, because one that was throttled half way would not be atomic.
