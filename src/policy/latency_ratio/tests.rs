@@ -208,7 +208,7 @@ fn without_company_requests_are_refused_no_longer_though_the_level_stays() {
     // overload too.
     let more = |in_flight| Company { waits: false, in_flight };
     let phases = [
-        (more(5_000), 0.5, Level::Shedding),
+        (more(5_000), 2.0, Level::Shedding),
         (ALONE, 0.6, Level::Overloaded),
         // Some more for a moment are chance.
         (more(3_000), 0.3, Level::Overloaded),
