@@ -157,6 +157,11 @@ impl Env {
         }
     }
 
+    /// True unless no node of a cluster is known yet that could have keys of its own.
+    pub fn has_stores(&self) -> bool {
+        self.slots.as_ref().is_none_or(|slots| slots.stores().next().is_some())
+    }
+
     /// Returns a random byte for jitter. An attacker can predict it.
     pub fn random_byte(&mut self) -> u8 {
         (self.random.bits() >> 56) as u8

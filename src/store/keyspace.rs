@@ -699,11 +699,7 @@ impl Keyspace {
         key: &[u8],
         read: impl FnOnce(Option<&[u8]>) -> R,
     ) -> Result<R, Refusal> {
-        let mut digits = Digits::new(0);
-        match self.read(key) {
-            None => Ok(read(None)),
-            Some(value) => value.bytes(&mut digits).map(|bytes| read(Some(bytes))).ok_or(Refusal::WrongType),
-        }
+        with_bytes(self.read(key), read)
     }
 
     /// Passes the string at `key`, or `None` for a missing key, to `read`, and returns its result. Records no
@@ -713,13 +709,7 @@ impl Keyspace {
         key: &[u8],
         read: impl FnOnce(Option<&[u8]>) -> R,
     ) -> Result<R, Refusal> {
-        let mut digits = Digits::new(0);
-        match self.peek(key) {
-            None => Ok(read(None)),
-            Some(entry) => {
-                entry.value.bytes(&mut digits).map(|bytes| read(Some(bytes))).ok_or(Refusal::WrongType)
-            }
-        }
+        with_bytes(self.peek(key).map(|entry| &entry.value), read)
     }
 
     fn locate(&self, key: &[u8]) -> Option<Place> {
@@ -732,6 +722,16 @@ impl Keyspace {
 
 fn segment_of(hash: u64) -> usize {
     (hash >> (64 - SEGMENT_BITS)) as usize
+}
+
+/// Passes the bytes of a string, or `None` for no value, to `read`, and returns its result. An error if the
+/// value is of another type.
+fn with_bytes<R>(value: Option<&Value>, read: impl FnOnce(Option<&[u8]>) -> R) -> Result<R, Refusal> {
+    let mut digits = Digits::new(0);
+    match value {
+        None => Ok(read(None)),
+        Some(value) => value.bytes(&mut digits).map(|bytes| read(Some(bytes))).ok_or(Refusal::WrongType),
+    }
 }
 
 #[cfg(test)]

@@ -526,8 +526,14 @@ impl Entry {
     /// worth may come at once. `Err` has the time until the next write may come; nothing is taken then.
     pub fn take_write(&mut self, rate: u64, now: Timestamp) -> Result<(), Duration> {
         self.may_write(rate, now)?;
-        self.writes_until = self.next_write_until(rate, now);
+        self.note_write(rate, now);
         Ok(())
+    }
+
+    /// Takes one write, which [`Entry::may_write`] has permitted, from the key's limit of `rate` writes per
+    /// second.
+    pub fn note_write(&mut self, rate: u64, now: Timestamp) {
+        self.writes_until = self.next_write_until(rate, now);
     }
 
     /// Counts this many (`hits`) reads that were answered on other cores, from the copies of kept replies

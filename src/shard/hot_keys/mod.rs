@@ -669,10 +669,9 @@ impl HotKeyStage {
         if found.is_empty() {
             return Meeting::Passes;
         }
-        if let Some(limit) = self.settings.write_rate
-            && is_write
-            && self.settings.mode == Mode::On
-        {
+        let is_limited = is_write && self.settings.mode == Mode::On;
+        let limit = self.settings.write_rate.filter(|_| is_limited);
+        if let Some(limit) = limit {
             for (id, _) in &found {
                 if let Some(entry) = entry_of(&mut self.entries, *id)
                     && let Err(retry_after) = entry.may_write(limit, now)
@@ -683,17 +682,14 @@ impl HotKeyStage {
             }
         }
         for (id, cell) in &found {
-            if let (Some(limit), Some(entry)) = (self.settings.write_rate, entry_of(&mut self.entries, *id))
-                && is_write
-            {
-                // Each key was asked before one is taken from; nothing is refused in shadow mode.
-                let _: Result<(), Duration> = entry.take_write(limit, now);
-            }
             if let Some(cell) = cell {
                 self.settings.versions.begin(*cell);
             }
             self.detach(env, *id, connection);
             if let Some(entry) = entry_of(&mut self.entries, *id) {
+                if let Some(limit) = limit {
+                    entry.note_write(limit, now);
+                }
                 entry.tally.writes += u64::from(cell.is_some());
                 let access = if cell.is_some() { Access::Write } else { Access::Read };
                 entry.handle_request(connection, Way::Own(access));

@@ -119,7 +119,7 @@ impl Shard {
             }
             (Destination::Walk(step), _) => self.walk_on(id, step, (charge, nature), arguments, now),
             // Before the first map of a cluster there is no node to ask.
-            (Destination::Stores(_), _) if self.env.stores().is_empty() => {
+            (Destination::Stores(_), _) if !self.env.has_stores() => {
                 self.settle(charge, &Settlement::default(), now);
                 self.answer_not_sent(id, BackendId(0), NotSent::NoOwner);
             }

@@ -204,14 +204,10 @@ impl Shard {
         arguments: &Arguments<'_>,
     ) -> Option<String> {
         let tenant = subject.identity.tenant(&self.env.quotas)?;
-        permit_tenant(tenant, subject.database, command, arguments, || Permission::Unknown).err().or_else(
-            || {
-                command
-                    .0
-                    .excess(arguments, || (arguments.len() > KEYS_PER_TURN).then_some(0))
-                    .map(|excess| excess.to_string())
-            },
-        )
+        let permitted = permit_tenant(tenant, subject.database, command, arguments, || Permission::Unknown);
+        let counted = || (arguments.len() > KEYS_PER_TURN).then_some(0);
+        let excess = || command.0.excess(arguments, counted).map(|excess| excess.to_string());
+        permitted.err().or_else(excess)
     }
 
     /// Adds to an explanation (`map`) how the request's key would be treated if it is hot. Only the key's

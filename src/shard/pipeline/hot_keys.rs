@@ -72,8 +72,7 @@ impl Shard {
     /// Refuses a write to a key that is written too often. The refusal names the key, and the time until a
     /// write may come again.
     fn refuse_write(&mut self, envelope: &Envelope, reason: &TooOften, now: Now) {
-        let TooOften { key, limit, retry_after } = reason;
-        let (limit, retry_after) = (*limit, *retry_after);
+        let TooOften { ref key, limit, retry_after } = *reason;
         let mut text = self.env.pool.take();
         // The key is one word of the refusal, so it must not contain spaces.
         let shown = escaped(&key[..key.len().min(HOT_NAME_BYTES_SHOWN)]).replace(' ', "\\x20");

@@ -191,14 +191,19 @@ fn leaves_too_late(gives_back: bool) -> (Rig, Arc<Versions>) {
     let terms = quotas(&format!("[default]\nadmin = true\ngive_back = {gives_back}"));
     rig.shards[0].handle_quotas(terms, rig.now);
     let client = rig.client(0);
-    rig.send(client, &[&["BLPOP", "p", "q", "0"]]);
-    greet(&mut rig);
+    wait_and_leave(&mut rig, client, &["BLPOP", "p", "q", "0"]);
+    (rig, versions)
+}
+
+/// Lets a client send a blocking call (`words`) and leave, so late that the store has popped an element for it.
+fn wait_and_leave(rig: &mut Rig, client: usize, words: &[&str]) {
+    rig.send(client, &[words]);
+    greet(rig);
     let id = rig.id(client);
     rig.shards[0].handle_client_lost(id);
     rig.turns();
-    greet(&mut rig);
+    greet(rig);
     rig.answer_first("UNBLOCK", ":0\r\n");
-    (rig, versions)
 }
 
 const POPPED: &str = "*2\r\n$1\r\nq\r\n$1\r\nx\r\n";
@@ -240,13 +245,7 @@ fn what_is_popped_for_a_client_that_has_left_is_put_back_though_new_quotas_gave_
     let acme = "[tenants.acme]\npassword = 'a'\ngive_back = true\n";
     rig.put_in_force(acme);
     let client = rig.signed_in("acme", "a");
-    rig.send(client, &[&["BLPOP", "q", "0"]]);
-    greet(&mut rig);
-    let id = rig.id(client);
-    rig.shards[0].handle_client_lost(id);
-    rig.turns();
-    greet(&mut rig);
-    rig.answer_first("UNBLOCK", ":0\r\n");
+    wait_and_leave(&mut rig, client, &["BLPOP", "q", "0"]);
     rig.put_in_force(&format!("[tenants.aaa]\npassword = 'b'\n{acme}"));
     rig.answer_first("BLPOP", POPPED);
     assert_eq!(rig.words_at_stores(), ["LPUSH"]);

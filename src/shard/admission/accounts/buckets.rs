@@ -227,7 +227,7 @@ impl Buckets {
             || UserEntry::new(user.size, now),
             |entry| entry.is_idle(sizes, now),
         )?;
-        // What is listed since an earlier version of the quotas has the size of that time.
+        // `user` may be of an earlier version of the quotas, which gave the bucket another size.
         let quota = sizes.get(entry.size);
         Some(Entry {
             bucket: user.bucket,
@@ -236,16 +236,6 @@ impl Buckets {
             slice: &mut entry.slice,
             listed: &mut entry.listed,
         })
-    }
-
-    /// Sets the size (rate and burst) of the bucket of a payer's user, where it has one. The payer (account that is
-    /// charged) is of the quotas in force, which may say otherwise than those of the user's earlier requests.
-    pub fn resize_user(&mut self, payer: Payer) {
-        if let Some(user) = payer.user()
-            && let Some(entry) = self.users.get_mut(user.bucket)
-        {
-            entry.size = user.size;
-        }
     }
 
     /// Returns the slices of all buckets of a payer (global, tenant, user): the parts that this core may

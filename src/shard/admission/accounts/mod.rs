@@ -310,7 +310,6 @@ impl Accounts {
     /// does not answer; else it waits or is refused. Takes nothing yet.
     fn decide(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Decision {
         let rules = self.rules(now);
-        self.ledger.buckets().resize_user(payer);
         payer.scopes().fold(Decision::Admitted, |decision, scope| {
             let verdict = match (self.ledger.buckets().entry(scope, now), scope) {
                 (Some(entry), _) => entry.slice.check(cost, entry.capacity, now, rules),
