@@ -1,52 +1,45 @@
-//! Replies that backends owe: one small record for each request in flight on a connection, with the data that
-//! windows, the breaker and the choice of replicas need when the reply comes.
+//! Replies that backends owe: one record for each request in flight on a connection, which holds the envelope
+//! of the request itself, so that nothing about it has to be rebuilt when the reply comes or is lost.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::protocol::command::{Class, Effect};
 use crate::shard::request::{Envelope, Overdue, ReplyTo};
-use crate::values::{TenantId, Tier, Timestamp};
+use crate::values::Timestamp;
 
-/// The purpose of an expected reply, which decides how it is handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    /// The reply to a client's request, or to a fetch of a hot key (one read for all requests that wait).
-    Answer(ReplyTo),
-    /// The reply to a client's request that weir has answered already. It is dropped.
-    Abandoned(ReplyTo),
-    /// Replies to so many requests of a transaction before its `EXEC`, or to commands sent right before a
-    /// request (`ROLE`, `ASKING`). No client gets them, since only the last reply counts.
-    Steps(u32),
-    /// The reply to a command that was sent right before a fetch (shared read of a hot key): `PTTL` or
-    /// `HPTTL`, or `ASKING` if the fetch was redirected.
-    Ahead(ReplyTo),
-    /// The reply to the oldest unanswered fence that was sent between requests: a `CLIENT KILL` for a
-    /// connection that weir gave up.
-    Fence,
-}
-
-/// The record of a reply that a backend owes. Small, because there is one for each request in flight.
+/// A request in flight: a client's, or a fetch of a hot key (one read for all requests that wait). It counts
+/// towards the limit of requests in flight until its reply comes or its connection is lost.
 #[derive(Clone, Copy, Debug)]
-pub struct Pending {
-    pub purpose: Purpose,
-    /// The class of the request's command.
-    pub class: Class,
-    pub effect: Effect,
-    pub tier: Tier,
-    /// The reason, if there is one, why the response time does not count as a sample of the backend's latency.
-    pub odd: Odd,
-    pub tenant: TenantId,
+pub struct InFlight {
+    pub envelope: Envelope,
+    pub sent_at: Timestamp,
     /// The number of requests in flight at the bulkhead (the window in front of a backend) when this one was
     /// sent, at most 65,535.
     pub depth: u16,
-    /// Milliseconds after sending within which the reply is useful to its client; `u32::MAX` without a
-    /// deadline.
-    pub useful_ms: u32,
-    pub sent_at: Timestamp,
+    /// The reason, if there is one, why the response time does not count as a sample of the backend's latency.
+    pub odd: Odd,
+    /// True if weir has answered the request already, so that the backend's reply is dropped.
+    pub is_abandoned: bool,
 }
 
-const _: () = assert!(size_of::<Pending>() <= 40);
+/// A reply that a backend owes.
+#[derive(Clone, Copy, Debug)]
+pub enum Pending {
+    /// The reply to a request.
+    Request(InFlight),
+    /// Replies to so many requests (`left`) of a transaction before its `EXEC`, or to commands sent right
+    /// before a request (`ROLE`, `ASKING`). No client gets them, since only the last reply counts.
+    Steps { left: u32, sent_at: Timestamp },
+    /// The reply to a command that was sent right before the fetch `to` (shared read of a hot key): `PTTL` or
+    /// `HPTTL`, or `ASKING` if the fetch was redirected.
+    Ahead { to: ReplyTo, sent_at: Timestamp },
+    /// The reply to the oldest unanswered fence that was sent between requests: a `CLIENT KILL` for a
+    /// connection that weir gave up.
+    Fence { sent_at: Timestamp },
+}
+
+// There is one for each reply that is owed: 64 bytes are one line of the processor's cache.
+const _: () = assert!(size_of::<Pending>() <= 64);
 
 /// The reason why the response time of a request is not comparable to that of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,69 +56,69 @@ pub enum Odd {
     Refused,
 }
 
-impl Pending {
-    /// Creates the record of a reply to a request that does not count towards the limit of requests in flight.
-    /// `purpose` says what the reply is for, `sent_at` when the request was sent.
-    pub const fn uncounted(purpose: Purpose, sent_at: Timestamp) -> Self {
-        Self {
-            purpose,
-            class: Class::Control,
-            effect: Effect::None,
-            tier: Tier::Standard,
-            odd: Odd::No,
-            tenant: TenantId(0),
-            depth: 0,
-            useful_ms: u32::MAX,
-            sent_at,
-        }
-    }
-
-    /// Creates the record of the reply to a client's request or a fetch (shared read of a hot key). `depth` is
-    /// the number of requests in flight when it was sent, and `odd` says why its response time is no sample,
-    /// if it is none.
+impl InFlight {
+    /// Creates the record of a request that is sent now. `depth` is the number of requests in flight,
+    /// this one included, and `odd` says why its response time is no sample, if it is none.
     #[inline]
-    pub fn answer(envelope: &Envelope, (depth, odd): (u32, Odd), sent_at: Timestamp) -> Self {
-        let useful_ms = if envelope.deadline == Timestamp::MAX || envelope.overdue == Overdue::Awaited {
-            u32::MAX
-        } else {
-            envelope.deadline.since(sent_at).as_millis().min(u128::from(u32::MAX)) as u32
-        };
-        Self {
-            purpose: Purpose::Answer(envelope.reply_to),
-            class: envelope.nature.class,
-            effect: envelope.nature.effect,
-            tier: envelope.tier,
-            odd,
-            tenant: envelope.tenant(),
-            depth: depth.min(u32::from(u16::MAX)) as u16,
-            useful_ms,
-            sent_at,
+    pub fn new(envelope: &Envelope, (depth, odd): (u32, Odd), sent_at: Timestamp) -> Self {
+        let depth = depth.min(u32::from(u16::MAX)) as u16;
+        Self { envelope: *envelope, sent_at, depth, odd, is_abandoned: false }
+    }
+
+    /// Returns the time after which the reply is useless; None if the request has no deadline, or its sender
+    /// enforces the deadline itself.
+    #[inline]
+    pub fn deadline(&self) -> Option<Timestamp> {
+        let Envelope { deadline, overdue, .. } = self.envelope;
+        (deadline != Timestamp::MAX && overdue == Overdue::Answered).then_some(deadline)
+    }
+
+    /// Returns the time from sending to the deadline, within which the reply is useful; None without a
+    /// deadline that weir enforces.
+    pub fn useful(&self) -> Option<Duration> {
+        self.deadline().map(|deadline| deadline.since(self.sent_at))
+    }
+}
+
+impl Pending {
+    /// Returns the record of the request that the reply is for; None for a reply that no client and no fetch
+    /// waits for.
+    #[inline]
+    pub const fn request(&self) -> Option<&InFlight> {
+        match self {
+            Self::Request(request) => Some(request),
+            Self::Steps { .. } | Self::Ahead { .. } | Self::Fence { .. } => None,
         }
     }
 
-    /// Returns the time after which the reply is useless; `Timestamp::MAX` without a deadline.
-    pub fn deadline(&self) -> Timestamp {
-        if self.useful_ms == u32::MAX {
-            Timestamp::MAX
-        } else {
-            self.sent_at.after(Duration::from_millis(u64::from(self.useful_ms)))
+    /// Returns the record of the request that the reply is for, to change it; None for a reply that no client
+    /// and no fetch waits for.
+    #[inline]
+    pub const fn request_mut(&mut self) -> Option<&mut InFlight> {
+        match self {
+            Self::Request(request) => Some(request),
+            Self::Steps { .. } | Self::Ahead { .. } | Self::Fence { .. } => None,
+        }
+    }
+
+    /// Returns when the request or command was sent to which the reply is owed.
+    #[inline]
+    pub const fn sent_at(&self) -> Timestamp {
+        match *self {
+            Self::Request(InFlight { sent_at, .. })
+            | Self::Steps { sent_at, .. }
+            | Self::Ahead { sent_at, .. }
+            | Self::Fence { sent_at } => sent_at,
         }
     }
 
     /// Returns the number of replies that the record stands for; more than one only for requests of a
     /// transaction before its `EXEC`, and for several commands sent right before a request.
     pub const fn replies(&self) -> usize {
-        match self.purpose {
-            Purpose::Steps(left) => left as usize,
-            Purpose::Answer(_) | Purpose::Abandoned(_) | Purpose::Ahead(_) | Purpose::Fence => 1,
+        match self {
+            Self::Steps { left, .. } => *left as usize,
+            Self::Request(_) | Self::Ahead { .. } | Self::Fence { .. } => 1,
         }
-    }
-
-    /// True if the request counts towards the limit of requests in flight: it is a client's or a fetch
-    /// (shared read of a hot key), also if weir has answered the client already.
-    #[inline]
-    pub const fn is_counted(&self) -> bool {
-        matches!(self.purpose, Purpose::Answer(_) | Purpose::Abandoned(_))
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::counters::Counter;
 use super::env::Env;
-use super::pending::Pending;
+use super::pending::{InFlight, Pending};
 use super::refusal::NotSent;
 use super::request::{Envelope, Track};
 use super::settings::Mode;
@@ -143,24 +143,25 @@ impl Breaker {
     }
 
     /// Records a backend's reply, with its text if it is an error: ends the trial that it answers, and ejects
-    /// the backend after too many failures. `late` is the delay of this core itself. `pending` is the record
-    /// of the request.
+    /// the backend after too many failures. `late` is the delay of this core itself. `request` is the
+    /// record of the request.
     #[cold]
     pub fn record_reply(
         &mut self,
         env: &mut Env,
-        (backend, pending): (BackendId, &Pending),
+        (backend, request): (BackendId, &InFlight),
         error: Option<&[u8]>,
         late: Duration,
         now: Now,
     ) {
         // A script's error may be any text, so it says nothing about the backend.
-        if env.settings.overload.breaker == Mode::Off || error.is_some() && pending.class == Class::Script {
+        let is_script = request.envelope.nature.class == Class::Script;
+        if env.settings.overload.breaker == Mode::Off || error.is_some() && is_script {
             return;
         }
         let failure = error.and_then(NodeRefusal::parse).and_then(NodeRefusal::unavailability);
         let health = &mut self.health[usize::from(backend.0)];
-        let is_trial = health.trial.is_some_and(|since| pending.sent_at >= since);
+        let is_trial = health.trial.is_some_and(|since| request.sent_at >= since);
         let evidence = match failure {
             None => {
                 health.watch.handle_answer();
@@ -173,7 +174,7 @@ impl Breaker {
             }
         };
         if is_trial {
-            let took = now.monotonic.since(pending.sent_at).saturating_sub(late);
+            let took = now.monotonic.since(request.sent_at).saturating_sub(late);
             self.end_trial(env, backend, failure.is_none().then_some(took), now);
         }
         if let Some(evidence) = evidence {
@@ -197,9 +198,9 @@ impl Breaker {
             return;
         }
         let health = &mut self.health[usize::from(backend.0)];
-        let is_trial = health
-            .trial
-            .is_some_and(|since| pending.iter().any(|owed| owed.is_counted() && owed.sent_at >= since));
+        let is_trial = health.trial.is_some_and(|since| {
+            pending.iter().filter_map(Pending::request).any(|lost| lost.sent_at >= since)
+        });
         let (counts, evidence) = health.watch.handle_loss(now.monotonic);
         if counts {
             health.tally.replies += 1;

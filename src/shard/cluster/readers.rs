@@ -21,8 +21,8 @@ use crate::protocol::reply;
 use crate::routing::cluster::{NodeKey, NodeRefusal, ReplicaState};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
-use crate::shard::pending::{Odd, Pending, Purpose, whole};
-use crate::shard::request::{Envelope, Route, Track};
+use crate::shard::pending::{InFlight, Odd, whole};
+use crate::shard::request::{Envelope, Nature, Route, Track};
 use crate::values::limits::REPLICA_LAG_MAX;
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Random, Timestamp};
@@ -233,29 +233,30 @@ impl Readers {
     /// Samples the time that a slot's owner took for a read, less this core's own delay (`late`), for later
     /// choices between owner and replicas. Does nothing for writes, for costly reads and those after them,
     /// and if no read might have gone to a replica for 60 s.
-    pub fn record_owner(&mut self, backend: BackendId, pending: &Pending, late: Duration, now: Now) {
-        if pending.effect == Effect::Read && pending.odd == Odd::No && self.is_used(now.monotonic) {
+    pub fn record_owner(&mut self, backend: BackendId, request: &InFlight, late: Duration, now: Now) {
+        let Nature { class, effect } = request.envelope.nature;
+        if effect == Effect::Read && request.odd == Odd::No && self.is_used(now.monotonic) {
             let place = usize::from(backend.0);
-            let took = now.monotonic.since(pending.sent_at).saturating_sub(late);
-            self.policy.handle_reply(place, Role::Owner, pending.class.index(), took, now.monotonic);
+            let took = now.monotonic.since(request.sent_at).saturating_sub(late);
+            self.policy.handle_reply(place, Role::Owner, class.index(), took, now.monotonic);
         }
     }
 
     /// Records the reply of a replica (`backend`) to a read: its response time, or its failure. `doubt` says
     /// why the reply may be wrong; `late` is the delay of this core itself, for which the replica is not
-    /// blamed. `pending` is the record of the read.
+    /// blamed. `request` is the record of the read.
     fn record_replica(
         &mut self,
-        (backend, pending): (BackendId, &Pending),
+        (backend, request): (BackendId, &InFlight),
         doubt: Option<Doubt>,
         late: Duration,
         now: Now,
     ) {
         if doubt == Some(Doubt::Sick) {
             self.handle_failure(backend, "it says that it cannot answer", now.monotonic);
-        } else if doubt != Some(Doubt::Error) && pending.odd == Odd::No {
-            let took = now.monotonic.since(pending.sent_at).saturating_sub(late);
-            let (place, class) = (usize::from(backend.0), pending.class.index());
+        } else if doubt != Some(Doubt::Error) && request.odd == Odd::No {
+            let took = now.monotonic.since(request.sent_at).saturating_sub(late);
+            let (place, class) = (usize::from(backend.0), request.envelope.nature.class.index());
             self.policy.handle_reply(place, Role::Replica, class, took, now.monotonic);
         }
     }
@@ -278,25 +279,27 @@ impl Slots {
     /// Handles a replica's reply to a read, and adds its response time, less the core's own delay `late`,
     /// to the figures by which replicas are chosen (`readers`). Returns the read, with its bytes, if the
     /// reply is an error or empty and so may be wrong: it is to be sent to the slot's owner then. None if
-    /// the client gets the reply. `pending` is the record of the read, which was sent over `connection`.
+    /// the client gets the reply. `request` is the record of the read, which was sent over `connection`.
     #[inline(never)]
     pub fn take_replica_reply(
         &mut self,
         env: &mut Env,
         (connection, backend): (ConnectionId, BackendId),
-        (pending, reply): (&Pending, ReplicaReply<'_>),
+        (request, reply): (&InFlight, ReplicaReply<'_>),
         (mut readers, late): (Option<&mut Readers>, Duration),
         now: Now,
     ) -> Option<(Envelope, Vec<u8>)> {
         self.touch_next(connection);
         let ReplicaReply { kind, kept, end, is_kept } = reply;
         // A reply too large to be kept is not empty.
-        let doubt = if is_kept { doubt_of(pending.class, kind, kept, end) } else { None };
-        let (sent, frame) = self.unanswered_mut(connection).pop(doubt.is_some())?;
+        let doubt = if is_kept { doubt_of(request.envelope.nature.class, kind, kept, end) } else { None };
+        let (_, frame) = self.unanswered_mut(connection).pop(doubt.is_some())?;
         if let Some(readers) = &mut readers {
-            readers.record_replica((backend, pending), doubt, late, now);
+            readers.record_replica((backend, request), doubt, late, now);
         }
-        let Purpose::Answer(_) = pending.purpose else { return None };
+        if request.is_abandoned {
+            return None;
+        }
         let counter = match doubt {
             None => {
                 if let Some(readers) = readers {
@@ -308,8 +311,8 @@ impl Slots {
             Some(Doubt::Sick | Doubt::Error) => Counter::ReplicaReadsRefused,
         };
         env.counters.add(counter, 1);
-        let route = Route { backend, track: Track::Usual, ..sent.envelope.route };
-        Some((Envelope { route, ..sent.envelope }, frame))
+        let route = Route { backend, track: Track::Usual, ..request.envelope.route };
+        Some((Envelope { route, ..request.envelope }, frame))
     }
 }
 

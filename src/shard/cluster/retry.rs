@@ -11,8 +11,8 @@ use super::unanswered::{Sent, Unanswered};
 use crate::protocol::command::{Class, Effect};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
-use crate::shard::pending::{Pending, Purpose};
-use crate::shard::request::{Envelope, ReplyTo, Route, Track};
+use crate::shard::pending::{InFlight, Pending};
+use crate::shard::request::{Envelope, Nature, Route, Track};
 use crate::shard::settings::Mode;
 use crate::shard::stored::Stored;
 use crate::values::limits::SLOTS;
@@ -48,7 +48,7 @@ impl Slots {
         now: Now,
     ) -> Retries {
         let unanswered = self.take_unanswered(connection);
-        let owed = pending.iter().filter(|pending| pending.is_counted());
+        let owed = pending.iter().filter_map(Pending::request);
         if owed.clone().count() != unanswered.len() {
             debug_assert!(false, "one is kept for each");
             return Retries::default();
@@ -61,31 +61,25 @@ impl Slots {
         let sent: Vec<Sent> = unanswered.all().collect();
         let backwards = owed.rev().zip(sent.iter().rev());
         let chosen = backwards
-            .map(|(pending, sent)| {
-                let of = |to| (env.pieces.connection(to), sent.slot());
-                match pending.purpose {
-                    Purpose::Answer(to)
-                        if is_mere_read(pending, to)
-                            && sent.slot() < SLOTS
-                            && sent.requests == 1
-                            && !sent.tries.is_again
-                            && pending.deadline() > now.monotonic
-                            && !barred.contains(&of(to)) =>
-                    {
-                        true
-                    }
-                    Purpose::Answer(to) | Purpose::Abandoned(to) => {
-                        barred.insert(of(to));
-                        false
-                    }
-                    Purpose::Steps(_) | Purpose::Ahead(_) | Purpose::Fence => false,
+            .map(|(request, sent)| {
+                let source = (env.pieces.connection(request.envelope.reply_to), sent.slot);
+                let is_chosen = !request.is_abandoned
+                    && is_mere_read(&request.envelope)
+                    && sent.slot < SLOTS
+                    && sent.requests == 1
+                    && !sent.tries.is_again
+                    && request.deadline().is_none_or(|deadline| deadline > now.monotonic)
+                    && !barred.contains(&source);
+                if !is_chosen {
+                    barred.insert(source);
                 }
+                is_chosen
             })
             .collect();
         Retries { unanswered, chosen, was_sent }
     }
 
-    /// Handles the next unanswered request (`pending`) of a lost connection to a backend on a track (set of
+    /// Handles the next unanswered request (`request`) of a lost connection to a backend on a track (set of
     /// connections). True if the request is held, to be sent again. False if it is to be answered with an
     /// error: it was not chosen for a retry, too many requests are held, the retry budget is used up, or
     /// retries are in shadow mode (counted only).
@@ -93,17 +87,17 @@ impl Slots {
         &mut self,
         env: &mut Env,
         (backend, track): (BackendId, Track),
-        pending: &Pending,
+        request: &InFlight,
         retries: &mut Retries,
         now: Now,
     ) -> bool {
         let Some(is_chosen) = retries.chosen.pop() else { return false };
         let is_held = retries.unanswered.next_slot().is_some_and(|slot| self.is_held(slot));
         let Some((sent, frame)) = retries.unanswered.pop(is_chosen || is_held) else { return false };
-        let (Purpose::Answer(to) | Purpose::Abandoned(to)) = pending.purpose else { return false };
-        if retries.was_sent && pending.effect != Effect::Read {
+        let Envelope { reply_to: to, nature, .. } = request.envelope;
+        if retries.was_sent && nature.effect != Effect::Read {
             // The request may have been carried out.
-            self.record_carried_out(env.pieces.connection(to), to, sent.slot(), &frame);
+            self.record_carried_out(env.pieces.connection(to), to, sent.slot, &frame);
         }
         if !is_chosen || !self.has_room_for(frame.len()) {
             return false;
@@ -118,8 +112,8 @@ impl Slots {
         if counter != Counter::RetriesSent {
             return false;
         }
-        let route = Route { backend, track, ..sent.envelope.route };
-        let envelope = Envelope { route, ..sent.envelope };
+        let route = Route { backend, track, ..request.envelope.route };
+        let envelope = Envelope { route, ..request.envelope };
         let message = Stored::of(&frame, &mut env.pool);
         self.hold(Held::again(envelope, message, sent.tries, now.monotonic));
         true
@@ -129,7 +123,8 @@ impl Slots {
 /// True for a read of a kind that may be retried when its connection is lost: a client's whole request, not a
 /// script, which may write, not a piece of a split request, and not a fetch of a hot key (one read for all
 /// requests that wait), which is retried elsewhere.
-fn is_mere_read(pending: &Pending, to: ReplyTo) -> bool {
+fn is_mere_read(envelope: &Envelope) -> bool {
+    let Envelope { reply_to: to, nature: Nature { class, effect }, .. } = *envelope;
     let is_own = to.piece_of().is_none() && to.flight_id().is_none();
-    is_own && pending.effect == Effect::Read && pending.class != Class::Script
+    is_own && effect == Effect::Read && class != Class::Script
 }

@@ -34,12 +34,12 @@ use crate::shard::env::Env;
 use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
-use crate::shard::pending::{Pending, Purpose, whole};
+use crate::shard::pending::{InFlight, whole};
 use crate::shard::pieces::{Pieces, taken_apart};
 use crate::shard::reach;
 use crate::shard::refusal::{NotSent, Stage};
 use crate::shard::replies::{Replies, turn_away};
-use crate::shard::request::{Envelope, PRIMARY, ReplyTo, Route, Track};
+use crate::shard::request::{Envelope, Nature, PRIMARY, ReplyTo, Route, Track};
 use crate::shard::stored::Stored;
 use crate::values::limits::{REFUSAL_KEPT_BYTES_MAX, SLOT_HELD_MAX, SLOTS};
 use crate::values::time::Now;
@@ -159,8 +159,7 @@ pub struct Refused {
     /// again.
     envelope: Envelope,
     frame: Vec<u8>,
-    /// The record of the refused request from when it was sent: its route, number of requests and earlier
-    /// redirects.
+    /// The slot, number of requests and earlier redirects of the refused request, from when it was sent.
     sent: Sent,
     /// The node that refused the request.
     sender: BackendId,
@@ -403,18 +402,18 @@ impl Slots {
 }
 
 impl Slots {
-    /// Adds a request that was sent over a connection to the connection's unanswered ones. `envelope` is
-    /// the request's record, `requests` the number of requests in the message, and `tries` counts its
-    /// redirects and waits so far.
+    /// Adds a request that was sent for a slot over a connection to the connection's unanswered ones.
+    /// `requests` is the number of requests in the message, and `tries` counts its redirects and waits so
+    /// far.
     #[inline]
     pub fn push_sent(
         &mut self,
         connection: ConnectionId,
-        (envelope, requests): (&Envelope, usize),
+        (slot, requests): (u16, usize),
         tries: Tries,
         message: Message<'_>,
     ) {
-        self.unanswered_mut(connection).push((envelope, requests), tries, message);
+        self.unanswered_mut(connection).push((slot, requests), tries, message);
     }
 
     /// True if the bytes kept of a connection's unanswered requests are below their limit, so that more may
@@ -646,12 +645,12 @@ impl Slots {
 
     /// Handles the reply of a slot's owner (`sender`) that may be a refusal; `error` is its text if it is an
     /// error. If the request was not carried out, it is held for later, or its client is sent an error.
-    /// `pending` is the record of the request, which was sent over `connection` on `track`.
+    /// `request` is the record of the request, which was sent over `connection` on `track`.
     pub fn take_owner_reply(
         &mut self,
         env: &mut Env,
         (connection, sender, track): (ConnectionId, BackendId, Track),
-        (pending, error): (&Pending, Option<&[u8]>),
+        (request, error): (&InFlight, Option<&[u8]>),
         replies: &mut impl Replies,
         now: Now,
     ) -> Heard {
@@ -662,11 +661,12 @@ impl Slots {
             (_, Some(error)) => NodeRefusal::parse(error),
             (_, None) => None,
         };
+        let Envelope { reply_to: to, nature: Nature { class, .. }, .. } = request.envelope;
         // Errors that do not name another node are passed on. So is a script's CLUSTERDOWN, since the script
         // may have been carried out.
         let is_down = refused == Some(NodeRefusal::ClusterDown);
         let is_sick = refused.is_some_and(|refused| refused.unavailability().is_some());
-        let is_handed_on = is_sick || is_down && pending.class == Class::Script;
+        let is_handed_on = is_sick || is_down && class == Class::Script;
         let refused = refused.filter(|_| !is_handed_on);
         let next_slot = unanswered.next_slot();
         let is_wanted = refused.is_some() || next_slot.is_some_and(|slot| self.is_held(slot));
@@ -674,23 +674,21 @@ impl Slots {
             return Heard::Answered;
         };
         self.is_touched |= is_wanted;
-        let to = match pending.purpose {
-            Purpose::Answer(to) => to,
-            Purpose::Abandoned(to) if refused.is_none() => {
-                self.record_carried_out(env.pieces.connection(to), to, sent.slot(), &frame);
-                return Heard::Answered;
+        if request.is_abandoned {
+            if refused.is_none() {
+                self.record_carried_out(env.pieces.connection(to), to, sent.slot, &frame);
             }
-            _ => return Heard::Answered,
-        };
-        if sent.slot() == PRIMARY && step.is_some() {
+            return Heard::Answered;
+        }
+        if sent.slot == PRIMARY && step.is_some() {
             if let Some(node) = self.key_of(sender) {
                 self.doubt(Reason::ReadOnly(node), None);
             }
             replies.note(env, to, Note::NotPrimary);
-            turn_away(env, replies, (to, sender, pending.tier), NotSent::NotPrimary, now);
+            turn_away(env, replies, (to, sender, request.envelope.tier), NotSent::NotPrimary, now);
             return Heard::Redirected;
         }
-        if sent.slot() >= SLOTS {
+        if sent.slot >= SLOTS {
             return Heard::Answered;
         }
         if (is_down || is_sick)
@@ -699,41 +697,42 @@ impl Slots {
             self.doubt(Reason::ClusterDown(node), None);
         }
         if !is_down && !is_sick {
-            self.record_not_down(sent.slot(), sender);
+            self.record_not_down(sent.slot, sender);
         }
         let Some(refused) = refused else {
-            self.record_carried_out(env.pieces.connection(to), to, sent.slot(), &frame);
+            self.record_carried_out(env.pieces.connection(to), to, sent.slot, &frame);
             return Heard::Answered;
         };
-        let route = Route { backend: sender, track, ..sent.envelope.route };
-        let request = Refused { envelope: Envelope { route, ..sent.envelope }, frame, sent, sender };
+        let route = Route { backend: sender, track, ..request.envelope.route };
+        let asked = Refused { envelope: Envelope { route, ..request.envelope }, frame, sent, sender };
         if !is_down {
-            self.redirect(env, refused, &request, pending.class, replies, now);
+            self.redirect(env, refused, &asked, class, replies, now);
             return Heard::Redirected;
         }
         let error = error.unwrap_or_default();
-        if !self.may_wait(env, &request, pending, now.monotonic) || error.len() > REFUSAL_KEPT_BYTES_MAX {
-            if self.is_held(request.sent.slot()) {
+        if !self.may_wait(env, &asked, request.sent_at, now.monotonic) || error.len() > REFUSAL_KEPT_BYTES_MAX
+        {
+            if self.is_held(sent.slot) {
                 let words = &error[..error.len().min(REFUSAL_KEPT_BYTES_MAX)];
-                self.record_down((request.sent.slot(), sender), words, pending.sent_at, now.monotonic);
+                self.record_down((sent.slot, sender), words, request.sent_at, now.monotonic);
             }
             return Heard::Answered;
         }
-        Heard::NodeDown(request)
+        Heard::NodeDown(asked)
     }
 
-    /// Holds a request that a node which is down has refused. `words` is the error that the client gets if
-    /// the request is not sent again in time.
+    /// Holds a request, sent at `sent_at`, that a node which is down has refused. `words` is the error that
+    /// the client gets if the request is not sent again in time.
     pub fn hold_for_node(
         &mut self,
         env: &mut Env,
         request: &Refused,
         words: &[u8],
-        pending: &Pending,
+        sent_at: Timestamp,
         now: Now,
     ) {
-        let place = (request.sent.slot(), request.sender);
-        let words = self.record_down(place, words, pending.sent_at, now.monotonic);
+        let place = (request.sent.slot, request.sender);
+        let words = self.record_down(place, words, sent_at, now.monotonic);
         env.counters.add(Counter::RefusedClusterDown, 1);
         let tries = request.sent.tries.once_more(now.monotonic);
         self.hold_refused(env, request, tries, Until { words: Some(words), ..Until::default() });
@@ -976,13 +975,13 @@ impl Slots {
 
     /// True if a request refused with CLUSTERDOWN may be held until the node works: it has time left and
     /// there is room. A read of a hot key may not if a kept, expired reply may answer it at once.
-    fn may_wait(&self, env: &Env, request: &Refused, pending: &Pending, now: Timestamp) -> bool {
-        let (envelope, slot) = (&request.envelope, request.sent.slot());
+    fn may_wait(&self, env: &Env, request: &Refused, sent_at: Timestamp, now: Timestamp) -> bool {
+        let (envelope, slot) = (&request.envelope, request.sent.slot);
         let tries = request.sent.tries.once_more(now);
-        let again_at = self.down_until(slot, pending.sent_at, now).1;
+        let again_at = self.down_until(slot, sent_at, now).1;
         let has_time = again_at < envelope.deadline && now.since(tries.held_since) < SLOT_HELD_MAX;
         // A read of a hot key may get a kept reply at once, so it does not wait.
-        let is_spared = pending.effect == Effect::Read
+        let is_spared = envelope.nature.effect == Effect::Read
             && (envelope.reply_to.flight_id().is_some() || envelope.touches.is_reported())
             && !env.quotas.stale_on_error_max().is_zero();
         has_time && !is_spared && self.has_room_for(request.frame.len())
@@ -1001,7 +1000,7 @@ impl Slots {
         now: Now,
     ) {
         let Refused { envelope, frame, sent, sender } = request;
-        let (to, slot) = (envelope.reply_to, sent.slot());
+        let (to, slot) = (envelope.reply_to, sent.slot);
         let says_try_again = refused == NodeRefusal::TryAgain;
         env.counters.add(Counter::Redirections, 1);
         let tries = if says_try_again {

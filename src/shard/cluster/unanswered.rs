@@ -1,12 +1,12 @@
-//! The requests that nodes of a cluster have not answered yet, with their envelopes, because a request may
-//! have to be sent again to another node. It keeps its deadline, account, tier and RESP version then.
+//! The bytes of requests that nodes of a cluster have not answered yet, because a request may have to be sent
+//! again to another node. Its envelope (deadline, account, tier, RESP version) is in the record of the
+//! connection that it was sent over, and goes with it.
 
 use std::collections::VecDeque;
 
 use bytes::Bytes;
 
 use crate::shard::message::Message;
-use crate::shard::request::Envelope;
 use crate::values::limits::LINK_UNANSWERED_BYTES_MAX;
 use crate::values::{Timestamp, shorten};
 
@@ -60,35 +60,28 @@ impl Tries {
 /// A request that was sent and may have to be sent again to another node.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
-    /// The request's reply address, route, tier (importance), deadline and account.
-    pub envelope: Envelope,
+    /// The slot that the request was sent for; `NO_SLOT` or `PRIMARY` if no slot chose the node.
+    pub slot: u16,
     /// The number of requests in the message: more than one for a transaction, or a fetch (shared read of a
     /// hot key) with `PTTL`.
     pub requests: u16,
     pub tries: Tries,
 }
 
-impl Sent {
-    /// Returns the slot that the request was sent for.
-    pub fn slot(&self) -> u16 {
-        self.envelope.route.slot
-    }
-}
-
 /// The entry of one request in the list of a connection's unanswered requests. Small, because there is one
 /// for every request in flight.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    envelope: Envelope,
     /// The position of the request's bytes in the queue of kept requests, counted from the first byte ever
     /// kept, modulo 2^32.
     start: u32,
+    slot: u16,
     /// True if the request has an [`Odd`] entry as well, with data that most requests lack (several
     /// requests in one message, earlier refusals, shared bytes).
     is_odd: bool,
 }
 
-const _: () = assert!(size_of::<Entry>() <= 56 && LINK_UNANSWERED_BYTES_MAX < u32::MAX as usize / 2);
+const _: () = assert!(size_of::<Entry>() <= 8 && LINK_UNANSWERED_BYTES_MAX < u32::MAX as usize / 2);
 
 /// Further data of the few unanswered requests that are a transaction or have commands sent before them, were
 /// sent earlier, or have shared bytes.
@@ -119,37 +112,37 @@ pub struct Unanswered {
 }
 
 impl Unanswered {
-    /// Adds a request that was sent, with all data that is needed to send it again: its envelope (reply
-    /// address and terms), the number of requests in the message, its history and its bytes.
+    /// Adds a request that was sent for a slot, with the data that its envelope (reply address and terms) lacks
+    /// to send it again: the number of requests in the message, its history and its bytes.
     #[inline]
-    pub fn push(&mut self, (envelope, requests): (&Envelope, usize), tries: Tries, message: Message<'_>) {
+    pub fn push(&mut self, (slot, requests): (u16, usize), tries: Tries, message: Message<'_>) {
         match message {
             Message::Small(bytes) if requests == 1 && tries.is_first() => {
-                self.keep(envelope, false, bytes);
+                self.keep(slot, false, bytes);
             }
-            message => self.push_odd((envelope, requests), tries, message),
+            message => self.push_odd((slot, requests), tries, message),
         }
     }
 
     #[cold]
-    fn push_odd(&mut self, (envelope, requests): (&Envelope, usize), tries: Tries, message: Message<'_>) {
+    fn push_odd(&mut self, (slot, requests): (u16, usize), tries: Tries, message: Message<'_>) {
         let (bytes, shared) = match message {
             Message::Small(bytes) => (bytes, None),
             Message::Shared(bytes) => (&[][..], Some(bytes.clone())),
         };
         self.shared_length += message.shared_bytes();
         self.odd.push_back(Odd { requests: requests as u16, tries, shared });
-        self.keep(envelope, true, bytes);
+        self.keep(slot, true, bytes);
     }
 
     #[inline]
-    fn keep(&mut self, envelope: &Envelope, is_odd: bool, bytes: &[u8]) {
+    fn keep(&mut self, slot: u16, is_odd: bool, bytes: &[u8]) {
         if self.sent.len() == self.sent.capacity() || bytes.len() > self.bytes.capacity() - self.bytes.len() {
             self.make_room(bytes.len());
         }
         let start = self.base.wrapping_add(self.bytes.len() as u32);
         self.bytes.extend_from_slice(bytes);
-        self.sent.push(Entry { envelope: *envelope, start, is_odd });
+        self.sent.push(Entry { start, slot, is_odd });
     }
 
     /// Makes room for another request of `wanted` bytes, by removing answered requests or by growing.
@@ -218,12 +211,12 @@ impl Unanswered {
 
     /// Returns the slot of the oldest unanswered request; None if there is none.
     pub fn next_slot(&self) -> Option<u16> {
-        self.sent.get(self.first).map(|sent| sent.envelope.route.slot)
+        self.sent.get(self.first).map(|sent| sent.slot)
     }
 
     /// True if an unanswered request of the slot was sent again after a node had refused it.
     pub fn has_again(&self, slot: u16) -> bool {
-        !self.odd.is_empty() && self.all().any(|sent| sent.slot() == slot && sent.tries.were_refused())
+        !self.odd.is_empty() && self.all().any(|sent| sent.slot == slot && sent.tries.were_refused())
     }
 
     /// True if the kept bytes of a connection's unanswered requests are below 64 MiB
@@ -259,7 +252,7 @@ impl Unanswered {
 
     /// Iterates over the slots of all unanswered requests.
     pub fn slots(&self) -> impl Iterator<Item = u16> {
-        self.entries().iter().map(|entry| entry.envelope.route.slot)
+        self.entries().iter().map(|entry| entry.slot)
     }
 
     fn entries(&self) -> &[Entry] {
@@ -278,7 +271,7 @@ fn shrink<T>(list: &mut Vec<T>, least: usize) {
 impl Entry {
     fn as_sent(self, odd: Option<&Odd>) -> Sent {
         let tries = odd.map(|odd| odd.tries).unwrap_or_default();
-        Sent { envelope: self.envelope, requests: odd.map_or(1, |odd| odd.requests), tries }
+        Sent { slot: self.slot, requests: odd.map_or(1, |odd| odd.requests), tries }
     }
 }
 
@@ -287,40 +280,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::protocol::Protocol;
-    use crate::shard::request::{Nature, Overdue, ReplyTo, Route, Touches, Track};
-    use crate::values::{BackendId, ClientId, Database, ShardId, Tier};
 
     /// A slot, the number of requests, and the number of redirects so far.
     type Told = (u16, u16, u8);
 
-    /// Returns an envelope (record that goes with a request's bytes) for a request of the slot; its client,
-    /// weight and deadline depend on the slot, so that envelopes differ.
-    fn envelope_for(slot: u16) -> Envelope {
-        let client = ClientId { index: u32::from(slot), generation: 1 };
-        let route = Route {
-            slot,
-            backend: BackendId(0),
-            protocol: Protocol::Resp2,
-            track: Track::Usual,
-            database: Database::FIRST,
-        };
-        Envelope {
-            reply_to: ReplyTo::new(ShardId(0), client, 0),
-            route,
-            asker: None,
-            nature: Nature::TRANSACTION,
-            touches: Touches::NOTHING,
-            tier: Tier::Standard,
-            weight: u32::from(slot),
-            deadline: Timestamp::from_millis(u64::from(slot)),
-            overdue: Overdue::Answered,
-        }
-    }
-
     fn told(sent: Sent) -> Told {
-        assert_eq!(sent.envelope, envelope_for(sent.slot()), "it is as it was");
-        (sent.slot(), sent.requests, sent.tries.hops)
+        (sent.slot, sent.requests, sent.tries.hops)
     }
 
     proptest! {
@@ -340,7 +305,7 @@ mod tests {
                         // Some requests are sent for the second time, and some count as two.
                         let tries = Tries { hops: u8::from(fill % 7 == 0), ..Tries::default() };
                         let requests = 1 + u16::from(fill % 5 == 0);
-                        unanswered.push((&envelope_for(slot), usize::from(requests)), tries, message);
+                        unanswered.push((slot, usize::from(requests)), tries, message);
                         model.push_back(((slot, requests, tries.hops), frame));
                     }
                     3 => {

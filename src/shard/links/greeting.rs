@@ -7,7 +7,7 @@ use crate::protocol::encode;
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::fence::{Fence, store_client};
-use crate::shard::pending::{Pending, Purpose};
+use crate::shard::pending::Pending;
 use crate::shard::refusal::{NO_DATABASE, NotSent, reason_of_refused_select};
 use crate::shard::settings::Mode;
 use crate::values::time::Now;
@@ -178,7 +178,7 @@ impl Links {
         for fence in self.fences.at(link.backend, seen) {
             encode_fence(link.output.buffer(&mut env.pool), fence);
             link.fences.push_back((fence.origin, fence.sequence));
-            link.pending.push_back(Pending::uncounted(Purpose::Fence, now.monotonic));
+            link.pending.push_back(Pending::Fence { sent_at: now.monotonic });
             self.in_flight += 1;
         }
     }

@@ -20,7 +20,7 @@ use crate::protocol::{BufferPool, encode};
 use crate::shard::counters::{Counter, Counters};
 use crate::shard::fence::field_of;
 use crate::shard::message::Message;
-use crate::shard::pending::Odd;
+use crate::shard::pending::{Odd, Pending};
 use crate::shard::request::Envelope;
 use crate::values::limits::{COPY_BYTES_MAX, DEADLINE_MS_MAX};
 use crate::values::{ConnectionId, Tier, Timestamp};
@@ -120,15 +120,16 @@ impl Links {
     #[cold]
     pub fn record_weir_error(&mut self, connection: ConnectionId, end: &[u8]) {
         let link = &mut self.connections[connection.0 as usize];
-        let (Some(inner), Some(pending)) = (&mut link.inner, link.pending.front_mut()) else { return };
+        let Some(inner) = &mut link.inner else { return };
+        let Some(request) = link.pending.front_mut().and_then(Pending::request_mut) else { return };
         let mut start = [0; TIER_REFUSED.len()];
         let text = link.partial.iter().chain(end);
         start.iter_mut().zip(text).for_each(|(place, byte)| *place = *byte);
         if REFUSALS.iter().any(|refusal| start.starts_with(refusal)) {
-            if pending.odd == Odd::Costly {
+            if request.odd == Odd::Costly {
                 link.costly_ahead -= 1;
             }
-            pending.odd = Odd::Refused;
+            request.odd = Odd::Refused;
         } else if start.starts_with(TIER_REFUSED) {
             // The inner weir has refused the tier, so its quotas have changed: no tier is passed on any more.
             inner.tier = Tier::Sheddable;

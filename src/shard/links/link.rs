@@ -246,7 +246,7 @@ impl Link {
     pub fn owes_since(&self) -> Option<Timestamp> {
         let owed = match self.state {
             LinkState::Greeting { since } => Some(since),
-            _ => self.pending.front().map(|pending| pending.sent_at),
+            _ => self.pending.front().map(Pending::sent_at),
         };
         owed.map(|since| since.max(self.heard_at))
     }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::Links;
 use crate::protocol::{Scanned, room};
 use crate::shard::env::Env;
-use crate::shard::pending::{Odd, Pending, Purpose};
+use crate::shard::pending::{Odd, Pending};
 use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::{Action, BackendId, ConnectionId, Owner, Timestamp};
 
@@ -63,7 +63,7 @@ impl Links {
     pub fn take_pending(&mut self, connection: ConnectionId) -> Option<Pending> {
         let link = &mut self.connections[connection.0 as usize];
         let pending = link.pending.pop_front()?;
-        if pending.odd == Odd::Costly {
+        if pending.request().is_some_and(|request| request.odd == Odd::Costly) {
             link.costly_ahead -= 1;
         }
         self.in_flight -= 1;
@@ -101,23 +101,32 @@ impl Links {
         std::mem::take(&mut self.connections[connection.0 as usize].partial)
     }
 
-    /// Handles one complete reply that no client gets: to a request of a transaction before its `EXEC`, to a
-    /// command sent right before a request (`ROLE`, `ASKING`), to a fence (`CLIENT KILL`), or to a request
-    /// that was answered early or sent elsewhere.
-    pub fn swallow(&mut self, env: &mut Env, connection: ConnectionId, pending: Pending) {
+    /// Drops one complete reply, which no client gets, such as that to a request which was answered early or
+    /// sent elsewhere.
+    pub fn swallow(&mut self, env: &mut Env, connection: ConnectionId) {
         let link = &mut self.connections[connection.0 as usize];
         link.let_go = 0;
         env.pool.give(std::mem::take(&mut link.partial));
-        match pending.purpose {
-            Purpose::Steps(left) if left > 1 => {
-                link.pending.push_front(Pending { purpose: Purpose::Steps(left - 1), ..pending });
-            }
-            Purpose::Steps(_) | Purpose::Answer(_) | Purpose::Abandoned(_) | Purpose::Ahead(_) => {}
-            Purpose::Fence => {
-                let (origin, sequence) = link.fences.pop_front().expect("each in the stream is noted");
-                self.lift_fence(origin, sequence);
-            }
+    }
+
+    /// Drops one complete reply to a request of a transaction before its `EXEC`, or to a command sent right
+    /// before a request (`ROLE`, `ASKING`). `left` is the number of such replies that were owed, this one
+    /// included, and `sent_at` when the requests were sent.
+    pub fn swallow_step(&mut self, env: &mut Env, connection: ConnectionId, left: u32, sent_at: Timestamp) {
+        self.swallow(env, connection);
+        if left > 1 {
+            let link = &mut self.connections[connection.0 as usize];
+            link.pending.push_front(Pending::Steps { left: left - 1, sent_at });
         }
+    }
+
+    /// Drops the reply to the oldest unanswered fence (`CLIENT KILL` for a connection that weir gave up), which
+    /// is lifted.
+    pub fn swallow_fence(&mut self, env: &mut Env, connection: ConnectionId) {
+        self.swallow(env, connection);
+        let link = &mut self.connections[connection.0 as usize];
+        let (origin, sequence) = link.fences.pop_front().expect("each in the stream is noted");
+        self.lift_fence(origin, sequence);
     }
 
     /// Keeps the beginning (`chunk`) of a reply until the rest comes. A reply that exceeds `reply_bytes_max`

@@ -6,7 +6,7 @@ use super::link::{Link, LinkState};
 use crate::protocol::Protocol;
 use crate::shard::env::Env;
 use crate::shard::message::Message;
-use crate::shard::pending::{Odd, Pending, Purpose};
+use crate::shard::pending::{InFlight, Odd, Pending};
 use crate::shard::request::{Envelope, Route, Track};
 use crate::shard::settings::ShardSettings;
 use crate::values::time::Now;
@@ -45,12 +45,12 @@ impl Links {
             Message::Shared(bytes) => link.output.append_shared(&mut env.pool, bytes),
         }
         if requests > 1 {
+            let sent_at = now.monotonic;
             let (ahead, records) = if envelope.reply_to.flight_id().is_some() {
-                (Purpose::Ahead(envelope.reply_to), requests - 1)
+                (Pending::Ahead { to: envelope.reply_to, sent_at }, requests - 1)
             } else {
-                (Purpose::Steps(requests as u32 - 1), 1)
+                (Pending::Steps { left: requests as u32 - 1, sent_at }, 1)
             };
-            let ahead = Pending::uncounted(ahead, now.monotonic);
             link.pending.extend(std::iter::repeat_n(ahead, records));
         }
         let odd = if is_costly || link.state != LinkState::Open {
@@ -61,7 +61,7 @@ impl Links {
         } else {
             Odd::No
         };
-        link.pending.push_back(Pending::answer(envelope, (depth, odd), now.monotonic));
+        link.pending.push_back(Pending::Request(InFlight::new(envelope, (depth, odd), now.monotonic)));
         self.in_flight += requests;
         if link.begin_list() {
             self.to_send.push_back(connection);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::link::{Link, LinkState};
-use crate::shard::pending::Pending;
+use crate::shard::pending::{InFlight, Pending};
 use crate::shard::settings::ShardSettings;
 use crate::values::Timestamp;
 use crate::values::time::Now;
@@ -31,8 +31,8 @@ impl Link {
     /// read is unanswered.
     pub fn silent_at(&self) -> Option<Timestamp> {
         let due = |pending: &Pending| {
-            let useful = pending.deadline().since(pending.sent_at);
-            pending.sent_at.max(self.heard_at).after(patience(useful))
+            let useful = pending.request().and_then(InFlight::useful).unwrap_or(Duration::MAX);
+            pending.sent_at().max(self.heard_at).after(patience(useful))
         };
         self.pending.iter().map(due).min()
     }

@@ -9,7 +9,8 @@ use crate::policy::window::{KINDS, Sample};
 use crate::protocol::command::{Class, Effect};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
-use crate::shard::pending::{Odd, Pending};
+use crate::shard::pending::{InFlight, Odd};
+use crate::shard::request::Nature;
 use crate::shard::settings::{BULKHEADS, Mode};
 use crate::values::BackendId;
 use crate::values::limits::COMMAND_CLASSES;
@@ -18,7 +19,7 @@ use crate::values::time::Now;
 const _: () = assert!(KINDS >= 2 * COMMAND_CLASSES, "reads and writes of each class are a kind");
 
 impl Overload {
-    /// Counts an answered request (`pending` is its record) as no longer in flight and, if its reply is
+    /// Counts an answered request (`request` is its record) as no longer in flight and, if its reply is
     /// selected as a sample, adjusts the window's size. `late` is the delay of this core itself, for which
     /// the backend is not blamed. `index` is that of the bulkhead (window and queue) that the request
     /// passed.
@@ -27,14 +28,14 @@ impl Overload {
     pub fn handle_answered(
         &mut self,
         env: &Env,
-        (index, pending): (usize, &Pending),
+        (index, request): (usize, &InFlight),
         late: Duration,
         now: Now,
     ) {
         let bulkhead = &mut self.bulkheads[index];
-        let in_flight = bulkhead.handle_over(pending.tenant);
-        if bulkhead.should_sample(pending.sent_at, now.monotonic) {
-            self.record_sample(env, index, (pending, in_flight), late, now);
+        let in_flight = bulkhead.handle_over(request.envelope.tenant());
+        if bulkhead.should_sample(request.sent_at, now.monotonic) {
+            self.record_sample(env, index, (request, in_flight), late, now);
         }
     }
 
@@ -43,26 +44,26 @@ impl Overload {
         &mut self,
         env: &Env,
         index: usize,
-        (pending, in_flight): (&Pending, usize),
+        (request, in_flight): (&InFlight, usize),
         late: Duration,
         now: Now,
     ) {
-        if pending.odd == Odd::Refused {
+        if request.odd == Odd::Refused {
             return;
         }
+        let Nature { class, effect } = request.envelope.nature;
         let sample = Sample {
-            sent_at: pending.sent_at,
+            sent_at: request.sent_at,
             late,
             in_flight,
-            depth: u32::from(pending.depth),
-            kind: pending.class.index() * 2 + usize::from(pending.effect == Effect::Write),
-            is_costly: pending.odd != Odd::No,
-            left: (pending.useful_ms != u32::MAX)
-                .then(|| Duration::from_millis(u64::from(pending.useful_ms))),
+            depth: u32::from(request.depth),
+            kind: class.index() * 2 + usize::from(effect == Effect::Write),
+            is_costly: request.odd != Odd::No,
+            left: request.useful(),
         };
-        let took = now.monotonic.since(pending.sent_at).saturating_sub(late);
+        let took = now.monotonic.since(request.sent_at).saturating_sub(late);
         if took > Duration::ZERO {
-            self.ratios[index / BULKHEADS].record(pending.class.index(), took.as_micros() as u64);
+            self.ratios[index / BULKHEADS].record(class.index(), took.as_micros() as u64);
         }
         let section = env.settings.overload.board.of(env.settings.id, index);
         self.bulkheads[index].handle_reply(&sample, now.monotonic, section);
@@ -72,13 +73,13 @@ impl Overload {
     /// it exceeds that of usual replies; 0 for a refusal by a weir, which says nothing about the store
     /// behind it.
     #[inline]
-    pub fn record_time(&mut self, backend: BackendId, pending: &Pending, took_nanos: u64) -> u64 {
-        if pending.odd == Odd::Refused {
+    pub fn record_time(&mut self, backend: BackendId, request: &InFlight, took_nanos: u64) -> u64 {
+        if request.odd == Odd::Refused {
             return 0;
         }
         self.service_times.record(took_nanos);
         let baseline = &mut self.baselines[usize::from(backend.0)];
-        baseline.handle_reply(pending.class.index(), took_nanos / 1_000)
+        baseline.handle_reply(request.envelope.nature.class.index(), took_nanos / 1_000)
     }
 
     /// Compares recent response times with usual ones, for each backend with traffic, and publishes the

@@ -11,10 +11,10 @@ use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
 use crate::shard::overload::bulkhead_for;
-use crate::shard::pending::{Pending, Purpose};
+use crate::shard::pending::{InFlight, Pending};
 use crate::shard::refusal::{Refusal, Stage};
 use crate::shard::replies::Replies;
-use crate::shard::request::ReplyTo;
+use crate::shard::request::{Overdue, ReplyTo};
 use crate::shard::settings::Mode;
 use crate::values::time::Now;
 use crate::values::{ConnectionId, Tier, Timestamp};
@@ -86,25 +86,25 @@ impl Upstream {
         let is_stalled = self.overload.bulkhead(bulkhead_for(link.backend, link.track)).is_stalled();
         let deadlines = self.overload.deadlines();
         let mut next = Timestamp::MAX;
-        for pending in &mut link.pending {
-            let Purpose::Answer(to) = pending.purpose else { continue };
+        for request in link.pending.iter_mut().filter_map(Pending::request_mut) {
+            let to = request.envelope.reply_to;
             // A piece of a split request is answered with the other pieces.
-            if to.piece_of().is_some() {
+            if request.is_abandoned || to.piece_of().is_some() {
                 continue;
             }
-            let patient_until = if is_stalled { pending.sent_at.after(PATIENCE) } else { Timestamp::MAX };
-            let mut deadline = pending.deadline();
+            let patient_until = if is_stalled { request.sent_at.after(PATIENCE) } else { Timestamp::MAX };
+            let mut deadline = request.deadline().unwrap_or(Timestamp::MAX);
             if deadlines != Mode::On && deadline <= now.monotonic {
                 env.counters.add(Counter::LateInShadow, u64::from(deadlines == Mode::Shadow));
-                (pending.useful_ms, deadline) = (u32::MAX, Timestamp::MAX);
+                (request.envelope.overdue, deadline) = (Overdue::Awaited, Timestamp::MAX);
             }
             let until = deadline.min(patient_until);
             if until > now.monotonic {
                 next = next.min(until);
                 continue;
             }
-            given_up.push((to, Given::of(pending, now.monotonic)));
-            pending.purpose = Purpose::Abandoned(to);
+            given_up.push((to, Given::of(request, now.monotonic)));
+            request.is_abandoned = true;
         }
         next
     }
@@ -121,12 +121,12 @@ struct Given {
 }
 
 impl Given {
-    fn of(pending: &Pending, now: Timestamp) -> Self {
+    fn of(request: &InFlight, now: Timestamp) -> Self {
         Self {
-            is_late: pending.deadline() <= now,
-            was_write: pending.effect == Effect::Write,
-            tier: pending.tier,
-            waited: now.since(pending.sent_at),
+            is_late: request.deadline().is_some_and(|deadline| deadline <= now),
+            was_write: request.envelope.nature.effect == Effect::Write,
+            tier: request.envelope.tier,
+            waited: now.since(request.sent_at),
         }
     }
 

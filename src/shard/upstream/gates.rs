@@ -8,7 +8,7 @@ use crate::shard::env::Env;
 use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::overload::{Overload, Parked, bulkhead_for, bulkheads_of};
-use crate::shard::pending::{Pending, whole};
+use crate::shard::pending::{InFlight, whole};
 use crate::shard::refusal::NotSent;
 use crate::shard::replies::{Replies, turn_away};
 use crate::shard::request::Envelope;
@@ -17,19 +17,19 @@ use crate::values::{BackendId, ConnectionId};
 
 impl Upstream {
     /// Passes a backend's reply to a client's request to the breaker. Replies count as good unless they are
-    /// errors; nothing more is done with them while the backend has not failed lately. `pending` is the
+    /// errors; nothing more is done with them while the backend has not failed lately. `request` is the
     /// record of the request, `kind` the reply's type byte, and `end` the last part of the reply.
     #[inline]
     pub(super) fn record_health(
         &mut self,
         env: &mut Env,
         connection: ConnectionId,
-        (pending, kind): (&Pending, u8),
+        (request, kind): (&InFlight, u8),
         end: &[u8],
         now: Now,
     ) {
         if self.breaker.count_reply(self.links.at(connection).backend, kind == b'-') {
-            self.record_suspect_reply(env, connection, (pending, kind), end, now);
+            self.record_suspect_reply(env, connection, (request, kind), end, now);
         }
     }
 
@@ -38,7 +38,7 @@ impl Upstream {
         &mut self,
         env: &mut Env,
         connection: ConnectionId,
-        (pending, kind): (&Pending, u8),
+        (request, kind): (&InFlight, u8),
         end: &[u8],
         now: Now,
     ) {
@@ -48,7 +48,7 @@ impl Upstream {
             return;
         }
         let error = (kind == b'-').then(|| whole(&link.partial, end));
-        self.breaker.record_reply(env, (link.backend, pending), error.as_deref(), self.turn.late, now);
+        self.breaker.record_reply(env, (link.backend, request), error.as_deref(), self.turn.late, now);
         self.apply_gates();
     }
 

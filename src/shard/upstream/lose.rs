@@ -10,7 +10,7 @@ use crate::shard::links::{Link, LinkState, overdue};
 use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
-use crate::shard::pending::{Pending, Purpose};
+use crate::shard::pending::Pending;
 use crate::shard::refusal::{NO_DATABASE, Refusal};
 use crate::shard::replies::Replies;
 use crate::shard::request::{Envelope, Route, Track};
@@ -129,19 +129,18 @@ impl Upstream {
         let mut text = env.pool.take();
         Refusal::Unavailable { backend: env.backend_name(backend), reason, retry_after }.encode(&mut text);
         for pending in pending.drain(..) {
-            if pending.is_counted()
-                && let (Some(slots), Some(retries)) = (&mut self.cluster.slots, &mut retries)
-                && slots.retry(env, (backend, track), &pending, retries, now)
+            let Some(request) = pending.request() else { continue };
+            if let (Some(slots), Some(retries)) = (&mut self.cluster.slots, &mut retries)
+                && slots.retry(env, (backend, track), request, retries, now)
             {
                 continue;
             }
-            match pending.purpose {
-                Purpose::Answer(to) => {
-                    env.counters.add(Counter::RefusedUnavailable, 1);
-                    replies.reply(env, to, outcome, Message::Small(&text), now);
-                }
-                Purpose::Abandoned(to) => replies.note(env, to, Note::Settled),
-                Purpose::Steps(_) | Purpose::Ahead(_) | Purpose::Fence => {}
+            let to = request.envelope.reply_to;
+            if request.is_abandoned {
+                replies.note(env, to, Note::Settled);
+            } else {
+                env.counters.add(Counter::RefusedUnavailable, 1);
+                replies.reply(env, to, outcome, Message::Small(&text), now);
             }
         }
         env.pool.give(text);
@@ -158,8 +157,8 @@ impl Upstream {
     ) {
         let index = self.bulkhead_of(connection);
         let bulkhead = self.overload.bulkhead_mut(index);
-        for lost in lost.filter(|lost| lost.is_counted()) {
-            bulkhead.handle_over(lost.tenant);
+        for lost in lost.filter_map(Pending::request) {
+            bulkhead.handle_over(lost.envelope.tenant());
         }
         bulkhead.handle_none_in_flight(now.monotonic);
     }
@@ -184,16 +183,15 @@ impl Upstream {
             readers.handle_failure(backend, reason, now.monotonic);
         }
         for lost in pending.drain(..) {
-            match lost.purpose {
-                Purpose::Answer(_) => {
-                    let Some((sent, frame)) = unanswered.pop(true) else { continue };
-                    env.counters.add(Counter::ReplicaReadsLost, 1);
-                    let route = Route { backend, track: Track::Usual, ..sent.envelope.route };
-                    self.ask_owner(env, &Envelope { route, ..sent.envelope }, &frame, replies, now);
-                }
-                Purpose::Abandoned(_) => unanswered.forget(),
-                Purpose::Steps(_) | Purpose::Ahead(_) | Purpose::Fence => {}
+            let Some(request) = lost.request() else { continue };
+            if request.is_abandoned {
+                unanswered.forget();
+                continue;
             }
+            let Some((_, frame)) = unanswered.pop(true) else { continue };
+            env.counters.add(Counter::ReplicaReadsLost, 1);
+            let route = Route { backend, track: Track::Usual, ..request.envelope.route };
+            self.ask_owner(env, &Envelope { route, ..request.envelope }, &frame, replies, now);
         }
         self.links.recycle(connection, pending);
     }

@@ -36,6 +36,7 @@ use super::fence::{Fence, Fences};
 use super::links::{Link, Links};
 use super::note::Note;
 use super::overload::{BulkheadFigures, Overload, bulkhead_for};
+use super::pending::Pending;
 use super::replies::Replies;
 use super::request::ReplyTo;
 use super::settings::ShardSettings;
@@ -119,7 +120,7 @@ impl Upstream {
     /// True if a request that was sent to a backend at `until` or earlier is unanswered. In front of a
     /// cluster, any node counts, as do requests of the slot that are held back or were sent again.
     pub fn has_in_flight(&self, (backend, slot): (BackendId, u16), until: Timestamp) -> bool {
-        let is_early = |link: &Link| link.pending.front().is_some_and(|oldest| oldest.sent_at <= until);
+        let is_early = |link: &Link| link.pending.front().is_some_and(|oldest| oldest.sent_at() <= until);
         let mut links = self.links.iter();
         match &self.cluster.slots {
             Some(slots) => slots.is_holding(slot) || links.any(is_early) || slots.has_again(slot),
@@ -219,8 +220,8 @@ impl Upstream {
     fn list(&mut self, index: usize) {
         let Self { links, overload, backends, .. } = self;
         overload.list(index, || {
-            let counted = links_of(links, *backends, index).flat_map(|(_, link)| &link.pending);
-            counted.filter(|pending| pending.is_counted()).map(|pending| pending.tenant)
+            let owed = links_of(links, *backends, index).flat_map(|(_, link)| &link.pending);
+            owed.filter_map(Pending::request).map(|request| request.envelope.tenant())
         });
     }
 }

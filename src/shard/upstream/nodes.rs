@@ -12,7 +12,7 @@ use crate::shard::env::Env;
 use crate::shard::links::{Link, LinkState};
 use crate::shard::message::Message;
 use crate::shard::overload::bulkhead_for;
-use crate::shard::pending::{Pending, whole};
+use crate::shard::pending::{InFlight, whole};
 use crate::shard::refusal::NotSent;
 use crate::shard::replies::{Replies, turn_away};
 use crate::shard::request::{Envelope, Route, Track};
@@ -197,13 +197,13 @@ impl Upstream {
 
     /// Handles a reply that may be a node's refusal, or a replica's doubtful answer. If the request was not
     /// carried out, it is held for later, sent elsewhere, or refused to its client. `kind` is the reply's
-    /// first byte, `end` its last bytes, and `pending` the record of the request.
+    /// first byte, `end` its last bytes, and `request` the record of the request.
     #[inline(never)]
     pub(super) fn redirect_if_refused(
         &mut self,
         env: &mut Env,
         connection: ConnectionId,
-        (pending, kind): (&Pending, u8),
+        (request, kind): (&InFlight, u8),
         end: &[u8],
         replies: &mut impl Replies,
         now: Now,
@@ -215,23 +215,23 @@ impl Upstream {
             link.handle_success();
             let reply = ReplicaReply { kind, kept: &link.partial, end, is_kept: link.let_go == 0 };
             let readers = (readers.as_deref_mut(), self.turn.late);
-            let refused = slots.take_replica_reply(env, (connection, sender), (pending, reply), readers, now);
+            let refused = slots.take_replica_reply(env, (connection, sender), (request, reply), readers, now);
             let Some((envelope, frame)) = refused else { return Fate::Answered };
             self.ask_owner(env, &envelope, &frame, replies, now);
             return Fate::Redirected;
         }
         if let Some(readers) = readers {
-            readers.record_owner(sender, pending, self.turn.late, now);
+            readers.record_owner(sender, request, self.turn.late, now);
         }
         let error = (kind == b'-').then(|| whole(&link.partial, end));
         let from = (connection, sender, track);
-        match slots.take_owner_reply(env, from, (pending, error.as_deref()), replies, now) {
+        match slots.take_owner_reply(env, from, (request, error.as_deref()), replies, now) {
             Heard::Answered => Fate::Answered,
             Heard::Redirected => Fate::Redirected,
-            Heard::NodeDown(request) => {
+            Heard::NodeDown(refused) => {
                 let reasoned = link.reasoned_abort(end);
                 let words = reasoned.as_deref().or(error.as_deref()).unwrap_or_default();
-                slots.hold_for_node(env, &request, words, pending, now);
+                slots.hold_for_node(env, &refused, words, request.sent_at, now);
                 Fate::Redirected
             }
         }

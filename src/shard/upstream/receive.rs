@@ -11,7 +11,7 @@ use crate::shard::links::{Greeted, Received};
 use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
-use crate::shard::pending::{Pending, Purpose};
+use crate::shard::pending::{InFlight, Pending};
 use crate::shard::replies::Replies;
 use crate::shard::request::ReplyTo;
 use crate::values::ConnectionId;
@@ -107,34 +107,47 @@ impl Upstream {
             return self.drop_link(env, connection, "unexpected-reply", replies, now);
         };
         env.counters.add(Counter::RepliesReceived, 1);
-        match pending.purpose {
-            Purpose::Answer(to) => {
-                self.leave_window(env, connection, &pending, now);
-                self.record_health(env, connection, (&pending, kind), end, now);
+        match pending {
+            Pending::Request(request) => {
+                self.leave_window(env, connection, &request, now);
+                self.record_health(env, connection, (&request, kind), end, now);
+                if request.is_abandoned {
+                    return self.drop_reply(env, connection, (&request, kind), end, replies, now);
+                }
                 if !self.settle_if_plain(connection, kind)
-                    && self.redirect_if_refused(env, connection, (&pending, kind), end, replies, now)
+                    && self.redirect_if_refused(env, connection, (&request, kind), end, replies, now)
                         == Fate::Redirected
                 {
-                    return self.links.swallow(env, connection, pending);
+                    return self.links.swallow(env, connection);
                 }
-                self.take_reply(env, connection, (to, pending), end, scanned, replies, now);
+                self.take_reply(env, connection, &request, end, scanned, replies, now);
             }
-            Purpose::Abandoned(to) => {
-                self.leave_window(env, connection, &pending, now);
-                self.record_health(env, connection, (&pending, kind), end, now);
-                self.redirect_if_refused(env, connection, (&pending, kind), end, replies, now);
-                self.links.swallow(env, connection, pending);
-                if !self.links.at(connection).is_for_replica() {
-                    replies.note(env, to, Note::Settled);
-                }
-            }
-            Purpose::Ahead(to) => self.take_ahead(env, connection, (to, pending), end, replies, now),
-            Purpose::Steps(_) => {
+            Pending::Ahead { to, .. } => self.take_ahead(env, connection, to, end, replies, now),
+            Pending::Steps { left, sent_at } => {
                 self.record_step(connection, kind, end);
                 self.links.at_mut(connection).record_step(kind, end);
-                self.links.swallow(env, connection, pending);
+                self.links.swallow_step(env, connection, left, sent_at);
             }
-            Purpose::Fence => self.links.swallow(env, connection, pending),
+            Pending::Fence { .. } => self.links.swallow_fence(env, connection),
+        }
+    }
+
+    /// Drops the reply to a request that weir has answered already. `kind` is the reply's type byte, `end` its
+    /// last part.
+    #[cold]
+    fn drop_reply(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        (request, kind): (&InFlight, u8),
+        end: &[u8],
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        self.redirect_if_refused(env, connection, (request, kind), end, replies, now);
+        self.links.swallow(env, connection);
+        if !self.links.at(connection).is_for_replica() {
+            replies.note(env, request.envelope.reply_to, Note::Settled);
         }
     }
 
@@ -142,13 +155,13 @@ impl Upstream {
     /// flight) and, if its reply is selected as a sample, adjusts the window's size.
     #[expect(clippy::inline_always, reason = "every reply: a call would be half of it")]
     #[inline(always)]
-    fn leave_window(&mut self, env: &Env, connection: ConnectionId, pending: &Pending, now: Now) {
+    fn leave_window(&mut self, env: &Env, connection: ConnectionId, request: &InFlight, now: Now) {
         let index = self.bulkhead_of(connection);
-        self.overload.handle_answered(env, (index, pending), self.turn.late, now);
+        self.overload.handle_answered(env, (index, request), self.turn.late, now);
     }
 
-    /// Passes on to `to` one complete reply of a backend, with its size and the time that the backend took.
-    /// `pending` is the record of the request, and `end` the reply's last part.
+    /// Passes on one complete reply of a backend to a request, with its size and the time that the backend
+    /// took. `end` is the reply's last part.
     #[expect(
         clippy::too_many_arguments,
         reason = "one step of `handle_bytes`, in a function of its own to be readable"
@@ -158,15 +171,16 @@ impl Upstream {
         &mut self,
         env: &mut Env,
         connection: ConnectionId,
-        (to, pending): (ReplyTo, Pending),
+        request: &InFlight,
         end: &[u8],
         scanned: &Scanned,
         replies: &mut impl Replies,
         now: Now,
     ) {
         let reply = self.links.finish(connection, scanned.kind, end);
-        let took_nanos = now.monotonic.nanos_since(pending.sent_at);
-        let slowness_micros = self.overload.record_time(reply.backend, &pending, took_nanos);
+        let to = request.envelope.reply_to;
+        let took_nanos = now.monotonic.nanos_since(request.sent_at);
+        let slowness_micros = self.overload.record_time(reply.backend, request, took_nanos);
         let in_32_bits = |number: u64| number.min(u64::from(u32::MAX)) as u32;
         let outcome = Outcome::Served {
             bytes: in_32_bits(reply.bytes),
@@ -212,12 +226,12 @@ impl Upstream {
     }
 
     /// Passes on the reply to a command that was sent right before a fetch (`PTTL`, `HPTTL`, `ASKING`). `end`
-    /// is the reply's last part. `pending` is the record of that command.
+    /// is the reply's last part, and `to` the fetch.
     fn take_ahead(
         &mut self,
         env: &mut Env,
         connection: ConnectionId,
-        (to, pending): (ReplyTo, Pending),
+        to: ReplyTo,
         end: &[u8],
         replies: &mut impl Replies,
         now: Now,
@@ -226,6 +240,6 @@ impl Upstream {
         told.extend_from_slice(end);
         replies.reply(env, to.ahead(), Outcome::answered(told.len()), Message::Small(&told), now);
         env.pool.give(told);
-        self.links.swallow(env, connection, pending);
+        self.links.swallow(env, connection);
     }
 }

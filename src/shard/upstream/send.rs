@@ -107,7 +107,7 @@ impl Upstream {
             self.notes.push((envelope.reply_to, Note::Sent(now.monotonic)));
         }
         if let Some(slots) = &mut self.cluster.slots {
-            slots.push_sent(connection, (envelope, requests), tries, message);
+            slots.push_sent(connection, (route.slot, requests), tries, message);
         }
         Ok(())
     }
