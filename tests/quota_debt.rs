@@ -150,7 +150,7 @@ impl World {
                 connection.in_flight += 1;
                 self.asked += 1;
                 let beyond = cost(self.asked, &mut self.random);
-                let charge = Charge { taken, quote, payer, class };
+                let charge = Charge { taken, quote, payer, class, is_unrefused: false };
                 self.at_store.push_back((ms + round_trip_ms, place, charge, beyond));
                 true
             }

@@ -114,6 +114,7 @@ impl Ledger {
             quote,
             payer,
             class: self.command.class,
+            is_unrefused: false,
         };
         match self.accounts.tab_of(payer) {
             Some(tab) => tab.settle(&charge, cost),

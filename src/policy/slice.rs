@@ -349,6 +349,13 @@ impl Slice {
         (self.allowance.saturating_add(part(there)), is_short.then_some(full))
     }
 
+    /// Returns the debt of the bucket as far as this core knows it, in millionths of a request unit: its own,
+    /// and that of the part that no core holds. 0 if it owes nothing.
+    pub fn owed(&self, capacity: Capacity, now: Timestamp) -> MicroUnits {
+        let own = self.allowance.min(0).unsigned_abs();
+        own.saturating_add(self.level_by(capacity, now).min(0).unsigned_abs())
+    }
+
     /// Returns how many requests of this bucket on this core are admitted and have not been charged at their
     /// real cost yet.
     pub const fn under_way(&self) -> u16 {

@@ -52,6 +52,17 @@ impl Segment {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Returns the bytes of memory that are freed with the segment: not those of large messages that others
+    /// have as well, such as the kept reply of a hot key.
+    pub fn own_bytes(&self) -> usize {
+        match self {
+            Self::Gathered(bytes) => bytes.capacity(),
+            Self::Shared(bytes) if bytes.is_unique() => bytes.len(),
+            Self::Shared(_) => 0,
+            Self::Several(pieces) => pieces.iter().map(Self::own_bytes).sum(),
+        }
+    }
 }
 
 /// Largest output buffer, in bytes, that a core's pool of buffers keeps for reuse.

@@ -198,6 +198,9 @@ pub const REQUESTS_PER_TURN: u32 = 256;
 /// Maximum number of requests of all connections of a core that are started in a turn (pass of the shard's
 /// loop), so that other work is done in time; half of it is kept for connections that had to wait.
 pub const REQUESTS_PER_TURN_OF_ALL: u32 = 2_048;
+/// Number of words of a request that count as one more request among those of a turn (pass of the shard's
+/// loop).
+pub const WORDS_PER_REQUEST: usize = 64;
 /// Maximum number of keys of one request that a core splits by key, or whose values it joins, without doing other
 /// work in between: some tenths of a millisecond.
 pub const KEYS_PER_TURN: usize = 4_096;

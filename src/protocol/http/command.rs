@@ -19,21 +19,26 @@ pub const OF_CONNECTIONS: &str = "that command is about a connection, and a requ
 /// Writes the commands of an HTTP request (`head` and `body`) as RESP to `frames`, and returns how their
 /// replies become the response. The error is the refusal sent to the client.
 pub fn encode_commands(head: &Head, body: &[u8], frames: &mut Vec<u8>) -> Result<Kind, Status> {
+    let mut words_left = HTTP_WORDS_MAX;
     match &head.target {
         Target::Key(key, query) => of_key(head.method, key, query, body, frames),
         Target::Command => {
-            command(body, frames)?;
+            command(body, &mut words_left, frames)?;
             Ok(Kind::Command)
         }
         Target::Pipeline => {
             let commands = commands(body)?;
-            commands.iter().try_for_each(|words| command(words.get().as_bytes(), frames))?;
+            for words in &commands {
+                command(words.get().as_bytes(), &mut words_left, frames)?;
+            }
             Ok(Kind::Pipeline { left: commands.len(), first: true })
         }
         Target::Transaction => {
             let commands = commands(body)?;
             request(frames, &[b"MULTI"]);
-            commands.iter().try_for_each(|words| command(words.get().as_bytes(), frames))?;
+            for words in &commands {
+                command(words.get().as_bytes(), &mut words_left, frames)?;
+            }
             request(frames, &[b"EXEC"]);
             Ok(Kind::Transaction { left: commands.len() + 1 })
         }
@@ -146,9 +151,11 @@ fn commands(body: &[u8]) -> Result<Vec<&RawValue>, Status> {
 }
 
 /// Writes one command as RESP to `frames`, from a JSON array (`text`) of strings, numbers, true and false.
-/// The error is the refusal of any other text, and of commands about the connection.
-fn command(text: &[u8], frames: &mut Vec<u8>) -> Result<(), Status> {
+/// Its words are taken off `words_left`, which the request's commands share. The error is the refusal of any
+/// other text, of too many words, and of commands about the connection.
+fn command(text: &[u8], words_left: &mut usize, frames: &mut Vec<u8>) -> Result<(), Status> {
     let words = elements::<HTTP_WORDS_MAX>(text)?;
+    *words_left = words_left.checked_sub(words.len()).ok_or(Status::ContentTooLarge)?;
     let words =
         words.iter().map(|word| word_of(word.get())).collect::<Result<Vec<Cow<'_, str>>, Status>>()?;
     if words.first().is_none_or(|name| name.is_empty()) {
@@ -240,6 +247,10 @@ mod tests {
         assert!(matches!(commands_of(Target::Pipeline, "[]"), Err(Status::BadRequest(_))));
         let many = format!("[{}]", vec!["[\"PING\"]"; HTTP_COMMANDS_MAX + 1].join(","));
         assert_eq!(commands_of(Target::Pipeline, &many), Err(Status::ContentTooLarge));
+        let half = format!("[\"DEL\"{}]", ",1".repeat(HTTP_WORDS_MAX / 2));
+        assert!(commands_of(Target::Command, &half).is_ok());
+        let two = commands_of(Target::Pipeline, &format!("[{half},{half}]"));
+        assert_eq!(two, Err(Status::ContentTooLarge), "of all commands together");
         let long = format!("[\"DEL\"{}]", ",1".repeat(HTTP_WORDS_MAX));
         assert_eq!(one(&long), Err(Status::ContentTooLarge));
     }

@@ -95,7 +95,7 @@ impl AdmissionStage {
         let track = track_of(self.heavy_from, taken, class, tab.is_seen(class));
         let is_taken =
             tab.could_pay(taken, class) && take_track(track) && tab.take(taken, class, now.monotonic);
-        is_taken.then_some(Charge { taken, quote, payer, class })
+        is_taken.then_some(Charge { taken, quote, payer, class, is_unrefused: false })
     }
 
     /// Decides on a request that arrived at `came`, and takes its price if it is admitted. The price is
@@ -128,7 +128,7 @@ impl AdmissionStage {
         match self.accounts.admit(payer, cost, now.monotonic) {
             Decision::Admitted => {
                 self.accounts.begin(payer, class);
-                Admission::Passed(Some(Charge { taken: cost, quote, payer, class }))
+                Admission::Passed(Some(Charge { taken: cost, quote, payer, class, is_unrefused: false }))
             }
             // In shadow mode no request waits: the decision that it would have got is found out later.
             Decision::Wait if self.is_shadow() => {
@@ -182,7 +182,27 @@ impl AdmissionStage {
     pub fn charge_afterwards(&mut self, payer: Option<Payer>, asked: &Asked, class: Class) -> Option<Charge> {
         let payer = payer.filter(|_| self.is_priced())?;
         self.accounts.begin(payer, class);
-        Some(Charge { taken: Price::ZERO, quote: self.settings.weights.quote(asked), payer, class })
+        let quote = self.settings.weights.quote(asked);
+        Some(Charge { taken: Price::ZERO, quote, payer, class, is_unrefused: true })
+    }
+
+    /// Decides on a request about quotas, which is answered even if its payer's quota is used up: it is
+    /// throttled only once the payer (account that is charged) owes more than a second brings in.
+    pub fn admit_in_debt(
+        &mut self,
+        env: &mut Env,
+        payer: Payer,
+        (asked, class): (&Asked, Class),
+        now: Now,
+    ) -> Admission {
+        let overdrawn = if self.is_priced() { self.accounts.overdrawn(payer, now.monotonic) } else { None };
+        match overdrawn {
+            Some(refused) => {
+                let cost = self.estimate(Some(payer), (asked, class, 100)).total;
+                self.throttle(env, (payer, cost), refused, now)
+            }
+            None => Admission::Passed(self.charge_afterwards(Some(payer), asked, class)),
+        }
     }
 
     /// Decides on all requests that passed in shadow mode (decisions are only counted) before the control

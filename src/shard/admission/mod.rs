@@ -110,6 +110,13 @@ impl AdmissionStage {
         }
     }
 
+    /// Returns the number of a tenant's requests that are admitted and not charged at their real cost yet. For
+    /// tests.
+    #[cfg(test)]
+    pub fn under_way(&mut self, tenant: crate::values::TenantId) -> u32 {
+        self.accounts.under_way(tenant)
+    }
+
     /// Adds a client whose next request waits for the control executor's answer about a quota.
     pub fn await_grant(&mut self, id: ClientId) {
         self.waiting.push(id);

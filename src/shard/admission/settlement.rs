@@ -30,8 +30,8 @@ impl Accounts {
         if reply.served > 0 && reply.lost == 0 {
             let cost = weights.actual(&charge.quote, &reply.measured);
             return match self.tab_of(charge.payer) {
-                Some(tab) => tab.settle(charge, cost),
-                None => self.settle(charge, Bill::Cost(cost), now.monotonic),
+                Some(tab) if !charge.is_unrefused => tab.settle(charge, cost),
+                _ => self.settle(charge, Bill::Cost(cost), now.monotonic),
             };
         }
         self.settle_other(charge, reply.bill(charge, weights), now);
@@ -40,7 +40,7 @@ impl Accounts {
     #[inline(never)]
     fn settle_other(&mut self, charge: &Charge, bill: Bill, now: Now) {
         match (self.tab_of(charge.payer), bill) {
-            (Some(tab), Bill::Cached(cost)) => tab.settle_cached(charge, cost),
+            (Some(tab), Bill::Cached(cost)) if !charge.is_unrefused => tab.settle_cached(charge, cost),
             _ => self.settle(charge, bill, now.monotonic),
         }
     }
@@ -59,7 +59,13 @@ mod tests {
     fn what_weir_knew_beside_what_stores_did_makes_nothing_cheaper_than_that() {
         let weights = Weights::default();
         let payer = Payer::new(TenantId(0), None, 0);
-        let charge = Charge { taken: Price::ZERO, quote: Quote::default(), payer, class: Class::Multi };
+        let charge = Charge {
+            taken: Price::ZERO,
+            quote: Quote::default(),
+            payer,
+            class: Class::Multi,
+            is_unrefused: false,
+        };
         let served = Outcome::answered(10);
         let cached = Outcome::cached(10);
         let billed = |parts: &[Outcome]| {

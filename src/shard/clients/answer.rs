@@ -350,6 +350,7 @@ impl ClientStage {
             };
             if let Some(segment) = segment {
                 client.sending_since = Some(turn_started);
+                client.sending_bytes = segment.own_bytes();
                 self.outbox.in_flight += 1;
                 return Some((Owner::Client(id), segment));
             }
@@ -376,7 +377,7 @@ impl ClientStage {
     pub fn handle_transmitted(&mut self, env: &mut Env, id: ClientId, now: Now) {
         let Some(client) = self.clients.get(id) else { return };
         debug_assert!(client.sending_since.is_some(), "a segment comes back once");
-        client.sending_since = None;
+        (client.sending_since, client.sending_bytes) = (None, 0);
         self.outbox.handle_done();
         client.last_heard = now.monotonic;
         if !client.order.output.is_empty() {

@@ -138,6 +138,8 @@ pub struct Client {
     /// The time since which a segment (block of replies) has been with the client's socket, or at which the
     /// client last accepted a part of it; None if no segment is there.
     pub(super) sending_since: Option<Timestamp>,
+    /// The bytes of memory of the replies that the socket is sending now; 0 if it sends none.
+    pub(super) sending_bytes: usize,
     pub(super) last_heard: Timestamp,
     pub(super) reading_paused: bool,
     /// The number of the shard's turn (pass of its loop) in which requests of this client were started last.
@@ -201,6 +203,7 @@ impl Client {
             came: now,
             ending: Ending::Open,
             sending_since: None,
+            sending_bytes: 0,
             last_heard: now,
             reading_paused: false,
             turn: 0,
@@ -575,6 +578,7 @@ impl Client {
             + self.decoder.memory_bytes()
             + self.http.as_ref().map_or(0, |http| http.memory_bytes())
             + self.order.waiting_bytes()
+            + self.sending_bytes
             + self.order.entries_bytes()
             + held
             + queued

@@ -104,8 +104,8 @@ impl Client {
 
     /// Returns the client's flags in the letters of `CLIENT LIST`: `O` for a monitor, `b` in a blocking
     /// command or held back by `CLIENT PAUSE`, `P` subscribed to channels, `t` while keys are tracked, `R` if
-    /// their messages go to a client that is gone, `B` for broadcasts, `x` in a transaction, `N` none of
-    /// these.
+    /// their messages go to a client that is gone, `B` for broadcasts, `x` in a transaction, `e` for
+    /// `CLIENT NO-EVICT`, `N` none of these.
     fn flags(&self) -> String {
         let ties = self.ties.as_ref();
         let waits = ties.is_some_and(|ties| ties.link.is_some() && ties.watch.is_none());
@@ -118,8 +118,14 @@ impl Client {
         let tracks = [('t', options.is_some()), ('R', is_broken), ('B', is_broadcast)];
         let in_transaction = self.transaction.is_some();
         let all = [('O', self.is_monitor), ('P', is_subscribed), ('x', in_transaction), ('b', is_blocked)];
-        let flags: String =
-            all.into_iter().chain(tracks).filter(|(_, is_set)| *is_set).map(|(letter, _)| letter).collect();
+        let kept = [('e', self.no_evict)];
+        let flags: String = all
+            .into_iter()
+            .chain(tracks)
+            .chain(kept)
+            .filter(|(_, is_set)| *is_set)
+            .map(|(letter, _)| letter)
+            .collect();
         if flags.is_empty() { "N".to_owned() } else { flags }
     }
 

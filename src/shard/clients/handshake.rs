@@ -194,12 +194,13 @@ impl ClientStage {
         Ok(())
     }
 
-    /// Answers `RESET`: drops the transaction and the name, ends `MONITOR` and `CLIENT REPLY OFF`, and
-    /// returns the client to RESP2, to the first database, and to the identity of a new connection.
+    /// Answers `RESET`: drops the transaction and the name, ends `MONITOR`, `CLIENT NO-EVICT` and `CLIENT
+    /// REPLY OFF`, and returns the client to RESP2, to the first database, and to the identity of a new connection.
     pub fn reset(&mut self, env: &mut Env, id: ClientId, now: Now) {
         let client = self.clients.at(id);
         client.transaction = None;
         client.is_monitor = false;
+        client.no_evict = false;
         client.set_replies(Replies::All);
         client.change_protocol(Protocol::Resp2);
         client.name.clear();

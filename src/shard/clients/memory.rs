@@ -2,6 +2,8 @@
 //! own bound, but many clients together would exceed any. Therefore the sum is measured after every 8 MiB
 //! received, and the clients that hold most are closed when it is too much.
 
+use std::sync::Arc;
+
 use super::ClientStage;
 use super::client::Client;
 use crate::shard::counters::Counter;
@@ -38,11 +40,15 @@ impl ClientStage {
     }
 
     /// Closes the clients of this core that hold the most memory, because clients of all cores hold `excess`
-    /// bytes too much. Frees about as much as this core holds above its share at most, and closes no client
-    /// with `CLIENT NO-EVICT`.
+    /// bytes too much. Frees about as much as this core holds above its share at most, and closes no
+    /// administrator's client with `CLIENT NO-EVICT`.
     pub fn handle_memory_exceeded(&mut self, env: &mut Env, excess: usize) {
         let above = self.holdings.bytes.saturating_sub(env.settings.clients_bytes_share());
-        self.close_largest(env, excess.min(above), |client| !client.no_evict);
+        let quotas = Arc::clone(&env.quotas);
+        let is_kept = |client: &Client| {
+            client.no_evict && client.identity.tenant(&quotas).is_some_and(|tenant| tenant.admin)
+        };
+        self.close_largest(env, excess.min(above), |client| !is_kept(client));
     }
 
     /// Measures the memory of all clients of this core if 8 MiB have been received (from clients, backends

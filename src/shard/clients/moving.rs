@@ -179,7 +179,10 @@ impl Client {
     /// as well.
     fn does_nothing_but_wait(&self) -> bool {
         let is_tied_alone = self.ties.as_ref().is_some_and(|ties| {
-            ties.watch.is_none() && ties.subscriptions.is_none() && ties.tracking.is_none()
+            ties.watch.is_none()
+                && ties.subscriptions.is_none()
+                && ties.tracking.is_none()
+                && ties.inbox.is_none()
         });
         is_tied_alone
             && self.ending == Ending::Open

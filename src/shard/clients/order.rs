@@ -116,6 +116,16 @@ impl Order {
         (self.first_sequence, self.first_sequence.wrapping_add(self.entries.len() as u32))
     }
 
+    /// Drops the reply to a later request (number `again`) too if that to this one (`sequence`) is to be
+    /// dropped (`CLIENT REPLY`), because it is the same request, which is tried again.
+    pub fn drop_again(&mut self, sequence: u32, again: u32) {
+        if let Some(silence) = &mut self.silence
+            && silence.dropped.contains(&sequence)
+        {
+            silence.dropped.push_back(again);
+        }
+    }
+
     /// Takes the next place in the order of replies. Returns its sequence number. `rewrite` says how the
     /// reply is changed before it is sent; `charge` is the estimated price that was taken for the request, if
     /// any.

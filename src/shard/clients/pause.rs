@@ -37,6 +37,13 @@ pub struct Pause {
 }
 
 impl Pause {
+    /// Extends the pause by a later one of the same clients. The client that ordered the later one may end it.
+    pub fn extend(&mut self, later: &Self) {
+        self.until = self.until.max(later.until);
+        self.extent = self.extent.max(later.extent);
+        self.asker = later.asker;
+    }
+
     /// Returns which requests of a client with this number (`CLIENT ID`) the pause holds back. For the client
     /// that ordered a pause of everything, `CLIENT` and `QUIT` are excepted.
     pub fn extent_for(&self, number: u64) -> Paused {

@@ -8,11 +8,14 @@ use crate::values::time::Now;
 use crate::values::{ClientId, Timestamp};
 
 impl ClientStage {
-    /// Begins a `CLIENT PAUSE` on this shard. It replaces an earlier one for the same tenant or, if it is for
-    /// all clients, an earlier one for all.
+    /// Begins a `CLIENT PAUSE` on this shard. Together with an earlier one for the same tenant or, if it is
+    /// for all clients, with an earlier one for all, it lasts until the later end and holds back whatever one
+    /// of the two holds back.
     pub(super) fn pause(&mut self, quotas: &Quotas, pause: &Pause) {
-        self.pauses.retain(|other| other.tenant != pause.tenant);
-        self.pauses.push(pause.clone());
+        match self.pauses.iter_mut().find(|other| other.tenant == pause.tenant) {
+            Some(earlier) => earlier.extend(pause),
+            None => self.pauses.push(pause.clone()),
+        }
         self.apply_pauses(quotas);
     }
 

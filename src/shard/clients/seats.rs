@@ -19,8 +19,13 @@ impl ClientStage {
             Some(tenant) => Identity::of(&env.quotas, tenant, None, None, Chosen::default()),
             None => Identity::stranger(&env.quotas),
         };
-        let identity =
-            if self.change_seat(env, id, stranger.tenant) { stranger } else { Identity::default() };
+        let identity = if self.change_seat(env, id, stranger.tenant) {
+            stranger
+        } else {
+            // A client that has logged out by `RESET` gives its former tenant's seat back.
+            self.change_seat(env, id, None);
+            Identity::default()
+        };
         let client = self.clients.at(id);
         client.stranger_since = identity.tenant.is_none().then_some(now.monotonic);
         self.watch_strangers |= identity.tenant.is_none();

@@ -30,7 +30,7 @@ const RETRY_UNSETTLED: Duration = Duration::from_millis(250);
 /// Error of the functions that admit a request (take its price): the request goes no further now, because
 /// it has been answered already, or is held to be tried again.
 #[derive(Clone, Copy, Debug)]
-struct Stopped;
+pub(super) struct Stopped;
 
 impl Shard {
     /// Admits a request (takes its price from its payer's quotas) and sends it to its destination, unless
@@ -67,6 +67,9 @@ impl Shard {
             Track::Usual
         };
         let Ok(charge) = self.admit(id, command, destination, usual, &request.arguments, now) else { return };
+        if let Some(command) = command.filter(|command| command.class == Class::Script) {
+            self.note_script(command, &request.arguments);
+        }
         if self.env.settings.clients.monitors.is_watched() {
             self.show_request(id, command, destination, &request.arguments, now);
         }
@@ -360,6 +363,29 @@ impl Shard {
             Admission::Throttled(throttled) => self.throttle(id, &throttled, now),
         }
         Err(Stopped)
+    }
+
+    /// Admits a request about quotas (`QOS`), which is answered even if its payer's quota is used up, and
+    /// charged afterwards. An error if it is throttled, because the payer owes a second's income already.
+    pub(super) fn admit_in_debt(
+        &mut self,
+        id: ClientId,
+        command: &Command,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) -> Result<Option<Charge>, Stopped> {
+        let Some(payer) = self.payer_of(id) else { return Ok(None) };
+        let asked = (&asked(Some(command), arguments), Nature::of(Some(command)).class);
+        match self.admission.admit_in_debt(&mut self.env, payer, asked, now) {
+            Admission::Passed(charge) => Ok(charge),
+            Admission::Throttled(throttled) => {
+                self.throttle(id, &throttled, now);
+                Err(Stopped)
+            }
+            Admission::AfterReplies | Admission::AfterSettlement | Admission::AfterGrant => {
+                unreachable!("a request that may be paid for later does not wait")
+            }
+        }
     }
 
     /// Answers a client's request with `-THROTTLED`, which names the quota that is used up and the time

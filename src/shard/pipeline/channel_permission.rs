@@ -40,6 +40,8 @@ pub(super) fn permit(
             .filter(|name| *name != INVALIDATIONS)
             .try_fold(true, |_, name| may_name(name, false)),
         Handling::Private(PrivateUse::Subscribes(kind)) => all(1, kind == Subscription::Patterns),
+        // A client may end any subscription that it has.
+        Handling::Private(PrivateUse::Unsubscribes(_)) => Ok(true),
         Handling::FanOut(FanOut::Channel) => may_name(arguments.get(1).unwrap_or_default(), false),
         // `PUBSUB CHANNELS` without a pattern lists all channels.
         Handling::FanOut(_) if command.name.ends_with("channels") => {
@@ -118,6 +120,8 @@ pub(super) fn literal_prefix(pattern: &[u8]) -> &[u8] {
 mod tests {
     use super::*;
     use crate::config::Quotas;
+    use crate::protocol::command::recognise;
+    use crate::shard::pipeline::decode::encoded;
 
     #[test]
     fn only_what_a_pattern_must_begin_with_counts() {
@@ -137,6 +141,20 @@ mod tests {
             let (name, is_pattern) =
                 case.strip_prefix("P ").map_or((*case, false), |pattern| (pattern, true));
             assert_eq!(may_name(tenant, name.as_bytes(), is_pattern), *may, "{terms}: {case}");
+        }
+    }
+
+    #[test]
+    fn any_subscription_may_be_ended() {
+        let text = "[tenants.t]\npassword = \"p\"\nkeys = [\"acme:\"]\nchannels = [\"news:\"]\n";
+        let quotas = Quotas::parse("quotas.toml", text).expect("well formed");
+        let tenant = quotas.tenant(quotas.find("t").expect("it is there"));
+        for name in ["UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE"] {
+            let (frame, places) = encoded([name.as_bytes(), b"else"].into_iter());
+            let arguments = Arguments::new(&frame, &places);
+            let command = recognise(&arguments).expect("a command");
+            let handled = (command, command.handling_for(&arguments));
+            assert_eq!(permit(tenant, handled, &arguments), Ok(true), "{name}");
         }
     }
 

@@ -9,7 +9,7 @@ use crate::protocol::{Argument, Arguments, Request, RequestDecoder, encode};
 use crate::shard::clients::{Identity, Progress};
 use crate::shard::counters::Counter;
 use crate::values::ClientId;
-use crate::values::limits::KEYS_PER_TURN;
+use crate::values::limits::{KEYS_PER_TURN, WORDS_PER_REQUEST};
 use crate::values::time::Now;
 
 impl Shard {
@@ -86,7 +86,7 @@ impl Shard {
             };
             match decoder.next(chunk, &mut consumed, &limits) {
                 Ok(Some(request)) => {
-                    *turn_left -= 1;
+                    *turn_left = turn_left.saturating_sub(share_of_turn(&request.arguments));
                     self.env.counters.add(Counter::Requests, 1);
                     if request.arguments.len() > KEYS_PER_TURN
                         && let Some((step, frame)) = self.step_if_split(id, &request)
@@ -109,7 +109,7 @@ impl Shard {
 
     /// Returns the number of arguments per key, and the bytes, of a large request that may be split by key
     /// over several turns (passes of the shard's loop). None for any other request, and if its client is in a
-    /// transaction or has connections to stores of its own.
+    /// transaction, or watches or tracks keys over a connection of its own, so that the request goes whole.
     #[cold]
     #[inline(never)]
     pub(super) fn step_if_split(&mut self, id: ClientId, request: &Request<'_>) -> Option<(usize, Bytes)> {
@@ -117,7 +117,8 @@ impl Shard {
         let command = command::recognise(arguments).ok()?;
         let Handling::Split(_) = command.handling_for(arguments) else { return None };
         let client = self.clients.client(id);
-        let goes_another_way = client.transaction().is_some() || client.is_tied();
+        let goes_another_way =
+            client.transaction().is_some() || client.watch().is_some() || client.tracks_keys();
         let step = step_of(command);
         let is_split = (arguments.len() - 1).is_multiple_of(step) && !goes_another_way;
         is_split.then(|| (step, frame.clone()))
@@ -171,10 +172,7 @@ impl Shard {
     #[inline(never)]
     fn handle_unusual(&mut self, id: ClientId, request: Request<'_>, now: Now) {
         match command::recognise(&request.arguments) {
-            Ok(command) => {
-                self.note_script(command, &request.arguments);
-                self.handle_command(id, command, request, now);
-            }
+            Ok(command) => self.handle_command(id, command, request, now),
             Err(command::Unrecognised::Command(_)) => self.handle_unknown(id, request, now),
             Err(error) => self.refuse_in_transaction(id, &error.to_string()),
         }
@@ -182,13 +180,11 @@ impl Shard {
 
     fn handle_command(&mut self, id: ClientId, command: &'static Command, request: Request<'_>, now: Now) {
         let arguments = &request.arguments;
-        if matches!(command.class, Class::Scan | Class::Script) {
-            if command.class == Class::Script {
-                self.note_script(command, arguments);
-            } else if let Some((frame, places)) = self.with_lower_count(command, arguments) {
-                let request = Request { arguments: Arguments::new(&frame, &places), shared: None };
-                return self.handle_command(id, command, request, now);
-            }
+        if command.class == Class::Scan
+            && let Some((frame, places)) = self.with_lower_count(command, arguments)
+        {
+            let request = Request { arguments: Arguments::new(&frame, &places), shared: None };
+            return self.handle_command(id, command, request, now);
         }
         let handling = self.in_force(command.handling_for(arguments));
         if let Err(refusal) = self.permit(id, command, handling, arguments) {
@@ -216,8 +212,11 @@ impl Shard {
         if is_queued {
             return self.queue_in_transaction(id, command, handling, arguments);
         }
-        if client.is_tied() && self.handle_tied(id, (command, handling), request, now) {
-            return;
+        if client.is_tied() {
+            if self.handle_tied(id, (command, handling), request, now) {
+                return;
+            }
+            self.end_caching(id, command);
         }
         match self.destination(id, command, handling, arguments) {
             Ok(destination) => self.carry_out(id, Some(command), destination, request, now),
@@ -225,11 +224,11 @@ impl Shard {
         }
     }
 
-    /// Notes a script that a request brings to the stores and that declares that it writes nothing: `CLIENT
-    /// PAUSE` of writes lets requests pass that name it by its digest.
+    /// Notes a script that an admitted request brings to the stores and that declares that it writes nothing:
+    /// `CLIENT PAUSE` of writes lets requests pass that name it by its digest.
     #[cold]
     #[inline(never)]
-    fn note_script(&self, command: &Command, arguments: &Arguments<'_>) {
+    pub(super) fn note_script(&self, command: &Command, arguments: &Arguments<'_>) {
         let place = match command.name {
             "eval" => 1,
             "script|load" => 2,
@@ -302,6 +301,12 @@ impl Shard {
         }
         self.answer_error(id, text);
     }
+}
+
+/// Returns how many of the requests that a client may start in one turn (pass of the shard's loop) this one
+/// counts as: one, and one more for every 64 words.
+pub(super) fn share_of_turn(arguments: &Arguments<'_>) -> u32 {
+    1 + (arguments.len() / WORDS_PER_REQUEST) as u32
 }
 
 fn ends_transaction(handling: Handling) -> bool {

@@ -371,7 +371,7 @@ pub(super) fn touches_of(command: &Command, arguments: &Arguments<'_>) -> Touche
 }
 
 /// True if all parameters that `CONFIG GET` asks for are `notify-keyspace-events`, which is up to the stores.
-fn asks_for_events(arguments: &Arguments<'_>) -> bool {
+pub(super) fn asks_for_events(arguments: &Arguments<'_>) -> bool {
     arguments.iter().skip(2).all(|word| word.eq_ignore_ascii_case(b"notify-keyspace-events"))
 }
 

@@ -68,7 +68,7 @@ impl Shard {
         });
         let limits = limits.collect();
         let protocol = self.clients.client(id).protocol();
-        let charge = self.charge_afterwards(id, command, arguments);
+        let Ok(charge) = self.admit_in_debt(id, command, arguments, now) else { return };
         self.clients.ask(&self.env, id, charge, Question::Limits { limits, protocol });
     }
 
@@ -87,11 +87,12 @@ impl Shard {
         };
         let (frame, places) = encoded(inner.iter());
         let inner = Arguments::new(&frame, &places);
-        let charge = self.charge_afterwards(id, command, arguments);
+        let Ok(charge) = self.admit_in_debt(id, command, arguments, now) else { return };
         let command = match recognise(&inner) {
             Ok(command) => command,
             Err(error) => {
-                return self.answer_error(id, &error.to_string());
+                let text = error.to_string();
+                return self.answer_priced(id, charge, now, |out, _| encode::error(out, &text));
             }
         };
         let client = self.clients.client(id);

@@ -1,5 +1,6 @@
 //! Requests over HTTP: each is handled as the commands that it contains.
 
+use super::decode::share_of_turn;
 use super::{Shard, no_room};
 use crate::protocol::RequestDecoder;
 use crate::protocol::http::{Conversation, Step};
@@ -75,7 +76,6 @@ impl Shard {
                 }
                 continue;
             }
-            *turn_left -= 1;
             let (mut decoder, mut consumed) = (RequestDecoder::default(), 0);
             // The commands were encoded by weir itself, so they are well formed.
             let Ok(Some(request)) = decoder.next(http.frames(), &mut consumed, &limits) else {
@@ -84,6 +84,7 @@ impl Shard {
                 self.clients.stop_listening(&mut self.env, id);
                 return Progress::Done;
             };
+            *turn_left = turn_left.saturating_sub(share_of_turn(&request.arguments));
             self.env.counters.add(Counter::Requests, 1);
             let refusal = match http.void() {
                 Some(error) => Some(error.to_owned()),

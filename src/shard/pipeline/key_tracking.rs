@@ -224,6 +224,15 @@ impl Shard {
         });
     }
 
+    /// Ends `CLIENT CACHING` with the client's next command, which is this one, also if it reads no keys. A
+    /// further `CLIENT` command does not end it, and in a transaction it lasts until `EXEC`.
+    pub(super) fn end_caching(&mut self, id: ClientId, command: &Command) {
+        let goes_on = command.name.starts_with("client") || matches!(command.name, "multi" | "exec");
+        if !goes_on && let Some(tracking) = self.tracking_of(id) {
+            tracking.take_caching();
+        }
+    }
+
     /// Ends the tracking of keys (`CLIENT TRACKING`) for a client. Its own connections to stores (private
     /// links) are free for other clients once their stores have confirmed the end.
     pub(super) fn end_tracking(&mut self, id: ClientId, now: Now) {

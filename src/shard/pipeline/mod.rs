@@ -826,6 +826,12 @@ impl Shard {
         self.env.pieces.is_empty()
     }
 
+    /// Returns the number of a tenant's requests that are admitted and not charged at their real cost yet. For
+    /// tests.
+    pub fn under_way(&mut self, tenant: TenantId) -> u32 {
+        self.admission.under_way(tenant)
+    }
+
     /// Measures now how many bytes of memory the clients hold, and closes the largest if that is too much.
     /// For tests.
     pub fn weigh_clients(&mut self) {

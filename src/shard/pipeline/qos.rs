@@ -53,9 +53,9 @@ impl Shard {
         } else if subcommand.eq_ignore_ascii_case(b"call") {
             self.qos_call(id, &arguments, now);
         } else if subcommand.eq_ignore_ascii_case(b"tenants") {
-            self.qos_tenants(id, command, &arguments);
+            self.qos_tenants(id, command, &arguments, now);
         } else if subcommand.eq_ignore_ascii_case(b"hotkeys") {
-            self.qos_hot_keys(id, command, &arguments);
+            self.qos_hot_keys(id, command, &arguments, now);
         } else if subcommand.eq_ignore_ascii_case(b"limits") {
             self.qos_limits(id, command, &arguments, now);
         } else if subcommand.eq_ignore_ascii_case(b"explain") {
@@ -135,7 +135,7 @@ impl Shard {
         self.clients.end_acting(id, identity, own);
     }
 
-    fn qos_tenants(&mut self, id: ClientId, command: &Command, arguments: &Arguments<'_>) {
+    fn qos_tenants(&mut self, id: ClientId, command: &Command, arguments: &Arguments<'_>, now: Now) {
         let after = match (arguments.get(2), arguments.get(3)) {
             (None, _) => String::new(),
             (Some(word), Some(name)) if word.eq_ignore_ascii_case(b"after") && arguments.len() == 4 => {
@@ -148,11 +148,11 @@ impl Shard {
         };
         let asker = self.asker(id);
         let protocol = self.clients.client(id).protocol();
-        let charge = self.charge_afterwards(id, command, arguments);
+        let Ok(charge) = self.admit_in_debt(id, command, arguments, now) else { return };
         self.clients.ask(&self.env, id, charge, Question::Tenants { asker, after, protocol });
     }
 
-    fn qos_hot_keys(&mut self, id: ClientId, command: &Command, arguments: &Arguments<'_>) {
+    fn qos_hot_keys(&mut self, id: ClientId, command: &Command, arguments: &Arguments<'_>, now: Now) {
         let count = match (arguments.get(2), arguments.get(3)) {
             (None, _) => Some(HOT_KEYS_SHOWN),
             (Some(word), Some(count)) if word.eq_ignore_ascii_case(b"count") && arguments.len() == 4 => {
@@ -169,7 +169,7 @@ impl Shard {
         };
         let asker = self.asker(id);
         let protocol = self.clients.client(id).protocol();
-        let charge = self.charge_afterwards(id, command, arguments);
+        let Ok(charge) = self.admit_in_debt(id, command, arguments, now) else { return };
         self.clients.ask(&self.env, id, charge, Question::HotKeys { asker, count, protocol });
     }
 
@@ -179,8 +179,8 @@ impl Shard {
         self.tenant_of(id).map_or_else(String::new, |tenant| tenant.name.clone())
     }
 
-    /// Returns the charge for a request that is answered even if its payer's quota is used up: nothing is
-    /// taken beforehand, and its price is charged with the reply. None if the request has no price.
+    /// Returns the charge for a request that is never throttled, such as a login: nothing is taken beforehand,
+    /// and its price is charged with the reply. None if the request has no price.
     pub(super) fn charge_afterwards(
         &mut self,
         id: ClientId,

@@ -2,7 +2,7 @@
 //! request comes between their requests.
 
 use super::Shard;
-use super::destination::{CROSS_SLOT, Placement};
+use super::destination::{CROSS_SLOT, Placement, asks_for_events};
 use crate::protocol::command::{Command, FanOut, Flags, Handling, LocalCommand, PrivateUse};
 use crate::protocol::{Arguments, Request, encode};
 use crate::shard::admission::{Charge, asked};
@@ -163,6 +163,9 @@ impl Shard {
                     }
                     Err(text) => self.answer_error(id, &text),
                 }
+            } else if queued.local == LocalCommand::Unwatch {
+                // `EXEC` checks the watched keys before it carries out anything, so the watch is still needed.
+                self.clients.answer_now(&mut self.env, id, |out, _| encode::simple(out, "OK"));
             } else {
                 let request = Request { arguments, shared: None };
                 self.answer_locally(id, queued.command, queued.local, None, request, now);
@@ -213,6 +216,12 @@ impl Shard {
                 if let Some(database) = self.other_database(id, arguments) =>
             {
                 return self.queue_select(id, database, arguments);
+            }
+            // The only store answers what it would answer outside a transaction.
+            Handling::Local(LocalCommand::ConfigGet)
+                if single && (self.is_admin(id) || asks_for_events(arguments)) =>
+            {
+                true
             }
             Handling::Local(local) if local.stands_in_transaction() => {
                 return self.queue_local(id, command, local, arguments);

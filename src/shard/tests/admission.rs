@@ -1,7 +1,7 @@
 //! Tests of admission in the pipeline: prices of requests, and quotas.
 
 use super::*;
-use crate::values::Weights;
+use crate::values::{BucketId, Weights};
 
 const LIMITED: &str = r"
     [global]
@@ -303,4 +303,57 @@ fn the_shadow_lets_pass_what_it_counts() {
     assert_eq!(rig.at_stores.len(), 4);
     assert!(rig.shards[0].counters().get(Counter::ThrottledInShadow) > 0);
     assert_eq!(rig.shards[0].counters().get(Counter::RefusedThrottled), 0);
+}
+
+#[test]
+fn an_explanation_of_a_request_that_is_none_is_charged_and_leaves_nothing_under_way() {
+    let mut rig = limited(1);
+    rig.pools = (1_000 * UNIT as i64, false);
+    let client = rig.client(0);
+    let tenant = crate::values::TenantId(0);
+    for words in
+        [&["QOS", "EXPLAIN", "NOSUCH"][..], &["QOS", "EXPLAIN", "GET"], &["QOS", "EXPLAIN", "OBJECT", "NO"]]
+    {
+        rig.send(client, &[words]);
+        assert!(rig.told(client).starts_with("-ERR "), "{words:?}");
+    }
+    assert_eq!(rig.shards[0].under_way(tenant), 0);
+    rig.now.monotonic = rig.now.monotonic.after(Duration::from_secs(2));
+    rig.turns();
+    let metered: u64 = rig
+        .reports
+        .iter()
+        .flat_map(|report| &report.usage)
+        .map(|(_, usage)| usage.cached + usage.admitted)
+        .sum();
+    assert!(metered >= 3 * UNIT / 10, "{metered}");
+}
+
+/// A flood of requests that are charged and never refused does not keep others of the tenant waiting for long.
+#[test]
+fn requests_that_are_never_refused_bring_their_payer_into_debt_for_a_second_at_most() {
+    for flood in [&["AUTH", "default", "wrong"][..], &["QOS", "EXPLAIN", "GET", "k"]] {
+        let mut rig = limited(1);
+        let client = rig.client(0);
+        let id = rig.id(client);
+        let mut throttled = 0;
+        for _ in 0..300 {
+            rig.shards[0].handle_client_bytes(id, &request(flood), rig.now);
+            rig.turns();
+            throttled += usize::from(rig.told(client).starts_with("-THROTTLED"));
+        }
+        assert_eq!(throttled > 0, flood[0] == "QOS", "{flood:?}: {throttled} throttled");
+        rig.wait(Duration::from_millis(20));
+        let mut spent = std::collections::HashMap::new();
+        for demand in rig.reports.iter().flat_map(|report| &report.demands) {
+            *spent.entry(demand.bucket).or_insert(0) += demand.spent;
+        }
+        let most =
+            spent.into_iter().filter(|(bucket, _)| *bucket != BucketId::GLOBAL).map(|(_, spent)| spent).max();
+        let second = 10 * UNIT as i64;
+        assert!(
+            most.is_some_and(|spent| (second / 2..=second + 2 * UNIT as i64).contains(&spent)),
+            "{flood:?}: {most:?}"
+        );
+    }
 }

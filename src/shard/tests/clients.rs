@@ -2,6 +2,7 @@
 
 use super::neighbours::TWO_TENANTS;
 use super::*;
+use crate::shard::script_board::ScriptBoard;
 
 impl Rig {
     /// Delivers a shard's questions about clients to all shards, and their answers back to the asking client.
@@ -343,4 +344,45 @@ fn scripts_that_declare_that_they_write_nothing_pass_while_writes_are_held_back(
     rig.send(client, &[&["MULTI"], &["EVALSHA", DIGEST, "0"], &["EVAL", "return 1", "0"], &["EXEC"]]);
     assert!(rig.at_stores.is_empty());
     assert_eq!(rig.shards[0].paused_clients(), 5);
+}
+
+#[test]
+fn a_second_pause_ends_no_earlier_and_holds_back_no_less_than_the_first() {
+    let mut rig = Rig::new(1, 1);
+    let [operator, client] = [rig.client(0), rig.client(0)];
+    assert_eq!(rig.asks(operator, &["CLIENT", "PAUSE", "10000"]), "+OK\r\n");
+    assert_eq!(rig.asks(operator, &["CLIENT", "PAUSE", "10", "WRITE"]), "+OK\r\n");
+    rig.send(client, &[&["PING"]]);
+    rig.wait(Duration::from_secs(5));
+    assert_eq!(rig.told(client), "");
+    rig.wait(Duration::from_secs(6));
+    assert_eq!(rig.told(client), "+PONG\r\n");
+}
+
+#[test]
+fn a_script_is_noted_only_when_it_is_carried_out() {
+    const READS: &str = "#!lua flags=no-writes\nreturn 2";
+    const DIGEST: &str = "ae33f9227913b24d053a555637f98260b23bd3a3";
+    let scripts = Arc::new(ScriptBoard::default());
+    let mut rig = Rig::with(1, 1, |settings| settings.clients.scripts = Arc::clone(&scripts));
+    rig.put_in_force(TWO_TENANTS);
+    let stranger = rig.client(0);
+    rig.send(stranger, &[&["EVAL", READS, "0"]]);
+    assert!(rig.told(stranger).starts_with("-NOAUTH"));
+    assert!(!scripts.has(DIGEST.as_bytes()));
+    let client = rig.signed_in("root", "r");
+    rig.send(client, &[&["EVAL", READS, "0"]]);
+    assert!(scripts.has(DIGEST.as_bytes()));
+}
+
+#[test]
+fn an_exemption_from_eviction_ends_with_reset_and_counts_for_administrators_alone() {
+    let mut rig = Rig::new(1, 1);
+    rig.put_in_force(TWO_TENANTS);
+    let client = rig.signed_in("root", "r");
+    assert_eq!(rig.asks(client, &["CLIENT", "NO-EVICT", "ON"]), "+OK\r\n");
+    assert!(rig.asks(client, &["CLIENT", "INFO"]).contains(" flags=e "));
+    rig.send(client, &[&["RESET"], &["AUTH", "root", "r"]]);
+    rig.told(client);
+    assert!(rig.asks(client, &["CLIENT", "INFO"]).contains(" flags=N "));
 }

@@ -182,3 +182,38 @@ fn a_client_that_must_leave_while_its_request_is_sent_in_parts_stops_nobody() {
         assert_eq!(rig.told(other), "+PONG\r\n");
     }
 }
+
+#[test]
+fn replies_that_the_socket_is_sending_are_weighed() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    let weighed = |rig: &mut Rig| {
+        rig.shards[0].weigh_clients();
+        rig.shards[0].clients_bytes()
+    };
+    let alone = weighed(&mut rig);
+    rig.reading = Reading::Never;
+    rig.send(client, &[&["GET", "k"]]);
+    rig.answer_next(&format!("$300000\r\n{}\r\n", "x".repeat(300_000)));
+    assert!(weighed(&mut rig) > alone + 300_000, "as long as the client does not read it");
+    rig.take_all();
+    assert!(weighed(&mut rig) < alone + 300_000);
+}
+
+#[test]
+fn a_client_that_logs_out_where_no_stranger_has_room_gives_its_seat_back() {
+    let seats = Seats::new(2);
+    let mut rig = Rig::with(1, 1, |settings| settings.clients.seats = seats.clone());
+    rig.put_in_force(&format!("[default]\nmax_clients = 1\n{TWO_TENANTS}"));
+    let acme = rig.signed_in("acme", "a");
+    let stranger = rig.client(0);
+    rig.send(stranger, &[&["PING"]]);
+    let tenant = (0..3).map(crate::values::TenantId).find(|tenant| seats.taken(*tenant) == 1);
+    let taken: u32 = (0..3).map(|tenant| seats.taken(crate::values::TenantId(tenant))).sum();
+    assert!(tenant.is_some() && taken == 2, "one each: {taken}");
+    rig.send(acme, &[&["RESET"], &["GET", "k"]]);
+    let told = rig.told(acme);
+    assert!(told.starts_with("+RESET\r\n-OVERLOADED reason=clients "), "{told}");
+    let taken: u32 = (0..3).map(|tenant| seats.taken(crate::values::TenantId(tenant))).sum();
+    assert_eq!(taken, 1, "the stranger's");
+}

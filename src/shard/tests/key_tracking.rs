@@ -87,6 +87,20 @@ fn what_is_asked_about_caching_goes_with_the_next_request() {
 }
 
 #[test]
+fn what_is_asked_about_caching_ends_with_the_next_command_that_is_not_about_clients() {
+    for (between, lasts) in [(&["PING"][..], false), (&["CLIENT", "ID"], true)] {
+        let mut rig = Rig::with(1, 1, |settings| settings.private_links_max = 20);
+        let client = rig.client(0);
+        rig.send(client, &[&["HELLO", "3"], &["CLIENT", "TRACKING", "ON", "OPTOUT"]]);
+        greet(&mut rig);
+        rig.answer_first("TRACKING", "+OK\r\n");
+        rig.send(client, &[&["CLIENT", "CACHING", "no"], between, &["GET", "k"]]);
+        let at_store: &[&str] = if lasts { &["CLIENT", "GET"] } else { &["GET"] };
+        assert_eq!(rig.words_at_stores(), at_store, "{between:?}");
+    }
+}
+
+#[test]
 fn a_client_that_would_miss_changes_is_closed() {
     for is_late in [false, true] {
         let (mut rig, client) = tracking(1);

@@ -1,6 +1,7 @@
 //! Tests of requests with very many keys, which are split and joined over several turns.
 
 use super::neighbours::TWO_TENANTS;
+use super::subscriptions::greet;
 use super::*;
 use crate::shard::clients::Client;
 use crate::values::limits::KEYS_PER_TURN;
@@ -390,4 +391,32 @@ fn the_memory_of_a_request_that_is_split_is_its_clients_and_bounded() {
     assert!(waiting < before + 3 * MANY + 50_000, "only the order of the values is left: {waiting}");
     rig.answer_each(|words, _| reply_of_store(words));
     assert!(rig.told(client) == reply_of_store(&words));
+}
+
+#[test]
+fn a_subscription_does_not_let_very_many_keys_be_split_in_one_turn() {
+    let mut rig = Rig::with(1, 2, |settings| settings.private_links_max = 20);
+    let [greedy, neighbour] = [rig.client(0), rig.client(0)];
+    rig.send(greedy, &[&["HELLO", "3"], &["SUBSCRIBE", "c"]]);
+    greet(&mut rig);
+    rig.answer_first("HELLO", "%1\r\n+proto\r\n:3\r\n");
+    rig.answer_first("subscribe", ">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
+    rig.told(greedy);
+    rig.pour(greedy, &frame_of(&many("DEL", MANY, &mut Random::new(18))));
+    let split_in = rig.turns_with_neighbour(neighbour, |rig| rig.at_stores.len() == 2);
+    assert!(split_in >= 2 * MANY / KEYS_PER_TURN, "split in {split_in} turns");
+    assert_eq!(rig.counted(Counter::RequestsInSteps), 1);
+}
+
+#[test]
+fn requests_with_many_words_count_as_several_of_a_turn() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    let words: Vec<String> = many("DEL", 2_000, &mut Random::new(19));
+    rig.pour(client, &frame_of(&words).repeat(20));
+    let (shard, _) = rig.clients[client];
+    let started = rig.shards[shard].counters().get(Counter::Requests);
+    assert_eq!(started, 256 / (1 + 2_001 / 64), "until the turn's are used up");
+    rig.turns();
+    assert_eq!(rig.shards[shard].counters().get(Counter::Requests), 20);
 }

@@ -877,3 +877,27 @@ fn a_transaction_that_waits_before_a_store_busy_with_a_script_is_refused_in_the_
     let refusal = "BUSY backend=store0 is busy running a script. SCRIPT KILL or FUNCTION KILL ends it";
     assert_eq!(rig.told(other), format!("-EXECABORT Transaction discarded because of: {refusal}\r\n"));
 }
+
+#[test]
+fn an_unwatch_inside_a_transaction_leaves_the_check_to_exec() {
+    for is_lost in [false, true] {
+        let mut rig = lending(1, 1, 10);
+        let client = rig.client(0);
+        rig.send(client, &[&["WATCH", "k"]]);
+        greet(&mut rig);
+        let Sent { link, generation, .. } = rig.frames("WATCH")[0].clone();
+        rig.answer_first("WATCH", "+OK\r\n");
+        if is_lost {
+            rig.shards[0].handle_link_lost(link, generation, Loss::ByPeer, rig.now);
+            rig.turns();
+        }
+        rig.send(client, &[&["MULTI"], &["UNWATCH"], &["SET", "k", "1"], &["EXEC"]]);
+        if !is_lost {
+            assert_eq!(rig.words_at_stores(), ["MULTI", "SET", "EXEC"]);
+            assert!(rig.at_stores.iter().all(|sent| sent.link == link), "where the key is watched");
+            ["+OK\r\n", "+QUEUED\r\n", "*-1\r\n"].iter().for_each(|reply| rig.answer_next(reply));
+        }
+        assert_eq!(rig.told(client), "+OK\r\n+OK\r\n+QUEUED\r\n+QUEUED\r\n*-1\r\n");
+        assert_eq!((rig.at_stores.len(), links(&rig).0), (0, 0), "the watch has ended");
+    }
+}

@@ -171,3 +171,15 @@ fn a_block_owes_a_reply_for_each_request_until_its_connection_is_lost() {
         assert_eq!((rig.told(client).as_str(), rig.owed()), ("$1\r\nv\r\n", 0));
     }
 }
+
+#[test]
+fn the_only_store_answers_settings_in_a_transaction_as_outside() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    rig.send(client, &[&["MULTI"], &["CONFIG", "GET", "maxmemory"], &["EXEC"]]);
+    assert_eq!(rig.words_at_stores(), ["MULTI", "CONFIG", "EXEC"]);
+    for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n*2\r\n$9\r\nmaxmemory\r\n$1\r\n7\r\n"] {
+        rig.answer_next(reply);
+    }
+    assert!(rig.told(client).ends_with("maxmemory\r\n$1\r\n7\r\n"));
+}

@@ -1,10 +1,12 @@
 //! The bookings when a request is settled: the difference between its real cost and the price that was taken,
 //! the cost that is learnt for its class, and the tenant's usage.
 
+use std::time::Duration;
+
 use super::{Accounts, METERED_REPORT, Payer, Scope};
 use crate::policy::price::Quote;
 use crate::protocol::command::Class;
-use crate::values::{MicroUnits, Price, TenantId, Timestamp, Usage};
+use crate::values::{MicroUnits, Price, TenantId, Timestamp, Usage, signed};
 
 /// The price that was taken for a request, with what is needed to settle it once its reply has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +20,14 @@ pub struct Charge {
     /// The class of the request's command. The real cost is learnt for the class, so that later requests of
     /// it are priced better.
     pub class: Class,
+    /// True for a request that is answered even if its payer's quota is used up, such as a login. Such
+    /// requests bring buckets into debt only so far (`OWED_MAX`).
+    pub is_unrefused: bool,
 }
+
+/// The debt of a bucket, as the time in which its rate pays it off, up to which it is charged for requests
+/// that are never refused. More would keep others who pay from the same bucket waiting for as long.
+const OWED_MAX: Duration = Duration::from_secs(1);
 
 /// The final cost of a request, as far as its replies tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +88,9 @@ impl Accounts {
             self.meter(tenant, usage, now);
         }
         let difference = cost.signed() - charge.taken.signed();
-        if difference != 0 {
+        if charge.is_unrefused {
+            self.correct_up_to_debt(charge.payer, tenant, difference, now);
+        } else if difference != 0 {
             self.correct(charge.payer, tenant, difference, now);
         }
         self.handle_booked(charge.payer, now);
@@ -94,6 +105,43 @@ impl Accounts {
             self.meter(tenant, Usage { cached: cost.micro(), ..Usage::default() }, now);
         }
         self.correct(payer, tenant, cost.signed(), now);
+    }
+
+    /// Returns the quota of a payer (account that is charged) that owes as much as requests which are never
+    /// refused may make it owe, with the time until it is paid off. None if no quota does.
+    pub fn overdrawn(&mut self, payer: Payer, now: Timestamp) -> Option<(Scope, Duration)> {
+        payer.scopes().find_map(|scope| {
+            let entry = self.ledger.buckets().entry(scope, now)?;
+            let owed = entry.slice.owed(entry.capacity, now);
+            let is_over = owed >= entry.capacity.comes_in(OWED_MAX);
+            is_over.then(|| (scope, Duration::from_micros(entry.capacity.micros_for(owed))))
+        })
+    }
+
+    /// Takes the cost of a request that is never refused from the buckets of its payer (account that is
+    /// charged), from each only as far as its debt stays within what a second brings in (`OWED_MAX`).
+    #[cold]
+    fn correct_up_to_debt(
+        &mut self,
+        payer: Payer,
+        tenant: Option<TenantId>,
+        difference: i64,
+        now: Timestamp,
+    ) {
+        let user = tenant.and(payer.user());
+        let scopes = [Some(Scope::Global), tenant.map(Scope::Tenant), user.map(Scope::User)];
+        for scope in scopes.into_iter().flatten() {
+            let Some(entry) = self.ledger.buckets().entry(scope, now) else { continue };
+            let owed_max = entry.capacity.comes_in(OWED_MAX);
+            let room = owed_max.saturating_sub(entry.slice.owed(entry.capacity, now));
+            let booked = difference.min(signed(room));
+            entry.slice.book(booked);
+            self.agenda.list(scope, entry.listed, now);
+            if scope == Scope::Global {
+                let buckets = self.ledger.buckets();
+                buckets.surprise = buckets.surprise.saturating_add(booked.max(0) as u64);
+            }
+        }
     }
 
     /// Adds to the usage of a tenant, which is reported to the control executor within `METERED_REPORT` (1

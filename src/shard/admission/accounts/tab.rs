@@ -433,7 +433,7 @@ mod tests {
             };
             if decision == Decision::Admitted {
                 let quote = Quote { fixed: Price::new(cost / 2), ..Quote::default() };
-                self.charges.push_back(Charge { taken, quote, payer, class });
+                self.charges.push_back(Charge { taken, quote, payer, class, is_unrefused: false });
             }
             self.book_at_once();
             Some(decision)
