@@ -86,6 +86,13 @@ impl Guarded {
     }
 
     /// Adopts a client that another process hands over during a takeover, with the bytes of its next request
+    /// Counts the client that [`Guarded::is_full`] has added as one of this shard's. A client that the shard
+    /// has closed on the spot is subtracted again, as every other that has disconnected.
+    fn count_newcomer(&mut self) {
+        self.inside += 1;
+        self.count_clients();
+    }
+
     /// that were read there. Refuses the client if there are too many.
     fn adopt(&mut self, driver: &mut Driver, moved: Moved, now: Now) {
         let Moved { socket, session } = moved;
@@ -94,7 +101,7 @@ impl Guarded {
             true => self.shard.handle_client_refused(self.door.clients_max, now),
             false => self.shard.handle_client_moved(&session, now),
         };
-        self.inside = self.shard.clients_open();
+        self.count_newcomer();
         driver.adopt_of(socket, Owner::Client(id), self);
         if !session.held.is_empty() {
             self.shard.handle_client_held(id, &session, now);
@@ -165,7 +172,7 @@ impl Application for Guarded {
             Entrance::Http if full => self.shard.handle_http_client_refused(clients_max, now),
             Entrance::Http => self.shard.handle_http_client_opened(now),
         };
-        self.inside = self.shard.clients_open();
+        self.count_newcomer();
         Owner::Client(id)
     }
 
