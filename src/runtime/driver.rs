@@ -564,6 +564,10 @@ impl Driver {
             }
             rests
         });
+        // The timer of a listener may have fired already, in a turn that began before the pause was over.
+        if let Some(next) = self.resting.iter().map(|(_, until)| *until).min() {
+            self.wake_at(next, now);
+        }
     }
 
     fn filled(
@@ -1059,6 +1063,7 @@ fn index_of(owner: Owner) -> usize {
 #[cfg(test)]
 mod tests {
     use std::io::{Read as _, Write as _};
+    use std::net::{SocketAddr, TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
 
     use super::*;
@@ -1213,6 +1218,32 @@ mod tests {
             rig.turn();
         }
         assert!(fresh.iter_mut().all(is_open));
+    }
+
+    #[test]
+    fn a_listener_whose_timer_fired_too_early_accepts_again() {
+        let mut rig = Rig::new();
+        let (listener, address) = listener();
+        let token = rig.driver.ring.adopt(listener);
+        rig.driver.listeners.push((token, Entrance::Resp));
+        rig.driver.listens = true;
+        rig.driver.resting.push((token, rig.now().monotonic.after(Duration::from_millis(5))));
+        let _client = TcpStream::connect(address).expect("it listens");
+        let now = rig.now();
+        rig.driver.handle(Completion::Woken, &mut rig.notes, now);
+        for _ in 0..1_000 {
+            rig.turn();
+            if rig.notes.accepted > 0 {
+                return;
+            }
+        }
+        panic!("the client was not accepted");
+    }
+
+    fn listener() -> (OwnedFd, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        (listener.into(), address)
     }
 
     #[test]
