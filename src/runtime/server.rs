@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
-use glommio::ExecutorJoinHandle;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 
 use super::clock::Clock;
 use super::connect::{Place, Route, Routes, Spot, addresses_of};
 use super::control_thread::{self, Control, ControlSettings, TlsMailboxes};
 use super::driver::{Driver, Entrance};
+use super::executor::{Executors, Lifeline};
 use super::fleet_thread::FleetThread;
 use super::listeners::{self, Doors, Opened};
 use super::mesh::{self, Mesh};
@@ -70,7 +70,6 @@ const FILES_SPARE: u64 = 1024;
 /// credentials).
 type Backends = Vec<(Route, BackendSettings)>;
 
-type Executor = ExecutorJoinHandle<io::Result<()>>;
 type Letters<Message> = (Receiver<Message>, OwnedFd);
 
 /// Checks whether weir would start with this configuration, as far as that can be found out without starting
@@ -118,7 +117,7 @@ pub fn run(config: &Config) -> Result<(), String> {
 
     let (control, control_letters, control_bell) =
         Mailbox::for_executor().map_err(|error| format!("cannot make an eventfd: {error}"))?;
-    let mut executors: Vec<Executor> = Vec::new();
+    let mut executors = Executors::new();
     let (backends, storage) = start_storage(config, clock, &mut executors)?;
     let topology = topology_thread(config, &backends, storage_tls.clone(), clock);
     // Nodes of a cluster get their addresses once the first map is found.
@@ -183,7 +182,7 @@ pub fn run(config: &Config) -> Result<(), String> {
             store_version,
             cluster: slots.clone().map(|slots| (slots, doubts.clone())),
         };
-        executors.push(start_shard(cpus[index], parts, (letters, bell))?);
+        start_shard(cpus[index], parts, (letters, bell), &mut executors)?;
     }
 
     let shards = mailboxes.clone();
@@ -240,7 +239,8 @@ pub fn run(config: &Config) -> Result<(), String> {
         clock,
     };
     let admin = opened.admin_socket.take().map(|socket| (socket, config.admin_hosts.clone()));
-    executors.push(start_control(settings, control_letters, control_bell, (admin, predecessor.is_none()))?);
+    let admin = (admin, predecessor.is_none());
+    start_control(settings, (control_letters, control_bell), admin, &mut executors)?;
     QuotasThread {
         file: quota_file,
         token: config.admin_token.clone(),
@@ -266,6 +266,7 @@ pub fn run(config: &Config) -> Result<(), String> {
     store_info
         .start(store_info_letters, control.clone())
         .map_err(|error| format!("cannot start a thread: {error}"))?;
+    executors.wait_until_started()?;
     report_start(config, &opened, &cpus, (&backends, slots.as_deref()), &quotas);
     let is_over = begin_succession(takeover, predecessor, &control)?;
     manager.ready();
@@ -274,12 +275,7 @@ pub fn run(config: &Config) -> Result<(), String> {
     }
     // Control keeps a version of the quotas, so that the last reader of it is never a shard.
     drop(quotas);
-    for executor in executors {
-        executor
-            .join()
-            .map_err(|error| format!("an executor failed: {error}"))?
-            .map_err(|error| format!("an executor failed: {error}"))?;
-    }
+    executors.join()?;
     if let Some(path) = config.unix.as_ref().filter(|_| !is_over.load(Ordering::Acquire)) {
         let _ = std::fs::remove_file(path);
     }
@@ -484,7 +480,7 @@ fn mailbox<Message>() -> Result<(Mailbox<Message>, Receiver<Message>, OwnedFd), 
 fn start_storage(
     config: &Config,
     clock: Clock,
-    executors: &mut Vec<Executor>,
+    executors: &mut Executors,
 ) -> Result<(Backends, Option<Mailbox<ToStorage>>), String> {
     if let Storage::Cluster { credentials, .. } = &config.storage {
         let credentials = credentials.as_ref().map(Credentials::pair);
@@ -508,8 +504,7 @@ fn start_storage(
         let engine = Engine::new(limits, random_seed()).with_clock(move || clock.now().monotonic);
         Service::new(engine, request_bytes_max)
     };
-    let executor = start_engine(service, Vec::new(), (letters, bell), clock);
-    executors.push(executor.map_err(|error| error.to_string())?);
+    start_engine(service, Vec::new(), (letters, bell), clock, executors)?;
     let named = BackendSettings { name: "embedded".to_owned(), credentials: None };
     Ok((vec![(Route::Embedded(mailbox.clone()), named)], Some(mailbox)))
 }
@@ -519,12 +514,14 @@ fn start_engine<S: StoreService + 'static>(
     listeners: Vec<OwnedFd>,
     (letters, bell): Letters<ToStorage>,
     clock: Clock,
-) -> io::Result<Executor> {
+    executors: &mut Executors,
+) -> Result<(), String> {
     let listeners = listeners.into_iter().map(|listener| (listener, Entrance::Resp)).collect();
-    executor::spawn("weir-storage", None, move || async move {
+    executors.spawn("weir-storage", None, move |lifeline: Lifeline| async move {
         let service = service();
         let mut driver = Driver::new(Ring::new(bell)?, listeners);
         driver.listen();
+        lifeline.note_started();
         storage_thread::serve(service, driver, letters, clock).await
     })
 }
@@ -554,9 +551,10 @@ fn start_shard(
     cpu: Option<usize>,
     parts: Parts,
     (letters, bell): Letters<ToShard>,
-) -> Result<Executor, String> {
+    executors: &mut Executors,
+) -> Result<(), String> {
     let name = format!("weir-{}", parts.settings.id.0);
-    let task = move || async move {
+    let task = move |lifeline: Lifeline| async move {
         let Parts {
             settings,
             quotas,
@@ -594,11 +592,12 @@ fn start_shard(
             clock,
             busy_poll,
             tally,
+            lifeline,
         };
         // Boxed, because spawning would copy a task of this size.
         Box::pin(thread.run()).await
     };
-    executor::spawn(&name, cpu, task).map_err(|error| error.to_string())
+    executors.spawn(&name, cpu, task)
 }
 
 fn shard_settings(
@@ -716,11 +715,11 @@ fn admission_settings(config: &Config) -> AdmissionSettings {
 
 fn start_control(
     settings: ControlSettings,
-    letters: Receiver<ToControl>,
-    bell: OwnedFd,
+    (letters, bell): Letters<ToControl>,
     (admin, listens): (Option<(OwnedFd, Vec<String>)>, bool),
-) -> Result<Executor, String> {
-    let task = move || async move {
+    executors: &mut Executors,
+) -> Result<(), String> {
+    let task = move |lifeline: Lifeline| async move {
         let control = Rc::new(RefCell::new(Control::new(settings)));
         if let Some((socket, hosts)) = admin {
             control.borrow_mut().note_admin(socket, hosts);
@@ -731,9 +730,10 @@ fn start_control(
         control_thread::keep_to_fleet(&control);
         control_thread::keep_telling(&control);
         control_thread::keep_history(&control);
+        lifeline.note_started();
         control_thread::run(control, letters, bell).await
     };
-    executor::spawn("weir-control", None, task).map_err(|error| error.to_string())
+    executors.spawn("weir-control", None, task)
 }
 
 /// Starts the thread that communicates with the fleet's store (Redis server with the counters of shared
@@ -946,8 +946,8 @@ pub fn run_storage<S: StoreService + 'static>(
     let (mailbox, letters, bell) = mailbox::<ToStorage>()?;
     let (sockets, bound) = listen::tcp(listen_on, 1)
         .map_err(|error| format!("cannot listen on {listen_on} (--listen): {error}"))?;
-    let executor = start_engine(service, sockets, (letters, bell), Clock::start())
-        .map_err(|error| executor::ring_advice(&error))?;
+    let mut executors = Executors::new();
+    start_engine(service, sockets, (letters, bell), Clock::start(), &mut executors)?;
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])
         .map_err(|error| format!("cannot listen to signals: {error}"))?;
     std::thread::Builder::new()
@@ -958,7 +958,7 @@ pub fn run_storage<S: StoreService + 'static>(
             }
         })
         .map_err(|error| format!("cannot start a thread: {error}"))?;
+    executors.wait_until_started()?;
     log::line(&format!("storage listening on {bound}"));
-    let ended = executor.join().map_err(|error| format!("the executor failed: {error}"))?;
-    ended.map_err(|error| executor::ring_advice(&error))
+    executors.join()
 }

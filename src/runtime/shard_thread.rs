@@ -17,6 +17,7 @@ use crossbeam_channel::{Receiver, Sender};
 use super::allocator;
 use super::clock::{Clock, thread_cpu};
 use super::driver::{Application, Connector, Driver, Entrance};
+use super::executor::Lifeline;
 use super::log;
 use super::mesh::{Departure, Mesh};
 use super::messages::{Mailbox, Moved, ToControl, ToShard};
@@ -85,7 +86,6 @@ impl Guarded {
         self.door.open.fetch_add(1, Ordering::Relaxed) >= self.door.clients_max
     }
 
-    /// Adopts a client that another process hands over during a takeover, with the bytes of its next request
     /// Counts the client that [`Guarded::is_full`] has added as one of this shard's. A client that the shard
     /// has closed on the spot is subtracted again, as every other that has disconnected.
     fn count_newcomer(&mut self) {
@@ -93,6 +93,7 @@ impl Guarded {
         self.count_clients();
     }
 
+    /// Adopts a client that another process hands over during a takeover, with the bytes of its next request
     /// that were read there. Refuses the client if there are too many.
     fn adopt(&mut self, driver: &mut Driver, moved: Moved, now: Now) {
         let Moved { socket, session } = moved;
@@ -293,6 +294,7 @@ pub(super) struct ShardThread<C> {
     pub busy_poll: Duration,
     /// The counters of TLS; none without TLS.
     pub tally: Option<Arc<Tally>>,
+    pub lifeline: Lifeline,
 }
 
 impl<C: Connector> ShardThread<C> {
@@ -310,6 +312,7 @@ impl<C: Connector> ShardThread<C> {
             clock,
             busy_poll,
             tally,
+            lifeline,
         } = self;
         let mut guarded =
             Guarded { shard, door, inside: 0, bytes: 0, control: control.clone(), complained: None };
@@ -323,6 +326,7 @@ impl<C: Connector> ShardThread<C> {
         let mut figures = EventLoopFigures::default();
         let mut last_work = clock.now().monotonic;
         mesh.announce(driver.ring.doorbell()?);
+        lifeline.note_started();
         loop {
             let now = clock.now();
             let mut work = 0;
