@@ -16,6 +16,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use crate::runtime::socket_file;
 use crate::shard::Session;
 use crate::values::limits::{COPY_BYTES_MAX, MOVED_BYTES_MAX};
 
@@ -178,17 +179,9 @@ pub fn connect(path: &Path) -> io::Result<Option<Socket>> {
 }
 
 /// Listens at a path for a successor process; only processes of the same user can connect. A socket file that
-/// nobody listens on any more is replaced.
+/// nobody listens on any more is replaced; any other file stays, and is an error.
 pub fn bind(path: &Path) -> io::Result<OwnedFd> {
-    let address = SockAddr::unix(path)?;
-    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
-    if let Err(error) = socket.bind(&address) {
-        if error.kind() != io::ErrorKind::AddrInUse || connect(path)?.is_some() {
-            return Err(error);
-        }
-        std::fs::remove_file(path)?;
-        socket.bind(&address)?;
-    }
+    let socket = socket_file::bind(Type::SEQPACKET, path)?;
     // Permissions are set before the socket listens, so no other user can get in between.
     std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
     socket.listen(BACKLOG)?;
