@@ -278,6 +278,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             }
         }
         ToControl::Takeover(Takeover::Listen) => {
+            this.tell_handshakes(ToHandshakes::Listen);
             let control = Rc::clone(control);
             glommio::spawn_local(async move {
                 glommio::timer::sleep(ADMIN_PAUSE).await;
@@ -304,7 +305,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
                 ),
             );
             this.admin = AdminPort::Closed;
-            this.stop_shaking_hands();
+            this.tell_handshakes(ToHandshakes::Stop);
             this.settings.shards.iter().for_each(|shard| shard.post(ToShard::HandOver));
             drop(this);
             stop_after(Rc::clone(control), timeout);
@@ -348,7 +349,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             this.tell_successor(ToTakeover::Withdraw);
             let timeout = this.settings.drain_timeout;
             this.say(log::Kind::Life, &format!("draining for at most {timeout:?}"));
-            this.stop_shaking_hands();
+            this.tell_handshakes(ToHandshakes::Stop);
             this.settings.shards.iter().for_each(|shard| shard.post(ToShard::Drain));
             drop(this);
             stop_after(Rc::clone(control), timeout);
@@ -712,9 +713,9 @@ impl Control {
         self.log.say(kind, text, &mut self.looks.journal, now);
     }
 
-    fn stop_shaking_hands(&self) {
+    fn tell_handshakes(&self, letter: ToHandshakes) {
         if let Some(handshakes) = self.settings.tls.as_ref().and_then(|tls| tls.handshakes.as_ref()) {
-            handshakes.post(ToHandshakes::Stop);
+            handshakes.post(letter);
         }
     }
 

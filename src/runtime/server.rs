@@ -223,6 +223,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         shards: mailboxes,
         storage,
         store_info: to_store_info,
+    let secure = (secure, predecessor.is_none());
         own: control.clone(),
         quotas: quotas_mailbox,
         versions: Versions::new(Arc::clone(&quotas), file_name, clock.now().unix_ms),
@@ -796,11 +797,12 @@ impl Certificates {
     }
 
     /// Starts the thread that does TLS handshakes with clients on `listeners`, and the one that watches the
-    /// certificate files. Returns their mailboxes; `None` without TLS. `shards` and `control` are the
-    /// mailboxes that the threads report to.
+    /// certificate files. Returns their mailboxes; `None` without TLS. Clients are accepted at once if
+    /// `listens`, else when the thread is told. `shards` and `control` are the mailboxes that the threads
+    /// report to.
     fn start(
         self,
-        listeners: Doors,
+        (listeners, listens): (Doors, bool),
         (shards, control): (Vec<Mailbox<ToShard>>, Mailbox<ToControl>),
         tally: &Arc<Tally>,
         clock: Clock,
@@ -814,9 +816,19 @@ impl Certificates {
             watched.push(Watched::Clients(watches, files, mailbox.clone()));
             handshakes = Some(mailbox);
             let (control, tally) = (control.clone(), Arc::clone(tally));
-            HandshakesThread { listeners, terms, rates, shards, control, tally, letters, bell, clock }
-                .start()
-                .map_err(failed)?;
+            let thread = HandshakesThread {
+                listeners,
+                listens,
+                terms,
+                rates,
+                shards,
+                control,
+                tally,
+                letters,
+                bell,
+                clock,
+            };
+            thread.start().map_err(failed)?;
         }
         if watched.is_empty() {
             return Ok(None);
