@@ -222,8 +222,12 @@ impl Driver {
     }
 
     /// Stops accepting and closes the listening sockets, but first accepts every client that already waits to
-    /// be accepted.
+    /// be accepted. Sockets that did not accept yet are only closed, because another process still accepts on
+    /// them.
     pub fn take_the_last(&mut self, application: &mut impl Application, now: Now) {
+        if !self.listens {
+            return self.stop_listening();
+        }
         for (listener, entrance) in std::mem::take(&mut self.listeners) {
             if self.accepts(listener) {
                 // The accept operation under way ends first, so that no client is accepted out of turn.
@@ -1238,6 +1242,21 @@ mod tests {
             }
         }
         panic!("the client was not accepted");
+    }
+
+    #[test]
+    fn sockets_that_another_process_accepts_on_keep_their_clients_at_a_drain() {
+        let mut rig = Rig::new();
+        let (listener, address) = listener();
+        let other = listener.try_clone().expect("a copy");
+        let token = rig.driver.ring.adopt(listener);
+        rig.driver.listeners.push((token, Entrance::Resp));
+        let _client = TcpStream::connect(address).expect("it listens");
+        let now = rig.now();
+        rig.driver.take_the_last(&mut rig.notes, now);
+        (0..3).for_each(|_| rig.turn());
+        assert_eq!(rig.notes.accepted, 0);
+        TcpListener::from(other).accept().expect("the client is left to the other process");
     }
 
     fn listener() -> (OwnedFd, SocketAddr) {

@@ -124,6 +124,11 @@ impl Executors {
     }
 }
 
+/// Returns the process's limit of open files; `u64::MAX` for none.
+pub(super) fn files_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 /// Raises the process's limits of locked memory and open files (up to `files_wanted`) as far as allowed.
 /// Returns warnings, or an error, with the exact setting to change.
 pub fn raise_limits(files_wanted: u64) -> Result<Vec<String>, String> {

@@ -30,7 +30,7 @@ use super::ring::Ring;
 use super::shard_thread::{Door, ShardThread};
 use super::storage_thread::{self, ToStorage};
 use super::store_info_thread::StoreInfoThread;
-use super::takeover::{self, Incumbent, Manager, Predecessor};
+use super::takeover::{self, Incumbent, Manager, Predecessor, Succession};
 use super::tls::{CertificatesThread, HandshakesThread, Rates, StoreTls, Tally, Terms, TlsFiles, Watched};
 use super::topology_thread::{DOUBTS_MAX, Listeners, TopologyThread};
 use super::versions_thread::VersionsThread;
@@ -154,7 +154,7 @@ pub fn run(config: &Config) -> Result<(), String> {
     let hot = hot_settings(config, backends.len());
     let (doubts, heard_doubts) = crossbeam_channel::bounded(DOUBTS_MAX);
     // Signal handlers come before clients: an early SIGTERM would end weir with requests under way.
-    listen_to_signals(control.clone(), config.takeover.is_some())?;
+    let told_to_end = listen_to_signals(control.clone(), config.takeover.is_some())?;
     let mut mailboxes = Vec::new();
     let doors = std::mem::take(&mut opened.shards);
     for ((index, mesh), listeners) in mesh::weave(cpus.len()).into_iter().enumerate().zip(doors) {
@@ -186,8 +186,14 @@ pub fn run(config: &Config) -> Result<(), String> {
     }
 
     let shards = mailboxes.clone();
-    let takeover =
-        incumbent(config, &mut opened, &mut predecessor, (&shards, &control), (environment, clock))?;
+    let owns_files = Arc::new(AtomicBool::new(predecessor.is_none()));
+    let takeover = incumbent(
+        config,
+        &mut opened,
+        &mut predecessor,
+        (&shards, &control),
+        (environment, &owns_files, clock),
+    )?;
     let fleet_tls = store_tls.as_ref().map(StoreTls::by_host);
     let fleet = join_fleet(config, &quotas, admission.secret, (fleet_tls, control.clone()), clock)?;
     let (to_replicas, replicas) = replicas_thread(
@@ -217,13 +223,13 @@ pub fn run(config: &Config) -> Result<(), String> {
         Mailbox::for_executor().map_err(|error| format!("cannot make an eventfd: {error}"))?;
     let file_name = config.quotas.as_ref().map(|path| path.display().to_string());
     let secure = std::mem::take(&mut opened.secure);
+    let secure = (secure, predecessor.is_none());
     let tls = certificates.start(secure, (mailboxes.clone(), control.clone()), &tally, clock)?;
     let (to_store_info, store_info_letters) = crossbeam_channel::unbounded();
     let settings = ControlSettings {
         shards: mailboxes,
         storage,
         store_info: to_store_info,
-    let secure = (secure, predecessor.is_none());
         own: control.clone(),
         quotas: quotas_mailbox,
         versions: Versions::new(Arc::clone(&quotas), file_name, clock.now().unix_ms),
@@ -235,6 +241,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         fleet,
         replicas: to_replicas,
         takeover: takeover.as_ref().map(|(_, mailbox)| mailbox.clone()),
+        owns_files: Arc::clone(&owns_files),
         tls,
         tally: (config.tls.is_some() || config.store_tls.is_some()).then_some(tally),
         clock,
@@ -269,7 +276,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         .map_err(|error| format!("cannot start a thread: {error}"))?;
     executors.wait_until_started()?;
     report_start(config, &opened, &cpus, (&backends, slots.as_deref()), &quotas);
-    let is_over = begin_succession(takeover, predecessor, &control)?;
+    begin_succession(takeover, predecessor, (&told_to_end, &owns_files), &control)?;
     manager.ready();
     if let Some(warning) = exposure(opened.admin, token) {
         log::line(&warning);
@@ -277,8 +284,8 @@ pub fn run(config: &Config) -> Result<(), String> {
     // Control keeps a version of the quotas, so that the last reader of it is never a shard.
     drop(quotas);
     executors.join()?;
-    if let Some(path) = config.unix.as_ref().filter(|_| !is_over.load(Ordering::Acquire)) {
-        let _ = std::fs::remove_file(path);
+    if let Some(file) = opened.file.filter(|_| owns_files.load(Ordering::Acquire)) {
+        file.remove();
     }
     log::line("stopped");
     Ok(())
@@ -418,58 +425,69 @@ fn resolve(config: &Config) -> Result<Vec<(Option<Spot>, BackendSettings)>, Stri
 
 /// Prepares the thread that waits for a successor process, which takes over from this one, and its mailbox.
 /// `None` without `--takeover`. `before` is the process that this one takes over from, if there is one;
-/// `shards` and `control` are the mailboxes that are told of a takeover, and `manager` has the settings of
-/// the service manager.
+/// `shards` and `control` are the mailboxes that are told of a takeover, `manager` has the settings of the
+/// service manager, and `owns_files` is true while the socket files are this process's to remove.
 fn incumbent(
     config: &Config,
     opened: &mut Opened,
     before: &mut Option<Predecessor>,
     (shards, control): (&[Mailbox<ToShard>], &Mailbox<ToControl>),
-    (manager, clock): (Manager, Clock),
+    (manager, owns_files, clock): (Manager, &Arc<AtomicBool>, Clock),
 ) -> Result<Option<(Incumbent, Mailbox<ToTakeover>)>, String> {
     let Some(path) = config.takeover.clone() else { return Ok(None) };
-    let listener = listeners::open_takeover(&path, before)?;
+    let (listener, file) = listeners::open_takeover(&path, before)?;
     let (mailbox, letters, bell) =
         Mailbox::for_executor().map_err(|error| format!("cannot make an eventfd: {error}"))?;
     let incumbent = Incumbent {
         path,
         listener,
+        file,
         offers: std::mem::take(&mut opened.offers),
         manager,
         control: control.clone(),
         shards: shards.to_vec(),
         letters,
         bell,
-        is_over: Arc::default(),
+        owns_files: Arc::clone(owns_files),
         clock,
     };
     Ok(Some((incumbent, mailbox)))
 }
 
 /// Informs the previous process (`before`), if there is one, that this one is ready, so that it hands its
-/// clients over; then starts the thread that waits for a later process to take over from this one. The
-/// returned flag becomes true once that process has the listening sockets.
+/// clients over; then lets the thread begin that receives them and waits for a later process to take over
+/// from this one. Does nothing if this process was told to end before (`told_to_end`). `owns_files` becomes
+/// true once the socket files are this process's to remove. The error is a message for the operator: the
+/// previous process goes on, and this one must not serve.
 fn begin_succession(
     takeover: Option<(Incumbent, Mailbox<ToTakeover>)>,
     mut before: Option<Predecessor>,
+    (told_to_end, owns_files): (&AtomicBool, &AtomicBool),
     control: &Mailbox<ToControl>,
-) -> Result<Arc<AtomicBool>, String> {
+) -> Result<(), String> {
+    let Some((incumbent, _)) = takeover else { return Ok(()) };
+    // The thread exists before the previous process gives anything up, as there may be too many threads.
+    let begin = incumbent.start().map_err(|error| format!("cannot start a thread: {error}"))?;
     if let Some(predecessor) = &mut before {
         let (pid, version) = (predecessor.pid(), predecessor.version.clone());
-        let line = match predecessor.tell_ready() {
-            Ok(()) => {
+        let line = match predecessor.tell_ready(told_to_end)? {
+            Succession::Begun => {
                 format!("from process {pid} (version {version}): its sockets are here, its clients follow")
             }
-            Err(error) => {
+            Succession::Orphaned(error) => {
                 format!("from process {pid}, which ended meanwhile: its sockets are here ({error})")
+            }
+            Succession::Renounced => {
+                log::line(&format!("told to stop before the takeover: process {pid} goes on"));
+                return Ok(());
             }
         };
         control.post(ToControl::Takeover(Takeover::Line(line)));
     }
-    let Some((incumbent, _)) = takeover else { return Ok(Arc::default()) };
-    let is_over = Arc::clone(&incumbent.is_over);
-    incumbent.start(before).map_err(|error| format!("cannot start a thread: {error}"))?;
-    Ok(is_over)
+    owns_files.store(true, Ordering::Release);
+    // The thread waits for this message, so it cannot fail.
+    let _ = begin.send(before);
+    Ok(())
 }
 
 fn mailbox<Message>() -> Result<(Mailbox<Message>, Receiver<Message>, OwnedFd), String> {
@@ -841,9 +859,16 @@ impl Certificates {
     }
 }
 
-fn listen_to_signals(control: Mailbox<ToControl>, may_be_succeeded: bool) -> Result<(), String> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR2])
-        .map_err(|error| format!("cannot listen to signals: {error}"))?;
+/// Starts the thread that turns signals into messages to the control executor. The returned flag becomes true
+/// as soon as a signal tells the process to end.
+fn listen_to_signals(control: Mailbox<ToControl>, may_be_succeeded: bool) -> Result<Arc<AtomicBool>, String> {
+    let failed = |error: io::Error| format!("cannot listen to signals: {error}");
+    let told_to_end = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&told_to_end)).map_err(failed)?;
+    }
+    let mut signals =
+        signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR2]).map_err(failed)?;
     std::thread::Builder::new()
         .name("weir-signals".to_owned())
         .spawn(move || {
@@ -861,7 +886,7 @@ fn listen_to_signals(control: Mailbox<ToControl>, may_be_succeeded: bool) -> Res
                 control.post(ToControl::Signal(meaning));
             }
         })
-        .map(|_| ())
+        .map(|_| told_to_end)
         .map_err(|error| format!("cannot start a thread: {error}"))
 }
 
