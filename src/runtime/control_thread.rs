@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
@@ -71,6 +72,9 @@ pub(super) struct ControlSettings {
     pub replicas: Option<Sender<ToReplicas>>,
     /// The mailbox of the thread that communicates with a process that takes over; none without `--takeover`.
     pub takeover: Option<Mailbox<ToTakeover>>,
+    /// False while another process serves on the listening sockets: the one that this process is about to
+    /// take over from, or the one that has taken over.
+    pub owns_files: Arc<AtomicBool>,
     /// The mailboxes of the TLS threads; none without TLS.
     pub tls: Option<TlsMailboxes>,
     /// The counters of TLS handshakes; none without TLS.
@@ -184,6 +188,8 @@ pub(super) struct Control {
     /// The process ID of the process that has taken over.
     successor: Option<i32>,
     drained: Vec<bool>,
+    /// True once the process was told by a signal to stop.
+    told_to_stop: bool,
     finished: bool,
 }
 
@@ -278,6 +284,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             }
         }
         ToControl::Takeover(Takeover::Listen) => {
+            this.tell_handshakes(ToHandshakes::Listen);
             let control = Rc::clone(control);
             glommio::spawn_local(async move {
                 glommio::timer::sleep(ADMIN_PAUSE).await;
@@ -304,7 +311,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
                 ),
             );
             this.admin = AdminPort::Closed;
-            this.stop_shaking_hands();
+            this.tell_handshakes(ToHandshakes::Stop);
             this.settings.shards.iter().for_each(|shard| shard.post(ToShard::HandOver));
             drop(this);
             stop_after(Rc::clone(control), timeout);
@@ -338,18 +345,20 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
         ToControl::Token(Err(problem)) => {
             this.say(log::Kind::Refused, &format!("{problem}; the token is unchanged"));
         }
-        ToControl::Signal(Signal::Terminate) if this.settings.facts.draining => {
+        ToControl::Signal(Signal::Terminate) if this.told_to_stop => {
             this.say(log::Kind::Life, "second signal to stop: stopping at once");
             this.stop_everything();
         }
         ToControl::Signal(Signal::Terminate) => {
-            this.settings.facts.draining = true;
-            this.settings.manager.stopping();
-            this.tell_successor(ToTakeover::Withdraw);
-            let timeout = this.settings.drain_timeout;
-            this.say(log::Kind::Life, &format!("draining for at most {timeout:?}"));
-            this.stop_shaking_hands();
-            this.settings.shards.iter().for_each(|shard| shard.post(ToShard::Drain));
+            this.told_to_stop = true;
+            if let Some(pid) = this.successor {
+                let line = format!(
+                    "signal to stop while clients move to process {pid}: \
+                     this one stops when they have moved, or at a second signal"
+                );
+                return this.say(log::Kind::Life, &line);
+            }
+            let timeout = this.begin_to_drain();
             drop(this);
             stop_after(Rc::clone(control), timeout);
         }
@@ -432,6 +441,7 @@ impl Control {
             deaf: 0,
             successor: None,
             drained: vec![false; shards],
+            told_to_stop: false,
             finished: false,
         }
     }
@@ -712,10 +722,25 @@ impl Control {
         self.log.say(kind, text, &mut self.looks.journal, now);
     }
 
-    fn stop_shaking_hands(&self) {
+    fn tell_handshakes(&self, letter: ToHandshakes) {
         if let Some(handshakes) = self.settings.tls.as_ref().and_then(|tls| tls.handshakes.as_ref()) {
-            handshakes.post(ToHandshakes::Stop);
+            handshakes.post(letter);
         }
+    }
+
+    /// Orders all shards to drain. Returns the time after which the process stops although clients are left.
+    fn begin_to_drain(&mut self) -> Duration {
+        self.settings.facts.draining = true;
+        // The service goes on if another process serves.
+        if self.settings.owns_files.load(Ordering::Acquire) {
+            self.settings.manager.stopping();
+        }
+        self.tell_successor(ToTakeover::Withdraw);
+        let timeout = self.settings.drain_timeout;
+        self.say(log::Kind::Life, &format!("draining for at most {timeout:?}"));
+        self.tell_handshakes(ToHandshakes::Stop);
+        self.settings.shards.iter().for_each(|shard| shard.post(ToShard::Drain));
+        timeout
     }
 
     fn reload(&mut self) {

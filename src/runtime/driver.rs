@@ -222,8 +222,12 @@ impl Driver {
     }
 
     /// Stops accepting and closes the listening sockets, but first accepts every client that already waits to
-    /// be accepted.
+    /// be accepted. Sockets that did not accept yet are only closed, because another process still accepts on
+    /// them.
     pub fn take_the_last(&mut self, application: &mut impl Application, now: Now) {
+        if !self.listens {
+            return self.stop_listening();
+        }
         for (listener, entrance) in std::mem::take(&mut self.listeners) {
             if self.accepts(listener) {
                 // The accept operation under way ends first, so that no client is accepted out of turn.
@@ -564,6 +568,10 @@ impl Driver {
             }
             rests
         });
+        // The timer of a listener may have fired already, in a turn that began before the pause was over.
+        if let Some(next) = self.resting.iter().map(|(_, until)| *until).min() {
+            self.wake_at(next, now);
+        }
     }
 
     fn filled(
@@ -1059,6 +1067,7 @@ fn index_of(owner: Owner) -> usize {
 #[cfg(test)]
 mod tests {
     use std::io::{Read as _, Write as _};
+    use std::net::{SocketAddr, TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
 
     use super::*;
@@ -1213,6 +1222,47 @@ mod tests {
             rig.turn();
         }
         assert!(fresh.iter_mut().all(is_open));
+    }
+
+    #[test]
+    fn a_listener_whose_timer_fired_too_early_accepts_again() {
+        let mut rig = Rig::new();
+        let (listener, address) = listener();
+        let token = rig.driver.ring.adopt(listener);
+        rig.driver.listeners.push((token, Entrance::Resp));
+        rig.driver.listens = true;
+        rig.driver.resting.push((token, rig.now().monotonic.after(Duration::from_millis(5))));
+        let _client = TcpStream::connect(address).expect("it listens");
+        let now = rig.now();
+        rig.driver.handle(Completion::Woken, &mut rig.notes, now);
+        for _ in 0..1_000 {
+            rig.turn();
+            if rig.notes.accepted > 0 {
+                return;
+            }
+        }
+        panic!("the client was not accepted");
+    }
+
+    #[test]
+    fn sockets_that_another_process_accepts_on_keep_their_clients_at_a_drain() {
+        let mut rig = Rig::new();
+        let (listener, address) = listener();
+        let other = listener.try_clone().expect("a copy");
+        let token = rig.driver.ring.adopt(listener);
+        rig.driver.listeners.push((token, Entrance::Resp));
+        let _client = TcpStream::connect(address).expect("it listens");
+        let now = rig.now();
+        rig.driver.take_the_last(&mut rig.notes, now);
+        (0..3).for_each(|_| rig.turn());
+        assert_eq!(rig.notes.accepted, 0);
+        TcpListener::from(other).accept().expect("the client is left to the other process");
+    }
+
+    fn listener() -> (OwnedFd, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        (listener.into(), address)
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use crossbeam_channel::{Receiver, Sender};
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -18,22 +19,114 @@ const RING_ENTRIES: usize = 64;
 /// The least limit of locked memory, in bytes, that glommio requires for an executor.
 const MEMLOCK_BYTES_MIN: u64 = 512 * 1024;
 
-/// Starts a thread named `name` (pinned to a CPU, if one is given) with an executor that runs the future that
-/// `task` makes until it is ready.
-pub(super) fn spawn<F>(
-    name: &str,
-    cpu: Option<usize>,
-    task: impl FnOnce() -> F + Send + 'static,
-) -> io::Result<ExecutorJoinHandle<io::Result<()>>>
-where
-    F: Future<Output = io::Result<()>> + 'static,
-{
-    LocalExecutorBuilder::new(cpu.map_or(Placement::Unbound, Placement::Fixed))
-        .name(name)
-        .io_memory(IO_MEMORY_BYTES)
-        .ring_depth(RING_ENTRIES)
-        .spawn(task)
-        .map_err(|error| io::Error::other(format!("cannot start the executor '{name}': {error}")))
+/// The executors of the process. The first one that fails is noticed, whichever it is: a process that lacks a
+/// core must not go on, because requests at home there would get no replies.
+pub(super) struct Executors {
+    /// The executors by number, each with its name; none for one that has ended and was found without error.
+    threads: Vec<Option<(String, ExecutorJoinHandle<io::Result<()>>)>>,
+    events: Receiver<Event>,
+    /// The sending end of `events`, of which each executor gets a copy.
+    sender: Sender<Event>,
+}
+
+/// A change in the state of an executor.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// An executor has made everything that its task needs.
+    Started,
+    /// The executor with this number has ended, or could not be made.
+    Ended(usize),
+}
+
+/// The tie between an executor and [`Executors`], held by the executor's task. The end of the task is noticed
+/// when this is dropped, which happens also if the executor cannot be made and the task never runs.
+#[derive(Debug)]
+pub(super) struct Lifeline {
+    number: usize,
+    events: Sender<Event>,
+}
+
+impl Lifeline {
+    /// Reports that the executor's task has made everything that it needs. Called once.
+    pub fn note_started(&self) {
+        // Nobody listens if the process is about to end.
+        let _ = self.events.send(Event::Started);
+    }
+}
+
+impl Drop for Lifeline {
+    fn drop(&mut self) {
+        let _ = self.events.send(Event::Ended(self.number));
+    }
+}
+
+impl Executors {
+    pub fn new() -> Self {
+        let (sender, events) = crossbeam_channel::unbounded();
+        Self { threads: Vec::new(), events, sender }
+    }
+
+    /// Starts a thread named `name` (pinned to a CPU, if one is given) with an executor that runs the future
+    /// that `task` makes until it is ready. The task must hold the lifeline until it ends.
+    pub fn spawn<F>(
+        &mut self,
+        name: &str,
+        cpu: Option<usize>,
+        task: impl FnOnce(Lifeline) -> F + Send + 'static,
+    ) -> Result<(), String>
+    where
+        F: Future<Output = io::Result<()>> + 'static,
+    {
+        let lifeline = Lifeline { number: self.threads.len(), events: self.sender.clone() };
+        let thread = LocalExecutorBuilder::new(cpu.map_or(Placement::Unbound, Placement::Fixed))
+            .name(name)
+            .io_memory(IO_MEMORY_BYTES)
+            .ring_depth(RING_ENTRIES)
+            .spawn(move || task(lifeline))
+            .map_err(|error| format!("cannot start the executor '{name}': {error}"))?;
+        self.threads.push(Some((name.to_owned(), thread)));
+        Ok(())
+    }
+
+    /// Waits until every executor has made what its task needs. The error is a message for the operator: an
+    /// executor could not be made, or has failed.
+    pub fn wait_until_started(&mut self) -> Result<(), String> {
+        let mut missing = self.threads.len();
+        while missing > 0 {
+            match self.events.recv() {
+                Ok(Event::Started) => missing -= 1,
+                Ok(Event::Ended(number)) => self.look_at(number).map_err(|(name, error)| {
+                    format!("cannot start the executor '{name}': {}", ring_advice(&error))
+                })?,
+                // Not possible, as `sender` is kept.
+                Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until all executors have ended, or the first one fails. The error is a message for the operator.
+    pub fn join(mut self) -> Result<(), String> {
+        while self.threads.iter().any(Option::is_some) {
+            if let Ok(Event::Ended(number)) = self.events.recv() {
+                self.look_at(number)
+                    .map_err(|(name, error)| format!("the executor '{name}' failed: {error}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes an executor that has ended. The error is its name, and the reason for which it failed.
+    fn look_at(&mut self, number: usize) -> Result<(), (String, io::Error)> {
+        let Some((name, thread)) = self.threads.get_mut(number).and_then(Option::take) else { return Ok(()) };
+        let ended = thread.join().map_err(io::Error::from).and_then(|ended| ended);
+        ended.map_err(|error| (name, error))
+    }
+}
+
+/// Returns the process's limit of open files; `u64::MAX` for none.
+pub(super) fn files_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Raises the process's limits of locked memory and open files (up to `files_wanted`) as far as allowed.
@@ -103,4 +196,70 @@ pub fn stop_flag() -> Result<Arc<AtomicBool>, String> {
             .map_err(|error| format!("cannot listen to signals: {error}"))?;
     }
     Ok(flag)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused() -> io::Error {
+        io::Error::from_raw_os_error(libc::EMFILE)
+    }
+
+    #[test]
+    fn an_executor_that_cannot_start_is_noticed_while_others_run() {
+        let mut executors = Executors::new();
+        let (stop, stopped) = crossbeam_channel::bounded::<()>(0);
+        let runs = move |lifeline: Lifeline| async move {
+            lifeline.note_started();
+            let _ = stopped.recv();
+            Ok(())
+        };
+        executors.spawn("first", None, runs).expect("a thread");
+        executors.spawn("second", None, |_lifeline| async { Err(refused()) }).expect("a thread");
+        let told = executors.wait_until_started().expect_err("the second cannot start");
+        assert!(told.starts_with("cannot start the executor 'second': too few files may be open"), "{told}");
+        drop(stop);
+    }
+
+    #[test]
+    fn an_executor_that_fails_later_is_noticed_while_others_run() {
+        let mut executors = Executors::new();
+        let (stop, stopped) = crossbeam_channel::bounded::<()>(0);
+        let (fail, failed) = crossbeam_channel::bounded::<()>(0);
+        for (name, end, outcome) in [("first", stopped, Ok(())), ("second", failed, Err(refused()))] {
+            let task = move |lifeline: Lifeline| async move {
+                lifeline.note_started();
+                let _ = end.recv();
+                outcome
+            };
+            executors.spawn(name, None, task).expect("a thread");
+        }
+        executors.wait_until_started().expect("both run");
+        drop(fail);
+        let told = executors.join().expect_err("the second fails");
+        assert!(told.starts_with("the executor 'second' failed: "), "{told}");
+        drop(stop);
+    }
+
+    #[test]
+    fn executors_that_end_in_any_order_are_waited_for() {
+        let mut executors = Executors::new();
+        for name in ["first", "second"] {
+            let task = move |lifeline: Lifeline| async move {
+                lifeline.note_started();
+                Ok(())
+            };
+            executors.spawn(name, None, task).expect("a thread");
+        }
+        executors.wait_until_started().expect("both run");
+        executors.join().expect("both end");
+    }
+
+    #[test]
+    fn an_executor_whose_task_never_runs_is_noticed() {
+        let (sender, events) = crossbeam_channel::unbounded();
+        drop(Lifeline { number: 3, events: sender });
+        assert!(matches!(events.try_recv(), Ok(Event::Ended(3))));
+    }
 }

@@ -8,7 +8,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use glommio::net::TcpListener;
-use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+
+use super::socket_file;
 
 /// The idle time after which TCP probes whether a client is still there, as Redis does. A client that
 /// vanished would otherwise hold its connection for the hours that the system's default waits.
@@ -102,18 +104,10 @@ fn listening(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-/// Opens a listening Unix socket at this path. A socket file that nobody listens on any more is replaced.
+/// Opens a listening Unix socket at this path. A socket file that nobody listens on any more is replaced;
+/// any other file stays, and is an error.
 pub(super) fn unix(path: &Path) -> io::Result<OwnedFd> {
-    let address = SockAddr::unix(path)?;
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    if let Err(error) = socket.bind(&address) {
-        let in_use = Socket::new(Domain::UNIX, Type::STREAM, None)?.connect(&address).is_ok();
-        if error.kind() != io::ErrorKind::AddrInUse || in_use {
-            return Err(error);
-        }
-        std::fs::remove_file(path)?;
-        socket.bind(&address)?;
-    }
+    let socket = socket_file::bind(Type::STREAM, path)?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }

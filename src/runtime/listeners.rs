@@ -17,6 +17,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use super::driver::Entrance;
+use super::socket_file::SocketFile;
 use super::takeover::{self, Offer, Predecessor};
 use super::{admin, listen};
 use crate::config::Config;
@@ -64,6 +65,8 @@ pub(super) struct Opened {
     /// The address that the admin port is bound to; none without an admin port.
     pub admin: Option<SocketAddr>,
     pub admin_socket: Option<OwnedFd>,
+    /// The file of the Unix socket for clients (`--unix`); none without one.
+    pub file: Option<SocketFile>,
     /// The sockets that each shard accepts on, by shard number.
     pub shards: Vec<Doors>,
     /// The listening sockets on which clients connect with TLS (`--tls-listen`, `--tls-http`), each with the
@@ -110,6 +113,7 @@ pub(super) fn open(
         port: 0,
         admin: None,
         admin_socket: None,
+        file: None,
         shards: std::iter::repeat_with(Vec::new).take(shards).collect(),
         secure: Vec::new(),
         offers: Vec::new(),
@@ -120,17 +124,23 @@ pub(super) fn open(
             let offer = listener.offer(&sockets);
             opened.offers.push(offer.map_err(|error| format!("cannot copy a descriptor: {error}"))?);
         }
+        if let Address::Unix(path) = &bound {
+            opened.file = SocketFile::at(path);
+        }
         opened.add(listener.acceptor, sockets, &bound);
     }
     Ok(opened)
 }
 
 /// Opens the Unix socket at `path` to which a successor process connects, or takes over that of the previous
-/// process (`before`).
-pub(super) fn open_takeover(path: &Path, before: &mut Option<Predecessor>) -> Result<OwnedFd, String> {
+/// process (`before`). Returns it with its file.
+pub(super) fn open_takeover(
+    path: &Path,
+    before: &mut Option<Predecessor>,
+) -> Result<(OwnedFd, Option<SocketFile>), String> {
     let address = Address::Unix(path.to_owned());
     let listener = Listener { flag: "--takeover", kind: "takeover", address, acceptor: Acceptor::Takeover };
-    listener.open(before, 1).map(|(mut sockets, _)| sockets.remove(0))
+    listener.open(before, 1).map(|(mut sockets, _)| (sockets.remove(0), SocketFile::at(path)))
 }
 
 impl Listener {

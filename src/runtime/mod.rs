@@ -48,6 +48,7 @@ mod replicas_thread;
 mod ring;
 mod server;
 mod shard_thread;
+mod socket_file;
 mod storage_thread;
 mod store_info_thread;
 mod takeover;

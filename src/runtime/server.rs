@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
-use glommio::ExecutorJoinHandle;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 
 use super::clock::Clock;
 use super::connect::{Place, Route, Routes, Spot, addresses_of};
 use super::control_thread::{self, Control, ControlSettings, TlsMailboxes};
 use super::driver::{Driver, Entrance};
+use super::executor::{Executors, Lifeline};
 use super::fleet_thread::FleetThread;
 use super::listeners::{self, Doors, Opened};
 use super::mesh::{self, Mesh};
@@ -30,7 +30,7 @@ use super::ring::Ring;
 use super::shard_thread::{Door, ShardThread};
 use super::storage_thread::{self, ToStorage};
 use super::store_info_thread::StoreInfoThread;
-use super::takeover::{self, Incumbent, Manager, Predecessor};
+use super::takeover::{self, Incumbent, Manager, Predecessor, Succession};
 use super::tls::{CertificatesThread, HandshakesThread, Rates, StoreTls, Tally, Terms, TlsFiles, Watched};
 use super::topology_thread::{DOUBTS_MAX, Listeners, TopologyThread};
 use super::versions_thread::VersionsThread;
@@ -70,7 +70,6 @@ const FILES_SPARE: u64 = 1024;
 /// credentials).
 type Backends = Vec<(Route, BackendSettings)>;
 
-type Executor = ExecutorJoinHandle<io::Result<()>>;
 type Letters<Message> = (Receiver<Message>, OwnedFd);
 
 /// Checks whether weir would start with this configuration, as far as that can be found out without starting
@@ -118,7 +117,7 @@ pub fn run(config: &Config) -> Result<(), String> {
 
     let (control, control_letters, control_bell) =
         Mailbox::for_executor().map_err(|error| format!("cannot make an eventfd: {error}"))?;
-    let mut executors: Vec<Executor> = Vec::new();
+    let mut executors = Executors::new();
     let (backends, storage) = start_storage(config, clock, &mut executors)?;
     let topology = topology_thread(config, &backends, storage_tls.clone(), clock);
     // Nodes of a cluster get their addresses once the first map is found.
@@ -155,7 +154,7 @@ pub fn run(config: &Config) -> Result<(), String> {
     let hot = hot_settings(config, backends.len());
     let (doubts, heard_doubts) = crossbeam_channel::bounded(DOUBTS_MAX);
     // Signal handlers come before clients: an early SIGTERM would end weir with requests under way.
-    listen_to_signals(control.clone(), config.takeover.is_some())?;
+    let told_to_end = listen_to_signals(control.clone(), config.takeover.is_some())?;
     let mut mailboxes = Vec::new();
     let doors = std::mem::take(&mut opened.shards);
     for ((index, mesh), listeners) in mesh::weave(cpus.len()).into_iter().enumerate().zip(doors) {
@@ -183,12 +182,18 @@ pub fn run(config: &Config) -> Result<(), String> {
             store_version,
             cluster: slots.clone().map(|slots| (slots, doubts.clone())),
         };
-        executors.push(start_shard(cpus[index], parts, (letters, bell))?);
+        start_shard(cpus[index], parts, (letters, bell), &mut executors)?;
     }
 
     let shards = mailboxes.clone();
-    let takeover =
-        incumbent(config, &mut opened, &mut predecessor, (&shards, &control), (environment, clock))?;
+    let owns_files = Arc::new(AtomicBool::new(predecessor.is_none()));
+    let takeover = incumbent(
+        config,
+        &mut opened,
+        &mut predecessor,
+        (&shards, &control),
+        (environment, &owns_files, clock),
+    )?;
     let fleet_tls = store_tls.as_ref().map(StoreTls::by_host);
     let fleet = join_fleet(config, &quotas, admission.secret, (fleet_tls, control.clone()), clock)?;
     let (to_replicas, replicas) = replicas_thread(
@@ -218,6 +223,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         Mailbox::for_executor().map_err(|error| format!("cannot make an eventfd: {error}"))?;
     let file_name = config.quotas.as_ref().map(|path| path.display().to_string());
     let secure = std::mem::take(&mut opened.secure);
+    let secure = (secure, predecessor.is_none());
     let tls = certificates.start(secure, (mailboxes.clone(), control.clone()), &tally, clock)?;
     let (to_store_info, store_info_letters) = crossbeam_channel::unbounded();
     let settings = ControlSettings {
@@ -235,12 +241,14 @@ pub fn run(config: &Config) -> Result<(), String> {
         fleet,
         replicas: to_replicas,
         takeover: takeover.as_ref().map(|(_, mailbox)| mailbox.clone()),
+        owns_files: Arc::clone(&owns_files),
         tls,
         tally: (config.tls.is_some() || config.store_tls.is_some()).then_some(tally),
         clock,
     };
     let admin = opened.admin_socket.take().map(|socket| (socket, config.admin_hosts.clone()));
-    executors.push(start_control(settings, control_letters, control_bell, (admin, predecessor.is_none()))?);
+    let admin = (admin, predecessor.is_none());
+    start_control(settings, (control_letters, control_bell), admin, &mut executors)?;
     QuotasThread {
         file: quota_file,
         token: config.admin_token.clone(),
@@ -266,22 +274,18 @@ pub fn run(config: &Config) -> Result<(), String> {
     store_info
         .start(store_info_letters, control.clone())
         .map_err(|error| format!("cannot start a thread: {error}"))?;
+    executors.wait_until_started()?;
     report_start(config, &opened, &cpus, (&backends, slots.as_deref()), &quotas);
-    let is_over = begin_succession(takeover, predecessor, &control)?;
+    begin_succession(takeover, predecessor, (&told_to_end, &owns_files), &control)?;
     manager.ready();
     if let Some(warning) = exposure(opened.admin, token) {
         log::line(&warning);
     }
     // Control keeps a version of the quotas, so that the last reader of it is never a shard.
     drop(quotas);
-    for executor in executors {
-        executor
-            .join()
-            .map_err(|error| format!("an executor failed: {error}"))?
-            .map_err(|error| format!("an executor failed: {error}"))?;
-    }
-    if let Some(path) = config.unix.as_ref().filter(|_| !is_over.load(Ordering::Acquire)) {
-        let _ = std::fs::remove_file(path);
+    executors.join()?;
+    if let Some(file) = opened.file.filter(|_| owns_files.load(Ordering::Acquire)) {
+        file.remove();
     }
     log::line("stopped");
     Ok(())
@@ -421,58 +425,69 @@ fn resolve(config: &Config) -> Result<Vec<(Option<Spot>, BackendSettings)>, Stri
 
 /// Prepares the thread that waits for a successor process, which takes over from this one, and its mailbox.
 /// `None` without `--takeover`. `before` is the process that this one takes over from, if there is one;
-/// `shards` and `control` are the mailboxes that are told of a takeover, and `manager` has the settings of
-/// the service manager.
+/// `shards` and `control` are the mailboxes that are told of a takeover, `manager` has the settings of the
+/// service manager, and `owns_files` is true while the socket files are this process's to remove.
 fn incumbent(
     config: &Config,
     opened: &mut Opened,
     before: &mut Option<Predecessor>,
     (shards, control): (&[Mailbox<ToShard>], &Mailbox<ToControl>),
-    (manager, clock): (Manager, Clock),
+    (manager, owns_files, clock): (Manager, &Arc<AtomicBool>, Clock),
 ) -> Result<Option<(Incumbent, Mailbox<ToTakeover>)>, String> {
     let Some(path) = config.takeover.clone() else { return Ok(None) };
-    let listener = listeners::open_takeover(&path, before)?;
+    let (listener, file) = listeners::open_takeover(&path, before)?;
     let (mailbox, letters, bell) =
         Mailbox::for_executor().map_err(|error| format!("cannot make an eventfd: {error}"))?;
     let incumbent = Incumbent {
         path,
         listener,
+        file,
         offers: std::mem::take(&mut opened.offers),
         manager,
         control: control.clone(),
         shards: shards.to_vec(),
         letters,
         bell,
-        is_over: Arc::default(),
+        owns_files: Arc::clone(owns_files),
         clock,
     };
     Ok(Some((incumbent, mailbox)))
 }
 
 /// Informs the previous process (`before`), if there is one, that this one is ready, so that it hands its
-/// clients over; then starts the thread that waits for a later process to take over from this one. The
-/// returned flag becomes true once that process has the listening sockets.
+/// clients over; then lets the thread begin that receives them and waits for a later process to take over
+/// from this one. Does nothing if this process was told to end before (`told_to_end`). `owns_files` becomes
+/// true once the socket files are this process's to remove. The error is a message for the operator: the
+/// previous process goes on, and this one must not serve.
 fn begin_succession(
     takeover: Option<(Incumbent, Mailbox<ToTakeover>)>,
     mut before: Option<Predecessor>,
+    (told_to_end, owns_files): (&AtomicBool, &AtomicBool),
     control: &Mailbox<ToControl>,
-) -> Result<Arc<AtomicBool>, String> {
+) -> Result<(), String> {
+    let Some((incumbent, _)) = takeover else { return Ok(()) };
+    // The thread exists before the previous process gives anything up, as there may be too many threads.
+    let begin = incumbent.start().map_err(|error| format!("cannot start a thread: {error}"))?;
     if let Some(predecessor) = &mut before {
         let (pid, version) = (predecessor.pid(), predecessor.version.clone());
-        let line = match predecessor.tell_ready() {
-            Ok(()) => {
+        let line = match predecessor.tell_ready(told_to_end)? {
+            Succession::Begun => {
                 format!("from process {pid} (version {version}): its sockets are here, its clients follow")
             }
-            Err(error) => {
+            Succession::Orphaned(error) => {
                 format!("from process {pid}, which ended meanwhile: its sockets are here ({error})")
+            }
+            Succession::Renounced => {
+                log::line(&format!("told to stop before the takeover: process {pid} goes on"));
+                return Ok(());
             }
         };
         control.post(ToControl::Takeover(Takeover::Line(line)));
     }
-    let Some((incumbent, _)) = takeover else { return Ok(Arc::default()) };
-    let is_over = Arc::clone(&incumbent.is_over);
-    incumbent.start(before).map_err(|error| format!("cannot start a thread: {error}"))?;
-    Ok(is_over)
+    owns_files.store(true, Ordering::Release);
+    // The thread waits for this message, so it cannot fail.
+    let _ = begin.send(before);
+    Ok(())
 }
 
 fn mailbox<Message>() -> Result<(Mailbox<Message>, Receiver<Message>, OwnedFd), String> {
@@ -484,7 +499,7 @@ fn mailbox<Message>() -> Result<(Mailbox<Message>, Receiver<Message>, OwnedFd), 
 fn start_storage(
     config: &Config,
     clock: Clock,
-    executors: &mut Vec<Executor>,
+    executors: &mut Executors,
 ) -> Result<(Backends, Option<Mailbox<ToStorage>>), String> {
     if let Storage::Cluster { credentials, .. } = &config.storage {
         let credentials = credentials.as_ref().map(Credentials::pair);
@@ -508,8 +523,7 @@ fn start_storage(
         let engine = Engine::new(limits, random_seed()).with_clock(move || clock.now().monotonic);
         Service::new(engine, request_bytes_max)
     };
-    let executor = start_engine(service, Vec::new(), (letters, bell), clock);
-    executors.push(executor.map_err(|error| error.to_string())?);
+    start_engine(service, Vec::new(), (letters, bell), clock, executors)?;
     let named = BackendSettings { name: "embedded".to_owned(), credentials: None };
     Ok((vec![(Route::Embedded(mailbox.clone()), named)], Some(mailbox)))
 }
@@ -519,12 +533,14 @@ fn start_engine<S: StoreService + 'static>(
     listeners: Vec<OwnedFd>,
     (letters, bell): Letters<ToStorage>,
     clock: Clock,
-) -> io::Result<Executor> {
+    executors: &mut Executors,
+) -> Result<(), String> {
     let listeners = listeners.into_iter().map(|listener| (listener, Entrance::Resp)).collect();
-    executor::spawn("weir-storage", None, move || async move {
+    executors.spawn("weir-storage", None, move |lifeline: Lifeline| async move {
         let service = service();
         let mut driver = Driver::new(Ring::new(bell)?, listeners);
         driver.listen();
+        lifeline.note_started();
         storage_thread::serve(service, driver, letters, clock).await
     })
 }
@@ -554,9 +570,10 @@ fn start_shard(
     cpu: Option<usize>,
     parts: Parts,
     (letters, bell): Letters<ToShard>,
-) -> Result<Executor, String> {
+    executors: &mut Executors,
+) -> Result<(), String> {
     let name = format!("weir-{}", parts.settings.id.0);
-    let task = move || async move {
+    let task = move |lifeline: Lifeline| async move {
         let Parts {
             settings,
             quotas,
@@ -594,11 +611,12 @@ fn start_shard(
             clock,
             busy_poll,
             tally,
+            lifeline,
         };
         // Boxed, because spawning would copy a task of this size.
         Box::pin(thread.run()).await
     };
-    executor::spawn(&name, cpu, task).map_err(|error| error.to_string())
+    executors.spawn(&name, cpu, task)
 }
 
 fn shard_settings(
@@ -716,11 +734,11 @@ fn admission_settings(config: &Config) -> AdmissionSettings {
 
 fn start_control(
     settings: ControlSettings,
-    letters: Receiver<ToControl>,
-    bell: OwnedFd,
+    (letters, bell): Letters<ToControl>,
     (admin, listens): (Option<(OwnedFd, Vec<String>)>, bool),
-) -> Result<Executor, String> {
-    let task = move || async move {
+    executors: &mut Executors,
+) -> Result<(), String> {
+    let task = move |lifeline: Lifeline| async move {
         let control = Rc::new(RefCell::new(Control::new(settings)));
         if let Some((socket, hosts)) = admin {
             control.borrow_mut().note_admin(socket, hosts);
@@ -731,9 +749,10 @@ fn start_control(
         control_thread::keep_to_fleet(&control);
         control_thread::keep_telling(&control);
         control_thread::keep_history(&control);
+        lifeline.note_started();
         control_thread::run(control, letters, bell).await
     };
-    executor::spawn("weir-control", None, task).map_err(|error| error.to_string())
+    executors.spawn("weir-control", None, task)
 }
 
 /// Starts the thread that communicates with the fleet's store (Redis server with the counters of shared
@@ -796,11 +815,12 @@ impl Certificates {
     }
 
     /// Starts the thread that does TLS handshakes with clients on `listeners`, and the one that watches the
-    /// certificate files. Returns their mailboxes; `None` without TLS. `shards` and `control` are the
-    /// mailboxes that the threads report to.
+    /// certificate files. Returns their mailboxes; `None` without TLS. Clients are accepted at once if
+    /// `listens`, else when the thread is told. `shards` and `control` are the mailboxes that the threads
+    /// report to.
     fn start(
         self,
-        listeners: Doors,
+        (listeners, listens): (Doors, bool),
         (shards, control): (Vec<Mailbox<ToShard>>, Mailbox<ToControl>),
         tally: &Arc<Tally>,
         clock: Clock,
@@ -814,9 +834,19 @@ impl Certificates {
             watched.push(Watched::Clients(watches, files, mailbox.clone()));
             handshakes = Some(mailbox);
             let (control, tally) = (control.clone(), Arc::clone(tally));
-            HandshakesThread { listeners, terms, rates, shards, control, tally, letters, bell, clock }
-                .start()
-                .map_err(failed)?;
+            let thread = HandshakesThread {
+                listeners,
+                listens,
+                terms,
+                rates,
+                shards,
+                control,
+                tally,
+                letters,
+                bell,
+                clock,
+            };
+            thread.start().map_err(failed)?;
         }
         if watched.is_empty() {
             return Ok(None);
@@ -829,9 +859,16 @@ impl Certificates {
     }
 }
 
-fn listen_to_signals(control: Mailbox<ToControl>, may_be_succeeded: bool) -> Result<(), String> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR2])
-        .map_err(|error| format!("cannot listen to signals: {error}"))?;
+/// Starts the thread that turns signals into messages to the control executor. The returned flag becomes true
+/// as soon as a signal tells the process to end.
+fn listen_to_signals(control: Mailbox<ToControl>, may_be_succeeded: bool) -> Result<Arc<AtomicBool>, String> {
+    let failed = |error: io::Error| format!("cannot listen to signals: {error}");
+    let told_to_end = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&told_to_end)).map_err(failed)?;
+    }
+    let mut signals =
+        signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR2]).map_err(failed)?;
     std::thread::Builder::new()
         .name("weir-signals".to_owned())
         .spawn(move || {
@@ -849,7 +886,7 @@ fn listen_to_signals(control: Mailbox<ToControl>, may_be_succeeded: bool) -> Res
                 control.post(ToControl::Signal(meaning));
             }
         })
-        .map(|_| ())
+        .map(|_| told_to_end)
         .map_err(|error| format!("cannot start a thread: {error}"))
 }
 
@@ -946,8 +983,8 @@ pub fn run_storage<S: StoreService + 'static>(
     let (mailbox, letters, bell) = mailbox::<ToStorage>()?;
     let (sockets, bound) = listen::tcp(listen_on, 1)
         .map_err(|error| format!("cannot listen on {listen_on} (--listen): {error}"))?;
-    let executor = start_engine(service, sockets, (letters, bell), Clock::start())
-        .map_err(|error| executor::ring_advice(&error))?;
+    let mut executors = Executors::new();
+    start_engine(service, sockets, (letters, bell), Clock::start(), &mut executors)?;
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])
         .map_err(|error| format!("cannot listen to signals: {error}"))?;
     std::thread::Builder::new()
@@ -958,7 +995,7 @@ pub fn run_storage<S: StoreService + 'static>(
             }
         })
         .map_err(|error| format!("cannot start a thread: {error}"))?;
+    executors.wait_until_started()?;
     log::line(&format!("storage listening on {bound}"));
-    let ended = executor.join().map_err(|error| format!("the executor failed: {error}"))?;
-    ended.map_err(|error| executor::ring_advice(&error))
+    executors.join()
 }

@@ -17,6 +17,7 @@ use crossbeam_channel::{Receiver, Sender};
 use super::allocator;
 use super::clock::{Clock, thread_cpu};
 use super::driver::{Application, Connector, Driver, Entrance};
+use super::executor::Lifeline;
 use super::log;
 use super::mesh::{Departure, Mesh};
 use super::messages::{Mailbox, Moved, ToControl, ToShard};
@@ -85,6 +86,13 @@ impl Guarded {
         self.door.open.fetch_add(1, Ordering::Relaxed) >= self.door.clients_max
     }
 
+    /// Counts the client that [`Guarded::is_full`] has added as one of this shard's. A client that the shard
+    /// has closed on the spot is subtracted again, as every other that has disconnected.
+    fn count_newcomer(&mut self) {
+        self.inside += 1;
+        self.count_clients();
+    }
+
     /// Adopts a client that another process hands over during a takeover, with the bytes of its next request
     /// that were read there. Refuses the client if there are too many.
     fn adopt(&mut self, driver: &mut Driver, moved: Moved, now: Now) {
@@ -94,7 +102,7 @@ impl Guarded {
             true => self.shard.handle_client_refused(self.door.clients_max, now),
             false => self.shard.handle_client_moved(&session, now),
         };
-        self.inside = self.shard.clients_open();
+        self.count_newcomer();
         driver.adopt_of(socket, Owner::Client(id), self);
         if !session.held.is_empty() {
             self.shard.handle_client_held(id, &session, now);
@@ -165,7 +173,7 @@ impl Application for Guarded {
             Entrance::Http if full => self.shard.handle_http_client_refused(clients_max, now),
             Entrance::Http => self.shard.handle_http_client_opened(now),
         };
-        self.inside = self.shard.clients_open();
+        self.count_newcomer();
         Owner::Client(id)
     }
 
@@ -286,6 +294,7 @@ pub(super) struct ShardThread<C> {
     pub busy_poll: Duration,
     /// The counters of TLS; none without TLS.
     pub tally: Option<Arc<Tally>>,
+    pub lifeline: Lifeline,
 }
 
 impl<C: Connector> ShardThread<C> {
@@ -303,6 +312,7 @@ impl<C: Connector> ShardThread<C> {
             clock,
             busy_poll,
             tally,
+            lifeline,
         } = self;
         let mut guarded =
             Guarded { shard, door, inside: 0, bytes: 0, control: control.clone(), complained: None };
@@ -316,6 +326,7 @@ impl<C: Connector> ShardThread<C> {
         let mut figures = EventLoopFigures::default();
         let mut last_work = clock.now().monotonic;
         mesh.announce(driver.ring.doorbell()?);
+        lifeline.note_started();
         loop {
             let now = clock.now();
             let mut work = 0;

@@ -211,6 +211,71 @@ def test_an_idle_server_ends_at_once(weir: Weir):
         assert idle.read_to_end() == []
 
 
+def at_unix_socket(path: Path) -> bytes | None:
+    """Returns the reply to PING of the process that listens at the path; None if nobody does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(30)
+        try:
+            client.connect(str(path))
+        except OSError:
+            return None
+        with contextlib.suppress(OSError):
+            client.sendall(encode("PING"))
+            return client.recv(100)
+        return b""
+
+
+def test_a_weir_that_ends_leaves_the_unix_socket_of_the_next_one(servers, tmp_path: Path):
+    """A second weir is started at the same path while the first one still drains."""
+    path = tmp_path / "clients"
+    first = servers.weir(servers.redis(), flags=["--unix", str(path), "--drain-timeout", f"{DRAIN_SECONDS}s"])
+    backend = first.backends[0]
+    with first.connect() as connection:
+        connection.ok("SET", "a", "1")
+        backend.signal(signal.SIGSTOP)
+        try:
+            connection.send("GET", "a")
+            until(lambda: waiting_in_socket(backend.pid, backend.port), "the request has reached the backend")
+            first.signal(signal.SIGTERM)
+            until(lambda: at_unix_socket(path) is None, "nobody listens there")
+            second = servers.weir(servers.redis(), flags=["--unix", str(path)])
+            assert at_unix_socket(path) == b"+PONG\r\n"
+            assert not first.exited()
+        finally:
+            backend.signal(signal.SIGCONT)
+    assert first.wait(DRAIN_SECONDS + 10) == 0
+    assert at_unix_socket(path) == b"+PONG\r\n"
+    assert second.terminate() == 0
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("flag", ["--unix", "--takeover"])
+def test_a_file_that_is_no_socket_is_kept(servers, tmp_path: Path, flag: str):
+    path = tmp_path / "quotas.toml"
+    path.write_text("[default]\n")
+    weir = servers.keep(servers.weir_class(servers.redis(), flags=[flag, str(path)]))
+    weir.port = free_port()
+    weir.launch()
+    assert weir.wait() == 1
+    assert f"{flag} {path}: cannot listen there: a file is there that is not a socket" in weir.output()
+    assert path.read_text() == "[default]\n"
+
+
+def test_a_weir_that_lacks_a_core_does_not_serve(servers):
+    """With too few descriptors for all cores, weir ends with a message. It never says that it is ready."""
+
+    class Limited(Weir):
+        def command(self) -> list[str]:
+            return ["bash", "-c", 'ulimit -n 150 && exec "$@"', "bash", *super().command()]
+
+    weir = servers.keep(Limited(flags=["--shards", "16"]))
+    weir.port = free_port()
+    weir.launch()
+    assert weir.wait() == 1
+    assert "too few files may be open" in weir.output() or "Too many open files" in weir.output()
+    assert "is ready" not in weir.output()
+
+
 def test_a_signal_is_heeded_as_soon_as_anybody_is_answered(servers):
     def answers() -> bool:
         with contextlib.suppress(Closed, OSError), weir.connect() as client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -269,6 +270,129 @@ def test_one_successor_at_a_time(servers, tmp_path: Path):
         assert f"process {weir.pid} refuses the takeover: process {os.getpid()} is already taking over" in second.output()
     until(lambda: "ended before it was ready" in weir.output(), "the first has left")
     take_over(servers, weir)
+
+
+def test_a_takeover_that_was_given_up_ends_the_successor(servers, tmp_path: Path):
+    """The process that this test plays gives the takeover up before the successor is ready, and goes on serving."""
+    path = tmp_path / "takeover"
+    after = servers.keep(Successor(servers.redis(), path=path))
+    after.port = free_port()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen(1)
+        listener.settimeout(30)
+        after.launch()
+        near, _ = listener.accept()
+        with near:
+            assert b'"hello"' in near.recv(1000)
+            manager = {"socket": None, "watchdog_micros": None}
+            near.send(json.dumps({"message": "welcome", "pid": os.getpid(), "version": "0", "manager": manager}).encode())
+            own = {"message": "listener", "entrance": "takeover", "address": str(path)}
+            socket.send_fds(near, [json.dumps(own).encode()], [listener.fileno()])
+            near.send(b'{"message":"started"}')
+            near.shutdown(socket.SHUT_RD)
+            near.send(json.dumps({"message": "refused", "pid": os.getpid(), "why": "it was late"}).encode())
+        assert after.wait() == 1
+        assert f"process {os.getpid()} has given this takeover up and goes on: it was late" in after.output()
+        assert path.exists() and not accepts(after.port)
+
+
+def reaches(path: Path) -> bool:
+    """True if a client that connects at the Unix socket gets a reply."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.settimeout(30)
+            client.connect(str(path))
+            client.sendall(encode("PING"))
+            return client.recv(100) == b"+PONG\r\n"
+    except OSError:
+        return False
+
+
+def test_who_is_told_to_end_leaves_socket_files_to_a_successor_that_has_the_sockets(servers, tmp_path: Path):
+    clients = tmp_path / "clients"
+    flags = ["--unix", str(clients)]
+    weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover", flags=flags)).start()
+    assert reaches(clients)
+    # A successor asks stores for their versions before it is ready, and this store does not answer.
+    silent = servers.redis()
+    silent.signal(signal.SIGSTOP)
+    try:
+        after = servers.keep(weir.after(flags=flags))
+        after.storage = f"redis://{silent.address}"
+        after.launch()
+        until(lambda: f"process {after.pid} (version" in weir.output(), "it has the sockets")
+        assert weir.terminate() == 0
+    finally:
+        silent.signal(signal.SIGCONT)
+    until(after.ready, "the successor is ready")
+    until(lambda: reaches(clients), "it serves at the Unix socket")
+    assert after.path.exists()
+    assert after.terminate() == 0
+    assert not after.path.exists() and not clients.exists()
+
+
+def test_a_successor_that_ends_while_clients_move_leaves_no_socket_file(servers, tmp_path: Path):
+    weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover")).start()
+    after = servers.keep(weir.after())
+    with weir.connect() as open_transaction:
+        assert open_transaction.ok("MULTI") == b"OK"
+        after.start()
+        until(lambda: "serves; clients move to it" in weir.output(), "it is taken over from")
+        assert after.terminate() == 0
+        assert not weir.path.exists()
+        assert open_transaction.ok("EXEC") == []
+    assert weir.wait() == 0
+
+
+def test_one_signal_while_clients_move_is_not_the_second_one(servers, tmp_path: Path):
+    weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover", drain="60s")).start()
+    after = servers.keep(weir.after())
+    with weir.connect() as open_transaction:
+        assert open_transaction.ok("MULTI") == b"OK"
+        assert open_transaction.ok("SET", "a", "1") == b"QUEUED"
+        after.start()
+        until(lambda: "serves; clients move to it" in weir.output(), "it is taken over from")
+        weir.signal(signal.SIGTERM)
+        until(lambda: f"signal to stop while clients move to process {after.pid}" in weir.output(), "it is told to end")
+        assert open_transaction.ok("EXEC") == [b"OK"]
+        assert weir.wait() == 0
+        assert open_transaction.ok("GET", "a") == b"1"
+
+
+def test_clients_beyond_the_limit_of_open_files_are_told_of(servers, tmp_path: Path):
+    weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover")).start()
+    files, clients = weir.descriptors() + 40, 200
+
+    class Limited(Successor):
+        def command(self) -> list[str]:
+            return ["bash", "-c", f'ulimit -n {files} && exec "$@"', "bash", *super().command()]
+
+    waiting = [weir.connect() for _ in range(clients)]
+    assert all(each.ok("PING") == b"PONG" for each in waiting)
+    after = servers.keep(Limited(*weir.backends, path=weir.path))
+    after.port, after.admin_port_kept = weir.port, weir.admin_port
+    after.launch()
+    assert weir.wait() == 0
+    until(lambda: "more clients could not be taken over" in after.output(), "the loss is told")
+    for each in waiting:
+        each.close()
+
+
+def test_a_moved_client_that_is_closed_at_once_takes_no_seat(servers, tmp_path: Path):
+    weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover")).start()
+    with weir.connect() as moved:
+        moved.ok("SELECT", 5)
+        # Database 5 does not exist in the successor, which has room for one client.
+        after = take_over(servers, weir, flags=["--databases", "1", "--max-clients", "1"])
+        assert moved.read_to_end() == []
+
+    def serves() -> bool:
+        with contextlib.suppress(Closed, OSError), after.connect() as newcomer:
+            return newcomer.call("PING").text == "PONG"
+        return False
+
+    until(serves, "the only seat is free")
 
 
 @pytest.mark.parametrize(

@@ -3,20 +3,22 @@
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, Sender};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::Socket;
 
 use super::successor::Predecessor;
-use super::wire::{Manager, Message, Offer, PROTOCOL, Peer, SOCKETS_MAX};
+use super::wire::{Manager, Message, Offer, PROTOCOL, Peer, SOCKETS_MAX, has_ended};
 use crate::runtime::clock::Clock;
+use crate::runtime::executor::files_limit;
 use crate::runtime::messages::{Mailbox, Moved, Takeover, ToControl, ToShard, ToTakeover};
+use crate::runtime::socket_file::SocketFile;
 use crate::values::Timestamp;
 
 /// The longest time from a successor's connecting until it reports that it is ready to serve; it reads quotas
@@ -33,6 +35,8 @@ pub struct Incumbent {
     pub path: PathBuf,
     /// The Unix socket to which a successor process connects.
     pub listener: OwnedFd,
+    /// The file of that socket; none if it is gone already.
+    pub file: Option<SocketFile>,
     /// Duplicates of the listening sockets for clients and administrators, to be given to a successor.
     pub offers: Vec<Offer>,
     pub manager: Manager,
@@ -40,9 +44,9 @@ pub struct Incumbent {
     pub shards: Vec<Mailbox<ToShard>>,
     pub letters: Receiver<ToTakeover>,
     pub bell: OwnedFd,
-    /// True once a successor process has the listening sockets, and with them their socket files, so that
-    /// this process does not remove the files.
-    pub is_over: Arc<AtomicBool>,
+    /// True while the socket files are this process's to remove: not before it has taken over from another
+    /// process, and not once a successor process has the listening sockets.
+    pub owns_files: Arc<AtomicBool>,
     pub clock: Clock,
 }
 
@@ -61,27 +65,32 @@ struct Events {
 }
 
 impl Incumbent {
-    /// Starts the thread for takeovers. It first receives the clients of the process that this one takes over
-    /// from (`predecessor`), if there is one, and then waits for a successor.
-    pub fn start(self, predecessor: Option<Predecessor>) -> io::Result<()> {
+    /// Starts the thread for takeovers, which waits for the process that this one takes over from, or `None`
+    /// if there is no such process, on the returned channel. It first receives that process's clients, and
+    /// then waits for a successor. It ends without a trace if the channel is closed.
+    pub fn start(self) -> io::Result<Sender<Option<Predecessor>>> {
         Socket::from(self.listener.try_clone()?).set_nonblocking(true)?;
+        let (begin, begins) = crossbeam_channel::bounded::<Option<Predecessor>>(1);
         let run = move || {
-            if let Some(predecessor) = predecessor {
-                self.take_clients(&predecessor.peer);
+            let Ok(predecessor) = begins.recv() else { return };
+            if let Some(predecessor) = predecessor
+                && self.take_clients(&predecessor.peer).is_err()
+            {
+                return self.withdraw(None);
             }
             self.run();
         };
-        std::thread::Builder::new().name("weir-takeover".to_owned()).spawn(run).map(|_| ())
+        std::thread::Builder::new().name("weir-takeover".to_owned()).spawn(run).map(|_| begin)
     }
 
     /// Receives the clients of the previous process (`before`) until it has no more, and distributes them
     /// over the shards. Lets shards accept clients once that process has stopped. Successors that connect
-    /// meanwhile are refused.
-    fn take_clients(&self, before: &Peer) {
-        let (mut clients, mut waiting) = (0, 0);
+    /// meanwhile are refused. An error means that this process is to end, and the thread with it.
+    fn take_clients(&self, before: &Peer) -> Result<(), ()> {
+        let (mut clients, mut waiting, mut lost) = (0, 0, 0_u64);
         let mut deadline = Some(self.clock.now().monotonic.after(DEAF_PATIENCE));
         let why = loop {
-            let Ok(events) = self.wait(Some(before.as_fd()), deadline) else { return };
+            let events = self.wait(Some(before.as_fd()), deadline)?;
             if deadline.is_some_and(|deadline| deadline <= self.clock.now().monotonic) {
                 self.listen(&mut deadline);
             }
@@ -94,7 +103,10 @@ impl Incumbent {
             match before.receive() {
                 Ok(received) => match received.message {
                     Message::Client { session } => {
-                        let Some(socket) = received.sockets.into_iter().next() else { continue };
+                        let Some(socket) = received.sockets.into_iter().next() else {
+                            lost += 1;
+                            continue;
+                        };
                         let mut session = session;
                         session.held = received.rest;
                         // Clients that wait take turns of their own: each needs one of its shard's private links.
@@ -117,6 +129,14 @@ impl Incumbent {
         };
         self.listen(&mut deadline);
         self.line(format!("{clients} clients of process {} go on here{why}", before.pid));
+        if lost > 0 {
+            self.line(format!(
+                "{lost} more clients could not be taken over and are closed, because the limit of open \
+                 files of this process, {}, is too low (LimitNOFILE= in systemd, `ulimit -n`)",
+                files_limit()
+            ));
+        }
+        Ok(())
     }
 
     /// Lets shards and admin port accept clients, now that the previous process has stopped accepting, or was
@@ -136,7 +156,7 @@ impl Incumbent {
         loop {
             let waits = suitor.as_ref().map(|suitor| (suitor.peer.as_fd(), suitor.deadline));
             let (peer, deadline) = waits.unzip();
-            let Ok(events) = self.wait(peer, deadline) else { return self.withdraw() };
+            let Ok(events) = self.wait(peer, deadline) else { return self.withdraw(suitor.as_ref()) };
             if events.is_called {
                 match &suitor {
                     Some(other) => {
@@ -149,21 +169,17 @@ impl Incumbent {
             else {
                 continue;
             };
-            let why = match near.peer.receive() {
-                _ if !events.has_answered => format!("was not ready within {START_PATIENCE:?}"),
-                Ok(received) if received.message == Message::Ready => return self.succeed(&near),
-                Ok(received) => format!("sent an unexpected message ({:?})", received.message),
-                Err(error) if has_ended(&error) => "ended before it was ready".to_owned(),
-                Err(error) => format!("sent a message that is not valid: {error}"),
-            };
-            self.line(format!("process {} {why}; nothing has changed", near.peer.pid));
+            match near.conclude(&events) {
+                Ok(()) => return self.succeed(&near),
+                Err(why) => self.give_up(&near.peer, &why),
+            }
         }
     }
 
     /// Hands over to a successor process: closes this thread's copies of the listening sockets, then sends
     /// each client that the shards give up, until the control executor reports that there are no more.
     fn succeed(self, successor: &Suitor) {
-        self.is_over.store(true, Ordering::Release);
+        self.owns_files.store(false, Ordering::Release);
         let Self { offers, listener, control, letters, .. } = self;
         // The successor has duplicates of these sockets.
         drop((offers, listener));
@@ -210,6 +226,10 @@ impl Incumbent {
             }
         });
         let given = heard.and_then(|version| {
+            let is_near = Path::new("/proc").join(peer.pid.to_string()).exists();
+            if is_near && ends_all(std::process::id()) {
+                return Err(format!("cannot take over: {ENDS_ALL}"));
+            }
             self.give_sockets(&peer)
                 .map(|()| version)
                 .map_err(|error| format!("did not take the sockets: {error}"))
@@ -221,11 +241,16 @@ impl Incumbent {
                 Some(Suitor { peer, version, deadline })
             }
             Err(why) => {
-                self.line(format!("process {} {why}; nothing has changed", peer.pid));
-                let _ = peer.tell(&Message::Refused { pid: own_pid(), why: format!("it {why}") });
+                self.give_up(&peer, &why);
                 None
             }
         }
+    }
+
+    /// Informs a process that it does not take over and must not serve. `why` says what it did wrong.
+    fn give_up(&self, peer: &Peer, why: &str) {
+        self.line(format!("process {} {why}; nothing has changed", peer.pid));
+        let _ = peer.tell(&Message::Refused { pid: own_pid(), why: format!("it {why}") });
     }
 
     fn give_sockets(&self, peer: &Peer) -> io::Result<()> {
@@ -287,8 +312,14 @@ impl Incumbent {
     }
 
     /// Ends the thread and removes the socket file, so that no process can take over from this one any more.
-    fn withdraw(self) {
-        let _ = std::fs::remove_file(&self.path);
+    /// If a process (`suitor`) has received the listening sockets already, they and their files are left to
+    /// it: it serves as soon as it is ready.
+    fn withdraw(self, suitor: Option<&Suitor>) {
+        if suitor.is_some() {
+            self.owns_files.store(false, Ordering::Release);
+        } else if let Some(file) = &self.file {
+            file.remove();
+        }
     }
 
     fn line(&self, text: String) {
@@ -300,14 +331,36 @@ fn own_pid() -> i32 {
     std::process::id() as i32
 }
 
-/// True if the error means that the other process of the takeover has closed its end, whether or not it read
-/// what was sent.
-fn has_ended(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-    matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)
+/// The reason why a process whose end would end its successor too is not succeeded.
+const ENDS_ALL: &str = "this is process 1 of its container, with which all others end; \
+                        to replace it under load, start weir under an init process (`docker run --init`)";
+
+/// True if all other processes that see each other's numbers (a PID namespace, such as a container) end with
+/// the process of this number.
+const fn ends_all(pid: u32) -> bool {
+    pid == 1
 }
 
 impl Suitor {
+    /// Receives the report that the suitor is ready. The error says why it is not, as an event has come or
+    /// its time is over.
+    fn conclude(&self, events: &Events) -> Result<(), String> {
+        if !events.has_answered {
+            // A report that comes later than this fails, so that both processes know which of them serves. A
+            // report that has just come is received below.
+            self.peer.stop_hearing();
+        }
+        match self.peer.receive() {
+            Ok(received) if received.message == Message::Ready => Ok(()),
+            Ok(received) => Err(format!("sent an unexpected message ({:?})", received.message)),
+            Err(error) if has_ended(&error) && events.has_answered => {
+                Err("ended before it was ready".to_owned())
+            }
+            Err(error) if has_ended(&error) => Err(format!("was not ready within {START_PATIENCE:?}")),
+            Err(error) => Err(format!("sent a message that is not valid: {error}")),
+        }
+    }
+
     fn is_late(&self, clock: Clock) -> bool {
         self.deadline <= clock.now().monotonic
     }
@@ -316,6 +369,10 @@ impl Suitor {
 /// Starts this process's own program with the same arguments, as a successor that takes over from it. A
 /// thread waits for the child process to end, and logs its status.
 pub fn start_successor(control: Mailbox<ToControl>) {
+    if ends_all(std::process::id()) {
+        let line = format!("SIGUSR2: no successor is started: {ENDS_ALL}");
+        return control.post(ToControl::Takeover(Takeover::Line(line)));
+    }
     let run = move || {
         let mut words = std::env::args_os();
         let status = words
@@ -330,4 +387,124 @@ pub fn start_successor(control: Mailbox<ToControl>) {
     };
     // If no thread can be started, nothing else would work either.
     let _ = std::thread::Builder::new().name("weir-successor".to_owned()).spawn(run);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::super::wire;
+    use super::*;
+
+    /// Makes an incumbent whose sockets are at this path, with the receiver of its messages to control and
+    /// the mailbox in which it is told to withdraw.
+    fn incumbent(path: &Path) -> (Incumbent, Receiver<ToControl>, Mailbox<ToTakeover>) {
+        let (control, heard, _) = Mailbox::for_executor().expect("an eventfd");
+        let (takeover, letters, bell) = Mailbox::for_executor().expect("an eventfd");
+        let listener = wire::bind(path).expect("a new path");
+        let incumbent = Incumbent {
+            path: path.to_owned(),
+            listener,
+            file: SocketFile::at(path),
+            offers: Vec::new(),
+            manager: Manager::default(),
+            control,
+            shards: Vec::new(),
+            letters,
+            bell,
+            owns_files: Arc::new(AtomicBool::new(true)),
+            clock: Clock::start(),
+        };
+        (incumbent, heard, takeover)
+    }
+
+    fn free_path(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("weir-incumbent-{name}-{}", std::process::id()))
+    }
+
+    fn suitor(peer: Peer) -> Suitor {
+        Suitor { peer, version: String::new(), deadline: Timestamp::ZERO }
+    }
+
+    const LATE: Events = Events { is_called: false, has_answered: false };
+
+    #[test]
+    fn a_late_successor_is_told_that_it_must_not_serve() {
+        let path = free_path("late");
+        let (incumbent, heard, _takeover) = incumbent(&path);
+        let (near, far) = wire::pair();
+        let late = suitor(near);
+        let why = late.conclude(&LATE).expect_err("it said nothing");
+        assert_eq!(why, "was not ready within 60s");
+        incumbent.give_up(&late.peer, &why);
+        assert!(has_ended(&far.tell(&Message::Ready).expect_err("it is too late")));
+        drop(late);
+        let told = far.receive().expect("a message").message;
+        assert_eq!(told, Message::Refused { pid: own_pid(), why: format!("it {why}") });
+        assert!(matches!(heard.try_recv(), Ok(ToControl::Takeover(Takeover::Line(_)))));
+        std::fs::remove_file(path).expect("it is there");
+    }
+
+    #[test]
+    fn a_successor_that_is_ready_at_the_last_moment_is_heard() {
+        let (near, far) = wire::pair();
+        far.tell(&Message::Ready).expect("room");
+        suitor(near).conclude(&LATE).expect("the report came in time");
+    }
+
+    #[test]
+    fn who_withdraws_leaves_the_files_to_a_process_that_has_the_sockets() {
+        let path = free_path("withdraw");
+        let (incumbent, ..) = incumbent(&path);
+        let owns_files = Arc::clone(&incumbent.owns_files);
+        let (near, _far) = wire::pair();
+        incumbent.withdraw(Some(&suitor(near)));
+        assert!(path.exists() && !owns_files.load(Ordering::Acquire));
+        std::fs::remove_file(&path).expect("it is there");
+
+        let (incumbent, ..) = self::incumbent(&path);
+        incumbent.withdraw(None);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn who_is_told_to_end_while_clients_come_withdraws() {
+        let path = free_path("told");
+        let (incumbent, _heard, takeover) = incumbent(&path);
+        let (near, _far) = wire::pair();
+        takeover.post(ToTakeover::Withdraw);
+        incumbent.take_clients(&near).expect_err("the thread is to end");
+        std::fs::remove_file(path).expect("it is there");
+    }
+
+    #[test]
+    fn clients_that_arrive_without_their_sockets_are_counted() {
+        let path = free_path("lost");
+        let (mut incumbent, heard, _takeover) = incumbent(&path);
+        let (shard, adopted, _) = Mailbox::for_executor().expect("an eventfd");
+        incumbent.shards.push(shard);
+        let (near, far) = wire::pair();
+        let client = || Message::Client { session: crate::shard::Session::default() };
+        let (socket, _client) = UnixStream::pair().expect("a pair");
+        far.send(&client(), &[], &[socket.as_fd()]).expect("room");
+        far.tell(&client()).expect("room");
+        far.tell(&Message::Done).expect("room");
+        incumbent.take_clients(&near).expect("nobody is told to end");
+        assert!(matches!(adopted.try_recv(), Ok(ToShard::Adopt(_))));
+        let lines: Vec<String> = heard
+            .try_iter()
+            .filter_map(|letter| match letter {
+                ToControl::Takeover(Takeover::Line(line)) => Some(line),
+                _ => None,
+            })
+            .collect();
+        assert!(lines[0].starts_with("1 clients of process"), "{lines:?}");
+        assert!(lines[1].starts_with("1 more clients could not be taken over"), "{lines:?}");
+        std::fs::remove_file(path).expect("it is there");
+    }
+
+    #[test]
+    fn process_1_is_not_succeeded() {
+        assert!(ends_all(1) && !ends_all(2));
+    }
 }

@@ -16,9 +16,10 @@
 //!      │ listens at PATH for its own
 //! ```
 //!
-//! The incumbent has given up nothing until `Ready`: a successor that dies before that is forgotten. The two
-//! processes never accept at the same time: for a new connection the kernel wakes one of the processes that
-//! wait on a socket, and the one that is about to leave would let it lie.
+//! The incumbent has given up nothing until `Ready`: a successor that dies before that is forgotten, and one
+//! that is not ready in time gets `Refused` and ends, as its `Ready` fails. The two processes never accept at
+//! the same time: for a new connection the kernel wakes one of the processes that wait on a socket, and the
+//! one that is about to leave would let it lie.
 //!
 //! | subject | file |
 //! |---|---|
@@ -31,5 +32,5 @@ mod successor;
 mod wire;
 
 pub(super) use incumbent::{Incumbent, start_successor};
-pub(super) use successor::Predecessor;
+pub(super) use successor::{Predecessor, Succession};
 pub(super) use wire::{Manager, Offer, bind};

@@ -1,9 +1,12 @@
 //! The process that takes over: it connects to the running process, and receives its listening sockets.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::wire::{self, Manager, Message, PROTOCOL, Peer};
+use super::wire::{self, Manager, Message, PROTOCOL, Peer, has_ended};
+use crate::runtime::executor::files_limit;
 
 /// The process that this one takes over from.
 #[derive(Debug)]
@@ -13,6 +16,17 @@ pub struct Predecessor {
     /// The service manager that the previous process notifies, and that this one will notify.
     pub manager: Manager,
     inherited: Vec<(String, String, Vec<OwnedFd>)>,
+}
+
+/// The outcome of reporting to the previous process that this one is ready.
+#[derive(Debug)]
+pub enum Succession {
+    /// The previous process has the report: it stops accepting, and hands its clients over.
+    Begun,
+    /// The previous process has ended or is draining, so the sockets are left to this one.
+    Orphaned(io::Error),
+    /// This process was told to end first, so nothing was reported and the previous process goes on.
+    Renounced,
 }
 
 impl Predecessor {
@@ -45,6 +59,13 @@ impl Predecessor {
         loop {
             let received = peer.receive().map_err(unwell)?;
             match received.message {
+                Message::Listener { entrance, address } if received.is_cut => {
+                    return Err(format!(
+                        "not all {entrance} sockets of {address} could be taken over, because the limit of \
+                         open files of this process, {}, is too low (LimitNOFILE= in systemd, `ulimit -n`)",
+                        files_limit()
+                    ));
+                }
                 Message::Listener { entrance, address } => {
                     inherited.push((entrance, address, received.sockets));
                 }
@@ -68,10 +89,59 @@ impl Predecessor {
     }
 
     /// Informs the previous process that this one is ready, so that it stops accepting and hands its clients
-    /// over.
-    pub fn tell_ready(&mut self) -> std::io::Result<()> {
+    /// over; does not if `told_to_end`. The error is a message for the operator: the previous process has
+    /// given this takeover up and goes on, so this process must not serve.
+    pub fn tell_ready(&mut self, told_to_end: &AtomicBool) -> Result<Succession, String> {
+        if told_to_end.load(Ordering::Acquire) {
+            return Ok(Succession::Renounced);
+        }
         // Sockets at addresses where this process does not listen are closed: nobody listens there any more.
         self.inherited.clear();
-        self.peer.tell(&Message::Ready)
+        let Err(error) = self.peer.tell(&Message::Ready) else { return Ok(Succession::Begun) };
+        // A process that gives a takeover up says so before it closes its end.
+        let why = match self.peer.receive().map(|received| received.message) {
+            Err(end) if has_ended(&end) => return Ok(Succession::Orphaned(error)),
+            Ok(Message::Refused { why, .. }) => why,
+            _ => format!("it cannot be told that this process is ready ({error})"),
+        };
+        Err(format!("--takeover: process {} has given this takeover up and goes on: {why}", self.pid()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn predecessor(peer: Peer) -> Predecessor {
+        Predecessor { peer, version: String::new(), manager: Manager::default(), inherited: Vec::new() }
+    }
+
+    #[test]
+    fn the_previous_process_is_told_unless_this_one_was_told_to_end() {
+        let (near, far) = wire::pair();
+        let outcome = predecessor(near).tell_ready(&AtomicBool::new(false));
+        assert!(matches!(outcome, Ok(Succession::Begun)), "{outcome:?}");
+        assert_eq!(far.receive().expect("a message").message, Message::Ready);
+
+        let (near, far) = wire::pair();
+        let outcome = predecessor(near).tell_ready(&AtomicBool::new(true));
+        assert!(matches!(outcome, Ok(Succession::Renounced)), "{outcome:?}");
+        assert!(has_ended(&far.receive().expect_err("the end, and nothing before it")));
+    }
+
+    #[test]
+    fn a_takeover_that_was_given_up_is_told_from_a_process_that_has_ended() {
+        let go_on = AtomicBool::new(false);
+        let (near, far) = wire::pair();
+        far.stop_hearing();
+        far.tell(&Message::Refused { pid: 1, why: "it was late".to_owned() }).expect("room");
+        drop(far);
+        let told = predecessor(near).tell_ready(&go_on).expect_err("the other process serves");
+        assert!(told.ends_with("has given this takeover up and goes on: it was late"), "{told}");
+
+        let (near, far) = wire::pair();
+        drop(far);
+        let outcome = predecessor(near).tell_ready(&go_on);
+        assert!(matches!(outcome, Ok(Succession::Orphaned(_))), "{outcome:?}");
     }
 }

@@ -10,12 +10,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown,
 };
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use crate::runtime::socket_file;
 use crate::shard::Session;
 use crate::values::limits::{COPY_BYTES_MAX, MOVED_BYTES_MAX};
 
@@ -74,6 +75,9 @@ pub struct Received {
     pub message: Message,
     pub rest: Vec<u8>,
     pub sockets: Vec<OwnedFd>,
+    /// True if the kernel closed descriptors of the message, because this process has as many files open as
+    /// its limit allows.
+    pub is_cut: bool,
 }
 
 /// The connection to the other process in a takeover.
@@ -135,6 +139,13 @@ impl Peer {
         Ok(())
     }
 
+    /// Makes later sends of the other process fail. Messages that it has sent before can still be received;
+    /// after the last of them, receiving fails with an error of the kind `UnexpectedEof`.
+    pub fn stop_hearing(&self) {
+        // A failed shutdown means that there is no connection to end.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Read);
+    }
+
     /// Reads and drops the other process's first message, if it comes within 200 ms (`GREETING_PATIENCE`).
     pub fn discard_one(&self) {
         let _ = self.socket.set_read_timeout(Some(GREETING_PATIENCE));
@@ -148,7 +159,8 @@ impl Peer {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let pieces = &mut [IoSliceMut::new(&mut bytes)];
-        let length = rustix::net::recvmsg(&self.socket, pieces, &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes;
+        let got = rustix::net::recvmsg(&self.socket, pieces, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let (length, is_cut) = (got.bytes, got.flags.contains(ReturnFlags::CTRUNC));
         let mut sockets = Vec::new();
         for piece in control.drain() {
             if let RecvAncillaryMessage::ScmRights(descriptors) = piece {
@@ -161,8 +173,15 @@ impl Peer {
         let bytes = &bytes[..length];
         let end = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(length);
         let message = serde_json::from_slice(&bytes[..end])?;
-        Ok(Received { message, rest: bytes.get(end + 1..).unwrap_or_default().to_vec(), sockets })
+        Ok(Received { message, rest: bytes.get(end + 1..).unwrap_or_default().to_vec(), sockets, is_cut })
     }
+}
+
+/// True if the error means that the other process of the takeover has closed its end, whether or not it read
+/// what was sent.
+pub fn has_ended(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)
 }
 
 /// Connects to the process that listens for a successor at a path; `None` if no process does.
@@ -178,31 +197,25 @@ pub fn connect(path: &Path) -> io::Result<Option<Socket>> {
 }
 
 /// Listens at a path for a successor process; only processes of the same user can connect. A socket file that
-/// nobody listens on any more is replaced.
+/// nobody listens on any more is replaced; any other file stays, and is an error.
 pub fn bind(path: &Path) -> io::Result<OwnedFd> {
-    let address = SockAddr::unix(path)?;
-    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
-    if let Err(error) = socket.bind(&address) {
-        if error.kind() != io::ErrorKind::AddrInUse || connect(path)?.is_some() {
-            return Err(error);
-        }
-        std::fs::remove_file(path)?;
-        socket.bind(&address)?;
-    }
+    let socket = socket_file::bind(Type::SEQPACKET, path)?;
     // Permissions are set before the socket listens, so no other user can get in between.
     std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }
 
+/// Makes two connected ends of a takeover's connection.
+#[cfg(test)]
+pub fn pair() -> (Peer, Peer) {
+    let (one, other) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).expect("a pair");
+    (Peer::new(one).expect("ourselves"), Peer::new(other).expect("ourselves"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn pair() -> (Peer, Peer) {
-        let (one, other) = Socket::pair(Domain::UNIX, Type::SEQPACKET, None).expect("a pair");
-        (Peer::new(one).expect("ourselves"), Peer::new(other).expect("ourselves"))
-    }
 
     #[test]
     fn a_client_crosses_with_its_socket_and_what_it_has_sent() {
@@ -227,6 +240,18 @@ mod tests {
         one.send(&Message::Started, &[], &sockets[1..]).expect("they fit");
         assert_eq!(other.receive().expect("a message").sockets.len(), SOCKETS_MAX);
         one.send(&Message::Started, &[], &sockets).expect_err("one too many");
+    }
+
+    #[test]
+    fn who_is_not_heard_any_more_is_heard_to_the_end_and_learns_of_it() {
+        let (one, other) = pair();
+        one.tell(&Message::Ready).expect("room");
+        other.stop_hearing();
+        assert!(has_ended(&one.tell(&Message::Done).expect_err("nobody hears it")));
+        assert_eq!(other.receive().expect("it came before").message, Message::Ready);
+        assert!(has_ended(&other.receive().expect_err("the end")));
+        other.tell(&Message::Deaf).expect("the way back is open");
+        assert_eq!(one.receive().expect("a message").message, Message::Deaf);
     }
 
     #[test]

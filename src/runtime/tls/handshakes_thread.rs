@@ -58,6 +58,8 @@ pub(in crate::runtime) enum ToHandshakes {
     /// New certificates are in force, with which later TLS handshakes are done, and clients' certificates are
     /// verified again.
     Terms(Arc<Terms>),
+    /// An order to begin accepting clients, because the previous process has stopped.
+    Listen,
     /// An order to accept no more clients, and to drop the handshakes in progress.
     Stop,
 }
@@ -72,6 +74,9 @@ pub(in crate::runtime) struct Rates {
 /// The listeners, settings and channels of the thread that does TLS handshakes with clients.
 pub(in crate::runtime) struct HandshakesThread {
     pub listeners: Doors,
+    /// True if the thread accepts clients from the start; false if it waits for `ToHandshakes::Listen`, until
+    /// the process that this one takes over from has stopped accepting.
+    pub listens: bool,
     pub terms: Arc<Terms>,
     pub rates: Rates,
     pub shards: Vec<Mailbox<ToShard>>,
@@ -102,7 +107,9 @@ impl HandshakesThread {
         for (listener, _) in &work.own.listeners {
             rustix::io::ioctl_fionbio(listener, true)?;
         }
-        work.listen()?;
+        if work.own.listens {
+            work.listen()?;
+        }
         std::thread::Builder::new()
             .name("weir-tls".to_owned())
             .spawn(move || {
@@ -188,6 +195,12 @@ impl Work {
                 ToHandshakes::Terms(terms) => {
                     self.own.terms = terms;
                     self.credentials.suspect_all();
+                }
+                ToHandshakes::Listen => {
+                    // Most likely no memory is left in the kernel, so the thread tries again after a pause.
+                    if self.listen().is_err() {
+                        self.rest();
+                    }
                 }
                 ToHandshakes::Stop => {
                     self.leave_listeners_alone();
