@@ -13,6 +13,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 use glommio::Task;
 use glommio::channels::local_channel::{self, LocalSender};
+use rustix::param::page_size;
 
 use super::admin;
 use super::clock::Clock;
@@ -889,7 +890,6 @@ pub(super) async fn post_quotas(control: &Rc<RefCell<Control>>, body: Vec<u8>) -
 }
 
 fn resident_bytes() -> u64 {
-    const PAGE_BYTES: u64 = 4096;
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * PAGE_BYTES
+    statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * page_size() as u64
 }
