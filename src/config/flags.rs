@@ -499,12 +499,12 @@ pub struct Flags {
     #[arg(value_parser = positive_duration, default_value = "30s")]
     pub send_timeout: Duration,
 
-    /// CPUs to run on, one shard on each: a list such as 0-3,5, or a number of CPUs [default: all]
+    /// CPUs to run on, with one shard pinned to each: a list such as 0-3,5, or a number of CPUs [default: all]
     #[arg(long, env = "WEIR_CORES", value_name = "CPUS", help_heading = CORES)]
     pub cores: Option<Cores>,
 
-    /// Number of shards; if it is larger than the number of CPUs, no shard is pinned to a CPU [default: one
-    /// per CPU]
+    /// Number of shards, at most one per CPU of --cores. Without --cores shards are pinned to CPUs only if there
+    /// is one for each CPU [default: one per CPU, or as many as a container's CPU limit allows]
     #[arg(long, env = "WEIR_SHARDS", value_name = "N", help_heading = CORES, hide = true)]
     #[arg(value_parser = number(1, SHARDS_MAX as u64))]
     pub shards: Option<u64>,
@@ -750,6 +750,6 @@ mod tests {
         }
         assert!(!usual.contains("--shards"), "{usual}");
         let all = Flags::with_rare_flags().render_help().to_string();
-        assert!(all.contains("--shards") && all.contains("[default: one per CPU]"), "{all}");
+        assert!(all.contains("--shards") && all.contains("[default: one per CPU, or"), "{all}");
     }
 }

@@ -80,7 +80,7 @@ pub struct Config {
     pub quotas: Option<PathBuf>,
     /// CPUs that the shards run on, as `--cores` asks for them; `None` for all that the process may use.
     pub cores: Option<Cores>,
-    /// Number of shards to run; `None` for one per CPU.
+    /// Number of shards to run; `None` for one per CPU that the process may use.
     pub shards: Option<usize>,
     /// Time for which an idle core polls for work before it sleeps; zero if it sleeps at once.
     pub busy_poll: Duration,
@@ -287,11 +287,12 @@ impl Config {
         })
     }
 
-    /// Returns the CPU that each shard is bound to, given the CPUs that this process may use: one entry per
-    /// shard, `None` for a shard that the kernel may move. Fails if `--cores` asks for CPUs that are not
-    /// usable.
-    pub fn placement(&self, usable: &[usize]) -> Result<Vec<Option<usize>>, ConfigError> {
-        cores::placement(self.cores.as_ref(), self.shards, usable)
+    /// Returns the CPU that each shard is bound to: one entry per shard, `None` for a shard that the kernel may
+    /// move. `usable` are the CPUs that this process may run on, and `allowed` is the number of CPUs whose time
+    /// it may use, which a quota (a container's CPU limit) may make smaller. Fails if `--cores` asks for CPUs
+    /// that are not usable, or `--shards` for more shards than it has CPUs.
+    pub fn placement(&self, usable: &[usize], allowed: usize) -> Result<Vec<Option<usize>>, ConfigError> {
+        cores::placement(self.cores.as_ref(), self.shards, usable, allowed)
     }
 }
 
@@ -519,13 +520,13 @@ mod tests {
         assert_eq!(config.storage, Storage::Embedded);
         assert_eq!((config.request_bytes_max, config.output_bytes_max), (16 << 20, 64 << 20));
         assert_eq!((config.idle_timeout, config.drain_timeout), (None, Duration::from_secs(10)));
-        assert_eq!(config.placement(&[0, 1]), Ok(vec![Some(0), Some(1)]));
+        assert_eq!(config.placement(&[0, 1], 2), Ok(vec![Some(0), Some(1)]));
     }
 
     #[test]
     fn flags_reach_the_configuration() {
         let config = config(
-            "--listen 0.0.0.0:1 --listen [::1]:2 --unix /run/weir.sock --admin off --quotas q.toml --cores 2 \
+            "--listen 0.0.0.0:1 --listen [::1]:2 --unix /run/weir.sock --admin off --quotas q.toml --cores 3 \
              --shards 3 --busy-poll-us 50 --storage redis://:x@a,b --backend-connections 2 \
              --heavy-connections 0 --heavy-ru 2.5 \
              --backend-connect-timeout 2s --backend-timeout 3s --max-clients 9 --max-request-bytes 1MiB \

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -76,10 +77,11 @@ type Letters<Message> = (Receiver<Message>, OwnedFd);
 /// Checks whether weir would start with this configuration, as far as that can be found out without starting
 /// it. The error is a message for the operator.
 pub fn check(config: &Config) -> Result<(), String> {
-    let cpus = config.placement(&usable_cpus()).map_err(|error| error.to_string())?;
+    let cpus = placement(config)?;
     let quotas = load_quotas(config)?;
     let token = load_token(config)?;
-    check_places(config, cpus.len(), resolve(config)?.len())?;
+    check_places(config, cpus.len())?;
+    resolve(config)?;
     Certificates::load(config, &Arc::default())?;
     println!("weir: flags are valid; {}", tenants_line(config, &quotas));
     if let Some(warning) = exposure(config.admin, token) {
@@ -91,7 +93,8 @@ pub fn check(config: &Config) -> Result<(), String> {
 /// Runs the whole proxy until a signal ends it or another process has taken over. The error is a message for
 /// the operator.
 pub fn run(config: &Config) -> Result<(), String> {
-    let cpus = config.placement(&usable_cpus()).map_err(|error| error.to_string())?;
+    let cpus = placement(config)?;
+    check_places(config, cpus.len())?;
     // The watch begins before the file is read, so that no change is missed between the two.
     let quota_file =
         config.quotas.as_ref().map(|path| QuotaFile { path: path.clone(), watch: FileWatch::new(path) });
@@ -129,7 +132,6 @@ pub fn run(config: &Config) -> Result<(), String> {
     let store_version = versions.ask_first();
     let store_info = ask_for_info(&backends, storage_tls.clone(), clock);
     let (routes, backends): (Vec<Route>, Vec<BackendSettings>) = backends.into_iter().unzip();
-    check_places(config, cpus.len(), backends.len())?;
     let routes = Routes { routes: routes.into(), tls: storage_tls.clone() };
     let backends = Arc::<[BackendSettings]>::from(backends);
     let door = Door::new(config.clients_max, config.clients_bytes_max);
@@ -290,8 +292,9 @@ pub fn run(config: &Config) -> Result<(), String> {
 /// Checks that the number of connections over which the keys are spread (shards times backends times
 /// connections) fits in 16 bits, since a request may be split into one part for each and parts are counted in
 /// 16 bits. The error is a message for the operator.
-fn check_places(config: &Config, shards: usize, backends: usize) -> Result<(), String> {
-    let places = shards * backends.max(1) * usize::from(config.backend_connections);
+fn check_places(config: &Config, shards: usize) -> Result<(), String> {
+    let backends = config.storage.backends_max();
+    let places = shards * backends * usize::from(config.backend_connections);
     if places < usize::from(u16::MAX) {
         return Ok(());
     }
@@ -325,6 +328,15 @@ fn exposure(admin: Option<SocketAddr>, token: Option<AdminToken>) -> Option<Stri
     })
 }
 
+/// Returns the CPU that each shard is bound to, one entry per shard; `None` for a shard that the kernel may
+/// move. The error is a message for the operator.
+fn placement(config: &Config) -> Result<Vec<Option<usize>>, String> {
+    let usable = usable_cpus();
+    // Unlike the CPUs that threads may run on, this number respects a quota of the cgroup, as containers have.
+    let allowed = std::thread::available_parallelism().map_or(usable.len(), NonZero::get);
+    config.placement(&usable, allowed).map_err(|error| error.to_string())
+}
+
 /// Returns the numbers of the CPUs that this process may use, in ascending order.
 fn usable_cpus() -> Vec<usize> {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else { return vec![0] };
@@ -341,9 +353,11 @@ fn report_start(
     quotas: &Quotas,
 ) {
     opened.lines.iter().for_each(|line| log::line(line));
-    let places: Vec<String> =
-        cpus.iter().map(|cpu| cpu.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string())).collect();
-    log::line(&format!("{} shards on CPUs {}", cpus.len(), places.join(",")));
+    // Either all shards are bound to CPUs or none is.
+    let bound: Vec<String> = cpus.iter().flatten().map(ToString::to_string).collect();
+    let places =
+        if bound.is_empty() { "pinned to no CPU".to_owned() } else { format!("on CPUs {}", bound.join(",")) };
+    log::line(&format!("{} shards {places}", cpus.len()));
     let names: Vec<String> =
         backend_names(backends, slots).into_iter().filter(|name| !name.is_empty()).collect();
     let bound = match config.storage {
