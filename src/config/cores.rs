@@ -69,10 +69,10 @@ impl fmt::Display for Cores {
 }
 
 /// Returns the CPU that each shard is bound to: one entry per shard, `None` for a shard that the kernel may
-/// move. `cores` and `shards` are the values of the flags of those names, if given; `usable` are the CPUs that
-/// this process may run on, in ascending order, and `allowed` is the number of CPUs whose time it may use,
-/// which a quota (a container's CPU limit) may make smaller. Fails if `cores` asks for CPUs that are not in
-/// `usable`, or `shards` for more shards than `cores` has CPUs.
+/// move. `cores` and `shards` are the values of the flags of those names, if given; `usable` are the CPUs
+/// that this process may run on, in ascending order, and `allowed` is the number of CPUs whose time it may
+/// use, which a quota (a container's CPU limit) may make smaller. Fails if `cores` asks for CPUs that are not
+/// in `usable`, or `shards` for more shards than `cores` has CPUs.
 ///
 /// Shards are bound to CPUs only if `cores` chose them or there is one for each usable CPU. Fewer shards are
 /// left to the kernel, because each process on the machine would choose the same CPUs; more are, because the
@@ -102,8 +102,8 @@ pub fn placement(
     Ok(chosen.into_iter().take(count).map(Some).collect())
 }
 
-/// Returns the CPUs that `--cores` names, in the order in which shards run on them. Fails if they are not all in
-/// `usable`, the CPUs that this process may run on.
+/// Returns the CPUs that `--cores` names, in the order in which shards run on them. Fails if they are not all
+/// in `usable`, the CPUs that this process may run on.
 fn chosen(cores: &Cores, usable: &[usize]) -> Result<Vec<usize>, ConfigError> {
     match cores {
         Cores::Count(count) if *count > usable.len() => {
@@ -173,8 +173,8 @@ mod tests {
         }
     }
 
-    /// Places shards on a machine on which this process may run on CPUs 0, 2 and 3, with the values of `--cores`
-    /// (empty if not given) and `--shards`. `allowed` is the number of CPUs whose time it may use.
+    /// Places shards on a machine on which this process may run on CPUs 0, 2 and 3, with the values of
+    /// `--cores` (empty if not given) and `--shards`. `allowed` is the number of CPUs whose time it may use.
     fn placed(cores: &str, shards: Option<usize>, allowed: usize) -> Result<Vec<Option<usize>>, String> {
         let cores: Option<Cores> = (!cores.is_empty()).then(|| cores.parse().expect("cores"));
         placement(cores.as_ref(), shards, &[0, 2, 3], allowed).map_err(|error| error.to_string())

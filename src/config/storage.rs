@@ -49,8 +49,8 @@ impl Storage {
         matches!(self, Self::Servers { secure: true, .. } | Self::Cluster { secure: true, .. })
     }
 
-    /// Returns the number of backends that the storage can have: servers that are named, or nodes of a cluster,
-    /// whose number changes.
+    /// Returns the number of backends that the storage can have: servers that are named, or nodes of a
+    /// cluster, whose number changes.
     pub fn backends_max(&self) -> usize {
         match self {
             Self::Embedded | Self::Unix(_) => 1,

@@ -82,7 +82,7 @@ pub fn check(config: &Config) -> Result<(), String> {
     let token = load_token(config)?;
     check_places(config, cpus.len())?;
     resolve(config)?;
-    Certificates::load(config, &Arc::default())?;
+    Certificates::load(config, &Arc::default(), Clock::start())?;
     println!("weir: flags are valid; {}", tenants_line(config, &quotas));
     if let Some(warning) = exposure(config.admin, token) {
         println!("weir: {warning}");
@@ -95,13 +95,16 @@ pub fn check(config: &Config) -> Result<(), String> {
 pub fn run(config: &Config) -> Result<(), String> {
     let cpus = placement(config)?;
     check_places(config, cpus.len())?;
+    let clock = Clock::start();
     // The watch begins before the file is read, so that no change is missed between the two.
-    let quota_file =
-        config.quotas.as_ref().map(|path| QuotaFile { path: path.clone(), watch: FileWatch::new(path) });
+    let quota_file = config
+        .quotas
+        .as_ref()
+        .map(|path| QuotaFile { path: path.clone(), watch: FileWatch::new(path, clock) });
     let quotas = Arc::new(load_quotas(config)?);
     let token = load_token(config)?;
     let tally = Arc::<Tally>::default();
-    let certificates = Certificates::load(config, &tally)?;
+    let certificates = Certificates::load(config, &tally, clock)?;
     let store_tls = certificates.store_tls();
     // The fleet's store has a TLS setting of its own, independent of `--storage`.
     let storage_tls = store_tls.clone().filter(|_| config.storage.is_secure());
@@ -116,7 +119,6 @@ pub fn run(config: &Config) -> Result<(), String> {
     let mut predecessor = config.takeover.as_deref().map(Predecessor::find).transpose()?.flatten();
     let environment = Manager::from_environment(predecessor.as_ref().map(|before| &before.manager));
     let manager = Notify::of(&environment)?;
-    let clock = Clock::start();
     let mut opened = listeners::open(config, cpus.len(), &mut predecessor)?;
 
     let (control, control_letters, control_bell) =
@@ -785,17 +787,17 @@ struct Certificates {
 }
 
 impl Certificates {
-    fn load(config: &Config, tally: &Arc<Tally>) -> Result<Self, String> {
+    fn load(config: &Config, tally: &Arc<Tally>, clock: Clock) -> Result<Self, String> {
         // The watch begins before the files are read, so that no change is missed between the two.
         let clients = |settings: &TlsSettings| {
             let files = TlsFiles::of(settings);
-            let watches = files.paths().map(FileWatch::new).collect();
+            let watches = files.paths().map(|path| FileWatch::new(path, clock)).collect();
             let rates =
                 Rates { timeout: settings.handshake_timeout, per_second: settings.handshakes_per_second };
             files.load().map(|terms| (files, watches, terms, rates))
         };
         let stores = |settings: &StoreTlsSettings| {
-            let watches = StoreTls::paths(settings).map(FileWatch::new).collect();
+            let watches = StoreTls::paths(settings).map(|path| FileWatch::new(path, clock)).collect();
             StoreTls::load(settings, tally).map(|stores| (stores, watches))
         };
         Ok(Self {
