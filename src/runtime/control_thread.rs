@@ -56,6 +56,8 @@ pub(super) struct ControlSettings {
     /// The mailbox of the thread that reads and checks quotas.
     pub quotas: Mailbox<ToQuotas>,
     pub versions: Versions,
+    /// True if the admin token comes from a file, which is read again on SIGHUP.
+    pub has_token_file: bool,
     /// The access check for quotas posted to the admin port; none where there is no admin port.
     pub guard: Option<Guard>,
     pub facts: ProcessFacts,
@@ -722,8 +724,9 @@ impl Control {
     fn reload(&mut self) {
         if let Some(tls) = &self.settings.tls {
             tls.certificates.post(());
-        } else if self.settings.versions.file().is_none() {
-            self.say(log::Kind::Reload, "SIGHUP: there is no quota file to read again (--quotas)");
+        } else if self.settings.versions.file().is_none() && !self.settings.has_token_file {
+            let line = "SIGHUP: there is no file to read again (--quotas, --admin-token-file, --tls-cert)";
+            self.say(log::Kind::Reload, line);
         }
         self.settings.quotas.post(ToQuotas::Reload);
     }

@@ -1,8 +1,8 @@
 //! The log: one line on standard error per event that matters. Nothing is logged per request, and of events
 //! that clients can repeat at will only a few lines are written per 10 s; further ones are counted.
 //!
-//! No thread waits for whoever reads standard error. Where that is a pipe or a socket that is full, because its reader
-//! is stuck, lines are dropped, and the next line that is written says how many.
+//! No thread waits for whoever reads standard error. Where that is a pipe or a socket that is full, because
+//! its reader is stuck, lines are dropped, and the next line that is written says how many.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -15,8 +15,8 @@ use crate::control::Journal;
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// Maximum number of bytes of a log line; a longer line is cut. With what is written around it, a line stays below
-/// the 4,096 bytes (`PIPE_BUF`) that a pipe which can be written to takes at once.
+/// Maximum number of bytes of a log line; a longer line is cut. With what is written around it, a line stays
+/// below the 4,096 bytes (`PIPE_BUF`) that a pipe which can be written to takes at once.
 const LINE_BYTES_MAX: usize = 2_000;
 /// Maximum number of log lines of one kind within 10 s (`STRETCH`); further ones are counted instead of
 /// written.
@@ -24,12 +24,12 @@ const LINES_MAX: u32 = 5;
 /// The period in which at most `LINES_MAX` log lines of a kind are written.
 const STRETCH: Duration = Duration::from_secs(10);
 
-/// The number of log lines that were dropped since the last one that was written, because standard error could take
-/// none.
+/// The number of log lines that were dropped since the last one that was written, because standard error
+/// could take none.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
-/// Writes a line to the log, which is standard error. Does nothing if standard error is closed. If its reader is
-/// stuck, the line is dropped and counted, since weir would otherwise stop with it.
+/// Writes a line to the log, which is standard error. Does nothing if standard error is closed. If its reader
+/// is stuck, the line is dropped and counted, since weir would otherwise stop with it.
 pub(super) fn line(text: &str) {
     write_line(&mut std::io::stderr().lock(), text, &DROPPED);
 }
@@ -47,8 +47,8 @@ fn write_line(out: &mut (impl Write + AsFd), text: &str, dropped: &AtomicU64) {
     let _ = out.write_all(format!("weir: {}{before}\n", shown(text)).as_bytes());
 }
 
-/// True if a line can be written to a file without waiting: a pipe or socket has room for it, or the file is of
-/// another kind. True also if the file is closed or broken, where a write fails at once.
+/// True if a line can be written to a file without waiting: a pipe or socket has room for it, or the file is
+/// of another kind. True also if the file is closed or broken, where a write fails at once.
 fn can_take_a_line(out: &impl AsFd) -> bool {
     let mut handles = [PollFd::new(out, PollFlags::OUT)];
     !matches!(poll(&mut handles, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0))
@@ -80,6 +80,8 @@ pub(super) enum Kind {
     Takeover,
     /// Certificates were read, or handshakes failed.
     Tls,
+    /// Resources of the process, such as open files, are used up.
+    Want,
     /// The process starts or ends.
     Life,
 }
@@ -98,7 +100,7 @@ impl Kind {
             Self::HotKey => "hot key",
             Self::Takeover => "takeover",
             Self::Tls => "TLS",
-            Self::Life => "process",
+            Self::Want | Self::Life => "process",
         }
     }
 }

@@ -63,9 +63,8 @@ use crate::values::allowance::lease_of;
 use crate::values::limits::{CLUSTER_NODES_MAX, ENGINE_DATABASES, SHARED_PATTERNS_MAX, SLOTS, TENANTS_MAX};
 use crate::values::{Random, ServerAddress, ShardId, StoreVersion};
 
-/// The number of file descriptors that the process needs besides those of clients: rings, listeners, backend
-/// connections, executors.
-const FILES_SPARE: u64 = 1024;
+/// The number of file descriptors that a store (the binary `weir-storage`) needs for its clients and itself.
+const STORAGE_FILES: u64 = 16 * 1024;
 
 /// The backends in order of backend number, each with the way to connect to it and its settings (name and
 /// credentials).
@@ -108,10 +107,7 @@ pub fn run(config: &Config) -> Result<(), String> {
     let store_tls = certificates.store_tls();
     // The fleet's store has a TLS setting of its own, independent of `--storage`.
     let storage_tls = store_tls.clone().filter(|_| config.storage.is_secure());
-    // Both ends of a connection to the embedded store are this process's.
-    let ends = if config.storage == Storage::Embedded { 2 } else { 1 };
-    let links = ends * config.private_links;
-    for warning in executor::raise_limits((config.clients_max + links) as u64 + FILES_SPARE)? {
+    for warning in executor::raise_limits(config.files_max(cpus.len()) as u64)? {
         log::line(&warning);
     }
     let (_, _, probe) = Mailbox::<()>::for_ring().map_err(|error| executor::ring_advice(&error))?;
@@ -231,6 +227,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         own: control.clone(),
         quotas: quotas_mailbox,
         versions: Versions::new(Arc::clone(&quotas), file_name, clock.now().unix_ms),
+        has_token_file: matches!(config.admin_token, Some(TokenSource::File(_))),
         guard: opened.admin.map(|address| Guard { token: token.clone(), address }),
         facts,
         drain_timeout: config.drain_timeout,
@@ -334,7 +331,8 @@ fn exposure(admin: Option<SocketAddr>, token: Option<AdminToken>) -> Option<Stri
 /// move. The error is a message for the operator.
 fn placement(config: &Config) -> Result<Vec<Option<usize>>, String> {
     let usable = usable_cpus();
-    // Unlike the CPUs that threads may run on, this number respects a quota of the cgroup, as containers have.
+    // Unlike the CPUs that threads may run on, this number respects a quota of the cgroup, as containers
+    // have.
     let allowed = std::thread::available_parallelism().map_or(usable.len(), NonZero::get);
     config.placement(&usable, allowed).map_err(|error| error.to_string())
 }
@@ -956,7 +954,7 @@ pub fn run_storage<S: StoreService + 'static>(
     listen_on: SocketAddr,
     service: impl FnOnce() -> S + Send + 'static,
 ) -> Result<(), String> {
-    for warning in executor::raise_limits(FILES_SPARE * 16)? {
+    for warning in executor::raise_limits(STORAGE_FILES)? {
         log::line(&warning);
     }
     let (mailbox, letters, bell) = mailbox::<ToStorage>()?;

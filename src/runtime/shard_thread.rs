@@ -74,12 +74,35 @@ struct Guarded {
     control: Mailbox<ToControl>,
     /// The time of the last log line about a failed TLS handshake with a store.
     complained: Option<Timestamp>,
+    /// The time of the last log line about a connection that could not be opened for want of resources.
+    complained_of_want: Option<Timestamp>,
 }
 
-/// The least time between two log lines of a shard about failed TLS handshakes with stores.
+/// The least time between two log lines of a shard about failed TLS handshakes with stores, or about
+/// connections that could not be opened for want of resources.
 const COMPLAINTS_APART: Duration = Duration::from_secs(1);
 
+/// True for an error about resources of this process or machine, such as open files, rather than about a
+/// peer.
+fn is_want(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS))
+}
+
 impl Guarded {
+    /// Logs that `what` failed with this error if resources are used up, at most once a second.
+    fn complain_of_want(&mut self, what: &str, error: &io::Error, now: Now) {
+        if is_want(error)
+            && self.complained_of_want.is_none_or(|at| now.monotonic.since(at) >= COMPLAINTS_APART)
+        {
+            self.complained_of_want = Some(now.monotonic);
+            let line = format!(
+                "{what}: {error}; the limit of open files (LimitNOFILE= in systemd, `ulimit -n`) or --max-clients may be \
+                 the cause"
+            );
+            self.control.post(ToControl::Said(log::Kind::Want, line));
+        }
+    }
+
     /// Subtracts this shard's clients that have disconnected from the count over all shards.
     fn count_clients(&mut self) {
         let now_inside = self.shard.clients_open();
@@ -159,6 +182,7 @@ impl Guarded {
                 }
             }
         }
+        true
     }
 
     /// Updates the sum of bytes held by the clients of all shards, and has this shard close its largest
@@ -173,7 +197,6 @@ impl Guarded {
             self.shard.handle_memory_exceeded(excess);
             self.sum_of_bytes();
         }
-        true
     }
 
     /// Adds the change of the bytes that this shard's clients hold to the sum over all shards, and returns
@@ -218,6 +241,14 @@ impl Application for Guarded {
             self.complained = Some(now.monotonic);
             self.control.post(ToControl::Said(log::Kind::Tls, problem));
         }
+    }
+
+    fn note_not_accepted(&mut self, error: &io::Error, now: Now) {
+        self.complain_of_want("a client could not be accepted", error, now);
+    }
+
+    fn note_unreachable(&mut self, _owner: Owner, error: &io::Error, now: Now) {
+        self.complain_of_want("a connection to a store could not be opened", error, now);
     }
 
     fn handle_connected(&mut self, owner: Owner, now: Now) {
@@ -335,8 +366,15 @@ impl<C: Connector> ShardThread<C> {
             busy_poll,
             tally,
         } = self;
-        let mut guarded =
-            Guarded { shard, door, inside: 0, bytes: 0, control: control.clone(), complained: None };
+        let mut guarded = Guarded {
+            shard,
+            door,
+            inside: 0,
+            bytes: 0,
+            control: control.clone(),
+            complained: None,
+            complained_of_want: None,
+        };
         let mut parking = Parking::new(driver.ring.wait_handle())?;
         let mut draining = false;
         // The shard drains as soon as nobody can be accepted any more.
