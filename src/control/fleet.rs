@@ -180,7 +180,7 @@ impl FleetQuotas {
     /// Creates the state of a host that knows no other host of the fleet yet.
     pub fn new(settings: FleetSettings, quotas: &Quotas) -> Self {
         let places = places(&settings, quotas);
-        let sizes = places.iter().map(|place| place.capacity.ru_per_second);
+        let sizes = places.iter().map(|place| place.capacity.ru_per_second());
         let mut this = Self {
             fleet: Fleet::new(settings.host, PERIOD, sizes),
             settings,
@@ -227,7 +227,7 @@ impl FleetQuotas {
         moved.iter().flatten().for_each(|at| stays[*at] = true);
         let gone = before.iter().zip(stays).filter(|(_, stays)| !stays);
         gone.for_each(|(place, _)| pools.forget_part(place.bucket));
-        let sizes = next.iter().map(|place| place.capacity.ru_per_second);
+        let sizes = next.iter().map(|place| place.capacity.ru_per_second());
         self.fleet.replace(sizes.zip(moved));
         next.extend(users);
         self.take_places(next, quotas.len());
@@ -549,7 +549,7 @@ impl FleetQuotas {
         ScopeShown {
             scope,
             name,
-            ru_per_second: quota.ru_per_second,
+            ru_per_second: quota.ru_per_second(),
             share_ru_per_second: Amount(u128::from(part.of(quota.second()))),
             share: part.ratio(),
             demand_ru_per_second: Amount(u128::from(self.fleet.demand(at))),
