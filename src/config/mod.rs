@@ -25,7 +25,7 @@ pub use fleet::FleetTerms;
 pub use hot::{HotLimits, HotScripts};
 pub use layers::{Layer, LimiterKind};
 pub use overload::OverloadLimits;
-pub use quotas::{QuotaError, Quotas, Tenant};
+pub use quotas::{Bounds as QuotaBounds, QuotaError, Quotas, Tenant};
 pub use storage::{Credentials, FleetStore, ServerAddress, Storage};
 pub use tls::{OwnCertificate, StoreTlsSettings, TlsSettings};
 pub use token::AdminToken;
@@ -36,7 +36,8 @@ pub use crate::values::units;
 pub use crate::values::{TenantId, Tier};
 
 use crate::values::limits::{
-    CLIENTS_LINGERING_MAX, REPLY_BYTES_CEILING, REQUEST_BYTES_CEILING, TLS_HANDSHAKES_MAX, TLS_IN_TRANSIT_MAX,
+    CLIENTS_LINGERING_MAX, ENGINE_DATABASES, REPLY_BYTES_CEILING, REQUEST_BYTES_CEILING, TLS_HANDSHAKES_MAX,
+    TLS_IN_TRANSIT_MAX,
 };
 use crate::values::{MicroUnits, Weights};
 
@@ -306,6 +307,23 @@ impl Config {
     /// asks for CPUs that are not usable, or `--shards` for more shards than it has CPUs.
     pub fn placement(&self, usable: &[usize], allowed: usize) -> Result<Vec<Option<usize>>, ConfigError> {
         cores::placement(self.cores.as_ref(), self.shards, usable, allowed)
+    }
+
+    /// Returns the number of databases that clients may select. The embedded store has no more than 16.
+    pub fn databases_served(&self) -> u16 {
+        match self.storage {
+            Storage::Embedded => self.databases.min(u16::from(ENGINE_DATABASES)),
+            _ => self.databases,
+        }
+    }
+
+    /// Returns the limits of the process that no setting of a tenant in the quota file can exceed.
+    pub fn quota_bounds(&self) -> QuotaBounds {
+        QuotaBounds {
+            databases: self.databases_served(),
+            clients: self.clients_max,
+            private_links: self.private_links,
+        }
     }
 
     /// Returns the number of files that the process may have open at most with this number of shards:

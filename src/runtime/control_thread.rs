@@ -26,6 +26,7 @@ use super::notify::Notify;
 use super::park::Parking;
 use super::storage_thread::ToStorage;
 use super::tls::{Tally, ToHandshakes};
+use crate::config::QuotaBounds;
 use crate::control::client_rounds::ClientRounds;
 use crate::control::explain_page::{self, ExplainQuery};
 use crate::control::http::{Head, Response, Status};
@@ -56,6 +57,8 @@ pub(super) struct ControlSettings {
     /// The mailbox of the thread that reads and checks quotas.
     pub quotas: Mailbox<ToQuotas>,
     pub versions: Versions,
+    /// The limits of the process that no setting of a tenant can exceed.
+    pub quota_bounds: QuotaBounds,
     /// True if the admin token comes from a file, which is read again on SIGHUP.
     pub has_token_file: bool,
     /// The access check for quotas posted to the admin port; none where there is no admin port.
@@ -747,6 +750,10 @@ impl Control {
                     quota_page::origin(versions)
                 );
                 self.log.say(log::Kind::Quotas, &text, &mut self.looks.journal, now);
+                if let Some(beyond) = quotas.beyond(self.settings.quota_bounds) {
+                    let text = format!("quotas: {beyond}");
+                    self.log.say(log::Kind::Quotas, &text, &mut self.looks.journal, now);
+                }
                 self.meter.carry_over(&before, &quotas);
                 if let Some((fleet, _)) = &mut self.settings.fleet {
                     fleet.handle_quotas(&quotas, &mut self.settings.pools, now.monotonic);

@@ -60,7 +60,7 @@ use crate::shard::{
 };
 use crate::store::{Engine, EngineLimits, Service, StoreService};
 use crate::values::allowance::lease_of;
-use crate::values::limits::{CLUSTER_NODES_MAX, ENGINE_DATABASES, SHARED_PATTERNS_MAX, SLOTS, TENANTS_MAX};
+use crate::values::limits::{CLUSTER_NODES_MAX, SHARED_PATTERNS_MAX, SLOTS, TENANTS_MAX};
 use crate::values::{Random, ServerAddress, ShardId, StoreVersion};
 
 /// The number of file descriptors that a store (the binary `weir-storage`) needs for its clients and itself.
@@ -83,6 +83,9 @@ pub fn check(config: &Config) -> Result<(), String> {
     resolve(config)?;
     Certificates::load(config, &Arc::default(), Clock::start())?;
     println!("weir: flags are valid; {}", tenants_line(config, &quotas));
+    if let Some(beyond) = quotas.beyond(config.quota_bounds()) {
+        println!("weir: quotas: {beyond}");
+    }
     if let Some(warning) = exposure(config.admin, token) {
         println!("weir: {warning}");
     }
@@ -227,6 +230,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         own: control.clone(),
         quotas: quotas_mailbox,
         versions: Versions::new(Arc::clone(&quotas), file_name, clock.now().unix_ms),
+        quota_bounds: config.quota_bounds(),
         has_token_file: matches!(config.admin_token, Some(TokenSource::File(_))),
         guard: opened.admin.map(|address| Guard { token: token.clone(), address }),
         facts,
@@ -371,6 +375,9 @@ fn report_start(
     };
     log::line(&format!("storage: {}{bound}", names.join(", ")));
     log::line(&tenants_line(config, quotas));
+    if let Some(beyond) = quotas.beyond(config.quota_bounds()) {
+        log::line(&format!("quotas: {beyond}"));
+    }
     if let Some(FleetTerms { store, namespace, users_max }) = &config.fleet {
         let users = if *users_max > 0 { "quotas, users' too," } else { "quotas" };
         log::line(&format!(
@@ -630,10 +637,7 @@ fn shard_settings(
         links_per_backend: config.backend_connections,
         heavy_links: config.heavy_connections,
         private_links_max: config.private_links.div_ceil(shards),
-        databases: match config.storage {
-            Storage::Embedded => config.databases.min(u16::from(ENGINE_DATABASES)),
-            _ => config.databases,
-        },
+        databases: config.databases_served(),
         heavy_from: config.heavy_from,
         request_bytes_max: config.request_bytes_max,
         reply_bytes_max: config.reply_bytes_max,
