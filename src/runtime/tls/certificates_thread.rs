@@ -131,3 +131,26 @@ impl CertificatesThread {
         told
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn an_order_that_comes_while_files_are_tried_again_is_not_lost() {
+        let (handshakes, _letters, _bell) = Mailbox::for_executor().expect("an eventfd");
+        let (control, said, _bell_of_control) = Mailbox::for_executor().expect("an eventfd");
+        let (own, letters, bell) = Mailbox::for_executor().expect("an eventfd");
+        let missing = PathBuf::from("/nowhere/certificate");
+        let files =
+            TlsFiles { certificate: missing.clone(), key: missing, client_ca: None, client_crl: None };
+        let watched = vec![Watched::Clients(Vec::new(), files, handshakes)];
+        let mut thread = CertificatesThread { watched, control, tally: Arc::default(), letters, bell };
+        own.post(());
+        assert!(thread.reload(0), "all files are to be read");
+        let told = said.try_recv().expect("that these could not be read");
+        assert!(matches!(told, ToControl::Said(_, text) if text.contains("/nowhere/certificate")));
+    }
+}
