@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(placed("", None, 2), Ok(vec![None; 2]));
         assert_eq!(placed("", None, 0), Ok(vec![None]));
         assert_eq!(placed("", None, 64), placed("", None, 3));
-        // What the flags ask for holds.
+        // Flags that are given hold whatever the quota allows.
         assert_eq!(placed("", Some(3), 1), placed("", None, 3));
         assert_eq!(placed("0,2", None, 1), Ok(vec![Some(0), Some(2)]));
     }

@@ -14,8 +14,8 @@ pub struct Bounds {
 }
 
 impl Quotas {
-    /// Returns a line for the log about settings of tenants that have no effect, because `bounds` are lower: names
-    /// the first one, and counts the others. `None` if there are none.
+    /// Returns a line for the log about settings of tenants that have no effect, because `bounds` are lower:
+    /// names the first one, and counts the others. `None` if there are none.
     pub fn beyond(&self, bounds: Bounds) -> Option<String> {
         let mut found = self.tenants.iter().flat_map(|tenant| {
             let name = &tenant.name;
