@@ -18,11 +18,8 @@ const PERIOD: Duration = Duration::from_millis(10);
 const BUCKET: BucketId = BucketId(7);
 const CORES: usize = 3;
 const RHYTHM: Rhythm = Rhythm { period: PERIOD, lease: lease_of(PERIOD) };
-const CAPACITIES: [Capacity; 3] = [
-    Capacity { ru_per_second: 1_000, burst: 1_000 * UNIT },
-    Capacity { ru_per_second: 20, burst: 20 * UNIT },
-    Capacity { ru_per_second: 100, burst: 5 * UNIT },
-];
+const CAPACITIES: [Capacity; 3] =
+    [Capacity::new(1_000, 1_000 * UNIT), Capacity::new(20, 20 * UNIT), Capacity::new(100, 5 * UNIT)];
 
 /// An event. The numbers of cores and requests are taken modulo how many there are.
 #[derive(Clone, Debug)]
@@ -80,7 +77,7 @@ struct Plain {
 impl Plain {
     fn fill(&mut self, at: Timestamp) {
         let micros = at.as_nanos() / 1_000;
-        let came_in = (micros.saturating_sub(self.filled_micros) * self.capacity.ru_per_second) as i64;
+        let came_in = (micros.saturating_sub(self.filled_micros) * self.capacity.ru_per_second()) as i64;
         let burst = self.capacity.burst as i64;
         self.level = self.level.max((self.level + came_in).min(burst));
         self.filled_micros = self.filled_micros.max(micros);

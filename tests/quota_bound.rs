@@ -120,7 +120,7 @@ struct World {
 impl World {
     fn new(case: &Case) -> Self {
         let burst = (case.ru_per_second * case.burst_ms * 1_000).max(1);
-        let capacity = Capacity { ru_per_second: case.ru_per_second, burst };
+        let capacity = Capacity::new(case.ru_per_second, burst);
         let core = || Core {
             slice: Slice::untouched(Timestamp::ZERO),
             listed: false,

@@ -69,38 +69,59 @@ impl fmt::Display for Cores {
 }
 
 /// Returns the CPU that each shard is bound to: one entry per shard, `None` for a shard that the kernel may
-/// move, which is every shard if there are more shards than CPUs. `cores` and `shards` are the values of the
-/// flags of those names, if given, and `usable` the CPUs that this process may run on, in ascending order.
-/// Fails if `cores` asks for CPUs that are not in `usable`.
+/// move. `cores` and `shards` are the values of the flags of those names, if given; `usable` are the CPUs
+/// that this process may run on, in ascending order, and `allowed` is the number of CPUs whose time it may
+/// use, which a quota (a container's CPU limit) may make smaller. Fails if `cores` asks for CPUs that are not
+/// in `usable`, or `shards` for more shards than `cores` has CPUs.
+///
+/// Shards are bound to CPUs only if `cores` chose them or there is one for each usable CPU. Fewer shards are
+/// left to the kernel, because each process on the machine would choose the same CPUs; more are, because the
+/// kernel balances several shards on one CPU better than a guess would.
 pub fn placement(
     cores: Option<&Cores>,
     shards: Option<usize>,
     usable: &[usize],
+    allowed: usize,
 ) -> Result<Vec<Option<usize>>, ConfigError> {
-    let chosen = match cores {
-        None => usable.to_vec(),
-        Some(Cores::Count(count)) if *count > usable.len() => {
-            let usable = shown(usable);
-            return Err(ConfigError::new(format!(
-                "--cores {count}: this process may use only CPUs {usable}; --shards {count} runs more shards than CPUs"
-            )));
+    let Some(cores) = cores else {
+        let count = shards.unwrap_or(usable.len().min(allowed.max(1)).min(SHARDS_MAX));
+        if count == usable.len() {
+            return Ok(usable.iter().copied().map(Some).collect());
         }
-        Some(Cores::Count(count)) => usable[..*count].to_vec(),
-        Some(Cores::These(cpus)) => match cpus.iter().find(|cpu| !usable.contains(cpu)) {
+        return Ok(vec![None; count]);
+    };
+    let chosen = chosen(cores, usable)?;
+    if let Some(shards) = shards.filter(|shards| *shards > chosen.len()) {
+        let most = chosen.len();
+        return Err(ConfigError::new(format!(
+            "--shards {shards}: --cores {cores} runs one shard on each CPU, so at most {most} is expected; without --cores \
+             there may be more shards than CPUs"
+        )));
+    }
+    let count = shards.unwrap_or(SHARDS_MAX);
+    Ok(chosen.into_iter().take(count).map(Some).collect())
+}
+
+/// Returns the CPUs that `--cores` names, in the order in which shards run on them. Fails if they are not all
+/// in `usable`, the CPUs that this process may run on.
+fn chosen(cores: &Cores, usable: &[usize]) -> Result<Vec<usize>, ConfigError> {
+    match cores {
+        Cores::Count(count) if *count > usable.len() => {
+            let usable = shown(usable);
+            Err(ConfigError::new(format!(
+                "--cores {count}: this process may use only CPUs {usable}; --shards {count} runs more shards than CPUs"
+            )))
+        }
+        Cores::Count(count) => Ok(usable[..*count].to_vec()),
+        Cores::These(cpus) => match cpus.iter().find(|cpu| !usable.contains(cpu)) {
             Some(cpu) => {
-                let (cores, usable) = (shown(cpus), shown(usable));
+                let usable = shown(usable);
                 let problem =
                     format!("--cores {cores}: CPU {cpu} is not one of {usable}, which this process may use");
-                return Err(ConfigError::new(problem));
+                Err(ConfigError::new(problem))
             }
-            None => cpus.clone(),
+            None => Ok(cpus.clone()),
         },
-    };
-    match shards {
-        // With several shards on one CPU, the kernel balances them better than a guess would.
-        Some(shards) if shards > chosen.len() => Ok(vec![None; shards]),
-        Some(shards) => Ok(chosen.into_iter().take(shards).map(Some).collect()),
-        None => Ok(chosen.into_iter().take(SHARDS_MAX).map(Some).collect()),
     }
 }
 
@@ -152,27 +173,53 @@ mod tests {
         }
     }
 
+    /// Places shards on a machine on which this process may run on CPUs 0, 2 and 3, with the values of
+    /// `--cores` (empty if not given) and `--shards`. `allowed` is the number of CPUs whose time it may use.
+    fn placed(cores: &str, shards: Option<usize>, allowed: usize) -> Result<Vec<Option<usize>>, String> {
+        let cores: Option<Cores> = (!cores.is_empty()).then(|| cores.parse().expect("cores"));
+        placement(cores.as_ref(), shards, &[0, 2, 3], allowed).map_err(|error| error.to_string())
+    }
+
     #[test]
-    fn shards_are_bound_while_there_are_cpus_for_them() {
-        let usable = [0, 2, 3];
-        let placed = |cores: &str, shards| {
-            let cores: Option<Cores> = (!cores.is_empty()).then(|| cores.parse().expect("cores"));
-            placement(cores.as_ref(), shards, &usable).map_err(|error| error.to_string())
-        };
-        assert_eq!(placed("", None), Ok(vec![Some(0), Some(2), Some(3)]));
-        assert_eq!(placed("2", None), Ok(vec![Some(0), Some(2)]));
-        assert_eq!(placed("3,2", None), Ok(vec![Some(3), Some(2)]));
-        assert_eq!(placed("", Some(2)), Ok(vec![Some(0), Some(2)]));
-        assert_eq!(placed("", Some(4)), Ok(vec![None; 4]));
-        assert_eq!(placed("3-3", Some(2)), Ok(vec![None; 2]));
+    fn shards_are_bound_to_chosen_cpus_and_to_all_of_them() {
+        assert_eq!(placed("", None, 3), Ok(vec![Some(0), Some(2), Some(3)]));
+        assert_eq!(placed("", Some(3), 3), Ok(vec![Some(0), Some(2), Some(3)]));
+        assert_eq!(placed("", Some(2), 3), Ok(vec![None; 2]));
+        assert_eq!(placed("", Some(4), 3), Ok(vec![None; 4]));
+        assert_eq!(placed("2", None, 3), Ok(vec![Some(0), Some(2)]));
+        assert_eq!(placed("3,2", None, 3), Ok(vec![Some(3), Some(2)]));
+        assert_eq!(placed("3,2", Some(1), 3), Ok(vec![Some(3)]));
         assert_eq!(
-            placed("4", None),
+            placed("4", None, 3),
             Err("--cores 4: this process may use only CPUs 0,2-3; --shards 4 runs more shards than CPUs"
                 .to_owned())
         );
         assert_eq!(
-            placed("0-2", None),
+            placed("0-2", None, 3),
             Err("--cores 0-2: CPU 1 is not one of 0,2-3, which this process may use".to_owned())
         );
+    }
+
+    #[test]
+    fn a_quota_of_cpu_time_gives_fewer_shards_that_are_bound_to_no_cpu() {
+        assert_eq!(placed("", None, 2), Ok(vec![None; 2]));
+        assert_eq!(placed("", None, 0), Ok(vec![None]));
+        assert_eq!(placed("", None, 64), placed("", None, 3));
+        // Flags that are given hold whatever the quota allows.
+        assert_eq!(placed("", Some(3), 1), placed("", None, 3));
+        assert_eq!(placed("0,2", None, 1), Ok(vec![Some(0), Some(2)]));
+    }
+
+    #[test]
+    fn more_shards_than_chosen_cpus_are_refused() {
+        for (cores, most) in [("3-3", 1), ("2", 2)] {
+            assert_eq!(
+                placed(cores, Some(3), 3),
+                Err(format!(
+                    "--shards 3: --cores {cores} runs one shard on each CPU, so at most {most} is expected; without \
+                     --cores there may be more shards than CPUs"
+                ))
+            );
+        }
     }
 }

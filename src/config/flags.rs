@@ -106,9 +106,10 @@ pub struct Flags {
     #[arg(long, env = "WEIR_EMBEDDED_MAX_BYTES", value_name = "SIZE", help_heading = STORAGE)]
     pub embedded_max_bytes: Option<Size>,
 
-    /// Connections to stores that clients may have to themselves, over all shards: one for each blocking
-    /// command that waits and each client that watches keys, one per store for each client that subscribes or
-    /// tracks keys. A tenant may hold four of five. With 0 such commands are refused
+    /// Connections to stores that clients may have to themselves, over all shards, which have equal parts of
+    /// it, rounded up: one for each blocking command that waits and each client that watches keys, one per
+    /// store for each client that subscribes or tracks keys. A tenant may hold four of five. With 0 such
+    /// commands are refused
     #[arg(long, env = "WEIR_PRIVATE_LINKS", value_name = "N", help_heading = STORAGE)]
     #[arg(value_parser = number(0, PRIVATE_LINKS_MAX), default_value = "1000")]
     pub private_links: u64,
@@ -457,19 +458,19 @@ pub struct Flags {
     #[arg(default_value = "32MiB")]
     pub subscriber_limit: Size,
 
-    /// Bytes of messages that may wait for one subscriber for at most --subscriber-slow-time
+    /// Bytes of messages that may wait for one subscriber for at most --subscriber-slow-time [default: 8MiB,
+    /// or --subscriber-limit if that is less]
     #[arg(long, env = "WEIR_SUBSCRIBER_SLOW_LIMIT", value_name = "SIZE", help_heading = LIMITS, hide = true)]
-    #[arg(default_value = "8MiB")]
-    pub subscriber_slow_limit: Size,
+    pub subscriber_slow_limit: Option<Size>,
 
     /// Longest time that more than --subscriber-slow-limit may wait for one subscriber, before it is closed
     #[arg(long, env = "WEIR_SUBSCRIBER_SLOW_TIME", value_name = "DURATION", help_heading = LIMITS, hide = true)]
     #[arg(value_parser = duration, default_value = "60s")]
     pub subscriber_slow_time: Duration,
 
-    /// Channels and patterns with one subscription for all clients of this process (pubsub = "shared" in the quota
-    /// file), over all shards; at most 1,024 of them are patterns. A tenant may have four of five. Beyond that
-    /// SUBSCRIBE is refused
+    /// Channels and patterns with one subscription for all clients of this process (pubsub = "shared" in the
+    /// quota file), over all shards, which have equal parts of it, rounded up; at most 1,024 of them are
+    /// patterns. A tenant may have four of five. Beyond that SUBSCRIBE is refused
     #[arg(long, env = "WEIR_SHARED_CHANNELS", value_name = "N", help_heading = LIMITS)]
     #[arg(value_parser = number(1, SHARED_CHANNELS_MAX), default_value = "65536")]
     pub shared_channels: u64,
@@ -499,12 +500,13 @@ pub struct Flags {
     #[arg(value_parser = positive_duration, default_value = "30s")]
     pub send_timeout: Duration,
 
-    /// CPUs to run on, one shard on each: a list such as 0-3,5, or a number of CPUs [default: all]
+    /// CPUs to run on, with one shard pinned to each: a list such as 0-3,5, or a number of CPUs [default:
+    /// all]
     #[arg(long, env = "WEIR_CORES", value_name = "CPUS", help_heading = CORES)]
     pub cores: Option<Cores>,
 
-    /// Number of shards; if it is larger than the number of CPUs, no shard is pinned to a CPU [default: one
-    /// per CPU]
+    /// Number of shards, at most one per CPU of --cores. Without --cores shards are pinned to CPUs only if
+    /// there is one for each CPU [default: one per CPU, or as many as a container's CPU limit allows]
     #[arg(long, env = "WEIR_SHARDS", value_name = "N", help_heading = CORES, hide = true)]
     #[arg(value_parser = number(1, SHARDS_MAX as u64))]
     pub shards: Option<u64>,
@@ -750,6 +752,6 @@ mod tests {
         }
         assert!(!usual.contains("--shards"), "{usual}");
         let all = Flags::with_rare_flags().render_help().to_string();
-        assert!(all.contains("--shards") && all.contains("[default: one per CPU]"), "{all}");
+        assert!(all.contains("--shards") && all.contains("[default: one per CPU, or"), "{all}");
     }
 }

@@ -25,7 +25,7 @@ pub use fleet::FleetTerms;
 pub use hot::{HotLimits, HotScripts};
 pub use layers::{Layer, LimiterKind};
 pub use overload::OverloadLimits;
-pub use quotas::{QuotaError, Quotas, Tenant};
+pub use quotas::{Bounds as QuotaBounds, QuotaError, Quotas, Tenant};
 pub use storage::{Credentials, FleetStore, ServerAddress, Storage};
 pub use tls::{OwnCertificate, StoreTlsSettings, TlsSettings};
 pub use token::AdminToken;
@@ -35,11 +35,16 @@ pub use units::Size;
 pub use crate::values::units;
 pub use crate::values::{TenantId, Tier};
 
-use crate::values::limits::{REPLY_BYTES_CEILING, REQUEST_BYTES_CEILING};
+use crate::values::limits::{
+    CLIENTS_LINGERING_MAX, ENGINE_DATABASES, REPLY_BYTES_CEILING, REQUEST_BYTES_CEILING, TLS_HANDSHAKES_MAX,
+    TLS_IN_TRANSIT_MAX,
+};
 use crate::values::{MicroUnits, Weights};
 
 /// Default memory limit of the embedded store.
 const EMBEDDED_BYTES_DEFAULT: Size = Size::mebibytes(256);
+/// Default of `--subscriber-slow-limit`, unless `--subscriber-limit` is less.
+const SUBSCRIBER_SLOW_BYTES_DEFAULT: Size = Size::mebibytes(8);
 /// Least value of `--embedded-max-bytes`, the memory limit of the embedded store.
 const EMBEDDED_BYTES_MIN: Size = Size::mebibytes(1);
 /// Least limit on the bytes of a request or a reply: connection handshakes must fit.
@@ -49,6 +54,11 @@ const MESSAGE_BYTES_MIN: Size = Size(1024);
 const CLIENTS_BYTES_MIN: Size = Size::mebibytes(16);
 /// Maximum number of bytes of a Unix socket's path, which must fit the kernel's address structure.
 const UNIX_PATH_BYTES_MAX: usize = 107;
+/// Number of file descriptors that each shard needs besides those of connections: rings, eventfds, listeners.
+const SHARD_FILES: usize = 16;
+/// Number of file descriptors that the process needs besides those of shards and connections: for files, for
+/// the admin port, for connections that ask stores about themselves.
+const FILES_SPARE: usize = 256;
 /// Longest timeout that a flag may set; a longer one is taken for a mistake.
 const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
@@ -80,7 +90,7 @@ pub struct Config {
     pub quotas: Option<PathBuf>,
     /// CPUs that the shards run on, as `--cores` asks for them; `None` for all that the process may use.
     pub cores: Option<Cores>,
-    /// Number of shards to run; `None` for one per CPU.
+    /// Number of shards to run; `None` for one per CPU that the process may use.
     pub shards: Option<usize>,
     /// Time for which an idle core polls for work before it sleeps; zero if it sleeps at once.
     pub busy_poll: Duration,
@@ -220,6 +230,7 @@ impl Config {
         let admin = flags.admin.address();
         let listen = listen_addresses(&flags)?;
         check_unix_path(&flags)?;
+        check_unused(&flags)?;
         let admin_token = token_source(&flags)?;
         let overload = OverloadLimits::from_flags(&flags)?;
         let hot = HotLimits::from_flags(&flags)?;
@@ -249,7 +260,10 @@ impl Config {
             publish_wait: flags.publish_wait,
             shared_channels: flags.shared_channels as usize,
             subscriber_bytes_max: flags.subscriber_limit.bytes(),
-            subscriber_slow_bytes: flags.subscriber_slow_limit.bytes(),
+            subscriber_slow_bytes: flags
+                .subscriber_slow_limit
+                .unwrap_or(SUBSCRIBER_SLOW_BYTES_DEFAULT.min(flags.subscriber_limit))
+                .bytes(),
             subscriber_slow_time: flags.subscriber_slow_time,
             databases: flags.databases as u16,
             heavy_from: flags.heavy_ru,
@@ -287,11 +301,43 @@ impl Config {
         })
     }
 
-    /// Returns the CPU that each shard is bound to, given the CPUs that this process may use: one entry per
-    /// shard, `None` for a shard that the kernel may move. Fails if `--cores` asks for CPUs that are not
-    /// usable.
-    pub fn placement(&self, usable: &[usize]) -> Result<Vec<Option<usize>>, ConfigError> {
-        cores::placement(self.cores.as_ref(), self.shards, usable)
+    /// Returns the CPU that each shard is bound to: one entry per shard, `None` for a shard that the kernel
+    /// may move. `usable` are the CPUs that this process may run on, and `allowed` is the number of CPUs
+    /// whose time it may use, which a quota (a container's CPU limit) may make smaller. Fails if `--cores`
+    /// asks for CPUs that are not usable, or `--shards` for more shards than it has CPUs.
+    pub fn placement(&self, usable: &[usize], allowed: usize) -> Result<Vec<Option<usize>>, ConfigError> {
+        cores::placement(self.cores.as_ref(), self.shards, usable, allowed)
+    }
+
+    /// Returns the number of databases that clients may select. The embedded store has no more than 16.
+    pub fn databases_served(&self) -> u16 {
+        match self.storage {
+            Storage::Embedded => self.databases.min(u16::from(ENGINE_DATABASES)),
+            _ => self.databases,
+        }
+    }
+
+    /// Returns the limits of the process that no setting of a tenant in the quota file can exceed.
+    pub fn quota_bounds(&self) -> QuotaBounds {
+        QuotaBounds {
+            databases: self.databases_served(),
+            clients: self.clients_max,
+            private_links: self.private_links,
+        }
+    }
+
+    /// Returns the number of files that the process may have open at most with this number of shards:
+    /// connections of clients, connections to stores (in one database, with both RESP versions in use), and
+    /// its own.
+    pub fn files_max(&self, shards: usize) -> usize {
+        let replica_connections = usize::from(matches!(self.storage, Storage::Cluster { .. }));
+        let of_version = usize::from(self.backend_connections + self.heavy_connections) + replica_connections;
+        let links = shards * self.storage.backends_max() * 2 * of_version + self.private_links;
+        // Both ends of a connection to the embedded store are this process's.
+        let ends = if self.storage == Storage::Embedded { 2 } else { 1 };
+        let handshakes = if self.tls.is_some() { TLS_HANDSHAKES_MAX + TLS_IN_TRANSIT_MAX } else { 0 };
+        let of_shards = shards * (SHARD_FILES + CLIENTS_LINGERING_MAX);
+        self.clients_max + ends * links + handshakes + of_shards + FILES_SPARE
     }
 }
 
@@ -378,6 +424,31 @@ fn token_source(flags: &Flags) -> Result<Option<TokenSource>, ConfigError> {
     }
 }
 
+/// Checks that no flag is given which has an effect only together with another one that is not given.
+fn check_unused(flags: &Flags) -> Result<(), ConfigError> {
+    let admin = [
+        ("--admin-host", !flags.admin_host.is_empty()),
+        ("--admin-token", flags.admin_token.is_some()),
+        ("--admin-token-file", flags.admin_token_file.is_some()),
+    ];
+    if let Some((flag, _)) = admin.iter().find(|(_, given)| *given && flags.admin.address().is_none()) {
+        return Err(ConfigError::new(format!(
+            "{flag} is for the admin port, and there is none: --admin ADDRESS is expected with it"
+        )));
+    }
+    let http = [
+        ("--http-allow-origin", !flags.http_allow_origin.is_empty()),
+        ("--http-allow-host", !flags.http_allow_host.is_empty()),
+    ];
+    let has_http = !addresses_of(&flags.http).is_empty() || !addresses_of(&flags.tls_http).is_empty();
+    match http.iter().find(|(_, given)| *given && !has_http) {
+        Some((flag, _)) => Err(ConfigError::new(format!(
+            "{flag} is for HTTP, and there is none: --http ADDRESS or --tls-http ADDRESS is expected with it"
+        ))),
+        None => Ok(()),
+    }
+}
+
 fn check_unix_path(flags: &Flags) -> Result<(), ConfigError> {
     let store = match &flags.storage {
         Storage::Unix(path) => Some(("--storage", path)),
@@ -430,6 +501,13 @@ fn check_sizes(flags: &Flags) -> Result<(), ConfigError> {
         return Err(ConfigError::new(format!(
             "--output-limit {} is less than --max-reply-bytes {}: a client would be closed for a reply that is allowed",
             flags.output_limit, flags.max_reply_bytes
+        )));
+    }
+    if let Some(slow) = flags.subscriber_slow_limit.filter(|slow| *slow > flags.subscriber_limit) {
+        return Err(ConfigError::new(format!(
+            "--subscriber-slow-limit {slow} is more than --subscriber-limit {}, at which a subscriber is closed at once: \
+             at most that is expected",
+            flags.subscriber_limit
         )));
     }
     match (flags.embedded_max_bytes, &flags.storage) {
@@ -519,13 +597,13 @@ mod tests {
         assert_eq!(config.storage, Storage::Embedded);
         assert_eq!((config.request_bytes_max, config.output_bytes_max), (16 << 20, 64 << 20));
         assert_eq!((config.idle_timeout, config.drain_timeout), (None, Duration::from_secs(10)));
-        assert_eq!(config.placement(&[0, 1]), Ok(vec![Some(0), Some(1)]));
+        assert_eq!(config.placement(&[0, 1], 2), Ok(vec![Some(0), Some(1)]));
     }
 
     #[test]
     fn flags_reach_the_configuration() {
         let config = config(
-            "--listen 0.0.0.0:1 --listen [::1]:2 --unix /run/weir.sock --admin off --quotas q.toml --cores 2 \
+            "--listen 0.0.0.0:1 --listen [::1]:2 --unix /run/weir.sock --admin 127.0.0.1:3 --quotas q.toml --cores 3 \
              --shards 3 --busy-poll-us 50 --storage redis://:x@a,b --backend-connections 2 \
              --heavy-connections 0 --heavy-ru 2.5 \
              --backend-connect-timeout 2s --backend-timeout 3s --max-clients 9 --max-request-bytes 1MiB \
@@ -533,7 +611,7 @@ mod tests {
              --admin-token sesame",
         )
         .expect("they go together");
-        assert_eq!((config.listen.len(), config.admin), (2, None));
+        assert_eq!((config.listen.len(), config.admin.map(|address| address.port())), (2, Some(3)));
         assert_eq!((config.shards, config.busy_poll), (Some(3), Duration::from_micros(50)));
         assert_eq!(
             (config.request_bytes_max, config.reply_bytes_max, config.output_bytes_max),
@@ -552,6 +630,27 @@ mod tests {
         assert!(matches!(&config.admin_token, Some(TokenSource::Given(token)) if token.is(b"sesame")));
         let shown = format!("{config:?}");
         assert!(!shown.contains("\"x\"") && !shown.contains("sesame"), "{shown}");
+    }
+
+    #[test]
+    fn files_are_counted_for_clients_for_stores_and_for_shards() {
+        let files = |flags| config(flags).expect("they go together").files_max(32);
+        let own = 32 * (16 + 64) + 256;
+        let stores: Vec<String> = (0..16).map(|number| format!("s{number}")).collect();
+        let servers = format!("--storage redis://{} --max-clients 5000 --private-links 7", stores.join(","));
+        assert_eq!(files(&servers), 5_000 + 32 * 16 * 2 * 2 + 7 + own);
+        assert_eq!(files("--max-clients 5000 --private-links 7"), 5_000 + 2 * (32 * 2 * 2 + 7) + own);
+        let cluster = "--storage cluster://a --max-clients 5000 --private-links 7";
+        assert_eq!(files(cluster), 5_000 + 32 * 128 * 2 * 3 + 7 + own);
+        let tls = "--tls-listen 127.0.0.1:0 --tls-cert c --tls-key k";
+        assert_eq!(files(&format!("{cluster} {tls}")), files(cluster) + 512 + 1_024);
+    }
+
+    #[test]
+    fn a_slow_subscriber_has_no_more_than_any_subscriber() {
+        let slow = |flags| config(flags).expect("they go together").subscriber_slow_bytes;
+        assert_eq!((slow(""), slow("--subscriber-limit 4MiB")), (8 << 20, 4 << 20));
+        assert_eq!(slow("--subscriber-slow-limit 16MiB"), 16 << 20);
     }
 
     #[test]
@@ -601,6 +700,11 @@ mod tests {
                 "--embedded-max-bytes 1GiB --storage redis://:secret@h",
                 "--embedded-max-bytes is for --storage embedded, and the storage is redis://...@h:6379",
             ),
+            (
+                "--subscriber-limit 4MiB --subscriber-slow-limit 8MiB",
+                "--subscriber-slow-limit 8MiB is more than --subscriber-limit 4MiB, at which a subscriber is closed at \
+                 once: at most that is expected",
+            ),
             ("--max-clients-bytes 1MiB", "--max-clients-bytes 1MiB: 16MiB or more is expected"),
             ("--idle-timeout 721h", "--idle-timeout: at most 720h is expected"),
             ("--reconcile 2s", "--reconcile 2s: 1ms to 1s is expected"),
@@ -630,6 +734,24 @@ mod tests {
             (
                 "--fleet redis://h --disable hot,rate",
                 "--fleet shares quotas, and --disable rate switches them off",
+            ),
+            (
+                "--admin off --admin-token-file /a",
+                "--admin-token-file is for the admin port, and there is none: --admin ADDRESS is expected with it",
+            ),
+            (
+                "--admin off --admin-host a",
+                "--admin-host is for the admin port, and there is none: --admin ADDRESS is expected with it",
+            ),
+            (
+                "--http off --http-allow-origin http://a",
+                "--http-allow-origin is for HTTP, and there is none: --http ADDRESS or --tls-http ADDRESS is expected \
+                 with it",
+            ),
+            (
+                "--fleet rediss://h --storage redis://h --storage-tls-ca c --storage-tls-name h",
+                "--storage-tls-name is for the stores of --storage, and they are without TLS: rediss://... or \
+                 clusters://... is expected with it",
             ),
             ("--unix /a --storage unix:/a", "--unix and --storage are both /a"),
             ("--admin-token=", "--admin-token: a token is 1 to 1024 visible ASCII letters without spaces"),

@@ -10,7 +10,7 @@ use clap::builder::TypedValueParser;
 use clap::error::ErrorKind;
 
 pub use crate::values::ServerAddress;
-use crate::values::limits::BACKENDS_MAX;
+use crate::values::limits::{BACKENDS_MAX, CLUSTER_NODES_MAX};
 use crate::values::percent_decoded;
 
 /// TCP port of a server whose address has none.
@@ -47,6 +47,16 @@ impl Storage {
     /// True if weir connects to the stores with TLS.
     pub fn is_secure(&self) -> bool {
         matches!(self, Self::Servers { secure: true, .. } | Self::Cluster { secure: true, .. })
+    }
+
+    /// Returns the number of backends that the storage can have: servers that are named, or nodes of a
+    /// cluster, whose number changes.
+    pub fn backends_max(&self) -> usize {
+        match self {
+            Self::Embedded | Self::Unix(_) => 1,
+            Self::Servers { servers, .. } => servers.len(),
+            Self::Cluster { .. } => CLUSTER_NODES_MAX,
+        }
     }
 }
 

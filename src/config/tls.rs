@@ -105,6 +105,13 @@ impl StoreTlsSettings {
                  right one"
             ))
         })?;
+        // The store of a fleet is always known by its host.
+        if flags.storage_tls_name.is_some() && !flags.storage.is_secure() {
+            return Err(ConfigError::new(
+                "--storage-tls-name is for the stores of --storage, and they are without TLS: rediss://... or \
+                 clusters://... is expected with it",
+            ));
+        }
         let own = OwnCertificate::from_flags(flags)?;
         Ok(Some(Self { ca, name: flags.storage_tls_name.clone(), own }))
     }

@@ -165,6 +165,13 @@ pub struct FleetQuotas {
     /// Indices into `places` (the shared quotas) of those whose counters the last exchange added to, in the
     /// order of its replies.
     added: Vec<usize>,
+    /// The keys at the fleet's store that hold something else than what the fleet keeps there, and are
+    /// deleted with the next exchange.
+    damaged: Vec<String>,
+    /// The number of keys that the last exchange has deleted. Their replies come first.
+    repairs: usize,
+    /// True if the last reply had a counter that could not be read, which was logged then.
+    unread_told: bool,
     /// The number of the exchange with the fleet's store whose reply is awaited; None if none is.
     awaited: Option<u64>,
     begun_at: Option<Timestamp>,
@@ -180,7 +187,7 @@ impl FleetQuotas {
     /// Creates the state of a host that knows no other host of the fleet yet.
     pub fn new(settings: FleetSettings, quotas: &Quotas) -> Self {
         let places = places(&settings, quotas);
-        let sizes = places.iter().map(|place| place.capacity.ru_per_second);
+        let sizes = places.iter().map(|place| place.capacity.ru_per_second());
         let mut this = Self {
             fleet: Fleet::new(settings.host, PERIOD, sizes),
             settings,
@@ -189,6 +196,9 @@ impl FleetQuotas {
             place_of: Vec::new(),
             asked: vec![Asked::default(); quotas.len()],
             added: Vec::new(),
+            damaged: Vec::new(),
+            repairs: 0,
+            unread_told: false,
             awaited: None,
             begun_at: None,
             counts: [0; Ending::ALL.len()],
@@ -227,7 +237,7 @@ impl FleetQuotas {
         moved.iter().flatten().for_each(|at| stays[*at] = true);
         let gone = before.iter().zip(stays).filter(|(_, stays)| !stays);
         gone.for_each(|(place, _)| pools.forget_part(place.bucket));
-        let sizes = next.iter().map(|place| place.capacity.ru_per_second);
+        let sizes = next.iter().map(|place| place.capacity.ru_per_second());
         self.fleet.replace(sizes.zip(moved));
         next.extend(users);
         self.take_places(next, quotas.len());
@@ -310,9 +320,13 @@ impl FleetQuotas {
         self.places.first().is_some_and(|place| place.whose == Whose::Everybody)
     }
 
-    fn written(&self, question: &Question) -> Exchange {
+    fn written(&mut self, question: &Question) -> Exchange {
         let mut exchange = Exchange { number: question.tick, request: Vec::new(), replies: 0 };
-        let hosts = format!("{{weir:{}}}:hosts", self.settings.namespace);
+        // A key expires at once if no time is left. Unlike DEL, this needs no further right at the store.
+        let damaged = std::mem::take(&mut self.damaged);
+        damaged.iter().for_each(|key| exchange.add(&["PEXPIRE", key, "0"]));
+        self.repairs = damaged.len();
+        let hosts = self.settings.hosts_key();
         let own = name_of(self.settings.host);
         exchange.add(&["HSET", &hosts, &own, &question.tick.to_string()]);
         exchange.add(&["HGETALL", &hosts]);
@@ -366,11 +380,15 @@ impl FleetQuotas {
         let replies = split(bytes).ok_or_else(|| refused("its reply is not valid"))?;
         let count = self.added.len();
         let ([said, listed], rest) = replies
-            .split_first_chunk::<2>()
+            .get(self.repairs..)
+            .and_then(<[_]>::split_first_chunk::<2>)
             .filter(|(_, rest)| rest.len() > 2 * count)
             .ok_or_else(|| refused("its reply is not valid"))?;
         for reply in [said, listed] {
             if reply[0] == b'-' {
+                if is_damage(reply) {
+                    self.damaged.push(self.settings.hosts_key());
+                }
                 return Err(refused(&shown(reply)));
             }
         }
@@ -380,23 +398,24 @@ impl FleetQuotas {
         }
         let totals: Vec<Option<u64>> = rest[..count].iter().map(|reply| total_of(reply)).collect();
         let unread = rest[..count].iter().find(|reply| total_of(reply).is_none());
+        // Without an end to these keys their quotas would never be shared again: each exchange prolongs their
+        // lives.
+        let damaged = self.added.iter().zip(&rest[..count]).filter(|(_, reply)| is_damage(reply));
+        self.damaged.extend(damaged.map(|(place, _)| self.places[*place].key.clone()));
         match self.fleet.handle_answer(now, &hosts, &totals) {
             Outcome::Heard => {}
             Outcome::Late => return Err((Ending::Lost, "its reply came too late".to_owned())),
             Outcome::Crowded => return Err(refused("it lists more hosts than a fleet may have")),
         }
-        match unread {
-            // An unreadable counter leaves its quota as it is; the other quotas are split by what was read.
-            Some(reply) => {
-                self.lines.push(format!(
-                    "fleet: a counter at {} cannot be read: {}",
-                    self.settings.store,
-                    shown(reply)
-                ));
-                Ok(())
-            }
-            None => Ok(()),
+        // An unreadable counter leaves its quota as it is; the other quotas are split by what was read.
+        let was_told = std::mem::replace(&mut self.unread_told, unread.is_some());
+        if let Some(reply) = unread.filter(|_| !was_told) {
+            let (store, consequence) =
+                (&self.settings.store, if is_damage(reply) { "; it begins anew" } else { "" });
+            self.lines
+                .push(format!("fleet: a counter at {store} cannot be read: {}{consequence}", shown(reply)));
         }
+        Ok(())
     }
 
     fn handle_loss(&mut self, ending: Ending, problem: &str) {
@@ -549,7 +568,7 @@ impl FleetQuotas {
         ScopeShown {
             scope,
             name,
-            ru_per_second: quota.ru_per_second,
+            ru_per_second: quota.ru_per_second(),
             share_ru_per_second: Amount(u128::from(part.of(quota.second()))),
             share: part.ratio(),
             demand_ru_per_second: Amount(u128::from(self.fleet.demand(at))),
@@ -608,6 +627,11 @@ impl FleetSettings {
     fn key(&self, scope: &str) -> String {
         format!("{{weir:{}}}:d:{scope}", self.namespace)
     }
+
+    /// Returns the key in the fleet's store under which the fleet's hosts are listed.
+    fn hosts_key(&self) -> String {
+        format!("{{weir:{}}}:hosts", self.namespace)
+    }
 }
 
 fn places(settings: &FleetSettings, quotas: &Quotas) -> Vec<Place> {
@@ -662,6 +686,19 @@ fn hosts_of(listed: &[u8]) -> Option<Vec<(HostId, u64)>> {
 
 fn total_of(reply: &[u8]) -> Option<u64> {
     u64::try_from(reply::integer(reply)?).ok()
+}
+
+/// True if a reply of the fleet's store says that a key holds something that hosts of the fleet never put
+/// there: a value of another type, a text, or a number that cannot be counted up. False for other errors,
+/// which pass or are about the store, such as `LOADING` or `NOPERM`.
+fn is_damage(reply: &[u8]) -> bool {
+    const DAMAGES: [&[u8]; 3] = [
+        b"-WRONGTYPE ",
+        b"-ERR value is not an integer or out of range",
+        b"-ERR increment or decrement would overflow",
+    ];
+    reply::integer(reply).is_some_and(i64::is_negative)
+        || DAMAGES.iter().any(|damage| reply.starts_with(damage))
 }
 
 /// Returns the text of an unexpected reply of the fleet's store, for logs, cut at 200 characters.

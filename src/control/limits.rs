@@ -32,7 +32,7 @@ pub fn write_limits(
             let here = capacity.scaled(pools.part(bucket));
             let missing = (signed(here.burst).saturating_sub(remaining)).max(0) as u64;
             let reset_ms = here.micros_for(missing).div_ceil(1_000);
-            [capacity.ru_per_second, capacity.burst / UNIT, remaining.max(0) as u64 / UNIT, reset_ms]
+            [capacity.ru_per_second(), capacity.burst / UNIT, remaining.max(0) as u64 / UNIT, reset_ms]
         });
         for (index, name) in ["limit", "burst", "remaining", "reset_ms"].into_iter().enumerate() {
             encode::bulk(out, name.as_bytes());
@@ -62,7 +62,7 @@ mod tests {
     fn what_cores_spent_is_missing_until_it_came_in_again() {
         let period = Duration::from_millis(10);
         let mut pools = Reconciliation::new(Rhythm { period, lease: lease_of(period) });
-        let (bucket, capacity) = (BucketId(3), Capacity { ru_per_second: 1_000, burst: 2_000 * UNIT });
+        let (bucket, capacity) = (BucketId(3), Capacity::new(1_000, 2_000 * UNIT));
         let spent = Demand {
             bucket,
             capacity,

@@ -92,7 +92,8 @@ pub fn page(route: Route, query: &str, view: View<'_>, looks: &mut Looks) -> Res
         // A shard makes the answer to `/explain`, so it does not come here.
         (Route::NotFound | Route::Explain, _) => Response::refusal(Status::NotFound),
         (Route::Metrics | Route::HotKeys | Route::State, None) => {
-            Response::text(Status::ServiceUnavailable, "a shard does not answer")
+            let silent = "a shard, or the embedded store, does not answer";
+            Response::text(Status::ServiceUnavailable, silent)
         }
         (Route::HotKeys, Some(totals)) => hot_keys_page(totals, query, view.now),
         (Route::Metrics, Some(totals)) => Response::page(CONTENT_TYPE, metrics(view, totals)),

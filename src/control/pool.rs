@@ -347,7 +347,7 @@ mod tests {
     use super::*;
     use crate::values::UNIT;
 
-    const CAPACITY: Capacity = Capacity { ru_per_second: 100, burst: 100 * UNIT };
+    const CAPACITY: Capacity = Capacity::new(100, 100 * UNIT);
     const RHYTHM: Rhythm = Rhythm { period: Duration::from_millis(10), lease: Duration::from_millis(50) };
     const QUIET: Demand = Demand {
         bucket: BucketId(7),
@@ -576,7 +576,7 @@ mod tests {
     fn another_quota_leaves_what_is_there_and_with_cores() {
         let mut rig = Rig::full();
         rig.needs(0, 15 * UNIT);
-        rig.pool.resize(Capacity { ru_per_second: 1_000, burst: 1_000 * UNIT }, Part::WHOLE, rig.now());
+        rig.pool.resize(Capacity::new(1_000, 1_000 * UNIT), Part::WHOLE, rig.now());
         assert_eq!(rig.left(), 100 * UNIT as i64);
         rig.millis += 100;
         assert_eq!(rig.left(), 200 * UNIT as i64);

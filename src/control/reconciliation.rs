@@ -226,7 +226,7 @@ mod tests {
     use super::*;
     use crate::values::{ShardId, UNIT};
 
-    const CAPACITY: Capacity = Capacity { ru_per_second: 1, burst: UNIT };
+    const CAPACITY: Capacity = Capacity::new(1, UNIT);
 
     /// Returns a report that a user has spent one request unit, one period ago.
     fn spent_one(bucket: u64) -> Demand {

@@ -38,7 +38,7 @@ impl Bucket {
     pub fn level_at(&self, now: Timestamp, elsewhere: u64) -> i64 {
         let elapsed = (now.as_nanos() / 1_000).saturating_sub(self.refilled_micros);
         let room = signed(self.burst()).saturating_sub(signed(elsewhere)).saturating_sub(self.level).max(0);
-        let came_in = self.part.of(elapsed.saturating_mul(self.capacity.ru_per_second));
+        let came_in = self.part.of(self.capacity.comes_in_micros(elapsed));
         self.level.saturating_add(signed(came_in).min(room))
     }
 
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
     use crate::values::limits::DEBT_MAX;
 
-    const SLOW: Capacity = Capacity { ru_per_second: 3, burst: 10_000_000 };
+    const SLOW: Capacity = Capacity::new(3, 10_000_000);
 
     fn drained(capacity: Capacity) -> Bucket {
         let mut bucket = Bucket::full(capacity, Part::WHOLE, Timestamp::ZERO);
@@ -132,15 +132,15 @@ mod tests {
     fn the_level_stays_when_the_quota_changes() {
         let mut bucket = Bucket::full(SLOW, Part::WHOLE, Timestamp::ZERO);
         bucket.book(4_000_000, DEBT_MAX);
-        bucket.resize(Capacity { ru_per_second: 1_000, burst: 20_000_000 }, Part::WHOLE, Timestamp::ZERO, 0);
+        bucket.resize(Capacity::new(1_000, 20_000_000), Part::WHOLE, Timestamp::ZERO, 0);
         assert_eq!(bucket.level(), 6_000_000);
-        bucket.resize(Capacity { ru_per_second: 2, burst: 2_000_000 }, Part::WHOLE, Timestamp::ZERO, 0);
+        bucket.resize(Capacity::new(2, 2_000_000), Part::WHOLE, Timestamp::ZERO, 0);
         assert_eq!(bucket.level(), 2_000_000);
     }
 
     #[test]
     fn a_part_of_a_quota_fills_as_slowly_and_holds_as_little() {
-        let ten_per_second = Capacity { ru_per_second: 10, burst: 10_000_000 };
+        let ten_per_second = Capacity::new(10, 10_000_000);
         let mut bucket = Bucket::full(ten_per_second, Part::of_billionths(10_000_000), Timestamp::ZERO);
         assert_eq!(bucket.level(), 100_000, "a hundredth");
         bucket.book(100_000, DEBT_MAX);

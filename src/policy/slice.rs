@@ -450,7 +450,7 @@ mod tests {
     use super::*;
     use crate::values::{Part, UNIT};
 
-    const CAPACITY: Capacity = Capacity { ru_per_second: 10, burst: 20 * UNIT };
+    const CAPACITY: Capacity = Capacity::new(10, 20 * UNIT);
     const RULES: Rules = Rules {
         period: Duration::from_millis(10),
         lease: Duration::from_millis(50),
@@ -504,7 +504,7 @@ mod tests {
             let mut slice = told(0, None);
             slice.share = 256;
             let rules = Rules { silent: true, ..RULES };
-            let capacity = Capacity { ru_per_second: 1, burst: 20 * UNIT };
+            let capacity = Capacity::new(1, 20 * UNIT);
             for step in 1..=10_000_000 / apart {
                 let now = Timestamp::from_millis(100).after(Duration::from_micros(step * apart));
                 let verdict = slice.check(Price::new(UNIT), capacity, now, rules);

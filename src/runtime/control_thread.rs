@@ -14,6 +14,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 use glommio::Task;
 use glommio::channels::local_channel::{self, LocalSender};
+use rustix::param::page_size;
 
 use super::admin;
 use super::clock::Clock;
@@ -26,6 +27,7 @@ use super::notify::Notify;
 use super::park::Parking;
 use super::storage_thread::ToStorage;
 use super::tls::{Tally, ToHandshakes};
+use crate::config::QuotaBounds;
 use crate::control::client_rounds::ClientRounds;
 use crate::control::explain_page::{self, ExplainQuery};
 use crate::control::http::{Head, Response, Status};
@@ -56,6 +58,10 @@ pub(super) struct ControlSettings {
     /// The mailbox of the thread that reads and checks quotas.
     pub quotas: Mailbox<ToQuotas>,
     pub versions: Versions,
+    /// The limits of the process that no setting of a tenant can exceed.
+    pub quota_bounds: QuotaBounds,
+    /// True if the admin token comes from a file, which is read again on SIGHUP.
+    pub has_token_file: bool,
     /// The access check for quotas posted to the admin port; none where there is no admin port.
     pub guard: Option<Guard>,
     pub facts: ProcessFacts,
@@ -746,8 +752,9 @@ impl Control {
     fn reload(&mut self) {
         if let Some(tls) = &self.settings.tls {
             tls.certificates.post(());
-        } else if self.settings.versions.file().is_none() {
-            self.say(log::Kind::Reload, "SIGHUP: there is no quota file to read again (--quotas)");
+        } else if self.settings.versions.file().is_none() && !self.settings.has_token_file {
+            let line = "SIGHUP: there is no file to read again (--quotas, --admin-token-file, --tls-cert)";
+            self.say(log::Kind::Reload, line);
         }
         self.settings.quotas.post(ToQuotas::Reload);
     }
@@ -768,6 +775,10 @@ impl Control {
                     quota_page::origin(versions)
                 );
                 self.log.say(log::Kind::Quotas, &text, &mut self.looks.journal, now);
+                if let Some(beyond) = quotas.beyond(self.settings.quota_bounds) {
+                    let text = format!("quotas: {beyond}");
+                    self.log.say(log::Kind::Quotas, &text, &mut self.looks.journal, now);
+                }
                 self.meter.carry_over(&before, &quotas);
                 if let Some((fleet, _)) = &mut self.settings.fleet {
                     fleet.handle_quotas(&quotas, &mut self.settings.pools, now.monotonic);
@@ -914,7 +925,6 @@ pub(super) async fn post_quotas(control: &Rc<RefCell<Control>>, body: Vec<u8>) -
 }
 
 fn resident_bytes() -> u64 {
-    const PAGE_BYTES: u64 = 4096;
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * PAGE_BYTES
+    statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * page_size() as u64
 }

@@ -111,7 +111,7 @@ impl<A: Dials> Application for Dialing<'_, A> {
         }
     }
 
-    fn note_unreachable(&mut self, owner: Owner, error: &io::Error) {
+    fn note_unreachable(&mut self, owner: Owner, error: &io::Error, _now: Now) {
         if let Owner::Link(id, generation) = owner {
             self.0.note_unreachable(id, generation, &error.to_string());
         }

@@ -65,10 +65,10 @@ pub(super) trait Application {
     /// Handles that the peer of a connection has ended its sending side.
     fn handle_end(&mut self, owner: Owner, now: Now);
     /// Handles that a connection to a backend could not be opened, with the error; `handle_lost` follows.
-    fn note_unreachable(&mut self, _owner: Owner, _error: &io::Error) {}
+    fn note_unreachable(&mut self, _owner: Owner, _error: &io::Error, _now: Now) {}
     /// Handles that accepting a connection failed, with the error; the driver accepts again after 50 ms
     /// (`ACCEPT_REST`).
-    fn note_not_accepted(&mut self, _error: &io::Error) {}
+    fn note_not_accepted(&mut self, _error: &io::Error, _now: Now) {}
     /// Handles that a connection failed, or could not be opened; `loss` says whether the peer closed or
     /// refused it, or it was lost in another way.
     fn handle_lost(&mut self, owner: Owner, loss: Loss, now: Now);
@@ -514,7 +514,7 @@ impl Driver {
                         self.receive(token, application);
                     }
                     Err(error) => {
-                        application.note_unreachable(owner, &error);
+                        application.note_unreachable(owner, &error, now);
                         self.lose(token, loss_of(&error), application, now);
                     }
                 }
@@ -540,7 +540,7 @@ impl Driver {
         match socket {
             Ok(fd) => self.adopt(fd, entrance.unwrap_or(Entrance::Resp), application, now),
             Err(error) if ended && listening => {
-                application.note_not_accepted(&error);
+                application.note_not_accepted(&error, now);
                 self.resting.push((listener, now.monotonic.after(ACCEPT_REST)));
                 self.ring.wake_after(ACCEPT_REST);
                 return;
@@ -891,7 +891,7 @@ impl Driver {
                 self.ring.connect(token, address);
             }
             Err(error) => {
-                application.note_unreachable(owner, &error);
+                application.note_unreachable(owner, &error, now);
                 application.handle_lost(owner, loss_of(&error), now);
             }
         }

@@ -129,8 +129,9 @@ pub(super) fn files_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Raises the process's limits of locked memory and open files (up to `files_wanted`) as far as allowed.
-/// Returns warnings, or an error, with the exact setting to change.
+/// Raises the process's limits of locked memory and open files as far as allowed. Returns warnings, or an
+/// error, with the exact setting to change. `files_wanted` is the number of files that the process may have
+/// open at most, by which it is told whether the limit is too low.
 pub fn raise_limits(files_wanted: u64) -> Result<Vec<String>, String> {
     let memlock = raise(Resource::Memlock, u64::MAX);
     if memlock < MEMLOCK_BYTES_MIN {
@@ -140,12 +141,12 @@ pub fn raise_limits(files_wanted: u64) -> Result<Vec<String>, String> {
              for a container"
         ));
     }
-    let files = raise(Resource::Nofile, files_wanted);
+    let files = raise(Resource::Nofile, u64::MAX);
     let mut warnings = Vec::new();
     if files < files_wanted {
         warnings.push(format!(
-            "the limit of open files is {files}, so fewer clients can connect than --max-clients allows: {files_wanted} are \
-             expected (LimitNOFILE= in systemd, `ulimit -n`)"
+            "the limit of open files is {files}, and {files_wanted} may be needed, for --max-clients and connections to \
+             stores: a higher limit is expected (LimitNOFILE= in systemd, `ulimit -n`), or a lower --max-clients"
         ));
     }
     Ok(warnings)

@@ -1,24 +1,57 @@
 //! The log: one line on standard error per event that matters. Nothing is logged per request, and of events
 //! that clients can repeat at will only a few lines are written per 10 s; further ones are counted.
+//!
+//! No thread waits for whoever reads standard error. Where that is a pipe or a socket that is full, because
+//! its reader is stuck, lines are dropped, and the next line that is written says how many.
 
-use std::io::Write as _;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::control::Journal;
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// Maximum number of characters of a log line; a longer line is cut.
-const LINE_CHARS_MAX: usize = 2_000;
+/// Maximum number of bytes of a log line; a longer line is cut. With what is written around it, a line stays
+/// below the 4,096 bytes (`PIPE_BUF`) that a pipe which can be written to takes at once.
+const LINE_BYTES_MAX: usize = 2_000;
 /// Maximum number of log lines of one kind within 10 s (`STRETCH`); further ones are counted instead of
 /// written.
 const LINES_MAX: u32 = 5;
 /// The period in which at most `LINES_MAX` log lines of a kind are written.
 const STRETCH: Duration = Duration::from_secs(10);
 
-/// Writes a line to the log, which is standard error. Does nothing if standard error is closed.
+/// The number of log lines that were dropped since the last one that was written, because standard error
+/// could take none.
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+
+/// Writes a line to the log, which is standard error. Does nothing if standard error is closed. If its reader
+/// is stuck, the line is dropped and counted, since weir would otherwise stop with it.
 pub(super) fn line(text: &str) {
-    let _ = writeln!(std::io::stderr(), "weir: {}", shown(text));
+    write_line(&mut std::io::stderr().lock(), text, &DROPPED);
+}
+
+fn write_line(out: &mut (impl Write + AsFd), text: &str, dropped: &AtomicU64) {
+    if !can_take_a_line(out) {
+        dropped.fetch_add(1, Ordering::Relaxed);
+        return;
+    }
+    let before = match dropped.swap(0, Ordering::Relaxed) {
+        0 => String::new(),
+        count => format!(" ({count} lines before it were dropped: nobody read standard error)"),
+    };
+    // One write for all of it: only the first one is sure not to wait.
+    let _ = out.write_all(format!("weir: {}{before}\n", shown(text)).as_bytes());
+}
+
+/// True if a line can be written to a file without waiting: a pipe or socket has room for it, or the file is
+/// of another kind. True also if the file is closed or broken, where a write fails at once.
+fn can_take_a_line(out: &impl AsFd) -> bool {
+    let mut handles = [PollFd::new(out, PollFlags::OUT)];
+    !matches!(poll(&mut handles, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0))
 }
 
 /// The kind of an event that is logged; lines are limited per kind.
@@ -47,6 +80,8 @@ pub(super) enum Kind {
     Takeover,
     /// Certificates were read, or handshakes failed.
     Tls,
+    /// Resources of the process, such as open files, are used up.
+    Want,
     /// The process starts or ends.
     Life,
 }
@@ -65,7 +100,7 @@ impl Kind {
             Self::HotKey => "hot key",
             Self::Takeover => "takeover",
             Self::Tls => "TLS",
-            Self::Life => "process",
+            Self::Want | Self::Life => "process",
         }
     }
 }
@@ -129,11 +164,13 @@ impl Log {
 }
 
 /// Makes a text fit for one log line: escapes control characters, which could end the line or move a
-/// terminal's cursor, and cuts it at `LINE_CHARS_MAX`.
+/// terminal's cursor, and cuts it at `LINE_BYTES_MAX`.
 fn shown(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len().min(LINE_CHARS_MAX));
-    for (count, character) in text.chars().enumerate() {
-        if count == LINE_CHARS_MAX {
+    let mut shown = String::with_capacity(text.len().min(LINE_BYTES_MAX));
+    for character in text.chars() {
+        let bytes =
+            if character.is_control() { character.escape_default().len() } else { character.len_utf8() };
+        if shown.len() + bytes > LINE_BYTES_MAX {
             shown.push_str("...");
             break;
         }
@@ -148,6 +185,8 @@ fn shown(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read as _;
+
     use super::*;
 
     #[test]
@@ -165,6 +204,32 @@ mod tests {
     fn a_line_stays_one_line_of_bounded_length() {
         assert_eq!(shown("a\nb\r\u{1b}[2J\u{7f}"), "a\\nb\\r\\u{1b}[2J\\u{7f}");
         assert_eq!(shown("Grüße"), "Grüße");
-        assert_eq!(shown(&"x".repeat(100_000)).len(), LINE_CHARS_MAX + 3);
+        for long in ["x", "ß", "\u{1}", "\u{10ffff}"] {
+            let length = shown(&long.repeat(100_000)).len();
+            assert!((LINE_BYTES_MAX - 10..=LINE_BYTES_MAX + 3).contains(&length), "{long:?}: {length}");
+        }
+    }
+
+    #[test]
+    fn a_reader_that_is_stuck_costs_lines_and_no_time() {
+        let (mut reader, mut writer) = std::io::pipe().expect("a pipe");
+        let dropped = AtomicU64::new(0);
+        let mut written = 0_usize;
+        // The pipe blocks whoever writes to it when it is full: this ends because lines are dropped then.
+        while dropped.load(Ordering::Relaxed) < 3 {
+            write_line(&mut writer, &"x".repeat(1_000), &dropped);
+            written += 1;
+        }
+        let mut room = vec![0; written * 2_000];
+        let held = reader.read(&mut room).expect("the lines that were written");
+        assert!(held > 0 && room[..held].starts_with(b"weir: xxx"));
+        write_line(&mut writer, "goes on", &dropped);
+        write_line(&mut writer, "as before", &dropped);
+        drop(writer);
+        let mut rest = String::new();
+        reader.read_to_string(&mut rest).expect("all is text");
+        let told =
+            "weir: goes on (3 lines before it were dropped: nobody read standard error)\nweir: as before\n";
+        assert!(rest.ends_with(told), "{rest}");
     }
 }

@@ -11,8 +11,8 @@ use crossbeam_channel::Receiver;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::messages::{Mailbox, QuotasRead, ToControl, ToQuotas};
-use super::watch::FileWatch;
-use crate::config::{Quotas, TokenSource};
+use super::watch::{FileWatch, check_rereadable};
+use crate::config::{QuotaError, Quotas, TokenSource};
 use crate::control::QuotaSource;
 
 /// The name that errors give to a quota file that was posted over HTTP.
@@ -53,16 +53,18 @@ impl QuotasThread {
             if reload {
                 self.reload();
             }
-            let Some(happened) = self.wait() else { continue };
-            if happened && self.file.as_mut().is_some_and(|file| file.watch.has_changed()) {
+            self.wait();
+            if self.file.as_mut().is_some_and(|file| file.watch.has_changed()) {
                 self.read_file(QuotaSource::Change);
             }
         }
     }
 
     fn reload(&self) {
-        if let Some(token @ TokenSource::File(_)) = &self.token {
-            let read = token.load().map_err(|error| error.to_string());
+        if let Some(token @ TokenSource::File(path)) = &self.token {
+            let read = check_rereadable(path)
+                .map_err(|problem| format!("--admin-token-file {}: {problem}", path.display()))
+                .and_then(|()| token.load().map_err(|error| error.to_string()));
             self.control.post(ToControl::Token(read));
         }
         self.read_file(QuotaSource::Signal);
@@ -75,28 +77,29 @@ impl QuotasThread {
 
     fn read_file(&self, source: QuotaSource) {
         let Some(file) = &self.file else { return };
-        self.tell(QuotasRead { source, ticket: None, result: Quotas::load(&file.path) });
+        let result = check_rereadable(&file.path)
+            .map_err(|problem| QuotaError::of_file(&file.path.display().to_string(), problem))
+            .and_then(|()| Quotas::load(&file.path));
+        self.tell(QuotasRead { source, ticket: None, result });
     }
 
     fn tell(&self, read: QuotasRead) {
         self.control.post(ToControl::Quotas(Box::new(read)));
     }
 
-    /// Sleeps until a message to this thread arrives (false), or until the kernel reports an event of the
-    /// watched quota file or it is time to check the file (true). `None` if the wait was only interrupted.
-    fn wait(&self) -> Option<bool> {
-        let patience = self.file.as_ref().and_then(|file| file.watch.patience());
+    /// Sleeps until a message to this thread arrives, the kernel reports an event of the watched quota file,
+    /// or it is time to look at the file. An interruption only makes the sleep shorter.
+    fn wait(&self) {
+        let patience = self.file.as_ref().map(|file| timespec(file.watch.patience()));
         let watched = self.file.as_ref().and_then(|file| file.watch.handle());
         let handles: Vec<BorrowedFd<'_>> = std::iter::once(self.bell.as_fd()).chain(watched).collect();
         let mut polled: Vec<PollFd<'_>> =
             handles.iter().map(|handle| PollFd::from_borrowed_fd(*handle, PollFlags::IN)).collect();
-        let ready = poll(&mut polled, patience.map(timespec).as_ref()).ok()?;
-        if polled[0].revents().contains(PollFlags::IN) {
+        let ready = poll(&mut polled, patience.as_ref());
+        if ready.is_ok() && polled[0].revents().contains(PollFlags::IN) {
             // Reading resets the eventfd; the value read, a count of messages, is of no use.
             let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
         }
-        let told = polled.get(1).is_some_and(|watch| !watch.revents().is_empty());
-        Some(told || (ready == 0 && patience.is_some()))
     }
 }
 

@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicU16, Ordering, fence};
 
 use io_uring::types::{BufRingEntry, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use rustix::param::page_size;
 use slab::Slab;
 
 use super::descriptors::Descriptors;
@@ -630,21 +631,16 @@ struct ReceiveBuffers {
 }
 
 impl ReceiveBuffers {
-    const ENTRIES_LAYOUT: Layout =
-        match Layout::from_size_align(RECEIVE_BUFFERS as usize * size_of::<BufRingEntry>(), 4096) {
-            Ok(layout) => layout,
-            Err(_) => panic!("the layout is constant"),
-        };
-    const MEMORY_LAYOUT: Layout =
-        match Layout::from_size_align(RECEIVE_BUFFERS as usize * RECEIVE_BUFFER_BYTES, 4096) {
-            Ok(layout) => layout,
-            Err(_) => panic!("the layout is constant"),
-        };
-
     fn new(ring: &IoUring) -> io::Result<Self> {
+        // The kernel takes only whole pages for the entries, and not all machines have pages of 4 KiB.
+        let in_pages = |bytes| {
+            Layout::from_size_align(bytes, page_size())
+                .expect("pages are a power of two, and sizes are small")
+        };
+        let entries_layout = in_pages(usize::from(RECEIVE_BUFFERS) * size_of::<BufRingEntry>());
+        let memory_layout = in_pages(usize::from(RECEIVE_BUFFERS) * RECEIVE_BUFFER_BYTES);
         // SAFETY: neither layout is empty.
-        let (entries, memory) =
-            unsafe { (alloc_zeroed(Self::ENTRIES_LAYOUT), alloc_zeroed(Self::MEMORY_LAYOUT)) };
+        let (entries, memory) = unsafe { (alloc_zeroed(entries_layout), alloc_zeroed(memory_layout)) };
         let (Some(entries), Some(memory)) = (NonNull::new(entries), NonNull::new(memory)) else {
             return Err(io::ErrorKind::OutOfMemory.into());
         };
@@ -776,6 +772,14 @@ mod tests {
         ring.wake(3, no_ring.as_fd());
         let found = completions(&mut ring, 1);
         assert!(matches!(found[..], [Completion::RungInVain { peer: 3 }]), "{found:?}");
+    }
+
+    #[test]
+    fn the_memory_that_the_kernel_receives_into_begins_with_a_page() {
+        let (ring, _rope) = ring();
+        for start in [ring.buffers.entries.as_ptr() as usize, ring.buffers.start_of(0) as usize] {
+            assert_eq!(start % page_size(), 0);
+        }
     }
 
     #[test]

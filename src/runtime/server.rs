@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,12 +60,11 @@ use crate::shard::{
 };
 use crate::store::{Engine, EngineLimits, Service, StoreService};
 use crate::values::allowance::lease_of;
-use crate::values::limits::{CLUSTER_NODES_MAX, ENGINE_DATABASES, SHARED_PATTERNS_MAX, SLOTS, TENANTS_MAX};
+use crate::values::limits::{CLUSTER_NODES_MAX, SHARED_PATTERNS_MAX, SLOTS, TENANTS_MAX};
 use crate::values::{Random, ServerAddress, ShardId, StoreVersion};
 
-/// The number of file descriptors that the process needs besides those of clients: rings, listeners, backend
-/// connections, executors.
-const FILES_SPARE: u64 = 1024;
+/// The number of file descriptors that a store (the binary `weir-storage`) needs for its clients and itself.
+const STORAGE_FILES: u64 = 16 * 1024;
 
 /// The backends in order of backend number, each with the way to connect to it and its settings (name and
 /// credentials).
@@ -75,12 +75,16 @@ type Letters<Message> = (Receiver<Message>, OwnedFd);
 /// Checks whether weir would start with this configuration, as far as that can be found out without starting
 /// it. The error is a message for the operator.
 pub fn check(config: &Config) -> Result<(), String> {
-    let cpus = config.placement(&usable_cpus()).map_err(|error| error.to_string())?;
+    let cpus = placement(config)?;
     let quotas = load_quotas(config)?;
     let token = load_token(config)?;
-    check_places(config, cpus.len(), resolve(config)?.len())?;
-    Certificates::load(config, &Arc::default())?;
+    check_places(config, cpus.len())?;
+    resolve(config)?;
+    Certificates::load(config, &Arc::default(), Clock::start())?;
     println!("weir: flags are valid; {}", tenants_line(config, &quotas));
+    if let Some(beyond) = quotas.beyond(config.quota_bounds()) {
+        println!("weir: quotas: {beyond}");
+    }
     if let Some(warning) = exposure(config.admin, token) {
         println!("weir: {warning}");
     }
@@ -90,21 +94,22 @@ pub fn check(config: &Config) -> Result<(), String> {
 /// Runs the whole proxy until a signal ends it or another process has taken over. The error is a message for
 /// the operator.
 pub fn run(config: &Config) -> Result<(), String> {
-    let cpus = config.placement(&usable_cpus()).map_err(|error| error.to_string())?;
+    let cpus = placement(config)?;
+    check_places(config, cpus.len())?;
+    let clock = Clock::start();
     // The watch begins before the file is read, so that no change is missed between the two.
-    let quota_file =
-        config.quotas.as_ref().map(|path| QuotaFile { path: path.clone(), watch: FileWatch::new(path) });
+    let quota_file = config
+        .quotas
+        .as_ref()
+        .map(|path| QuotaFile { path: path.clone(), watch: FileWatch::new(path, clock) });
     let quotas = Arc::new(load_quotas(config)?);
     let token = load_token(config)?;
     let tally = Arc::<Tally>::default();
-    let certificates = Certificates::load(config, &tally)?;
+    let certificates = Certificates::load(config, &tally, clock)?;
     let store_tls = certificates.store_tls();
     // The fleet's store has a TLS setting of its own, independent of `--storage`.
     let storage_tls = store_tls.clone().filter(|_| config.storage.is_secure());
-    // Both ends of a connection to the embedded store are this process's.
-    let ends = if config.storage == Storage::Embedded { 2 } else { 1 };
-    let links = ends * config.private_links;
-    for warning in executor::raise_limits((config.clients_max + links) as u64 + FILES_SPARE)? {
+    for warning in executor::raise_limits(config.files_max(cpus.len()) as u64)? {
         log::line(&warning);
     }
     let (_, _, probe) = Mailbox::<()>::for_ring().map_err(|error| executor::ring_advice(&error))?;
@@ -112,7 +117,6 @@ pub fn run(config: &Config) -> Result<(), String> {
     let mut predecessor = config.takeover.as_deref().map(Predecessor::find).transpose()?.flatten();
     let environment = Manager::from_environment(predecessor.as_ref().map(|before| &before.manager));
     let manager = Notify::of(&environment)?;
-    let clock = Clock::start();
     let mut opened = listeners::open(config, cpus.len(), &mut predecessor)?;
 
     let (control, control_letters, control_bell) =
@@ -128,7 +132,6 @@ pub fn run(config: &Config) -> Result<(), String> {
     let store_version = versions.ask_first();
     let store_info = ask_for_info(&backends, storage_tls.clone(), clock);
     let (routes, backends): (Vec<Route>, Vec<BackendSettings>) = backends.into_iter().unzip();
-    check_places(config, cpus.len(), backends.len())?;
     let routes = Routes { routes: routes.into(), tls: storage_tls.clone() };
     let backends = Arc::<[BackendSettings]>::from(backends);
     let door = Door::new(config.clients_max, config.clients_bytes_max);
@@ -233,6 +236,8 @@ pub fn run(config: &Config) -> Result<(), String> {
         own: control.clone(),
         quotas: quotas_mailbox,
         versions: Versions::new(Arc::clone(&quotas), file_name, clock.now().unix_ms),
+        quota_bounds: config.quota_bounds(),
+        has_token_file: matches!(config.admin_token, Some(TokenSource::File(_))),
         guard: opened.admin.map(|address| Guard { token: token.clone(), address }),
         facts,
         drain_timeout: config.drain_timeout,
@@ -294,8 +299,9 @@ pub fn run(config: &Config) -> Result<(), String> {
 /// Checks that the number of connections over which the keys are spread (shards times backends times
 /// connections) fits in 16 bits, since a request may be split into one part for each and parts are counted in
 /// 16 bits. The error is a message for the operator.
-fn check_places(config: &Config, shards: usize, backends: usize) -> Result<(), String> {
-    let places = shards * backends.max(1) * usize::from(config.backend_connections);
+fn check_places(config: &Config, shards: usize) -> Result<(), String> {
+    let backends = config.storage.backends_max();
+    let places = shards * backends * usize::from(config.backend_connections);
     if places < usize::from(u16::MAX) {
         return Ok(());
     }
@@ -329,6 +335,16 @@ fn exposure(admin: Option<SocketAddr>, token: Option<AdminToken>) -> Option<Stri
     })
 }
 
+/// Returns the CPU that each shard is bound to, one entry per shard; `None` for a shard that the kernel may
+/// move. The error is a message for the operator.
+fn placement(config: &Config) -> Result<Vec<Option<usize>>, String> {
+    let usable = usable_cpus();
+    // Unlike the CPUs that threads may run on, this number respects a quota of the cgroup, as containers
+    // have.
+    let allowed = std::thread::available_parallelism().map_or(usable.len(), NonZero::get);
+    config.placement(&usable, allowed).map_err(|error| error.to_string())
+}
+
 /// Returns the numbers of the CPUs that this process may use, in ascending order.
 fn usable_cpus() -> Vec<usize> {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else { return vec![0] };
@@ -345,9 +361,11 @@ fn report_start(
     quotas: &Quotas,
 ) {
     opened.lines.iter().for_each(|line| log::line(line));
-    let places: Vec<String> =
-        cpus.iter().map(|cpu| cpu.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string())).collect();
-    log::line(&format!("{} shards on CPUs {}", cpus.len(), places.join(",")));
+    // Either all shards are bound to CPUs or none is.
+    let bound: Vec<String> = cpus.iter().flatten().map(ToString::to_string).collect();
+    let places =
+        if bound.is_empty() { "pinned to no CPU".to_owned() } else { format!("on CPUs {}", bound.join(",")) };
+    log::line(&format!("{} shards {places}", cpus.len()));
     let names: Vec<String> =
         backend_names(backends, slots).into_iter().filter(|name| !name.is_empty()).collect();
     let bound = match config.storage {
@@ -361,6 +379,9 @@ fn report_start(
     };
     log::line(&format!("storage: {}{bound}", names.join(", ")));
     log::line(&tenants_line(config, quotas));
+    if let Some(beyond) = quotas.beyond(config.quota_bounds()) {
+        log::line(&format!("quotas: {beyond}"));
+    }
     if let Some(FleetTerms { store, namespace, users_max }) = &config.fleet {
         let users = if *users_max > 0 { "quotas, users' too," } else { "quotas" };
         log::line(&format!(
@@ -634,10 +655,7 @@ fn shard_settings(
         links_per_backend: config.backend_connections,
         heavy_links: config.heavy_connections,
         private_links_max: config.private_links.div_ceil(shards),
-        databases: match config.storage {
-            Storage::Embedded => config.databases.min(u16::from(ENGINE_DATABASES)),
-            _ => config.databases,
-        },
+        databases: config.databases_served(),
         heavy_from: config.heavy_from,
         request_bytes_max: config.request_bytes_max,
         reply_bytes_max: config.reply_bytes_max,
@@ -790,17 +808,17 @@ struct Certificates {
 }
 
 impl Certificates {
-    fn load(config: &Config, tally: &Arc<Tally>) -> Result<Self, String> {
+    fn load(config: &Config, tally: &Arc<Tally>, clock: Clock) -> Result<Self, String> {
         // The watch begins before the files are read, so that no change is missed between the two.
         let clients = |settings: &TlsSettings| {
             let files = TlsFiles::of(settings);
-            let watches = files.paths().map(FileWatch::new).collect();
+            let watches = files.paths().map(|path| FileWatch::new(path, clock)).collect();
             let rates =
                 Rates { timeout: settings.handshake_timeout, per_second: settings.handshakes_per_second };
             files.load().map(|terms| (files, watches, terms, rates))
         };
         let stores = |settings: &StoreTlsSettings| {
-            let watches = StoreTls::paths(settings).map(FileWatch::new).collect();
+            let watches = StoreTls::paths(settings).map(|path| FileWatch::new(path, clock)).collect();
             StoreTls::load(settings, tally).map(|stores| (stores, watches))
         };
         Ok(Self {
@@ -977,7 +995,7 @@ pub fn run_storage<S: StoreService + 'static>(
     listen_on: SocketAddr,
     service: impl FnOnce() -> S + Send + 'static,
 ) -> Result<(), String> {
-    for warning in executor::raise_limits(FILES_SPARE * 16)? {
+    for warning in executor::raise_limits(STORAGE_FILES)? {
         log::line(&warning);
     }
     let (mailbox, letters, bell) = mailbox::<ToStorage>()?;

@@ -27,11 +27,25 @@ use crate::control::{EventLoopFigures, ShardReport};
 use crate::protocol::{Room, Segment};
 use crate::shard::{Address, Doubt, Readiness, Shard};
 use crate::values::time::Now;
-use crate::values::{Action, Loss, Owner, Timestamp};
+use crate::values::{Action, ClientId, Loss, Owner, Timestamp};
 
-/// The interval at which a shard checks which of its clients can be handed over to another process, during a
-/// takeover.
+/// The interval at which a shard checks, during a takeover, whether clients can be handed over to another
+/// process that wait for little: for a reply, say.
 const MOVING_PERIOD: Duration = Duration::from_millis(1);
+/// The interval at which a shard checks the same of all its clients: those in a transaction or with
+/// subscriptions may be many, and stay for long.
+const MOVING_ALL_PERIOD: Duration = Duration::from_millis(50);
+
+/// The clients that a shard still has to hand over to another process, during a takeover.
+#[derive(Default)]
+struct Moving {
+    /// The clients that may be able to move soon.
+    soon: Vec<ClientId>,
+    /// The time at which these clients are looked at next.
+    due: Timestamp,
+    /// The time at which all clients of the shard are looked at next.
+    all_due: Timestamp,
+}
 
 /// The number of clients of all shards, the number of bytes that they hold, and the limits on both. The
 /// counts change only when a client comes or goes, or when a shard has summed up the memory of its clients.
@@ -61,12 +75,35 @@ struct Guarded {
     control: Mailbox<ToControl>,
     /// The time of the last log line about a failed TLS handshake with a store.
     complained: Option<Timestamp>,
+    /// The time of the last log line about a connection that could not be opened for want of resources.
+    complained_of_want: Option<Timestamp>,
 }
 
-/// The least time between two log lines of a shard about failed TLS handshakes with stores.
+/// The least time between two log lines of a shard about failed TLS handshakes with stores, or about
+/// connections that could not be opened for want of resources.
 const COMPLAINTS_APART: Duration = Duration::from_secs(1);
 
+/// True for an error about resources of this process or machine, such as open files, rather than about a
+/// peer.
+fn is_want(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS))
+}
+
 impl Guarded {
+    /// Logs that `what` failed with this error if resources are used up, at most once a second.
+    fn complain_of_want(&mut self, what: &str, error: &io::Error, now: Now) {
+        if is_want(error)
+            && self.complained_of_want.is_none_or(|at| now.monotonic.since(at) >= COMPLAINTS_APART)
+        {
+            self.complained_of_want = Some(now.monotonic);
+            let line = format!(
+                "{what}: {error}; the limit of open files (LimitNOFILE= in systemd, `ulimit -n`) or --max-clients may be \
+                 the cause"
+            );
+            self.control.post(ToControl::Said(log::Kind::Want, line));
+        }
+    }
+
     /// Subtracts this shard's clients that have disconnected from the count over all shards.
     fn count_clients(&mut self) {
         let now_inside = self.shard.clients_open();
@@ -109,34 +146,51 @@ impl Guarded {
         }
     }
 
-    /// Hands every client that has no request in flight to the successor process, and withdraws the blocking
-    /// commands of others from their stores, so that they can be handed over next time. An idle TLS client is
-    /// closed instead, since its keys cannot leave this process.
-    fn hand_over(&mut self, driver: &mut Driver, control: &Mailbox<ToControl>, now: Now) {
-        for id in self.shard.client_ids() {
-            let owner = Owner::Client(id);
-            match self.shard.readiness(id) {
-                Readiness::Owed => driver.detain(owner, self),
-                Readiness::Unfinished | Readiness::Stays => driver.let_go(owner, self),
-                // The call goes on in this process until it is over, because the TLS keys cannot leave.
-                Readiness::Waits if driver.is_secure(owner) => driver.let_go(owner, self),
-                Readiness::Waits => {
-                    driver.detain(owner, self);
-                    if driver.is_detained(owner) {
-                        self.shard.withdraw_waiting(id, now);
-                    }
+    /// Hands every client that has no request in flight to the successor process, as far as it is due, and
+    /// notes when the rest is looked at again.
+    fn hand_over(&mut self, moving: &mut Moving, driver: &mut Driver, now: Now) {
+        if moving.all_due <= now.monotonic {
+            moving.soon = self.shard.client_ids();
+            moving.all_due = now.monotonic.after(MOVING_ALL_PERIOD);
+        }
+        moving.soon.retain(|id| self.hand_over_one(*id, driver, now));
+        moving.due = if moving.soon.is_empty() { moving.all_due } else { now.monotonic.after(MOVING_PERIOD) };
+    }
+
+    /// Hands a client to the successor process if it has no request in flight. Withdraws its blocking command
+    /// from the store, so that it can be handed over next time. An idle TLS client is closed instead, since
+    /// its keys cannot leave this process. Returns true if the client may be able to move soon.
+    fn hand_over_one(&mut self, id: ClientId, driver: &mut Driver, now: Now) -> bool {
+        let owner = Owner::Client(id);
+        match self.shard.readiness(id) {
+            Readiness::Owed => driver.detain(owner, self),
+            Readiness::Unfinished | Readiness::Stays => {
+                driver.let_go(owner, self);
+                return false;
+            }
+            // The call goes on in this process until it is over, because the TLS keys cannot leave.
+            Readiness::Waits if driver.is_secure(owner) => {
+                driver.let_go(owner, self);
+                return false;
+            }
+            Readiness::Waits => {
+                driver.detain(owner, self);
+                if driver.is_detained(owner) {
+                    self.shard.withdraw_waiting(id, now);
                 }
-                // The TLS keys of the client exist only in this process.
-                Readiness::Ready if driver.is_secure(owner) => self.shard.handle_client_end(id),
-                Readiness::Ready => {
-                    driver.detain(owner, self);
-                    if let Some(socket) = driver.part_with(owner) {
-                        let session = self.shard.take_session(id, now);
-                        control.post(ToControl::Moved(Box::new(Moved { socket, session })));
-                    }
+            }
+            // The TLS keys of the client exist only in this process.
+            Readiness::Ready if driver.is_secure(owner) => self.shard.handle_client_end(id),
+            Readiness::Ready => {
+                driver.detain(owner, self);
+                if let Some(socket) = driver.part_with(owner) {
+                    let session = self.shard.take_session(id, now);
+                    self.control.post(ToControl::Moved(Box::new(Moved { socket, session })));
+                    return false;
                 }
             }
         }
+        true
     }
 
     /// Updates the sum of bytes held by the clients of all shards, and has this shard close its largest
@@ -195,6 +249,14 @@ impl Application for Guarded {
             self.complained = Some(now.monotonic);
             self.control.post(ToControl::Said(log::Kind::Tls, problem));
         }
+    }
+
+    fn note_not_accepted(&mut self, error: &io::Error, now: Now) {
+        self.complain_of_want("a client could not be accepted", error, now);
+    }
+
+    fn note_unreachable(&mut self, _owner: Owner, error: &io::Error, now: Now) {
+        self.complain_of_want("a connection to a store could not be opened", error, now);
     }
 
     fn handle_connected(&mut self, owner: Owner, now: Now) {
@@ -314,13 +376,20 @@ impl<C: Connector> ShardThread<C> {
             tally,
             lifeline,
         } = self;
-        let mut guarded =
-            Guarded { shard, door, inside: 0, bytes: 0, control: control.clone(), complained: None };
+        let mut guarded = Guarded {
+            shard,
+            door,
+            inside: 0,
+            bytes: 0,
+            control: control.clone(),
+            complained: None,
+            complained_of_want: None,
+        };
         let mut parking = Parking::new(driver.ring.wait_handle())?;
         let mut draining = false;
         // The shard drains as soon as nobody can be accepted any more.
         let mut closing = false;
-        let mut moving = None;
+        let mut moving: Option<Moving> = None;
         let mut is_heard = true;
         let mut departure = Departure::default();
         let mut figures = EventLoopFigures::default();
@@ -375,7 +444,7 @@ impl<C: Connector> ShardThread<C> {
                     }
                     ToShard::HandOver => {
                         draining = true;
-                        moving = Some(now.monotonic);
+                        moving = Some(Moving::default());
                         driver.stop_listening();
                     }
                     ToShard::Listen => driver.listen(),
@@ -399,9 +468,8 @@ impl<C: Connector> ShardThread<C> {
                 guarded.shard.handle_quiet();
             }
             driver.carry_out(&mut guarded, &connector, now);
-            if moving.is_some_and(|due| due <= now.monotonic) {
-                guarded.hand_over(&mut driver, &control, now);
-                moving = Some(now.monotonic.after(MOVING_PERIOD));
+            if let Some(moving) = moving.as_mut().filter(|moving| moving.due <= now.monotonic) {
+                guarded.hand_over(moving, &mut driver, now);
             }
             guarded.count_clients();
             while let Some(report) = guarded.shard.poll_report() {
@@ -441,8 +509,8 @@ impl<C: Connector> ShardThread<C> {
                 moving = None;
                 control.post(ToControl::Drained(guarded.shard.id()));
             }
-            if let Some(due) = moving {
-                driver.wake_at(due, now);
+            if let Some(moving) = &moving {
+                driver.wake_at(moving.due, now);
             }
             if work > 0 || guarded.shard.is_busy() {
                 figures.turns += u64::from(work > 0);

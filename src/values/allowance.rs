@@ -18,36 +18,69 @@ impl BucketId {
 /// Rate and burst of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Capacity {
-    /// Income of the bucket in request units per second; the same number is also its income in millionths per
-    /// microsecond.
-    pub ru_per_second: u64,
+    /// Income of the bucket in thousandths of a request unit per second, at least one: a share of a quota may
+    /// be below one request unit per second. The same number is also the income in millionths per
+    /// millisecond.
+    milli_per_second: u64,
     /// Maximum number of millionths of a request unit that the bucket holds.
     pub burst: MicroUnits,
 }
 
+/// Number of thousandths in a whole.
+const MILLI: u64 = 1_000;
+
 impl Capacity {
+    /// Creates the rate and burst of a token bucket from its income in request units per second (0 counts as
+    /// a thousandth) and the maximum number of millionths of a request unit that it holds.
+    pub const fn new(ru_per_second: u64, burst: MicroUnits) -> Self {
+        Self {
+            milli_per_second: if ru_per_second == 0 { 1 } else { ru_per_second.saturating_mul(MILLI) },
+            burst,
+        }
+    }
+
+    /// Returns the income of a token bucket in whole request units per second, rounded down, but at least 1:
+    /// for what clients and operators are told.
+    pub const fn ru_per_second(&self) -> u64 {
+        let whole = self.milli_per_second / MILLI;
+        if whole == 0 { 1 } else { whole }
+    }
+
     /// Returns the income of a token bucket in a second, in millionths of a request unit.
     pub const fn second(&self) -> MicroUnits {
-        self.ru_per_second.saturating_mul(1_000_000)
+        self.milli_per_second.saturating_mul(MILLI)
     }
 
     /// Returns the income of a token bucket in the time `meanwhile`, in millionths of a request unit, without
     /// regard to the most that it can hold.
     pub const fn comes_in(&self, meanwhile: Duration) -> MicroUnits {
-        self.ru_per_second.saturating_mul(meanwhile.as_micros() as u64)
+        self.comes_in_micros(meanwhile.as_micros() as u64)
     }
 
-    /// Returns the rate and burst of a part (share) of the quota: at least 1 request unit per second and a
-    /// burst of at least a millionth of a request unit.
+    /// Returns the income of a token bucket in this number of microseconds, in millionths of a request unit,
+    /// rounded down, without regard to the most that it can hold.
+    pub const fn comes_in_micros(&self, micros: u64) -> MicroUnits {
+        // In two parts, since the product with all microseconds of a day would not fit.
+        let whole = self.milli_per_second.saturating_mul(micros / MILLI);
+        whole.saturating_add(self.milli_per_second.saturating_mul(micros % MILLI) / MILLI)
+    }
+
+    /// Returns the rate and burst of a part (share) of the quota, rounded down: at least a thousandth of a
+    /// request unit per second and a burst of at least a millionth of a request unit.
     #[must_use]
     pub fn scaled(&self, part: Part) -> Self {
-        Self { ru_per_second: part.of(self.ru_per_second).max(1), burst: part.of(self.burst).max(1) }
+        let milli_per_second = part.of(self.milli_per_second).max(1);
+        Self { milli_per_second, burst: part.of(self.burst).max(1) }
     }
 
     /// Returns the microseconds in which the income of a token bucket reaches `amount` (in millionths of a
     /// request unit), rounded up.
     pub const fn micros_for(&self, amount: MicroUnits) -> u64 {
-        amount.div_ceil(self.ru_per_second)
+        match amount.checked_mul(MILLI) {
+            Some(amount) => amount.div_ceil(self.milli_per_second),
+            // Amounts of this size (bursts of hours at the highest rates) are rounded up to milliseconds.
+            None => amount.div_ceil(self.milli_per_second).saturating_mul(MILLI),
+        }
     }
 }
 
@@ -170,4 +203,41 @@ pub struct Report {
 pub const fn lease_of(period: Duration) -> Duration {
     const PERIODS: u64 = 5;
     Duration::from_nanos(period.as_nanos() as u64 * PERIODS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_below_one_request_unit_per_second_is_exact() {
+        let quota = Capacity::new(4, 8_000_000);
+        let share = quota.scaled(Part::of_billionths(100_000_000));
+        assert_eq!((share.second(), share.burst, share.ru_per_second()), (400_000, 800_000, 1));
+        assert_eq!(share.comes_in(Duration::from_secs(10)), 4_000_000);
+        assert_eq!(share.comes_in_micros(2_505), 1_002);
+        assert_eq!(share.micros_for(1_000_000), 2_500_000);
+        assert_eq!(share.micros_for(1), 3);
+        // A share above one is not rounded to whole request units either.
+        let share = quota.scaled(Part::of_billionths(499_000_000));
+        assert_eq!((share.second(), share.ru_per_second()), (1_996_000, 1));
+        assert_eq!(share.micros_for(1_996_000), 1_000_000);
+    }
+
+    #[test]
+    fn whole_quotas_lose_nothing_and_the_largest_fit() {
+        let quota = Capacity::new(3, 10_000_000);
+        for micros in [0, 1, 999, 1_000, 1_001, 86_400_000_000] {
+            assert_eq!(quota.comes_in_micros(micros), 3 * micros);
+            assert_eq!(quota.micros_for(3 * micros), micros);
+        }
+        assert_eq!(quota.micros_for(1), 1);
+        let largest = Capacity::new(1_000_000_000, 3_600_000_000_000_000_000);
+        let day = Duration::from_secs(86_400);
+        assert_eq!(largest.comes_in(Duration::from_secs(3_600)), largest.burst);
+        assert!(largest.comes_in(day) >= largest.burst);
+        assert_eq!(largest.micros_for(largest.burst), 3_600_000_000);
+        assert_eq!(largest.comes_in_micros(u64::MAX), u64::MAX);
+        assert_eq!(largest.scaled(Part::even(u64::MAX)).second(), 1_000);
+    }
 }

@@ -513,6 +513,11 @@ WRONG_FLAGS = [
     (["--quotas", "/nonexistent/quotas.toml"], ["--quotas", "/nonexistent/quotas.toml"]),
     (["--no-such-flag"], ["--no-such-flag"]),
     (["--admin", "127.0.0.1:0x50"], ["--admin", "127.0.0.1:0x50"]),
+    (["--cores", "1", "--shards", "2"], ["--shards 2", "--cores 1", "at most 1"]),
+    (
+        ["--storage", "cluster://127.0.0.1:1", "--shards", "64", "--backend-connections", "8"],
+        ["64 shards", "128 stores", "--backend-connections 8"],
+    ),
 ]
 
 

@@ -23,7 +23,7 @@ pub struct QuotaError {
 impl QuotaError {
     /// Creates an error about the quota file `file` as a whole, without a line and column. `problem`
     /// describes it in words.
-    pub(super) fn of_file(file: &str, problem: String) -> Self {
+    pub fn of_file(file: &str, problem: String) -> Self {
         Self { file: file.to_owned(), place: None, problem }
     }
 

@@ -73,12 +73,20 @@ pub(super) fn read(file: &str, text: &str) -> Result<Quotas, QuotaError> {
 
 fn global(section: &Section<'_>) -> Result<Option<Limit>, QuotaError> {
     section.has_only(&GLOBAL_KEYS)?;
-    limit(section, "ru_per_second", burst(section)?)
+    let limit = limit(section, "ru_per_second", burst(section)?)?;
+    if limit.is_none() {
+        refuse_burst(section, "ru_per_second")?;
+    }
+    Ok(limit)
 }
 
 fn default(section: &Section<'_>) -> Result<Tenant, QuotaError> {
     section.has_only(&DEFAULT_KEYS)?;
-    terms(section, DEFAULT_TENANT)
+    let tenant = terms(section, DEFAULT_TENANT)?;
+    if !has_rate(&tenant) {
+        refuse_burst(section, "ru_per_second or user_ru_per_second")?;
+    }
+    Ok(tenant)
 }
 
 fn read_tenants(section: &Section<'_>, tenants: &mut Vec<Tenant>) -> Result<(), QuotaError> {
@@ -109,7 +117,27 @@ fn tenant(section: &Section<'_>, name: &str) -> Result<Tenant, QuotaError> {
         Some(users) => read_users(&users, burst(section)?, terms.tier)?,
         None => BTreeMap::new(),
     };
-    Ok(Tenant { password: Some(password), users, ..terms })
+    let tenant = Tenant { password: Some(password), users, ..terms };
+    if !has_rate(&tenant) {
+        refuse_burst(section, "ru_per_second or user_ru_per_second")?;
+    }
+    Ok(tenant)
+}
+
+/// True if the tenant, or any of its users, has a quota.
+fn has_rate(tenant: &Tenant) -> bool {
+    let mut of_users = tenant.users.values().map(|user| user.limit);
+    tenant.limit.or(tenant.user_limit).is_some() || of_users.any(|limit| limit.is_some())
+}
+
+/// Fails if the section has a burst, which needs a rate. `rates` are the keys of rates that it may have.
+fn refuse_burst(section: &Section<'_>, rates: &str) -> Result<(), QuotaError> {
+    match section.fraction("burst_seconds", BURST_SECONDS_MAX)? {
+        Some(burst) => {
+            Err(burst.error(format_args!("there is no rate to save up: {rates} is expected with it")))
+        }
+        None => Ok(()),
+    }
 }
 
 fn password(section: &Section<'_>) -> Result<PasswordDigest, QuotaError> {
@@ -369,6 +397,20 @@ mod tests {
                 "q.toml:2:17: default.burst_seconds is nan: a number above 0 and up to 3600 is expected",
             ),
             (
+                "[default]\nburst_seconds = 2",
+                "q.toml:2:17: default.burst_seconds: there is no rate to save up: ru_per_second or user_ru_per_second \
+                 is expected with it",
+            ),
+            (
+                "[global]\nburst_seconds = 2\n[default]",
+                "q.toml:2:17: global.burst_seconds: there is no rate to save up: ru_per_second is expected with it",
+            ),
+            (
+                "[tenants.acme]\npassword = 'x'\nburst_seconds = 2\n[tenants.acme.users.ann]",
+                "q.toml:3:17: tenants.acme.burst_seconds: there is no rate to save up: ru_per_second or \
+                 user_ru_per_second is expected with it",
+            ),
+            (
                 "[default]\n  tier = \"urgent\"",
                 "q.toml:2:10: default.tier is \"urgent\": critical, standard, batch or sheddable is expected",
             ),
@@ -437,6 +479,16 @@ mod tests {
             complaint_about(&long_name)
                 .ends_with("a tenant's name is 1 to 64 letters, digits, '-', '_' or '.'")
         );
+    }
+
+    #[test]
+    fn a_burst_is_for_any_rate_of_the_section() {
+        for rate in
+            ["ru_per_second = 1", "user_ru_per_second = 1", "[tenants.acme.users.ann]\nru_per_second = 1"]
+        {
+            let text = format!("[tenants.acme]\npassword = 'x'\nburst_seconds = 2\n{rate}");
+            assert!(Quotas::parse("q.toml", &text).is_ok(), "{rate}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! [`TenantId`] is valid only for the version of `Quotas` that it came from; in the next version a tenant is
 //! found by its name.
 
+mod bounds;
 mod document;
 mod file;
 mod password;
@@ -16,6 +17,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::time::Duration;
 
+pub use bounds::Bounds;
 pub use document::QuotaError;
 pub use password::PasswordDigest;
 

@@ -185,7 +185,44 @@ fn answers_that_make_no_sense_change_nothing() {
     );
     assert_eq!(rig.parts(), parts);
     let told = rig.lines();
-    assert!(told[0].ends_with("WRONGTYPE no") && told[1].contains("answers again"), "{told:?}");
+    assert!(
+        told[0].ends_with("WRONGTYPE no; it begins anew") && told[1].contains("answers again"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_key_that_holds_something_else_is_deleted_with_the_next_exchange_and_told_of_once() {
+    let mut rig = Rig::new();
+    (1..4).for_each(|total| rig.pass([0, total, 0]));
+    rig.lines();
+    let hosts = ":0\r\n*2\r\n$16\r\n00000000000000ab\r\n$1\r\n1\r\n";
+    let repair = "PEXPIRE {weir:ns}:d:tenant:acme 0\nHSET ";
+    for damage in [
+        "-WRONGTYPE Operation against a key holding the wrong kind of value",
+        "-ERR value is not an integer or out of range",
+        "-ERR increment or decrement would overflow",
+        ":-7",
+    ] {
+        assert!(rig.begin().starts_with("HSET "), "{damage}");
+        rig.hear(&format!("{hosts}:1\r\n{damage}\r\n:0\r\n:1\r\n:1\r\n:1\r\n:1\r\n"));
+        assert!(rig.begin().starts_with(repair), "{damage}");
+        rig.hear(&format!(":1\r\n{hosts}:1\r\n:0\r\n:0\r\n:1\r\n:1\r\n:1\r\n:1\r\n"));
+        let told = rig.lines();
+        let told =
+            told.iter().filter(|line| line.contains("cannot be read") && line.ends_with("begins anew"));
+        assert_eq!(told.count(), 1, "{damage}");
+    }
+    // Errors of another kind say nothing about the key, and are told of once.
+    for _ in 0..3 {
+        assert!(rig.begin().starts_with("HSET "));
+        rig.hear(&format!("{hosts}:1\r\n-NOPERM no\r\n:0\r\n:1\r\n:1\r\n:1\r\n:1\r\n"));
+    }
+    assert_eq!(rig.lines().iter().filter(|line| line.ends_with("cannot be read: NOPERM no")).count(), 1);
+    // The list of hosts, too.
+    rig.begin();
+    rig.hear(&["-WRONGTYPE no\r\n".repeat(2), ":1\r\n".repeat(7)].concat());
+    assert!(rig.begin().starts_with("PEXPIRE {weir:ns}:hosts 0\nHSET "));
 }
 
 #[test]

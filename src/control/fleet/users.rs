@@ -86,7 +86,7 @@ impl FleetQuotas {
             let place = &mut self.places[at];
             if let Some((asked, capacity)) = pools.asked(place.bucket) {
                 if place.capacity != capacity {
-                    self.fleet.resize(at, capacity.ru_per_second);
+                    self.fleet.resize(at, capacity.ru_per_second());
                     place.capacity = capacity;
                 }
                 self.fleet.handle_demand(at, asked);
@@ -124,7 +124,7 @@ impl FleetQuotas {
     }
 
     fn admit(&mut self, user: &HeavyUser) {
-        self.fleet.admit(user.capacity.ru_per_second);
+        self.fleet.admit(user.capacity.ru_per_second());
         self.fleet.handle_demand(self.places.len(), user.asked);
         self.places.push(Place {
             whose: Whose::User { quiet: 0 },

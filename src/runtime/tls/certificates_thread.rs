@@ -15,7 +15,7 @@ use super::stores::StoreTls;
 use super::tally::Tally;
 use crate::runtime::log;
 use crate::runtime::messages::{Mailbox, ToControl};
-use crate::runtime::watch::FileWatch;
+use crate::runtime::watch::{FileWatch, check_rereadable};
 
 /// The pause before a failed read of certificate files is tried again: a certificate and its key are two
 /// files, and this is the time that an operator has to replace both.
@@ -47,6 +47,9 @@ impl Watched {
     /// Reads these certificate files and, if they are valid, puts them in force. Returns a line for the log;
     /// the error says what is wrong with the files.
     fn reload(&self) -> Result<String, String> {
+        for path in self.watches().iter().map(FileWatch::path) {
+            check_rereadable(path).map_err(|problem| format!("TLS: {}: {problem}", path.display()))?;
+        }
         match self {
             Self::Clients(_, files, handshakes) => {
                 handshakes.post(ToHandshakes::Terms(files.load()?));
@@ -77,48 +80,77 @@ impl CertificatesThread {
     }
 
     fn run(mut self) {
+        let mut is_told = false;
         loop {
-            let Some(told) = self.wait(None) else { continue };
+            is_told |= self.wait(None);
+            let reads_all = std::mem::take(&mut is_told);
             for index in 0..self.watched.len() {
-                if self.watched[index].have_changed() || told {
-                    self.reload(index);
+                if self.watched[index].have_changed() || reads_all {
+                    is_told |= self.reload(index);
                 }
             }
         }
     }
 
-    fn reload(&mut self, index: usize) {
+    /// Reads the certificate files of the set with this index again, a second time if that fails. Returns
+    /// true if an order to read all files arrived meanwhile, which still has to be carried out.
+    fn reload(&mut self, index: usize) -> bool {
+        let mut is_told = false;
         let done = self.watched[index].reload().or_else(|_| {
             // The other one of the two files may be about to be replaced.
-            self.wait(Some(PATIENCE));
+            is_told = self.wait(Some(PATIENCE));
             self.watched[index].have_changed();
             self.watched[index].reload()
         });
         self.tally.note_reload(done.is_ok());
         let text = done.unwrap_or_else(|problem| format!("{problem}; the files in force are unchanged"));
         self.control.post(ToControl::Said(log::Kind::Tls, text));
+        is_told
     }
 
     /// Sleeps until an order to read the files again arrives (true), or until the kernel reports an event of
-    /// the files, it is time to check them, or `at_most` has passed (false). `None` if the wait was only
-    /// interrupted.
-    fn wait(&self, at_most: Option<Duration>) -> Option<bool> {
+    /// the files, it is time to look at them, or `at_most` has passed (false). An interruption only makes the
+    /// sleep shorter.
+    fn wait(&self, at_most: Option<Duration>) -> bool {
         let watches = || self.watched.iter().flat_map(Watched::watches);
-        let patience = watches().filter_map(FileWatch::patience).chain(at_most).min();
+        let patience = watches().map(FileWatch::patience).chain(at_most).min();
         let watched = watches().filter_map(FileWatch::handle);
         let handles: Vec<BorrowedFd<'_>> = std::iter::once(self.bell.as_fd()).chain(watched).collect();
         let mut polled: Vec<PollFd<'_>> =
             handles.iter().map(|handle| PollFd::from_borrowed_fd(*handle, PollFlags::IN)).collect();
         let patience = patience
             .map(|time| Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) });
-        poll(&mut polled, patience.as_ref()).ok()?;
-        let told = polled[0].revents().contains(PollFlags::IN);
+        let ready = poll(&mut polled, patience.as_ref());
+        let told = ready.is_ok() && polled[0].revents().contains(PollFlags::IN);
         if told {
             // Reading resets the eventfd; the value read, a count of messages, is of no use.
             let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
             // However many orders came meanwhile, the files are read once.
             self.letters.try_iter().for_each(drop);
         }
-        Some(told)
+        told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn an_order_that_comes_while_files_are_tried_again_is_not_lost() {
+        let (handshakes, _letters, _bell) = Mailbox::for_executor().expect("an eventfd");
+        let (control, said, _bell_of_control) = Mailbox::for_executor().expect("an eventfd");
+        let (own, letters, bell) = Mailbox::for_executor().expect("an eventfd");
+        let missing = PathBuf::from("/nowhere/certificate");
+        let files =
+            TlsFiles { certificate: missing.clone(), key: missing, client_ca: None, client_crl: None };
+        let watched = vec![Watched::Clients(Vec::new(), files, handshakes)];
+        let mut thread = CertificatesThread { watched, control, tally: Arc::default(), letters, bell };
+        own.post(());
+        assert!(thread.reload(0), "all files are to be read");
+        let told = said.try_recv().expect("that these could not be read");
+        assert!(matches!(told, ToControl::Said(_, text) if text.contains("/nowhere/certificate")));
     }
 }

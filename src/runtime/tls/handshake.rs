@@ -132,6 +132,10 @@ impl Shaking {
     /// must be handled now, since the kernel would report it again and again. Returns that the handshake
     /// waits for its turn, or that it has failed.
     fn look(&mut self) -> Step {
+        // A connection that was reset may still have bytes to read, behind which the error would be.
+        if !matches!(self.socket.take_error(), Ok(None)) {
+            return self.fail(Handshake::Left);
+        }
         match self.socket.peek(&mut [0]) {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                 Step::Turn
@@ -203,5 +207,55 @@ impl Shaking {
     fn fail(&mut self, outcome: Handshake) -> Step {
         self.state = State::Over;
         Step::Failed(outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::time::Duration;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustls::pki_types::ServerName;
+    use rustls::{ClientConfig, ClientConnection, RootCertStore};
+    use socket2::SockRef;
+
+    use super::*;
+    use crate::runtime::tls::files::provider;
+
+    /// Waits up to 30 seconds, which only a broken run exceeds, for these events of a socket, or for its
+    /// failure.
+    fn wait_for(socket: &TcpStream, events: PollFlags) {
+        let mut handles = [PollFd::new(socket, events)];
+        let long = Timespec { tv_sec: 30, tv_nsec: 0 };
+        assert_eq!(poll(&mut handles, Some(&long)), Ok(1));
+    }
+
+    #[test]
+    fn a_reset_behind_unread_bytes_ends_a_handshake_that_waits_for_its_turn() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a listener");
+        let mut client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+        let (socket, _) = listener.accept().expect("connected");
+        socket.set_nonblocking(true).expect("a socket");
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .expect("the versions are supported")
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
+        let name = ServerName::try_from("localhost").expect("a name");
+        let mut session = ClientConnection::new(Arc::new(config), name).expect("a session");
+        let address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let mut shaking = Shaking::new(socket, Entrance::Resp, address, Timestamp::ZERO);
+        session.write_tls(&mut client).expect("a connected socket");
+        while shaking.go_on() == Step::Wait {
+            wait_for(&shaking.socket, PollFlags::IN);
+        }
+        client.write_all(b"more").expect("a connected socket");
+        wait_for(&shaking.socket, PollFlags::IN);
+        assert_eq!(shaking.go_on(), Step::Turn, "bytes behind the hello wait for their turn, too");
+        SockRef::from(&client).set_linger(Some(Duration::ZERO)).expect("a socket");
+        drop(client);
+        wait_for(&shaking.socket, PollFlags::empty());
+        assert_eq!(shaking.go_on(), Step::Failed(Handshake::Left));
     }
 }

@@ -280,7 +280,7 @@ impl AdmissionStage {
         let retry_after = jittered(retry_after, env.random_byte());
         let known = self.accounts.remaining(scope, now.monotonic);
         let (capacity, remaining) = known.expect("a scope that refuses has a bucket");
-        let (limit, remaining) = (capacity.ru_per_second, remaining / UNIT);
+        let (limit, remaining) = (capacity.ru_per_second(), remaining / UNIT);
         Admission::Throttled(Throttled { scope, limit, remaining, retry_after })
     }
 

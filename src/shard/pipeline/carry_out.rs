@@ -422,7 +422,7 @@ impl Shard {
             if let Some((_, capacity, left)) = self.admission.peek(scope, Price::ZERO, now.monotonic)
                 && left >= UNIT
             {
-                others.push((word_for(scope), capacity.ru_per_second, left / UNIT));
+                others.push((word_for(scope), capacity.ru_per_second(), left / UNIT));
             }
         }
         others.sort_by(|(_, limit, left), (_, other_limit, other_left)| {

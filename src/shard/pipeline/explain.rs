@@ -326,7 +326,7 @@ impl Shard {
             let mut told = Explained::default();
             told.text("scope", word_for(scope).to_owned());
             told.text("name", name);
-            told.number("limit", capacity.ru_per_second as i64);
+            told.number("limit", capacity.ru_per_second() as i64);
             told.number("remaining", (remaining / UNIT) as i64);
             match verdict {
                 Verdict::Fits => told.text("verdict", "fits".to_owned()),

@@ -327,7 +327,9 @@ const _: () = assert!(BUFFERS.is_power_of_two(), "the kernel masks with it");
 
 impl ReceiveBuffers {
     fn new(kernel: &IoUring) -> io::Result<Self> {
-        let layout = |bytes| Layout::from_size_align(bytes, 4096).expect("a small size");
+        // SAFETY: the call reads a constant of the system.
+        let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        let layout = |bytes| Layout::from_size_align(bytes, page_bytes).expect("a small size");
         let entries_layout = layout(usize::from(BUFFERS) * size_of::<BufRingEntry>());
         // SAFETY: neither layout is empty.
         let (entries, memory) = unsafe {

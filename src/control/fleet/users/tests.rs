@@ -18,7 +18,7 @@ use crate::values::{BucketId, Capacity, Demand, Random, ShardId, Timestamp, UNIT
 const STEP: Duration = Duration::from_millis(50);
 const RATE: u64 = 100;
 const BURST_SECONDS: f64 = 1.0;
-const USER: Capacity = Capacity { ru_per_second: RATE, burst: RATE * UNIT };
+const USER: Capacity = Capacity::new(RATE, RATE * UNIT);
 
 /// A stand-in for the fleet's store. Its counters never expire: no test lasts a minute.
 #[derive(Default)]

@@ -398,5 +398,5 @@ impl Decision {
 pub fn capacity_of(limit: Limit) -> Capacity {
     let burst = u128::from(limit.ru_per_second) * limit.burst.as_micros();
     // A burst of zero would let no request pass.
-    Capacity { ru_per_second: limit.ru_per_second, burst: (burst as u64).max(1) }
+    Capacity::new(limit.ru_per_second, (burst as u64).max(1))
 }

@@ -314,7 +314,7 @@ mod tests {
             rig.accounts.handle_turn_end(now);
             while let Some(report) = rig.accounts.poll_report() {
                 let of_user = report.demands.iter().filter(|demand| demand.bucket == rig.user);
-                told.extend(of_user.map(|demand| demand.capacity.ru_per_second));
+                told.extend(of_user.map(|demand| demand.capacity.ru_per_second()));
             }
             rig.millis += 1;
         }
