@@ -500,8 +500,7 @@ pub struct Flags {
     #[arg(value_parser = positive_duration, default_value = "30s")]
     pub send_timeout: Duration,
 
-    /// CPUs to run on, with one shard pinned to each: a list such as 0-3,5, or a number of CPUs [default:
-    /// all]
+    /// CPUs to run on, one shard pinned to each: a list such as 0-3,5, or a number [default: all]
     #[arg(long, env = "WEIR_CORES", value_name = "CPUS", help_heading = CORES)]
     pub cores: Option<Cores>,
 
@@ -746,12 +745,15 @@ mod tests {
 
     #[test]
     fn the_help_states_defaults_and_environment_variables() {
-        let usual = Flags::command().render_help().to_string();
+        let in_one_line = |help: clap::builder::StyledStr| {
+            help.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        let usual = in_one_line(Flags::command().render_help());
         for words in ["[default: 16MiB]", "WEIR_MAX_CLIENTS", "Limits:", "Examples:", "[default: all]"] {
             assert!(usual.contains(words), "{usual}");
         }
         assert!(!usual.contains("--shards"), "{usual}");
-        let all = Flags::with_rare_flags().render_help().to_string();
+        let all = in_one_line(Flags::with_rare_flags().render_help());
         assert!(all.contains("--shards") && all.contains("[default: one per CPU, or"), "{all}");
     }
 }
