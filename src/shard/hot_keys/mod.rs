@@ -1136,8 +1136,8 @@ impl HotKeyStage {
             bound.entry(connection_of(env, &waiter.envelope)).or_default();
         }
         for (connection, reads) in bound {
-            if entry.is_latest(connection, id) {
-                entry.bind(connection, id, reads);
+            if entry.is_latest(connection, id) && entry.bind(connection, id, reads) {
+                self.resuming.push_back((hot, connection));
             }
         }
         self.to_send.push_back(id);
