@@ -137,6 +137,63 @@ fn what_was_refused_goes_to_the_new_owner_and_so_does_what_comes_later() {
     assert_eq!(rig.at_nodes(), ["1 GET"]);
 }
 
+#[test]
+fn the_owner_that_a_redirect_named_is_forgotten_after_a_while_though_no_map_comes() {
+    let (mut rig, client, key) = before_a_node();
+    rig.send(client, &[&["GET", &key]]);
+    rig.answer_next(&moved(&key, 1));
+    rig.answer_next("$1\r\n1\r\n");
+    for (pause, asked) in [(1_900, "1 GET"), (200, "0 GET")] {
+        rig.wait(pause * MILLISECOND);
+        rig.send(client, &[&["GET", &key]]);
+        assert_eq!(rig.at_nodes(), [asked], "{pause}");
+        rig.answer_next("$1\r\n1\r\n");
+    }
+}
+
+#[test]
+fn when_a_redirect_is_forgotten_requests_wait_for_those_at_the_node_that_it_named() {
+    let (mut rig, client, key) = before_a_node();
+    rig.send(client, &[&["GET", &key]]);
+    rig.answer_next(&moved(&key, 1));
+    rig.answer_next("$1\r\n1\r\n");
+    rig.wait(1_900 * MILLISECOND);
+    rig.send(client, &[&["APPEND", &key, "2"]]);
+    rig.wait(200 * MILLISECOND);
+    rig.send(client, &[&["GET", &key]]);
+    assert_eq!(rig.at_nodes(), ["1 APPEND"]);
+    rig.answer_next(":2\r\n");
+    assert_eq!(rig.at_nodes(), ["0 GET"]);
+}
+
+#[test]
+fn a_redirect_to_the_owner_on_the_map_does_not_outlive_that_map() {
+    let (mut rig, client, key) = before_a_node();
+    let slot = slot_of(key.as_bytes());
+    rig.send(client, &[&["GET", &key]]);
+    rig.publish(|own| Some(if own == slot { 1 } else { thirds(own) }));
+    rig.answer_next(&moved(&key, 1));
+    rig.answer_next("$1\r\n1\r\n");
+    rig.publish(|own| Some(if own == slot { 2 } else { thirds(own) }));
+    rig.send(client, &[&["GET", &key]]);
+    assert_eq!(rig.at_nodes(), ["2 GET"]);
+}
+
+#[test]
+fn a_redirect_to_a_node_that_has_left_is_forgotten_with_the_next_map() {
+    let mut rig = clustered(1, |_| {});
+    rig.publish_of((NODES, None), |slot| Some(thirds(slot).min(1)));
+    let (client, key) = (rig.client(0), rig.key(0, 0));
+    rig.send(client, &[&["GET", &key]]);
+    rig.answer_next(&moved(&key, 2));
+    rig.answer_next("$1\r\n1\r\n");
+    let view = rig.view((2, None), |slot| Some(thirds(slot).min(1)));
+    rig.publish_view(view);
+    assert!(rig.cluster.map().node(BackendId(2)).is_none());
+    rig.send(client, &[&["GET", &key]]);
+    assert_eq!(rig.at_nodes(), ["0 GET"]);
+}
+
 /// Redirects a request to a node that stays silent. Returns the client's reply at its deadline, and what the
 /// client gets when the node answers after that.
 fn told_at_the_deadline(
