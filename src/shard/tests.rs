@@ -821,6 +821,8 @@ struct Rig {
     /// told to kill.
     named: u64,
     killed: Vec<String>,
+    /// The reply of stores to CLIENT KILL.
+    kill_reply: &'static str,
     /// The tier of requests that stores report in their greeting, as a weir does; `None` for stores that are
     /// no weirs.
     inner: Option<&'static str>,
@@ -876,6 +878,7 @@ impl Rig {
             work: Work::None,
             named: 0,
             killed: Vec::new(),
+            kill_reply: ":1\r\n",
             inner: None,
             terms: "+OK\r\n",
             cluster: Cluster::default(),
@@ -1091,7 +1094,7 @@ impl Rig {
     fn greeted(&mut self, shard: usize, link: ConnectionId, generation: u32, frame: &str) {
         let reply = if frame.contains("\r\nKILL\r\n") {
             self.killed.push(frame.split("\r\n").nth(8).expect("an id").to_owned());
-            ":1\r\n".to_owned()
+            self.kill_reply.to_owned()
         } else if frame.contains("\r\nSELECT\r\n") {
             let number = frame.split("\r\n").nth(4).expect("a number").to_owned();
             self.selected.insert((shard, link), number);

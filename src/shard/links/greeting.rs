@@ -8,7 +8,7 @@ use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::fence::{Fence, store_client};
 use crate::shard::pending::Pending;
-use crate::shard::refusal::{NO_DATABASE, NotSent, reason_of_refused_select};
+use crate::shard::refusal::{NO_DATABASE, NOT_READY, NotSent, is_not_ready, reason_of_refused_select};
 use crate::shard::settings::Mode;
 use crate::values::time::Now;
 use crate::values::{Action, ConnectionId, Database, Owner, ShardId};
@@ -102,7 +102,8 @@ impl Links {
 
     /// Handles the reply to one step of the greeting (the requests that open a connection), and opens the
     /// connection for requests if it is the last reply. Returns the reason to give the connection up, if
-    /// there is one.
+    /// there is one: also if the store can carry out nothing at present, and so not the fences (`CLIENT KILL`
+    /// of given-up connections) that stand before it.
     fn take_greeting(
         &mut self,
         env: &Env,
@@ -122,6 +123,12 @@ impl Links {
                 link.handle_refused();
             }
             return Some(reason);
+        } else if matches!(step, Greeting::Identity | Greeting::Fence(..))
+            && is_not_ready(reply)
+            && self.fences.at(link.backend, 0).next().is_some()
+        {
+            link.handle_not_ready();
+            return Some(NOT_READY);
         }
         match step {
             Greeting::Login | Greeting::ReadOnly | Greeting::Select => {}
@@ -139,7 +146,7 @@ impl Links {
                 }
             }
             Greeting::Terms => link.handle_terms(reply),
-            // An error also lifts the fence: the store lacks the command, and nothing more can be done.
+            // Any other error also lifts the fence: the store lacks the command, and nothing more can be done.
             Greeting::Fence(origin, sequence) => self.lift_fence(origin, sequence),
         }
         let link = &mut self.connections[connection.0 as usize];

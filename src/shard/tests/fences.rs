@@ -3,6 +3,9 @@
 
 use super::*;
 
+const BUSY: &str =
+    "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
+
 /// Returns a rig with a SET at the store, which stays unanswered so that weir will give up its link; and the
 /// client that sent it.
 fn given_up(shards: u16) -> (Rig, usize) {
@@ -58,6 +61,45 @@ fn another_core_does_the_same_for_what_follows_from_the_refusal() {
     assert!(rig.told(client).contains("reason=reply-timeout"));
     rig.send(client, &[&["GET", &far]]);
     assert_eq!(rig.killed, ["1"]);
+}
+
+#[test]
+fn a_store_that_is_busy_is_asked_again_before_any_request() {
+    let (mut rig, client) = given_up(1);
+    let key = rig.key(0, 0);
+    rig.kill_reply = BUSY;
+    rig.wait(Duration::from_secs(3));
+    assert!(rig.told(client).contains("reason=reply-timeout"));
+    assert_eq!(rig.killed, ["1"], "the store refused that");
+    for _ in 0..2 {
+        rig.send(client, &[&["SET", &key, "new"]]);
+        assert!(rig.told(client).starts_with("-UNAVAILABLE backend=store0 reason="));
+        assert_eq!((rig.at_stores.len(), rig.owed()), (0, 0));
+        rig.wait(Duration::from_secs(1));
+    }
+    rig.kill_reply = ":1\r\n";
+    let refused = rig.killed.len();
+    rig.send(client, &[&["SET", &key, "new"]]);
+    assert_eq!((rig.words_at_stores(), rig.killed.len()), (vec!["SET"], refused + 1));
+}
+
+#[test]
+fn an_open_connection_asks_a_store_again_that_was_busy() {
+    let (mut rig, client) = given_up(1);
+    let other = rig.client(0);
+    let key = rig.key(0, 0);
+    rig.send(other, &[&["HELLO", "3"], &["GET", &key]]);
+    rig.answer_first("HELLO", "%0\r\n");
+    rig.answer_first("GET", "_\r\n");
+    rig.connecting = Connecting::Hangs;
+    rig.wait(Duration::from_secs(3));
+    assert!(rig.told(client).contains("reason=reply-timeout"));
+    for (reply, killed) in [(BUSY, 1), (BUSY, 2), (":1\r\n", 3), (":1\r\n", 3)] {
+        rig.kill_reply = reply;
+        rig.send(other, &[&["GET", &key]]);
+        assert_eq!(rig.killed.len(), killed, "{reply}");
+        rig.answer_first("GET", "_\r\n");
+    }
 }
 
 #[test]
