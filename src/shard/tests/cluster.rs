@@ -595,6 +595,33 @@ fn a_node_that_left_the_cluster_is_let_go_of() {
 }
 
 #[test]
+fn a_node_in_the_place_of_one_that_left_begins_without_the_failures_of_that_one() {
+    let mut rig = clustered(1, |_| {});
+    let (client, key) = (rig.client(0), rig.key(0, 2));
+    rig.connecting = Connecting::Hangs;
+    rig.send(client, &[&["GET", &key]]);
+    let newer = (rig.cluster.map().version() + 1) * 10;
+    let thirds_of = [(0, "0-5461"), (1, "5462-10922"), (7, "10923-16383")];
+    let nodes = thirds_of.map(|(node, slots)| {
+        let flags = if node == 0 { "myself,master" } else { "master" };
+        format!(
+            "{node:040} 10.0.0.{node}:{}@1 {flags} - 0 0 {} connected {slots}\n",
+            7000 + node,
+            newer + node
+        )
+    });
+    let asked = ServerAddress { host: "10.0.0.0".to_owned(), port: 7000 };
+    let view = View::parse(&asked, b"*0\r\n", bulk(&nodes.concat()).as_bytes()).expect("a view");
+    rig.publish_view(view);
+    let newcomer = rig.cluster.map().node(BackendId(2)).expect("the place is taken again");
+    assert!(newcomer.id.as_str().ends_with('7'));
+    assert!(rig.told(client).contains("reason=node-gone"));
+    rig.connecting = Connecting::Works;
+    rig.send(client, &[&["GET", &key]]);
+    assert_eq!((rig.at_nodes(), rig.told(client)), (vec!["2 GET".to_owned()], String::new()));
+}
+
+#[test]
 fn what_nodes_have_yet_to_answer_has_a_bound() {
     let (mut rig, client, key) = before_a_node();
     let value = "x".repeat(1 << 19);
