@@ -258,12 +258,15 @@ impl Hold {
         let overtaken = list.extract_if(.., was_overtaken).collect();
         if list.iter().any(Held::is_piece) {
             // Pieces of a split request go to several nodes, so what comes behind them must wait until they
-            // are answered.
-            let mut until: HashMap<u64, (bool, u32)> = HashMap::new();
+            // are answered, and they for what comes before them. For each connection, `until` has whether its
+            // first request is in pieces, the number of that request, and whether a later one must wait.
+            let mut until: HashMap<u64, (bool, u32, bool)> = HashMap::new();
             let is_later = |held: &mut Held| {
                 let (to, is_piece) = (held.envelope.reply_to, held.is_piece());
-                let first = *until.entry(pieces.connection(to)).or_insert((is_piece, to.sequence));
-                if first.0 { first.1 != to.sequence } else { is_piece }
+                let (first_is_piece, first, has_later) =
+                    until.entry(pieces.connection(to)).or_insert((is_piece, to.sequence, false));
+                *has_later |= if *first_is_piece { *first != to.sequence } else { is_piece };
+                *has_later
             };
             let later: Vec<Held> = list.extract_if(.., is_later).collect();
             self.list.extend(later);
@@ -344,7 +347,7 @@ impl Slots {
     /// there is none.
     pub fn owner(&self, slot: u16) -> Option<BackendId> {
         match self.patches.get(&slot) {
-            Some((owner, _)) => Some(*owner),
+            Some((owner, _)) => Some(owner.backend),
             None => self.map.owner(slot),
         }
     }
@@ -763,8 +766,9 @@ impl Slots {
     }
 
     /// Takes the held requests (kept until their slot's node can take them) of slots whose other requests are
-    /// all answered, and answers with an error those whose time is over. `waiting` are the slots of requests
-    /// that wait for room in windows. The caller passes each request taken to [`Slots::release`].
+    /// all answered, and answers with an error those whose time is over. Before that, forgets the owners that
+    /// redirects named too long ago. `waiting` are the slots of requests that wait for room in windows. The
+    /// caller passes each request taken to [`Slots::release`].
     #[inline(never)]
     pub fn take_ready(
         &mut self,

@@ -566,6 +566,60 @@ fn keys_that_are_here_and_there_are_asked_for_one_by_one_at_once() {
 }
 
 #[test]
+fn what_was_sent_behind_a_request_that_is_taken_apart_waits_for_all_its_parts() {
+    let (mut rig, client, key) = before_a_node();
+    let [a, b, c] = ["a", "b", "c"].map(|name| format!("{{{key}}}{name}"));
+    rig.send(client, &[&["GET", &a], &["DEL", &b, &c], &["SET", &b, "x"]]);
+    rig.answer_first("GET", &ask(&a, 1));
+    rig.answer_first("DEL", TRY_AGAIN);
+    rig.answer_first("SET", &ask(&b, 1));
+    rig.wait(10 * MILLISECOND);
+    assert_eq!(rig.at_nodes(), ["1 ASKING", "1 GET"]);
+    rig.answer_next("+OK\r\n");
+    rig.answer_next("$1\r\na\r\n");
+    rig.wait(10 * MILLISECOND);
+    assert_eq!(rig.at_nodes(), ["0 DEL", "0 DEL"]);
+    rig.answer_next(":1\r\n");
+    rig.answer_next(":0\r\n");
+    rig.wait(10 * MILLISECOND);
+    assert_eq!(rig.frames("SET").len(), 1);
+    while !rig.at_stores.is_empty() {
+        rig.answer_next("+OK\r\n");
+    }
+    assert_eq!(rig.told(client), "$1\r\na\r\n:1\r\n+OK\r\n");
+}
+
+#[test]
+fn a_request_that_is_taken_apart_is_answered_at_its_deadline_though_a_part_is_in_flight() {
+    let mut rig = clustered(1, |settings| settings.overload.shed = Mode::On);
+    let (client, key) = (rig.client(0), rig.key(0, 0));
+    let [a, b] = ["a", "b"].map(|name| format!("{{{key}}}{name}"));
+    rig.send(client, &[&["QOS", "SET", "DEADLINE", "150"]]);
+    assert_eq!(rig.told(client), "+OK\r\n");
+    rig.send(client, &[&["DEL", &a, &b]]);
+    rig.answer_next(TRY_AGAIN);
+    rig.answer_first("DEL", ":1\r\n");
+    rig.wait(140 * MILLISECOND);
+    assert_eq!((rig.at_nodes(), rig.told(client)), (vec!["0 DEL".to_owned()], String::new()));
+    rig.wait(20 * MILLISECOND);
+    let told = rig.told(client);
+    assert!(told.starts_with("-DEADLINE stage=backend ") && told.contains("may have happened"), "{told}");
+    assert!(rig.shards[0].has_no_pieces());
+    // Another request is taken apart at another node, and has the index of the first one, when the late reply
+    // comes.
+    let (other, key) = (rig.client(0), rig.key(0, 1));
+    rig.send(other, &[&["EXISTS", &key, &key]]);
+    rig.answer_first("EXISTS", TRY_AGAIN);
+    assert_eq!(rig.at_nodes(), ["0 DEL", "1 EXISTS", "1 EXISTS"]);
+    rig.answer_first("DEL", ":0\r\n");
+    assert_eq!(rig.shards[0].requests_abandoned(), 0);
+    rig.answer_next(":1\r\n");
+    rig.answer_next(":1\r\n");
+    assert_eq!((rig.told(other).as_str(), rig.told(client).as_str()), (":2\r\n", ""));
+    assert!(rig.shards[0].has_no_pieces());
+}
+
+#[test]
 fn another_owner_gets_nothing_while_the_former_one_owes_something() {
     let (mut rig, client, key) = before_a_node();
     rig.send(client, &[&["APPEND", &key, "1"]]);
