@@ -23,7 +23,7 @@ use crate::shard::cluster::Doubt;
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
 use crate::shard::outcome::{Outcome, Settlement};
-use crate::shard::private::{Abandoned, Event, InFlight, Kind, Orphans, Purpose, Waiting, call};
+use crate::shard::private::{Abandoned, Event, InFlight, Kind, Orphans, Purpose, PutBack, Waiting, call};
 use crate::shard::refusal::{NotSent, Refusal, Stage, abort_because_of, reasoned_abort};
 use crate::shard::request::{Envelope, Nature, PrivateId, ReplyTo, Selected};
 use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX, WATCHED_KEYS_MAX};
@@ -572,8 +572,13 @@ impl Shard {
                 Event::Abandoned { place, request, reply } => {
                     self.take_orphans(place, request, reply.as_deref(), now);
                 }
-                Event::PutBack { cells, count, is_done } => {
-                    self.hot_keys.end_writes(&cells);
+                Event::PutBack { cells, count, end } => {
+                    if end == PutBack::Lost {
+                        self.hot_keys.put_off_writes(cells, now.monotonic);
+                    } else {
+                        self.hot_keys.end_writes(&cells);
+                    }
+                    let is_done = end == PutBack::Done;
                     let outcome = if is_done { Counter::OrphansPutBack } else { Counter::OrphansLost };
                     self.env.counters.add(outcome, count as u64);
                 }
@@ -775,7 +780,10 @@ impl Shard {
         reply: Option<&[u8]>,
         now: Now,
     ) {
-        let Some(orphans) = reply.and_then(|reply| Orphans::of(&request.frame, reply)) else {
+        let Some(reply) = reply else {
+            return self.hot_keys.put_off_writes(request.cells, now.monotonic);
+        };
+        let Some(orphans) = Orphans::of(&request.frame, reply) else {
             return self.hot_keys.end_writes(&request.cells);
         };
         let tenant = request.tenant;
@@ -913,7 +921,7 @@ impl Shard {
         }
         if let Some(request) = request {
             self.env.counters.add(Counter::RefusedUnavailable, 1);
-            self.end_unanswered(&request, was_sent, &text, now);
+            self.end_unanswered(request, was_sent, &text, now);
         }
         self.env.pool.give(text);
         if loss == FeedLoss::Answered {
@@ -931,12 +939,18 @@ impl Shard {
     /// answered, with the error `text`. `was_sent` is false if it certainly did not reach the store. If it
     /// was a blocking command that may have popped an element, the client is closed behind the error, as if
     /// its store had died.
-    fn end_unanswered(&mut self, request: &InFlight, was_sent: bool, text: &[u8], now: Now) {
-        self.hot_keys.end_writes(&request.cells);
-        let outcome = if was_sent { Outcome::Lost } else { Outcome::Refused };
-        let holder = request.to.client_id();
-        self.give_back(request.to, outcome, Message::Small(text), now);
-        if request.waits() && was_sent && self.clients.find(holder).is_some() {
+    fn end_unanswered(&mut self, request: InFlight, was_sent: bool, text: &[u8], now: Now) {
+        let (to, waits) = (request.to, request.waits());
+        let outcome = if was_sent {
+            self.hot_keys.put_off_writes(request.cells, now.monotonic);
+            Outcome::Lost
+        } else {
+            self.hot_keys.end_writes(&request.cells);
+            Outcome::Refused
+        };
+        let holder = to.client_id();
+        self.give_back(to, outcome, Message::Small(text), now);
+        if waits && was_sent && self.clients.find(holder).is_some() {
             self.clients.stop_listening(&mut self.env, holder);
         }
     }
@@ -947,7 +961,7 @@ impl Shard {
         self.end_waits_of_leaving();
         for link in self.clients.take_left_links() {
             if let Some(request) = self.private.abandon(&mut self.env, link, now) {
-                self.end_unanswered(&request, true, &[], now);
+                self.end_unanswered(request, true, &[], now);
             }
         }
         if self.private.lent() == 0 {
@@ -971,7 +985,7 @@ impl Shard {
             let mut text = self.env.pool.take();
             Refusal::TooLate { stage: Stage::Backend, waited, may_have_happened }.encode(&mut text);
             self.env.counters.add(Counter::RefusedDeadline, 1);
-            self.end_unanswered(&request, true, &text, now);
+            self.end_unanswered(request, true, &text, now);
             self.env.pool.give(text);
             if tracked && self.clients.find(holder).is_some() {
                 // Without the link on which its keys are tracked, the client would miss changes of the keys

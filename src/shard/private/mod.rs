@@ -178,6 +178,17 @@ pub struct Abandoned {
     pub tenant: TenantId,
 }
 
+/// The end of a request that was to put elements back which a store had popped for a client that had left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PutBack {
+    /// The store has put the elements back.
+    Done,
+    /// The store has refused the request with an error.
+    Refused,
+    /// The connection was lost before the reply, so the store may still put the elements back.
+    Lost,
+}
+
 /// An event on a private link (connection to a store that one client has to itself).
 #[derive(Debug)]
 pub enum Event {
@@ -240,9 +251,7 @@ pub enum Event {
         cells: Vec<Cell>,
         /// The number of elements that were to be put back.
         count: usize,
-        /// True if the store has put the elements back; false if it refused, or if the connection was lost
-        /// before its reply.
-        is_done: bool,
+        end: PutBack,
     },
     /// A reply or message of a store on a tracker (the link on which it reports changes of keys), or the
     /// tracker's end.
@@ -1136,7 +1145,7 @@ impl PrivateLinks {
             self.events.push_back(Event::Abandoned { place, request, reply: None });
         }
         if let Some((cells, count)) = link.puts_back.take() {
-            self.events.push_back(Event::PutBack { cells, count, is_done: false });
+            self.events.push_back(Event::PutBack { cells, count, end: PutBack::Lost });
         }
         for errand in std::mem::take(&mut link.errands) {
             self.end_errand(errand, None);
@@ -1333,7 +1342,8 @@ impl PrivateLinks {
             Some(Expected::PutBack) => {
                 if let Some((cells, count)) = link.puts_back.take() {
                     link.idle_since = now.monotonic;
-                    self.events.push_back(Event::PutBack { cells, count, is_done: kind != b'-' });
+                    let end = if kind == b'-' { PutBack::Refused } else { PutBack::Done };
+                    self.events.push_back(Event::PutBack { cells, count, end });
                     self.idle.push_back(id);
                 }
             }
