@@ -325,8 +325,7 @@ impl Shard {
             return Some(request);
         }
         self.env.counters.add(counter, 1);
-        self.private.put_off(link, request, again_at);
-        None
+        self.private.put_off(link, request, again_at)
     }
 
     /// Sends those requests of clients for which keys are tracked once more that nodes of a cluster could

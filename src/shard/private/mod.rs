@@ -785,13 +785,15 @@ impl PrivateLinks {
     }
 
     /// Keeps a request in flight on a link (unshared connection to a store) though a node has replied that
-    /// it cannot carry it out yet, to be sent once more at `until` ([`Self::take_due`]).
-    pub fn put_off(&mut self, id: PrivateId, request: InFlight, until: Timestamp) {
-        let Some(link) = self.at(id) else { return debug_assert!(false, "a link that is lent is there") };
+    /// it cannot carry it out yet, to be sent once more at `until` ([`Self::take_due`]). Returns the
+    /// request if the link was lost behind that reply.
+    pub fn put_off(&mut self, id: PrivateId, request: InFlight, until: Timestamp) -> Option<InFlight> {
+        let Some(link) = self.at(id) else { return Some(request) };
         debug_assert!(link.in_flight.is_none() && link.put_off_until.is_none(), "one request at a time");
         link.in_flight = Some(request);
         link.put_off_until = Some(until);
         self.put_off += 1;
+        None
     }
 
     /// Takes a request in flight on a private link (unshared connection to a store) that is to be sent once
