@@ -132,7 +132,7 @@ impl Links {
         if is_refused {
             self.connections[connection.0 as usize].fenced = 0;
         } else {
-            self.lift_fence(origin, sequence);
+            env.fences.lift(origin, sequence);
         }
     }
 
@@ -167,7 +167,7 @@ impl Links {
     pub fn reset(&mut self, env: &mut Env, connection: ConnectionId) -> bool {
         let generation = self.connections[connection.0 as usize].generation;
         env.actions.push_back(Action::Reset(Owner::Link(connection, generation)));
-        self.raise_fence(connection)
+        self.raise_fence(env, connection)
     }
 
     /// Forgets the socket of a lost connection, and sets the pause before it is opened again; `spread`, a

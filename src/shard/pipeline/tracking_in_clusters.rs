@@ -100,7 +100,7 @@ impl Shard {
             // target since, and that command follows.
             _ => write_tracking_off(&mut frame),
         }
-        self.private.release(link, frame, now);
+        self.private.release(link, &frame, now);
     }
 
     /// Closes a client's link (unshared connection) to a node of a cluster that cannot be told which

@@ -35,7 +35,7 @@ impl Upstream {
         let Some(link) = self.links.current(connection, generation) else { return };
         let connected = !matches!(link.state, LinkState::Opening { .. });
         if loss == Loss::OnTheWay {
-            self.links.raise_fence(connection);
+            self.links.raise_fence(env, connection);
         }
         let reason = if connected { "connection-lost" } else { "connect-failed" };
         self.lose_link(env, connection, reason, replies, now);

@@ -149,9 +149,9 @@ impl Upstream {
                 // The read must be sent at once. The connection is opened if there is none.
                 Role::Replica => {
                     let has_room = slots.has_room(connection);
-                    links.is_ready(connection) && has_room
+                    links.is_ready(env, connection) && has_room
                         || links.make_ready(env, connection, has_room, now).is_ok()
-                            && links.is_ready(connection)
+                            && links.is_ready(env, connection)
                             && has_room
                 }
             };
