@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::backend_levels::BackendLevels;
 use super::counters::{Counters, Pressure, Pressures};
+use super::fence::Fences;
 use super::pieces::Pieces;
 use super::settings::ShardSettings;
 use crate::config::Quotas;
@@ -54,6 +55,9 @@ pub struct Env {
     /// Shedding level of each backend: which tiers (degrees of importance) of requests to it are refused or
     /// priced higher.
     pub backend_levels: BackendLevels,
+    /// Connections that weir gave up and that stores are to kill, so that what they still have of them takes
+    /// effect before any later request.
+    pub fences: Fences,
     /// Log lines that wait to be written.
     pub lines: VecDeque<String>,
     random: Random,
@@ -69,6 +73,7 @@ impl Env {
         let pool = BufferPool::new(SPARE_BUFFERS_MAX);
         let random = Random::new(settings.seed);
         let backends = settings.topology.backends();
+        let fences = Fences::new(settings.id, usize::from(settings.topology.shards()));
         let backend_levels = BackendLevels::new(backends);
         let databases = Some(Databases::Numbered(settings.databases));
         Self {
@@ -86,6 +91,7 @@ impl Env {
             pieces: Pieces::default(),
             node_names: Vec::new(),
             backend_levels,
+            fences,
             lines: VecDeque::new(),
             random,
         }

@@ -15,6 +15,7 @@
 
 use std::collections::VecDeque;
 
+use crate::protocol::encode;
 use crate::values::{BackendId, ShardId};
 
 /// The largest number of fences (given-up connections that stores are to kill) that a shard keeps; a new one
@@ -45,6 +46,15 @@ pub struct Fence {
     pub target: StoreClient,
 }
 
+impl Fence {
+    /// Writes the request by which a store is asked to kill the given-up connection.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let id = self.target.id.to_string();
+        let words = [&b"CLIENT"[..], b"KILL", b"ID", id.as_bytes(), b"ADDR", self.target.address.as_bytes()];
+        encode::request(out, words.into_iter());
+    }
+}
+
 /// The fences (given-up connections that stores are to kill) that one shard knows, and how many of them each
 /// other shard was sent.
 #[derive(Debug)]
@@ -62,13 +72,23 @@ pub struct Fences {
     /// The value of `count` up to which each other shard was sent the fences (connections that stores are to
     /// kill).
     told: Vec<u64>,
+    /// Sequence numbers of this shard's own fences (connections that stores were asked to kill) that the
+    /// stores have answered, still to be sent to the other shards.
+    lifted: Vec<u64>,
 }
 
 impl Fences {
     /// Creates the list of fences (given-up connections that stores are to kill), none yet, of one shard
     /// among `shards` shards.
     pub fn new(own: ShardId, shards: usize) -> Self {
-        Self { own, standing: VecDeque::new(), count: 0, heard: vec![0; shards], told: vec![0; shards] }
+        Self {
+            own,
+            standing: VecDeque::new(),
+            count: 0,
+            heard: vec![0; shards],
+            told: vec![0; shards],
+            lifted: Vec::new(),
+        }
     }
 
     /// Returns the number of fences (given-up connections that stores are to kill) that this shard has learnt
@@ -119,29 +139,43 @@ impl Fences {
         self.since(seen).filter(move |fence| fence.backend == backend)
     }
 
+    /// Handles fences of which another shard tells: those `raised` (connections given up, which stores are to
+    /// be asked to kill) and those `lifted` (which stores have answered).
+    pub fn handle_told(&mut self, (raised, lifted): (Vec<Fence>, Vec<(ShardId, u64)>)) {
+        raised.into_iter().for_each(|fence| self.hear(fence));
+        lifted.into_iter().for_each(|(origin, sequence)| self.lift(origin, sequence));
+    }
+
     /// Removes the fence (given-up connection that a store is to kill) with this origin and sequence number,
-    /// because the store has killed the connection or does not know it. True if the fence is this shard's
-    /// own, so that the other shards have to be informed.
-    pub fn lift(&mut self, origin: ShardId, sequence: u64) -> bool {
+    /// because the store has killed the connection or does not know it. If the fence is this shard's own, the
+    /// other shards are to be informed ([`Self::take_lifted`]).
+    pub fn lift(&mut self, origin: ShardId, sequence: u64) {
         let heard = &mut self.heard[usize::from(origin.0)];
         *heard = (*heard).max(sequence);
         self.standing.retain(|(_, fence)| (fence.origin, fence.sequence) != (origin, sequence));
-        origin == self.own
+        if origin == self.own {
+            self.lifted.push(sequence);
+        }
     }
 
-    /// Removes the fences (given-up connections that stores are to kill) of a backend whose connections
-    /// match, because the store restarted and knows none of these connections. Returns the sequence numbers
-    /// of the fences that are this shard's own.
-    pub fn lift_all(&mut self, backend: BackendId, matching: impl Fn(&StoreClient) -> bool) -> Vec<u64> {
-        let mut own = Vec::new();
-        self.standing.retain(|(_, fence)| {
-            let lifted = fence.backend == backend && matching(&fence.target);
-            if lifted && fence.origin == self.own {
-                own.push(fence.sequence);
+    /// Removes the fences (given-up connections that stores are to kill) of a backend from before its last
+    /// restart. A store numbers its clients upwards, so these are the ones whose connections have higher ids
+    /// than `newest`, a connection that has just been opened.
+    pub fn lift_former(&mut self, backend: BackendId, newest: &StoreClient) {
+        let Self { own, standing, lifted, .. } = self;
+        standing.retain(|(_, fence)| {
+            let is_former = fence.backend == backend && fence.target.id >= newest.id;
+            if is_former && fence.origin == *own {
+                lifted.push(fence.sequence);
             }
-            !lifted
+            !is_former
         });
-        own
+    }
+
+    /// Takes the sequence numbers of this shard's own fences (connections that stores were asked to kill)
+    /// that stores have answered since the last call, to tell the other shards.
+    pub fn take_lifted(&mut self) -> impl Iterator<Item = u64> {
+        std::mem::take(&mut self.lifted).into_iter()
     }
 
     fn since(&self, seen: u64) -> impl Iterator<Item = &Fence> {
@@ -204,8 +238,9 @@ mod tests {
         for shard in &mut shards {
             assert_eq!(ids(shard, 0), [1, 2]);
             assert!((0..3).all(|other| shard.is_told(ShardId(other))));
-            let was_own = shard.lift(ShardId(0), 1);
-            assert_eq!(was_own, shard.own == ShardId(0));
+            shard.lift(ShardId(0), 1);
+            let own: &[u64] = if shard.own == ShardId(0) { &[1] } else { &[] };
+            assert_eq!(shard.take_lifted().collect::<Vec<_>>(), own);
             assert_eq!(ids(shard, 0), [2]);
             shard.hear(Fence { origin: ShardId(0), sequence: 1, backend: BackendId(0), target: target(1) });
             assert_eq!(ids(shard, 0), [2], "what was lifted does not come back");
@@ -221,7 +256,8 @@ mod tests {
         fences.raise(BackendId(0), target(3));
         assert_eq!(ids(&fences, seen), [3]);
         assert!(fences.at(BackendId(1), 0).all(|fence| fence.target.id == 2), "each store has its own");
-        assert_eq!(fences.lift_all(BackendId(0), |target| target.id > 2), [3]);
+        fences.lift_former(BackendId(0), &target(2));
+        assert_eq!(fences.take_lifted().collect::<Vec<_>>(), [3]);
         assert_eq!(ids(&fences, 0), [1]);
     }
 

@@ -6,13 +6,18 @@ use std::time::Duration;
 /// The reason to give up a connection whose store refuses its database. It says nothing about the store's
 /// health.
 pub const NO_DATABASE: &str = "no-database";
-/// The reason to give up a connection whose store can select no database at present.
-const NOT_READY: &str = "not-ready";
+/// The reason to give up a connection whose store refuses all requests at present.
+pub const NOT_READY: &str = "not-ready";
 
 /// Returns the reason to give up a connection whose store has answered `SELECT` with this error.
 pub fn reason_of_refused_select(error: &[u8]) -> &'static str {
-    let unavailability = NodeRefusal::parse(error).and_then(NodeRefusal::unavailability);
-    if unavailability.is_some() { NOT_READY } else { NO_DATABASE }
+    if is_not_ready(error) { NOT_READY } else { NO_DATABASE }
+}
+
+/// True if a store's whole reply is an error which says that the store can serve no request at present: it is
+/// busy with a script, loads its data, or has lost its primary.
+pub fn is_not_ready(reply: &[u8]) -> bool {
+    NodeRefusal::parse(reply).and_then(NodeRefusal::unavailability).is_some()
 }
 
 use super::counters::{Counter, Pressure};

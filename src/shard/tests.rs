@@ -36,6 +36,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::links::connections_max;
 use super::*;
 use crate::config::Quotas;
 use crate::protocol::Segment;
@@ -807,6 +808,8 @@ struct Rig {
     received: BTreeMap<(usize, u32), Vec<u8>>,
     untaken: Vec<(usize, Owner, Segment)>,
     links: BTreeMap<(usize, ConnectionId), BackendId>,
+    /// The number of shared links of each shard; links with higher numbers are private.
+    shared_links: u32,
     /// The requests that stores have received and not answered yet, in order.
     at_stores: Vec<Sent>,
     /// The request that was answered last, so that a test can send more bytes of its reply.
@@ -821,6 +824,8 @@ struct Rig {
     /// told to kill.
     named: u64,
     killed: Vec<String>,
+    /// The reply of stores to CLIENT KILL.
+    kill_reply: &'static str,
     /// The tier of requests that stores report in their greeting, as a weir does; `None` for stores that are
     /// no weirs.
     inner: Option<&'static str>,
@@ -845,6 +850,7 @@ impl Rig {
             .map(|index| BackendSettings { name: format!("store{index}"), credentials: None })
             .collect();
         let common = ShardSettings::new(topology, backends);
+        let mut shared_links = 0;
         let shards = (0..shards)
             .map(|id| {
                 let mut settings = ShardSettings {
@@ -854,6 +860,7 @@ impl Rig {
                     ..common.clone()
                 };
                 change(&mut settings);
+                shared_links = connections_max(&settings);
                 Shard::new(settings, Arc::new(Quotas::trusting()))
             })
             .collect();
@@ -867,6 +874,7 @@ impl Rig {
             received: BTreeMap::new(),
             untaken: Vec::new(),
             links: BTreeMap::new(),
+            shared_links,
             at_stores: Vec::new(),
             answered: None,
             actions: Vec::new(),
@@ -876,6 +884,7 @@ impl Rig {
             work: Work::None,
             named: 0,
             killed: Vec::new(),
+            kill_reply: ":1\r\n",
             inner: None,
             terms: "+OK\r\n",
             cluster: Cluster::default(),
@@ -962,7 +971,21 @@ impl Rig {
 
     fn bytes(&mut self, over: &Sent, bytes: &[u8]) {
         self.shards[over.shard].handle_link_bytes(over.link, over.generation, bytes, self.now);
+        // Requests of weir's own on a private link are answered when their turn comes.
+        while let Some(at) = self.first_of(over.shard, over.link)
+            && is_answered_for(&self.at_stores[at].frame)
+        {
+            let Sent { shard, link, generation, frame, .. } = self.at_stores.remove(at);
+            self.greeted(shard, link, generation, &frame);
+        }
         self.turns();
+    }
+
+    /// Returns the place of the oldest request of a private link among those at stores; None if there is
+    /// none.
+    fn first_of(&self, shard: usize, link: ConnectionId) -> Option<usize> {
+        let is_private = link.0 >= self.shared_links;
+        self.at_stores.iter().position(|sent| is_private && (sent.shard, sent.link) == (shard, link))
     }
 
     /// Breaks the link over which the oldest request that contains `word` was sent.
@@ -1068,14 +1091,16 @@ impl Rig {
             Owner::Link(link, generation) => {
                 let backend = self.links[&(shard, link)];
                 let frames = frames_of(&segment.bytes());
+                let is_private = link.0 >= self.shared_links;
                 let greets = frames.iter().any(|frame| frame.contains("\r\nCLIENT\r\n$4\r\nINFO\r\n"));
                 for frame in frames {
-                    // Tests answer the greetings of private links themselves.
+                    // Tests answer the greetings of private links themselves, except for CLIENT INFO.
                     let is_greeting = ["INFO", "KILL", "LIST\r\n$2\r\nID", "INFLIGHT", "READONLY"]
                         .iter()
                         .any(|word| frame.contains(&format!("\r\n{word}\r\n")))
                         && !frame.contains("\r\nSCRIPT\r\n")
-                        || greets && frame.contains("\r\nSELECT\r\n");
+                        || greets && !is_private && frame.contains("\r\nSELECT\r\n");
+                    let is_greeting = is_greeting && self.first_of(shard, link).is_none();
                     if is_greeting {
                         self.greeted(shard, link, generation, &frame);
                         continue;
@@ -1091,7 +1116,7 @@ impl Rig {
     fn greeted(&mut self, shard: usize, link: ConnectionId, generation: u32, frame: &str) {
         let reply = if frame.contains("\r\nKILL\r\n") {
             self.killed.push(frame.split("\r\n").nth(8).expect("an id").to_owned());
-            ":1\r\n".to_owned()
+            self.kill_reply.to_owned()
         } else if frame.contains("\r\nSELECT\r\n") {
             let number = frame.split("\r\n").nth(4).expect("a number").to_owned();
             self.selected.insert((shard, link), number);
@@ -1119,6 +1144,11 @@ impl Rig {
         self.received.entry((shard, id.index)).or_default().extend_from_slice(&segment.bytes());
         self.shards[shard].handle_transmitted(owner, segment, self.now);
     }
+}
+
+/// True for a request of weir's own on a private link that stores answer without the test's help.
+fn is_answered_for(frame: &str) -> bool {
+    ["\r\nCLIENT\r\n$4\r\nINFO\r\n", "\r\nCLIENT\r\n$4\r\nKILL\r\n"].iter().any(|words| frame.contains(words))
 }
 
 fn request(words: &[&str]) -> Vec<u8> {

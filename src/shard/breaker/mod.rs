@@ -102,6 +102,14 @@ impl Health {
     fn is_quiet(&self) -> bool {
         self.watch.is_calm() && self.trial.is_none()
     }
+
+    /// Returns the time at which the trial request of this core was sent, if it is among the unanswered
+    /// requests of a connection (`pending`).
+    fn trial_among(&self, pending: &VecDeque<Pending>) -> Option<Timestamp> {
+        let since = self.trial?;
+        let mut sent = pending.iter().filter_map(Pending::request).map(|request| request.sent_at);
+        sent.find(|sent_at| *sent_at >= since)
+    }
 }
 
 impl Breaker {
@@ -198,9 +206,7 @@ impl Breaker {
             return;
         }
         let health = &mut self.health[usize::from(backend.0)];
-        let is_trial = health.trial.is_some_and(|since| {
-            pending.iter().filter_map(Pending::request).any(|lost| lost.sent_at >= since)
-        });
+        let is_trial = health.trial_among(pending).is_some();
         let (counts, evidence) = health.watch.handle_loss(now.monotonic);
         if counts {
             health.tally.replies += 1;
@@ -212,6 +218,20 @@ impl Breaker {
         }
         if let Some(evidence) = evidence {
             self.eject(env, backend, Cause::Losses, &described(evidence, reason), now);
+        }
+    }
+
+    /// Records that a backend has refused the database of a connection on which requests were unanswered
+    /// (`pending`). A trial among them ends, because the backend has answered; nothing is held against it.
+    pub fn record_refused_database(
+        &mut self,
+        env: &mut Env,
+        backend: BackendId,
+        pending: &VecDeque<Pending>,
+        now: Now,
+    ) {
+        if let Some(sent_at) = self.health[usize::from(backend.0)].trial_among(pending) {
+            self.end_trial(env, backend, Some(now.monotonic.since(sent_at)), now);
         }
     }
 
@@ -320,7 +340,10 @@ impl Breaker {
         let wait = if let NotSent::Down(wait) = why { wait } else { LOOKS_APART };
         let board = &env.settings.overload.health;
         let trying = board.standing(place);
-        board.change(place, trying, trying.put_off(now.monotonic.after(wait)));
+        // A late reply to another core may have ended the trial.
+        if trying.stage == Stage::Trying {
+            board.change(place, trying, trying.put_off(now.monotonic.after(wait)));
+        }
     }
 
     /// Ends the trial of an ejected backend (one taken out of use): the trial request was answered after

@@ -258,12 +258,15 @@ impl Hold {
         let overtaken = list.extract_if(.., was_overtaken).collect();
         if list.iter().any(Held::is_piece) {
             // Pieces of a split request go to several nodes, so what comes behind them must wait until they
-            // are answered.
-            let mut until: HashMap<u64, (bool, u32)> = HashMap::new();
+            // are answered, and they for what comes before them. For each connection, `until` has whether its
+            // first request is in pieces, the number of that request, and whether a later one must wait.
+            let mut until: HashMap<u64, (bool, u32, bool)> = HashMap::new();
             let is_later = |held: &mut Held| {
                 let (to, is_piece) = (held.envelope.reply_to, held.is_piece());
-                let first = *until.entry(pieces.connection(to)).or_insert((is_piece, to.sequence));
-                if first.0 { first.1 != to.sequence } else { is_piece }
+                let (first_is_piece, first, has_later) =
+                    until.entry(pieces.connection(to)).or_insert((is_piece, to.sequence, false));
+                *has_later |= if *first_is_piece { *first != to.sequence } else { is_piece };
+                *has_later
             };
             let later: Vec<Held> = list.extract_if(.., is_later).collect();
             self.list.extend(later);
@@ -294,7 +297,10 @@ pub struct Slots {
     /// The unanswered requests of each connection, by the connection's index.
     unanswered: Vec<Unanswered>,
     /// Owners of slots that redirects named, each with the time until which it overrides the map.
-    patches: BTreeMap<u16, (BackendId, Timestamp)>,
+    patches: BTreeMap<u16, (NodeKey, Timestamp)>,
+    /// The earliest time at which an owner that a redirect named may stop overriding the map;
+    /// `Timestamp::MAX` if none does.
+    patched_until: Timestamp,
     /// Slots for which a script returned a false MOVED, each with the time until which scripts are not
     /// believed.
     forged: BTreeMap<u16, Timestamp>,
@@ -323,6 +329,7 @@ impl Slots {
             map,
             unanswered: (0..connections).map(|_| Unanswered::default()).collect(),
             patches: BTreeMap::new(),
+            patched_until: Timestamp::MAX,
             forged: BTreeMap::new(),
             holds: BTreeMap::new(),
             held: 0,
@@ -340,7 +347,7 @@ impl Slots {
     /// there is none.
     pub fn owner(&self, slot: u16) -> Option<BackendId> {
         match self.patches.get(&slot) {
-            Some((owner, _)) => Some(*owner),
+            Some((owner, _)) => Some(owner.backend),
             None => self.map.owner(slot),
         }
     }
@@ -461,12 +468,30 @@ impl Slots {
         let older = std::mem::replace(&mut self.map, map);
         let Self { patches, forged, map, .. } = self;
         forged.retain(|_, until| *until > now.monotonic);
-        let is_out = |owner, slot| map.has_lost(owner, slot) || map.is_replica(owner);
+        // The place of a node that has left may be empty, or another node's.
+        let is_out = |owner: NodeKey, slot| {
+            map.node_of(owner).is_none() || map.has_lost(owner.backend, slot) || map.is_replica(owner.backend)
+        };
         patches.retain(|slot, (owner, until)| *until > now.monotonic && !is_out(*owner, *slot));
         let (changed, gained) = (map.changed_since(&older), map.gained_since(&older));
         let gone = map.gone_since(&older).map(|node| node.backend).collect();
         let reachable = gained.union(&changed.iter().copied().collect()).copied().collect();
         MapChange { reachable, changed, gone }
+    }
+
+    /// Forgets the owners that redirects named more than 2 s ago (`PATCH_HOLDS`). A slot that has another
+    /// owner on the map is held until its requests in flight are answered.
+    fn end_patches(&mut self, now: Timestamp) {
+        let Self { patches, holds, map, .. } = self;
+        patches.retain(|slot, (owner, until)| {
+            let stays = *until > now;
+            if !stays && map.owner(*slot) != Some(owner.backend) {
+                holds.entry(*slot).or_default();
+            }
+            stays
+        });
+        self.patched_until = patches.values().map(|(_, until)| *until).min().unwrap_or(Timestamp::MAX);
+        self.is_touched = true;
     }
 
     /// Holds the slots that have another owner now, while requests for them are in flight at the former
@@ -485,7 +510,7 @@ impl Slots {
         let former =
             owners.flat_map(|(unanswered, backend)| unanswered.slots().map(move |slot| (slot, backend)));
         for (slot, backend) in former.chain(waiting) {
-            let owner = || patches.get(&slot).map(|(owner, _)| *owner).or_else(|| map.owner(slot));
+            let owner = || patches.get(&slot).map(|(owner, _)| owner.backend).or_else(|| map.owner(slot));
             if slot < SLOTS && owner() != Some(backend) {
                 holds.entry(slot).or_default();
             }
@@ -542,10 +567,12 @@ impl Slots {
         self.doubt(Reason::LinkLost(self.key_of(backend)), None);
     }
 
-    /// Returns the time by which slots with held requests (kept until their slot's node can take them) are to
-    /// be checked again; None if no requests are held.
+    /// Returns the time by which slots with held requests (kept until their slot's node can take them), and
+    /// owners that redirects named, are to be checked again; None if there are none.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
-        (!self.holds.is_empty()).then(|| self.looked_at.after(LOOKS_APART))
+        let held = (!self.holds.is_empty()).then(|| self.looked_at.after(LOOKS_APART));
+        let next = held.unwrap_or(Timestamp::MAX).min(self.patched_until);
+        (next != Timestamp::MAX).then_some(next)
     }
 
     /// True if a request may go straight to the backend of its route: no slot's requests are held, and the
@@ -739,8 +766,9 @@ impl Slots {
     }
 
     /// Takes the held requests (kept until their slot's node can take them) of slots whose other requests are
-    /// all answered, and answers with an error those whose time is over. `waiting` are the slots of requests
-    /// that wait for room in windows. The caller passes each request taken to [`Slots::release`].
+    /// all answered, and answers with an error those whose time is over. Before that, forgets the owners that
+    /// redirects named too long ago. `waiting` are the slots of requests that wait for room in windows. The
+    /// caller passes each request taken to [`Slots::release`].
     #[inline(never)]
     pub fn take_ready(
         &mut self,
@@ -749,6 +777,9 @@ impl Slots {
         replies: &mut impl Replies,
         now: Now,
     ) -> Vec<Held> {
+        if now.monotonic >= self.patched_until {
+            self.end_patches(now.monotonic);
+        }
         if self.holds.is_empty() {
             return Vec::new();
         }
@@ -793,7 +824,7 @@ impl Slots {
         // one `LOOKS_APART` later.
         asking.sort_unstable();
         for (_, slot) in asking {
-            let owner = patches.get(&slot).map(|(owner, _)| *owner).or_else(|| map.owner(slot));
+            let owner = patches.get(&slot).map(|(owner, _)| owner.backend).or_else(|| map.owner(slot));
             if let Some(not_before) = owner.and_then(|owner| down.get_mut(&owner)) {
                 if now.monotonic < *not_before {
                     continue;
@@ -952,7 +983,7 @@ impl Slots {
                 // The node may not have heard yet that another one has taken over from the owner that it
                 // names.
                 if !self.map.has_lost(owner.backend, slot) {
-                    self.patches.insert(slot, (owner.backend, now.after(PATCH_HOLDS)));
+                    self.patch(slot, owner, now);
                 }
                 Some(Way::Owner)
             }
@@ -971,6 +1002,18 @@ impl Slots {
             }
             _ => None,
         }
+    }
+
+    /// Records the owner of a slot that a redirect named. It overrides the map for 2 s (`PATCH_HOLDS`),
+    /// unless the map is certain of the same owner.
+    fn patch(&mut self, slot: u16, owner: NodeKey, now: Timestamp) {
+        if self.map.owner(slot) == Some(owner.backend) && !self.map.is_hearsay(slot) {
+            self.patches.remove(&slot);
+            return;
+        }
+        let until = now.after(PATCH_HOLDS);
+        self.patches.insert(slot, (owner, until));
+        self.patched_until = self.patched_until.min(until);
     }
 
     /// True if a request refused with CLUSTERDOWN may be held until the node works: it has time left and

@@ -800,10 +800,11 @@ impl Entry {
 
     /// Holds a client connection's later requests back until a fetch (shared read of a hot key), for which
     /// `reads` of its reads wait, has been sent or answered; with 0 reads, stops holding them back for it.
-    pub fn bind(&mut self, connection: u64, flight: FlightId, reads: u32) {
-        if let Some(wait) = self.waits.get_mut(&connection) {
-            wait.bound = (reads > 0).then_some((flight, reads));
-        }
+    /// True if requests that were held back may go on.
+    pub fn bind(&mut self, connection: u64, flight: FlightId, reads: u32) -> bool {
+        let Some(wait) = self.waits.get_mut(&connection) else { return false };
+        wait.bound = (reads > 0).then_some((flight, reads));
+        wait.is_to_resume()
     }
 
     /// Handles that a request which did not wait for a fetch (shared read of a hot key) is over, answered or

@@ -763,7 +763,7 @@ impl HotKeyStage {
     /// Records that a message may change keys from now on, though the hot keys' stage does not handle it:
     /// changes the version cells (counters of writes) of all keys that it writes, or of its backend if they
     /// are unknown or the message is longer than 256 KiB. Returns the cells, which the caller passes to
-    /// [`Self::end_writes`] when the message is answered.
+    /// [`Self::end_writes`] when the message is answered, or to [`Self::put_off_writes`] when it is lost.
     pub fn begin_writes(
         &self,
         env: &Env,
@@ -801,6 +801,15 @@ impl HotKeyStage {
     /// over.
     pub fn end_writes(&self, cells: &[Cell]) {
         cells.iter().for_each(|cell| self.settings.versions.end(*cell));
+    }
+
+    /// Records that the writes for which [`Self::begin_writes`] returned these cells (counters of writes) may
+    /// still be carried out, though their connection is lost: they count as in flight for `--hot-ttl` more.
+    pub fn put_off_writes(&mut self, cells: Vec<Cell>, now: Timestamp) {
+        if !cells.is_empty() {
+            let open = Open::Anywhere { written: cells.into(), read: Box::default() };
+            self.under_way.put_off(open, now.after(self.settings.ttl));
+        }
     }
 
     fn meet_all(&mut self, env: &mut Env, envelope: &Envelope) {
@@ -1136,8 +1145,8 @@ impl HotKeyStage {
             bound.entry(connection_of(env, &waiter.envelope)).or_default();
         }
         for (connection, reads) in bound {
-            if entry.is_latest(connection, id) {
-                entry.bind(connection, id, reads);
+            if entry.is_latest(connection, id) && entry.bind(connection, id, reads) {
+                self.resuming.push_back((hot, connection));
             }
         }
         self.to_send.push_back(id);

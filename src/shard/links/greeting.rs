@@ -6,12 +6,12 @@ use super::link::{Greeting, Inner, LinkState};
 use crate::protocol::encode;
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
-use crate::shard::fence::{Fence, store_client};
+use crate::shard::fence::store_client;
 use crate::shard::pending::Pending;
-use crate::shard::refusal::{NO_DATABASE, NotSent, reason_of_refused_select};
+use crate::shard::refusal::{NO_DATABASE, NOT_READY, NotSent, is_not_ready, reason_of_refused_select};
 use crate::shard::settings::Mode;
 use crate::values::time::Now;
-use crate::values::{Action, ConnectionId, Database, Owner, ShardId};
+use crate::values::{Action, ConnectionId, Database, Owner};
 
 /// The state of a connection to a backend after bytes that came while replies to the greeting (login, CLIENT
 /// INFO, `CLIENT KILL` of given-up connections) were owed.
@@ -102,10 +102,11 @@ impl Links {
 
     /// Handles the reply to one step of the greeting (the requests that open a connection), and opens the
     /// connection for requests if it is the last reply. Returns the reason to give the connection up, if
-    /// there is one.
+    /// there is one: also if the store can carry out nothing at present, and so not the fences (`CLIENT KILL`
+    /// of given-up connections) that stand before it.
     fn take_greeting(
         &mut self,
-        env: &Env,
+        env: &mut Env,
         (connection, step): (ConnectionId, Greeting),
         reply: &[u8],
     ) -> Option<&'static str> {
@@ -122,6 +123,12 @@ impl Links {
                 link.handle_refused();
             }
             return Some(reason);
+        } else if matches!(step, Greeting::Identity | Greeting::Fence(..))
+            && is_not_ready(reply)
+            && env.fences.at(link.backend, 0).next().is_some()
+        {
+            link.handle_not_ready();
+            return Some(NOT_READY);
         }
         match step {
             Greeting::Login | Greeting::ReadOnly | Greeting::Select => {}
@@ -129,7 +136,7 @@ impl Links {
                 link.name = store_client(reply);
                 link.inner = None;
                 self.in_flight += usize::from(link.ask_for_tier(reply));
-                self.raise_standing(connection);
+                self.raise_standing(env, connection);
             }
             Greeting::Tier => {
                 link.inner = Inner::told_by(reply);
@@ -139,8 +146,8 @@ impl Links {
                 }
             }
             Greeting::Terms => link.handle_terms(reply),
-            // An error also lifts the fence: the store lacks the command, and nothing more can be done.
-            Greeting::Fence(origin, sequence) => self.lift_fence(origin, sequence),
+            // Any other error lifts the fence too: the store lacks the command, and no more can be done.
+            Greeting::Fence(origin, sequence) => env.fences.lift(origin, sequence),
         }
         let link = &mut self.connections[connection.0 as usize];
         if link.greetings.is_empty() {
@@ -153,18 +160,14 @@ impl Links {
     /// every connection to its store that weir gave up and whose kill the store has not confirmed, so that
     /// the store carries out none of their requests later. Before that, forgets given-up connections from
     /// before a restart of the store.
-    fn raise_standing(&mut self, connection: ConnectionId) {
+    fn raise_standing(&mut self, env: &mut Env, connection: ConnectionId) {
         let link = &mut self.connections[connection.0 as usize];
         if let Some(name) = &link.name {
-            // A store numbers its clients upwards, so an id above that of this connection is from before the
-            // store restarted.
-            let lifted = self.fences.lift_all(link.backend, |target| target.id >= name.id);
-            self.lifted.extend(lifted);
+            env.fences.lift_former(link.backend, name);
         }
-        let link = &mut self.connections[connection.0 as usize];
-        link.fenced = self.fences.count();
-        for fence in self.fences.at(link.backend, 0) {
-            encode_fence(&mut link.greeting, fence);
+        link.fenced = env.fences.count();
+        for fence in env.fences.at(link.backend, 0) {
+            fence.encode(&mut link.greeting);
             link.greetings.push_back(Greeting::Fence(fence.origin, fence.sequence));
             self.in_flight += 1;
         }
@@ -174,9 +177,10 @@ impl Links {
     /// that weir has given up since it last sent some over this connection.
     fn fence_off(&mut self, env: &mut Env, connection: ConnectionId, now: Now) {
         let link = &mut self.connections[connection.0 as usize];
-        let seen = std::mem::replace(&mut link.fenced, self.fences.count());
-        for fence in self.fences.at(link.backend, seen) {
-            encode_fence(link.output.buffer(&mut env.pool), fence);
+        let Env { fences, pool, .. } = env;
+        let seen = std::mem::replace(&mut link.fenced, fences.count());
+        for fence in fences.at(link.backend, seen) {
+            fence.encode(link.output.buffer(pool));
             link.fences.push_back((fence.origin, fence.sequence));
             link.pending.push_back(Pending::Fence { sent_at: now.monotonic });
             self.in_flight += 1;
@@ -209,7 +213,7 @@ impl Links {
                 }
             }
         }
-        if self.connections[connection.0 as usize].fenced < self.fences.count() {
+        if self.connections[connection.0 as usize].fenced < env.fences.count() {
             self.fence_off(env, connection, now);
         }
         Ok(())
@@ -218,25 +222,11 @@ impl Links {
     /// Makes later connections ask the store to kill this one (a fence), which is about to be given up, so
     /// that the store carries out none of its requests after later ones. False if no request is unanswered,
     /// or the store did not report its id of the connection.
-    pub fn raise_fence(&mut self, connection: ConnectionId) -> bool {
+    pub fn raise_fence(&mut self, env: &mut Env, connection: ConnectionId) -> bool {
         let link = &mut self.connections[connection.0 as usize];
         let sent = link.state == LinkState::Open && !link.pending.is_empty() && !link.is_for_replica();
         let Some(name) = link.name.take().filter(|_| sent) else { return false };
-        self.fences.raise(link.backend, name);
+        env.fences.raise(link.backend, name);
         true
     }
-
-    /// Removes a fence (a connection to be killed by the store), by its origin (the core that gave the
-    /// connection up) and sequence number, because the store has answered its `CLIENT KILL`.
-    pub(super) fn lift_fence(&mut self, origin: ShardId, sequence: u64) {
-        if self.fences.lift(origin, sequence) {
-            self.lifted.push(sequence);
-        }
-    }
-}
-
-fn encode_fence(out: &mut Vec<u8>, fence: &Fence) {
-    let id = fence.target.id.to_string();
-    let words = [&b"CLIENT"[..], b"KILL", b"ID", id.as_bytes(), b"ADDR", fence.target.address.as_bytes()];
-    encode::request(out, words.into_iter());
 }

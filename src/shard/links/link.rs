@@ -264,6 +264,11 @@ impl Link {
         self.is_refused = true;
     }
 
+    /// Records that the store can serve no request at present, so that the next attempt comes after a pause.
+    pub fn handle_not_ready(&mut self) {
+        self.attempts = self.attempts.max(1);
+    }
+
     /// Drops unsent bytes and all state that belongs to the socket, but not the pending requests. Returns how
     /// many replies to the greeting (the requests that open a connection) were owed.
     pub fn clear(&mut self, pool: &mut BufferPool) -> usize {

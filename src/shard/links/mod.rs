@@ -28,11 +28,10 @@ pub use silence::{overdue, patient_until};
 
 use std::collections::VecDeque;
 
-use super::fence::{Fence, Fences};
 use super::request::Track;
 use super::settings::ShardSettings;
 use crate::protocol::{Protocol, Segment};
-use crate::values::{BackendId, ConnectionId, Database, Owner, ShardId, shorten};
+use crate::values::{BackendId, ConnectionId, Database, Owner, shorten};
 
 /// All connections of one core to all backends.
 #[derive(Debug)]
@@ -46,12 +45,6 @@ pub struct Links {
     /// number times number of databases plus database number; 0 until the database is used. Empty until any
     /// is.
     others: Vec<u32>,
-    /// Fences: connections that weir gave up while the store may still carry out requests from them. The
-    /// greeting (the requests that open a connection) of later connections kills them.
-    fences: Fences,
-    /// Sequence numbers of this shard's fences (connections that stores were asked to kill) that the stores
-    /// have answered, still to be sent to the other shards.
-    lifted: Vec<u64>,
     /// Number of replies that backends owe this core, over all its connections, with those to weir's own
     /// commands.
     in_flight: usize,
@@ -76,8 +69,6 @@ impl Links {
             of_first: connections.len(),
             others: Vec::new(),
             connections,
-            fences: Fences::new(settings.id, usize::from(topology.shards())),
-            lifted: Vec::new(),
             in_flight: 0,
             to_send: VecDeque::new(),
         }
@@ -142,27 +133,6 @@ impl Links {
     /// Returns the number of open connections.
     pub fn open_count(&self) -> usize {
         self.connections.iter().filter(|link| link.state == LinkState::Open).count()
-    }
-
-    /// Returns the fences of this core: each `CLIENT KILL` that keeps requests of a connection that weir gave
-    /// up from taking effect after later ones.
-    pub fn fences(&mut self) -> &mut Fences {
-        &mut self.fences
-    }
-
-    /// Takes the fences of which another shard tells: those `raised` (connections given up, which stores are
-    /// to be asked to kill) and those `lifted` (which stores have answered).
-    pub fn handle_fences(&mut self, (raised, lifted): (Vec<Fence>, Vec<(ShardId, u64)>)) {
-        raised.into_iter().for_each(|fence| self.fences.hear(fence));
-        lifted.into_iter().for_each(|(origin, sequence)| {
-            self.fences.lift(origin, sequence);
-        });
-    }
-
-    /// Takes the sequence numbers of this shard's fences (connections that stores were asked to kill) that
-    /// stores have answered since the last call, to tell the other shards.
-    pub fn take_lifted(&mut self) -> impl Iterator<Item = u64> {
-        std::mem::take(&mut self.lifted).into_iter()
     }
 
     /// Forgets failed attempts to connect to a backend, so that the next request opens a connection at once.

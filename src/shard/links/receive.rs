@@ -6,7 +6,8 @@ use std::collections::VecDeque;
 use super::Links;
 use crate::protocol::{Scanned, room};
 use crate::shard::env::Env;
-use crate::shard::pending::{Odd, Pending};
+use crate::shard::pending::{Odd, Pending, whole};
+use crate::shard::refusal::is_not_ready;
 use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::{Action, BackendId, ConnectionId, Owner, Timestamp};
 
@@ -120,13 +121,19 @@ impl Links {
         }
     }
 
-    /// Drops the reply to the oldest unanswered fence (`CLIENT KILL` for a connection that weir gave up), which
-    /// is lifted.
-    pub fn swallow_fence(&mut self, env: &mut Env, connection: ConnectionId) {
-        self.swallow(env, connection);
+    /// Drops the reply to the oldest unanswered fence (`CLIENT KILL` for a connection that weir gave up),
+    /// which is lifted. If the store can carry out nothing at present, the fence stays, and is sent again
+    /// before the next request on the connection. `kind` is the reply's first byte, `end` its last part.
+    pub fn swallow_fence(&mut self, env: &mut Env, connection: ConnectionId, kind: u8, end: &[u8]) {
         let link = &mut self.connections[connection.0 as usize];
+        let is_refused = kind == b'-' && is_not_ready(&whole(&link.partial, end));
         let (origin, sequence) = link.fences.pop_front().expect("each in the stream is noted");
-        self.lift_fence(origin, sequence);
+        self.swallow(env, connection);
+        if is_refused {
+            self.connections[connection.0 as usize].fenced = 0;
+        } else {
+            env.fences.lift(origin, sequence);
+        }
     }
 
     /// Keeps the beginning (`chunk`) of a reply until the rest comes. A reply that exceeds `reply_bytes_max`
@@ -160,7 +167,7 @@ impl Links {
     pub fn reset(&mut self, env: &mut Env, connection: ConnectionId) -> bool {
         let generation = self.connections[connection.0 as usize].generation;
         env.actions.push_back(Action::Reset(Owner::Link(connection, generation)));
-        self.raise_fence(connection)
+        self.raise_fence(env, connection)
     }
 
     /// Forgets the socket of a lost connection, and sets the pause before it is opened again; `spread`, a

@@ -16,8 +16,8 @@ impl Links {
     /// True if a request may be sent over the connection at once: it is open, has asked the store to kill all
     /// connections that weir has given up, and has room.
     #[inline]
-    pub fn is_ready(&self, connection: ConnectionId) -> bool {
-        self.connections[connection.0 as usize].is_ready(self.fences.count())
+    pub fn is_ready(&self, env: &Env, connection: ConnectionId) -> bool {
+        self.connections[connection.0 as usize].is_ready(env.fences.count())
     }
 
     /// Appends a message of `requests` requests (more than one for a transaction, or with commands such as

@@ -213,10 +213,14 @@ impl Bulkhead {
         self.in_flight
     }
 
-    /// Ends the time in which nothing is sent to a silent or busy backend, if no request is in flight,
-    /// because all connections to the backend were lost.
+    /// Ends the silence of the backend, and the time in which nothing is sent to a silent or busy one, if no
+    /// request is in flight, because all connections to the backend were lost.
     pub fn handle_none_in_flight(&mut self, now: Timestamp) {
-        if self.in_flight == 0 && self.takes_nothing() {
+        if self.in_flight > 0 {
+            return;
+        }
+        self.is_silent = false;
+        if self.takes_nothing() {
             self.end_stall(now);
         }
     }
@@ -491,7 +495,7 @@ impl Bulkhead {
     /// on requests in flight) has no room or nothing waits. The first flag says whether its client
     /// connection may be read from again, the second whether it waited for so long that it would be refused
     /// if the queue were not in shadow mode. While several tenants wait, none gets more than half of the
-    /// window.
+    /// window, rounded up.
     pub fn take(&mut self) -> Option<((Parked, bool), bool)> {
         let size = self.window.size() as u32;
         let is_reserved = self.fetches.is_empty() && !self.queue.has_any_of(Tier::Critical);
@@ -502,7 +506,7 @@ impl Bulkhead {
         if let Some(fetch) = self.fetches.pop_front() {
             return Some(((fetch, false), false));
         }
-        let half = (size / 2).max(1);
+        let half = size.div_ceil(2);
         let has_rivals = self.queue.has_rivals();
         let tenants = &self.tenants;
         let may = |tenant: TenantId| !has_rivals || tenants.get(&tenant).is_none_or(|count| *count < half);
@@ -673,9 +677,10 @@ pub struct Figures {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::window::Bounds;
     use crate::protocol::{BufferPool, Protocol};
     use crate::shard::message::Message;
-    use crate::shard::request::{Nature, Overdue, ReplyTo, Route, Touches, Track};
+    use crate::shard::request::{Asker, Nature, Overdue, ReplyTo, Route, Touches, Track};
     use crate::values::{BackendId, ClientId, Database, ShardId};
 
     const TENANT: TenantId = TenantId(0);
@@ -697,6 +702,29 @@ mod tests {
         }
         assert!(bulkhead.figures().median > took.mul_f64(0.99), "{:?}", bulkhead.figures());
         (bulkhead, now)
+    }
+
+    #[test]
+    fn two_tenants_that_wait_fill_a_window_of_odd_size() {
+        let window_bounds = Bounds { least: 3, most: 3 };
+        let settings = OverloadSettings { window_bounds, ..OverloadSettings::new(1, 1) };
+        let mut bulkhead = Bulkhead::new(1, &settings, false);
+        let now = Timestamp::from_millis(1_000);
+        bulkhead.begin_list(std::iter::empty());
+        for connection in 0..6 {
+            let mut parked = parked(Timestamp::MAX, now);
+            let tenant = TenantId(connection as u16 % 2);
+            parked.envelope.asker = Some(Asker::new(tenant, 0));
+            bulkhead.park((connection, parked), Duration::ZERO, now).expect("there is room");
+        }
+        let mut sent = [0; 2];
+        while let Some(((parked, _), _)) = bulkhead.take() {
+            let tenant = parked.envelope.tenant();
+            sent[usize::from(tenant.0)] += 1;
+            bulkhead.handle_sent(tenant, now);
+        }
+        sent.sort_unstable();
+        assert_eq!(sent, [1, 2]);
     }
 
     /// Returns a request with this deadline that waits to be sent.
@@ -721,6 +749,25 @@ mod tests {
         };
         let message = Stored::new(Message::Small(b"PING"), &mut BufferPool::new(1));
         Parked { envelope, message, requests: 1, came: now }
+    }
+
+    #[test]
+    fn a_late_sign_of_a_busy_backend_stops_nothing_once_all_connections_to_it_are_lost() {
+        let settings = OverloadSettings::new(1, 1);
+        for is_lost in [false, true] {
+            let mut bulkhead = Bulkhead::new(1, &settings, false);
+            let sent_at = Timestamp::from_millis(1_000);
+            bulkhead.handle_sent(TENANT, sent_at);
+            let now = sent_at.after(SILENT + Duration::from_millis(10));
+            bulkhead.handle_look(now);
+            assert!(bulkhead.is_silent(), "so the backend is asked whether it is busy");
+            if is_lost {
+                bulkhead.handle_over(TENANT);
+                bulkhead.handle_none_in_flight(now);
+            }
+            bulkhead.handle_sign(true);
+            assert_eq!(bulkhead.has_room(Timestamp::MAX, now), is_lost);
+        }
     }
 
     #[test]

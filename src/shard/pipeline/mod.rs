@@ -369,7 +369,7 @@ impl Shard {
     /// the connection from earlier ones in its place.
     pub fn handle_link_lost(&mut self, connection: ConnectionId, generation: u32, loss: Loss, now: Now) {
         if self.private.is_mine(connection) {
-            self.private.handle_lost(&mut self.env, connection, generation);
+            self.private.handle_lost(&mut self.env, (connection, generation), loss);
             return self.handle_private_events(now);
         }
         let (env, upstream, mut replies) = self.towards_clients();
@@ -402,7 +402,7 @@ impl Shard {
     pub fn handle_batch(&mut self, mut batch: Box<Batch>, now: Now) {
         self.env.counters.add(Counter::BatchesReceived, 1);
         self.env.counters.add(Counter::BatchBytesReceived, batch.bytes() as u64);
-        self.upstream.handle_fences(batch.take_fences());
+        self.env.fences.handle_told(batch.take_fences());
         for (envelope, message) in batch.requests() {
             self.send_from_here(envelope, message, 1, now);
         }
@@ -660,7 +660,7 @@ impl Shard {
             self.upkeep.plan_housekeeping(now.monotonic);
         }
         self.tidy_if_due(now);
-        for sequence in self.upstream.take_lifted() {
+        for sequence in self.env.fences.take_lifted() {
             self.peers.tell_lifted(self.env.settings.id, sequence);
         }
         if self.monitors.has_left_out() || self.clients.has_monitors() {
@@ -724,7 +724,7 @@ impl Shard {
 
     /// Returns the next batch of messages for another shard, with that shard's id; None if there is none.
     pub fn poll_batch(&mut self) -> Option<(ShardId, Box<Batch>)> {
-        let batch = self.peers.poll(self.upstream.fences())?;
+        let batch = self.peers.poll(&mut self.env.fences)?;
         self.env.counters.add(Counter::BatchesSent, 1);
         Some(batch)
     }

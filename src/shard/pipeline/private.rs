@@ -16,14 +16,14 @@ use super::Shard;
 use super::destination::{CROSS_SLOT, Destination, Placement};
 use crate::protocol::command::{Class, Command, Effect, Handling, LocalCommand, PrivateUse};
 use crate::protocol::{Arguments, Protocol, Request, encode, reply};
-use crate::routing::cluster::{NodeRefusal, Reason};
+use crate::routing::cluster::{NodeRefusal, Reason, Target};
 use crate::shard::admission::Charge;
 use crate::shard::clients::{FeedLoss, Rewrite, Splice, Watch};
-use crate::shard::cluster::Doubt;
+use crate::shard::cluster::{Doubt, behind_asking};
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
 use crate::shard::outcome::{Outcome, Settlement};
-use crate::shard::private::{Abandoned, Event, InFlight, Kind, Orphans, Purpose, Waiting, call};
+use crate::shard::private::{Abandoned, Event, InFlight, Kind, Orphans, Purpose, PutBack, Waiting, call};
 use crate::shard::refusal::{NotSent, Refusal, Stage, abort_because_of, reasoned_abort};
 use crate::shard::request::{Envelope, Nature, PrivateId, ReplyTo, Selected};
 use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX, WATCHED_KEYS_MAX};
@@ -547,15 +547,12 @@ impl Shard {
     pub(super) fn handle_private_events(&mut self, now: Now) {
         while let Some(event) = self.private.poll_event() {
             match event {
-                Event::Reply { link, holder, request, mut reply, rows, step_error } => {
+                Event::Reply { link, holder, request, reply, rows, step_error } => {
                     let answer = (reply.as_slice(), step_error.as_deref());
-                    let Some(request) = self.track_elsewhere((link, holder), request, answer, now) else {
-                        continue;
-                    };
-                    if reply.starts_with(b"-") {
-                        reply = self.reworded(&request, reply, step_error.as_deref(), link);
+                    if let Some(request) = self.track_elsewhere((link, holder), request, answer, now) {
+                        let answer = (reply, step_error.as_deref());
+                        self.take_private_reply((link, holder), request, answer, rows, now);
                     }
-                    self.take_private_reply((link, holder), request, reply, rows, now);
                 }
                 Event::Pushed { link, holder, message } => {
                     if !self.pass_invalidation((holder, link), &message, now) {
@@ -572,8 +569,13 @@ impl Shard {
                 Event::Abandoned { place, request, reply } => {
                     self.take_orphans(place, request, reply.as_deref(), now);
                 }
-                Event::PutBack { cells, count, is_done } => {
-                    self.hot_keys.end_writes(&cells);
+                Event::PutBack { cells, count, end } => {
+                    if end == PutBack::Lost {
+                        self.hot_keys.put_off_writes(cells, now.monotonic);
+                    } else {
+                        self.hot_keys.end_writes(&cells);
+                    }
+                    let is_done = end == PutBack::Done;
                     let outcome = if is_done { Counter::OrphansPutBack } else { Counter::OrphansLost };
                     self.env.counters.add(outcome, count as u64);
                 }
@@ -592,9 +594,9 @@ impl Shard {
 
     /// Returns the error that a client gets in place of the error (`reply`) of a store over `link`. The
     /// redirect of a cluster's node becomes a refusal that clients retry, or a transaction that fails as if
-    /// a watched key had changed; so does `CLUSTERDOWN` for a client that watches keys or tracks none.
-    /// `step_error`, the first error to a request of a transaction, replaces an `-EXECABORT` without a
-    /// reason.
+    /// a watched key had changed; so does `CLUSTERDOWN` for a client that watches keys or tracks none, but
+    /// not to a blocking command. `step_error`, the first error to a request of a transaction, replaces an
+    /// `-EXECABORT` without a reason.
     fn reworded(
         &mut self,
         request: &InFlight,
@@ -613,14 +615,17 @@ impl Shard {
                 )
             )
         };
-        let decisive = step_error.unwrap_or(&reply);
+        // Errors to what is sent before a blocking command, such as `ASKING`, say less than the one to it.
+        let decisive = step_error.filter(|_| !request.waits()).unwrap_or(&reply);
         let holder = request.to.client_id();
         // weir has retried the request of a tracking client during CLUSTERDOWN for as long as it may.
-        let is_down = NodeRefusal::parse(decisive) == Some(NodeRefusal::ClusterDown)
-            && self.tracks_over(holder, link)
+        let was_retried = self.tracks_over(holder, link)
             && self.clients.find(holder).is_some_and(|client| client.watch().is_none());
-        if self.env.slots.is_some() && !request.waits() && is_redirect(decisive) && !is_down {
-            self.private_doubt = Some(Doubt { reason: Reason::Moved(None), moved: None });
+        let is_down = NodeRefusal::parse(decisive) == Some(NodeRefusal::ClusterDown)
+            && (request.waits() || was_retried);
+        if self.env.slots.is_some() && is_redirect(decisive) && !is_down {
+            // A doubt that names an owner is worth more.
+            self.private_doubt.get_or_insert(Doubt { reason: Reason::Moved(None), moved: None });
             let mut text = Vec::new();
             if matches!(request.kind, Kind::Exec(_)) {
                 let protocol = self.clients.find(request.to.client_id()).map(|client| client.protocol());
@@ -644,7 +649,7 @@ impl Shard {
         &mut self,
         (link, holder): (PrivateId, ClientId),
         request: InFlight,
-        reply: Vec<u8>,
+        (mut reply, step_error): (Vec<u8>, Option<&[u8]>),
         rows: u64,
         now: Now,
     ) {
@@ -652,6 +657,9 @@ impl Shard {
         let waits = request.waits();
         if waits && self.withdraw_reply((link, holder), &mut request, &reply, now) {
             return;
+        }
+        if reply.starts_with(b"-") {
+            reply = self.reworded(&request, reply, step_error, link);
         }
         if waits && self.clients.find(holder).is_none() {
             self.lose_reply((link, holder), &mut request, &reply, now);
@@ -775,7 +783,10 @@ impl Shard {
         reply: Option<&[u8]>,
         now: Now,
     ) {
-        let Some(orphans) = reply.and_then(|reply| Orphans::of(&request.frame, reply)) else {
+        let Some(reply) = reply else {
+            return self.hot_keys.put_off_writes(request.cells, now.monotonic);
+        };
+        let Some(orphans) = Orphans::of(&request.frame, reply) else {
             return self.hot_keys.end_writes(&request.cells);
         };
         let tenant = request.tenant;
@@ -811,9 +822,9 @@ impl Shard {
     }
 
     /// Sends a blocking command to another node of a cluster, because a node has refused it: it does not
-    /// own the slot of the request's keys, or no longer. The command waits there for the rest of its
-    /// timeout. Returns the request if it is not sent again; the refusal is its reply then. `holder` is the
-    /// client that has the `link`.
+    /// own the slot of the request's keys, or no longer, or the slot is moving away and its keys are not
+    /// there. The command waits at the other node for the rest of its timeout. Returns the request if it is
+    /// not sent again; the refusal is its reply then. `holder` is the client that has the `link`.
     fn ask_elsewhere(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -829,22 +840,25 @@ impl Shard {
             return Some(request);
         };
         let is_unblocked = reply.starts_with(b"-UNBLOCKED");
-        let refused = NodeRefusal::parse(reply);
-        let owner = match &refused {
-            Some(NodeRefusal::Moved { target, .. }) => map
-                .node(from)
-                .and_then(|node| target.resolve(node.addresses.first()?))
-                .and_then(|address| map.find(&address))
-                .map(|node| node.key),
+        let sender = map.node(from).and_then(|node| node.addresses.first());
+        let named = |target: Target<'_>| {
+            sender.and_then(|sender| map.find(&target.resolve(sender)?)).map(|node| node.key)
+        };
+        let (node, is_asking) = match NodeRefusal::parse(reply) {
+            Some(NodeRefusal::Moved { target, .. }) => (named(target), false),
+            Some(NodeRefusal::Ask { target, .. }) => (named(target), true),
             _ if is_unblocked => {
-                map.owner(waiting.slot).and_then(|owner| map.node(owner)).map(|node| node.key)
+                let owner = map.owner(waiting.slot).and_then(|owner| map.node(owner));
+                (owner.map(|node| node.key), false)
             }
             _ => return Some(request),
         };
-        self.private_doubt =
-            Some(Doubt { reason: Reason::Moved(owner), moved: owner.map(|owner| (waiting.slot, owner)) });
+        if !is_asking {
+            let moved = node.map(|owner| (waiting.slot, owner));
+            self.private_doubt = Some(Doubt { reason: Reason::Moved(node), moved });
+        }
         waiting.tries += 1;
-        let Some(owner) = owner.filter(|owner| owner.backend != from && waiting.tries <= TRIES_MAX) else {
+        let Some(node) = node.filter(|node| node.backend != from && waiting.tries <= TRIES_MAX) else {
             return Some(request);
         };
         // For a client that has just left the request is not sent again; its link is closed at the end of the
@@ -852,14 +866,14 @@ impl Shard {
         let Some(client) = self.clients.find(holder) else { return Some(request) };
         let left = call::with_time_left(&waiting.frame, now.monotonic.since(request.began));
         let (tenant, protocol) = (client.identity().tenant_id(), client.protocol());
-        let place = (owner.backend, client.database());
+        let place = (node.backend, client.database());
         if client.watch().is_some() {
             // The call goes on over another link, so a watched key may change unseen.
             self.break_watch(holder, now);
         } else {
             self.return_link((holder, link), false, now);
         }
-        let lent = match self.link_for_tracking(holder, owner.backend, now) {
+        let lent = match self.link_for_tracking(holder, node.backend, now) {
             Ok(None) => {
                 self.private.lend(&mut self.env, (holder, tenant), (place, protocol), Purpose::Other, now)
             }
@@ -871,7 +885,8 @@ impl Shard {
             client.release_ties();
             return Some(request);
         };
-        self.private.send(&mut self.env, lent, (Message::Small(&left), 1), request, now);
+        let (bytes, replies) = if is_asking { (behind_asking(&left), 2) } else { (left, 1) };
+        self.private.send(&mut self.env, lent, (Message::Small(&bytes), replies), request, now);
         None
     }
 
@@ -913,7 +928,7 @@ impl Shard {
         }
         if let Some(request) = request {
             self.env.counters.add(Counter::RefusedUnavailable, 1);
-            self.end_unanswered(&request, was_sent, &text, now);
+            self.end_unanswered(request, was_sent, &text, now);
         }
         self.env.pool.give(text);
         if loss == FeedLoss::Answered {
@@ -931,12 +946,18 @@ impl Shard {
     /// answered, with the error `text`. `was_sent` is false if it certainly did not reach the store. If it
     /// was a blocking command that may have popped an element, the client is closed behind the error, as if
     /// its store had died.
-    fn end_unanswered(&mut self, request: &InFlight, was_sent: bool, text: &[u8], now: Now) {
-        self.hot_keys.end_writes(&request.cells);
-        let outcome = if was_sent { Outcome::Lost } else { Outcome::Refused };
-        let holder = request.to.client_id();
-        self.give_back(request.to, outcome, Message::Small(text), now);
-        if request.waits() && was_sent && self.clients.find(holder).is_some() {
+    fn end_unanswered(&mut self, request: InFlight, was_sent: bool, text: &[u8], now: Now) {
+        let (to, waits) = (request.to, request.waits());
+        let outcome = if was_sent {
+            self.hot_keys.put_off_writes(request.cells, now.monotonic);
+            Outcome::Lost
+        } else {
+            self.hot_keys.end_writes(&request.cells);
+            Outcome::Refused
+        };
+        let holder = to.client_id();
+        self.give_back(to, outcome, Message::Small(text), now);
+        if waits && was_sent && self.clients.find(holder).is_some() {
             self.clients.stop_listening(&mut self.env, holder);
         }
     }
@@ -947,7 +968,7 @@ impl Shard {
         self.end_waits_of_leaving();
         for link in self.clients.take_left_links() {
             if let Some(request) = self.private.abandon(&mut self.env, link, now) {
-                self.end_unanswered(&request, true, &[], now);
+                self.end_unanswered(request, true, &[], now);
             }
         }
         if self.private.lent() == 0 {
@@ -971,7 +992,7 @@ impl Shard {
             let mut text = self.env.pool.take();
             Refusal::TooLate { stage: Stage::Backend, waited, may_have_happened }.encode(&mut text);
             self.env.counters.add(Counter::RefusedDeadline, 1);
-            self.end_unanswered(&request, true, &text, now);
+            self.end_unanswered(request, true, &text, now);
             self.env.pool.give(text);
             if tracked && self.clients.find(holder).is_some() {
                 // Without the link on which its keys are tracked, the client would miss changes of the keys

@@ -100,7 +100,7 @@ impl Shard {
             // target since, and that command follows.
             _ => write_tracking_off(&mut frame),
         }
-        self.private.release(link, frame, now);
+        self.private.release(link, &frame, now);
     }
 
     /// Closes a client's link (unshared connection) to a node of a cluster that cannot be told which
@@ -325,8 +325,7 @@ impl Shard {
             return Some(request);
         }
         self.env.counters.add(counter, 1);
-        self.private.put_off(link, request, again_at);
-        None
+        self.private.put_off(link, request, again_at)
     }
 
     /// Sends those requests of clients for which keys are tracked once more that nodes of a cluster could

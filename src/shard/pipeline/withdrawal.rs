@@ -101,7 +101,10 @@ impl Shard {
         // A node of a cluster ends the call when its slot moves; the next process asks the new owner.
         let has_slot_left = self.env.slots.is_some()
             && (reply.starts_with(b"-UNBLOCKED")
-                || matches!(NodeRefusal::parse(reply), Some(NodeRefusal::Moved { .. })));
+                || matches!(
+                    NodeRefusal::parse(reply),
+                    Some(NodeRefusal::Moved { .. } | NodeRefusal::Ask { .. })
+                ));
         if !has_slot_left && !call::is_in_vain(&waiting.frame, reply) {
             return false;
         }

@@ -5,13 +5,16 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::{Abandoned, InFlight, Kind, Waiting};
+use crate::protocol::command::Effect;
 use crate::protocol::{BufferPool, Output, Protocol, ReplyScanner, Segment, encode};
 use crate::shard::env::Env;
+use crate::shard::fence::StoreClient;
 use crate::shard::message::Message;
+use crate::shard::refusal::is_not_ready;
 use crate::shard::request::{PrivateId, ReplyTo};
 use crate::shard::settings::BackendSettings;
 use crate::shard::versions::Cell;
-use crate::values::{BackendId, ClientId, Database, TenantId, Timestamp};
+use crate::values::{BackendId, ClientId, Database, ShardId, TenantId, Timestamp};
 
 /// State of the socket of a private link (a connection to a store that one client has to itself).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +35,14 @@ pub(super) enum Expected {
     Login,
     /// The reply to `SELECT`. An error closes the link (unshared connection to a store).
     Select,
+    /// The reply to `CLIENT INFO`: the store's name for the connection, by which it can be killed later.
+    Name,
     /// The reply to `CLIENT ID`, the last one of the greeting except on a connection for reports of changed
     /// keys (tracker).
     Identity,
+    /// The reply to a fence: `CLIENT KILL` of a connection that weir has given up, by the shard that gave it
+    /// up and the sequence number that this shard gave it.
+    Fence(ShardId, u64),
     /// The reply, which no client gets, to a request of a transaction before its `EXEC`, or to `ASKING`.
     Step,
     /// The reply to the request in flight of the client that has the link (unshared connection to a store).
@@ -96,6 +104,12 @@ pub(super) struct Link {
     pub(super) state: State,
     /// The store's number for the connection (`CLIENT ID`); None if the store has not reported it.
     pub(super) number: Option<u64>,
+    /// The store's id and address for the connection (`CLIENT INFO`), by which a later connection has it
+    /// killed; None if the store has not reported them.
+    pub(super) name: Option<StoreClient>,
+    /// The number of fences (connections to be killed by their store) that the shard knew when this link last
+    /// sent its store those that concern it.
+    fenced: u64,
     /// The client that has the link (unshared connection to a store), and its tenant; `None` while the link
     /// is idle or being cleaned.
     pub(super) holder: Option<(ClientId, TenantId)>,
@@ -146,8 +160,9 @@ pub(super) struct Link {
     /// True while nothing is sent over the link (unshared connection to a store), because it is not known yet
     /// how its store is to track keys on it.
     pub(super) is_held: bool,
-    /// The bytes of the `CLIENT TRACKING` command for which all output of the link (unshared connection to
-    /// a store) was held back, until they are sent, before that output.
+    /// Bytes that are sent before the output: fences (each the `CLIENT KILL` of a given-up connection) for a
+    /// request that waited until the link was open, and the `CLIENT TRACKING` command for which all output
+    /// was held back.
     pub(super) prelude: Vec<u8>,
     /// The bytes of the greeting (the requests that open a connection) until they are sent.
     greeting: Vec<u8>,
@@ -179,6 +194,8 @@ impl Link {
             selected: database,
             state: State::Opening,
             number: None,
+            name: None,
+            fenced: 0,
             holder: None,
             in_flight: None,
             abandoned: None,
@@ -210,7 +227,8 @@ impl Link {
         }
     }
 
-    /// Writes the greeting: the login, if there is one, the database unless it is the first, and `CLIENT ID`,
+    /// Writes the greeting: the login, if there is one, the database unless it is the first, `CLIENT INFO`,
+    /// so that the store can be asked to kill the connection, and `CLIENT ID`, which older stores know too,
     /// so that a blocking command can be ended at the store. A tracker (connection on which a store reports
     /// changes of keys) goes on with `CLIENT TRACKING ON`.
     pub(super) fn greet(&mut self, backend: &BackendSettings, pool: &mut BufferPool) {
@@ -223,6 +241,8 @@ impl Link {
             encode::select(&mut out, self.database);
             self.expected.push_back(Expected::Select);
         }
+        encode::request(&mut out, [&b"CLIENT"[..], b"INFO"].into_iter());
+        self.expected.push_back(Expected::Name);
         encode::request(&mut out, [&b"CLIENT"[..], b"ID"].into_iter());
         self.expected.push_back(Expected::Identity);
         if self.is_tracker {
@@ -250,6 +270,60 @@ impl Link {
         self.protocol = protocol;
         if protocol == Protocol::Resp3 {
             self.speak(env, now);
+        }
+    }
+
+    /// Before a request on an open link, sends a `CLIENT KILL` for every connection to the store that weir
+    /// has given up since it last sent some over this link, so that nothing from it takes effect after the
+    /// request.
+    pub(super) fn fence_off(&mut self, env: &mut Env) {
+        let seen = std::mem::replace(&mut self.fenced, env.fences.count());
+        let Env { fences, pool, .. } = env;
+        for fence in fences.at(self.backend, seen) {
+            fence.encode(self.output.buffer(pool));
+            self.expected.push_back(Expected::Fence(fence.origin, fence.sequence));
+        }
+    }
+
+    /// Does what [`Self::fence_off`] does for a request that has waited for the link to open. The link's own
+    /// name has shown by then which given-up connections are from before a restart of the store.
+    pub(super) fn fence_off_first(&mut self, env: &Env) {
+        self.fenced = env.fences.count();
+        let mut kills = Vec::new();
+        for (place, fence) in env.fences.at(self.backend, 0).enumerate() {
+            fence.encode(&mut kills);
+            self.expected.insert(place, Expected::Fence(fence.origin, fence.sequence));
+        }
+        self.prelude.splice(..0, kills);
+    }
+
+    /// Handles the reply to a fence (`CLIENT KILL` of a connection that weir gave up), which is lifted. If
+    /// the store can carry out nothing at present, the fence stays, and is sent again before the next request
+    /// on the link.
+    pub(super) fn take_fence_reply(
+        &mut self,
+        env: &mut Env,
+        (origin, sequence): (ShardId, u64),
+        reply: &[u8],
+    ) {
+        if is_not_ready(reply) {
+            self.fenced = 0;
+        } else {
+            env.fences.lift(origin, sequence);
+        }
+    }
+
+    /// Makes later connections ask the store to kill this one (a fence), which is about to be given up, so
+    /// that the store does not carry out its request in flight after later ones. Does nothing unless that
+    /// request was sent and may write, and the store has named the connection.
+    pub(super) fn raise_fence(&mut self, env: &mut Env) {
+        let was_sent = self.state == State::Open && !self.is_held && self.put_off_until.is_none();
+        let may_write = self.in_flight.as_ref().is_some_and(|request| request.effect == Effect::Write);
+        if was_sent
+            && may_write
+            && let Some(name) = self.name.take()
+        {
+            env.fences.raise(self.backend, name);
         }
     }
 

@@ -42,6 +42,7 @@ pub use withdrawal::Withholding;
 
 use super::counters::Counter;
 use super::env::Env;
+use super::fence::store_client;
 use super::message::Message;
 use super::refusal::reason_of_refused_select;
 use super::request::{PrivateId, ReplyTo, Selected};
@@ -52,7 +53,7 @@ use crate::protocol::{Arguments, Protocol, Segment, encode};
 use crate::routing::cluster::NodeRefusal;
 use crate::values::limits::{COPY_BYTES_MAX, LINK_OUTPUT_BYTES_MAX, TENANT_PART};
 use crate::values::time::Now;
-use crate::values::{Action, BackendId, ClientId, ConnectionId, Database, Owner, TenantId, Timestamp};
+use crate::values::{Action, BackendId, ClientId, ConnectionId, Database, Loss, Owner, TenantId, Timestamp};
 
 /// The time for which a private link (a connection to a store that one client has to itself) stays open
 /// without being used.
@@ -178,6 +179,17 @@ pub struct Abandoned {
     pub tenant: TenantId,
 }
 
+/// The end of a request that was to put elements back which a store had popped for a client that had left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PutBack {
+    /// The store has put the elements back.
+    Done,
+    /// The store has refused the request with an error.
+    Refused,
+    /// The connection was lost before the reply, so the store may still put the elements back.
+    Lost,
+}
+
 /// An event on a private link (connection to a store that one client has to itself).
 #[derive(Debug)]
 pub enum Event {
@@ -240,9 +252,7 @@ pub enum Event {
         cells: Vec<Cell>,
         /// The number of elements that were to be put back.
         count: usize,
-        /// True if the store has put the elements back; false if it refused, or if the connection was lost
-        /// before its reply.
-        is_done: bool,
+        end: PutBack,
     },
     /// A reply or message of a store on a tracker (the link on which it reports changes of keys), or the
     /// tracker's end.
@@ -765,6 +775,9 @@ impl PrivateLinks {
     ) {
         let Some(link) = self.at(id) else { return debug_assert!(false, "a link that is lent is there") };
         debug_assert!(link.in_flight.is_none(), "one request at a time");
+        if link.state == State::Open {
+            link.fence_off(env);
+        }
         link.prepare(env, now.monotonic);
         link.append(env, message);
         link.expect_steps(replies - 1);
@@ -776,13 +789,15 @@ impl PrivateLinks {
     }
 
     /// Keeps a request in flight on a link (unshared connection to a store) though a node has replied that
-    /// it cannot carry it out yet, to be sent once more at `until` ([`Self::take_due`]).
-    pub fn put_off(&mut self, id: PrivateId, request: InFlight, until: Timestamp) {
-        let Some(link) = self.at(id) else { return debug_assert!(false, "a link that is lent is there") };
+    /// it cannot carry it out yet, to be sent once more at `until` ([`Self::take_due`]). Returns the
+    /// request if the link was lost behind that reply.
+    pub fn put_off(&mut self, id: PrivateId, request: InFlight, until: Timestamp) -> Option<InFlight> {
+        let Some(link) = self.at(id) else { return Some(request) };
         debug_assert!(link.in_flight.is_none() && link.put_off_until.is_none(), "one request at a time");
         link.in_flight = Some(request);
         link.put_off_until = Some(until);
         self.put_off += 1;
+        None
     }
 
     /// Takes a request in flight on a private link (unshared connection to a store) that is to be sent once
@@ -842,10 +857,10 @@ impl PrivateLinks {
 
     /// Sends a `CLIENT TRACKING` command over a link (unshared connection to a store), and behind it
     /// everything that was held back.
-    pub fn release(&mut self, id: PrivateId, frame: Vec<u8>, now: Now) {
+    pub fn release(&mut self, id: PrivateId, frame: &[u8], now: Now) {
         let Some(link) = self.at(id).filter(|link| link.is_held) else { return };
         link.is_held = false;
-        link.prelude = frame;
+        link.prelude.extend_from_slice(frame);
         link.heard_at = now.monotonic;
         self.list_to_send(id);
     }
@@ -1057,6 +1072,9 @@ impl PrivateLinks {
         // command over another connection comes surely before or after.
         let is_told = was_asked && self.unblock(env, id, false, now);
         let link = self.at(id)?;
+        if !is_told {
+            link.raise_fence(env);
+        }
         let mut request = link.in_flight.take();
         match (&mut request, link.holder) {
             (Some(InFlight { kind: Kind::Waits(waiting), cells, .. }), Some((_, tenant))) if is_told => {
@@ -1116,9 +1134,8 @@ impl PrivateLinks {
     /// Closes a private link (unshared connection to a store) at once, without an event for its holder. The
     /// store carries out no request on it that it has not begun.
     pub fn close(&mut self, env: &mut Env, id: PrivateId) {
-        if self.peek(id).is_none() {
-            return;
-        }
+        let Some(link) = self.at(id) else { return };
+        link.raise_fence(env);
         env.actions.push_back(Action::Reset(self.owner(id)));
         self.remove(env, id);
     }
@@ -1136,7 +1153,7 @@ impl PrivateLinks {
             self.events.push_back(Event::Abandoned { place, request, reply: None });
         }
         if let Some((cells, count)) = link.puts_back.take() {
-            self.events.push_back(Event::PutBack { cells, count, is_done: false });
+            self.events.push_back(Event::PutBack { cells, count, end: PutBack::Lost });
         }
         for errand in std::mem::take(&mut link.errands) {
             self.end_errand(errand, None);
@@ -1176,18 +1193,24 @@ impl PrivateLinks {
         }
     }
 
-    /// Handles that the socket of a private link (unshared connection to a store) was lost or could not be
-    /// connected. `generation` tells the link from earlier ones in its place.
-    pub fn handle_lost(&mut self, env: &mut Env, connection: ConnectionId, generation: u32) {
+    /// Handles that the socket of a private link (unshared connection to a store) was lost (`loss` says how)
+    /// or could not be connected. `generation` tells the link from earlier ones in its place.
+    pub fn handle_lost(&mut self, env: &mut Env, (connection, generation): (ConnectionId, u32), loss: Loss) {
         let id = self.id_of(connection, generation);
-        let Some(link) = self.peek(id) else { return };
+        let Some(link) = self.at(id) else { return };
         let reason = if link.state == State::Opening { "connect-failed" } else { "connection-lost" };
+        if loss == Loss::OnTheWay {
+            link.raise_fence(env);
+        }
         self.lose(env, id, reason);
     }
 
     /// Closes a private link (unshared connection to a store) whose socket still works, for this `reason`,
     /// which the caller gets as an event for the client that holds it.
     fn give_up(&mut self, env: &mut Env, id: PrivateId, reason: &'static str) {
+        if let Some(link) = self.at(id) {
+            link.raise_fence(env);
+        }
         env.actions.push_back(Action::Reset(self.owner(id)));
         self.lose(env, id, reason);
     }
@@ -1279,12 +1302,24 @@ impl PrivateLinks {
                 self.give_up(env, id, reason_of_refused_select(&reply));
             }
             Some(Expected::Login | Expected::Select) => {}
+            Some(Expected::Name) => {
+                link.name = store_client(&reply);
+                if let Some(name) = &link.name {
+                    env.fences.lift_former(link.backend, name);
+                }
+            }
+            Some(Expected::Fence(origin, sequence)) => {
+                link.take_fence_reply(env, (origin, sequence), &reply);
+            }
             Some(Expected::Identity) => {
                 let digits = reply.strip_prefix(b":").and_then(|reply| reply.strip_suffix(b"\r\n"));
                 let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
                 link.number = digits.and_then(|digits| digits.parse().ok());
                 link.state = State::Open;
                 link.idle_since = now.monotonic;
+                if link.in_flight.is_some() {
+                    link.fence_off_first(env);
+                }
                 let holder = link.holder.filter(|_| link.is_inbox);
                 if self.spare.take_if(|spare| *spare == id).is_some() {
                     self.idle.push_back(id);
@@ -1333,7 +1368,8 @@ impl PrivateLinks {
             Some(Expected::PutBack) => {
                 if let Some((cells, count)) = link.puts_back.take() {
                     link.idle_since = now.monotonic;
-                    self.events.push_back(Event::PutBack { cells, count, is_done: kind != b'-' });
+                    let end = if kind == b'-' { PutBack::Refused } else { PutBack::Done };
+                    self.events.push_back(Event::PutBack { cells, count, end });
                     self.idle.push_back(id);
                 }
             }

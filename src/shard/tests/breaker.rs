@@ -227,6 +227,21 @@ fn a_trial_that_is_lost_is_a_failure_and_one_that_cannot_be_sent_is_none() {
 }
 
 #[test]
+fn a_trial_whose_database_the_store_lacks_shows_that_the_store_answers() {
+    let mut rig = watched(1, 1, Mode::On);
+    rig.select_reply = "-ERR DB index is out of range\r\n";
+    let [client, elsewhere] = [rig.client(0), rig.client(0)];
+    let key = rig.key(0, 0);
+    rig.send(elsewhere, &[&["SELECT", "3"]]);
+    assert_eq!(rig.told(elsewhere), "+OK\r\n");
+    (0..5).for_each(|_| drop(ask(&mut rig, client, &key, LOADING)));
+    rig.wait(PAUSE);
+    let told = ask(&mut rig, elsewhere, &key, "");
+    assert!(told.contains(" reason=no-database "), "{told}");
+    assert_eq!(stage(&rig, 0), Stage::Returning);
+}
+
+#[test]
 fn in_shadow_it_is_only_said_and_switched_off_nothing_is() {
     for breaker in [Mode::Shadow, Mode::Off] {
         let mut rig = watched(1, 1, breaker);

@@ -137,6 +137,63 @@ fn what_was_refused_goes_to_the_new_owner_and_so_does_what_comes_later() {
     assert_eq!(rig.at_nodes(), ["1 GET"]);
 }
 
+#[test]
+fn the_owner_that_a_redirect_named_is_forgotten_after_a_while_though_no_map_comes() {
+    let (mut rig, client, key) = before_a_node();
+    rig.send(client, &[&["GET", &key]]);
+    rig.answer_next(&moved(&key, 1));
+    rig.answer_next("$1\r\n1\r\n");
+    for (pause, asked) in [(1_900, "1 GET"), (200, "0 GET")] {
+        rig.wait(pause * MILLISECOND);
+        rig.send(client, &[&["GET", &key]]);
+        assert_eq!(rig.at_nodes(), [asked], "{pause}");
+        rig.answer_next("$1\r\n1\r\n");
+    }
+}
+
+#[test]
+fn when_a_redirect_is_forgotten_requests_wait_for_those_at_the_node_that_it_named() {
+    let (mut rig, client, key) = before_a_node();
+    rig.send(client, &[&["GET", &key]]);
+    rig.answer_next(&moved(&key, 1));
+    rig.answer_next("$1\r\n1\r\n");
+    rig.wait(1_900 * MILLISECOND);
+    rig.send(client, &[&["APPEND", &key, "2"]]);
+    rig.wait(200 * MILLISECOND);
+    rig.send(client, &[&["GET", &key]]);
+    assert_eq!(rig.at_nodes(), ["1 APPEND"]);
+    rig.answer_next(":2\r\n");
+    assert_eq!(rig.at_nodes(), ["0 GET"]);
+}
+
+#[test]
+fn a_redirect_to_the_owner_on_the_map_does_not_outlive_that_map() {
+    let (mut rig, client, key) = before_a_node();
+    let slot = slot_of(key.as_bytes());
+    rig.send(client, &[&["GET", &key]]);
+    rig.publish(|own| Some(if own == slot { 1 } else { thirds(own) }));
+    rig.answer_next(&moved(&key, 1));
+    rig.answer_next("$1\r\n1\r\n");
+    rig.publish(|own| Some(if own == slot { 2 } else { thirds(own) }));
+    rig.send(client, &[&["GET", &key]]);
+    assert_eq!(rig.at_nodes(), ["2 GET"]);
+}
+
+#[test]
+fn a_redirect_to_a_node_that_has_left_is_forgotten_with_the_next_map() {
+    let mut rig = clustered(1, |_| {});
+    rig.publish_of((NODES, None), |slot| Some(thirds(slot).min(1)));
+    let (client, key) = (rig.client(0), rig.key(0, 0));
+    rig.send(client, &[&["GET", &key]]);
+    rig.answer_next(&moved(&key, 2));
+    rig.answer_next("$1\r\n1\r\n");
+    let view = rig.view((2, None), |slot| Some(thirds(slot).min(1)));
+    rig.publish_view(view);
+    assert!(rig.cluster.map().node(BackendId(2)).is_none());
+    rig.send(client, &[&["GET", &key]]);
+    assert_eq!(rig.at_nodes(), ["0 GET"]);
+}
+
 /// Redirects a request to a node that stays silent. Returns the client's reply at its deadline, and what the
 /// client gets when the node answers after that.
 fn told_at_the_deadline(
@@ -509,6 +566,60 @@ fn keys_that_are_here_and_there_are_asked_for_one_by_one_at_once() {
 }
 
 #[test]
+fn what_was_sent_behind_a_request_that_is_taken_apart_waits_for_all_its_parts() {
+    let (mut rig, client, key) = before_a_node();
+    let [a, b, c] = ["a", "b", "c"].map(|name| format!("{{{key}}}{name}"));
+    rig.send(client, &[&["GET", &a], &["DEL", &b, &c], &["SET", &b, "x"]]);
+    rig.answer_first("GET", &ask(&a, 1));
+    rig.answer_first("DEL", TRY_AGAIN);
+    rig.answer_first("SET", &ask(&b, 1));
+    rig.wait(10 * MILLISECOND);
+    assert_eq!(rig.at_nodes(), ["1 ASKING", "1 GET"]);
+    rig.answer_next("+OK\r\n");
+    rig.answer_next("$1\r\na\r\n");
+    rig.wait(10 * MILLISECOND);
+    assert_eq!(rig.at_nodes(), ["0 DEL", "0 DEL"]);
+    rig.answer_next(":1\r\n");
+    rig.answer_next(":0\r\n");
+    rig.wait(10 * MILLISECOND);
+    assert_eq!(rig.frames("SET").len(), 1);
+    while !rig.at_stores.is_empty() {
+        rig.answer_next("+OK\r\n");
+    }
+    assert_eq!(rig.told(client), "$1\r\na\r\n:1\r\n+OK\r\n");
+}
+
+#[test]
+fn a_request_that_is_taken_apart_is_answered_at_its_deadline_though_a_part_is_in_flight() {
+    let mut rig = clustered(1, |settings| settings.overload.shed = Mode::On);
+    let (client, key) = (rig.client(0), rig.key(0, 0));
+    let [a, b] = ["a", "b"].map(|name| format!("{{{key}}}{name}"));
+    rig.send(client, &[&["QOS", "SET", "DEADLINE", "150"]]);
+    assert_eq!(rig.told(client), "+OK\r\n");
+    rig.send(client, &[&["DEL", &a, &b]]);
+    rig.answer_next(TRY_AGAIN);
+    rig.answer_first("DEL", ":1\r\n");
+    rig.wait(140 * MILLISECOND);
+    assert_eq!((rig.at_nodes(), rig.told(client)), (vec!["0 DEL".to_owned()], String::new()));
+    rig.wait(20 * MILLISECOND);
+    let told = rig.told(client);
+    assert!(told.starts_with("-DEADLINE stage=backend ") && told.contains("may have happened"), "{told}");
+    assert!(rig.shards[0].has_no_pieces());
+    // Another request is taken apart at another node, and has the index of the first one, when the late reply
+    // comes.
+    let (other, key) = (rig.client(0), rig.key(0, 1));
+    rig.send(other, &[&["EXISTS", &key, &key]]);
+    rig.answer_first("EXISTS", TRY_AGAIN);
+    assert_eq!(rig.at_nodes(), ["0 DEL", "1 EXISTS", "1 EXISTS"]);
+    rig.answer_first("DEL", ":0\r\n");
+    assert_eq!(rig.shards[0].requests_abandoned(), 0);
+    rig.answer_next(":1\r\n");
+    rig.answer_next(":1\r\n");
+    assert_eq!((rig.told(other).as_str(), rig.told(client).as_str()), (":2\r\n", ""));
+    assert!(rig.shards[0].has_no_pieces());
+}
+
+#[test]
 fn another_owner_gets_nothing_while_the_former_one_owes_something() {
     let (mut rig, client, key) = before_a_node();
     rig.send(client, &[&["APPEND", &key, "1"]]);
@@ -535,6 +646,33 @@ fn a_node_that_left_the_cluster_is_let_go_of() {
     assert_eq!(rig.at_nodes().len(), 1);
     rig.answer_next("$-1\r\n");
     assert_eq!(rig.told(client), "$-1\r\n");
+}
+
+#[test]
+fn a_node_in_the_place_of_one_that_left_begins_without_the_failures_of_that_one() {
+    let mut rig = clustered(1, |_| {});
+    let (client, key) = (rig.client(0), rig.key(0, 2));
+    rig.connecting = Connecting::Hangs;
+    rig.send(client, &[&["GET", &key]]);
+    let newer = (rig.cluster.map().version() + 1) * 10;
+    let thirds_of = [(0, "0-5461"), (1, "5462-10922"), (7, "10923-16383")];
+    let nodes = thirds_of.map(|(node, slots)| {
+        let flags = if node == 0 { "myself,master" } else { "master" };
+        format!(
+            "{node:040} 10.0.0.{node}:{}@1 {flags} - 0 0 {} connected {slots}\n",
+            7000 + node,
+            newer + node
+        )
+    });
+    let asked = ServerAddress { host: "10.0.0.0".to_owned(), port: 7000 };
+    let view = View::parse(&asked, b"*0\r\n", bulk(&nodes.concat()).as_bytes()).expect("a view");
+    rig.publish_view(view);
+    let newcomer = rig.cluster.map().node(BackendId(2)).expect("the place is taken again");
+    assert!(newcomer.id.as_str().ends_with('7'));
+    assert!(rig.told(client).contains("reason=node-gone"));
+    rig.connecting = Connecting::Works;
+    rig.send(client, &[&["GET", &key]]);
+    assert_eq!((rig.at_nodes(), rig.told(client)), (vec!["2 GET".to_owned()], String::new()));
 }
 
 #[test]

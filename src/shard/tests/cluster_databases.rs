@@ -3,7 +3,6 @@
 use super::cluster::{MILLISECOND, NODES, ask, clustered, moved, thirds};
 use super::*;
 use crate::routing::cluster::Databases;
-use crate::shard::links::connections_max;
 
 /// Returns a rig with one core before a cluster whose nodes have four databases, a client that has selected
 /// the last of them, and a key of the first node.

@@ -341,3 +341,11 @@ fn a_client_that_leaves_while_its_request_is_to_be_sent_once_more_leaves_nothing
         assert!(!rig.at_nodes().iter().any(|sent| sent.ends_with("GET")), "{:?}", rig.at_nodes());
     }
 }
+
+#[test]
+fn a_request_whose_link_is_lost_behind_the_refusal_is_answered() {
+    let (mut rig, client, key) = tracking();
+    rig.send(client, &[&["GET", &key]]);
+    rig.answer_next("-TRYAGAIN later\r\nno reply\r\n");
+    assert_eq!((rig.shards[0].clients_open(), rig.shards[0].requests_abandoned()), (0, 0));
+}

@@ -3,6 +3,9 @@
 
 use super::*;
 
+const BUSY: &str =
+    "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
+
 /// Returns a rig with a SET at the store, which stays unanswered so that weir will give up its link; and the
 /// client that sent it.
 fn given_up(shards: u16) -> (Rig, usize) {
@@ -58,6 +61,142 @@ fn another_core_does_the_same_for_what_follows_from_the_refusal() {
     assert!(rig.told(client).contains("reason=reply-timeout"));
     rig.send(client, &[&["GET", &far]]);
     assert_eq!(rig.killed, ["1"]);
+}
+
+/// Returns a rig with the EXEC of a client that watches keys at the store, over a private link which is the
+/// store's first connection; and the client.
+fn with_transaction() -> (Rig, usize) {
+    let mut rig = Rig::with(1, 1, |settings| {
+        settings.reply_timeout = Duration::from_secs(2);
+        settings.private_links_max = 10;
+    });
+    let client = rig.client(0);
+    let key = rig.key(0, 0);
+    rig.send(client, &[&["WATCH", &key]]);
+    private::greet(&mut rig);
+    rig.answer_first("WATCH", "+OK\r\n");
+    rig.send(client, &[&["MULTI"], &["SET", &key, "old"], &["EXEC"]]);
+    assert_eq!(rig.words_at_stores(), ["MULTI", "SET", "EXEC"]);
+    (rig, client)
+}
+
+#[test]
+fn a_write_on_a_private_link_that_is_given_up_is_dropped_before_later_requests() {
+    for is_open in [false, true] {
+        let (mut rig, client) = with_transaction();
+        let key = rig.key(0, 0);
+        if is_open {
+            let other = rig.client(0);
+            rig.send(other, &[&["GET", &key]]);
+            rig.answer_first("GET", "$-1\r\n");
+        }
+        rig.wait(Duration::from_secs(3));
+        assert!(rig.told(client).contains("reason=reply-timeout"));
+        rig.send(client, &[&["SET", &key, "new"]]);
+        assert_eq!((rig.words_at_stores(), rig.killed.join(" ").as_str()), (vec!["SET"], "1"));
+        rig.answer_first("SET", "+OK\r\n");
+        rig.send(client, &[&["WATCH", &key]]);
+        private::greet(&mut rig);
+        assert_eq!((rig.words_at_stores(), rig.killed.len()), (vec!["WATCH"], 1));
+    }
+}
+
+#[test]
+fn a_write_on_a_private_link_that_its_store_has_closed_needs_no_fence() {
+    let (mut rig, client) = with_transaction();
+    let key = rig.key(0, 0);
+    rig.lose("EXEC");
+    rig.send(client, &[&["SET", &key, "new"]]);
+    assert_eq!((rig.words_at_stores(), rig.killed.len()), (vec!["SET"], 0));
+}
+
+#[test]
+fn an_idle_private_link_that_carries_a_later_request_does_the_same() {
+    let (mut rig, client) = with_transaction();
+    let key = rig.key(0, 0);
+    for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n+OK\r\n"] {
+        rig.answer_next(reply);
+    }
+    rig.send(client, &[&["SET", &key, "old"]]);
+    rig.connecting = Connecting::Hangs;
+    rig.wait(Duration::from_secs(3));
+    assert!(rig.told(client).contains("reason=reply-timeout"));
+    assert!(rig.killed.is_empty(), "the next shared connection is not there yet");
+    rig.kill_reply = BUSY;
+    rig.send(client, &[&["WATCH", &key]]);
+    assert_eq!((rig.words_at_stores(), rig.killed.join(" ").as_str()), (vec!["WATCH"], "2"));
+    rig.kill_reply = ":1\r\n";
+    rig.answer_first("WATCH", BUSY);
+    for killed in [2, 2] {
+        rig.send(client, &[&["WATCH", &key]]);
+        assert_eq!(rig.killed.len(), killed, "until the store has carried it out");
+        rig.answer_first("WATCH", "+OK\r\n");
+    }
+}
+
+#[test]
+fn a_private_link_that_opens_does_the_same_unless_the_store_was_started_anew() {
+    for is_new in [false, true] {
+        let mut rig = Rig::with(1, 1, |settings| {
+            settings.reply_timeout = Duration::from_secs(2);
+            settings.private_links_max = 10;
+        });
+        let (client, key) = (rig.client(0), rig.key(0, 0));
+        rig.send(client, &[&["SET", &key, "old"]]);
+        rig.connecting = Connecting::Hangs;
+        rig.wait(Duration::from_secs(3));
+        assert!(rig.told(client).contains("reason=reply-timeout"));
+        if is_new {
+            rig.named = 0;
+        }
+        rig.connecting = Connecting::Works;
+        rig.send(client, &[&["WATCH", &key]]);
+        assert!(rig.killed.is_empty(), "its own name is not known yet");
+        private::greet(&mut rig);
+        let killed = if is_new { "" } else { "1" };
+        assert_eq!((rig.words_at_stores(), rig.killed.join(" ").as_str()), (vec!["WATCH"], killed));
+        rig.answer_first("WATCH", "+OK\r\n");
+        assert_eq!(rig.told(client), "+OK\r\n");
+    }
+}
+
+#[test]
+fn a_store_that_is_busy_is_asked_again_before_any_request() {
+    let (mut rig, client) = given_up(1);
+    let key = rig.key(0, 0);
+    rig.kill_reply = BUSY;
+    rig.wait(Duration::from_secs(3));
+    assert!(rig.told(client).contains("reason=reply-timeout"));
+    assert_eq!(rig.killed, ["1"], "the store refused that");
+    for _ in 0..2 {
+        rig.send(client, &[&["SET", &key, "new"]]);
+        assert!(rig.told(client).starts_with("-UNAVAILABLE backend=store0 reason="));
+        assert_eq!((rig.at_stores.len(), rig.owed()), (0, 0));
+        rig.wait(Duration::from_secs(1));
+    }
+    rig.kill_reply = ":1\r\n";
+    let refused = rig.killed.len();
+    rig.send(client, &[&["SET", &key, "new"]]);
+    assert_eq!((rig.words_at_stores(), rig.killed.len()), (vec!["SET"], refused + 1));
+}
+
+#[test]
+fn an_open_connection_asks_a_store_again_that_was_busy() {
+    let (mut rig, client) = given_up(1);
+    let other = rig.client(0);
+    let key = rig.key(0, 0);
+    rig.send(other, &[&["HELLO", "3"], &["GET", &key]]);
+    rig.answer_first("HELLO", "%0\r\n");
+    rig.answer_first("GET", "_\r\n");
+    rig.connecting = Connecting::Hangs;
+    rig.wait(Duration::from_secs(3));
+    assert!(rig.told(client).contains("reason=reply-timeout"));
+    for (reply, killed) in [(BUSY, 1), (BUSY, 2), (":1\r\n", 3), (":1\r\n", 3)] {
+        rig.kill_reply = reply;
+        rig.send(other, &[&["GET", &key]]);
+        assert_eq!(rig.killed.len(), killed, "{reply}");
+        rig.answer_first("GET", "_\r\n");
+    }
 }
 
 #[test]

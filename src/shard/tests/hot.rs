@@ -19,12 +19,22 @@ fn eager(shards: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
 
 /// Returns a rig as [`eager`] does, with `backends` stores.
 fn eager_before(shards: u16, backends: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
-    let detection = Detection { least_per_second: 20, least_share_per_mille: 0, ..Detection::default() };
-    let hot = HotSettings { detection, ttl: TTL, ..HotSettings::new(backends) };
+    let hot = eager_settings(backends);
     Rig::with(shards, backends, |settings| {
         settings.hot = hot.clone();
         change(settings);
     })
+}
+
+/// Returns a rig as [`eager`] does, with one core before a cluster.
+fn eager_before_a_cluster() -> Rig {
+    let hot = eager_settings(cluster::NODES);
+    cluster::clustered(1, |settings| settings.hot = hot.clone())
+}
+
+fn eager_settings(backends: u16) -> HotSettings {
+    let detection = Detection { least_per_second: 20, least_share_per_mille: 0, ..Detection::default() };
+    HotSettings { detection, ttl: TTL, ..HotSettings::new(backends) }
 }
 
 /// Returns a rig with one core, two clients, and a hot key of which no reply is cached.
@@ -835,6 +845,26 @@ fn when_a_fetch_fails_one_is_told_so_and_the_next_one_tries_and_then_all_are() {
 }
 
 #[test]
+fn what_a_client_sent_behind_a_fetch_that_fails_goes_on() {
+    let mut rig = eager_before_a_cluster();
+    let [client, other] = [rig.client(0), rig.client(0)];
+    let key = rig.key(0, 0);
+    rig.make_hot(client, &key);
+    // Before a cluster, a write waits until the fetch before it is answered.
+    rig.send(client, &[&["GET", &key], &["SET", &key, "new"]]);
+    rig.send(other, &[&["GET", &key]]);
+    assert_eq!(rig.words_at_stores(), ["PTTL", "GET"]);
+    rig.lose("GET");
+    let told = rig.told(client);
+    assert!(told.starts_with("-UNAVAILABLE") && told.lines().count() == 1, "{told}");
+    rig.answer_first("SET", "+OK\r\n");
+    assert_eq!(rig.told(client), "+OK\r\n");
+    rig.serve(":-1\r\n", &bulk("new"));
+    assert_eq!(rig.told(other), bulk("new"));
+    assert_eq!((rig.figures().waiters, rig.figures().flights, rig.owed()), (0, 0, 0));
+}
+
+#[test]
 fn everybody_who_waits_has_a_deadline_of_its_own() {
     let overload = OverloadSettings::new(1, 1);
     let mut rig = eager(1, |settings| settings.overload = overload.clone());
@@ -1417,9 +1447,7 @@ fn a_fetch_that_is_sent_again_is_not_for_those_who_have_written_since() {
 
 #[test]
 fn a_fetch_is_sent_to_another_node_without_its_questions() {
-    let detection = Detection { least_per_second: 20, least_share_per_mille: 0, ..Detection::default() };
-    let hot = HotSettings { detection, ttl: TTL, ..HotSettings::new(3) };
-    let mut rig = cluster::clustered(1, |settings| settings.hot = hot.clone());
+    let mut rig = eager_before_a_cluster();
     let client = rig.client(0);
     let key = rig.key(0, 0);
     for _ in 0..40 {
@@ -1446,9 +1474,7 @@ fn a_fetch_is_sent_to_another_node_without_its_questions() {
 /// connection must not reach that node first; a fetch could, because it belongs to no connection.
 #[test]
 fn before_a_cluster_no_fetch_overtakes_what_was_sent_before_the_key_was_hot() {
-    let detection = Detection { least_per_second: 20, least_share_per_mille: 0, ..Detection::default() };
-    let hot = HotSettings { detection, ttl: TTL, ..HotSettings::new(3) };
-    let mut rig = cluster::clustered(1, |settings| settings.hot = hot.clone());
+    let mut rig = eager_before_a_cluster();
     let [writer, crowd] = [rig.client(0), rig.client(0)];
     let key = rig.key(0, 0);
     rig.send(writer, &[&["APPEND", &key, "w"]]);

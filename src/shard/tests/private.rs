@@ -1,7 +1,7 @@
 //! Tests of private links: connections lent to one client for blocking commands, watched keys and
 //! subscriptions.
 
-use super::cluster::{clustered, moved};
+use super::cluster::{ask, clustered, moved};
 use super::*;
 use crate::protocol::{Argument, Arguments};
 use crate::shard::clients::client_filter::{ClientsAsked, ClientsTold, Reach};
@@ -236,7 +236,9 @@ fn what_is_popped_for_a_client_that_has_left_is_put_back_where_its_tenant_wants_
     let (mut rig, versions) = leaves_too_late(true);
     rig.answer_first("BLPOP", POPPED);
     rig.lose("LPUSH");
-    assert_eq!((orphans(&rig), links(&rig), versions.under_way()), ((1, 0), (0, 0), 0));
+    assert_eq!((orphans(&rig), links(&rig), versions.under_way()), ((1, 0), (0, 0), 2));
+    rig.wait(Duration::from_secs(1));
+    assert_eq!(versions.under_way(), 0, "it is certainly over by now");
 }
 
 #[test]
@@ -261,6 +263,7 @@ fn a_call_whose_client_has_left_ends_with_its_store() {
             rig.wait(Duration::from_secs(30));
         }
         assert_eq!((orphans(&rig), links(&rig)), ((0, 0), (0, 1)));
+        rig.wait(Duration::from_secs(1));
         assert_eq!(versions.under_way(), 0);
     }
 }
@@ -458,13 +461,52 @@ fn a_link_that_is_given_back_after_a_redirect_is_lent_to_one_client() {
     // The tenant may hold fewer links than it does, so there is none to the other node.
     rig.put_in_force(&terms(1));
     rig.answer_first("BLPOP", &moved(&key, 1));
-    assert!(rig.told(redirected).starts_with("-MOVED "));
+    assert!(rig.told(redirected).starts_with("-UNAVAILABLE backend=10.0.0.0:7000 reason=redirects "));
     assert_eq!(links(&rig), (1, 2));
     rig.put_in_force(&terms(4));
     for client in [next, last] {
         rig.send(client, &[&["BLPOP", &key, "0"]]);
     }
     assert_eq!(links(&rig), (3, 3));
+}
+
+#[test]
+fn a_call_whose_keys_are_moving_waits_at_the_node_to_which_they_move() {
+    let mut rig = clustered(1, |settings| settings.private_links_max = 10);
+    let (client, key) = (rig.client(0), rig.key(0, 0));
+    rig.send(client, &[&["BLPOP", &key, "5"]]);
+    greet(&mut rig);
+    rig.wait(Duration::from_secs(1));
+    // The node does not have the key, which may have moved already.
+    rig.answer_first("BLPOP", &ask(&key, 1));
+    greet(&mut rig);
+    assert_eq!(rig.at_nodes(), ["1 ASKING", "1 BLPOP"]);
+    assert!(rig.frames("BLPOP")[0].frame.ends_with("\r\n4.000\r\n"), "for the rest of its time");
+    rig.answer_first("ASKING", "+OK\r\n");
+    let popped = format!("*2\r\n${}\r\n{key}\r\n$1\r\n1\r\n", key.len());
+    rig.answer_first("BLPOP", &popped);
+    assert_eq!(rig.told(client), popped);
+    assert_eq!(links(&rig), (0, 2));
+}
+
+#[test]
+fn a_call_that_no_node_carries_out_is_refused_in_words_of_weirs_own() {
+    let unknown = |key: &str| format!("-MOVED {} 10.0.0.9:7009\r\n", slot_of(key.as_bytes()));
+    let refusals: [&dyn Fn(&str) -> String; 5] =
+        [&unknown, &|key| moved(key, 0), &|key| ask(key, 0), &|key| ask(key, 9), &|_| {
+            "-TRYAGAIN Multiple keys request during rehashing of slot\r\n".to_owned()
+        }];
+    for refusal in refusals {
+        let mut rig = clustered(1, |settings| settings.private_links_max = 10);
+        let (client, key) = (rig.client(0), rig.key(0, 0));
+        rig.send(client, &[&["BLPOP", &key, "0"]]);
+        greet(&mut rig);
+        rig.answer_first("BLPOP", &refusal(&key));
+        let told = rig.told(client);
+        assert!(told.starts_with("-UNAVAILABLE backend=10.0.0.0:7000 reason=redirects "), "{told}");
+        assert!(rig.shards[0].poll_doubt().is_some(), "the map may be old");
+        assert_eq!(links(&rig), (0, 1));
+    }
 }
 
 #[test]

@@ -63,7 +63,8 @@ impl Upstream {
                 env.counters.add(Counter::RequestsAbandoned, 1);
                 // The request is charged its estimated cost, like one whose connection was lost.
                 if !link.is_for_replica() {
-                    replies.note(env, to, Note::Unsettled);
+                    let whole = env.pieces.whole(to);
+                    replies.note(env, whole, Note::Unsettled);
                 }
                 replies.reply(env, to, Outcome::Lost, Message::Small(&text), now);
             }
@@ -87,9 +88,7 @@ impl Upstream {
         let deadlines = self.overload.deadlines();
         let mut next = Timestamp::MAX;
         for request in link.pending.iter_mut().filter_map(Pending::request_mut) {
-            let to = request.envelope.reply_to;
-            // A piece of a split request is answered with the other pieces.
-            if request.is_abandoned || to.piece_of().is_some() {
+            if request.is_abandoned {
                 continue;
             }
             let patient_until = if is_stalled { request.sent_at.after(PATIENCE) } else { Timestamp::MAX };
@@ -103,8 +102,10 @@ impl Upstream {
                 next = next.min(until);
                 continue;
             }
-            given_up.push((to, Given::of(request, now.monotonic)));
+            given_up.push((request.envelope.reply_to, Given::of(request, now.monotonic)));
             request.is_abandoned = true;
+            // By the time of a piece's late reply, another split request may have the index of its own.
+            request.envelope.reply_to = env.pieces.whole(request.envelope.reply_to);
         }
         next
     }

@@ -9,7 +9,7 @@ use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::overload::{Overload, Parked, bulkhead_for, bulkheads_of};
 use crate::shard::pending::{InFlight, whole};
-use crate::shard::refusal::NotSent;
+use crate::shard::refusal::{NO_DATABASE, NotSent};
 use crate::shard::replies::{Replies, turn_away};
 use crate::shard::request::Envelope;
 use crate::values::time::Now;
@@ -53,7 +53,8 @@ impl Upstream {
     }
 
     /// Passes to the circuit breaker that a connection to a backend was lost, or could not be opened, for
-    /// this `reason`, which may get the backend ejected. Does nothing for connections to replicas.
+    /// this `reason`, which may get the backend ejected. A refused database is nothing against the backend.
+    /// Does nothing for connections to replicas.
     pub(super) fn record_loss(
         &mut self,
         env: &mut Env,
@@ -62,10 +63,15 @@ impl Upstream {
         now: Now,
     ) {
         let link = self.links.at(connection);
-        if !link.is_for_replica() {
-            self.breaker.record_loss(env, link.backend, &link.pending, reason, now);
-            self.apply_gates();
+        if link.is_for_replica() {
+            return;
         }
+        if reason == NO_DATABASE {
+            self.breaker.record_refused_database(env, link.backend, &link.pending, now);
+        } else {
+            self.breaker.record_loss(env, link.backend, &link.pending, reason, now);
+        }
+        self.apply_gates();
     }
 
     /// Reports to other cores what this core has seen of backends, and ejects those that fail or are slow.

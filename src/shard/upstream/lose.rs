@@ -11,7 +11,7 @@ use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
 use crate::shard::pending::Pending;
-use crate::shard::refusal::{NO_DATABASE, Refusal};
+use crate::shard::refusal::Refusal;
 use crate::shard::replies::Replies;
 use crate::shard::request::{Envelope, Route, Track};
 use crate::values::time::Now;
@@ -35,7 +35,7 @@ impl Upstream {
         let Some(link) = self.links.current(connection, generation) else { return };
         let connected = !matches!(link.state, LinkState::Opening { .. });
         if loss == Loss::OnTheWay {
-            self.links.raise_fence(connection);
+            self.links.raise_fence(env, connection);
         }
         let reason = if connected { "connection-lost" } else { "connect-failed" };
         self.lose_link(env, connection, reason, replies, now);
@@ -108,9 +108,7 @@ impl Upstream {
         if let Some(slots) = &mut self.cluster.slots {
             slots.handle_link_lost(backend);
         }
-        if reason != NO_DATABASE {
-            self.record_loss(env, connection, reason, now);
-        }
+        self.record_loss(env, connection, reason, now);
         let spread = env.random_byte();
         if track == Track::Replica {
             return self.lose_reads(env, connection, reason, (spread, replies), now);

@@ -32,7 +32,6 @@ use super::breaker::Breaker;
 use super::cluster::{Cluster, ReaderFigures};
 use super::durations::Durations;
 use super::env::Env;
-use super::fence::{Fence, Fences};
 use super::links::{Link, Links};
 use super::note::Note;
 use super::overload::{BulkheadFigures, Overload, bulkhead_for};
@@ -42,7 +41,7 @@ use super::request::ReplyTo;
 use super::settings::ShardSettings;
 use crate::protocol::{Room, Segment};
 use crate::routing::cluster::ReplicaState;
-use crate::values::{BackendId, ConnectionId, Owner, ShardId, Timestamp};
+use crate::values::{BackendId, ConnectionId, Owner, Timestamp};
 use turn::Turn;
 
 /// The connections, windows, health and cluster state of all backends on one core.
@@ -126,24 +125,6 @@ impl Upstream {
             Some(slots) => slots.is_holding(slot) || links.any(is_early) || slots.has_again(slot),
             None => links.any(|link| link.backend == backend && is_early(link)),
         }
-    }
-
-    /// Returns the fences (given-up connections that stores are to kill), which keep requests of connections
-    /// that weir gave up from taking effect after later ones.
-    pub fn fences(&mut self) -> &mut Fences {
-        self.links.fences()
-    }
-
-    /// Takes the fences (given-up connections that stores are to kill) of which another shard tells, new ones
-    /// and answered ones, before anything else of its batch is handled.
-    pub fn handle_fences(&mut self, fences: (Vec<Fence>, Vec<(ShardId, u64)>)) {
-        self.links.handle_fences(fences);
-    }
-
-    /// Takes the sequence numbers of this shard's fences (given-up connections that stores are to kill)
-    /// that stores have answered since the last call, to tell the other shards.
-    pub fn take_lifted(&mut self) -> impl Iterator<Item = u64> {
-        self.links.take_lifted()
     }
 
     /// Records up to when each replica of a cluster is known to have its primary's writes, which decides

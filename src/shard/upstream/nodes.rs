@@ -41,9 +41,10 @@ impl Upstream {
             return;
         };
         let MapChange { reachable, changed, gone } = slots.handle_map(map, now);
+        // A node may have the place of one that has left, whose lost connections count against nobody then.
+        self.leave(env, &gone, replies, now);
         reachable.into_iter().for_each(|backend| self.links.forget_failures(backend));
         changed.into_iter().for_each(|backend| self.meet_anew(env, backend));
-        self.leave(env, &gone, replies, now);
         self.give_up_on_fallen(env, replies, now);
         let Self { links, overload, cluster: Cluster { slots: Some(slots), .. }, .. } = self else { return };
         let owner_at = |place| {
@@ -148,9 +149,9 @@ impl Upstream {
                 // The read must be sent at once. The connection is opened if there is none.
                 Role::Replica => {
                     let has_room = slots.has_room(connection);
-                    links.is_ready(connection) && has_room
+                    links.is_ready(env, connection) && has_room
                         || links.make_ready(env, connection, has_room, now).is_ok()
-                            && links.is_ready(connection)
+                            && links.is_ready(env, connection)
                             && has_room
                 }
             };

@@ -128,7 +128,7 @@ impl Upstream {
                 self.links.at_mut(connection).record_step(kind, end);
                 self.links.swallow_step(env, connection, left, sent_at);
             }
-            Pending::Fence { .. } => self.links.swallow_fence(env, connection),
+            Pending::Fence { .. } => self.links.swallow_fence(env, connection, kind, end),
         }
     }
 

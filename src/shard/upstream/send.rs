@@ -85,7 +85,7 @@ impl Upstream {
     ) -> Result<(), NotSent> {
         let Envelope { route, nature, .. } = *envelope;
         let connection = self.links.connection_for(&env.settings, route);
-        if !self.links.is_ready(connection) || !self.has_room_for_again(connection) {
+        if !self.links.is_ready(env, connection) || !self.has_room_for_again(connection) {
             self.make_ready(env, connection, now)?;
         }
         env.counters.add(Counter::RequestsForwarded, 1);

@@ -299,3 +299,27 @@ fn nobody_is_told_what_is_older_than_what_a_transaction_has_told() {
     }
     assert!(hits > 10_000 && newer > 1_000, "{hits} {newer}");
 }
+
+#[test]
+fn a_transaction_of_a_client_that_watches_keys_may_be_carried_out_after_its_connection_was_lost() {
+    let mut rig = eager(1, |settings| settings.private_links_max = 10);
+    let [client, writer] = [rig.client(0), rig.client(0)];
+    let key = rig.key(0, 0);
+    rig.make_hot(client, &key);
+    rig.send(writer, &[&["WATCH", &key]]);
+    private::greet(&mut rig);
+    rig.answer_first("WATCH", "+OK\r\n");
+    rig.send(writer, &[&["MULTI"], &["SET", &key, "new"], &["EXEC"]]);
+    assert_eq!(rig.words_at_stores(), ["MULTI", "SET", "EXEC"]);
+    rig.lose("EXEC");
+    assert!(rig.told(writer).contains("-UNAVAILABLE backend=store0 reason=connection-lost "));
+    let lost_at = rig.now.monotonic;
+    while rig.now.monotonic.since(lost_at) + MILLISECOND < TTL {
+        let (told, asked) = rig.ask(client, &["GET", &key], ":-1\r\n", "$3\r\nold\r\n");
+        assert!(told == bulk("old") && asked.last().is_some_and(|asked| asked == "GET"), "{asked:?}");
+        rig.wait(10 * MILLISECOND);
+    }
+    rig.wait(10 * MILLISECOND);
+    rig.keep(client, &key, "new");
+    assert_eq!(rig.figures().writes_under_way, 0);
+}
