@@ -349,11 +349,12 @@ impl Slice {
         (self.allowance.saturating_add(part(there)), is_short.then_some(full))
     }
 
-    /// Returns the debt of the bucket as far as this core knows it, in millionths of a request unit: its own,
-    /// and that of the part that no core holds. 0 if it owes nothing.
-    pub fn owed(&self, capacity: Capacity, now: Timestamp) -> MicroUnits {
-        let own = self.allowance.min(0).unsigned_abs();
-        own.saturating_add(self.level_by(capacity, now).min(0).unsigned_abs())
+    /// Returns the amount in the bucket as far as this core knows it, in millionths of a request unit: its own
+    /// allowance (what a core may spend without asking), and the part that no core holds. Below zero it is
+    /// owed.
+    pub fn balance(&self, capacity: Capacity, now: Timestamp) -> i64 {
+        let level = if self.heard { self.level_by(capacity, now) } else { signed(capacity.burst) };
+        self.allowance.saturating_add(level)
     }
 
     /// Returns how many requests of this bucket on this core are admitted and have not been charged at their

@@ -56,7 +56,7 @@ pub struct Env {
     /// priced higher.
     pub backend_levels: BackendLevels,
     /// Connections that weir gave up and that stores are to kill, so that what they still have of them takes
-    /// effect before any later request.
+    /// effect before any later request, or never.
     pub fences: Fences,
     /// Log lines that wait to be written.
     pub lines: VecDeque<String>,

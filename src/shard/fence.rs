@@ -19,7 +19,8 @@ use crate::protocol::encode;
 use crate::values::{BackendId, ShardId};
 
 /// The largest number of fences (given-up connections that stores are to kill) that a shard keeps; a new one
-/// then removes the oldest. A fence is kept only until the lost connection is replaced, so there are fewer.
+/// then removes the oldest. A fence is kept only until the store has answered the next connection's `CLIENT
+/// KILL`.
 const FENCES_MAX: usize = 4096;
 
 /// A connection of weir's to a store, as the store identifies it (`CLIENT INFO`).
@@ -152,8 +153,10 @@ impl Fences {
     pub fn lift(&mut self, origin: ShardId, sequence: u64) {
         let heard = &mut self.heard[usize::from(origin.0)];
         *heard = (*heard).max(sequence);
+        let standing = self.standing.len();
         self.standing.retain(|(_, fence)| (fence.origin, fence.sequence) != (origin, sequence));
-        if origin == self.own {
+        // Several connections may have asked the store for the same.
+        if origin == self.own && self.standing.len() < standing {
             self.lifted.push(sequence);
         }
     }

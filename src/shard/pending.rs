@@ -81,8 +81,8 @@ impl InFlight {
 }
 
 impl Pending {
-    /// Returns the record of the request that the reply is for; None for a reply that no client and no fetch
-    /// waits for.
+    /// Returns the record of the request that the reply is for; None for a reply to a command that weir sent
+    /// for its own purposes, or to a part of a transaction.
     #[inline]
     pub const fn request(&self) -> Option<&InFlight> {
         match self {
@@ -91,8 +91,8 @@ impl Pending {
         }
     }
 
-    /// Returns the record of the request that the reply is for, to change it; None for a reply that no client
-    /// and no fetch waits for.
+    /// Returns the record of the request that the reply is for, to change it; None for a reply to a
+    /// command that weir sent for its own purposes, or to a part of a transaction.
     #[inline]
     pub const fn request_mut(&mut self) -> Option<&mut InFlight> {
         match self {

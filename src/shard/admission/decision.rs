@@ -9,6 +9,7 @@
 //! reply ──actual──> the difference is booked, and the estimate of the next such request learns from it
 //! ```
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::AdmissionStage;
@@ -22,7 +23,7 @@ use crate::shard::env::Env;
 use crate::shard::request::Track;
 use crate::shard::settings::Limiter;
 use crate::values::time::Now;
-use crate::values::{MicroUnits, Price, Timestamp, UNIT, Usage};
+use crate::values::{MicroUnits, Price, TenantId, Timestamp, UNIT, Usage};
 
 /// The decision of the admission stage on a request.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +71,31 @@ pub struct Estimate {
     /// The part of the price that is added because the backend is slow (shedding level), in millionths of a
     /// request unit.
     pub surcharge: MicroUnits,
+}
+
+/// Number of requests about quotas (`QOS`) that a core answers in a second to the clients of one tenant whose
+/// quota is deep in debt.
+const QUESTIONS_IN_DEBT_MAX: u32 = 10;
+
+/// The requests about quotas (`QOS`) that were answered in the current second though the payer's quota is deep
+/// in debt, by tenant.
+#[derive(Debug, Default)]
+pub struct QuestionsInDebt {
+    since: Timestamp,
+    counts: HashMap<TenantId, u32>,
+}
+
+impl QuestionsInDebt {
+    /// True if one more request of the tenant is answered; it is counted then.
+    fn takes(&mut self, tenant: TenantId, now: Timestamp) -> bool {
+        if now.since(self.since) >= Duration::from_secs(1) {
+            self.since = now;
+            self.counts.clear();
+        }
+        let count = self.counts.entry(tenant).or_default();
+        *count += 1;
+        *count <= QUESTIONS_IN_DEBT_MAX
+    }
 }
 
 impl AdmissionStage {
@@ -176,8 +202,7 @@ impl AdmissionStage {
         track_of(self.heavy_from, estimate, class, self.accounts.is_seen(payer, class))
     }
 
-    /// Returns a charge for a request that is answered even if its quota is used up, such as a request about
-    /// the quota itself. Nothing is taken until its real cost is known. `payer` is the account that is
+    /// Returns a charge for a request that is answered even if its quota is used up, such as a login. Nothing is taken until its real cost is known. `payer` is the account that is
     /// charged; None for a client without a tenant, which is charged nothing.
     pub fn charge_afterwards(&mut self, payer: Option<Payer>, asked: &Asked, class: Class) -> Option<Charge> {
         let payer = payer.filter(|_| self.is_priced())?;
@@ -186,8 +211,9 @@ impl AdmissionStage {
         Some(Charge { taken: Price::ZERO, quote, payer, class, is_unrefused: true })
     }
 
-    /// Decides on a request about quotas, which is answered even if its payer's quota is used up: it is
-    /// throttled only once the payer (account that is charged) owes more than a second brings in.
+    /// Decides on a request about quotas, which is answered even if its payer's quota is used up. Once the
+    /// payer (account that is charged) owes more than a second brings in, so that the request may not be
+    /// paid for, a few are answered each second (`QUESTIONS_IN_DEBT_MAX`), and others are throttled.
     pub fn admit_in_debt(
         &mut self,
         env: &mut Env,
@@ -196,7 +222,7 @@ impl AdmissionStage {
         now: Now,
     ) -> Admission {
         let overdrawn = if self.is_priced() { self.accounts.overdrawn(payer, now.monotonic) } else { None };
-        match overdrawn {
+        match overdrawn.filter(|_| !self.questions.takes(payer.tenant(), now.monotonic)) {
             Some(refused) => {
                 let cost = self.estimate(Some(payer), (asked, class, 100)).total;
                 self.throttle(env, (payer, cost), refused, now)

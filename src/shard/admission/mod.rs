@@ -47,6 +47,9 @@ pub struct AdmissionStage {
     /// The payer (account that is charged) and price of requests that passed in shadow mode (decisions are
     /// only counted) before the control executor's answer had shown whether they could be paid for.
     undecided_in_shadow: Vec<(Payer, Price)>,
+    /// The questions about quotas that were answered in the current second though the payer's quota is deep in
+    /// debt.
+    questions: decision::QuestionsInDebt,
 }
 
 impl AdmissionStage {
@@ -60,6 +63,7 @@ impl AdmissionStage {
             waiting: Vec::new(),
             for_settlement: Waiting::default(),
             undecided_in_shadow: Vec::new(),
+            questions: decision::QuestionsInDebt::default(),
         }
     }
 

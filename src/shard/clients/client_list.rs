@@ -30,7 +30,7 @@ impl ClientStage {
             // The shard has unblocked its clients already.
             ClientsAsked::Unblock(..) => ClientsTold::Done,
             ClientsAsked::Pause(pause) => {
-                self.pause(&env.quotas, pause);
+                self.pause(&env.quotas, pause, now);
                 ClientsTold::Done
             }
             ClientsAsked::Unpause(tenant) => {

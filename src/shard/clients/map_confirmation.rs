@@ -163,7 +163,7 @@ impl ClientStage {
         });
         let Some(again) = addressed.again else { return true };
         let (_, next) = client.order.sequences();
-        client.order.drop_again(sequence, next);
+        client.order.drop_again(sequence);
         client.first_try = Some(Box::new(FirstTry { sequence: next, done }));
         client.held_request = Some(again);
         client.waits_for_quota = true;

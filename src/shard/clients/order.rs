@@ -116,13 +116,17 @@ impl Order {
         (self.first_sequence, self.first_sequence.wrapping_add(self.entries.len() as u32))
     }
 
-    /// Drops the reply to a later request (number `again`) too if that to this one (`sequence`) is to be
-    /// dropped (`CLIENT REPLY`), because it is the same request, which is tried again.
-    pub fn drop_again(&mut self, sequence: u32, again: u32) {
+    /// Lets the next request get no reply either if that to this one (`sequence`) is to be dropped (`CLIENT
+    /// REPLY`), because it is the same request, which is tried again.
+    pub fn drop_again(&mut self, sequence: u32) {
         if let Some(silence) = &mut self.silence
             && silence.dropped.contains(&sequence)
         {
-            silence.dropped.push_back(again);
+            silence.replies = match silence.replies {
+                Replies::All => Replies::NoneTo(1),
+                Replies::NoneTo(more) => Replies::NoneTo(more.saturating_add(1)),
+                Replies::None => Replies::None,
+            };
         }
     }
 

@@ -11,7 +11,8 @@ impl ClientStage {
     /// Begins a `CLIENT PAUSE` on this shard. Together with an earlier one for the same tenant or, if it is
     /// for all clients, with an earlier one for all, it lasts until the later end and holds back whatever one
     /// of the two holds back.
-    pub(super) fn pause(&mut self, quotas: &Quotas, pause: &Pause) {
+    pub(super) fn pause(&mut self, quotas: &Quotas, pause: &Pause, now: Now) {
+        self.pauses.retain(|earlier| earlier.until > now.monotonic);
         match self.pauses.iter_mut().find(|other| other.tenant == pause.tenant) {
             Some(earlier) => earlier.extend(pause),
             None => self.pauses.push(pause.clone()),

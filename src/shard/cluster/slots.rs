@@ -71,6 +71,8 @@ pub const LOOKS_APART: Duration = Duration::from_millis(1);
 /// The time for which a slot's owner that a redirect named takes precedence over the owner on the cluster
 /// map.
 const PATCH_HOLDS: Duration = Duration::from_secs(2);
+/// The time by which an owner that a redirect named may be forgotten too early, together with an earlier one.
+const PATCHES_END_WITHIN: Duration = Duration::from_millis(10);
 /// The time for which an ASK redirect is followed. Later the slot may have moved there, come back and be
 /// moving again: a key that has not moved yet would be created a second time there.
 const ASK_HOLDS: Duration = Duration::from_millis(250);
@@ -483,8 +485,10 @@ impl Slots {
     /// owner on the map is held until its requests in flight are answered.
     fn end_patches(&mut self, now: Timestamp) {
         let Self { patches, holds, map, .. } = self;
+        // Owners that were named one after the other are forgotten together, as each search looks at all.
+        let soon = now.after(PATCHES_END_WITHIN);
         patches.retain(|slot, (owner, until)| {
-            let stays = *until > now;
+            let stays = *until > soon;
             if !stays && map.owner(*slot) != Some(owner.backend) {
                 holds.entry(*slot).or_default();
             }

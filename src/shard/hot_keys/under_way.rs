@@ -124,12 +124,12 @@ pub struct UnderWay {
     marks: Box<[u32; MARKS]>,
     /// The number of requests in flight that may be about any key, by client connection.
     about_any: HashMap<u64, u32>,
-    /// The request that weir is about to answer itself (its deadline passed, or the store stands still),
-    /// while the store may still carry it out; None if there is none.
-    abandoned: Option<ReplyTo>,
-    /// Requests that weir answered itself, until the store has answered them too, or their connection to the
-    /// store is lost.
-    unsettled: HashMap<ReplyTo, Open>,
+    /// The requests that weir is about to answer itself (their deadline passed, or the store stands still),
+    /// while stores may still carry them out, each with how many parts of it are.
+    abandoned: HashMap<ReplyTo, u32>,
+    /// Requests that weir answered itself, each with how many parts of it no store has answered yet, unless
+    /// their connection to the store is lost.
+    unsettled: HashMap<ReplyTo, (Open, u32)>,
     /// Writes that may still be carried out though their connection to the store is lost, each with the time
     /// until which it counts as in flight.
     lost: VecDeque<(Timestamp, Open)>,
@@ -146,7 +146,7 @@ impl Default for UnderWay {
             open: HashMap::new(),
             marks: Box::new([0; MARKS]),
             about_any: HashMap::new(),
-            abandoned: None,
+            abandoned: HashMap::new(),
             unsettled: HashMap::new(),
             lost: VecDeque::new(),
             compared: HashMap::new(),
@@ -208,26 +208,41 @@ impl UnderWay {
         Some((open, is_sent))
     }
 
-    /// Records that weir is about to answer a request itself, while the store may still carry it out.
+    /// Records that weir is about to answer a request itself, while the store may still carry it out, or a part
+    /// of it. Does nothing for an unknown request.
     pub fn abandon(&mut self, to: ReplyTo) {
-        self.abandoned = Some(to);
+        if self.open.contains_key(&to) {
+            *self.abandoned.entry(to).or_default() += 1;
+        }
     }
 
-    /// Removes a request that weir answered itself, when its store has answered it too or its connection is
-    /// lost. Returns its hot keys and the counters of writes (cells) that it has changed. None if the request
-    /// is unknown.
+    /// Handles that a request, or a part of one, that weir answered itself was answered by its store too, or
+    /// that its connection is lost. Removes the request with its last part. Returns its hot keys and the
+    /// counters of writes (cells) that it has changed; None if the request is unknown, or other parts of it may
+    /// still be carried out.
     pub fn settle(&mut self, to: ReplyTo) -> Option<Open> {
-        self.unsettled.remove(&to)
+        if let Entry::Occupied(mut request) = self.unsettled.entry(to) {
+            request.get_mut().1 -= 1;
+            return (request.get().1 == 0).then(|| request.remove().0);
+        }
+        if let Entry::Occupied(mut parts) = self.abandoned.entry(to) {
+            *parts.get_mut() -= 1;
+            if *parts.get() == 0 {
+                parts.remove();
+            }
+        }
+        None
     }
 
     /// Handles a request that is answered with an error and may still be carried out by its store. If weir
-    /// answered it itself, it stays in flight until the store has answered it or its connection is lost, else
-    /// until `until`.
+    /// answered it itself, it stays in flight until the store has answered it, all its parts included, or its
+    /// connection is lost, else until `until`.
     pub fn handle_lost(&mut self, to: ReplyTo, open: Open, until: Timestamp) {
-        if self.abandoned.take() == Some(to) {
-            self.unsettled.insert(to, open);
-        } else {
-            self.put_off(open, until);
+        match self.abandoned.remove(&to) {
+            Some(parts) => {
+                self.unsettled.insert(to, (open, parts));
+            }
+            None => self.put_off(open, until),
         }
     }
 

@@ -125,6 +125,8 @@ impl Links {
             return Some(reason);
         } else if matches!(step, Greeting::Identity | Greeting::Fence(..))
             && is_not_ready(reply)
+            // Without private links, only this connection can carry the `SCRIPT KILL` that ends the wait.
+            && env.settings.private_links_max > 0
             && env.fences.at(link.backend, 0).next().is_some()
         {
             link.handle_not_ready();
@@ -146,6 +148,10 @@ impl Links {
                 }
             }
             Greeting::Terms => link.handle_terms(reply),
+            // The fence is sent again before the next request.
+            Greeting::Fence(..) if is_not_ready(reply) => {
+                self.connections[connection.0 as usize].fenced = 0;
+            }
             // Any other error lifts the fence too: the store lacks the command, and no more can be done.
             Greeting::Fence(origin, sequence) => env.fences.lift(origin, sequence),
         }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::Shard;
 use super::destination::step_of;
-use crate::protocol::command::{self, Class, Command, Handling, LocalCommand};
+use crate::protocol::command::{self, Class, Command, Handling, LocalCommand, PrivateUse};
 use crate::protocol::{Argument, Arguments, Request, RequestDecoder, encode};
 use crate::shard::clients::{Identity, Progress};
 use crate::shard::counters::Counter;
@@ -216,7 +216,10 @@ impl Shard {
             if self.handle_tied(id, (command, handling), request, now) {
                 return;
             }
-            self.end_caching(id, command);
+            // A blocking command takes the word along itself.
+            if !matches!(handling, Handling::Private(PrivateUse::Waits)) {
+                self.end_caching(id, command);
+            }
         }
         match self.destination(id, command, handling, arguments) {
             Ok(destination) => self.carry_out(id, Some(command), destination, request, now),

@@ -58,6 +58,7 @@ impl Shard {
             let text = "ERR wrong number of arguments for 'qos|limits' command";
             return self.answer_error(id, text);
         }
+        let Ok(charge) = self.admit_in_debt(id, command, arguments, now) else { return };
         // The pools have to count first what was spent here and not reported yet.
         self.admission.flush(now.monotonic);
         let identity = self.clients.client(id).identity().clone();
@@ -68,7 +69,6 @@ impl Shard {
         });
         let limits = limits.collect();
         let protocol = self.clients.client(id).protocol();
-        let Ok(charge) = self.admit_in_debt(id, command, arguments, now) else { return };
         self.clients.ask(&self.env, id, charge, Question::Limits { limits, protocol });
     }
 

@@ -3,7 +3,7 @@
 
 use super::Shard;
 use super::destination::{CROSS_SLOT, Placement, asks_for_events};
-use crate::protocol::command::{Command, FanOut, Flags, Handling, LocalCommand, PrivateUse};
+use crate::protocol::command::{Class, Command, FanOut, Flags, Handling, LocalCommand, PrivateUse};
 use crate::protocol::{Arguments, Request, encode};
 use crate::shard::admission::{Charge, asked};
 use crate::shard::clients::{LocalRequest, NotQueued, Question, Rewrite, Splice, Transaction};
@@ -217,12 +217,9 @@ impl Shard {
             {
                 return self.queue_select(id, database, arguments);
             }
-            // The only store answers what it would answer outside a transaction.
-            Handling::Local(LocalCommand::ConfigGet)
-                if single && (self.is_admin(id) || asks_for_events(arguments)) =>
-            {
-                true
-            }
+            // The only store answers this as outside a transaction. For other settings weir answers here, since it
+            // could not remove passwords from the store's reply.
+            Handling::Local(LocalCommand::ConfigGet) if single && asks_for_events(arguments) => true,
             Handling::Local(local) if local.stands_in_transaction() => {
                 return self.queue_local(id, command, local, arguments);
             }
@@ -293,6 +290,9 @@ impl Shard {
         place: Option<(u16, BackendId)>,
         arguments: &Arguments<'_>,
     ) {
+        if command.class == Class::Script {
+            self.note_script(command, arguments);
+        }
         let asked = asked(Some(command), arguments);
         let bytes_max = self.env.settings.request_bytes_max;
         let scripts = &self.env.settings.clients.scripts;

@@ -315,10 +315,14 @@ impl Link {
 
     /// Makes later connections ask the store to kill this one (a fence), which is about to be given up, so
     /// that the store does not carry out its request in flight after later ones. Does nothing unless that
-    /// request was sent and may write, and the store has named the connection.
+    /// request was sent and may write, and the store has named the connection. Nothing is needed for a blocking
+    /// command either: its client is gone or is closed, so that no later request of it follows.
     pub(super) fn raise_fence(&mut self, env: &mut Env) {
         let was_sent = self.state == State::Open && !self.is_held && self.put_off_until.is_none();
-        let may_write = self.in_flight.as_ref().is_some_and(|request| request.effect == Effect::Write);
+        let may_write = self
+            .in_flight
+            .as_ref()
+            .is_some_and(|request| request.effect == Effect::Write && !request.waits());
         if was_sent
             && may_write
             && let Some(name) = self.name.take()

@@ -9,7 +9,10 @@ const BUSY: &str =
 /// Returns a rig with a SET at the store, which stays unanswered so that weir will give up its link; and the
 /// client that sent it.
 fn given_up(shards: u16) -> (Rig, usize) {
-    let mut rig = Rig::with(shards, 1, |settings| settings.reply_timeout = Duration::from_secs(2));
+    let mut rig = Rig::with(shards, 1, |settings| {
+        settings.reply_timeout = Duration::from_secs(2);
+        settings.private_links_max = 10;
+    });
     let client = rig.client(0);
     let key = rig.key(0, 0);
     rig.send(client, &[&["SET", &key, "old"]]);

@@ -176,10 +176,14 @@ fn a_block_owes_a_reply_for_each_request_until_its_connection_is_lost() {
 fn the_only_store_answers_settings_in_a_transaction_as_outside() {
     let mut rig = Rig::new(1, 1);
     let client = rig.client(0);
-    rig.send(client, &[&["MULTI"], &["CONFIG", "GET", "maxmemory"], &["EXEC"]]);
+    rig.send(client, &[&["MULTI"], &["CONFIG", "GET", "notify-keyspace-events"], &["EXEC"]]);
     assert_eq!(rig.words_at_stores(), ["MULTI", "CONFIG", "EXEC"]);
-    for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n*2\r\n$9\r\nmaxmemory\r\n$1\r\n7\r\n"] {
+    for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n*2\r\n$22\r\nnotify-keyspace-events\r\n$1\r\nx\r\n"] {
         rig.answer_next(reply);
     }
-    assert!(rig.told(client).ends_with("maxmemory\r\n$1\r\n7\r\n"));
+    assert!(rig.told(client).ends_with("events\r\n$1\r\nx\r\n"));
+    // A store's reply to others could have its passwords.
+    rig.send(client, &[&["MULTI"], &["CONFIG", "GET", "*"], &["EXEC"]]);
+    assert!(rig.at_stores.is_empty());
+    assert!(rig.told(client).contains("$4\r\nsave\r\n"));
 }

@@ -20,8 +20,8 @@ pub struct Charge {
     /// The class of the request's command. The real cost is learnt for the class, so that later requests of
     /// it are priced better.
     pub class: Class,
-    /// True for a request that is answered even if its payer's quota is used up, such as a login. Such
-    /// requests bring buckets into debt only so far (`OWED_MAX`).
+    /// True for a request that is answered even if its payer's quota is used up, such as a login or a question
+    /// about quotas. Such requests bring buckets into debt only so far (`OWED_MAX`).
     pub is_unrefused: bool,
 }
 
@@ -112,7 +112,7 @@ impl Accounts {
     pub fn overdrawn(&mut self, payer: Payer, now: Timestamp) -> Option<(Scope, Duration)> {
         payer.scopes().find_map(|scope| {
             let entry = self.ledger.buckets().entry(scope, now)?;
-            let owed = entry.slice.owed(entry.capacity, now);
+            let owed = entry.slice.balance(entry.capacity, now).min(0).unsigned_abs();
             let is_over = owed >= entry.capacity.comes_in(OWED_MAX);
             is_over.then(|| (scope, Duration::from_micros(entry.capacity.micros_for(owed))))
         })
@@ -128,13 +128,15 @@ impl Accounts {
         difference: i64,
         now: Timestamp,
     ) {
+        // Other cores may book as much before this one learns of it.
+        let owed_max = OWED_MAX * self.even_share / 65_536;
         let user = tenant.and(payer.user());
         let scopes = [Some(Scope::Global), tenant.map(Scope::Tenant), user.map(Scope::User)];
         for scope in scopes.into_iter().flatten() {
             let Some(entry) = self.ledger.buckets().entry(scope, now) else { continue };
-            let owed_max = entry.capacity.comes_in(OWED_MAX);
-            let room = owed_max.saturating_sub(entry.slice.owed(entry.capacity, now));
-            let booked = difference.min(signed(room));
+            let own_part = signed(entry.capacity.comes_in(owed_max));
+            let room = entry.slice.balance(entry.capacity, now).saturating_add(own_part);
+            let booked = difference.min(room.max(0));
             entry.slice.book(booked);
             self.agenda.list(scope, entry.listed, now);
             if scope == Scope::Global {
