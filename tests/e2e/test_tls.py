@@ -146,7 +146,7 @@ def test_redis_cli(weir, certificates):
         done = subprocess.run(words, capture_output=True, text=True, timeout=60)
         return done.stdout + done.stderr
 
-    assert "TLS on 127.0.0.1:" in weir.output()
+    until(lambda: "TLS on 127.0.0.1:" in weir.output(), "it says where it listens")
     assert cli("PING") == "PONG\n"
     assert cli("SET", "a", "1") == "OK\n" and cli("GET", "a") == "1\n"
     assert "tls_clients:1" in cli("INFO", "clients")

@@ -340,6 +340,31 @@ mod tests {
     }
 
     #[test]
+    fn a_second_try_gets_no_reply_where_the_first_would_have_got_none() {
+        for (replies, told) in [(Replies::NoneTo(1), "next "), (Replies::None, "")] {
+            for is_answered_here in [false, true] {
+                let mut pool = BufferPool::new(8);
+                let mut order = Order::default();
+                order.set_replies(replies);
+                let first = order.expect_reply(Rewrite::AsItCame, None);
+                order.drop_again(first);
+                order.answer(first, Message::Small(b"first "), &mut pool);
+                if is_answered_here {
+                    order.answer_now(&mut pool, |out| out.extend(b"second "));
+                } else {
+                    let second = order.expect_reply(Rewrite::AsItCame, None);
+                    order.answer(second, Message::Small(b"second "), &mut pool);
+                }
+                order.answer_now(&mut pool, |out| out.extend(b"next "));
+                let sent = order.output.take().map(|sent| sent.bytes().into_owned()).unwrap_or_default();
+                assert_eq!(String::from_utf8_lossy(&sent), told, "{replies:?}, {is_answered_here}");
+                order.set_replies(Replies::All);
+                assert!(!order.has_silence(), "nothing is left to drop");
+            }
+        }
+    }
+
+    #[test]
     fn a_reply_that_is_dropped_holds_back_later_ones_until_it_comes() {
         let mut pool = BufferPool::new(8);
         let mut order = Order::default();
