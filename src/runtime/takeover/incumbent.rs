@@ -333,7 +333,8 @@ fn own_pid() -> i32 {
 
 /// The reason why a process whose end would end its successor too is not succeeded.
 const ENDS_ALL: &str = "this is process 1 of its container, with which all others end; \
-                        to replace it under load, start weir under an init process (`docker run --init`)";
+                        to replace it under load, start weir under a supervisor that outlives it, such \
+                        as s6 (`docker run --init` does not, as it ends with its first child)";
 
 /// True if all other processes that see each other's numbers (a PID namespace, such as a container) end with
 /// the process of this number.
