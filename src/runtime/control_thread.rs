@@ -8,7 +8,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
@@ -78,9 +77,6 @@ pub(super) struct ControlSettings {
     pub replicas: Option<Sender<ToReplicas>>,
     /// The mailbox of the thread that communicates with a process that takes over; none without `--takeover`.
     pub takeover: Option<Mailbox<ToTakeover>>,
-    /// False while another process serves on the listening sockets: the one that this process is about to
-    /// take over from, or the one that has taken over.
-    pub owns_files: Arc<AtomicBool>,
     /// The mailboxes of the TLS threads; none without TLS.
     pub tls: Option<TlsMailboxes>,
     /// The counters of TLS handshakes; none without TLS.
@@ -309,7 +305,6 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             let timeout = this.settings.drain_timeout;
             this.settings.facts.draining = true;
             this.successor = Some(pid);
-            this.settings.manager.main_process(pid);
             this.say(
                 log::Kind::Takeover,
                 &format!(
@@ -737,8 +732,9 @@ impl Control {
     /// Orders all shards to drain. Returns the time after which the process stops although clients are left.
     fn begin_to_drain(&mut self) -> Duration {
         self.settings.facts.draining = true;
-        // The service goes on if another process serves.
-        if self.settings.owns_files.load(Ordering::Acquire) {
+        // The thread for takeovers tells it instead, as it knows whether another process goes on with the
+        // service.
+        if self.settings.takeover.is_none() {
             self.settings.manager.stopping();
         }
         self.tell_successor(ToTakeover::Withdraw);
