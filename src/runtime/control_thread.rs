@@ -183,6 +183,8 @@ pub(super) struct Control {
     meter: Meter,
     client_rounds: ClientRounds,
     log: log::Log,
+    /// The log lines about connections to the admin port that could not be accepted for want of resources.
+    want: log::WantComplaints,
     looks: Looks,
     admin: AdminPort,
     /// The number of shards that have stopped accepting clients because another process takes over.
@@ -426,6 +428,7 @@ impl Control {
             settings,
             client_rounds: ClientRounds::default(),
             log: log::Log::default(),
+            want: log::WantComplaints::default(),
             looks: Looks::default(),
             round: None,
             next: Vec::new(),
@@ -706,6 +709,14 @@ impl Control {
     /// by which a request's `Host` header may address the port.
     pub fn note_admin(&mut self, socket: OwnedFd, hosts: Vec<String>) {
         self.admin = AdminPort::Waits(socket, hosts);
+    }
+
+    /// Logs that a connection to the admin port could not be accepted, if resources are used up.
+    pub fn note_admin_not_accepted(&mut self, error: &io::Error) {
+        let what = "a connection to the admin port could not be accepted";
+        if let Some(line) = self.want.complain(what, error, self.settings.clock.now().monotonic) {
+            self.say(log::Kind::Want, &line);
+        }
     }
 
     fn tell_successor(&self, letter: ToTakeover) {
