@@ -30,7 +30,7 @@ static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 /// Writes a line to the log, which is standard error. Does nothing if standard error is closed. If its reader
 /// is stuck, the line is dropped and counted, since weir would otherwise stop with it.
-pub(super) fn line(text: &str) {
+pub fn line(text: &str) {
     write_line(&mut std::io::stderr().lock(), text, &DROPPED);
 }
 
@@ -45,6 +45,17 @@ fn write_line(out: &mut (impl Write + AsFd), text: &str, dropped: &AtomicU64) {
     };
     // One write for all of it: only the first one is sure not to wait.
     let _ = out.write_all(format!("weir: {}{before}\n", shown(text)).as_bytes());
+}
+
+/// Makes panics keep to the rule that no thread waits for the reader of standard error: the report of a panic
+/// is left out if standard error could take none.
+pub(super) fn bound_panic_reports() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if can_take_a_line(&std::io::stderr()) {
+            report(panic);
+        }
+    }));
 }
 
 /// True if a line can be written to a file without waiting: a pipe or socket has room for it, or the file is
