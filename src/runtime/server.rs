@@ -114,11 +114,11 @@ pub fn run(config: &Config) -> Result<(), String> {
     let store_tls = certificates.store_tls();
     // The fleet's store has a TLS setting of its own, independent of `--storage`.
     let storage_tls = store_tls.clone().filter(|_| config.storage.is_secure());
-    for warning in executor::raise_limits(config.files_max(cpus.len()) as u64)? {
+    let purpose = "connections to stores and as many clients as --max-clients allows";
+    for warning in executor::raise_limits(config.files_max(cpus.len()) as u64, purpose)? {
         log::line(&warning);
     }
-    let (_, _, probe) = Mailbox::<()>::for_ring().map_err(|error| executor::ring_advice(&error))?;
-    Ring::new(probe).map_err(|error| executor::ring_advice(&error))?;
+    probe_ring()?;
     let mut predecessor = config.takeover.as_deref().map(Predecessor::find).transpose()?.flatten();
     let environment = Manager::from_environment(predecessor.as_ref().map(|before| &before.manager));
     let manager = Notify::of(&environment)?;
@@ -300,6 +300,13 @@ pub fn run(config: &Config) -> Result<(), String> {
     }
     log::line("stopped");
     Ok(())
+}
+
+/// Checks that the kernel lets this process use `io_uring`, before there are any executors. The error is a
+/// message for the operator, with advice.
+fn probe_ring() -> Result<(), String> {
+    let (_, _, bell) = Mailbox::<()>::for_ring().map_err(|error| executor::ring_advice(&error))?;
+    Ring::new(bell).map(drop).map_err(|error| executor::ring_advice(&error))
 }
 
 /// Checks that the number of connections over which the keys are spread (shards times backends times
@@ -487,8 +494,9 @@ fn incumbent(
 /// Informs the previous process (`before`), if there is one, that this one is ready, so that it hands its
 /// clients over; then lets the thread begin that receives them and waits for a later process to take over
 /// from this one. Does nothing if this process was told to end before (`told_to_end`). `owns_files` becomes
-/// true once the socket files are this process's to remove. The error is a message for the operator: the
-/// previous process goes on, and this one must not serve.
+/// true once the socket files are this process's to remove. Returns a receiver that is disconnected once the
+/// thread has ended; `None` without `--takeover`. The error is a message for the operator: the previous
+/// process goes on, and this one must not serve.
 fn begin_succession(
     takeover: Option<(Incumbent, Mailbox<ToTakeover>)>,
     mut before: Option<Predecessor>,
@@ -1016,9 +1024,10 @@ pub fn run_storage<S: StoreService + 'static>(
     listen_on: SocketAddr,
     service: impl FnOnce() -> S + Send + 'static,
 ) -> Result<(), String> {
-    for warning in executor::raise_limits(STORAGE_FILES)? {
+    for warning in executor::raise_limits(STORAGE_FILES, "clients")? {
         log::line(&warning);
     }
+    probe_ring()?;
     let (mailbox, letters, bell) = mailbox::<ToStorage>()?;
     let (sockets, bound) = listen::tcp(listen_on, 1)
         .map_err(|error| format!("cannot listen on {listen_on} (--listen): {error}"))?;
