@@ -1,4 +1,5 @@
-//! A core: a pinned glommio executor whose main task turns the ring, the mesh and the shard.
+//! A core: a glommio executor (pinned, where each CPU has one), whose main task turns the ring, the mesh and
+//! the shard.
 //!
 //! ```text
 //!  turn:  batches in ─> letters from control ─> completions ─> turn end ─> actions, sends ─> batches out ─> submit
