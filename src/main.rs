@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(text) => {
-            eprintln!("weir: {text}");
+            runtime::write_log_line(&text);
             ExitCode::FAILURE
         }
     }

@@ -106,10 +106,10 @@ pub struct Flags {
     #[arg(long, env = "WEIR_EMBEDDED_MAX_BYTES", value_name = "SIZE", help_heading = STORAGE)]
     pub embedded_max_bytes: Option<Size>,
 
-    /// Connections to stores that clients may have to themselves, over all shards, which have equal parts of
-    /// it, rounded up: one for each blocking command that waits and each client that watches keys, one per
-    /// store for each client that subscribes or tracks keys. A tenant may hold four of five. With 0 such
-    /// commands are refused
+    /// Connections to stores that clients may have to themselves, over all shards in equal parts, rounded up:
+    /// one for each blocking command that waits and each client that watches keys, one per store for each
+    /// client that subscribes or tracks keys. A tenant may hold four of five. With 0 such commands are
+    /// refused
     #[arg(long, env = "WEIR_PRIVATE_LINKS", value_name = "N", help_heading = STORAGE)]
     #[arg(value_parser = number(0, PRIVATE_LINKS_MAX), default_value = "1000")]
     pub private_links: u64,
@@ -469,8 +469,8 @@ pub struct Flags {
     pub subscriber_slow_time: Duration,
 
     /// Channels and patterns with one subscription for all clients of this process (pubsub = "shared" in the
-    /// quota file), over all shards, which have equal parts of it, rounded up; at most 1,024 of them are
-    /// patterns. A tenant may have four of five. Beyond that SUBSCRIBE is refused
+    /// quota file), over all shards in equal parts, rounded up; at most 1,024 of them are patterns. A tenant
+    /// may have four of five. Beyond that SUBSCRIBE is refused
     #[arg(long, env = "WEIR_SHARED_CHANNELS", value_name = "N", help_heading = LIMITS)]
     #[arg(value_parser = number(1, SHARED_CHANNELS_MAX), default_value = "65536")]
     pub shared_channels: u64,

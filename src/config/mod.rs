@@ -319,8 +319,10 @@ impl Config {
 
     /// Returns the limits of the process that no setting of a tenant in the quota file can exceed.
     pub fn quota_bounds(&self) -> QuotaBounds {
+        let databases = self.databases_served();
         QuotaBounds {
-            databases: self.databases_served(),
+            databases,
+            databases_flag: if databases < self.databases { "--storage embedded" } else { "--databases" },
             clients: self.clients_max,
             private_links: self.private_links,
         }

@@ -386,10 +386,12 @@ impl FleetQuotas {
             .ok_or_else(|| refused("its reply is not valid"))?;
         for reply in [said, listed] {
             if reply[0] == b'-' {
+                let mut problem = shown(reply);
                 if is_damage(reply) {
                     self.damaged.push(self.settings.hosts_key());
+                    problem.push_str("; the list of hosts begins anew");
                 }
-                return Err(refused(&shown(reply)));
+                return Err(refused(&problem));
             }
         }
         let hosts = hosts_of(listed).ok_or_else(|| refused("its list of hosts is not valid"))?;

@@ -57,11 +57,15 @@ pub(super) fn serve(control: Rc<RefCell<Control>>, socket: OwnedFd, hosts: Vec<S
     let admin = Rc::new(Admin { control, hosts, places, waits: Cell::new(0), bodies: Cell::new(0) });
     glommio::spawn_local(async move {
         loop {
-            let Ok(stream) = listener.accept().await else {
+            let stream = match listener.accept().await {
+                Ok(stream) => stream,
                 // Most likely no descriptor is left, and another `accept` would fail at once: a pause keeps
                 // this loop from spinning.
-                glommio::timer::sleep(Duration::from_millis(100)).await;
-                continue;
+                Err(error) => {
+                    admin.control.borrow_mut().note_admin_not_accepted(&error.into());
+                    glommio::timer::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
             };
             if let Some(place) = admin.take_place() {
                 let served = Rc::clone(&admin);

@@ -8,7 +8,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
@@ -78,9 +77,6 @@ pub(super) struct ControlSettings {
     pub replicas: Option<Sender<ToReplicas>>,
     /// The mailbox of the thread that communicates with a process that takes over; none without `--takeover`.
     pub takeover: Option<Mailbox<ToTakeover>>,
-    /// False while another process serves on the listening sockets: the one that this process is about to
-    /// take over from, or the one that has taken over.
-    pub owns_files: Arc<AtomicBool>,
     /// The mailboxes of the TLS threads; none without TLS.
     pub tls: Option<TlsMailboxes>,
     /// The counters of TLS handshakes; none without TLS.
@@ -187,6 +183,8 @@ pub(super) struct Control {
     meter: Meter,
     client_rounds: ClientRounds,
     log: log::Log,
+    /// The log lines about connections to the admin port that could not be accepted for want of resources.
+    want: log::WantComplaints,
     looks: Looks,
     admin: AdminPort,
     /// The number of shards that have stopped accepting clients because another process takes over.
@@ -309,7 +307,6 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             let timeout = this.settings.drain_timeout;
             this.settings.facts.draining = true;
             this.successor = Some(pid);
-            this.settings.manager.main_process(pid);
             this.say(
                 log::Kind::Takeover,
                 &format!(
@@ -431,6 +428,7 @@ impl Control {
             settings,
             client_rounds: ClientRounds::default(),
             log: log::Log::default(),
+            want: log::WantComplaints::default(),
             looks: Looks::default(),
             round: None,
             next: Vec::new(),
@@ -713,6 +711,14 @@ impl Control {
         self.admin = AdminPort::Waits(socket, hosts);
     }
 
+    /// Logs that a connection to the admin port could not be accepted, if resources are used up.
+    pub fn note_admin_not_accepted(&mut self, error: &io::Error) {
+        let what = "a connection to the admin port could not be accepted";
+        if let Some(line) = self.want.complain(what, error, self.settings.clock.now().monotonic) {
+            self.say(log::Kind::Want, &line);
+        }
+    }
+
     fn tell_successor(&self, letter: ToTakeover) {
         if let Some(takeover) = &self.settings.takeover {
             takeover.post(letter);
@@ -737,8 +743,9 @@ impl Control {
     /// Orders all shards to drain. Returns the time after which the process stops although clients are left.
     fn begin_to_drain(&mut self) -> Duration {
         self.settings.facts.draining = true;
-        // The service goes on if another process serves.
-        if self.settings.owns_files.load(Ordering::Acquire) {
+        // The thread for takeovers tells it instead, as it knows whether another process goes on with the
+        // service.
+        if self.settings.takeover.is_none() {
             self.settings.manager.stopping();
         }
         self.tell_successor(ToTakeover::Withdraw);

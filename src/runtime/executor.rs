@@ -96,9 +96,9 @@ impl Executors {
             match self.events.recv() {
                 Ok(Event::Started) => missing -= 1,
                 Ok(Event::Ended(number)) => self.look_at(number).map_err(|(name, error)| {
-                    format!("cannot start the executor '{name}': {}", ring_advice(&error))
+                    format!("cannot start the executor '{name}': {}", start_problem(&error))
                 })?,
-                // Not possible, as `sender` is kept.
+                // An error is not possible, as `sender` is kept.
                 Err(_) => break,
             }
         }
@@ -131,8 +131,9 @@ pub(super) fn files_limit() -> u64 {
 
 /// Raises the process's limits of locked memory and open files as far as allowed. Returns warnings, or an
 /// error, with the exact setting to change. `files_wanted` is the number of files that the process may have
-/// open at most, by which it is told whether the limit is too low.
-pub fn raise_limits(files_wanted: u64) -> Result<Vec<String>, String> {
+/// open at most, by which it is told whether the limit is too low, and `purpose` says in a warning what they
+/// are for.
+pub fn raise_limits(files_wanted: u64, purpose: &str) -> Result<Vec<String>, String> {
     let memlock = raise(Resource::Memlock, u64::MAX);
     if memlock < MEMLOCK_BYTES_MIN {
         return Err(format!(
@@ -145,8 +146,8 @@ pub fn raise_limits(files_wanted: u64) -> Result<Vec<String>, String> {
     let mut warnings = Vec::new();
     if files < files_wanted {
         warnings.push(format!(
-            "the limit of open files is {files}, and {files_wanted} may be needed, for --max-clients and connections to \
-             stores: a higher limit is expected (LimitNOFILE= in systemd, `ulimit -n`), or a lower --max-clients"
+            "the limit of open files is {files}, and {files_wanted} may be needed, for {purpose}: a higher \
+             limit is expected (LimitNOFILE= in systemd, `ulimit -n`)"
         ));
     }
     Ok(warnings)
@@ -187,6 +188,15 @@ pub fn ring_advice(error: &io::Error) -> String {
     format!("{advice} ({error})")
 }
 
+/// Returns the reason why an executor could not start, with advice if a limit of the process is too low.
+/// Other errors need none, as it was checked before that `io_uring` can be used at all.
+fn start_problem(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENOMEM | libc::EMFILE | libc::ENFILE) => ring_advice(error),
+        _ => error.to_string(),
+    }
+}
+
 /// Returns a flag that the first SIGINT or SIGTERM sets, so that a tool can clean up and report. A second one
 /// ends the process.
 pub fn stop_flag() -> Result<Arc<AtomicBool>, String> {
@@ -221,6 +231,15 @@ mod tests {
         let told = executors.wait_until_started().expect_err("the second cannot start");
         assert!(told.starts_with("cannot start the executor 'second': too few files may be open"), "{told}");
         drop(stop);
+    }
+
+    #[test]
+    fn an_executor_that_fails_for_another_reason_than_a_limit_is_told_of_without_advice() {
+        let mut executors = Executors::new();
+        let error = || io::Error::from_raw_os_error(libc::EINVAL);
+        executors.spawn("only", None, move |_lifeline| async move { Err(error()) }).expect("a thread");
+        let told = executors.wait_until_started().expect_err("it cannot start");
+        assert_eq!(told, format!("cannot start the executor 'only': {}", error()));
     }
 
     #[test]

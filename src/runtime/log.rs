@@ -4,7 +4,7 @@
 //! No thread waits for whoever reads standard error. Where that is a pipe or a socket that is full, because
 //! its reader is stuck, lines are dropped, and the next line that is written says how many.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -30,7 +30,7 @@ static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 /// Writes a line to the log, which is standard error. Does nothing if standard error is closed. If its reader
 /// is stuck, the line is dropped and counted, since weir would otherwise stop with it.
-pub(super) fn line(text: &str) {
+pub fn line(text: &str) {
     write_line(&mut std::io::stderr().lock(), text, &DROPPED);
 }
 
@@ -45,6 +45,17 @@ fn write_line(out: &mut (impl Write + AsFd), text: &str, dropped: &AtomicU64) {
     };
     // One write for all of it: only the first one is sure not to wait.
     let _ = out.write_all(format!("weir: {}{before}\n", shown(text)).as_bytes());
+}
+
+/// Makes panics keep to the rule that no thread waits for the reader of standard error: the report of a panic
+/// is left out if standard error could take none.
+pub(super) fn bound_panic_reports() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if can_take_a_line(&std::io::stderr()) {
+            report(panic);
+        }
+    }));
 }
 
 /// True if a line can be written to a file without waiting: a pipe or socket has room for it, or the file is
@@ -102,6 +113,37 @@ impl Kind {
             Self::Tls => "TLS",
             Self::Want | Self::Life => "process",
         }
+    }
+}
+
+/// The words for a client that could not be accepted, in a complaint about resources.
+pub(super) const NOT_ACCEPTED: &str = "a client could not be accepted";
+/// The least time between two complaints of one thread about resources that are used up.
+const COMPLAINTS_APART: Duration = Duration::from_secs(1);
+
+/// The complaints of one thread that something failed because resources of the process or machine, such as
+/// open files, are used up. There is at most one a second.
+#[derive(Debug, Default)]
+pub(super) struct WantComplaints {
+    /// The time of the last complaint; none before the first.
+    last: Option<Timestamp>,
+}
+
+impl WantComplaints {
+    /// Returns a line for the log (of the kind [`Kind::Want`]) which says that `what` failed with this error.
+    /// `None` if the error is about a peer rather than about resources, or the last complaint was less than a
+    /// second ago.
+    pub fn complain(&mut self, what: &str, error: &io::Error, now: Timestamp) -> Option<String> {
+        let is_want =
+            matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS));
+        if !is_want || self.last.is_some_and(|last| now.since(last) < COMPLAINTS_APART) {
+            return None;
+        }
+        self.last = Some(now);
+        Some(format!(
+            "{what}: {error}; the limit of open files (LimitNOFILE= in systemd, `ulimit -n`) or \
+             --max-clients may be the cause"
+        ))
     }
 }
 
@@ -198,6 +240,18 @@ mod tests {
         assert_eq!(log.admit(Kind::Refused, at(1_000)), Some(0));
         assert_eq!(log.admit(Kind::Reload, at(10_000)), Some(1_000 - u64::from(LINES_MAX)));
         assert_eq!(log.admit(Kind::Reload, at(10_001)), Some(0));
+    }
+
+    #[test]
+    fn resources_that_are_used_up_are_complained_of_once_a_second_and_peers_never() {
+        let mut complaints = WantComplaints::default();
+        let failed = |number| io::Error::from_raw_os_error(number);
+        let mut complain =
+            |number, ms| complaints.complain("it", &failed(number), Timestamp::from_millis(ms));
+        assert_eq!(complain(libc::ECONNREFUSED, 0), None);
+        assert!(complain(libc::EMFILE, 0).is_some_and(|line| line.starts_with("it: Too many open files")));
+        assert_eq!(complain(libc::ENOMEM, 999), None);
+        assert!(complain(libc::ENOMEM, 1_000).is_some());
     }
 
     #[test]

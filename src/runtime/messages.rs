@@ -18,7 +18,7 @@
 //! | `Map`, `Wanted` | one per map, and one per version of the quotas |
 //! | `SecureClient` | `TLS_IN_TRANSIT_MAX` over all shards |
 //! | `Withdrawn` | one for each time that certificates are read again, and one per handshake in progress then |
-//! | `Said` | one for each time that certificates are read again, as many as `Withdrawn`, and one a minute |
+//! | `Said` | one for each time that certificates are read again, as many as `Withdrawn`, one a minute, and one per accepting thread and second |
 //! | `Line` | one per shard, backend and second, since a shedding level lasts at least that long |
 //! | `ToFleet`, `Fleet` | one per period, and one before it that was not taken yet |
 //! | `Drain`, `HandOver`, `Listen`, `Stop`, `Drained`, `Deaf` | one per shard |

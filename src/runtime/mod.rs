@@ -61,5 +61,6 @@ mod watch;
 pub use clock::Clock;
 pub use dialer::{Dialer, Dials};
 pub use executor::{raise_limits, ring_advice, stop_flag};
+pub use log::line as write_log_line;
 pub use server::{check, run, run_storage};
 pub use top::run as run_top;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 
 use super::clock::Clock;
@@ -66,6 +66,10 @@ use crate::values::{Random, ServerAddress, ShardId, StoreVersion};
 /// The number of file descriptors that a store (the binary `weir-storage`) needs for its clients and itself.
 const STORAGE_FILES: u64 = 16 * 1024;
 
+/// The longest time that the process, at its end, waits for the thread that communicates with a successor
+/// process, which may itself wait for a process that says nothing.
+const SUCCESSION_PATIENCE: Duration = Duration::from_secs(1);
+
 /// The backends in order of backend number, each with the way to connect to it and its settings (name and
 /// credentials).
 type Backends = Vec<(Route, BackendSettings)>;
@@ -94,6 +98,7 @@ pub fn check(config: &Config) -> Result<(), String> {
 /// Runs the whole proxy until a signal ends it or another process has taken over. The error is a message for
 /// the operator.
 pub fn run(config: &Config) -> Result<(), String> {
+    log::bound_panic_reports();
     let cpus = placement(config)?;
     check_places(config, cpus.len())?;
     let clock = Clock::start();
@@ -109,11 +114,11 @@ pub fn run(config: &Config) -> Result<(), String> {
     let store_tls = certificates.store_tls();
     // The fleet's store has a TLS setting of its own, independent of `--storage`.
     let storage_tls = store_tls.clone().filter(|_| config.storage.is_secure());
-    for warning in executor::raise_limits(config.files_max(cpus.len()) as u64)? {
+    let purpose = "connections to stores and as many clients as --max-clients allows";
+    for warning in executor::raise_limits(config.files_max(cpus.len()) as u64, purpose)? {
         log::line(&warning);
     }
-    let (_, _, probe) = Mailbox::<()>::for_ring().map_err(|error| executor::ring_advice(&error))?;
-    Ring::new(probe).map_err(|error| executor::ring_advice(&error))?;
+    probe_ring()?;
     let mut predecessor = config.takeover.as_deref().map(Predecessor::find).transpose()?.flatten();
     let environment = Manager::from_environment(predecessor.as_ref().map(|before| &before.manager));
     let manager = Notify::of(&environment)?;
@@ -195,7 +200,8 @@ pub fn run(config: &Config) -> Result<(), String> {
         &mut opened,
         &mut predecessor,
         (&shards, &control),
-        (environment, &owns_files, clock),
+        (environment, manager.clone()),
+        (&owns_files, clock),
     )?;
     let fleet_tls = store_tls.as_ref().map(StoreTls::by_host);
     let fleet = join_fleet(config, &quotas, admission.secret, (fleet_tls, control.clone()), clock)?;
@@ -246,7 +252,6 @@ pub fn run(config: &Config) -> Result<(), String> {
         fleet,
         replicas: to_replicas,
         takeover: takeover.as_ref().map(|(_, mailbox)| mailbox.clone()),
-        owns_files: Arc::clone(&owns_files),
         tls,
         tally: (config.tls.is_some() || config.store_tls.is_some()).then_some(tally),
         clock,
@@ -281,7 +286,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         .map_err(|error| format!("cannot start a thread: {error}"))?;
     executors.wait_until_started()?;
     report_start(config, &opened, &cpus, (&backends, slots.as_deref()), &quotas);
-    begin_succession(takeover, predecessor, (&told_to_end, &owns_files), &control)?;
+    let succession = begin_succession(takeover, predecessor, (&told_to_end, &owns_files), &control)?;
     manager.ready();
     if let Some(warning) = exposure(opened.admin, token) {
         log::line(&warning);
@@ -289,11 +294,19 @@ pub fn run(config: &Config) -> Result<(), String> {
     // Control keeps a version of the quotas, so that the last reader of it is never a shard.
     drop(quotas);
     executors.join()?;
-    if let Some(file) = opened.file.filter(|_| owns_files.load(Ordering::Acquire)) {
+    let keeps_files = keeps_files(&owns_files, succession.as_ref());
+    if let Some(file) = opened.file.filter(|_| keeps_files) {
         file.remove();
     }
     log::line("stopped");
     Ok(())
+}
+
+/// Checks that the kernel lets this process use `io_uring`, before there are any executors. The error is a
+/// message for the operator, with advice.
+fn probe_ring() -> Result<(), String> {
+    let (_, _, bell) = Mailbox::<()>::for_ring().map_err(|error| executor::ring_advice(&error))?;
+    Ring::new(bell).map(drop).map_err(|error| executor::ring_advice(&error))
 }
 
 /// Checks that the number of connections over which the keys are spread (shards times backends times
@@ -447,13 +460,15 @@ fn resolve(config: &Config) -> Result<Vec<(Option<Spot>, BackendSettings)>, Stri
 /// Prepares the thread that waits for a successor process, which takes over from this one, and its mailbox.
 /// `None` without `--takeover`. `before` is the process that this one takes over from, if there is one;
 /// `shards` and `control` are the mailboxes that are told of a takeover, `manager` has the settings of the
-/// service manager, and `owns_files` is true while the socket files are this process's to remove.
+/// service manager and `notify` notifies it, and `owns_files` is true while the socket files are this
+/// process's to remove.
 fn incumbent(
     config: &Config,
     opened: &mut Opened,
     before: &mut Option<Predecessor>,
     (shards, control): (&[Mailbox<ToShard>], &Mailbox<ToControl>),
-    (manager, owns_files, clock): (Manager, &Arc<AtomicBool>, Clock),
+    (manager, notify): (Manager, Notify),
+    (owns_files, clock): (&Arc<AtomicBool>, Clock),
 ) -> Result<Option<(Incumbent, Mailbox<ToTakeover>)>, String> {
     let Some(path) = config.takeover.clone() else { return Ok(None) };
     let (listener, file) = listeners::open_takeover(&path, before)?;
@@ -470,6 +485,7 @@ fn incumbent(
         letters,
         bell,
         owns_files: Arc::clone(owns_files),
+        notify,
         clock,
     };
     Ok(Some((incumbent, mailbox)))
@@ -478,17 +494,18 @@ fn incumbent(
 /// Informs the previous process (`before`), if there is one, that this one is ready, so that it hands its
 /// clients over; then lets the thread begin that receives them and waits for a later process to take over
 /// from this one. Does nothing if this process was told to end before (`told_to_end`). `owns_files` becomes
-/// true once the socket files are this process's to remove. The error is a message for the operator: the
-/// previous process goes on, and this one must not serve.
+/// true once the socket files are this process's to remove. Returns a receiver that is disconnected once the
+/// thread has ended; `None` without `--takeover`. The error is a message for the operator: the previous
+/// process goes on, and this one must not serve.
 fn begin_succession(
     takeover: Option<(Incumbent, Mailbox<ToTakeover>)>,
     mut before: Option<Predecessor>,
     (told_to_end, owns_files): (&AtomicBool, &AtomicBool),
     control: &Mailbox<ToControl>,
-) -> Result<(), String> {
-    let Some((incumbent, _)) = takeover else { return Ok(()) };
+) -> Result<Option<Receiver<()>>, String> {
+    let Some((incumbent, _)) = takeover else { return Ok(None) };
     // The thread exists before the previous process gives anything up, as there may be too many threads.
-    let begin = incumbent.start().map_err(|error| format!("cannot start a thread: {error}"))?;
+    let (begin, ended) = incumbent.start().map_err(|error| format!("cannot start a thread: {error}"))?;
     if let Some(predecessor) = &mut before {
         let (pid, version) = (predecessor.pid(), predecessor.version.clone());
         let line = match predecessor.tell_ready(told_to_end)? {
@@ -500,7 +517,7 @@ fn begin_succession(
             }
             Succession::Renounced => {
                 log::line(&format!("told to stop before the takeover: process {pid} goes on"));
-                return Ok(());
+                return Ok(Some(ended));
             }
         };
         control.post(ToControl::Takeover(Takeover::Line(line)));
@@ -508,7 +525,19 @@ fn begin_succession(
     owns_files.store(true, Ordering::Release);
     // The thread waits for this message, so it cannot fail.
     let _ = begin.send(before);
-    Ok(())
+    Ok(Some(ended))
+}
+
+/// True if the socket files are this process's to remove at its end. Waits for the thread that communicates
+/// with a successor process, as it may be about to leave them to that one; `succession` is disconnected once
+/// the thread has ended. False also if the thread is still busy after a second (`SUCCESSION_PATIENCE`).
+fn keeps_files(owns_files: &AtomicBool, succession: Option<&Receiver<()>>) -> bool {
+    let is_decided = || {
+        succession.is_none_or(|ended| {
+            ended.recv_timeout(SUCCESSION_PATIENCE) == Err(RecvTimeoutError::Disconnected)
+        })
+    };
+    owns_files.load(Ordering::Acquire) && is_decided() && owns_files.load(Ordering::Acquire)
 }
 
 fn mailbox<Message>() -> Result<(Mailbox<Message>, Receiver<Message>, OwnedFd), String> {
@@ -995,9 +1024,10 @@ pub fn run_storage<S: StoreService + 'static>(
     listen_on: SocketAddr,
     service: impl FnOnce() -> S + Send + 'static,
 ) -> Result<(), String> {
-    for warning in executor::raise_limits(STORAGE_FILES)? {
+    for warning in executor::raise_limits(STORAGE_FILES, "clients")? {
         log::line(&warning);
     }
+    probe_ring()?;
     let (mailbox, letters, bell) = mailbox::<ToStorage>()?;
     let (sockets, bound) = listen::tcp(listen_on, 1)
         .map_err(|error| format!("cannot listen on {listen_on} (--listen): {error}"))?;

@@ -1,4 +1,5 @@
-//! A core: a pinned glommio executor whose main task turns the ring, the mesh and the shard.
+//! A core: a glommio executor (pinned, where each CPU has one), whose main task turns the ring, the mesh and
+//! the shard.
 //!
 //! ```text
 //!  turn:  batches in ─> letters from control ─> completions ─> turn end ─> actions, sends ─> batches out ─> submit
@@ -75,31 +76,17 @@ struct Guarded {
     control: Mailbox<ToControl>,
     /// The time of the last log line about a failed TLS handshake with a store.
     complained: Option<Timestamp>,
-    /// The time of the last log line about a connection that could not be opened for want of resources.
-    complained_of_want: Option<Timestamp>,
+    /// The log lines about connections that could not be opened for want of resources.
+    want: log::WantComplaints,
 }
 
-/// The least time between two log lines of a shard about failed TLS handshakes with stores, or about
-/// connections that could not be opened for want of resources.
+/// The least time between two log lines of a shard about failed TLS handshakes with stores.
 const COMPLAINTS_APART: Duration = Duration::from_secs(1);
-
-/// True for an error about resources of this process or machine, such as open files, rather than about a
-/// peer.
-fn is_want(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS))
-}
 
 impl Guarded {
     /// Logs that `what` failed with this error if resources are used up, at most once a second.
     fn complain_of_want(&mut self, what: &str, error: &io::Error, now: Now) {
-        if is_want(error)
-            && self.complained_of_want.is_none_or(|at| now.monotonic.since(at) >= COMPLAINTS_APART)
-        {
-            self.complained_of_want = Some(now.monotonic);
-            let line = format!(
-                "{what}: {error}; the limit of open files (LimitNOFILE= in systemd, `ulimit -n`) or --max-clients may be \
-                 the cause"
-            );
+        if let Some(line) = self.want.complain(what, error, now.monotonic) {
             self.control.post(ToControl::Said(log::Kind::Want, line));
         }
     }
@@ -252,7 +239,7 @@ impl Application for Guarded {
     }
 
     fn note_not_accepted(&mut self, error: &io::Error, now: Now) {
-        self.complain_of_want("a client could not be accepted", error, now);
+        self.complain_of_want(log::NOT_ACCEPTED, error, now);
     }
 
     fn note_unreachable(&mut self, _owner: Owner, error: &io::Error, now: Now) {
@@ -383,7 +370,7 @@ impl<C: Connector> ShardThread<C> {
             bytes: 0,
             control: control.clone(),
             complained: None,
-            complained_of_want: None,
+            want: log::WantComplaints::default(),
         };
         let mut parking = Parking::new(driver.ring.wait_handle())?;
         let mut draining = false;

@@ -144,13 +144,19 @@ impl FileWatch {
         let mut news = self.settle();
         if news.is_some() || self.events.is_none() || Stamp::of(&self.path) != self.seen {
             let before = self.events.take();
-            if let Err(error) = self.arm()
-                && before.is_some()
+            let had_events = before.is_some();
+            let mut armed = self.arm();
+            // Only the former watch knows of what happened until now.
+            news = before.and_then(|before| before.news()).or(news);
+            // The number of watches of a user is limited, and the former one is gone by now.
+            if had_events && armed.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EMFILE)) {
+                armed = self.arm();
+            }
+            if let Err(error) = armed
+                && had_events
             {
                 self.complain(&error);
             }
-            // Only the former watch knows of what happened until now.
-            news = before.and_then(|before| before.news()).or(news);
         }
         // Read after arming the watch: a later change is reported.
         self.compare(Stamp::of(&self.path), news)

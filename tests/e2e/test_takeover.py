@@ -262,7 +262,7 @@ def test_a_successor_that_dies_before_it_is_ready_changes_nothing(servers, tmp_p
 def test_one_successor_at_a_time(servers, tmp_path: Path):
     weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover")).start()
     with call(weir.path) as first:
-        first.send(HELLO % 2)
+        first.send(HELLO % 3)
         assert b'"welcome"' in first.recv(1000)
         second = servers.keep(weir.after())
         second.launch()
@@ -402,7 +402,7 @@ def test_a_moved_client_that_is_closed_at_once_takes_no_seat(servers, tmp_path: 
         (b"{}", "sent a message that is not valid"),
         (b"", "sent a message that is not valid"),
         (b'{"message":"ready"}', "sent an unexpected message"),
-        (HELLO % 7, "which speaks 7 here, and this is 2"),
+        (HELLO % 7, "which speaks 7 here, and this is 3"),
     ],
     ids=["http", "nothing", "empty", "too early", "version"],
 )

@@ -5,8 +5,11 @@ use super::Quotas;
 /// Limits of the process, set by flags, that no setting of a tenant can exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Number of databases that clients may select (`--databases`).
+    /// Number of databases that clients may select.
     pub databases: u16,
+    /// The flag that limits the number of databases: `--databases`, or `--storage embedded`, whose store has
+    /// fewer.
+    pub databases_flag: &'static str,
     /// Maximum number of clients that are connected at once (`--max-clients`).
     pub clients: usize,
     /// Maximum number of connections to stores that clients have to themselves (`--private-links`).
@@ -25,8 +28,11 @@ impl Quotas {
             };
             let database = tenant.databases.iter().find(|number| u16::from(number.0) >= bounds.databases);
             let database = database.map(|number| {
-                let (number, last) = (number.0, bounds.databases.saturating_sub(1));
-                format!("database {number} of tenant '{name}' cannot be selected: the last one is {last} (--databases)")
+                let (number, last, flag) =
+                    (number.0, bounds.databases.saturating_sub(1), bounds.databases_flag);
+                format!(
+                    "database {number} of tenant '{name}' cannot be selected: the last one is {last} ({flag})"
+                )
             });
             let clients = above("max_clients", tenant.clients_max, "--max-clients", bounds.clients);
             let links = above("private_links", tenant.private_links, "--private-links", bounds.private_links);
@@ -46,7 +52,7 @@ mod tests {
 
     #[test]
     fn what_flags_leave_without_effect_is_named_and_counted() {
-        let bounds = Bounds { databases: 16, clients: 100, private_links: 10 };
+        let bounds = Bounds { databases: 16, databases_flag: "--databases", clients: 100, private_links: 10 };
         let beyond = |text: &str| Quotas::parse("q", text).expect("well formed").beyond(bounds);
         let at_most = "[default]\ndatabases = [0, 15]\nmax_clients = 100\nprivate_links = 10";
         assert_eq!(beyond(at_most), None);

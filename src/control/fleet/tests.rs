@@ -222,6 +222,8 @@ fn a_key_that_holds_something_else_is_deleted_with_the_next_exchange_and_told_of
     // The list of hosts, too.
     rig.begin();
     rig.hear(&["-WRONGTYPE no\r\n".repeat(2), ":1\r\n".repeat(7)].concat());
+    let told = rig.lines();
+    assert!(told[0].contains("WRONGTYPE no; the list of hosts begins anew; "), "{told:?}");
     assert!(rig.begin().starts_with("PEXPIRE {weir:ns}:hosts 0\nHSET "));
 }
 

@@ -18,6 +18,7 @@ use super::wire::{Manager, Message, Offer, PROTOCOL, Peer, SOCKETS_MAX, has_ende
 use crate::runtime::clock::Clock;
 use crate::runtime::executor::files_limit;
 use crate::runtime::messages::{Mailbox, Moved, Takeover, ToControl, ToShard, ToTakeover};
+use crate::runtime::notify::Notify;
 use crate::runtime::socket_file::SocketFile;
 use crate::values::Timestamp;
 
@@ -47,6 +48,8 @@ pub struct Incumbent {
     /// True while the socket files are this process's to remove: not before it has taken over from another
     /// process, and not once a successor process has the listening sockets.
     pub owns_files: Arc<AtomicBool>,
+    /// The service manager, which is told which process goes on with the service.
+    pub notify: Notify,
     pub clock: Clock,
 }
 
@@ -67,11 +70,14 @@ struct Events {
 impl Incumbent {
     /// Starts the thread for takeovers, which waits for the process that this one takes over from, or `None`
     /// if there is no such process, on the returned channel. It first receives that process's clients, and
-    /// then waits for a successor. It ends without a trace if the channel is closed.
-    pub fn start(self) -> io::Result<Sender<Option<Predecessor>>> {
+    /// then waits for a successor. It ends without a trace if the channel is closed. The returned receiver is
+    /// disconnected once the thread has ended, and has decided whose the socket files are.
+    pub fn start(self) -> io::Result<(Sender<Option<Predecessor>>, Receiver<()>)> {
         Socket::from(self.listener.try_clone()?).set_nonblocking(true)?;
         let (begin, begins) = crossbeam_channel::bounded::<Option<Predecessor>>(1);
+        let (running, ended) = crossbeam_channel::bounded(0);
         let run = move || {
+            let _running = running;
             let Ok(predecessor) = begins.recv() else { return };
             if let Some(predecessor) = predecessor
                 && self.take_clients(&predecessor.peer).is_err()
@@ -80,7 +86,7 @@ impl Incumbent {
             }
             self.run();
         };
-        std::thread::Builder::new().name("weir-takeover".to_owned()).spawn(run).map(|_| begin)
+        std::thread::Builder::new().name("weir-takeover".to_owned()).spawn(run).map(|_| (begin, ended))
     }
 
     /// Receives the clients of the previous process (`before`) until it has no more, and distributes them
@@ -179,11 +185,12 @@ impl Incumbent {
     /// Hands over to a successor process: closes this thread's copies of the listening sockets, then sends
     /// each client that the shards give up, until the control executor reports that there are no more.
     fn succeed(self, successor: &Suitor) {
+        let pid = successor.peer.pid;
         self.owns_files.store(false, Ordering::Release);
+        self.notify.main_process(pid);
         let Self { offers, listener, control, letters, .. } = self;
         // The successor has duplicates of these sockets.
         drop((offers, listener));
-        let pid = successor.peer.pid;
         control.post(ToControl::Takeover(Takeover::Ready { pid, version: successor.version.clone() }));
         let (mut clients, mut lost) = (0, None);
         while let Ok(letter) = letters.recv() {
@@ -311,13 +318,16 @@ impl Incumbent {
         Ok(events)
     }
 
-    /// Ends the thread and removes the socket file, so that no process can take over from this one any more.
-    /// If a process (`suitor`) has received the listening sockets already, they and their files are left to
-    /// it: it serves as soon as it is ready.
+    /// Ends the thread and removes the socket file, so that no process can take over from this one any more;
+    /// the service ends with this process. If a process (`suitor`) has received the listening sockets
+    /// already, they, their files and the service are left to it: it serves as soon as it is ready.
     fn withdraw(self, suitor: Option<&Suitor>) {
-        if suitor.is_some() {
+        if let Some(suitor) = suitor {
             self.owns_files.store(false, Ordering::Release);
-        } else if let Some(file) = &self.file {
+            return self.notify.main_process(suitor.peer.pid);
+        }
+        self.notify.stopping();
+        if let Some(file) = &self.file {
             file.remove();
         }
     }
@@ -333,7 +343,8 @@ fn own_pid() -> i32 {
 
 /// The reason why a process whose end would end its successor too is not succeeded.
 const ENDS_ALL: &str = "this is process 1 of its container, with which all others end; \
-                        to replace it under load, start weir under an init process (`docker run --init`)";
+                        to replace it under load, start weir under a supervisor that outlives it, such \
+                        as s6 (`docker run --init` does not, as it ends with its first child)";
 
 /// True if all other processes that see each other's numbers (a PID namespace, such as a container) end with
 /// the process of this number.
@@ -391,7 +402,7 @@ pub fn start_successor(control: Mailbox<ToControl>) {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixStream;
+    use std::os::unix::net::{UnixDatagram, UnixStream};
 
     use super::super::wire;
     use super::*;
@@ -413,6 +424,7 @@ mod tests {
             letters,
             bell,
             owns_files: Arc::new(AtomicBool::new(true)),
+            notify: Notify::default(),
             clock: Clock::start(),
         };
         (incumbent, heard, takeover)
@@ -464,6 +476,38 @@ mod tests {
 
         let (incumbent, ..) = self::incumbent(&path);
         incumbent.withdraw(None);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_service_manager_learns_which_process_goes_on_with_the_service() {
+        let (path, manager) = (free_path("main"), free_path("manager"));
+        let told = UnixDatagram::bind(&manager).expect("a new path");
+        let address = manager.to_str().map(str::to_owned);
+        let notify = Notify::of(&Manager { socket: address, watchdog_micros: None }).expect("it listens");
+        let (near, _far) = wire::pair();
+        let suitor = suitor(near);
+        let successor = format!("MAINPID={}", own_pid());
+        for (suitor, expected) in [(Some(&suitor), successor.as_str()), (None, "STOPPING=1")] {
+            let (mut incumbent, ..) = incumbent(&path);
+            incumbent.notify = notify.clone();
+            incumbent.withdraw(suitor);
+            let mut word = [0; 64];
+            let length = told.recv(&mut word).expect("a word");
+            assert_eq!(String::from_utf8_lossy(&word[..length]), expected);
+        }
+        std::fs::remove_file(manager).expect("it is there");
+    }
+
+    #[test]
+    fn the_end_of_the_thread_is_known_once_its_file_is_gone() {
+        let path = free_path("end");
+        let (incumbent, _heard, takeover) = incumbent(&path);
+        let (begin, ended) = incumbent.start().expect("a thread");
+        begin.send(None).expect("it waits for this");
+        assert!(ended.try_recv().is_err_and(|error| error.is_empty()));
+        takeover.post(ToTakeover::Withdraw);
+        ended.recv().expect_err("nothing is ever sent");
         assert!(!path.exists());
     }
 

@@ -82,14 +82,22 @@ impl CertificatesThread {
     fn run(mut self) {
         let mut is_told = false;
         loop {
-            is_told |= self.wait(None);
-            let reads_all = std::mem::take(&mut is_told);
-            for index in 0..self.watched.len() {
-                if self.watched[index].have_changed() || reads_all {
-                    is_told |= self.reload(index);
-                }
+            is_told = self.turn(is_told);
+        }
+    }
+
+    /// Reads again the certificate files that have changed, or all if ordered to. Sleeps before that until
+    /// there is something to do; not at all if an order is still to be carried out (`is_told`). Returns true
+    /// if another order arrived while files were read.
+    fn turn(&mut self, is_told: bool) -> bool {
+        let reads_all = is_told || self.wait(None);
+        let mut is_told_again = false;
+        for index in 0..self.watched.len() {
+            if self.watched[index].have_changed() || reads_all {
+                is_told_again |= self.reload(index);
             }
         }
+        is_told_again
     }
 
     /// Reads the certificate files of the set with this index again, a second time if that fails. Returns
@@ -149,7 +157,8 @@ mod tests {
         let watched = vec![Watched::Clients(Vec::new(), files, handshakes)];
         let mut thread = CertificatesThread { watched, control, tally: Arc::default(), letters, bell };
         own.post(());
-        assert!(thread.reload(0), "all files are to be read");
+        // The first order is carried out without waiting for the second, which comes in the middle of it.
+        assert!(thread.turn(true), "all files are to be read");
         let told = said.try_recv().expect("that these could not be read");
         assert!(matches!(told, ToControl::Said(_, text) if text.contains("/nowhere/certificate")));
     }

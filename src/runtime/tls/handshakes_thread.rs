@@ -92,23 +92,12 @@ impl HandshakesThread {
     pub fn start(self) -> io::Result<()> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &self.bell, EventData::new_u64(BELL), EventFlags::IN)?;
-        let mut work = Work {
-            pace: Pace::new(self.rates.per_second, self.clock.now().monotonic),
-            epoll,
-            shaking: Slab::new(),
-            queued: VecDeque::new(),
-            resting: None,
-            looked: Timestamp::ZERO,
-            crowd_told: None,
-            credentials: Credentials::default(),
-            next_shard: 0,
-            own: self,
-        };
+        let mut work = Work::new(self, epoll);
         for (listener, _) in &work.own.listeners {
             rustix::io::ioctl_fionbio(listener, true)?;
         }
         if work.own.listens {
-            work.listen()?;
+            work.try_to_listen()?;
         }
         std::thread::Builder::new()
             .name("weir-tls".to_owned())
@@ -130,6 +119,8 @@ struct Work {
     pace: Pace,
     /// The time until which listeners pause because accepting failed; none while they accept.
     resting: Option<Timestamp>,
+    /// The log lines about clients that could not be accepted for want of resources.
+    want: log::WantComplaints,
     looked: Timestamp,
     crowd_told: Option<Timestamp>,
     credentials: Credentials,
@@ -137,6 +128,22 @@ struct Work {
 }
 
 impl Work {
+    fn new(own: HandshakesThread, epoll: OwnedFd) -> Self {
+        Self {
+            pace: Pace::new(own.rates.per_second, own.clock.now().monotonic),
+            epoll,
+            shaking: Slab::new(),
+            queued: VecDeque::new(),
+            resting: None,
+            want: log::WantComplaints::default(),
+            looked: Timestamp::ZERO,
+            crowd_told: None,
+            credentials: Credentials::default(),
+            next_shard: 0,
+            own,
+        }
+    }
+
     fn run(&mut self) {
         let mut events = Vec::with_capacity(EVENTS);
         let mut busy = thread_cpu();
@@ -196,12 +203,7 @@ impl Work {
                     self.own.terms = terms;
                     self.credentials.suspect_all();
                 }
-                ToHandshakes::Listen => {
-                    // Most likely no memory is left in the kernel, so the thread tries again after a pause.
-                    if self.listen().is_err() {
-                        self.rest();
-                    }
-                }
+                ToHandshakes::Listen => self.listen(),
                 ToHandshakes::Stop => {
                     self.leave_listeners_alone();
                     self.own.listeners.clear();
@@ -212,7 +214,15 @@ impl Work {
         }
     }
 
-    fn listen(&self) -> io::Result<()> {
+    /// Begins to wait for clients on the listening sockets. If that fails, most likely because the kernel has
+    /// no memory left, tries again after a pause.
+    fn listen(&mut self) {
+        if self.try_to_listen().is_err() {
+            self.rest();
+        }
+    }
+
+    fn try_to_listen(&self) -> io::Result<()> {
         for (number, (listener, _)) in self.own.listeners.iter().enumerate() {
             epoll::add(&self.epoll, listener, EventData::new_u64(LISTENERS + number as u64), EventFlags::IN)?;
         }
@@ -233,7 +243,13 @@ impl Work {
                 // The client that was to be accepted has left.
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
                 // Most likely no descriptors are left, so the thread pauses before it accepts again.
-                Err(_) => return self.rest(),
+                Err(error) => {
+                    let now = self.now();
+                    if let Some(line) = self.want.complain(log::NOT_ACCEPTED, &error.into(), now) {
+                        self.own.control.post(ToControl::Said(log::Kind::Want, line));
+                    }
+                    return self.rest();
+                }
             }
         }
     }
@@ -322,7 +338,7 @@ impl Work {
         over.into_iter().for_each(|place| self.note(place, Step::Failed(Handshake::TimedOut)));
         if self.resting.is_some_and(|until| until <= now) {
             self.resting = None;
-            let _ = self.listen();
+            self.listen();
         }
     }
 
@@ -393,4 +409,51 @@ impl Work {
 
 fn timespec(duration: Duration) -> Timespec {
     Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::path::Path;
+
+    use super::super::files::TlsFiles;
+    use super::*;
+
+    fn pause(time: Duration) {
+        rustix::event::poll(&mut [], Some(&timespec(time))).expect("nothing interrupts it");
+    }
+
+    #[test]
+    fn listeners_that_fail_again_after_their_pause_are_tried_until_they_work() {
+        let sample = |name| Path::new(env!("CARGO_MANIFEST_DIR")).join("src/runtime/tls/samples").join(name);
+        let (certificate, key) = (sample("localhost.crt"), sample("localhost.key"));
+        let files = TlsFiles { certificate, key, client_ca: None, client_crl: None };
+        let (control, _heard, _bell_of_control) = Mailbox::for_executor().expect("an eventfd");
+        let (_own, letters, bell) = Mailbox::for_executor().expect("an eventfd");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let thread = HandshakesThread {
+            listeners: vec![(listener.into(), Entrance::Resp)],
+            listens: true,
+            terms: files.load().expect("they are right"),
+            rates: Rates { timeout: Duration::from_secs(1), per_second: 1 },
+            shards: Vec::new(),
+            control,
+            tally: Arc::default(),
+            letters,
+            bell,
+            clock: Clock::start(),
+        };
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll");
+        let mut work = Work::new(thread, epoll);
+        work.listen();
+        assert_eq!(work.resting, None);
+        // The kernel refuses to add sockets that it has already.
+        work.resting = Some(Timestamp::ZERO);
+        pause(LOOKED_AFTER);
+        work.look_after();
+        assert!(work.resting.is_some(), "the next attempt is planned");
+        pause(REST);
+        work.look_after();
+        assert_eq!(work.resting, None, "and it works");
+    }
 }

@@ -61,7 +61,7 @@ pub fn run_load(
     mut watch: impl FnMut(LoadEvent),
 ) -> Result<LoadSummary, String> {
     let connections: usize = plan.groups.iter().map(|group| group.connections).sum();
-    raise_limits(connections as u64 + FILES_SPARE)?;
+    raise_limits(connections as u64 + FILES_SPARE, "connections")?;
     let clock = Clock::start();
     let (threads, groups) = (plan.threads, plan.groups.len());
     let (plan, gate) = (Arc::new(plan), Arc::new(Gate::default()));
