@@ -67,15 +67,15 @@ impl Shard {
             Track::Usual
         };
         let Ok(charge) = self.admit(id, command, destination, usual, &request.arguments, now) else { return };
-        if let Some(command) = command.filter(|command| command.class == Class::Script) {
-            self.note_script(command, &request.arguments);
-        }
         if self.env.settings.clients.monitors.is_watched() {
             self.show_request(id, command, destination, &request.arguments, now);
         }
         let Destination::Home { slot, backend, home, touches } = destination else {
             return self.carry_out_alone(id, command, destination, charge, request, now);
         };
+        if let Some(command) = command.filter(|command| command.class == Class::Script) {
+            self.note_script(command, &request.arguments);
+        }
         // Every request takes this path, so the client is looked up only once.
         let client = self.clients.client(id);
         let sequence = client.expect_reply(Rewrite::AsItCame, charge);
@@ -99,6 +99,9 @@ impl Shard {
     ) {
         let (arguments, nature) = (&request.arguments, Nature::of(command));
         let message = Message::new(arguments.frame(), request.shared);
+        if let Some(command) = command {
+            self.note_script(command, arguments);
+        }
         match (destination, command) {
             (Destination::Alone { slot, backend }, _) => {
                 if let Some(receivers) = self.receivers_of(command, arguments) {
