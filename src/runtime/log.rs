@@ -1,7 +1,7 @@
 //! The log: one line on standard error per event that matters. Nothing is logged per request, and of events
 //! that clients can repeat at will only a few lines are written per 10 s; further ones are counted.
 //!
-//! No thread waits for whoever reads standard error. Where that is a pipe or a socket that is full, because
+//! No line waits for whoever reads standard error. Where that is a pipe or a socket that is full, because
 //! its reader is stuck, lines are dropped, and the next line that is written says how many.
 
 use std::io::{self, Write};

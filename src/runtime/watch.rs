@@ -148,8 +148,11 @@ impl FileWatch {
             let mut armed = self.arm();
             // Only the former watch knows of what happened until now.
             news = before.and_then(|before| before.news()).or(news);
-            // The number of watches of a user is limited, and the former one is gone by now.
-            if had_events && armed.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EMFILE)) {
+            // The numbers of a user's watches and of their descriptors are limited, and the former ones are
+            // gone by now.
+            let is_scarce =
+                |error: &io::Error| matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENOSPC));
+            if had_events && armed.as_ref().is_err_and(is_scarce) {
                 armed = self.arm();
             }
             if let Err(error) = armed

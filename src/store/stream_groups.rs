@@ -362,7 +362,7 @@ fn deliver(
         pending.deliveries = 1;
         group.note_active(consumer, now_ms);
     } else {
-        pending.deliveries += 1;
+        pending.deliveries = pending.deliveries.wrapping_add(1);
     }
 }
 
@@ -657,8 +657,8 @@ fn xclaim(call: &mut Call<'_>) -> Done {
                 let new = known.is_none();
                 let pending = group.give(*id, consumer);
                 pending.delivered_ms = delivered_ms;
-                pending.deliveries =
-                    deliveries.unwrap_or(pending.deliveries + u64::from(new) + u64::from(!just_ids));
+                pending.deliveries = deliveries
+                    .unwrap_or(pending.deliveries.wrapping_add(u64::from(new) + u64::from(!just_ids)));
                 true
             });
             if !claimed.is_empty() {
@@ -746,7 +746,7 @@ fn xautoclaim(call: &mut Call<'_>) -> Done {
             for id in &claimed {
                 let pending = group.give(*id, consumer);
                 pending.delivered_ms = now_ms;
-                pending.deliveries += u64::from(!just_ids);
+                pending.deliveries = pending.deliveries.wrapping_add(u64::from(!just_ids));
             }
         })
     })?;

@@ -202,8 +202,9 @@ impl AdmissionStage {
         track_of(self.heavy_from, estimate, class, self.accounts.is_seen(payer, class))
     }
 
-    /// Returns a charge for a request that is answered even if its quota is used up, such as a login. Nothing is taken until its real cost is known. `payer` is the account that is
-    /// charged; None for a client without a tenant, which is charged nothing.
+    /// Returns a charge for a request that is answered even if its quota is used up, such as a login. Nothing
+    /// is taken until its real cost is known. `payer` is the account that is charged; None for a client
+    /// without a tenant, which is charged nothing.
     pub fn charge_afterwards(&mut self, payer: Option<Payer>, asked: &Asked, class: Class) -> Option<Charge> {
         let payer = payer.filter(|_| self.is_priced())?;
         self.accounts.begin(payer, class);
@@ -212,8 +213,8 @@ impl AdmissionStage {
     }
 
     /// Decides on a request about quotas, which is answered even if its payer's quota is used up. Once the
-    /// payer (account that is charged) owes more than a second brings in, so that the request may not be
-    /// paid for, a few are answered each second (`QUESTIONS_IN_DEBT_MAX`), and others are throttled.
+    /// payer (account that is charged) owes so much that the request would not be paid for, a few are
+    /// answered each second (`QUESTIONS_IN_DEBT_MAX`), and others are throttled.
     pub fn admit_in_debt(
         &mut self,
         env: &mut Env,
@@ -221,12 +222,13 @@ impl AdmissionStage {
         (asked, class): (&Asked, Class),
         now: Now,
     ) -> Admission {
-        let overdrawn = if self.is_priced() { self.accounts.overdrawn(payer, now.monotonic) } else { None };
+        if !self.is_priced() {
+            return Admission::Passed(None);
+        }
+        let cost = self.estimate(Some(payer), (asked, class, 100)).total;
+        let overdrawn = self.accounts.overdrawn(payer, cost, now.monotonic);
         match overdrawn.filter(|_| !self.questions.takes(payer.tenant(), now.monotonic)) {
-            Some(refused) => {
-                let cost = self.estimate(Some(payer), (asked, class, 100)).total;
-                self.throttle(env, (payer, cost), refused, now)
-            }
+            Some(refused) => self.throttle(env, (payer, cost), refused, now),
             None => Admission::Passed(self.charge_afterwards(Some(payer), asked, class)),
         }
     }

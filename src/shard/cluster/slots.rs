@@ -481,7 +481,7 @@ impl Slots {
         MapChange { reachable, changed, gone }
     }
 
-    /// Forgets the owners that redirects named more than 2 s ago (`PATCH_HOLDS`). A slot that has another
+    /// Forgets the owners that redirects named about 2 s ago or earlier (`PATCH_HOLDS`). A slot that has another
     /// owner on the map is held until its requests in flight are answered.
     fn end_patches(&mut self, now: Timestamp) {
         let Self { patches, holds, map, .. } = self;

@@ -279,3 +279,31 @@ impl UnderWay {
         versions.is_good(&snapshot).then(|| kept == reply)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shard::request::ReplyTo;
+    use crate::values::{ClientId, ShardId};
+
+    #[test]
+    fn a_request_of_which_parts_were_given_up_is_under_way_until_all_of_them_are_answered() {
+        let to = ReplyTo::new(ShardId(0), ClientId { index: 1, generation: 1 }, 7);
+        for settled_before in 0..3 {
+            let mut under_way = UnderWay::default();
+            under_way.abandon(to);
+            assert!(under_way.settle(to).is_none(), "nothing is known of it");
+            under_way.open(to, Open::Cell(Cell::of_hash(5)));
+            (0..3).for_each(|_| under_way.abandon(to));
+            for _ in 0..settled_before {
+                assert!(under_way.settle(to).is_none());
+            }
+            let (open, _) = under_way.close(to).expect("it is under way");
+            under_way.handle_lost(to, open, Timestamp::from_millis(1));
+            for left in (0..3 - settled_before).rev() {
+                assert_eq!(under_way.settle(to).is_some(), left == 0);
+            }
+            assert!(under_way.settle(to).is_none() && under_way.len() == 0 && under_way.due().is_none());
+        }
+    }
+}

@@ -369,7 +369,8 @@ impl Shard {
     }
 
     /// Admits a request about quotas (`QOS`), which is answered even if its payer's quota is used up, and
-    /// charged afterwards. An error if it is throttled, because the payer owes a second's income already.
+    /// charged afterwards. An error if it is throttled, because the payer owes much already and has asked
+    /// several in this second.
     pub(super) fn admit_in_debt(
         &mut self,
         id: ClientId,

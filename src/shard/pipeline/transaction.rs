@@ -3,7 +3,7 @@
 
 use super::Shard;
 use super::destination::{CROSS_SLOT, Placement, asks_for_events};
-use crate::protocol::command::{Class, Command, FanOut, Flags, Handling, LocalCommand, PrivateUse};
+use crate::protocol::command::{Command, FanOut, Flags, Handling, LocalCommand, PrivateUse};
 use crate::protocol::{Arguments, Request, encode};
 use crate::shard::admission::{Charge, asked};
 use crate::shard::clients::{LocalRequest, NotQueued, Question, Rewrite, Splice, Transaction};
@@ -290,9 +290,7 @@ impl Shard {
         place: Option<(u16, BackendId)>,
         arguments: &Arguments<'_>,
     ) {
-        if command.class == Class::Script {
-            self.note_script(command, arguments);
-        }
+        self.note_script(command, arguments);
         let asked = asked(Some(command), arguments);
         let bytes_max = self.env.settings.request_bytes_max;
         let scripts = &self.env.settings.clients.scripts;

@@ -333,11 +333,12 @@ fn an_explanation_of_a_request_that_is_none_is_charged_and_leaves_nothing_under_
 #[test]
 fn requests_that_are_never_refused_bring_their_payer_into_debt_for_a_second_at_most() {
     for flood in [&["AUTH", "default", "wrong"][..], &["QOS", "EXPLAIN", "GET", "k"]] {
-        let mut rig = limited(1);
+        let mut rig = limited(2);
         let client = rig.client(0);
         let id = rig.id(client);
         let mut throttled = 0;
         for _ in 0..300 {
+            rig.now.monotonic = rig.now.monotonic.after(Duration::from_micros(100));
             rig.shards[0].handle_client_bytes(id, &request(flood), rig.now);
             rig.turns();
             throttled += usize::from(rig.told(client).starts_with("-THROTTLED"));
@@ -351,9 +352,6 @@ fn requests_that_are_never_refused_bring_their_payer_into_debt_for_a_second_at_m
         let most =
             spent.into_iter().filter(|(bucket, _)| *bucket != BucketId::GLOBAL).map(|(_, spent)| spent).max();
         let second = 10 * UNIT as i64;
-        assert!(
-            most.is_some_and(|spent| (second..=2 * second + 2 * UNIT as i64).contains(&spent)),
-            "{flood:?}: {most:?}"
-        );
+        assert!(most.is_some_and(|spent| (second..=4 * second).contains(&spent)), "{flood:?}: {most:?}");
     }
 }

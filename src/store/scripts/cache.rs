@@ -80,6 +80,9 @@ impl Cache {
     pub(super) fn add(&mut self, digest: Digest, script: Rc<Script>, origin: Origin) -> (Vec<Digest>, bool) {
         let bytes = script.bytes();
         let mut forgotten = Vec::new();
+        if bytes > ENGINE_SCRIPTS_BYTES_MAX {
+            return (forgotten, false);
+        }
         while self.bytes + bytes > ENGINE_SCRIPTS_BYTES_MAX {
             let Some(oldest) = self.run.pop_front() else { return (forgotten, false) };
             if self.scripts.get(&oldest).is_some_and(|entry| !entry.loaded) {

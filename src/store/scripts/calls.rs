@@ -44,9 +44,9 @@ pub(super) struct Host<'host, 'call> {
 /// A request as a frame of bytes, and the position of each of its words in the frame.
 type Words = (Vec<u8>, Vec<Argument>);
 
-/// Turns the arguments of `redis.call` into the words of a request. An error if there are none, or for
-/// arguments other than strings and numbers.
-pub(super) fn words(arguments: &MultiValue) -> Result<Words, Error> {
+/// Turns the arguments of `redis.call` into the words of a request. An error if there are none, for arguments
+/// other than strings and numbers, and if they take more memory than a script may have.
+pub(super) fn words(shared: &Shared, arguments: &MultiValue) -> Result<Words, Error> {
     if arguments.is_empty() {
         return Err(errors::refuse("Please specify at least one argument for this redis lib call"));
     }
@@ -54,7 +54,15 @@ pub(super) fn words(arguments: &MultiValue) -> Result<Words, Error> {
     for argument in arguments {
         let start = frame.len();
         match argument {
-            Value::String(text) => frame.extend_from_slice(&text.as_bytes()),
+            Value::String(text) => {
+                let text = text.as_bytes();
+                // A string may be named many times.
+                if frame.len() + text.len() > shared.memory_max {
+                    return Err(shared.fuel.end(Ending::Memory));
+                }
+                shared.fuel.spend_bytes(text.len())?;
+                frame.extend_from_slice(&text);
+            }
             Value::Integer(number) if number.unsigned_abs() < 1 << 53 => {
                 crate::protocol::encode::decimal(&mut frame, *number);
             }
@@ -149,7 +157,7 @@ impl<'host, 'call> Host<'host, 'call> {
     /// `Err` if the command could not run at all.
     fn carry_out(&self, arguments: &MultiValue) -> Result<Vec<u8>, Error> {
         self.shared.fuel.spend(CALL_UNITS)?;
-        let (frame, places) = words(arguments)?;
+        let (frame, places) = words(self.shared, arguments)?;
         let arguments = Arguments::new(&frame, &places);
         let Ok(mut call) = self.call.try_borrow_mut() else {
             let text = b"ERR redis.call() cannot be called from within itself".to_vec();

@@ -57,7 +57,9 @@ pub(super) fn create(lua: &Lua, shared: &Rc<Shared>, role: Role) -> Result<Table
     add(lua, shared, &redis, "sha1hex", sha1hex)?;
     redis.raw_set("log", lua.create_function(|lua, given: MultiValue| log(lua, &given))?)?;
     redis.raw_set("set_repl", lua.create_function(|lua, given: MultiValue| set_repl(lua, &given))?)?;
-    redis.raw_set("acl_check_cmd", lua.create_function(|_, given: MultiValue| acl_check_cmd(&given))?)?;
+    let bound = Rc::clone(shared);
+    let check = lua.create_function(move |_, given: MultiValue| acl_check_cmd(&bound, &given))?;
+    redis.raw_set("acl_check_cmd", check)?;
     if role == Role::Scripts {
         redis.raw_set("replicate_commands", lua.create_function(|_, _: MultiValue| Ok(true))?)?;
         redis.raw_set("breakpoint", lua.create_function(|_, _: MultiValue| Ok(false))?)?;
@@ -150,8 +152,8 @@ fn set_repl(lua: &Lua, arguments: &MultiValue) -> Result<(), Error> {
 
 /// Carries out `redis.acl_check_cmd`, which only checks that the command exists, because the only user may do
 /// everything.
-fn acl_check_cmd(arguments: &MultiValue) -> Result<bool, Error> {
-    let (frame, places) = super::calls::words(arguments)?;
+fn acl_check_cmd(shared: &Shared, arguments: &MultiValue) -> Result<bool, Error> {
+    let (frame, places) = super::calls::words(shared, arguments)?;
     let request = crate::protocol::Arguments::new(&frame, &places);
     let found = command::find(request.name()).map(|found| found.resolve(&request));
     if !matches!(found, Some(Ok(_))) {

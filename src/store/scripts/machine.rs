@@ -61,6 +61,10 @@ impl Role {
     }
 }
 
+/// Number of scripts that an interpreter keeps in compiled form. It has room for 8,000 references in all, and
+/// a script needs one for each argument of a call.
+const COMPILED_MAX: usize = 2_000;
+
 /// A Lua interpreter with the globals of scripts, and the scripts that it has compiled.
 pub(super) struct Machine {
     role: Role,
@@ -126,6 +130,10 @@ impl Machine {
         self.limit_memory()?;
         let code = &script.source[script.code_at..];
         let function = compile(&self.lua, code, self.role.code_name(), &self.environment)?;
+        if self.functions.len() >= COMPILED_MAX {
+            // They are compiled again when they are run again.
+            self.functions.clear();
+        }
         self.functions.insert(digest, function.clone());
         Ok(function)
     }

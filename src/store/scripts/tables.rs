@@ -51,6 +51,9 @@ impl Readonly {
             Some(Value::Table(meta)) => Some(meta.clone()),
             _ => return Err(bad_argument(lua, 2, "nil or table expected")),
         };
+        // The interpreter has room for some thousand references, and `metatable` ends the process if there is
+        // none for its own. A table that is made and dropped leaves one free, or fails with an error.
+        drop(lua.create_table()?);
         let current = table.metatable();
         if current.is_some_and(|meta| meta.raw_get::<Value>("__metatable").is_ok_and(|shown| !shown.is_nil()))
         {

@@ -35,10 +35,17 @@ fn endless_scripts_end_and_leave_the_engine_as_it_was() {
         "local s = 'x' while true do s = s .. s end",
         "return ('a'):rep(1e5):find(('.-'):rep(20) .. 'b')",
         "table.insert({}, -2147483648, 1)",
+        "local t = {} for i = 1, 1e6 do t[i] = 1 end t[1] = t return t",
+        "local t = {} for i = 1, 5e5 do t[-i] = 1 end for k in pairs(t) do t[k] = t break end return cjson.encode(t)",
+        "return #cjson.encode(('\\1'):rep(2e7))",
+        "local s, t = ('x'):rep(3e7), {} for i = 1, 80 do t[i] = s end return redis.call('EXISTS', unpack(t))",
+        "local s, t = ('x'):rep(3e7), {} for i = 1, 80 do t[i] = s end return redis.acl_check_cmd('GET', unpack(t))",
     ] {
         let reply = eval(&mut bench, script);
         assert!(
-            reply.starts_with("-ERR the script") || reply.contains("not enough memory"),
+            reply.starts_with("-ERR the script")
+                || reply.starts_with("-ERR the request would take more than")
+                || reply.contains("not enough memory"),
             "{script}: {reply}"
         );
         assert_eq!(eval(&mut bench, "return 1"), ":1|");
@@ -46,6 +53,31 @@ fn endless_scripts_end_and_leave_the_engine_as_it_was() {
     // The effort of a script counts for its connection, which then waits for its next turn.
     eval(&mut bench, "while true do end");
     assert!(bench.engine.effort() >= crate::values::limits::ENGINE_EFFORT_MAX);
+}
+
+/// The interpreter has room for a limited number of references, of which iterators keep some.
+#[test]
+fn references_that_are_used_up_are_an_error_of_the_script() {
+    let mut bench = Bench::new();
+    for held in (3_900..4_000).flat_map(|count| [(count, 0), (count, 1)]) {
+        let script = format!(
+            "local t = {{}} for i = 1, {} do t[i] = string.gmatch('a', 'b') end \
+             local f if {} == 1 then f = pairs(string) end \
+             local m = setmetatable({{}}, {{}}) setmetatable(m, {{}}) return 1",
+            held.0, held.1
+        );
+        let reply = eval(&mut bench, &script);
+        assert!(reply == ":1|" || reply.starts_with('-'), "{held:?}: {reply}");
+    }
+    assert_eq!(eval(&mut bench, "return 1"), ":1|");
+}
+
+#[test]
+fn any_number_of_scripts_may_be_loaded_and_run() {
+    let mut bench = Bench::new();
+    for number in 0..9_000 {
+        assert_eq!(eval(&mut bench, &format!("return {number}")), format!(":{number}|"));
+    }
 }
 
 #[test]

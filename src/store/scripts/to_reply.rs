@@ -12,6 +12,8 @@ use crate::store::reply::Reply;
 /// The deepest nesting of tables in the value that a script returns; a table beyond it becomes an error in
 /// the reply.
 const DEPTH_MAX: usize = 128;
+/// Number of elements of a table that are counted for the effort (steps of work) of looking at one.
+const COUNTED_PER_LOOK: usize = 8;
 
 /// The units of effort (steps of work) to convert a table of a script to a reply: its special fields (`err`,
 /// `ok`, `map` ...) must be looked up.
@@ -134,6 +136,10 @@ fn write_table(
     }
     let mut count = 0;
     while !table.raw_get::<Value>(count + 1)?.is_nil() {
+        // A table that contains itself is counted again and again.
+        if count % COUNTED_PER_LOOK == 0 {
+            versions.effort.spend(1, LOOK)?;
+        }
         count += 1;
     }
     out.array(count);

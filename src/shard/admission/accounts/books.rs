@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Accounts, METERED_REPORT, Payer, Scope};
 use crate::policy::price::Quote;
 use crate::protocol::command::Class;
-use crate::values::{MicroUnits, Price, TenantId, Timestamp, Usage, signed};
+use crate::values::{MicroUnits, Price, TenantId, Timestamp, Usage};
 
 /// The price that was taken for a request, with what is needed to settle it once its reply has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,15 +107,23 @@ impl Accounts {
         self.correct(payer, tenant, cost.signed(), now);
     }
 
-    /// Returns the quota of a payer (account that is charged) that owes as much as requests which are never
-    /// refused may make it owe, with the time until it is paid off. None if no quota does.
-    pub fn overdrawn(&mut self, payer: Payer, now: Timestamp) -> Option<(Scope, Duration)> {
+    /// Returns the quota of a payer (account that is charged) from which a request that is never refused could
+    /// not be paid in full any more, as it owes so much, with the time until it can be. None if there is none.
+    /// `cost` is the request's price.
+    pub fn overdrawn(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Option<(Scope, Duration)> {
+        let owed_max = self.owed_max_here();
         payer.scopes().find_map(|scope| {
             let entry = self.ledger.buckets().entry(scope, now)?;
-            let owed = entry.slice.balance(entry.capacity, now).min(0).unsigned_abs();
-            let is_over = owed >= entry.capacity.comes_in(OWED_MAX);
-            is_over.then(|| (scope, Duration::from_micros(entry.capacity.micros_for(owed))))
+            let missing = cost.signed().saturating_sub(entry.room_in_debt(owed_max, now));
+            let wait = Duration::from_micros(entry.capacity.micros_for(missing.max(0) as u64));
+            (missing > 0).then_some((scope, wait))
         })
+    }
+
+    /// Returns the debt, as the time in which the bucket's rate pays it off, to which this core may bring a
+    /// bucket by requests that are never refused: other cores may do as much before this one learns of it.
+    fn owed_max_here(&self) -> Duration {
+        OWED_MAX * self.even_share / 65_536
     }
 
     /// Takes the cost of a request that is never refused from the buckets of its payer (account that is
@@ -128,15 +136,12 @@ impl Accounts {
         difference: i64,
         now: Timestamp,
     ) {
-        // Other cores may book as much before this one learns of it.
-        let owed_max = OWED_MAX * self.even_share / 65_536;
+        let owed_max = self.owed_max_here();
         let user = tenant.and(payer.user());
         let scopes = [Some(Scope::Global), tenant.map(Scope::Tenant), user.map(Scope::User)];
         for scope in scopes.into_iter().flatten() {
             let Some(entry) = self.ledger.buckets().entry(scope, now) else { continue };
-            let own_part = signed(entry.capacity.comes_in(owed_max));
-            let room = entry.slice.balance(entry.capacity, now).saturating_add(own_part);
-            let booked = difference.min(room.max(0));
+            let booked = difference.min(entry.room_in_debt(owed_max, now));
             entry.slice.book(booked);
             self.agenda.list(scope, entry.listed, now);
             if scope == Scope::Global {

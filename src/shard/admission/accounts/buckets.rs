@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::hash::Hasher as _;
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use siphasher::sip::SipHasher13;
 
@@ -13,7 +14,7 @@ use crate::policy::bucket_table::BucketTable;
 use crate::policy::estimate::{Expected, UnderWay};
 use crate::policy::slice::{Rules, Slice};
 use crate::values::limits::USERS_MAX;
-use crate::values::{BucketId, Capacity, MicroUnits, Part, TenantId, Timestamp, Usage};
+use crate::values::{BucketId, Capacity, MicroUnits, Part, TenantId, Timestamp, Usage, signed};
 
 /// A token bucket, global or a tenant's, as far as this core knows it.
 #[derive(Debug)]
@@ -118,6 +119,15 @@ pub(super) struct Entry<'a> {
     pub capacity: Capacity,
     pub slice: &'a mut Slice,
     pub listed: &'a mut bool,
+}
+
+impl Entry<'_> {
+    /// Returns the amount, in millionths of a request unit, that can be taken until the bucket owes as much as
+    /// its rate brings in within `owed_max`.
+    pub fn room_in_debt(&self, owed_max: Duration, now: Timestamp) -> i64 {
+        let most = signed(self.capacity.comes_in(owed_max));
+        self.slice.balance(self.capacity, now).saturating_add(most).max(0)
+    }
 }
 
 /// The slice of a scope (the part of its bucket that this core may spend), and the flag whether this core has

@@ -9,6 +9,8 @@ use crate::store::scripts::fuel::{Ending, TABLE_UNITS};
 use crate::store::scripts::machine::Shared;
 
 const HEXADECIMAL: &[u8; 16] = b"0123456789abcdef";
+/// Number of bytes of a string that are written before the memory of the text is checked again.
+const TEXT_BYTES_AT_ONCE: usize = 4_096;
 
 pub(super) fn encode(
     lua: &Lua,
@@ -36,12 +38,15 @@ impl Encoder<'_> {
         raise(self.lua, format!("Cannot serialise {}: {reason}", type_name(value)))
     }
 
+    fn check_memory(&self) -> Result<(), Error> {
+        let is_over = self.out.len() > self.shared.memory_max;
+        if is_over { Err(self.shared.fuel.end(Ending::Memory)) } else { Ok(()) }
+    }
+
     fn value(&mut self, value: &Value, depth: Integer) -> Result<(), Error> {
-        if self.out.len() > self.shared.memory_max {
-            return Err(self.shared.fuel.end(Ending::Memory));
-        }
+        self.check_memory()?;
         match value {
-            Value::String(text) => self.text(&text.as_bytes()),
+            Value::String(text) => self.text(&text.as_bytes())?,
             Value::Integer(number) => self.number(*number as f64, value)?,
             Value::Number(number) => self.number(*number, value)?,
             Value::Boolean(truth) => self.out.extend_from_slice(if *truth { b"true" } else { b"false" }),
@@ -53,9 +58,19 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    fn text(&mut self, text: &[u8]) {
+    fn text(&mut self, text: &[u8]) -> Result<(), Error> {
         self.out.push(b'"');
-        for byte in text {
+        for part in text.chunks(TEXT_BYTES_AT_ONCE) {
+            // What stands for one byte may have six.
+            self.check_memory()?;
+            self.text_part(part);
+        }
+        self.out.push(b'"');
+        Ok(())
+    }
+
+    fn text_part(&mut self, part: &[u8]) {
+        for byte in part {
             match byte {
                 b'"' | b'\\' | b'/' => self.out.extend_from_slice(&[b'\\', *byte]),
                 0x08 => self.out.extend_from_slice(b"\\b"),
@@ -71,7 +86,6 @@ impl Encoder<'_> {
                 other => self.out.push(*other),
             }
         }
-        self.out.push(b'"');
     }
 
     fn number(&mut self, number: f64, value: &Value) -> Result<(), Error> {
@@ -122,7 +136,7 @@ impl Encoder<'_> {
                 largest = if index > f64::from(i32::MAX) { i32::MIN } else { index as i32 };
             }
             items += 1;
-            Ok(())
+            self.shared.fuel.spend(1)
         })?;
         let largest = Integer::from(largest);
         if !is_array || largest == 0 {
@@ -161,7 +175,7 @@ impl Encoder<'_> {
                 self.out.push(b',');
             }
             match &key {
-                Value::String(text) => self.text(&text.as_bytes()),
+                Value::String(text) => self.text(&text.as_bytes())?,
                 Value::Integer(_) | Value::Number(_) => {
                     self.out.push(b'"');
                     self.value(&key, depth)?;
