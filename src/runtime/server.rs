@@ -256,6 +256,8 @@ pub fn run(config: &Config) -> Result<(), String> {
         tally: (config.tls.is_some() || config.store_tls.is_some()).then_some(tally),
         clock,
     };
+    // By the time that a client is served or weir says that it is ready, these lines are in the log.
+    report_start(config, &opened, &cpus, (&backends, slots.as_deref()), &quotas);
     let admin = opened.admin_socket.take().map(|socket| (socket, config.admin_hosts.clone()));
     let admin = (admin, predecessor.is_none());
     start_control(settings, (control_letters, control_bell), admin, &mut executors)?;
@@ -285,7 +287,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         .start(store_info_letters, control.clone())
         .map_err(|error| format!("cannot start a thread: {error}"))?;
     executors.wait_until_started()?;
-    report_start(config, &opened, &cpus, (&backends, slots.as_deref()), &quotas);
+    log::line(&format!("version {} is ready", env!("CARGO_PKG_VERSION")));
     let succession = begin_succession(takeover, predecessor, (&told_to_end, &owns_files), &control)?;
     manager.ready();
     if let Some(warning) = exposure(opened.admin, token) {
@@ -409,7 +411,6 @@ fn report_start(
         Size(config.reply_bytes_max as u64),
         Size(config.output_bytes_max as u64)
     ));
-    log::line(&format!("version {} is ready", env!("CARGO_PKG_VERSION")));
 }
 
 fn tenants_line(config: &Config, quotas: &Quotas) -> String {
