@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::event::Timespec;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::values::Timestamp;
@@ -30,6 +31,11 @@ impl Clock {
             unix_ms: unix.as_millis() as u64,
         }
     }
+}
+
+/// Returns a duration in the form in which the kernel takes it.
+pub fn timespec(duration: Duration) -> Timespec {
+    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
 }
 
 /// Returns the CPU time that the calling thread has used since it started.

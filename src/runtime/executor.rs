@@ -124,9 +124,12 @@ impl Executors {
     }
 }
 
-/// Returns the process's limit of open files; `u64::MAX` for none.
-pub(super) fn files_limit() -> u64 {
-    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+/// Returns the reason why the process could not open more files, with the exact setting to change.
+pub(super) fn files_too_few() -> String {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    format!(
+        "the limit of open files of this process, {limit}, is too low (LimitNOFILE= in systemd, `ulimit -n`)"
+    )
 }
 
 /// Raises the process's limits of locked memory and open files as far as allowed. Returns warnings, or an

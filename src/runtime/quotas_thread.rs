@@ -5,11 +5,11 @@
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use crossbeam_channel::Receiver;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
+use super::clock::timespec;
 use super::messages::{Mailbox, QuotasRead, ToControl, ToQuotas};
 use super::watch::{FileWatch, check_rereadable};
 use crate::config::{QuotaError, Quotas, TokenSource};
@@ -101,8 +101,4 @@ impl QuotasThread {
             let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
         }
     }
-}
-
-fn timespec(duration: Duration) -> Timespec {
-    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
 }

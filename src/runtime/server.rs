@@ -256,7 +256,7 @@ pub fn run(config: &Config) -> Result<(), String> {
         tally: (config.tls.is_some() || config.store_tls.is_some()).then_some(tally),
         clock,
     };
-    // By the time that a client is served or weir says that it is ready, these lines are in the log.
+    // These lines are in the log before the admin port says that weir is ready.
     report_start(config, &opened, &cpus, (&backends, slots.as_deref()), &quotas);
     let admin = opened.admin_socket.take().map(|socket| (socket, config.admin_hosts.clone()));
     let admin = (admin, predecessor.is_none());

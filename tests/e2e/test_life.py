@@ -13,6 +13,7 @@ import sys
 import termios
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,8 +22,8 @@ import pytest
 from harness import metrics
 from harness.load import Sender
 from harness.ports import free_port
-from harness.processes import Weir, accepts
-from harness.resp import Closed, encode
+from harness.processes import Weir, accepts, at_unix_socket, with_files
+from harness.resp import Closed, Connection, encode
 from harness.waiting import until
 
 pytestmark = pytest.mark.weir_only
@@ -180,26 +181,32 @@ def waiting_in_socket(pid: int, port: int) -> bool:
     return False
 
 
+@contextlib.contextmanager
+def a_read_in_flight(weir: Weir, connection: Connection) -> Iterator[None]:
+    """Within the `with` block, the backend is stopped, and has a read of the connection in its socket whose reply is 1."""
+    backend = weir.backends[0]
+    connection.ok("SET", "a", "1")
+    backend.signal(signal.SIGSTOP)
+    try:
+        connection.send("GET", "a")
+        until(lambda: waiting_in_socket(backend.pid, backend.port), "the request has reached the backend")
+        yield
+    finally:
+        backend.signal(signal.SIGCONT)
+
+
 def test_a_drain_ends_at_its_limit(servers):
     """A backend that never answers does not delay the end of the drain beyond its limit."""
     weir = servers.weir(servers.redis(), flags=["--drain-timeout", "1s"])
-    backend = weir.backends[0]
-    with weir.connect() as connection:
-        connection.ok("SET", "a", "1")
-        backend.signal(signal.SIGSTOP)
-        try:
-            connection.send("GET", "a")
-            until(lambda: waiting_in_socket(backend.pid, backend.port), "the request has reached the backend")
-            start = time.monotonic()
-            weir.signal(signal.SIGTERM)
-            code = weir.wait(20)
-            assert 0.9 < time.monotonic() - start < 15
-            assert code in (0, 1), weir.output()
-            replies = connection.read_to_end()
-            # The outcome of the request is unknown, so weir does not claim that it was carried out.
-            assert [reply.text.split()[0] for reply in replies] in ([], ["UNAVAILABLE"], ["OVERLOADED"]), replies
-        finally:
-            backend.signal(signal.SIGCONT)
+    with weir.connect() as connection, a_read_in_flight(weir, connection):
+        start = time.monotonic()
+        weir.signal(signal.SIGTERM)
+        code = weir.wait(20)
+        assert 0.9 < time.monotonic() - start < 15
+        assert code in (0, 1), weir.output()
+        replies = connection.read_to_end()
+        # The outcome of the request is unknown, so weir does not claim that it was carried out.
+        assert [reply.text.split()[0] for reply in replies] in ([], ["UNAVAILABLE"], ["OVERLOADED"]), replies
 
 
 def test_an_idle_server_ends_at_once(weir: Weir):
@@ -211,38 +218,16 @@ def test_an_idle_server_ends_at_once(weir: Weir):
         assert idle.read_to_end() == []
 
 
-def at_unix_socket(path: Path) -> bytes | None:
-    """Returns the reply to PING of the process that listens at the path; None if nobody does."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(30)
-        try:
-            client.connect(str(path))
-        except OSError:
-            return None
-        with contextlib.suppress(OSError):
-            client.sendall(encode("PING"))
-            return client.recv(100)
-        return b""
-
-
 def test_a_weir_that_ends_leaves_the_unix_socket_of_the_next_one(servers, tmp_path: Path):
     """A second weir is started at the same path while the first one still drains."""
     path = tmp_path / "clients"
     first = servers.weir(servers.redis(), flags=["--unix", str(path), "--drain-timeout", f"{DRAIN_SECONDS}s"])
-    backend = first.backends[0]
-    with first.connect() as connection:
-        connection.ok("SET", "a", "1")
-        backend.signal(signal.SIGSTOP)
-        try:
-            connection.send("GET", "a")
-            until(lambda: waiting_in_socket(backend.pid, backend.port), "the request has reached the backend")
-            first.signal(signal.SIGTERM)
-            until(lambda: at_unix_socket(path) is None, "nobody listens there")
-            second = servers.weir(servers.redis(), flags=["--unix", str(path)])
-            assert at_unix_socket(path) == b"+PONG\r\n"
-            assert not first.exited()
-        finally:
-            backend.signal(signal.SIGCONT)
+    with first.connect() as connection, a_read_in_flight(first, connection):
+        first.signal(signal.SIGTERM)
+        until(lambda: at_unix_socket(path) is None, "nobody listens there")
+        second = servers.weir(servers.redis(), flags=["--unix", str(path)])
+        assert at_unix_socket(path) == b"+PONG\r\n"
+        assert not first.exited()
     assert first.wait(DRAIN_SECONDS + 10) == 0
     assert at_unix_socket(path) == b"+PONG\r\n"
     assert second.terminate() == 0
@@ -266,7 +251,7 @@ def test_a_weir_that_lacks_a_core_does_not_serve(servers):
 
     class Limited(Weir):
         def command(self) -> list[str]:
-            return ["bash", "-c", 'ulimit -n 150 && exec "$@"', "bash", *super().command()]
+            return with_files(150, super().command())
 
     weir = servers.keep(Limited(flags=["--shards", "16"]))
     weir.port = free_port()
@@ -294,18 +279,11 @@ def test_a_signal_is_heeded_as_soon_as_anybody_is_answered(servers):
 
 def test_readiness_goes_before_the_connections_do(weir: Weir):
     """During a drain, /readyz fails and /healthz does not, so that a load balancer stops sending."""
-    backend = weir.backends[0]
     with weir.connect() as connection:
-        connection.ok("SET", "a", "1")
-        backend.signal(signal.SIGSTOP)
-        try:
-            connection.send("GET", "a")
-            until(lambda: waiting_in_socket(backend.pid, backend.port), "the request has reached the backend")
+        with a_read_in_flight(weir, connection):
             weir.signal(signal.SIGTERM)
             until(lambda: weir.admin("/readyz")[0] == 503, "/readyz says no")
             assert weir.admin("/healthz")[0] == 200
-        finally:
-            backend.signal(signal.SIGCONT)
         assert [reply.value for reply in connection.read_to_end()] == [b"1"]
     assert weir.wait(DRAIN_SECONDS + 5) == 0
 

@@ -20,7 +20,7 @@ from harness import metrics
 from harness.cluster import Cluster
 from harness.load import Sender
 from harness.ports import free_port
-from harness.processes import Redis, Weir, accepts, binary
+from harness.processes import Redis, Weir, accepts, at_unix_socket, binary, with_files
 from harness.resp import Closed, Connection, encode
 from harness.successor import Successor, take_over
 from harness.waiting import until
@@ -297,23 +297,11 @@ def test_a_takeover_that_was_given_up_ends_the_successor(servers, tmp_path: Path
         assert path.exists() and not accepts(after.port)
 
 
-def reaches(path: Path) -> bool:
-    """True if a client that connects at the Unix socket gets a reply."""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-            client.settimeout(30)
-            client.connect(str(path))
-            client.sendall(encode("PING"))
-            return client.recv(100) == b"+PONG\r\n"
-    except OSError:
-        return False
-
-
 def test_who_is_told_to_end_leaves_socket_files_to_a_successor_that_has_the_sockets(servers, tmp_path: Path):
     clients = tmp_path / "clients"
     flags = ["--unix", str(clients)]
     weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover", flags=flags)).start()
-    assert reaches(clients)
+    assert at_unix_socket(clients) == b"+PONG\r\n"
     # A successor asks stores for their versions before it is ready, and this store does not answer.
     silent = servers.redis()
     silent.signal(signal.SIGSTOP)
@@ -326,7 +314,7 @@ def test_who_is_told_to_end_leaves_socket_files_to_a_successor_that_has_the_sock
     finally:
         silent.signal(signal.SIGCONT)
     until(after.ready, "the successor is ready")
-    until(lambda: reaches(clients), "it serves at the Unix socket")
+    until(lambda: at_unix_socket(clients) == b"+PONG\r\n", "it serves at the Unix socket")
     assert after.path.exists()
     assert after.terminate() == 0
     assert not after.path.exists() and not clients.exists()
@@ -366,7 +354,7 @@ def test_clients_beyond_the_limit_of_open_files_are_told_of(servers, tmp_path: P
 
     class Limited(Successor):
         def command(self) -> list[str]:
-            return ["bash", "-c", f'ulimit -n {files} && exec "$@"', "bash", *super().command()]
+            return with_files(files, super().command())
 
     waiting = [weir.connect() for _ in range(clients)]
     assert all(each.ok("PING") == b"PONG" for each in waiting)

@@ -82,11 +82,7 @@ fn global(section: &Section<'_>) -> Result<Option<Limit>, QuotaError> {
 
 fn default(section: &Section<'_>) -> Result<Tenant, QuotaError> {
     section.has_only(&DEFAULT_KEYS)?;
-    let tenant = terms(section, DEFAULT_TENANT)?;
-    if !has_rate(&tenant) {
-        refuse_burst(section, "ru_per_second or user_ru_per_second")?;
-    }
-    Ok(tenant)
+    with_rate(section, terms(section, DEFAULT_TENANT)?)
 }
 
 fn read_tenants(section: &Section<'_>, tenants: &mut Vec<Tenant>) -> Result<(), QuotaError> {
@@ -117,17 +113,17 @@ fn tenant(section: &Section<'_>, name: &str) -> Result<Tenant, QuotaError> {
         Some(users) => read_users(&users, burst(section)?, terms.tier)?,
         None => BTreeMap::new(),
     };
-    let tenant = Tenant { password: Some(password), users, ..terms };
-    if !has_rate(&tenant) {
+    with_rate(section, Tenant { password: Some(password), users, ..terms })
+}
+
+/// Passes the tenant of a section on. Fails if the section has a burst, and neither the tenant nor any of its
+/// users has a rate.
+fn with_rate(section: &Section<'_>, tenant: Tenant) -> Result<Tenant, QuotaError> {
+    let mut of_users = tenant.users.values().map(|user| user.limit);
+    if tenant.limit.or(tenant.user_limit).is_none() && of_users.all(|limit| limit.is_none()) {
         refuse_burst(section, "ru_per_second or user_ru_per_second")?;
     }
     Ok(tenant)
-}
-
-/// True if the tenant, or any of its users, has a quota.
-fn has_rate(tenant: &Tenant) -> bool {
-    let mut of_users = tenant.users.values().map(|user| user.limit);
-    tenant.limit.or(tenant.user_limit).is_some() || of_users.any(|limit| limit.is_some())
 }
 
 /// Fails if the section has a burst, which needs a rate. `rates` are the keys of rates that it may have.

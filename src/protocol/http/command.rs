@@ -19,26 +19,21 @@ pub const OF_CONNECTIONS: &str = "that command is about a connection, and a requ
 /// Writes the commands of an HTTP request (`head` and `body`) as RESP to `frames`, and returns how their
 /// replies become the response. The error is the refusal sent to the client.
 pub fn encode_commands(head: &Head, body: &[u8], frames: &mut Vec<u8>) -> Result<Kind, Status> {
-    let mut words_left = HTTP_WORDS_MAX;
     match &head.target {
         Target::Key(key, query) => of_key(head.method, key, query, body, frames),
         Target::Command => {
-            command(body, &mut words_left, frames)?;
+            write_all(std::iter::once(body), frames)?;
             Ok(Kind::Command)
         }
         Target::Pipeline => {
             let commands = commands(body)?;
-            for words in &commands {
-                command(words.get().as_bytes(), &mut words_left, frames)?;
-            }
+            write_all(commands.iter().map(|words| words.get().as_bytes()), frames)?;
             Ok(Kind::Pipeline { left: commands.len(), first: true })
         }
         Target::Transaction => {
             let commands = commands(body)?;
             request(frames, &[b"MULTI"]);
-            for words in &commands {
-                command(words.get().as_bytes(), &mut words_left, frames)?;
-            }
+            write_all(commands.iter().map(|words| words.get().as_bytes()), frames)?;
             request(frames, &[b"EXEC"]);
             Ok(Kind::Transaction { left: commands.len() + 1 })
         }
@@ -148,6 +143,16 @@ fn commands(body: &[u8]) -> Result<Vec<&RawValue>, Status> {
     } else {
         Ok(commands)
     }
+}
+
+/// Writes all commands of a request as RESP to `frames`, each from a JSON array. The error is the refusal of
+/// the first that is wrong, or of too many words in all.
+fn write_all<'a>(commands: impl Iterator<Item = &'a [u8]>, frames: &mut Vec<u8>) -> Result<(), Status> {
+    let mut words_left = HTTP_WORDS_MAX;
+    for text in commands {
+        command(text, &mut words_left, frames)?;
+    }
+    Ok(())
 }
 
 /// Writes one command as RESP to `frames`, from a JSON array (`text`) of strings, numbers, true and false.

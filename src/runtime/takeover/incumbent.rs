@@ -16,7 +16,7 @@ use socket2::Socket;
 use super::successor::Predecessor;
 use super::wire::{Manager, Message, Offer, PROTOCOL, Peer, SOCKETS_MAX, has_ended};
 use crate::runtime::clock::Clock;
-use crate::runtime::executor::files_limit;
+use crate::runtime::executor::files_too_few;
 use crate::runtime::messages::{Mailbox, Moved, Takeover, ToControl, ToShard, ToTakeover};
 use crate::runtime::notify::Notify;
 use crate::runtime::socket_file::SocketFile;
@@ -137,9 +137,8 @@ impl Incumbent {
         self.line(format!("{clients} clients of process {} go on here{why}", before.pid));
         if lost > 0 {
             self.line(format!(
-                "{lost} more clients could not be taken over and are closed, because the limit of open \
-                 files of this process, {}, is too low (LimitNOFILE= in systemd, `ulimit -n`)",
-                files_limit()
+                "{lost} more clients could not be taken over and are closed, because {}",
+                files_too_few()
             ));
         }
         Ok(())

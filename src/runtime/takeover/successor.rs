@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::wire::{self, Manager, Message, PROTOCOL, Peer, has_ended};
-use crate::runtime::executor::files_limit;
+use crate::runtime::executor::files_too_few;
 
 /// The process that this one takes over from.
 #[derive(Debug)]
@@ -61,9 +61,8 @@ impl Predecessor {
             match received.message {
                 Message::Listener { entrance, address } if received.is_cut => {
                     return Err(format!(
-                        "not all {entrance} sockets of {address} could be taken over, because the limit of \
-                         open files of this process, {}, is too low (LimitNOFILE= in systemd, `ulimit -n`)",
-                        files_limit()
+                        "not all {entrance} sockets of {address} could be taken over, because {}",
+                        files_too_few()
                     ));
                 }
                 Message::Listener { entrance, address } => {

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
 use super::files::TlsFiles;
 use super::handshakes_thread::ToHandshakes;
 use super::stores::StoreTls;
 use super::tally::Tally;
+use crate::runtime::clock::timespec;
 use crate::runtime::log;
 use crate::runtime::messages::{Mailbox, ToControl};
 use crate::runtime::watch::{FileWatch, check_rereadable};
@@ -121,13 +122,11 @@ impl CertificatesThread {
     /// sleep shorter.
     fn wait(&self, at_most: Option<Duration>) -> bool {
         let watches = || self.watched.iter().flat_map(Watched::watches);
-        let patience = watches().map(FileWatch::patience).chain(at_most).min();
+        let patience = watches().map(FileWatch::patience).chain(at_most).min().map(timespec);
         let watched = watches().filter_map(FileWatch::handle);
         let handles: Vec<BorrowedFd<'_>> = std::iter::once(self.bell.as_fd()).chain(watched).collect();
         let mut polled: Vec<PollFd<'_>> =
             handles.iter().map(|handle| PollFd::from_borrowed_fd(*handle, PollFlags::IN)).collect();
-        let patience = patience
-            .map(|time| Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) });
         let ready = poll(&mut polled, patience.as_ref());
         let told = ready.is_ok() && polled[0].revents().contains(PollFlags::IN);
         if told {

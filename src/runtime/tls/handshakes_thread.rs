@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -26,7 +25,7 @@ use super::handshake::{Shaking, Step};
 use super::session::{SecureClient, Session};
 use super::tally::Tally;
 use crate::control::Handshake;
-use crate::runtime::clock::{Clock, thread_cpu};
+use crate::runtime::clock::{Clock, thread_cpu, timespec};
 use crate::runtime::driver::Entrance;
 use crate::runtime::listeners::Doors;
 use crate::runtime::log;
@@ -405,10 +404,6 @@ impl Work {
             ),
         ));
     }
-}
-
-fn timespec(duration: Duration) -> Timespec {
-    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
 }
 
 #[cfg(test)]

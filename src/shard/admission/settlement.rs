@@ -1,6 +1,6 @@
 //! Settlement: the correction of a request's estimated price by its real cost, once its reply has come.
 
-use super::accounts::{Accounts, Bill, Charge};
+use super::accounts::{Accounts, Bill, Charge, Tab};
 use crate::shard::outcome::{CACHED, Settlement};
 use crate::values::Weights;
 use crate::values::time::Now;
@@ -29,18 +29,25 @@ impl Accounts {
         // The fast path of nearly every reply: all of it came from backends.
         if reply.served > 0 && reply.lost == 0 {
             let cost = weights.actual(&charge.quote, &reply.measured);
-            return match self.tab_of(charge.payer) {
-                Some(tab) if !charge.is_unrefused => tab.settle(charge, cost),
-                _ => self.settle(charge, Bill::Cost(cost), now.monotonic),
+            return match self.tab_for(charge) {
+                Some(tab) => tab.settle(charge, cost),
+                None => self.settle(charge, Bill::Cost(cost), now.monotonic),
             };
         }
         self.settle_other(charge, reply.bill(charge, weights), now);
     }
 
+    /// Returns the tab (sum of one payer's consecutive requests) on which a charge is settled, if it is open.
+    /// A tab does not know debt, so a request that is never refused is settled without one.
+    #[inline]
+    fn tab_for(&mut self, charge: &Charge) -> Option<&mut Tab> {
+        if charge.is_unrefused { None } else { self.tab_of(charge.payer) }
+    }
+
     #[inline(never)]
     fn settle_other(&mut self, charge: &Charge, bill: Bill, now: Now) {
-        match (self.tab_of(charge.payer), bill) {
-            (Some(tab), Bill::Cached(cost)) if !charge.is_unrefused => tab.settle_cached(charge, cost),
+        match (self.tab_for(charge), bill) {
+            (Some(tab), Bill::Cached(cost)) => tab.settle_cached(charge, cost),
             _ => self.settle(charge, bill, now.monotonic),
         }
     }

@@ -115,17 +115,17 @@ impl Client {
         let options = tracking.and_then(|tracking| tracking.options());
         let is_broadcast = options.is_some_and(|options| options.is_broadcast);
         let is_broken = tracking.is_some_and(|tracking| tracking.is_broken());
-        let tracks = [('t', options.is_some()), ('R', is_broken), ('B', is_broadcast)];
-        let in_transaction = self.transaction.is_some();
-        let all = [('O', self.is_monitor), ('P', is_subscribed), ('x', in_transaction), ('b', is_blocked)];
-        let kept = [('e', self.no_evict)];
-        let flags: String = all
-            .into_iter()
-            .chain(tracks)
-            .chain(kept)
-            .filter(|(_, is_set)| *is_set)
-            .map(|(letter, _)| letter)
-            .collect();
+        let all = [
+            ('O', self.is_monitor),
+            ('P', is_subscribed),
+            ('x', self.transaction.is_some()),
+            ('b', is_blocked),
+            ('t', options.is_some()),
+            ('R', is_broken),
+            ('B', is_broadcast),
+            ('e', self.no_evict),
+        ];
+        let flags: String = all.into_iter().filter(|(_, is_set)| *is_set).map(|(letter, _)| letter).collect();
         if flags.is_empty() { "N".to_owned() } else { flags }
     }
 

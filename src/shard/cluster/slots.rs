@@ -104,6 +104,15 @@ pub struct Held {
     words: Option<Arc<[u8]>>,
 }
 
+/// Owners of slots that redirects named, each with the time until which it overrides the map.
+type Patches = BTreeMap<u16, (NodeKey, Timestamp)>;
+
+/// Returns the owner of a slot: the one that a redirect named lately (`patches`), else the one on the map; None
+/// if there is none.
+fn owner_of(patches: &Patches, map: &Map, slot: u16) -> Option<BackendId> {
+    patches.get(&slot).map(|(owner, _)| owner.backend).or_else(|| map.owner(slot))
+}
+
 /// The meaning of an owner's reply to a request: the reply for the client, or a refusal after which the
 /// request is held or its client was sent an error.
 #[derive(Debug)]
@@ -299,7 +308,7 @@ pub struct Slots {
     /// The unanswered requests of each connection, by the connection's index.
     unanswered: Vec<Unanswered>,
     /// Owners of slots that redirects named, each with the time until which it overrides the map.
-    patches: BTreeMap<u16, (NodeKey, Timestamp)>,
+    patches: Patches,
     /// The earliest time at which an owner that a redirect named may stop overriding the map;
     /// `Timestamp::MAX` if none does.
     patched_until: Timestamp,
@@ -348,10 +357,7 @@ impl Slots {
     /// Returns the owner of a slot: the one that a redirect named lately, else the one on the map; None if
     /// there is none.
     pub fn owner(&self, slot: u16) -> Option<BackendId> {
-        match self.patches.get(&slot) {
-            Some((owner, _)) => Some(owner.backend),
-            None => self.map.owner(slot),
-        }
+        owner_of(&self.patches, &self.map, slot)
     }
 
     /// True if the backend owns the slot on the map and no redirect named another owner for any slot.
@@ -514,8 +520,7 @@ impl Slots {
         let former =
             owners.flat_map(|(unanswered, backend)| unanswered.slots().map(move |slot| (slot, backend)));
         for (slot, backend) in former.chain(waiting) {
-            let owner = || patches.get(&slot).map(|(owner, _)| owner.backend).or_else(|| map.owner(slot));
-            if slot < SLOTS && owner() != Some(backend) {
+            if slot < SLOTS && owner_of(patches, map, slot) != Some(backend) {
                 holds.entry(slot).or_default();
             }
         }
@@ -828,7 +833,7 @@ impl Slots {
         // one `LOOKS_APART` later.
         asking.sort_unstable();
         for (_, slot) in asking {
-            let owner = patches.get(&slot).map(|(owner, _)| owner.backend).or_else(|| map.owner(slot));
+            let owner = owner_of(patches, map, slot);
             if let Some(not_before) = owner.and_then(|owner| down.get_mut(&owner)) {
                 if now.monotonic < *not_before {
                     continue;

@@ -283,7 +283,6 @@ impl UnderWay {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shard::request::ReplyTo;
     use crate::values::{ClientId, ShardId};
 
     #[test]

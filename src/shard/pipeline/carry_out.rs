@@ -368,6 +368,19 @@ impl Shard {
         Err(Stopped)
     }
 
+    /// Returns the charge for a request that is never throttled, such as a login: nothing is taken beforehand,
+    /// and its price is charged with the reply. None if the request has no price.
+    fn charge_afterwards(
+        &mut self,
+        id: ClientId,
+        command: &Command,
+        arguments: &Arguments<'_>,
+    ) -> Option<Charge> {
+        let (asked, class) = (asked(Some(command), arguments), Nature::of(Some(command)).class);
+        let payer = self.payer_of(id);
+        self.admission.charge_afterwards(payer, &asked, class)
+    }
+
     /// Admits a request about quotas (`QOS`), which is answered even if its payer's quota is used up, and
     /// charged afterwards. An error if it is throttled, because the payer owes much already and has asked
     /// several in this second.

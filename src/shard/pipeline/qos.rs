@@ -8,10 +8,8 @@ use super::decode::encoded;
 use crate::protocol::call::is_about_connection;
 use crate::protocol::command::{Command, quoted};
 use crate::protocol::{Argument, Arguments, Request, encode};
-use crate::shard::admission::{Charge, asked};
 use crate::shard::clients::Question;
 use crate::shard::clients::{Identity, RequestOptions};
-use crate::shard::request::Nature;
 use crate::values::ClientId;
 use crate::values::limits::{HOT_KEYS_SHOWN, HOT_KEYS_SHOWN_MAX, KEYS_PER_TURN};
 use crate::values::time::Now;
@@ -177,19 +175,6 @@ impl Shard {
     /// has none.
     fn asker(&mut self, id: ClientId) -> String {
         self.tenant_of(id).map_or_else(String::new, |tenant| tenant.name.clone())
-    }
-
-    /// Returns the charge for a request that is never throttled, such as a login: nothing is taken beforehand,
-    /// and its price is charged with the reply. None if the request has no price.
-    pub(super) fn charge_afterwards(
-        &mut self,
-        id: ClientId,
-        command: &Command,
-        arguments: &Arguments<'_>,
-    ) -> Option<Charge> {
-        let (asked, class) = (asked(Some(command), arguments), Nature::of(Some(command)).class);
-        let payer = self.payer_of(id);
-        self.admission.charge_afterwards(payer, &asked, class)
     }
 }
 

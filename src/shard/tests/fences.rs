@@ -20,6 +20,21 @@ fn given_up(shards: u16) -> (Rig, usize) {
     (rig, client)
 }
 
+/// Returns a rig whose link was given up with a SET that may still be carried out, while no new one can be
+/// opened; a client with another RESP version, whose connection is open already; and the key of the SET.
+fn given_up_beside_open() -> (Rig, usize, String) {
+    let (mut rig, client) = given_up(1);
+    let other = rig.client(0);
+    let key = rig.key(0, 0);
+    rig.send(other, &[&["HELLO", "3"], &["GET", &key]]);
+    rig.answer_first("HELLO", "%0\r\n");
+    rig.answer_first("GET", "_\r\n");
+    rig.connecting = Connecting::Hangs;
+    rig.wait(Duration::from_secs(3));
+    assert!(rig.told(client).contains("reason=reply-timeout"));
+    (rig, other, key)
+}
+
 #[test]
 fn the_next_connection_has_the_store_drop_the_one_before_its_first_request() {
     let (mut rig, client) = given_up(1);
@@ -35,16 +50,7 @@ fn the_next_connection_has_the_store_drop_the_one_before_its_first_request() {
 
 #[test]
 fn an_open_connection_that_may_carry_a_later_request_does_the_same() {
-    let (mut rig, client) = given_up(1);
-    // A client with another RESP version uses another connection, which is open already.
-    let other = rig.client(0);
-    let key = rig.key(0, 0);
-    rig.send(other, &[&["HELLO", "3"], &["GET", &key]]);
-    rig.answer_first("HELLO", "%0\r\n");
-    rig.answer_first("GET", "_\r\n");
-    rig.connecting = Connecting::Hangs;
-    rig.wait(Duration::from_secs(3));
-    assert!(rig.told(client).contains("reason=reply-timeout"));
+    let (mut rig, other, key) = given_up_beside_open();
     assert!(rig.killed.is_empty(), "the next connection is not there yet");
     rig.send(other, &[&["GET", &key]]);
     assert_eq!(rig.killed, ["1"]);
@@ -185,15 +191,7 @@ fn a_store_that_is_busy_is_asked_again_before_any_request() {
 
 #[test]
 fn an_open_connection_asks_a_store_again_that_was_busy() {
-    let (mut rig, client) = given_up(1);
-    let other = rig.client(0);
-    let key = rig.key(0, 0);
-    rig.send(other, &[&["HELLO", "3"], &["GET", &key]]);
-    rig.answer_first("HELLO", "%0\r\n");
-    rig.answer_first("GET", "_\r\n");
-    rig.connecting = Connecting::Hangs;
-    rig.wait(Duration::from_secs(3));
-    assert!(rig.told(client).contains("reason=reply-timeout"));
+    let (mut rig, other, key) = given_up_beside_open();
     for (reply, killed) in [(BUSY, 1), (BUSY, 2), (":1\r\n", 3), (":1\r\n", 3)] {
         rig.kill_reply = reply;
         rig.send(other, &[&["GET", &key]]);

@@ -51,6 +51,20 @@ fn bulk(value: &str) -> String {
 }
 
 impl Rig {
+    /// Checks that no reply to reads of a key is kept while a write that was just lost may still be carried
+    /// out, and that they are kept again after that time.
+    fn keeps_nothing_for_a_while(&mut self, client: usize, key: &str) {
+        let lost_at = self.now.monotonic;
+        while self.now.monotonic.since(lost_at) + MILLISECOND < TTL {
+            let (told, asked) = self.ask(client, &["GET", key], ":-1\r\n", "$3\r\nold\r\n");
+            assert!(told == bulk("old") && asked.last().is_some_and(|asked| asked == "GET"), "{asked:?}");
+            self.wait(10 * MILLISECOND);
+        }
+        self.wait(10 * MILLISECOND);
+        self.keep(client, key, "new");
+        assert_eq!(self.figures().writes_under_way, 0);
+    }
+
     /// Reads a key until its replies are cached, and then lets those expire.
     fn make_hot(&mut self, client: usize, key: &str) {
         let before = self.counted(Counter::HotHits);
@@ -739,15 +753,7 @@ fn a_write_whose_connection_was_lost_may_be_carried_out_for_as_long_as_anything_
         rig.send(writer, &[&words.iter().map(String::as_str).collect::<Vec<_>>()]);
         rig.lose(&words[0]);
         assert!(rig.told(writer).starts_with("-UNAVAILABLE"), "{request:?}");
-        let lost_at = rig.now.monotonic;
-        while rig.now.monotonic.since(lost_at) + MILLISECOND < TTL {
-            let (told, asked) = rig.ask(client, &["GET", &key], ":-1\r\n", "$3\r\nold\r\n");
-            assert!(told == bulk("old") && asked.last().is_some_and(|asked| asked == "GET"), "{asked:?}");
-            rig.wait(10 * MILLISECOND);
-        }
-        rig.wait(10 * MILLISECOND);
-        rig.keep(client, &key, "new");
-        assert_eq!(rig.figures().writes_under_way, 0);
+        rig.keeps_nothing_for_a_while(client, &key);
     }
 }
 

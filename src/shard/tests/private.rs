@@ -354,15 +354,21 @@ fn a_link_is_clean_before_it_is_lent_again() {
     }
 }
 
+/// Returns a rig with a client that watches the key `k`, and the `WATCH` that its store has answered.
+fn watching() -> (Rig, usize, Sent) {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    rig.send(client, &[&["WATCH", "k"]]);
+    greet(&mut rig);
+    let watch = rig.frames("WATCH")[0].clone();
+    rig.answer_first("WATCH", "+OK\r\n");
+    (rig, client, watch)
+}
+
 #[test]
 fn a_watch_that_is_lost_fails_its_transaction() {
     for held_too_long in [false, true] {
-        let mut rig = lending(1, 1, 10);
-        let client = rig.client(0);
-        rig.send(client, &[&["WATCH", "k"]]);
-        greet(&mut rig);
-        let Sent { link, generation, .. } = rig.frames("WATCH")[0].clone();
-        rig.answer_first("WATCH", "+OK\r\n");
+        let (mut rig, client, Sent { link, generation, .. }) = watching();
         if held_too_long {
             rig.wait(Duration::from_secs(31));
             rig.answer_first("UNWATCH", "+OK\r\n");
@@ -923,12 +929,7 @@ fn a_transaction_that_waits_before_a_store_busy_with_a_script_is_refused_in_the_
 #[test]
 fn an_unwatch_inside_a_transaction_leaves_the_check_to_exec() {
     for is_lost in [false, true] {
-        let mut rig = lending(1, 1, 10);
-        let client = rig.client(0);
-        rig.send(client, &[&["WATCH", "k"]]);
-        greet(&mut rig);
-        let Sent { link, generation, .. } = rig.frames("WATCH")[0].clone();
-        rig.answer_first("WATCH", "+OK\r\n");
+        let (mut rig, client, Sent { link, generation, .. }) = watching();
         if is_lost {
             rig.shards[0].handle_link_lost(link, generation, Loss::ByPeer, rig.now);
             rig.turns();

@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from .ports import free_port
-from .resp import Closed, Connection
+from .resp import Closed, Connection, encode
 from .waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -290,6 +290,25 @@ class StandIn(Redis):
     def __init__(self, *backends: Redis, flags: list[str] | None = None, storage: str | None = None) -> None:
         super().__init__()
         self.backends = list(backends)
+
+
+def at_unix_socket(path: Path) -> bytes | None:
+    """Returns the reply to PING of the process that listens at the path; None if nobody does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(30)
+        try:
+            client.connect(str(path))
+        except OSError:
+            return None
+        with contextlib.suppress(OSError):
+            client.sendall(encode("PING"))
+            return client.recv(100)
+        return b""
+
+
+def with_files(limit: int, command: list[str]) -> list[str]:
+    """Returns a command that runs this one with a limit of open files."""
+    return ["bash", "-c", f'ulimit -n {limit} && exec "$@"', "bash", *command]
 
 
 def accepts(port: int) -> bool:

@@ -88,10 +88,10 @@ impl Accounts {
             self.meter(tenant, usage, now);
         }
         let difference = cost.signed() - charge.taken.signed();
-        if charge.is_unrefused {
-            self.correct_up_to_debt(charge.payer, tenant, difference, now);
-        } else if difference != 0 {
-            self.correct(charge.payer, tenant, difference, now);
+        match difference {
+            0 => {}
+            _ if charge.is_unrefused => self.correct_up_to_debt(charge.payer, tenant, difference, now),
+            _ => self.correct(charge.payer, tenant, difference, now),
         }
         self.handle_booked(charge.payer, now);
     }
@@ -137,9 +137,7 @@ impl Accounts {
         now: Timestamp,
     ) {
         let owed_max = self.owed_max_here();
-        let user = tenant.and(payer.user());
-        let scopes = [Some(Scope::Global), tenant.map(Scope::Tenant), user.map(Scope::User)];
-        for scope in scopes.into_iter().flatten() {
+        for scope in scopes_of(payer, tenant) {
             let Some(entry) = self.ledger.buckets().entry(scope, now) else { continue };
             let booked = difference.min(entry.room_in_debt(owed_max, now));
             entry.slice.book(booked);
@@ -170,9 +168,7 @@ impl Accounts {
     fn correct(&mut self, payer: Payer, tenant: Option<TenantId>, difference: i64, now: Timestamp) {
         let buckets = self.ledger.buckets();
         buckets.surprise = buckets.surprise.saturating_add(difference.max(0) as u64);
-        let user = tenant.and(payer.user());
-        let scopes = [Some(Scope::Global), tenant.map(Scope::Tenant), user.map(Scope::User)];
-        for scope in scopes.into_iter().flatten() {
+        for scope in scopes_of(payer, tenant) {
             if let Some(entry) = self.ledger.buckets().entry(scope, now) {
                 entry.slice.book(difference);
                 self.agenda.list(scope, entry.listed, now);
@@ -189,4 +185,12 @@ impl Accounts {
             _ => None,
         }
     }
+}
+
+/// Returns the scopes (global, tenant, user) from whose buckets a payer (account that is charged) pays now.
+/// `tenant` is its tenant by the current quotas; None if the tenant is gone, and then its users are too.
+#[inline]
+fn scopes_of(payer: Payer, tenant: Option<TenantId>) -> impl Iterator<Item = Scope> {
+    let user = tenant.and(payer.user());
+    [Some(Scope::Global), tenant.map(Scope::Tenant), user.map(Scope::User)].into_iter().flatten()
 }

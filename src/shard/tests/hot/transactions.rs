@@ -313,13 +313,5 @@ fn a_transaction_of_a_client_that_watches_keys_may_be_carried_out_after_its_conn
     assert_eq!(rig.words_at_stores(), ["MULTI", "SET", "EXEC"]);
     rig.lose("EXEC");
     assert!(rig.told(writer).contains("-UNAVAILABLE backend=store0 reason=connection-lost "));
-    let lost_at = rig.now.monotonic;
-    while rig.now.monotonic.since(lost_at) + MILLISECOND < TTL {
-        let (told, asked) = rig.ask(client, &["GET", &key], ":-1\r\n", "$3\r\nold\r\n");
-        assert!(told == bulk("old") && asked.last().is_some_and(|asked| asked == "GET"), "{asked:?}");
-        rig.wait(10 * MILLISECOND);
-    }
-    rig.wait(10 * MILLISECOND);
-    rig.keep(client, &key, "new");
-    assert_eq!(rig.figures().writes_under_way, 0);
+    rig.keeps_nothing_for_a_while(client, &key);
 }

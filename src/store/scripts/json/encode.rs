@@ -61,7 +61,7 @@ impl Encoder<'_> {
     fn text(&mut self, text: &[u8]) -> Result<(), Error> {
         self.out.push(b'"');
         for part in text.chunks(TEXT_BYTES_AT_ONCE) {
-            // What stands for one byte may have six.
+            // One byte of the string may become six.
             self.check_memory()?;
             self.text_part(part);
         }
