@@ -76,6 +76,8 @@ const BLOCK: usize = 64;
 /// base (latency when few requests wait at the backend), double up to 64 replies; until then their medians
 /// are provisional.
 const BLOCK_FIRST: usize = 4;
+/// Shortest latency that counts as one, in seconds.
+const LATENCY_LEAST: f64 = 1e-9;
 /// Part of the window that a mild cut leaves (it shrinks by 20 %), and part of the allowed latency at which a
 /// deep cut (at more than twice the allowed latency) aims.
 const CUT: f64 = 0.8;
@@ -599,7 +601,7 @@ impl Window {
             return;
         }
         // A clock that did not move in between makes the latency zero, which it never is.
-        let raw = (at - sent_at).max(1e-9);
+        let raw = (at - sent_at).max(LATENCY_LEAST);
         let is_probe = matches!(self.trial, Trial::Probe { .. });
         let floor = &mut self.floors[sample.kind % KINDS];
         floor.add(raw, is_probe);
@@ -964,7 +966,9 @@ impl Window {
         let median = median_of(full, |seen| seen.low);
         let before = Before { window: self.size, median, crowd: common.crowd };
         self.trial = Trial::Cut { before, rounds: 0 };
-        self.size = self.least.max(self.size * (CUT * allowed / median).max(CUT_DEEPEST));
+        // All cores decide that it was too much. Where this core alone would not, its cut is a mild one.
+        let part = (CUT * allowed / median.max(LATENCY_LEAST)).clamp(CUT_DEEPEST, CUT);
+        self.size = self.least.max(self.size * part);
     }
 
     /// Records the latency at a quarter of the window, in seconds, as measured by a probe (measurement of the
@@ -990,6 +994,7 @@ impl Window {
         // Windows of cores that could use more come closer to each other.
         if limited && common.window > 0.0 {
             self.size += (common.window - self.size) * EVEN;
+            self.size = self.size.min(self.most).max(self.least);
         }
         self.is_growing = self.size >= before * 1.25;
         if at - self.peak_since > UNUSED {
@@ -1339,6 +1344,64 @@ mod tests {
                 proptest::prop_assert!((1..=4096).contains(&window.size()));
                 let _ = (window.base(), window.median(), window.expected(depth));
             }
+        }
+
+        /// Whatever another core finds, a window stays within its bounds, and no cut enlarges it.
+        #[test]
+        fn another_core_that_finds_anything_breaks_nothing(steps in proptest::collection::vec(
+            (0..100_000_u64, 0..100_000_u64, 0..3_u8, 0.0..2.0_f64, 0.0..0.1_f64, 0..200_u32), 20..400)) {
+            let mut window = Window::new(2, Bounds { least: 1, most: 64 });
+            let mut board = Two(Record::default(), Record::default());
+            let mut now = Timestamp::from_millis(1_000);
+            for (micros, late, what, median, base, samples) in steps {
+                now = now.after(Duration::from_micros(1_000 + micros / 10));
+                board.1 = Record {
+                    at: now, median: base + median, samples, base, window: 32.0 * median,
+                    is_limited: what > 0, quarter: 0.0, probe_at: Timestamp::ZERO,
+                };
+                let depth = window.size();
+                for _ in 0..SAMPLES_LEAST {
+                    let sample = Sample {
+                        sent_at: now.before(Duration::from_micros(micros)),
+                        late: Duration::from_micros(if what == 1 { late } else { 0 }),
+                        in_flight: depth, depth: depth as u32, kind: 0, is_costly: false, left: None,
+                    };
+                    window.handle_limited();
+                    let (before, trial) = (window.size, window.trial);
+                    window.handle_reply(&sample, now, &mut board);
+                    proptest::prop_assert!((1.0..=64.0).contains(&window.size), "{}", window.size);
+                    if trial == Trial::None && matches!(window.trial, Trial::Cut { .. }) {
+                        // The window of the other core has a part in the mean.
+                        let most = before * CUT + (64.0 - before * CUT) * EVEN;
+                        proptest::prop_assert!(window.size <= most, "{before} to {}", window.size);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_deep_cut_for_what_another_core_sees_is_a_mild_one_here() {
+        for own in [0.0, 1e-12, 0.002, 0.02] {
+            let mut window = Window::new(2, Bounds { least: 1, most: 64 });
+            let now = crowd(&mut window, 0.0, 5.0, 16, 0.002);
+            let before = window.size;
+            window.seen = vec![Seen { low: own, depth: before, left: f64::INFINITY }; 60];
+            let common = Common {
+                median: 0.1,
+                base: window.base,
+                window: before,
+                limited: 2,
+                crowd: 2.0 * before,
+                quarter: 0.0,
+                probe_at: f64::INFINITY,
+            };
+            window.cut_deeply(now, window.allowed().min(0.01), &common);
+            assert!(
+                window.size >= before * 0.3 && window.size <= before * CUT,
+                "{before} to {}",
+                window.size
+            );
         }
     }
 
