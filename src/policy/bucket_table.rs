@@ -2,6 +2,10 @@
 //!
 //! A hash table that grows moves everything it holds, which would stop a core for a tenth of a second at a
 //! million entries. Therefore this is 256 small tables: each grows alone, and at another moment.
+//!
+//! A tenant whose clients make up names of users must not take the room of other tenants' users. So a tenant may have
+//! as many users here as there is room left for others (a dynamic threshold, as in switches with shared memory): one alone
+//! half of the room, a second one half of the rest, and there is always some left for who comes next.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -34,8 +38,8 @@ impl Hasher for AsItIs {
 
 type Part<V> = HashMap<BucketId, V, BuildHasherDefault<AsItIs>>;
 
-/// Table of entries by bucket (of a quota), at most `entries_max`. When it is full, the oldest idle entries
-/// make room.
+/// Table of entries by bucket (of a quota), at most `entries_max`. When it is full, or when a tenant has more
+/// users in it than there is room left, the oldest idle entries make room.
 #[derive(Debug)]
 pub struct BucketTable<V> {
     parts: Box<[Part<V>; PARTS]>,
@@ -43,6 +47,8 @@ pub struct BucketTable<V> {
     /// use.
     order: VecDeque<BucketId>,
     entries_max: usize,
+    /// Numbers of entries for users of each group of tenants (see [`BucketId::tenant_group`]).
+    users: Box<[u32; BucketId::TENANT_GROUPS]>,
     evicted: u64,
     refused: u64,
 }
@@ -54,6 +60,7 @@ impl<V> BucketTable<V> {
             parts: Box::new(std::array::from_fn(|_| Part::default())),
             order: VecDeque::new(),
             entries_max,
+            users: Box::new([0; BucketId::TENANT_GROUPS]),
             evicted: 0,
             refused: 0,
         }
@@ -89,19 +96,18 @@ impl<V> BucketTable<V> {
         self.parts[part_of(id)].get(&id)
     }
 
-    /// Returns the entry of a bucket, and creates it with `make` if there is none. In a full table, those of
-    /// the 16 oldest entries for which `is_idle` is true are dropped to make room; None if there are none.
+    /// Returns the entry of a bucket, and creates it with `make` if there is none. In a table without room for
+    /// it, those of the 16 oldest entries for which `is_idle` is true are dropped; None if it has no room then
+    /// either.
     pub fn get_or_insert_with(
         &mut self,
         id: BucketId,
         make: impl FnOnce() -> V,
         is_idle: impl FnMut(&V) -> bool,
     ) -> Option<&mut V> {
-        let is_full = self.order.len() >= self.entries_max;
-        if is_full && !self.parts[part_of(id)].contains_key(&id) {
-            let freed = self.sweep(LOOKED_AT_MAX, is_idle);
-            self.evicted += freed as u64;
-            if freed == 0 {
+        if !self.has_room_for(id) && !self.parts[part_of(id)].contains_key(&id) {
+            self.evicted += self.sweep(LOOKED_AT_MAX, is_idle) as u64;
+            if !self.has_room_for(id) {
                 self.refused += 1;
                 return None;
             }
@@ -110,9 +116,19 @@ impl<V> BucketTable<V> {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(place) => {
                 self.order.push_back(id);
+                if let Some(group) = id.tenant_group() {
+                    self.users[group] += 1;
+                }
                 place.insert(make())
             }
         })
+    }
+
+    /// True if a bucket that has no entry may get one: there is room, and if it is a user's, its tenant has
+    /// fewer entries than could be added.
+    fn has_room_for(&self, id: BucketId) -> bool {
+        let room = self.entries_max - self.order.len();
+        room > 0 && id.tenant_group().is_none_or(|group| (self.users[group] as usize) < room)
     }
 
     /// Checks the oldest `looked_at_max` entries, drops those for which `is_idle` is true, and returns how
@@ -124,6 +140,9 @@ impl<V> BucketTable<V> {
             let part = &mut self.parts[part_of(id)];
             if part.get(&id).is_some_and(&mut is_idle) {
                 part.remove(&id);
+                if let Some(group) = id.tenant_group() {
+                    self.users[group] -= 1;
+                }
             } else {
                 self.order.push_back(id);
             }
@@ -149,7 +168,48 @@ mod tests {
     use super::*;
 
     fn id(number: u64) -> BucketId {
-        BucketId(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        BucketId::of_tenant(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    fn user(tenant: u64, number: u64) -> BucketId {
+        BucketId::of_user(tenant << 24, id(number).0)
+    }
+
+    fn adds(table: &mut BucketTable<bool>, tenant: u64, count: u64) -> usize {
+        let first = table.len() as u64;
+        (first..first + count)
+            .filter(|number| {
+                table.get_or_insert_with(user(tenant, *number), || false, |is_idle| *is_idle).is_some()
+            })
+            .count()
+    }
+
+    #[test]
+    fn users_of_one_tenant_leave_room_for_those_of_others() {
+        let mut table = BucketTable::new(1_024);
+        assert_eq!(adds(&mut table, 1, 10_000), 512, "half of it");
+        assert_eq!(adds(&mut table, 2, 10_000), 256, "half of the rest");
+        assert_eq!([3, 4, 5].map(|tenant| adds(&mut table, tenant, 10_000)), [128, 64, 32]);
+        assert_eq!(table.refused(), 5 * 10_000 - 992);
+        // Buckets of tenants themselves have any room that is left.
+        let tenants =
+            (0..100).filter(|number| table.get_or_insert_with(id(*number), || false, |_| false).is_some());
+        assert_eq!(tenants.count(), 32);
+        assert_eq!(table.len(), 1_024);
+        // A user that is known stays so.
+        assert!(table.get_or_insert_with(user(1, 0), || false, |_| false).is_some());
+    }
+
+    #[test]
+    fn idle_users_make_room_for_others_of_their_tenant() {
+        let mut table = BucketTable::new(64);
+        assert_eq!(adds(&mut table, 1, 100), 32);
+        assert_eq!(adds(&mut table, 1, 1), 0);
+        *table.get_mut(user(1, 0)).expect("the first") = true;
+        assert_eq!(adds(&mut table, 1, 10), 1);
+        assert_eq!((table.len(), table.evicted()), (32, 1));
+        while table.sweep(1_000, |_| true) > 0 {}
+        assert_eq!(table.users.iter().sum::<u32>(), 0);
     }
 
     #[test]

