@@ -23,7 +23,9 @@ use crate::shard::cluster::{Doubt, behind_asking};
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
 use crate::shard::outcome::{Outcome, Settlement};
-use crate::shard::private::{Abandoned, Event, InFlight, Kind, Orphans, Purpose, PutBack, Waiting, call};
+use crate::shard::private::{
+    Abandoned, Event, Kind, Orphans, PrivateRequest, Purpose, PutBack, Waiting, call,
+};
 use crate::shard::refusal::{NotSent, Refusal, Stage, abort_because_of, reasoned_abort};
 use crate::shard::request::{Envelope, Nature, PrivateId, ReplyTo, Selected};
 use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX, WATCHED_KEYS_MAX};
@@ -383,7 +385,8 @@ impl Shard {
         client.hold_back_later();
         let deadline = client.deadline();
         let to = ReplyTo::new(self.env.settings.id, id, sequence);
-        let request = InFlight { to, effect: nature.effect, cells, began: now.monotonic, deadline, kind };
+        let request =
+            PrivateRequest { to, effect: nature.effect, cells, began: now.monotonic, deadline, kind };
         self.private.send(&mut self.env, link, (message, replies), request, now);
     }
 
@@ -404,7 +407,7 @@ impl Shard {
             return false;
         };
         let (to, deadline) = (envelope.reply_to, envelope.deadline);
-        let request = InFlight {
+        let request = PrivateRequest {
             to,
             effect: envelope.nature.effect,
             cells: Vec::new(),
@@ -599,7 +602,7 @@ impl Shard {
     /// `-EXECABORT` without a reason.
     fn reworded(
         &mut self,
-        request: &InFlight,
+        request: &PrivateRequest,
         reply: Vec<u8>,
         step_error: Option<&[u8]>,
         link: PrivateId,
@@ -648,7 +651,7 @@ impl Shard {
     fn take_private_reply(
         &mut self,
         (link, holder): (PrivateId, ClientId),
-        request: InFlight,
+        request: PrivateRequest,
         (mut reply, step_error): (Vec<u8>, Option<&[u8]>),
         rows: u64,
         now: Now,
@@ -759,7 +762,7 @@ impl Shard {
     fn lose_reply(
         &mut self,
         (link, holder): (PrivateId, ClientId),
-        request: &mut InFlight,
+        request: &mut PrivateRequest,
         reply: &[u8],
         now: Now,
     ) {
@@ -828,10 +831,10 @@ impl Shard {
     fn ask_elsewhere(
         &mut self,
         (link, holder): (PrivateId, ClientId),
-        mut request: InFlight,
+        mut request: PrivateRequest,
         reply: &[u8],
         now: Now,
-    ) -> Option<InFlight> {
+    ) -> Option<PrivateRequest> {
         let (Some(map), Kind::Waits(waiting)) = (&self.env.slots, &mut request.kind) else {
             return Some(request);
         };
@@ -893,7 +896,7 @@ impl Shard {
     pub(super) fn lose_private(
         &mut self,
         (link, holder): (PrivateId, ClientId),
-        request: Option<InFlight>,
+        request: Option<PrivateRequest>,
         (backend, reason, was_sent): (BackendId, &'static str, bool),
         now: Now,
     ) {
@@ -946,7 +949,7 @@ impl Shard {
     /// answered, with the error `text`. `was_sent` is false if it certainly did not reach the store. If it
     /// was a blocking command that may have popped an element, the client is closed behind the error, as if
     /// its store had died.
-    fn end_unanswered(&mut self, request: InFlight, was_sent: bool, text: &[u8], now: Now) {
+    fn end_unanswered(&mut self, request: PrivateRequest, was_sent: bool, text: &[u8], now: Now) {
         let (to, waits) = (request.to, request.waits());
         let outcome = if was_sent {
             self.hot_keys.put_off_writes(request.cells, now.monotonic);

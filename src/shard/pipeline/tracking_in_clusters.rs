@@ -22,7 +22,7 @@ use crate::shard::cluster::{Doubt, pause_not_yet};
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
 use crate::shard::outcome::Outcome;
-use crate::shard::private::{InFlight, Kind, Purpose};
+use crate::shard::private::{Kind, PrivateRequest, Purpose};
 use crate::shard::refusal::NotSent;
 use crate::shard::request::PrivateId;
 use crate::shard::tracking_redirect::{NodeQuestion, Peer, RedirectMessage};
@@ -258,10 +258,10 @@ impl Shard {
     pub(super) fn track_elsewhere(
         &mut self,
         (link, holder): (PrivateId, ClientId),
-        request: InFlight,
+        request: PrivateRequest,
         (reply, step_error): (&[u8], Option<&[u8]>),
         now: Now,
-    ) -> Option<InFlight> {
+    ) -> Option<PrivateRequest> {
         let Some(map) =
             self.env.slots.as_ref().filter(|_| matches!(request.kind, Kind::Plain | Kind::Transaction(_)))
         else {
@@ -311,10 +311,10 @@ impl Shard {
     fn ask_later(
         &mut self,
         (link, holder): (PrivateId, ClientId),
-        request: InFlight,
+        request: PrivateRequest,
         counter: Counter,
         now: Now,
-    ) -> Option<InFlight> {
+    ) -> Option<PrivateRequest> {
         if self.clients.find(holder).is_none_or(|client| client.watch().is_some()) {
             return Some(request);
         }

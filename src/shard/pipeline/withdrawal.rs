@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Shard;
 use crate::routing::cluster::NodeRefusal;
 use crate::shard::clients::{Readiness, Withdrawn};
-use crate::shard::private::{InFlight, Kind, Withholding, call};
+use crate::shard::private::{Kind, PrivateRequest, Withholding, call};
 use crate::shard::request::PrivateId;
 use crate::values::ClientId;
 use crate::values::time::Now;
@@ -90,7 +90,7 @@ impl Shard {
     pub(super) fn withdraw_reply(
         &mut self,
         (link, holder): (PrivateId, ClientId),
-        request: &mut InFlight,
+        request: &mut PrivateRequest,
         reply: &[u8],
         now: Now,
     ) -> bool {

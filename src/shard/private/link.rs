@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Abandoned, InFlight, Kind, Waiting};
+use super::{Abandoned, Kind, PrivateRequest, Waiting};
 use crate::protocol::command::Effect;
 use crate::protocol::{BufferPool, Output, Protocol, ReplyScanner, Segment, encode};
 use crate::shard::env::Env;
@@ -113,7 +113,7 @@ pub(super) struct Link {
     /// The client that has the link (unshared connection to a store), and its tenant; `None` while the link
     /// is idle or being cleaned.
     pub(super) holder: Option<(ClientId, TenantId)>,
-    pub(super) in_flight: Option<InFlight>,
+    pub(super) in_flight: Option<PrivateRequest>,
     /// The blocking command in flight on the link, if its client has disconnected: the store was asked to
     /// end it. None otherwise.
     pub(super) abandoned: Option<Abandoned>,
@@ -381,7 +381,7 @@ impl Link {
 
     /// True if the request in flight on the link is a blocking command, whose reply may never come.
     pub(super) fn waits(&self) -> bool {
-        self.in_flight.as_ref().is_some_and(InFlight::waits)
+        self.in_flight.as_ref().is_some_and(PrivateRequest::waits)
     }
 
     /// Returns the record of the blocking command in flight on the link; `None` if there is none.

@@ -67,7 +67,7 @@ const INTERRUPTS_MAX: usize = 8;
 
 /// A client's request in flight on a private link (connection to a store that one client has to itself).
 #[derive(Debug)]
-pub struct InFlight {
+pub struct PrivateRequest {
     /// Destination of the reply: the shard, the client and the sequence number of its request.
     pub to: ReplyTo,
     /// Whether the request may change something at the store.
@@ -84,7 +84,7 @@ pub struct InFlight {
     pub kind: Kind,
 }
 
-impl InFlight {
+impl PrivateRequest {
     /// True for a blocking command, whose reply may come at any time or never.
     pub const fn waits(&self) -> bool {
         self.waiting().is_some()
@@ -200,7 +200,7 @@ pub enum Event {
         /// The client that the link (unshared connection to a store) is lent to.
         holder: ClientId,
         /// The record of the request that the reply answers.
-        request: InFlight,
+        request: PrivateRequest,
         /// The complete reply, or an error in place of one that was larger than permitted.
         reply: Vec<u8>,
         /// Number of elements in the reply, which its price depends on.
@@ -292,7 +292,7 @@ pub enum Event {
         /// The client that the link (unshared connection to a store) was lent to.
         holder: ClientId,
         /// The request in flight, if there was one.
-        request: Option<InFlight>,
+        request: Option<PrivateRequest>,
         /// The store that the link (unshared connection to a store) was connected to.
         backend: BackendId,
         /// The reason for the loss of the link in one word, for the error reply to the client.
@@ -770,7 +770,7 @@ impl PrivateLinks {
         env: &mut Env,
         id: PrivateId,
         (message, replies): (Message<'_>, usize),
-        request: InFlight,
+        request: PrivateRequest,
         now: Now,
     ) {
         let Some(link) = self.at(id) else { return debug_assert!(false, "a link that is lent is there") };
@@ -791,7 +791,12 @@ impl PrivateLinks {
     /// Keeps a request in flight on a link (unshared connection to a store) though a node has replied that
     /// it cannot carry it out yet, to be sent once more at `until` ([`Self::take_due`]). Returns the
     /// request if the link was lost behind that reply.
-    pub fn put_off(&mut self, id: PrivateId, request: InFlight, until: Timestamp) -> Option<InFlight> {
+    pub fn put_off(
+        &mut self,
+        id: PrivateId,
+        request: PrivateRequest,
+        until: Timestamp,
+    ) -> Option<PrivateRequest> {
         let Some(link) = self.at(id) else { return Some(request) };
         debug_assert!(link.in_flight.is_none() && link.put_off_until.is_none(), "one request at a time");
         link.in_flight = Some(request);
@@ -802,7 +807,7 @@ impl PrivateLinks {
 
     /// Takes a request in flight on a private link (unshared connection to a store) that is to be sent once
     /// more by now, with its client and the link. None if there is none.
-    pub fn take_due(&mut self, now: Timestamp) -> Option<(ClientId, PrivateId, InFlight)> {
+    pub fn take_due(&mut self, now: Timestamp) -> Option<(ClientId, PrivateId, PrivateRequest)> {
         if self.put_off == 0 {
             return None;
         }
@@ -1065,7 +1070,7 @@ impl PrivateLinks {
     /// and returns the request in flight. The link is closed, but for a blocking command: its store is
     /// asked to end it, and the reply shows whether it had popped something before ([`Event::Abandoned`]).
     /// None if there was none.
-    pub fn abandon(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Option<InFlight> {
+    pub fn abandon(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Option<PrivateRequest> {
         let link = self.at(id)?;
         let was_asked = link.state == State::Open && link.output.is_empty();
         // A store that pops an element and sees the end of the connection in one round drops the reply: only a
@@ -1077,7 +1082,9 @@ impl PrivateLinks {
         }
         let mut request = link.in_flight.take();
         match (&mut request, link.holder) {
-            (Some(InFlight { kind: Kind::Waits(waiting), cells, .. }), Some((_, tenant))) if is_told => {
+            (Some(PrivateRequest { kind: Kind::Waits(waiting), cells, .. }), Some((_, tenant)))
+                if is_told =>
+            {
                 let frame = std::mem::take(&mut waiting.frame);
                 link.abandoned = Some(Abandoned { frame, cells: std::mem::take(cells), tenant });
                 link.heard_at = now.monotonic;
