@@ -1,10 +1,13 @@
-//! Replays the corpus of each fuzz target, and random mutations of it, identically in every run.
+//! Replays the corpus of each fuzz target, and random mutations of it, identically in every run. One test, which only
+//! runs when asked for, goes on with other mutations in each run: `tests/run fuzz`.
 
 mod fuzz_bodies;
 
+use std::env;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
 
 use weir::values::Random;
 
@@ -171,64 +174,108 @@ const NODES_PARTS: [&[u8]; 24] = [
     b"-MOVED 1 a:1\r\n",
 ];
 
+/// A fuzz target: the body that an input is given to, the name of its corpus, and the pieces that mutations insert.
+struct Target {
+    name: &'static str,
+    body: fn(&[u8]),
+    parts: &'static [&'static [u8]],
+}
+
+const ENGINE: Target = Target { name: "engine", body: fuzz_bodies::engine, parts: &ENGINE_PARTS };
+const NODES: Target = Target { name: "nodes", body: fuzz_bodies::nodes, parts: &NODES_PARTS };
+const REQUESTS: Target = Target { name: "requests", body: fuzz_bodies::requests, parts: &PARTS };
+const REPLIES: Target = Target { name: "replies", body: fuzz_bodies::replies, parts: &PARTS };
+const STORES: Target = Target { name: "stores", body: fuzz_bodies::stores, parts: &PARTS };
+const PIPELINE: Target = Target { name: "pipeline", body: fuzz_bodies::pipeline, parts: &PARTS };
+const ADMIN: Target = Target { name: "admin", body: fuzz_bodies::admin, parts: &ADMIN_PARTS };
+const HTTP: Target = Target { name: "http", body: fuzz_bodies::http, parts: &HTTP_PARTS };
+
 #[test]
 fn engine() {
-    replay("engine", fuzz_bodies::engine, &ENGINE_PARTS);
+    replay(&ENGINE);
 }
 
 #[test]
 fn nodes() {
-    replay("nodes", fuzz_bodies::nodes, &NODES_PARTS);
+    replay(&NODES);
 }
 
 #[test]
 fn requests() {
-    replay("requests", fuzz_bodies::requests, &PARTS);
+    replay(&REQUESTS);
 }
 
 #[test]
 fn replies() {
-    replay("replies", fuzz_bodies::replies, &PARTS);
+    replay(&REPLIES);
 }
 
 #[test]
 fn stores() {
-    replay("stores", fuzz_bodies::stores, &PARTS);
+    replay(&STORES);
 }
 
 #[test]
 fn pipeline() {
-    replay("pipeline", fuzz_bodies::pipeline, &PARTS);
+    replay(&PIPELINE);
 }
 
 #[test]
 fn admin() {
-    replay("admin", fuzz_bodies::admin, &ADMIN_PARTS);
+    replay(&ADMIN);
 }
 
 #[test]
 fn http() {
-    replay("http", fuzz_bodies::http, &HTTP_PARTS);
+    replay(&HTTP);
 }
 
-fn replay(target: &str, body: fn(&[u8]), parts: &[&[u8]]) {
-    let corpus = corpus(target);
+/// Goes on with mutations that no other run has tried, for `WEIR_FUZZ_SECONDS` (10 if unset). `WEIR_FUZZ_SEED` repeats a
+/// run: its mutants come in the order of that run.
+#[test]
+#[ignore = "takes as long as it is told, and tries something else in each run"]
+fn mutants_of_this_run() {
+    let number = |name| env::var(name).ok().map(|text| text.parse::<u64>().expect("a whole number"));
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock that is set");
+    let seed = number("WEIR_FUZZ_SEED").unwrap_or(since_1970.as_nanos() as u64);
+    let until = Instant::now() + Duration::from_secs(number("WEIR_FUZZ_SECONDS").unwrap_or(10));
+    let mut random = Random::new(seed);
+    let targets = [ENGINE, NODES, REQUESTS, REPLIES, STORES, PIPELINE, ADMIN, HTTP];
+    let corpora = targets.each_ref().map(|target| corpus(target.name));
+    let mut count = 0;
+    while Instant::now() < until {
+        for (target, corpus) in targets.iter().zip(&corpora) {
+            for _ in 0..100 {
+                count += 1;
+                try_mutant(target, corpus, &format!("WEIR_FUZZ_SEED={seed}, number {count}"), &mut random);
+            }
+        }
+    }
+    println!("{count} mutants held, of WEIR_FUZZ_SEED={seed}");
+}
+
+fn replay(target: &Target) {
+    let corpus = corpus(target.name);
     for (name, bytes) in &corpus {
-        hold(body, bytes, name);
+        hold(target, bytes, name);
     }
-    let mut random = Random::new(target.len() as u64);
+    let mut random = Random::new(target.name.len() as u64);
     for number in 0..MUTANTS {
-        let (name, bytes) = random.pick(&corpus);
-        let (_, other) = random.pick(&corpus);
-        let mutant = mutated(bytes, other, parts, &mut random);
-        hold(body, &mutant, &format!("mutant {number} of {name}"));
+        try_mutant(target, &corpus, &format!("number {number}"), &mut random);
     }
 }
 
-/// Runs a body on an input, and names the input if the body panics.
-fn hold(body: fn(&[u8]), bytes: &[u8], name: &str) {
-    let held = catch_unwind(AssertUnwindSafe(|| body(bytes)));
-    assert!(held.is_ok(), "{name}: {}", bytes.escape_ascii());
+fn try_mutant(target: &Target, corpus: &[(String, Vec<u8>)], place: &str, random: &mut Random) {
+    let (name, bytes) = random.pick(corpus);
+    let (_, other) = random.pick(corpus);
+    let mutant = mutated(bytes, other, target.parts, random);
+    hold(target, &mutant, &format!("mutant of {name}, {place}"));
+}
+
+/// Runs a target's body on an input, and names the input if the body panics.
+fn hold(target: &Target, bytes: &[u8], name: &str) {
+    let held = catch_unwind(AssertUnwindSafe(|| (target.body)(bytes)));
+    assert!(held.is_ok(), "{}: {name}: {}", target.name, bytes.escape_ascii());
 }
 
 /// Returns the corpus of a target as names and contents, sorted by name so that every run is the same.
