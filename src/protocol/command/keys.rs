@@ -172,6 +172,26 @@ impl Command {
         Ok(())
     }
 
+    /// True if a request reads keys that it does not name: a `SORT` with a pattern of `BY` or `GET` in which `*`
+    /// stands for an element.
+    pub fn has_key_patterns(&self, arguments: &Arguments<'_>) -> bool {
+        if !matches!(self.name, "sort" | "sort_ro") {
+            return false;
+        }
+        let mut index = 2;
+        while let Some(word) = arguments.get(index) {
+            let is_pattern = word.eq_ignore_ascii_case(b"by") || word.eq_ignore_ascii_case(b"get");
+            if is_pattern && arguments.get(index + 1).is_some_and(|pattern| pattern.contains(&b'*')) {
+                return true;
+            }
+            index += match sort_option(word) {
+                StoreOption::Words(words) => words,
+                StoreOption::Stores => 2,
+            };
+        }
+        false
+    }
+
     /// Returns the number of keys that a request names, as far as they can be found.
     pub fn number_of_keys(&self, arguments: &Arguments<'_>) -> usize {
         let mut count = 0;
@@ -195,22 +215,6 @@ impl Command {
         }
         Ok((first..end).step_by(step))
     }
-}
-
-/// True if a request `SORT` reads further keys, which it names by patterns: `BY` or `GET` is among its
-/// options.
-pub fn sort_names_patterns(arguments: &Arguments<'_>) -> bool {
-    let mut index = 2;
-    while let Some(word) = arguments.get(index) {
-        if word.eq_ignore_ascii_case(b"by") || word.eq_ignore_ascii_case(b"get") {
-            return true;
-        }
-        index += match sort_option(word) {
-            StoreOption::Words(words) => words,
-            StoreOption::Stores => 2,
-        };
-    }
-    false
 }
 
 impl KeyCount {

@@ -128,6 +128,7 @@ impl Shard {
         arguments: &Arguments<'_>,
     ) -> Result<Destination, String> {
         if matches!(handling, Handling::Forward)
+            && !command.flags.contains(Flags::MULTIPLIES)
             && let Some((slot, backend, home)) = self.place_of_only_key(command, arguments)
         {
             let touches = touches_of(command, arguments);
@@ -147,6 +148,10 @@ impl Shard {
         match handling {
             Handling::Forward => {
                 match self.placement(command, arguments).map_err(|error| error.to_string())? {
+                    // The keys that it reads besides may be written by requests that are still on their way.
+                    Placement::Together { slot, backend, .. } if command.has_key_patterns(arguments) => {
+                        Ok(Destination::Alone { slot, backend })
+                    }
                     Placement::Together { slot, backend, home } => {
                         let touches = touches_of(command, arguments);
                         Ok(Destination::Home { slot, backend, home, touches })

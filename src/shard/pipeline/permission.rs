@@ -4,9 +4,7 @@ use super::Shard;
 use super::channel_permission::{self, literal_prefix, quoted_prefixes};
 use crate::config::Tenant;
 use crate::protocol::Arguments;
-use crate::protocol::command::{
-    Class, Command, FanOut, Group, Handling, LocalCommand, quoted, sort_names_patterns,
-};
+use crate::protocol::command::{Class, Command, FanOut, Group, Handling, LocalCommand, quoted};
 use crate::shard::clients::no_seat_left;
 use crate::shard::partition::{Partition, Permission};
 use crate::values::{ClientId, Database};
@@ -208,7 +206,7 @@ fn permit_confined(
         }
         _ => {}
     }
-    if matches!(command.name, "sort" | "sort_ro") && sort_names_patterns(arguments) {
+    if command.has_key_patterns(arguments) {
         return Err(format!("{}, and BY and GET patterns could access any key", confined()));
     }
     let not_own = |key| Err(format!("{}, not '{}'", confined(), quoted(key)));
