@@ -33,6 +33,12 @@ counters! {
     (ClientsClosedRevoked, "weir_clients_expelled_total", "reason=\"revoked\"", EXPELLED),
     (ClientsClosedSubscriber, "weir_clients_expelled_total", "reason=\"slow-subscriber\"", EXPELLED),
     (ClientsClosedMissed, "weir_clients_expelled_total", "reason=\"missed-messages\"", EXPELLED),
+    (
+        ClientBacklogs,
+        "weir_client_backlogs_total",
+        "",
+        "Times that more than 256 KiB of replies were to wait for a client that read nothing while it sent requests.",
+    ),
     (Requests, "weir_requests_total", "", "Requests decoded."),
     (
         RequestsForwarded,

@@ -380,7 +380,9 @@ impl ClientStage {
         (client.sending_since, client.sending_bytes) = (None, 0);
         self.outbox.handle_done();
         client.last_heard = now.monotonic;
-        if !client.order.output.is_empty() {
+        if client.order.output.is_empty() {
+            client.backlog_bytes_max = 0;
+        } else {
             self.outbox.list(client, id);
         }
         let has_ended = client.ending != Ending::Open;

@@ -140,6 +140,9 @@ pub struct Client {
     pub(super) sending_since: Option<Timestamp>,
     /// The bytes of memory of the replies that the socket is sending now; 0 if it sends none.
     pub(super) sending_bytes: usize,
+    /// Maximum number of bytes of replies that may wait for the client while it takes none because it writes the
+    /// rest of a long pipeline first; 0 while the usual maximum holds.
+    pub(super) backlog_bytes_max: usize,
     pub(super) last_heard: Timestamp,
     pub(super) reading_paused: bool,
     /// The number of the shard's turn (pass of its loop) in which requests of this client were started last.
@@ -204,6 +207,7 @@ impl Client {
             ending: Ending::Open,
             sending_since: None,
             sending_bytes: 0,
+            backlog_bytes_max: 0,
             last_heard: now,
             reading_paused: false,
             turn: 0,
@@ -541,7 +545,7 @@ impl Client {
     }
 
     /// True if the client's next request may not be started yet. `replies_bytes_max` is the most bytes of
-    /// replies that may wait for the client.
+    /// replies that usually may wait for the client.
     #[inline]
     pub(super) fn must_wait(&self, replies_bytes_max: usize) -> bool {
         self.barrier
@@ -550,7 +554,7 @@ impl Client {
             || self.waits_by_order
             || self.turn_left == 0
             || self.unanswered() >= PIPELINE_MAX
-            || self.order.waiting_bytes() > replies_bytes_max
+            || self.order.waiting_bytes() > replies_bytes_max.max(self.backlog_bytes_max)
     }
 
     /// Returns the bytes of memory that the client takes, with its buffers, queued requests and TLS state.

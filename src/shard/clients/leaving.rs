@@ -1,9 +1,9 @@
 //! The ways in which a client connection ends.
 
-use super::ClientStage;
 use super::abandoned::Owing;
 use super::client::Ending;
 use super::order::Rewrite;
+use super::{BACKLOG_GROWTH, ClientStage, UNREAD_PATIENCE};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::outcome::Settlement;
@@ -112,11 +112,11 @@ impl ClientStage {
         }
     }
 
-    /// Closes clients that accept no bytes of a segment (block) of replies for longer than the send timeout,
-    /// and clients without unanswered requests that have been silent for longer than the idle timeout, except
+    /// Lets requests of clients go on that have taken no replies for 100 ms and have sent more requests. Closes clients
+    /// that accept no bytes of a segment (block) of replies for longer than the send timeout, and clients without unanswered requests that have been silent for longer than the idle timeout, except
     /// subscribers and monitors. Closes clients that have read the messages sent to them (as subscribers, for
     /// instance) too slowly for too long.
-    pub fn close_stuck(&mut self, env: &mut Env, now: Now) {
+    pub fn look_after_stuck(&mut self, env: &mut Env, now: Now) {
         let (idle_timeout, send_timeout) = (env.settings.idle_timeout, env.settings.send_timeout);
         if self.outbox.in_flight() == 0 && idle_timeout.is_none() {
             return;
@@ -135,7 +135,27 @@ impl ClientStage {
                 && !client.is_monitor
             {
                 self.expel(env, id, Counter::ClientsClosedIdle);
+            } else if client.sending_since.is_some_and(|since| has_passed(since, UNREAD_PATIENCE)) {
+                self.allow_backlog(env, id);
             }
         }
+    }
+
+    /// Lets more replies wait for a client that takes none, if they are why no more of its requests are started.
+    fn allow_backlog(&mut self, env: &mut Env, id: ClientId) {
+        let client = self.clients.at(id);
+        let allowed = self.replies_bytes_max.max(client.backlog_bytes_max);
+        if !client.stalled
+            || client.listed_to_resume
+            || client.order.waiting_bytes() <= allowed
+            || allowed >= self.backlog_bytes_max
+        {
+            return;
+        }
+        if client.backlog_bytes_max == 0 {
+            env.counters.add(Counter::ClientBacklogs, 1);
+        }
+        client.backlog_bytes_max = (BACKLOG_GROWTH * allowed).min(self.backlog_bytes_max);
+        self.resume_next_turn(id);
     }
 }

@@ -82,6 +82,7 @@ pub use transaction::{LocalRequest, NotQueued, Splice, Transaction};
 pub use turns::Progress;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::admission::{AdmissionStage, Charge};
 use super::counters::Counter;
@@ -113,6 +114,11 @@ use turns::Turns;
 /// Maximum number of bytes of replies that may wait for one client (256 KiB) before no more of its requests
 /// are started.
 const REPLIES_BYTES_PAUSE: usize = 256 * 1024;
+/// Time for which a client takes no bytes before more replies than usual may wait for it: it probably writes a
+/// whole pipeline before it reads a reply, as many client libraries do, and would write for ever.
+const UNREAD_PATIENCE: Duration = Duration::from_millis(100);
+/// Factor by which the maximum number of bytes that wait for such a client grows at a time.
+const BACKLOG_GROWTH: usize = 4;
 
 /// The clients of one shard, with everything that the shard keeps for them.
 #[derive(Debug)]
@@ -121,9 +127,12 @@ pub struct ClientStage {
     opened: u64,
     /// The size limits of a request from a client that has logged in.
     limits: RequestLimits,
-    /// Maximum number of bytes of replies that may wait for one client. Above it no more of the client's
+    /// Maximum number of bytes of replies that usually may wait for one client. Above it no more of the client's
     /// requests are started, until it reads or until the earlier reply comes that those bytes wait for.
     replies_bytes_max: usize,
+    /// Maximum number of bytes of replies that may wait for a client that reads nothing while it has more requests
+    /// to send. The rest of its limit is for replies to requests in flight.
+    backlog_bytes_max: usize,
     /// The schedule of clients: which of them may have requests decoded in this turn (pass of the shard's
     /// loop) or the next.
     turns: Turns,
@@ -179,6 +188,7 @@ impl ClientStage {
         let room = settings.output_bytes_max.saturating_sub(HOT_REPLY_BYTES_MAX);
         Self {
             replies_bytes_max: room.min(REPLIES_BYTES_PAUSE),
+            backlog_bytes_max: room / 4 * 3,
             clients: Clients::default(),
             opened: 0,
             limits: RequestLimits::trusted(settings.request_bytes_max),

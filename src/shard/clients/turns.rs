@@ -151,9 +151,9 @@ impl ClientStage {
         self.turns.taken -= client.turn_left;
         client.stalled = progress == Progress::Stalled;
         if client.stalled && client.turn_left == 0 && !client.listed_to_resume {
-            client.listed_to_resume = true;
-            self.turns.next.push_back(id);
+            self.resume_next_turn(id);
         }
+        let client = self.clients.at(id);
         let full = client.stalled && client.held_bytes() > HELD_BYTES_PAUSE;
         if full && !client.reading_paused && client.ending == Ending::Open {
             client.reading_paused = true;
@@ -301,6 +301,12 @@ impl ClientStage {
             client.listed_to_resume = true;
             self.turns.to_resume.push_back(id);
         }
+    }
+
+    /// Plans that a client's requests are continued in the next turn (pass of the shard's loop).
+    pub(super) fn resume_next_turn(&mut self, id: ClientId) {
+        self.clients.at(id).listed_to_resume = true;
+        self.turns.next.push_back(id);
     }
 
     /// True if clients wait for the next turn (pass of the shard's loop) with requests that have already been

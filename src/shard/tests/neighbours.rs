@@ -79,6 +79,53 @@ fn replies_that_wait_for_an_earlier_one_count_as_waiting() {
 }
 
 #[test]
+fn a_client_may_write_a_long_pipeline_before_it_reads() {
+    let mut rig = Rig::with(1, 1, |settings| settings.output_bytes_max = 8 << 20);
+    let client = rig.client(0);
+    let word = "x".repeat(1_000);
+    let reply = format!("$1000\r\n{word}\r\n");
+    let pipeline = request(&["ECHO", &word]).repeat(5_000);
+    for round in 1..=2 {
+        rig.reading = Reading::Never;
+        let before = rig.counted(Counter::Requests);
+        rig.raw(client, &pipeline);
+        let begun = rig.counted(Counter::Requests) - before;
+        assert!(
+            (200..600).contains(&begun),
+            "{begun}: until 256 KiB wait, the segment with the socket not counted"
+        );
+        for _ in 0..50 {
+            rig.wait(Duration::from_millis(100));
+        }
+        assert_eq!(
+            rig.counted(Counter::Requests) - before,
+            5_000,
+            "it has read nothing, so the rest goes on"
+        );
+        assert_eq!(rig.counted(Counter::ClientBacklogs), round);
+        rig.take_all();
+        assert!(rig.told(client) == reply.repeat(5_000));
+    }
+}
+
+#[test]
+fn no_more_than_three_quarters_of_the_limit_wait_for_a_client_that_reads_nothing() {
+    let mut rig = Rig::with(1, 1, |settings| settings.output_bytes_max = 8 << 20);
+    let client = rig.client(0);
+    let word = "x".repeat(1_000);
+    rig.reading = Reading::Never;
+    rig.raw(client, &request(&["ECHO", &word]).repeat(12_000));
+    for _ in 0..50 {
+        rig.wait(Duration::from_millis(100));
+    }
+    let taken = rig.counted(Counter::Requests) as usize;
+    assert!((5_500..6_800).contains(&taken), "{taken} of 12,000 KB in 8 MiB");
+    assert_eq!(rig.shards[0].clients_open(), 1);
+    rig.take_all();
+    assert_eq!(rig.told(client).matches("$1000").count(), 12_000, "once it reads, all is answered");
+}
+
+#[test]
 fn parts_that_wait_for_other_parts_count_as_waiting() {
     let mut rig = Rig::with(1, 2, |settings| settings.output_bytes_max = 300_000);
     let client = rig.client(0);
@@ -441,4 +488,25 @@ fn questions_of_those_who_have_left_are_not_asked() {
     }
     let asked = std::iter::from_fn(|| rig.shards[0].poll_question()).count();
     assert_eq!((asked, rig.shards[0].requests_abandoned()), (3, 0));
+}
+
+#[test]
+fn a_sort_by_patterns_waits_for_earlier_writes_of_keys_that_it_does_not_name() {
+    let mut rig = Rig::new(2, 1);
+    let client = rig.client(0);
+    let (list, other) = (rig.key(0, 0), rig.key(1, 0));
+    for (options, waits) in [
+        (&["BY", "w_*"][..], true),
+        (&["GET", "#", "GET", "o_*->f", "DESC"], true),
+        (&["BY", "nosort", "GET", "#"], false),
+        (&["LIMIT", "0", "1"], false),
+    ] {
+        for sort in ["SORT", "SORT_RO"] {
+            rig.send(client, &[&["SET", &other, "1"], &[&[sort, list.as_str()], options].concat()]);
+            assert_eq!(rig.at_stores.len(), if waits { 1 } else { 2 }, "{sort} {options:?}");
+            rig.answer_next("+OK\r\n");
+            rig.answer_next("+OK\r\n");
+            assert_eq!(rig.told(client), "+OK\r\n+OK\r\n");
+        }
+    }
 }
