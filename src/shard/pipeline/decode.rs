@@ -8,6 +8,7 @@ use crate::protocol::command::{self, Class, Command, Handling, LocalCommand, Pri
 use crate::protocol::{Argument, Arguments, Request, RequestDecoder, encode};
 use crate::shard::clients::{Identity, Progress};
 use crate::shard::counters::Counter;
+use crate::shard::refusal::abort_because_of;
 use crate::values::ClientId;
 use crate::values::limits::{KEYS_PER_TURN, WORDS_PER_REQUEST};
 use crate::values::time::Now;
@@ -174,6 +175,12 @@ impl Shard {
         match command::recognise(&request.arguments) {
             Ok(command) => self.handle_command(id, command, request, now),
             Err(command::Unrecognised::Command(_)) => self.handle_unknown(id, request, now),
+            // As in Redis, a malformed `EXEC` is over.
+            Err(command::Unrecognised::Arity(exec)) if exec.name == "exec" => {
+                self.discard_refused(id);
+                let error = command::Unrecognised::Arity(exec).to_string();
+                self.answer_error(id, &abort_because_of(error.trim_start_matches("ERR ")));
+            }
             Err(error) => self.refuse_in_transaction(id, &error.to_string()),
         }
     }
@@ -210,7 +217,7 @@ impl Shard {
             return self.clients.hold_by_order(&mut self.env, id, arguments);
         }
         if is_queued {
-            return self.queue_in_transaction(id, command, handling, arguments);
+            return self.queue_in_transaction(id, command, handling, arguments, now);
         }
         if client.is_tied() {
             if self.handle_tied(id, (command, handling), request, now) {

@@ -22,7 +22,7 @@ const HELP: [&str; 22] = [
     "    with a store when that is over is answered at once, or (INFLIGHT wait) when the store has: for whoever keeps to",
     "    deadlines itself, such as another weir.",
     "CALL [USER <name>] [TIER <tier>] [DEADLINE <ms>] [INFLIGHT <wait|answer>] <command> [<arg> ...]",
-    "    The same for one request.",
+    "    The same for one request. Between MULTI and EXEC the request is queued; the options of EXEC are those that count.",
     "LIMITS",
     "    Request units per second, burst, what is left, and when all of it is there again: of all tenants together, of",
     "    this tenant, of this user.",
@@ -90,7 +90,9 @@ impl Shard {
         }
     }
 
-    fn qos_call(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
+    /// Handles the request inside `QOS CALL` under its options. In a transaction that request is queued, and an
+    /// error spoils the transaction.
+    pub(super) fn qos_call(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
         let asked = RequestOptions::from_words(arguments, 2).and_then(|(options, used)| {
             let own = self.clients.client(id).identity();
             Ok((own.with_options(&self.env, &mut self.admission, &options)?, arguments.skip(used)))
@@ -99,12 +101,12 @@ impl Shard {
             Ok((identity, Some(inner))) if !inner.name().eq_ignore_ascii_case(b"qos") => (identity, inner),
             Ok((_, Some(_))) => {
                 let text = "ERR QOS CALL: a command other than QOS is expected";
-                return self.answer_error(id, text);
+                return self.refuse_in_transaction(id, text);
             }
             Ok((_, None)) => {
-                return self.answer_error(id, &wrong_arguments("call"));
+                return self.refuse_in_transaction(id, &wrong_arguments("call"));
             }
-            Err(text) => return self.answer_error(id, &text),
+            Err(text) => return self.refuse_in_transaction(id, &text),
         };
         let (frame, places) = encoded(inner.iter());
         if places.len() > KEYS_PER_TURN {

@@ -187,3 +187,58 @@ fn the_only_store_answers_settings_in_a_transaction_as_outside() {
     assert!(rig.at_stores.is_empty());
     assert!(rig.told(client).contains("$4\r\nsave\r\n"));
 }
+
+#[test]
+fn options_may_stand_before_each_request_of_a_transaction() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    let called = |request: &[&'static str]| [&["QOS", "call", "DEADLINE", "50"], request].concat();
+    for request in [&["MULTI"][..], &["SET", "k", "1"], &["PING"], &["EXEC"]] {
+        rig.send(client, &[&called(request)]);
+    }
+    assert_eq!(rig.words_at_stores(), ["MULTI", "SET", "PING", "EXEC"]);
+    for reply in ["+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n", "*2\r\n+OK\r\n+PONG\r\n"] {
+        rig.answer_next(reply);
+    }
+    let queued = "+QUEUED\r\n".repeat(2);
+    assert_eq!(rig.told(client), format!("+OK\r\n{queued}*2\r\n+OK\r\n+PONG\r\n"));
+
+    // A lasting option is set when EXEC comes, and remains.
+    rig.send(client, &[&["MULTI"], &["QOS", "SET", "TIER", "batch"], &["DISCARD"]]);
+    assert_eq!(rig.told(client), "+OK\r\n+QUEUED\r\n+OK\r\n");
+    assert!(!rig.asks(client, &["CLIENT", "LIST"]).contains("tier=batch"));
+    rig.send(client, &[&["MULTI"], &["QOS", "SET", "TIER", "batch"], &called(&["EXEC"])]);
+    assert_eq!(rig.told(client), "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n");
+    assert!(rig.asks(client, &["CLIENT", "LIST"]).contains("tier=batch"));
+}
+
+#[test]
+fn a_mistake_in_options_spoils_the_transaction() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    for wrong in [
+        &["QOS", "CALL", "TIER", "none", "SET", "k", "1"][..],
+        &["QOS", "CALL", "TIER", "batch"],
+        &["QOS", "CALL", "QOS", "LIMITS"],
+        &["QOS", "CALL", "GET"],
+        &["QOS", "LIMITS"],
+    ] {
+        rig.send(client, &[&["MULTI"], wrong, &["EXEC"]]);
+        let told = rig.told(client);
+        assert!(told.starts_with("+OK\r\n-ERR "), "{told}");
+        assert!(told.ends_with("-EXECABORT Transaction discarded because of previous errors.\r\n"), "{told}");
+    }
+    assert!(rig.at_stores.is_empty());
+}
+
+#[test]
+fn a_malformed_exec_ends_the_transaction() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    rig.send(client, &[&["MULTI"], &["SET", "k", "1"], &["EXEC", "k"], &["EXEC"], &["EXEC", "k"]]);
+    let aborted =
+        "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command\r\n";
+    let told = format!("+OK\r\n+QUEUED\r\n{aborted}-ERR EXEC without MULTI\r\n{aborted}");
+    assert_eq!(rig.told(client), told);
+    assert!(rig.at_stores.is_empty());
+}
