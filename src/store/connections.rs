@@ -28,6 +28,8 @@ pub struct Connection<T> {
     listed: bool,
     /// True if the connection is to be closed once all its output has been sent.
     pub ending: bool,
+    /// The number of unsent bytes up to the end of the last reply. Those behind it are messages.
+    replied_bytes: usize,
     /// State that the service in front of the engine keeps about this connection.
     pub own: T,
 }
@@ -50,6 +52,16 @@ impl<T> Connection<T> {
     /// True if all output of the connection has been sent.
     pub fn is_sent(&self) -> bool {
         self.output.is_empty() && !self.sending
+    }
+
+    /// Records that a reply, and no message, was appended last to the output.
+    pub fn note_reply(&mut self) {
+        self.replied_bytes = self.output.len();
+    }
+
+    /// Returns the number of unsent bytes of messages behind the last reply.
+    pub fn message_bytes(&self) -> usize {
+        self.output.len() - self.replied_bytes
     }
 }
 
@@ -80,6 +92,7 @@ impl<T> Connections<T> {
             sending: false,
             listed: false,
             ending: false,
+            replied_bytes: 0,
             own,
         });
         self.indices.insert(generation, index as u32);
@@ -177,6 +190,7 @@ impl<T> Connections<T> {
                 && let Some(segment) = connection.output.take()
             {
                 connection.sending = true;
+                connection.replied_bytes = connection.replied_bytes.saturating_sub(segment.len());
                 return Some((Owner::Client(id), segment));
             }
         }

@@ -101,16 +101,18 @@ impl Service {
     }
 
     /// Moves the engine's replies to blocking calls that waited, and its messages to subscribers, to the
-    /// output of their connections. Closes a subscriber whose unsent output exceeds 32 MiB.
+    /// output of their connections. Closes a connection with more than 32 MiB of unsent messages behind its
+    /// last reply, which may be larger by itself.
     fn deliver(&mut self) {
         while let Some(delivery) = self.engine.poll_delivery() {
             let Some(id) = self.connections.numbered(delivery.session) else { continue };
             let Some((connection, pool)) = self.connections.get_with_pool(id) else { continue };
             connection.output.append_shared(pool, &delivery.bytes);
             if delivery.ends_wait {
+                connection.note_reply();
                 connection.own.standing = Standing::Ready;
                 self.ready.push_back(id);
-            } else if connection.output.len() > ENGINE_SUBSCRIBER_BYTES_MAX {
+            } else if connection.message_bytes() > ENGINE_SUBSCRIBER_BYTES_MAX {
                 self.connections.close(&mut self.engine, id);
                 continue;
             }

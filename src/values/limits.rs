@@ -332,7 +332,8 @@ pub const ENGINE_MESSAGES_BYTES_MAX: usize = 128 * 1024 * 1024;
 pub const ENGINE_EVENTS_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum number of slow requests that the embedded engine keeps (SLOWLOG), at most 5 KiB each.
 pub const ENGINE_SLOW_REQUESTS_MAX: usize = 1024;
-/// Unsent bytes beyond which a subscriber of the embedded engine is closed, as in Redis.
+/// Unsent bytes of messages behind the last reply beyond which a connection to the embedded engine is closed, as a
+/// subscriber is in Redis.
 pub const ENGINE_SUBSCRIBER_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Largest request that may be allowed by the configuration: a bulk string may be as large as in Redis.
 pub const REQUEST_BYTES_CEILING: usize = 512 * 1024 * 1024;

@@ -389,6 +389,34 @@ fn a_subscriber_that_does_not_read_is_closed() {
     assert_eq!(bench.ask(publisher, "PUBSUB NUMSUB c").split('|').nth(3), Some(":1"));
 }
 
+/// A reply may be larger than the messages that may wait for a client.
+#[test]
+fn a_message_behind_a_large_reply_closes_nothing() {
+    let mut bench = Bench::new();
+    let [reader, writer] = bench.open();
+    bench.send(reader, "HELLO 3|CLIENT TRACKING ON BCAST");
+    let mut large = Vec::new();
+    encode::request(&mut large, [&b"SET"[..], b"large", &vec![b'v'; 48 << 20]].into_iter());
+    bench.service.handle_client_bytes(writer, &large, bench.now);
+    bench.run();
+    // The reader takes nothing of the reply.
+    let mut get = Vec::new();
+    encode::request(&mut get, [&b"GET"[..], b"large"].into_iter());
+    bench.service.handle_client_bytes(reader, &get, bench.now);
+    bench.service.handle_turn_end(bench.now, &mut Unattended);
+    bench.told(reader);
+    let key = "k".repeat(1 << 20);
+    for written in 0..ENGINE_SUBSCRIBER_BYTES_MAX >> 20 {
+        assert!(bench.closed.is_empty(), "{written} messages of 1 MiB are few enough");
+        let mut set = Vec::new();
+        encode::request(&mut set, [&b"SET"[..], key.as_bytes(), b"v"].into_iter());
+        bench.service.handle_client_bytes(writer, &set, bench.now);
+        bench.service.handle_turn_end(bench.now, &mut Unattended);
+        bench.heed();
+    }
+    assert_eq!(bench.closed, [reader]);
+}
+
 #[test]
 fn each_connection_has_its_database() {
     let mut bench = Bench::new();

@@ -201,6 +201,7 @@ impl Service {
                 }
             };
             let Some(connection) = self.connections.get(id) else { return spent };
+            connection.note_reply();
             connection.own.allowance.take(self.engine.effort());
             spent += self.engine.effort();
             connection.ending = disposition == Disposition::Close;
