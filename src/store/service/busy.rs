@@ -211,6 +211,10 @@ impl Attended<'_, '_, '_> {
                                 self.running.loaded,
                                 running,
                             );
+                            // The request that runs the script may be larger than a reply may be.
+                            if let Err(refusal) = out.check() {
+                                out.refuse(&refusal);
+                            }
                         }
                         Answer::Later => {
                             connection.own.aside = Some(Box::new(Aside::new(arguments)));

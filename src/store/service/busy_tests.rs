@@ -4,9 +4,9 @@
 use std::cell::Cell;
 
 use super::{Service, Sockets, StoreClients, StoreService};
-use crate::protocol::encode;
+use crate::protocol::{RequestLimits, encode};
 use crate::store::{Engine, EngineLimits};
-use crate::values::limits::ENGINE_OUTPUT_BYTES_HELD;
+use crate::values::limits::{ENGINE_OUTPUT_BYTES_HELD, ENGINE_REPLY_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{ClientId, Owner, Timestamp};
 
@@ -185,6 +185,25 @@ fn functions_end_by_a_command_of_their_own() {
     );
     assert!(told.contains("*6|$4|name|$1|f|$7|command|*3|$5|FCALL|$1|f|$1|0|$11|duration_ms|:"), "{told}");
     assert!(told.ends_with("|+OK|"), "{told}");
+}
+
+/// The request that runs a script may be larger than a reply.
+#[test]
+fn a_large_request_is_not_shown_in_part() {
+    let mut bench = Bench::new();
+    bench.service.limits = RequestLimits::trusted(128 << 20);
+    let [runner, other] = bench.open();
+    let (code, argument) = (vec![b'x'; ENGINE_REPLY_BYTES_MAX / 2], vec![b'x'; ENGINE_REPLY_BYTES_MAX / 2]);
+    let code = [ENDLESS.as_bytes(), b" --", &code].concat();
+    let mut run = Vec::new();
+    encode::request(&mut run, [&b"EVAL"[..], &code, b"0", &argument].into_iter());
+    bench.service.handle_client_bytes(runner, &run, Now::default());
+    bench.meanwhile(other, &["FUNCTION_STATS", "SCRIPT_KILL"]);
+    assert_eq!(bench.turn(runner), KILLED);
+    assert_eq!(
+        bench.take(other),
+        format!("-ERR the reply would be larger than {ENGINE_REPLY_BYTES_MAX} bytes|+OK|")
+    );
 }
 
 #[test]
