@@ -632,10 +632,14 @@ impl Keyspace {
                 .expect("the segments hold all keys");
             let place = Place { segment, position };
             let entry = self.entry(place);
-            if entry.expires_ms >= self.now_ms {
+            if entry.lives(self.now_ms) {
                 return Some(entry.key.clone());
             }
-            self.expire_at(place);
+            if entry.expires_ms < self.now_ms {
+                self.expire_at(place);
+            } else {
+                self.expire_fields(place, usize::MAX);
+            }
         }
         None
     }
@@ -783,6 +787,7 @@ mod tests {
             ("MEMORY USAGE h", "$-1|"),
             ("KEYS *", "*0|"),
             ("SCAN 0", "*2|$1|0|*0|"),
+            ("RANDOMKEY", "$-1|"),
         ] {
             let mut bench = with_expired_field();
             assert!(bench.engine.holds(b"h", bench.now));
