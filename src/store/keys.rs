@@ -55,10 +55,6 @@ fn kind(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Maximum number of bytes by which RENAME makes a key's name longer even at the memory limit, so that, as in
-/// Redis, keys can be renamed in a full store.
-const NAME_GROWTH_FREE: usize = 1024;
-
 /// The handling of a key that exists at the destination of RENAME or COPY: it is replaced, or it stays and
 /// the command does nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -88,10 +84,13 @@ fn move_key(call: &mut Call<'_>, obstacle: Obstacle) -> Result<bool, Refusal> {
     }
     // Where the second key had expired, its removal may have moved the first one.
     let place = call.keyspace.find(from).ok_or(Refusal::NoSuchKey)?;
-    let before = call.keyspace.entry(place).key.cost();
-    let growth = Text::new(to).cost().saturating_sub(before);
-    if growth > NAME_GROWTH_FREE {
-        call.afford(growth)?;
+    let freed = call.keyspace.entry(place).key.cost() as u64
+        + call.keyspace.peek(to).map_or(0, |obstacle| obstacle.cost());
+    // Redis renames keys in a full store, but longer and longer names would take any memory. A name that takes no more
+    // than before, or than the key in its place, is free.
+    let growth = (Text::new(to).cost() as u64).saturating_sub(freed);
+    if growth > 0 {
+        call.afford(growth as usize)?;
     }
     let entry = call.keyspace.remove_at(place);
     call.keyspace.replace(to, entry.value, lifetime_until(entry.expires_ms));
@@ -299,6 +298,30 @@ mod tests {
             (&format!("RENAMENX k {long}"), refusal),
             ("RENAME k longer", "+OK|"),
             ("GET longer", "$1|v|"),
+        ]);
+    }
+
+    #[test]
+    fn names_that_grow_bit_by_bit_stay_within_the_memory() {
+        let mut bench = Bench::bounded(10_000);
+        let (mut name, value) = ("k".to_owned(), "v".repeat(4_000));
+        bench.talk(&[(&format!("SET k {value}"), "+OK|"), (&format!("SET other {value}"), "+OK|")]);
+        let refused = (0..100).find_map(|_| {
+            let longer = format!("{name}{}", "x".repeat(100));
+            let reply = bench.send(&format!("RENAME {name} {longer}"));
+            assert!(bench.engine.statistics().bytes_used <= 10_000);
+            name = longer;
+            (reply != "+OK|").then_some(reply)
+        });
+        assert_eq!(refused.as_deref(), Some("-OOM command not allowed when used memory > 'maxmemory'.|"));
+        // A key that a longer name replaces gives its memory.
+        bench.talk(&[
+            (
+                &format!("RENAME other {}", "y".repeat(600)),
+                "-OOM command not allowed when used memory > 'maxmemory'.|",
+            ),
+            ("SET z 1", "+OK|"),
+            ("RENAME other z", "+OK|"),
         ]);
     }
 
