@@ -13,7 +13,7 @@ use super::pubsub;
 use super::refusal::{self, Refusal};
 use super::reply::Reply;
 #[cfg(feature = "scripts")]
-use super::scripts::Scripts;
+use super::scripts::{RunTime, Scripts};
 use super::session::{Disposition, Session};
 use super::settings::Settings;
 use super::slow_log::Clock;
@@ -109,7 +109,7 @@ impl Engine {
         self.tally.stats.set_clock(&clock);
         #[cfg(feature = "scripts")]
         {
-            self.scripts.stopwatch = Some(std::rc::Rc::clone(&clock));
+            self.scripts.run_time = std::rc::Rc::new(RunTime::new(Some(std::rc::Rc::clone(&clock))));
         }
         self.clock = Some(clock);
         self
@@ -205,6 +205,8 @@ impl Engine {
         self.keyspace.set_now(now.unix_ms);
         self.keyspace.select(session.database);
         self.post.begin();
+        #[cfg(feature = "scripts")]
+        self.scripts.run_time.begin_request();
         self.keyspace.events.begin(self.post.channels.clients());
         self.tally.started_ms.get_or_insert(now.unix_ms);
         let position = match self.admit(session, arguments) {

@@ -157,6 +157,8 @@ impl<'host, 'call> Host<'host, 'call> {
     /// `Err` if the command could not run at all.
     fn carry_out(&self, arguments: &MultiValue) -> Result<Vec<u8>, Error> {
         self.shared.fuel.spend(CALL_UNITS)?;
+        // The commands before may have taken long, in few instructions.
+        self.shared.fuel.heed_time()?;
         let (frame, places) = words(self.shared, arguments)?;
         let arguments = Arguments::new(&frame, &places);
         let Ok(mut call) = self.call.try_borrow_mut() else {

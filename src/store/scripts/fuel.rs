@@ -26,6 +26,8 @@ const BYTES_PER_UNIT: u64 = 64;
 /// The number of characters that a pattern match compares for one unit of effort (steps of work).
 const STEPS_PER_UNIT: u64 = 4;
 
+/// The units of effort (steps of work) to start a script, besides its instructions.
+const SCRIPT_UNITS: u64 = 160;
 /// The units of effort (steps of work) for each table that a library function reads or makes in a script.
 pub(super) const TABLE_UNITS: u64 = 16;
 
@@ -37,7 +39,7 @@ pub(super) enum Ending {
     Memory,
     /// The script was ended by SCRIPT KILL or FUNCTION KILL.
     Killed,
-    /// The script ran for longer than this many milliseconds.
+    /// The script, or all scripts of one request together, ran for longer than this many milliseconds.
     Time(u64),
 }
 
@@ -68,13 +70,49 @@ pub(super) struct Attendance {
     pub(super) after_ms: u64,
 }
 
+/// The run time of all scripts of one request (a transaction may run many, and FUNCTION RESTORE the code of many
+/// libraries), which is bounded because single instructions (comparisons of long strings) may take long.
+#[derive(Default)]
+pub(in crate::store) struct RunTime {
+    /// The clock that bounds the run time; `None` without a time limit.
+    stopwatch: Option<Stopwatch>,
+    /// The time at which the first script of the present request began; `None` before that.
+    began: Cell<Option<Timestamp>>,
+}
+
+impl RunTime {
+    pub(in crate::store) fn new(stopwatch: Option<Stopwatch>) -> Self {
+        Self { stopwatch, began: Cell::new(None) }
+    }
+
+    /// Begins a request, none of whose scripts has run yet.
+    pub(in crate::store) fn begin_request(&self) {
+        self.began.set(None);
+    }
+
+    /// Begins a script, and returns the present time; time 0 without a clock.
+    fn begin_script(&self) -> Timestamp {
+        let Some(now) = self.now() else { return Timestamp::ZERO };
+        self.began.set(Some(self.began.get().unwrap_or(now)));
+        now
+    }
+
+    fn now(&self) -> Option<Timestamp> {
+        self.stopwatch.as_ref().map(|stopwatch| stopwatch())
+    }
+
+    /// True if the scripts of the request have run for longer than they may at `now`.
+    fn is_over(&self, now: Timestamp) -> bool {
+        let began = self.began.get().unwrap_or(now);
+        now.since(began) > Duration::from_millis(ENGINE_SCRIPT_MS_MAX)
+    }
+}
+
 /// The effort (steps of work) that a script may still spend, and the effort that it has spent since the
 /// engine last charged it to the request.
 #[derive(Default)]
 pub(super) struct Fuel {
-    /// The clock that bounds a script's run time, because single instructions (comparisons of long strings)
-    /// may take long. `None` without a time limit.
-    stopwatch: Option<Stopwatch>,
+    run_time: Rc<RunTime>,
     started: Cell<Timestamp>,
     most: Cell<u64>,
     left: Cell<u64>,
@@ -89,21 +127,21 @@ pub(super) struct Fuel {
 }
 
 impl Fuel {
-    pub(super) fn new(stopwatch: Option<Stopwatch>) -> Self {
-        Self { stopwatch, ..Self::default() }
+    pub(super) fn new(run_time: Rc<RunTime>) -> Self {
+        Self { run_time, ..Self::default() }
     }
 
     /// Starts a script that may spend `left` units of effort (steps of work). `most` is the limit for the
-    /// whole request, which the error text names.
-    pub(super) fn start(&self, most: u64, left: u64) {
+    /// whole request, which the error text names. An error if not even the start of a script is left, or no time.
+    pub(super) fn start(&self, most: u64, left: u64) -> Result<(), mlua::Error> {
         self.most.set(most);
         self.left.set(left);
         self.spent.set(0);
         self.untimed.set(0);
         self.ended.set(None);
-        if let Some(stopwatch) = &self.stopwatch {
-            self.started.set(stopwatch());
-        }
+        self.started.set(self.run_time.begin_script());
+        self.check_time()?;
+        self.spend(SCRIPT_UNITS)
     }
 
     /// Sets the function that answers other connections while a script runs for a long time; `None` removes
@@ -116,8 +154,7 @@ impl Fuel {
 
     /// Returns the time since the script began, in milliseconds; 0 without a clock.
     pub(super) fn running_ms(&self) -> u64 {
-        let stopwatch = self.stopwatch.as_ref();
-        stopwatch.map_or(0, |stopwatch| stopwatch().since(self.started.get()).as_millis() as u64)
+        self.run_time.now().map_or(0, |now| now.since(self.started.get()).as_millis() as u64)
     }
 
     /// Sets the units of effort (steps of work) that the script has left, after a command that it called has
@@ -164,21 +201,24 @@ impl Fuel {
     /// Checks the run time of the script, answers other connections if that is due, and spends the effort
     /// (steps of work) of the 200 instructions since the last check. An error ends the script.
     pub(super) fn spend_instructions(&self) -> Result<(), mlua::Error> {
-        if let Some(now) = self.check_time()?
-            && now >= self.attended_next.get()
-        {
-            self.attend(now)?;
-        }
+        self.heed_time()?;
         self.spend(UNITS_PER_CHECK)
     }
 
-    /// Fails with the error that ends the script if it has run for too long. Returns the present time; `None`
-    /// without a clock.
+    /// Checks the run time of the script, and answers other connections if that is due. An error ends the script.
+    pub(super) fn heed_time(&self) -> Result<(), mlua::Error> {
+        match self.check_time()? {
+            Some(now) if now >= self.attended_next.get() => self.attend(now),
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails with the error that ends the script if the scripts of the request have run for too long. Returns
+    /// the present time; `None` without a clock.
     fn check_time(&self) -> Result<Option<Timestamp>, mlua::Error> {
         self.untimed.set(0);
-        let Some(stopwatch) = &self.stopwatch else { return Ok(None) };
-        let now = stopwatch();
-        if now.since(self.started.get()) > Duration::from_millis(ENGINE_SCRIPT_MS_MAX) {
+        let Some(now) = self.run_time.now() else { return Ok(None) };
+        if self.run_time.is_over(now) {
             return Err(self.end(Ending::Time(ENGINE_SCRIPT_MS_MAX)));
         }
         Ok(Some(now))
@@ -214,13 +254,14 @@ mod tests {
     #[test]
     fn a_script_that_has_ended_goes_on_no_more() {
         let fuel = Fuel::default();
-        fuel.start(1_000, 300);
+        fuel.start(1_000, 300 + SCRIPT_UNITS).expect("there is enough");
         fuel.spend(200).expect("there is enough");
         assert!(fuel.spend(200).is_err());
         fuel.set_left(1_000);
         assert!(fuel.spend(0).is_err());
-        assert_eq!(fuel.take_spent(), 400);
-        fuel.start(1_000, 1_000);
+        assert_eq!(fuel.take_spent(), 400 + SCRIPT_UNITS);
+        assert!(fuel.start(1_000, SCRIPT_UNITS - 1).is_err());
+        fuel.start(1_000, 1_000).expect("there is enough");
         fuel.spend_instructions().expect("it starts anew");
     }
 
@@ -228,12 +269,16 @@ mod tests {
     fn the_work_of_library_functions_ends_in_time() {
         let now = Rc::new(Cell::new(Timestamp::default()));
         let clock = Rc::clone(&now);
-        let fuel = Fuel::new(Some(Rc::new(move || clock.get())));
-        fuel.start(u64::MAX, u64::MAX);
+        let fuel = Fuel::new(Rc::new(RunTime::new(Some(Rc::new(move || clock.get())))));
+        fuel.start(u64::MAX, u64::MAX).expect("there is time");
         fuel.spend(TIMED_UNITS).expect("there is time");
         now.set(now.get().after(Duration::from_millis(ENGINE_SCRIPT_MS_MAX + 1)));
         let spent = (0..1_000).take_while(|_| fuel.spend(TIMED_UNITS / 10).is_ok());
         assert_eq!(spent.count(), 9);
         assert_eq!(fuel.ended.get(), Some(Ending::Time(ENGINE_SCRIPT_MS_MAX)));
+        // Another script of the same request has no more time, but one of the next request has.
+        assert!(fuel.start(u64::MAX, u64::MAX).is_err());
+        fuel.run_time.begin_request();
+        fuel.start(u64::MAX, u64::MAX).expect("there is time");
     }
 }

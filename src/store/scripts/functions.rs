@@ -5,18 +5,18 @@
 //!     FCALL ── Libraries: name ─> Signature ── Interpreter: function, its library loaded again if need be ─> run
 //! ```
 
-use std::collections::HashMap;
 use std::rc::Rc;
 
-use mlua::{Error, Function, Value};
+use mlua::{Error, Value};
 
 use super::errors::ending;
-use super::fuel::Stopwatch;
+use super::fuel::RunTime;
+use super::kept::Kept;
 use super::libraries::{Libraries, Library, Signature, parse_header};
 use super::machine::{Machine, Role};
 use super::register::Registered;
 use super::to_reply::Failure;
-use super::{Access, broken, run_within, write_result};
+use super::{Access, Scripts, broken, run_within, write_result};
 use crate::store::attend;
 use crate::store::call::{Call, Done};
 use crate::store::effort::LOOK;
@@ -61,7 +61,7 @@ pub(in crate::store) struct Functions {
 /// A Lua interpreter, and the functions of the libraries that are loaded in it.
 struct Interpreter {
     /// The functions that are loaded in the interpreter, by their names in lower case.
-    functions: HashMap<Box<[u8]>, Function>,
+    functions: Kept<Box<[u8]>>,
     machine: Machine,
 }
 
@@ -81,12 +81,13 @@ impl Functions {
         self.interpreter.as_ref().map_or(0, |interpreter| interpreter.machine.used())
     }
 
-    fn take_interpreter(&mut self, stopwatch: Option<Stopwatch>) -> Result<Interpreter, Refusal> {
+    fn take_interpreter(&mut self, run_time: &Rc<RunTime>) -> Result<Interpreter, Refusal> {
         if let Some(interpreter) = self.interpreter.take() {
             return Ok(interpreter);
         }
-        let machine = Machine::new(Role::Functions, stopwatch).map_err(|error| broken(&error))?;
-        Ok(Interpreter { functions: HashMap::new(), machine })
+        let machine = Machine::new(Role::Functions, Rc::clone(run_time)).map_err(|error| broken(&error))?;
+        let functions = Kept::new(machine.lua()).map_err(|error| broken(&error))?;
+        Ok(Interpreter { functions, machine })
     }
 }
 
@@ -97,19 +98,22 @@ impl Interpreter {
         }
     }
 
-    fn keep(&mut self, registered: Vec<Registered>) {
-        for Registered { signature, function } in registered {
-            self.functions.insert(signature.name.to_ascii_lowercase().into_boxed_slice(), function);
-        }
+    fn new_registered(&self) -> Result<Registered, Error> {
+        Registered::new(self.machine.lua())
     }
 
-    /// Runs the code of a library in the interpreter, charges the effort (steps of work) for it, and returns
-    /// the functions that it registers.
-    fn load(&mut self, call: &Call<'_>, code: &[u8]) -> Result<Vec<Registered>, Failure> {
-        let ran = self.machine.register(call.limits.effort_max, call.effort.left(), code);
+    /// Runs the code of a library in the interpreter, charges the effort (steps of work) for it, adds the
+    /// functions that it registers to `registered`, and returns their signatures.
+    fn load(
+        &mut self,
+        call: &Call<'_>,
+        code: &[u8],
+        registered: &mut Registered,
+    ) -> Result<Vec<Signature>, Failure> {
+        let ran = self.machine.register(call.limits.effort_max, call.effort.left(), code, registered);
         call.effort.charge(self.machine.shared().fuel.take_spent());
         let error = match ran {
-            Ok(Ok(registered)) => return Ok(registered),
+            Ok(Ok(signatures)) => return Ok(signatures),
             Ok(Err(Value::Table(table))) => match table.raw_get("err")? {
                 Value::String(text) => text.to_string_lossy(),
                 _ => "ERR unknown error".to_owned(),
@@ -159,8 +163,8 @@ fn call_function(call: &mut Call<'_>, access: Access) -> Done {
     if !flags.no_writes() && !flags.allow_oom() && call.memory_left() == 0 {
         return Err(Refusal::OutOfMemory);
     }
-    let stopwatch = call.scripts.stopwatch.clone();
-    let mut interpreter = call.scripts.functions.take_interpreter(stopwatch)?;
+    let Scripts { functions, run_time, .. } = &mut *call.scripts;
+    let mut interpreter = functions.take_interpreter(run_time)?;
     let database = call.session.database;
     let outcome = run(call, &mut interpreter, &library, signature, keys);
     call.session.database = database;
@@ -183,11 +187,15 @@ fn run(
     keys: usize,
 ) -> Result<(), Failure> {
     let lower = signature.name.to_ascii_lowercase();
-    if !interpreter.functions.contains_key(&*lower) {
-        let registered = interpreter.load(call, library.code())?;
-        interpreter.keep(registered);
-    }
-    let function = interpreter.functions.get(&*lower).cloned().ok_or(NOT_FOUND)?;
+    let known = interpreter.functions.get(&*lower)?;
+    let function = if let Some(function) = known {
+        function
+    } else {
+        let mut registered = interpreter.new_registered()?;
+        interpreter.load(call, library.code(), &mut registered)?;
+        registered.keep_in(&mut interpreter.functions)?;
+        interpreter.functions.get(&*lower)?.ok_or(NOT_FOUND)?
+    };
     let machine = &interpreter.machine;
     let (words, arguments) = (call.rest(3).take(keys), call.rest(3 + keys));
     let words = machine.begin(call.limits.effort_max, call.effort.left(), words, arguments)?;
@@ -265,8 +273,8 @@ type Named<'a> = (Vec<u8>, usize, &'a [u8]);
 /// Loads libraries and adds them all; adds none if any library is invalid, registers no function, or collides
 /// with an existing one. `policy` says which of the existing libraries they replace.
 fn add(call: &mut Call<'_>, sources: &[Named<'_>], policy: Policy) -> Done {
-    let stopwatch = call.scripts.stopwatch.clone();
-    let mut interpreter = call.scripts.functions.take_interpreter(stopwatch)?;
+    let Scripts { functions, run_time, .. } = &mut *call.scripts;
+    let mut interpreter = functions.take_interpreter(run_time)?;
     let loaded = load_all(call, &mut interpreter, sources);
     if matches!(loaded, Err(Failure::Lua(_))) {
         // The interpreter is dropped, because its memory is used up or the engine ended the code.
@@ -297,15 +305,17 @@ fn add(call: &mut Call<'_>, sources: &[Named<'_>], policy: Policy) -> Done {
             return Err(refusal);
         }
         removed.iter().for_each(|library| interpreter.forget(library));
-        if former.is_some() {
-            interpreter.functions.clear();
-        }
-        interpreter.keep(registered);
-        Ok(())
+        let cleared = former.map_or(Ok(()), |_| interpreter.functions.clear());
+        let is_kept = cleared.and_then(|()| registered.keep_in(&mut interpreter.functions)).is_ok();
+        Ok(is_kept)
     });
-    interpreter.end(call)?;
-    call.scripts.functions.interpreter = Some(interpreter);
-    added
+    // Without memory for a table of the functions, the interpreter is dropped, and libraries are loaded again as they
+    // are called.
+    if added != Ok(false) {
+        interpreter.end(call)?;
+        call.scripts.functions.interpreter = Some(interpreter);
+    }
+    added.map(|_| ())
 }
 
 /// Runs the code of libraries in the interpreter. Returns the libraries, and the functions that all of them
@@ -314,15 +324,13 @@ fn load_all(
     call: &Call<'_>,
     interpreter: &mut Interpreter,
     sources: &[Named<'_>],
-) -> Result<(Vec<Library>, Vec<Registered>), Failure> {
-    let (mut libraries, mut functions) = (Vec::new(), Vec::new());
+) -> Result<(Vec<Library>, Registered), Failure> {
+    let (mut libraries, mut registered) = (Vec::new(), interpreter.new_registered()?);
     for (name, code_at, source) in sources {
-        let registered = interpreter.load(call, &source[*code_at..])?;
-        if registered.is_empty() {
+        let mut signatures = interpreter.load(call, &source[*code_at..], &mut registered)?;
+        if signatures.is_empty() {
             return Err(Refusal::Words("ERR No functions registered").into());
         }
-        let mut signatures: Vec<Signature> =
-            registered.iter().map(|registered| registered.signature.clone()).collect();
         signatures.sort_by(|left, right| left.name.cmp(&right.name));
         let library = Library {
             name: name.as_slice().into(),
@@ -331,9 +339,8 @@ fn load_all(
             functions: signatures,
         };
         libraries.push(library);
-        functions.extend(registered);
     }
-    Ok((libraries, functions))
+    Ok((libraries, registered))
 }
 
 fn delete(call: &mut Call<'_>) -> Done {

@@ -8,7 +8,6 @@
 //! ```
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::rc::Rc;
 
 use mlua::chunk::ChunkMode;
@@ -16,9 +15,11 @@ use mlua::{Error, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, T
 
 use super::cache::{Digest, Script};
 use super::errors::{self, LIBRARY_NAME, SANDBOX_NAME, SCRIPT_NAME};
-use super::fuel::{Attendance, Fuel, INSTRUCTIONS_PER_CHECK, Stopwatch};
+use super::fuel::{Attendance, Fuel, INSTRUCTIONS_PER_CHECK, RunTime};
+use super::kept::Kept;
+use super::libraries::Signature;
 use super::random::Random;
-use super::register::{self, Registered};
+use super::register::{self, Registered, Registering};
 use super::tables::{self, Readonly};
 use super::{bits, given, json, library, msgpack, structs, texts};
 use crate::values::limits::{ENGINE_FUNCTIONS_BYTES_MAX, ENGINE_SCRIPT_BYTES_MAX};
@@ -38,7 +39,7 @@ pub(super) struct Shared {
     /// Maximum number of bytes of a string that a library function may make in a script.
     pub(super) memory_max: usize,
     /// The functions that a library has registered so far; `None` unless FUNCTION LOAD is running its code.
-    pub(super) registering: RefCell<Option<register::Registering>>,
+    pub(super) registering: RefCell<Option<Registering>>,
 }
 
 /// The kind of code that an interpreter runs: scripts or functions of libraries, each of which has an
@@ -61,8 +62,7 @@ impl Role {
     }
 }
 
-/// Number of scripts that an interpreter keeps in compiled form. It has room for 8,000 references in all, and
-/// a script needs one for each argument of a call.
+/// Number of scripts that an interpreter keeps in compiled form.
 const COMPILED_MAX: usize = 2_000;
 
 /// A Lua interpreter with the globals of scripts, and the scripts that it has compiled.
@@ -80,17 +80,17 @@ pub(super) struct Machine {
     /// A Lua function that switches the global variables that code sees: called with `true`, to those for the
     /// code of a library that is being loaded; with `false`, back to the usual ones.
     switch: Function,
-    functions: HashMap<Digest, Function>,
+    functions: Kept<Digest>,
     /// The bytes of the interpreter's memory in use after the last garbage collection.
     settled: usize,
 }
 
 impl Machine {
-    pub(super) fn new(role: Role, stopwatch: Option<Stopwatch>) -> Result<Self, Error> {
+    pub(super) fn new(role: Role, run_time: Rc<RunTime>) -> Result<Self, Error> {
         let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
         let lua = Lua::new_with(libraries, LuaOptions::new())?;
         let shared = Rc::new(Shared {
-            fuel: Fuel::new(stopwatch),
+            fuel: Fuel::new(run_time),
             random: Random::default(),
             json: Rc::default(),
             memory_max: ENGINE_SCRIPT_BYTES_MAX,
@@ -102,9 +102,9 @@ impl Machine {
             HookTriggers::new().every_nth_instruction(INSTRUCTIONS_PER_CHECK),
             move |_, _| hooked.fuel.spend_instructions().map(|()| VmState::Continue),
         )?;
+        let functions = Kept::new(&lua)?;
         lua.gc_collect()?;
         let (globals, settled) = (lua.globals(), lua.used_memory());
-        let functions = HashMap::new();
         Ok(Self { role, lua, shared, globals, environment, reached, run, switch, functions, settled })
     }
 
@@ -124,17 +124,17 @@ impl Machine {
     /// Returns the compiled function of the script with this digest, and compiles the script first if that is
     /// not done yet.
     pub(super) fn function(&mut self, digest: Digest, script: &Script) -> Result<Function, Error> {
-        if let Some(function) = self.functions.get(&digest) {
-            return Ok(function.clone());
+        if let Some(function) = self.functions.get(&digest)? {
+            return Ok(function);
         }
         self.limit_memory()?;
         let code = &script.source[script.code_at..];
         let function = compile(&self.lua, code, self.role.code_name(), &self.environment)?;
         if self.functions.len() >= COMPILED_MAX {
             // They are compiled again when they are run again.
-            self.functions.clear();
+            self.functions.clear()?;
         }
-        self.functions.insert(digest, function.clone());
+        self.functions.insert(digest, &function)?;
         Ok(function)
     }
 
@@ -162,7 +162,7 @@ impl Machine {
         arguments: impl Iterator<Item = impl AsRef<[u8]>>,
     ) -> Result<Option<(Table, Table)>, Error> {
         self.limit_memory()?;
-        self.shared.fuel.start(most, left);
+        self.shared.fuel.start(most, left)?;
         self.shared.json.reset();
         let (keys, arguments) = (list(&self.lua, keys)?, list(&self.lua, arguments)?);
         if self.role == Role::Functions {
@@ -175,27 +175,28 @@ impl Machine {
     }
 
     /// Runs the code of a library with an effort (steps of work) of `left` units; `most` is the limit for the
-    /// whole request. Returns the functions that the code registered, or the table of the error that ended it;
-    /// the outer `Err` means that the engine ended it.
+    /// whole request. Adds the functions that the code registers to `registered`; returns the table of the error
+    /// that ended it; the outer `Err` means that the engine ended it.
     pub(super) fn register(
         &self,
         most: u64,
         left: u64,
         code: &[u8],
-    ) -> Result<Result<Vec<Registered>, Value>, Error> {
+        registered: &mut Registered,
+    ) -> Result<Result<Vec<Signature>, Value>, Error> {
         self.limit_memory()?;
-        self.shared.fuel.start(most, left);
+        self.shared.fuel.start(most, left)?;
         self.shared.json.reset();
         let function = compile(&self.lua, code, self.role.code_name(), &self.environment)?;
         self.switch.call::<()>(true)?;
-        *self.shared.registering.borrow_mut() = Some(register::Registering::default());
+        *self.shared.registering.borrow_mut() = Some(Registering::within(registered));
         let ran = self.run.call::<(bool, Value)>(function);
-        let registered = self.shared.registering.take();
+        let registering = self.shared.registering.take();
         self.switch.call::<()>(false)?;
         let (succeeded, value) = ran?;
         self.shared.fuel.check()?;
-        let registered = registered.map_or_else(Vec::new, register::Registering::into_functions);
-        Ok(if succeeded { Ok(registered) } else { Err(value) })
+        let signatures = registering.map_or_else(Vec::new, |registering| registering.end(registered));
+        Ok(if succeeded { Ok(signatures) } else { Err(value) })
     }
 
     /// Runs `function` with these implementations of `redis.call`, `redis.pcall` and `redis.setresp`. `words`

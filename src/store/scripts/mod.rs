@@ -26,6 +26,7 @@ mod fuel;
 mod functions;
 mod given;
 mod json;
+mod kept;
 mod libraries;
 mod library;
 mod machine;
@@ -53,7 +54,8 @@ use crate::values::limits::ENGINE_SCRIPTS_BYTES_MAX;
 use cache::{Cache, Digest, Origin, Script};
 use calls::Host;
 use errors::ending;
-use fuel::{Attendance, Ending, Stopwatch};
+pub(super) use fuel::RunTime;
+use fuel::{Attendance, Ending};
 use functions::Functions;
 use machine::{Machine, Role};
 use to_reply::{Failure, Versions};
@@ -98,8 +100,8 @@ pub(super) struct Scripts {
     cache: Cache,
     machine: Option<Machine>,
     pub(super) functions: Functions,
-    /// The clock that bounds the run time of scripts; `None` where the engine has no clock.
-    pub(super) stopwatch: Option<Stopwatch>,
+    /// The run time of the scripts of a request, shared by the interpreters.
+    pub(super) run_time: Rc<RunTime>,
 }
 
 impl Scripts {
@@ -121,7 +123,7 @@ impl Scripts {
     fn machine(&mut self) -> Result<&mut Machine, Refusal> {
         if self.machine.is_none() {
             self.machine =
-                Some(Machine::new(Role::Scripts, self.stopwatch.clone()).map_err(|error| broken(&error))?);
+                Some(Machine::new(Role::Scripts, Rc::clone(&self.run_time)).map_err(|error| broken(&error))?);
         }
         self.machine.as_mut().ok_or(NO_SCRIPT)
     }

@@ -1,5 +1,6 @@
 //! `redis.register_function`: the functions that a library registers while it is loaded.
 
+use std::collections::HashSet;
 use std::rc::Rc;
 
 use mlua::{Error, Function, Lua, LuaString, MultiValue, Table, Value};
@@ -7,6 +8,7 @@ use mlua::{Error, Function, Lua, LuaString, MultiValue, Table, Value};
 use super::errors::refuse;
 use super::fuel::TABLE_UNITS;
 use super::given::Given;
+use super::kept::Kept;
 use super::libraries::{Flags, NAME_RULE, Signature, is_name};
 use super::library;
 use super::machine::{self, Shared};
@@ -15,22 +17,57 @@ use crate::values::limits::ENGINE_LIBRARIES_BYTES_MAX;
 /// The units of effort (steps of work) to register a function, besides those for its bytes.
 const REGISTER_UNITS: u64 = 64;
 
-/// A function that a library has registered.
+/// The functions that the libraries of one command have registered, in that order. All of them take a single
+/// reference of the interpreter, which has room for 8,000.
 pub(super) struct Registered {
-    pub(super) signature: Signature,
-    pub(super) function: Function,
+    /// The table of the interpreter that holds the functions, from place 1 on.
+    functions: Table,
+    /// The names of the functions in lower case.
+    names: Vec<Box<[u8]>>,
+}
+
+impl Registered {
+    pub(super) fn new(lua: &Lua) -> Result<Self, Error> {
+        Ok(Self { functions: lua.create_table()?, names: Vec::new() })
+    }
+
+    /// Adds all functions to `kept`, under their names in lower case.
+    pub(super) fn keep_in(self, kept: &mut Kept<Box<[u8]>>) -> Result<(), Error> {
+        for (index, name) in self.names.into_iter().enumerate() {
+            kept.insert(name, &self.functions.raw_get(index + 1)?)?;
+        }
+        Ok(())
+    }
 }
 
 /// The functions that the library which is being loaded has registered so far, and their approximate bytes.
-#[derive(Default)]
 pub(super) struct Registering {
-    functions: Vec<Registered>,
+    signatures: Vec<Signature>,
+    /// The names of the functions in lower case, which are unique in a library.
+    names: HashSet<Box<[u8]>>,
+    functions: Table,
+    /// The number of functions that the libraries before this one have registered.
+    before: usize,
     bytes: usize,
 }
 
 impl Registering {
-    pub(super) fn into_functions(self) -> Vec<Registered> {
-        self.functions
+    /// Begins a library, whose functions will follow those in `registered`.
+    pub(super) fn within(registered: &Registered) -> Self {
+        Self {
+            signatures: Vec::new(),
+            names: HashSet::new(),
+            functions: registered.functions.clone(),
+            before: registered.names.len(),
+            bytes: 0,
+        }
+    }
+
+    /// Ends the library: adds the names of its functions to `registered`. Returns their signatures.
+    pub(super) fn end(self, registered: &mut Registered) -> Vec<Signature> {
+        let lower = |signature: &Signature| signature.name.to_ascii_lowercase().into_boxed_slice();
+        registered.names.extend(self.signatures.iter().map(lower));
+        self.signatures
     }
 
     fn add(&mut self, given: &Arguments) -> Result<(), Error> {
@@ -39,7 +76,7 @@ impl Registering {
         if !is_name(&name) {
             return Err(refuse(NAME_RULE));
         }
-        if self.functions.iter().any(|known| known.signature.name.eq_ignore_ascii_case(&name)) {
+        if self.names.contains(&*name.to_ascii_lowercase()) {
             return Err(refuse("Function already exists in the library"));
         }
         self.bytes +=
@@ -48,8 +85,9 @@ impl Registering {
             return Err(refuse("the functions of the library would take too many bytes"));
         }
         let description = description.map(|description| description.to_vec());
-        let signature = Signature { name: name.to_vec(), description, flags: given.flags };
-        self.functions.push(Registered { signature, function: given.callback.clone() });
+        self.functions.raw_set(self.before + self.signatures.len() + 1, &given.callback)?;
+        self.names.insert(name.to_ascii_lowercase().into_boxed_slice());
+        self.signatures.push(Signature { name: name.to_vec(), description, flags: given.flags });
         Ok(())
     }
 }
@@ -71,12 +109,10 @@ pub(super) fn create(lua: &Lua, shared: &Rc<Shared>) -> Result<Table, Error> {
 }
 
 fn register(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<(), Error> {
-    let known = shared.registering.borrow().as_ref().map(|registering| registering.functions.len());
-    let Some(known) = known else {
+    if shared.registering.borrow().is_none() {
         return Err(refuse("redis.register_function can only be called on FUNCTION LOAD command"));
-    };
-    // The name is compared with those of all functions that the library has registered before.
-    shared.fuel.spend(REGISTER_UNITS + known as u64 / 4)?;
+    }
+    shared.fuel.spend(REGISTER_UNITS)?;
     let given = match arguments.len() {
         1 => by_name(lua, shared, &arguments[0])?,
         2 => by_position(lua, arguments)?,

@@ -1,6 +1,11 @@
 //! Tests of scripts and functions on an engine.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use crate::store::bench::Bench;
+use crate::values::Timestamp;
+use crate::values::limits::ENGINE_SCRIPT_MS_MAX;
 
 fn eval(bench: &mut Bench, script: &str) -> String {
     String::from_utf8_lossy(&bench.send_bytes(&[b"EVAL", script.as_bytes(), b"1", b"key", b"argument"]))
@@ -243,6 +248,96 @@ fn libraries_are_bounded_and_added_whole_or_not_at_all() {
     bench.talk(&[("FCALL f3 0", "$4|mine|"), ("FCALL f1 0", "-ERR Function not found|")]);
     assert_eq!(text(bench.send_bytes(&[b"FUNCTION", b"RESTORE", bytes, b"FLUSH"])), "+OK|");
     bench.talk(&[("FCALL f3 0", "$-1|"), ("FUNCTION DELETE mine", "-ERR Library not found|")]);
+}
+
+/// Returns a bench whose clock goes on by as many milliseconds with each reading as the cell says.
+fn clocked() -> (Bench, Rc<Cell<u64>>) {
+    let mut bench = Bench::new();
+    let (step_ms, now_ms) = (Rc::new(Cell::new(0)), Cell::new(0));
+    let step = Rc::clone(&step_ms);
+    let clock = move || {
+        now_ms.set(now_ms.get() + step.get());
+        Timestamp::from_nanos(now_ms.get() * 1_000_000)
+    };
+    bench.engine = bench.engine.with_clock(clock);
+    (bench, step_ms)
+}
+
+fn is_out_of_time(reply: &str) -> bool {
+    reply.contains(&format!("ERR the script ran for longer than {ENGINE_SCRIPT_MS_MAX} ms"))
+}
+
+#[test]
+fn commands_that_take_long_end_a_script_of_few_instructions() {
+    let (mut bench, step_ms) = clocked();
+    step_ms.set(100);
+    let reply = eval(&mut bench, "for i = 1, 30 do redis.call('INCR', 'n') end");
+    assert!(is_out_of_time(&reply), "{reply}");
+    step_ms.set(0);
+    let calls = bench.send("GET n");
+    assert!((5..30).contains(&calls.split('|').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0)), "{calls}");
+}
+
+#[test]
+fn the_scripts_of_a_transaction_have_the_time_of_one() {
+    let (mut bench, step_ms) = clocked();
+    bench.send("MULTI");
+    for _ in 0..5 {
+        assert_eq!(bench.send("EVAL for\u{b}i=1,3e3\u{b}do\u{b}end 0"), "+QUEUED|");
+    }
+    step_ms.set(100);
+    let reply = bench.send("EXEC");
+    assert!(reply.starts_with("*5|$-1|") && is_out_of_time(&reply), "{reply}");
+    assert_eq!(bench.send("EVAL for\u{b}i=1,3e3\u{b}do\u{b}end 0"), "$-1|");
+}
+
+#[test]
+fn all_libraries_of_a_dump_have_the_time_of_one_script() {
+    let (mut bench, step_ms) = clocked();
+    step_ms.set(100);
+    for number in 0..10 {
+        let body =
+            format!("for i = 1, 1000 do end redis.register_function('f{number}', function() return 1 end)");
+        assert_eq!(load(&mut bench, &format!("l{number}"), &body), format!("$2|l{number}|"));
+    }
+    let dumped = bench.send_bytes(&[b"FUNCTION", b"DUMP"]);
+    let start = dumped.iter().position(|byte| *byte == b'\n').expect("a header") + 1;
+    let dump: &[&[u8]] = &[b"FUNCTION", b"RESTORE", &dumped[start..dumped.len() - 2], b"FLUSH"];
+    let reply = String::from_utf8_lossy(&bench.send_bytes(dump)).into_owned();
+    assert!(is_out_of_time(&reply), "{reply}");
+    bench.talk(&[("FCALL f9 0", ":1|")]);
+    step_ms.set(10);
+    assert_eq!(bench.send_bytes(dump), b"+OK\r\n");
+}
+
+/// The interpreter has room for 8,000 references.
+#[test]
+fn a_library_may_have_any_number_of_functions() {
+    let mut bench = Bench::new();
+    let body = "for i = 1, 20000 do redis.register_function('f' .. i, function() return i end) end";
+    assert_eq!(load(&mut bench, "lib", body), "$3|lib|");
+    let again = "redis.register_function('g', function() end) redis.register_function('G', function() end)";
+    assert!(load(&mut bench, "twice", again).contains("Function already exists in the library"));
+    for number in 0..50 {
+        let body = format!(
+            "for i = 1, 300 do redis.register_function('g{number}_' .. i, function() return -i end) end"
+        );
+        load(&mut bench, &format!("l{number}"), &body);
+    }
+    bench.talk(&[
+        ("FCALL f1 0", ":1|"),
+        ("FCALL F20000 0", ":20000|"),
+        ("FCALL g49_300 0", ":-300|"),
+        ("FUNCTION DELETE lib", "+OK|"),
+        ("FCALL f1 0", "-ERR Function not found|"),
+        ("FCALL g0_1 0", ":-1|"),
+    ]);
+    // The arguments of a call have room beside all functions and scripts.
+    for number in 0..2_500 {
+        eval(&mut bench, &format!("return {number}"));
+    }
+    let many = "local t = {} for i = 1, 7000 do t[i] = 'k' end return redis.call('EXISTS', unpack(t))";
+    assert_eq!(eval(&mut bench, many), ":0|");
 }
 
 #[test]
