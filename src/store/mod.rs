@@ -109,6 +109,7 @@ mod stream_nodes;
 mod streams;
 mod strings;
 mod subsequences;
+mod sums;
 mod sweeper;
 mod table;
 mod text;

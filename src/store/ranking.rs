@@ -1,9 +1,10 @@
 //! The value of a sorted set: members ordered by score, then by bytes.
 //!
 //! The order is cut into pieces of bounded length, so that an insertion moves little memory, a rank is the
-//! sum of some piece lengths, and a range of ranks is read straight through.
+//! sum of some piece lengths (`sums.rs`), and a range of ranks is read straight through.
 
 use super::shapes::Size;
+use super::sums::Sums;
 use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
 use super::text::Text;
 use std::cmp::Ordering;
@@ -31,6 +32,8 @@ pub(super) struct Ranking {
     scores: Table<Scored>,
     /// The members in ascending order, cut into pieces of at most 256 members, none empty.
     pieces: Vec<Vec<Scored>>,
+    /// The lengths of the pieces.
+    sums: Sums,
     bytes: usize,
     large: bool,
 }
@@ -46,7 +49,13 @@ fn compare(scored: &Scored, score: f64, member: &[u8]) -> Ordering {
 
 impl Ranking {
     pub(super) fn new(hasher: &Hasher) -> Self {
-        Self { scores: Table::new(hasher.clone()), pieces: Vec::new(), bytes: 0, large: false }
+        Self {
+            scores: Table::new(hasher.clone()),
+            pieces: Vec::new(),
+            sums: Sums::default(),
+            bytes: 0,
+            large: false,
+        }
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -109,8 +118,7 @@ impl Ranking {
     /// come before all for which it is false.
     pub(super) fn count_while(&self, precedes: impl Fn(&Scored) -> bool) -> usize {
         let whole = self.pieces.partition_point(|piece| piece.last().is_some_and(&precedes));
-        let before: usize = self.pieces[..whole].iter().map(Vec::len).sum();
-        before + self.pieces.get(whole).map_or(0, |piece| piece.partition_point(&precedes))
+        self.sums.before(whole) + self.pieces.get(whole).map_or(0, |piece| piece.partition_point(&precedes))
     }
 
     pub(super) fn rank(&self, member: &[u8]) -> Option<usize> {
@@ -123,8 +131,8 @@ impl Ranking {
     pub(super) fn range(&self, start: usize, end: usize) -> impl DoubleEndedIterator<Item = &Scored> {
         let end = end.min(self.len());
         let start = start.min(end);
-        let (first, skipped) = self.piece_of(start);
-        let (last, kept) = self.piece_of(end);
+        let (first, skipped) = self.sums.find(start);
+        let (last, kept) = self.sums.find(end);
         (first..=last).filter_map(|index| self.pieces.get(index).map(|piece| (index, piece))).flat_map(
             move |(index, piece)| {
                 let from = if index == first { skipped } else { 0 };
@@ -155,20 +163,6 @@ impl Ranking {
         None
     }
 
-    /// Returns the index of the piece (part of the members in ascending order, of bounded length) that
-    /// contains the member with rank `rank`, and the member's position in the piece. For a rank equal to the
-    /// number of members, returns the number of pieces and 0.
-    fn piece_of(&self, rank: usize) -> (usize, usize) {
-        let mut left = rank;
-        for (index, piece) in self.pieces.iter().enumerate() {
-            if left < piece.len() {
-                return (index, left);
-            }
-            left -= piece.len();
-        }
-        (self.pieces.len(), left)
-    }
-
     fn insert_ordered(&mut self, scored: Scored) {
         let precedes =
             |other: &Scored| compare(other, scored.score, scored.member.as_bytes()) == Ordering::Less;
@@ -177,15 +171,18 @@ impl Ranking {
         let index = index.min(self.pieces.len().saturating_sub(1));
         let Some(piece) = self.pieces.get_mut(index) else {
             self.pieces.push(vec![scored]);
+            self.count_pieces();
             return;
         };
         let place = piece.partition_point(precedes);
         piece.insert(place, scored);
+        self.sums.increase(index);
         if piece.len() > PIECE_MAX {
             // Ascending insertions leave full pieces behind, others half-full ones.
             let cut = if place + 1 == piece.len() { PIECE_MAX } else { PIECE_MAX / 2 };
             let rest = piece.split_off(cut);
             self.pieces.insert(index + 1, rest);
+            self.count_pieces();
         }
     }
 
@@ -194,6 +191,7 @@ impl Ranking {
         let index = self.pieces.partition_point(|piece| piece.last().is_some_and(precedes));
         let piece = self.pieces.get_mut(index).expect("every member is in the order");
         let taken = piece.remove(piece.partition_point(precedes));
+        self.sums.decrease(index);
         debug_assert!(taken.member.as_bytes() == member);
         if piece.len() < PIECE_MAX / 4 {
             self.join(index);
@@ -205,6 +203,7 @@ impl Ranking {
     /// both together are not too long, and removes it if it is empty. So the number of pieces stays in
     /// proportion to the number of members.
     fn join(&mut self, index: usize) {
+        let pieces = self.pieces.len();
         let left = if index + 1 < self.pieces.len() { index } else { index.saturating_sub(1) };
         if let Some(right) = self.pieces.get(left + 1)
             && self.pieces[left].len() + right.len() <= PIECE_MAX
@@ -215,5 +214,13 @@ impl Ranking {
         if self.pieces.get(index).is_some_and(Vec::is_empty) {
             self.pieces.remove(index);
         }
+        if self.pieces.len() < pieces {
+            self.count_pieces();
+        }
+    }
+
+    /// Sums up the lengths of the pieces anew, after one was added or removed.
+    fn count_pieces(&mut self) {
+        self.sums.rebuild(self.pieces.iter().map(Vec::len));
     }
 }

@@ -1,0 +1,110 @@
+//! Sums of the lengths of a row of pieces (a Fenwick tree), so that the number of elements before a piece, and the piece
+//! of an element, are found in a few steps however many pieces there are.
+
+/// The lengths of pieces in a row, as partial sums: the element for piece `i` (from 1) is the sum of the lengths of as many
+/// pieces, up to this one, as the lowest bit of `i` that is set says.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sums(Vec<usize>);
+
+/// Returns the value of the lowest bit of `place` that is set.
+const fn lowest_bit(place: usize) -> usize {
+    place & place.wrapping_neg()
+}
+
+impl Sums {
+    /// Takes new pieces of these lengths in place of all former ones.
+    pub(super) fn rebuild(&mut self, lengths: impl Iterator<Item = usize>) {
+        let Self(sums) = self;
+        sums.clear();
+        sums.extend(lengths);
+        sums.shrink_to(sums.len() * 2);
+        for place in 1..=sums.len() {
+            let above = place + lowest_bit(place);
+            if above <= sums.len() {
+                sums[above - 1] += sums[place - 1];
+            }
+        }
+    }
+
+    /// Counts one more element in the piece at `index`.
+    pub(super) fn increase(&mut self, index: usize) {
+        self.change(index, |sum| *sum += 1);
+    }
+
+    /// Counts one element less in the piece at `index`, which must not be empty.
+    pub(super) fn decrease(&mut self, index: usize) {
+        self.change(index, |sum| *sum -= 1);
+    }
+
+    fn change(&mut self, index: usize, change: impl Fn(&mut usize)) {
+        let mut place = index + 1;
+        while let Some(sum) = self.0.get_mut(place - 1) {
+            change(sum);
+            place += lowest_bit(place);
+        }
+    }
+
+    /// Returns the number of elements in all pieces before the one at `index`.
+    pub(super) fn before(&self, index: usize) -> usize {
+        let (mut place, mut sum) = (index, 0);
+        while place > 0 {
+            sum += self.0[place - 1];
+            place -= lowest_bit(place);
+        }
+        sum
+    }
+
+    /// Returns the index of the piece that contains the element at `position` of the whole row, and the element's
+    /// position in that piece. For a position behind the last element, returns the number of pieces, and the
+    /// distance to the last element less 1.
+    pub(super) fn find(&self, position: usize) -> (usize, usize) {
+        let (mut index, mut left) = (0, position);
+        let mut step = self.0.len().checked_ilog2().map_or(0, |log| 1 << log);
+        while step > 0 {
+            if let Some(sum) = self.0.get(index + step - 1).filter(|sum| **sum <= left) {
+                left -= sum;
+                index += step;
+            }
+            step /= 2;
+        }
+        (index, left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::values::Random;
+
+    #[test]
+    fn sums_and_places_are_those_of_counting() {
+        let mut random = Random::new(3);
+        for pieces in 0..70 {
+            let mut lengths: Vec<usize> = (0..pieces).map(|_| 1 + random.index(5)).collect();
+            let mut sums = Sums::default();
+            sums.rebuild(lengths.iter().copied());
+            for _ in 0..20 {
+                if pieces > 0 {
+                    let index = random.index(pieces);
+                    if lengths[index] > 1 && random.index(2) == 0 {
+                        lengths[index] -= 1;
+                        sums.decrease(index);
+                    } else {
+                        lengths[index] += 1;
+                        sums.increase(index);
+                    }
+                }
+                let (mut before, mut places) = (0, Vec::new());
+                for (index, length) in lengths.iter().enumerate() {
+                    assert_eq!(sums.before(index), before);
+                    before += length;
+                    places.extend((0..*length).map(|place| (index, place)));
+                }
+                places.extend([(pieces, 0), (pieces, 1)]);
+                assert_eq!(sums.before(pieces), before);
+                let found: Vec<(usize, usize)> = (0..places.len()).map(|at| sums.find(at)).collect();
+                assert_eq!(found, places);
+            }
+        }
+    }
+}
