@@ -15,6 +15,7 @@
 //! (There, -667.6 and 499 make -168.59999999999999998.) `tests/e2e/test_embedded.py` compares such sums in
 //! every run.
 
+use super::hexadecimal;
 use super::refusal::Refusal;
 use std::cmp::Ordering;
 
@@ -22,11 +23,14 @@ use std::cmp::Ordering;
 /// millisecond.
 const EFFORT_MAX: u64 = 4_000;
 
+/// The units of effort (steps of work) to read a short number, and for its share in the sum.
+const EFFORT: u64 = 64;
+
 /// Returns the units of effort (steps of work) to add the number `text`: 4,000 if it is longer than 40 bytes
-/// or has an exponent, else 0.
+/// or has an exponent, else 64.
 pub(super) fn effort(text: &[u8]) -> u64 {
     let long = text.len() > 40 || text.iter().any(|byte| byte.eq_ignore_ascii_case(&b'e'));
-    if long { EFFORT_MAX } else { 0 }
+    if long { EFFORT_MAX } else { EFFORT }
 }
 
 /// The length in bytes from which on a text is not read as a number any more, as in Redis.
@@ -73,7 +77,7 @@ pub(super) fn is_finite(text: &[u8]) -> Result<bool, Refusal> {
     Ok(read(text)?.is_some())
 }
 
-/// Parses a decimal number as a floating-point number of 80 bits (`long double`); `None` for an infinity. An
+/// Parses a decimal or hexadecimal number as a floating-point number of 80 bits (`long double`); `None` for an infinity. An
 /// error if the text is no number, or one that is out of range.
 fn read(text: &[u8]) -> Result<Option<LongDouble>, Refusal> {
     if text.len() >= TEXT_BYTES_MAX {
@@ -84,14 +88,24 @@ fn read(text: &[u8]) -> Result<Option<LongDouble>, Refusal> {
     if unsigned.eq_ignore_ascii_case(b"inf") || unsigned.eq_ignore_ascii_case(b"infinity") {
         return Ok(None);
     }
-    let (digits, exponent) = decimal(unsigned).ok_or(Refusal::NotAFloat)?;
-    if digits.is_empty() {
-        return Ok(Some(LongDouble { negative, ..LongDouble::default() }));
-    }
-    if exponent.abs() > DECIMAL_EXPONENT_MAX || (digits.len() as i64 + exponent).abs() > DECIMAL_ORDER_MAX {
-        return Err(Refusal::NotAFloat);
-    }
-    let number = LongDouble { negative, ..nearest(&digits, exponent) };
+    let number = if let Some(read) = hexadecimal::read(unsigned) {
+        if read.is_zero() {
+            return Ok(Some(LongDouble { negative, ..LongDouble::default() }));
+        }
+        let (mantissa, exponent, rest) = read.mantissa();
+        rounded(mantissa, exponent, rest)
+    } else {
+        let (digits, exponent) = decimal(unsigned).ok_or(Refusal::NotAFloat)?;
+        if digits.is_empty() {
+            return Ok(Some(LongDouble { negative, ..LongDouble::default() }));
+        }
+        if exponent.abs() > DECIMAL_EXPONENT_MAX || (digits.len() as i64 + exponent).abs() > DECIMAL_ORDER_MAX
+        {
+            return Err(Refusal::NotAFloat);
+        }
+        nearest(&digits, exponent)
+    };
+    let number = LongDouble { negative, ..number };
     let reach = number.exponent + 63;
     if (BINARY_EXPONENT_MIN..=BINARY_EXPONENT_MAX).contains(&reach) {
         Ok(Some(number))
@@ -104,10 +118,7 @@ fn read(text: &[u8]) -> Result<Option<LongDouble>, Refusal> {
 /// if the text is no number.
 fn decimal(text: &[u8]) -> Option<(Vec<u8>, i64)> {
     let (mantissa, mut exponent) = match text.iter().position(|byte| byte.eq_ignore_ascii_case(&b'e')) {
-        Some(at) => {
-            let spelled = std::str::from_utf8(&text[at + 1..]).ok()?;
-            (&text[..at], spelled.parse::<i32>().ok().map(i64::from)?)
-        }
+        Some(at) => (&text[..at], hexadecimal::power(&text[at + 1..])?),
         None => (text, 0),
     };
     let point = mantissa.iter().position(|byte| *byte == b'.');
@@ -326,6 +337,11 @@ mod tests {
             ("-0", "0", "0"),
             (".5", "-1.", "-0.5"),
             ("-1e-30", "0", "0"),
+            ("0x1p3", "0x.8", "8.5"),
+            ("-0X10", "0", "-16"),
+            ("0x8000000000000000.8p0", "1", "9223372036854775809"),
+            ("0x1p-16445", "1", "1"),
+            ("0e99999999999", "0x0p99999999999", "0"),
         ] {
             assert_eq!(add(left.as_bytes(), right.as_bytes()), Ok(sum.to_owned()), "{left} {right}");
         }
@@ -333,7 +349,21 @@ mod tests {
 
     #[test]
     fn what_is_no_number_is_refused() {
-        for text in ["", "x", "nan", "1e", "1e99999", "1x", ".", "--1", " 1", "1e-99999"] {
+        for text in [
+            "",
+            "x",
+            "nan",
+            "1e",
+            "1e99999",
+            "1x",
+            ".",
+            "--1",
+            " 1",
+            "1e-99999",
+            "0x",
+            "0x1p16384",
+            "0x1p-16446",
+        ] {
             assert_eq!(add(text.as_bytes(), b"0"), Err(Refusal::NotAFloat), "{text}");
         }
         assert!(add(b"inf", b"-inf").is_err());

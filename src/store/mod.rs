@@ -66,6 +66,7 @@ mod fields;
 mod glob;
 mod globe;
 mod hashes;
+mod hexadecimal;
 mod interest;
 mod items;
 mod keys;

@@ -1,5 +1,6 @@
 //! Numbers in the forms in which Redis reads and writes them.
 
+use super::hexadecimal;
 use crate::protocol::encode;
 use std::io::Write as _;
 
@@ -75,15 +76,48 @@ pub(super) fn integer(text: &[u8]) -> Option<i64> {
     if negative { 0_i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
 }
 
-/// Parses a whole text as a number as C's `strtod` does; `None` for NaN, for a number that is too large or
-/// too close to 0 for an `f64`, and for any other text.
-pub(super) fn float(text: &[u8]) -> Option<f64> {
+/// A number as C's `strtod` reads it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Number {
+    pub(super) value: f64,
+    /// True if the number is too large for an `f64`, or so close to 0 that it lost digits (`ERANGE`).
+    pub(super) is_out_of_range: bool,
+}
+
+/// Parses a whole text as a number as C's `strtod` does, without spaces before it; `None` for NaN and for any other
+/// text.
+pub(super) fn number(text: &[u8]) -> Option<Number> {
+    let unsigned = if let [b'-' | b'+', rest @ ..] = text { rest } else { text };
+    if let Some(read) = hexadecimal::read(unsigned) {
+        let (value, is_out_of_range) = read.to_float();
+        return Some(Number { value: if text[0] == b'-' { -value } else { value }, is_out_of_range });
+    }
     let text = std::str::from_utf8(text).ok()?;
     let value: f64 = text.parse().ok()?;
     let spelled_infinite = text.bytes().any(|byte| matches!(byte, b'n' | b'N'));
     let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
-    let vanished = value == 0.0 && mantissa.bytes().any(|byte| matches!(byte, b'1'..=b'9'));
-    (!value.is_nan() && value.is_infinite() == spelled_infinite && !vanished).then_some(value)
+    let is_zero = mantissa.bytes().all(|byte| !matches!(byte, b'1'..=b'9'));
+    let is_whole = value.is_normal() || value.is_infinite() && spelled_infinite || value == 0.0 && is_zero;
+    (!value.is_nan()).then_some(Number { value, is_out_of_range: !is_whole })
+}
+
+/// Parses a text as a number as a caller of C's `strtod` does that looks only whether all of it was read: spaces may
+/// stand before the number, nothing at all is 0, and a zero byte ends the text. `None` for NaN and for any other
+/// text.
+pub(super) fn lenient(text: &[u8]) -> Option<Number> {
+    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    if text.is_empty() {
+        return Some(Number { value: 0.0, is_out_of_range: false });
+    }
+    let start = text.iter().position(|byte| !matches!(byte, b' ' | b'\t'..=b'\r')).unwrap_or(0);
+    number(&text[start..])
+}
+
+/// Parses a whole text as a number as C's `strtod` does; `None` for NaN, for a number that is too large or
+/// too close to 0 for an `f64`, and for any other text.
+pub(super) fn float(text: &[u8]) -> Option<f64> {
+    let Number { value, is_out_of_range } = number(text)?;
+    (!is_out_of_range || value.is_finite() && value != 0.0).then_some(value)
 }
 
 /// Appends a number as C's `%.17g` prints it (17 significant digits at most), the form in which replies give
@@ -189,11 +223,24 @@ mod tests {
             ("-0", "-0"),
             ("1.5e3", "1500"),
             ("12345.75", "12345.75"),
+            ("-0x1.8p1", "-3"),
+            ("+0x10", "16"),
+            ("4.9e-324", "4.9406564584124654e-324"),
         ] {
             assert_eq!(spelled(float(text.as_bytes()).expect(text)), spelling, "{text}");
         }
-        for text in ["", "nan", "1e400", "1e-400", " 1", "1 ", "abc", "-"] {
+        for text in
+            ["", "nan", "1e400", "1e-400", " 1", "1 ", "abc", "-", "0x", "0x1p1024", "0x1p-1080", "1\0"]
+        {
             assert_eq!(float(text.as_bytes()), None, "{text}");
+        }
+        for (text, value) in
+            [("", 0.0), ("\0x", 0.0), ("1\0x", 1.0), (" \t0x1p3", 8.0), ("-1e400", f64::NEG_INFINITY)]
+        {
+            assert_eq!(lenient(text.as_bytes()).map(|number| number.value), Some(value), "{text}");
+        }
+        for text in [" ", "1 ", "nan"] {
+            assert_eq!(lenient(text.as_bytes()), None, "{text}");
         }
     }
 

@@ -137,10 +137,9 @@ fn score_bound(text: &[u8]) -> Result<ScoreBound, Refusal> {
         [b'(', text @ ..] => (text, true),
         text => (text, false),
     };
-    // Unlike a member's score, a bound may be empty, which means zero.
-    let score = if text.is_empty() { Some(0.0) } else { numbers::float(text) };
-    let score = score.ok_or(Refusal::Words("ERR min or max is not a float"))?;
-    Ok(ScoreBound { score, exclusive })
+    // Unlike a member's score, a bound may be empty, and larger than any number.
+    let number = numbers::lenient(text).ok_or(Refusal::Words("ERR min or max is not a float"))?;
+    Ok(ScoreBound { score: number.value, exclusive })
 }
 
 fn lex_bound(text: &[u8]) -> Result<LexBound<'_>, Refusal> {

@@ -324,7 +324,10 @@ pub(super) fn seconds_at(call: &Call<'_>, index: usize) -> Result<Timeout, Refus
     let text = call.at(index);
     call.effort.charge(long_double::effort(text));
     let finite = long_double::is_finite(text).map_err(|_| NO_FLOAT)?;
-    let ms = (numbers::float(text).unwrap_or(f64::INFINITY) * 1000.0).ceil();
+    let seconds = numbers::number(text).ok_or(NO_FLOAT)?;
+    // A number that is too close to 0 for an `f64` is not 0, which would mean for ever.
+    let is_tiny = seconds.is_out_of_range && seconds.value == 0.0 && seconds.value.is_sign_positive();
+    let ms = if is_tiny { 1.0 } else { (seconds.value * 1000.0).ceil() };
     // Redis takes a number of milliseconds that 64 bits cannot hold for a negative one.
     if !finite || ms >= i64::MAX as f64 {
         return Err(NEGATIVE);
