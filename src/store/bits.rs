@@ -58,12 +58,15 @@ fn bit_offset(call: &Call<'_>, index: usize) -> Result<usize, Refusal> {
         .ok_or(Refusal::Words("ERR bit offset is not an integer or out of range"))
 }
 
+/// The times that a byte is copied for the cost of counting its bits.
+const COUNT_COST: usize = 2;
+
 fn bitcount(call: &mut Call<'_>) -> Done {
     let range = bit_range(call);
     let effort = call.effort;
     let counted = call.keyspace.read_string(call.at(1), |bytes| {
         let Some(bytes) = bytes else { return Ok(0) };
-        effort.spend_bytes(bytes.len())?;
+        effort.spend_bytes(bytes.len().saturating_mul(COUNT_COST))?;
         let Some((start, end, unit)) = range? else { return Ok(ones(bytes)) };
         Ok(match unit {
             BitUnit::Byte => ones(slice(bytes, start, end)),
@@ -99,7 +102,10 @@ fn bit_range(call: &Call<'_>) -> Result<Option<(i64, i64, BitUnit)>, Refusal> {
 }
 
 fn ones(bytes: &[u8]) -> i64 {
-    bytes.iter().map(|byte| i64::from(byte.count_ones())).sum()
+    let words = bytes.chunks_exact(8);
+    let rest: u64 = words.remainder().iter().map(|byte| u64::from(byte.count_ones())).sum();
+    let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("a chunk has its length"));
+    (rest + words.map(|bytes| u64::from(word(bytes).count_ones())).sum::<u64>()) as i64
 }
 
 /// Counts the bits that are set from bit `start` to bit `end` inclusive. Negative positions count from the
@@ -168,17 +174,19 @@ fn searched_bits(call: &Call<'_>, length: i64) -> Result<(i64, i64), Refusal> {
 /// including, bit `end`; `None` if there is none. Bit 0 is the highest bit of the first byte.
 fn find_bit(bytes: &[u8], bit: u8, first: usize, end: usize) -> Option<usize> {
     let passed = if bit == 1 { 0 } else { u8::MAX };
-    let mut at = first;
-    while at < end {
-        if at.is_multiple_of(8) && bytes[at / 8] == passed {
-            at += 8;
-        } else if bytes[at / 8] >> (7 - at % 8) & 1 == bit {
-            return Some(at);
-        } else {
-            at += 1;
-        }
+    let is_found = |at: &usize| bytes[at / 8] >> (7 - at % 8) & 1 == bit;
+    let aligned = first.next_multiple_of(8).min(end);
+    if let Some(found) = (first..aligned).find(is_found) {
+        return Some(found);
     }
-    None
+    let whole = bytes.get(aligned / 8..end / 8).unwrap_or_default();
+    (aligned + 8 * repeated(whole, passed)..end).find(is_found)
+}
+
+/// Returns the number of bytes at the beginning of `bytes` that equal `byte`, which it looks for eight at once.
+fn repeated(bytes: &[u8], byte: u8) -> usize {
+    let words = bytes.chunks_exact(8).take_while(|word| **word == [byte; 8]).count() * 8;
+    words + bytes[words..].iter().take_while(|other| **other == byte).count()
 }
 
 /// The operation by which BITOP combines the bits of its source strings.
@@ -198,6 +206,9 @@ enum Operation {
     /// BITOP ONE: bits that are set in exactly one of the strings.
     One,
 }
+
+/// The times that a byte is read for the cost of a byte of a new string, whose memory the kernel has to provide.
+const MADE_COST: usize = 3;
 
 fn bitop(call: &mut Call<'_>) -> Done {
     let operations = [
@@ -223,11 +234,7 @@ fn bitop(call: &mut Call<'_>) -> Done {
             "ERR BITOP {name} must be called with at least two source keys."
         )));
     }
-    let result = if compares || operation == Operation::One {
-        compared(call, operation)?
-    } else {
-        combined(call, operation)?
-    };
+    let result = combined(call, operation)?;
     let (target, length) = (call.at(2), result.len());
     if length == 0 {
         call.remove_key(target);
@@ -238,65 +245,71 @@ fn bitop(call: &mut Call<'_>) -> Done {
     call.number(length)
 }
 
-/// Combines the strings at the source keys of BITOP byte by byte by AND, OR, XOR or NOT, and returns the
-/// result. Shorter strings count as followed by zeros.
+/// Combines the strings at the source keys of BITOP byte by byte, and returns the result, as long as the longest
+/// string. Shorter strings count as followed by zeros.
 fn combined(call: &mut Call<'_>, operation: Operation) -> Result<Vec<u8>, Refusal> {
-    let longest = longest(call)?;
+    let longest = longest(call, operation)?;
     let mut result = vec![0; longest];
+    // The bits that are set in more than one string, for ONE.
+    let mut several = vec![0; if operation == Operation::One { longest } else { 0 }];
+    let mut digits = Digits::new(0);
     for (place, key) in call.rest(3).enumerate() {
-        let mut digits = Digits::new(0);
-        let value = call.keyspace.peek(key).and_then(|entry| entry.value.bytes(&mut digits));
-        let bytes = value.unwrap_or_default();
+        let bytes = source(call, key, &mut digits);
         let (covered, beyond) = result.split_at_mut(bytes.len());
+        let pairs = covered.iter_mut().zip(bytes);
         match operation {
-            Operation::Not => covered.iter_mut().zip(bytes).for_each(|(to, from)| *to = !from),
+            Operation::Not => pairs.for_each(|(to, from)| *to = !from),
+            Operation::One => pairs.zip(&mut several).for_each(|((to, from), several)| {
+                *several |= *to & from;
+                *to |= from;
+            }),
+            // The first string comes last.
+            Operation::DiffOne | Operation::AndOr if place == 0 => {}
             _ if place == 0 => covered.copy_from_slice(bytes),
             Operation::And => {
-                covered.iter_mut().zip(bytes).for_each(|(to, from)| *to &= from);
+                pairs.for_each(|(to, from)| *to &= from);
                 beyond.fill(0);
             }
-            Operation::Or => covered.iter_mut().zip(bytes).for_each(|(to, from)| *to |= from),
-            _ => covered.iter_mut().zip(bytes).for_each(|(to, from)| *to ^= from),
+            Operation::Or | Operation::DiffOne | Operation::AndOr => pairs.for_each(|(to, from)| *to |= from),
+            Operation::Xor => pairs.for_each(|(to, from)| *to ^= from),
+            Operation::Diff => pairs.for_each(|(to, from)| *to &= !from),
         }
+    }
+    let first = source(call, call.at(3), &mut digits);
+    let (covered, beyond) = result.split_at_mut(first.len());
+    let pairs = covered.iter_mut().zip(first);
+    match operation {
+        Operation::DiffOne => pairs.for_each(|(to, from)| *to &= !from),
+        Operation::AndOr => {
+            pairs.for_each(|(to, from)| *to &= from);
+            beyond.fill(0);
+        }
+        Operation::One => result.iter_mut().zip(&several).for_each(|(to, several)| *to &= !several),
+        _ => {}
     }
     Ok(result)
 }
 
+/// Returns the bytes of the string at `key`, a source of BITOP; an integer is written into `digits` first. Empty if there
+/// is no such key.
+fn source<'a>(call: &'a Call<'_>, key: &[u8], digits: &'a mut Digits) -> &'a [u8] {
+    let entry = call.keyspace.peek(key);
+    entry.and_then(|entry| entry.value.bytes(digits)).unwrap_or_default()
+}
+
 /// Returns the length in bytes of the longest string at the source keys of BITOP. Fails if memory has no room
-/// for a string of that length, or if the work would exceed the effort limit.
-fn longest(call: &mut Call<'_>) -> Result<usize, Refusal> {
+/// for the strings of that length that the operation makes, or if the work would exceed the effort limit.
+fn longest(call: &mut Call<'_>, operation: Operation) -> Result<usize, Refusal> {
     let mut longest = 0;
     for key in call.rest(3) {
         let length = call.keyspace.read_string(key, |bytes| bytes.map_or(0, <[u8]>::len))?;
         longest = longest.max(length);
     }
-    call.afford(longest)?;
-    call.effort.spend_bytes(longest.saturating_mul(call.count() - 3))?;
+    // Each string is read once, and those that are made are written, read and freed.
+    let (made, sources) = (if operation == Operation::One { 2 } else { 1 }, call.count() - 3);
+    call.afford(longest.saturating_mul(made))?;
+    call.effort.spend_bytes(longest.saturating_mul(made * (sources + MADE_COST)))?;
     Ok(longest)
-}
-
-/// Combines the strings at the source keys of BITOP by DIFF, DIFF1 or ANDOR, which compare the first string
-/// with all others, or by ONE, which finds the bits that are set in one string only. Returns the result, as
-/// long as the longest string.
-fn compared(call: &mut Call<'_>, operation: Operation) -> Result<Vec<u8>, Refusal> {
-    let longest = longest(call)?;
-    call.afford(3 * longest)?;
-    let (mut first, mut others, mut several) = (vec![0; longest], vec![0; longest], vec![0; longest]);
-    for (place, key) in call.rest(3).enumerate() {
-        let mut digits = Digits::new(0);
-        let value = call.keyspace.peek(key).and_then(|entry| entry.value.bytes(&mut digits));
-        for (at, byte) in value.unwrap_or_default().iter().enumerate() {
-            several[at] |= (first[at] | others[at]) & byte;
-            if place == 0 { first[at] = *byte } else { others[at] |= byte }
-        }
-    }
-    let compare = |at: usize| match operation {
-        Operation::Diff => first[at] & !others[at],
-        Operation::DiffOne => others[at] & !first[at],
-        Operation::AndOr => first[at] & others[at],
-        _ => (first[at] | others[at]) & !several[at],
-    };
-    Ok((0..longest).map(compare).collect())
 }
 
 #[cfg(test)]
@@ -353,11 +366,42 @@ mod tests {
             ("GET d", "$1|1|"),
             ("BITOP ONE d p q r", ":1|"),
             ("BITCOUNT d", ":3|"),
+            ("SETBIT long 80 1", ":0|"),
+            ("BITOP DIFF1 d p long", ":11|"),
+            ("BITCOUNT d", ":1|"),
+            ("BITOP ANDOR d p long p", ":11|"),
+            ("BITCOUNT d 1 -1", ":0|"),
+            ("BITOP DIFF d long p", ":11|"),
+            ("BITCOUNT d", ":1|"),
+            ("BITOP ONE d long p long", ":11|"),
+            ("GET d", "$11|3\0\0\0\0\0\0\0\0\0\0|"),
             ("BITOP AND d nothing", ":0|"),
             ("EXISTS d", ":0|"),
         ]);
         bench.send_bytes(&[b"SET", b"ones", b"\xff\xff"]);
         bench.talk(&[("BITPOS ones 0", ":16|"), ("BITPOS ones 0 0", ":16|"), ("BITPOS ones 0 0 -1", ":-1|")]);
+    }
+
+    #[test]
+    fn bits_are_found_wherever_they_are() {
+        let mut bench = Bench::new();
+        for (bit, byte) in [(1_u8, 0_u8), (0, u8::MAX)] {
+            for place in 0..200 {
+                let mut bytes = [byte; 25];
+                bytes[place / 8] ^= 0x80 >> (place % 8);
+                bench.send_bytes(&[b"SET", b"b", &bytes]);
+                for (first, end) in
+                    [(0, 199), (place, place), (3, 197), (place + 1, 199), (0, place.saturating_sub(1))]
+                {
+                    let found = if (first..=end).contains(&place) { place as i64 } else { -1 };
+                    let found = if place == 0 && end == 0 { 0 } else { found };
+                    let line = format!("BITPOS b {bit} {first} {end} BIT");
+                    assert_eq!(bench.send(&line), format!(":{found}|"), "{line} {place}");
+                }
+                let count = if bit == 1 { 1 } else { 199 };
+                assert_eq!(bench.send("BITCOUNT b"), format!(":{count}|"));
+            }
+        }
     }
 
     #[test]
