@@ -119,13 +119,23 @@ fn sort_ro(call: &mut Call<'_>) -> Done {
 
 fn carry_out(call: &mut Call<'_>, may_store: bool) -> Done {
     let mut options = Options::parse(call, may_store)?;
-    let (texts, unordered) = elements(call, options.descending && options.keeps_order())?;
-    if options.keeps_order() && unordered && (options.target.is_some() || call.is_scripted) {
+    let key = call.at(1);
+    call.keyspace.read(key);
+    let value = call.keyspace.peek(key).map(|entry| &entry.value);
+    let is_set = matches!(value, Some(Value::Set(_)));
+    if options.keeps_order() && is_set && (options.target.is_some() || call.is_scripted) {
         // A set has no order of its own, but a result that is stored or that a script reads must not depend on chance.
         (options.by, options.by_bytes) = (None, true);
     }
-    let (start, end) = options.selected(texts.len());
+    let length = value.map_or(0, Value::elements);
+    let (start, end) = options.selected(length);
+    let texts = match value {
+        None => Vec::new(),
+        Some(value) if options.keeps_order() && !is_set => in_order(call, value, &options, (start, end))?,
+        Some(value) => all(call, value)?,
+    };
     let wanted = if options.keeps_order() {
+        let (start, end) = if is_set { (start, end) } else { (0, texts.len()) };
         texts[start..end].iter().collect()
     } else {
         ordered(call, &options, &texts)?.drain(start..end).collect::<Vec<_>>()
@@ -138,15 +148,46 @@ fn carry_out(call: &mut Call<'_>, may_store: bool) -> Done {
     }
 }
 
-/// Returns the elements of the list, set or sorted set at the key in argument 1 (none if there is no such
-/// key), in reverse if `reversed`, and true if it is a set, whose elements have no order and are not
-/// reversed. An error if the value is of another type.
-fn elements(call: &mut Call<'_>, reversed: bool) -> Result<(Vec<Text>, bool), Refusal> {
-    let key = call.at(1);
-    call.keyspace.read(key);
-    let Some(value) = call.keyspace.peek(key).map(|entry| &entry.value) else {
-        return Ok((Vec::new(), false));
+/// Returns the elements at the positions from `start` up to, but not including, `end` of a list or sorted set, in its own
+/// order; positions count from the end, and the order is reversed, with DESC. An error for another type.
+fn in_order(
+    call: &Call<'_>,
+    value: &Value,
+    options: &Options<'_>,
+    (start, end): (usize, usize),
+) -> Result<Vec<Text>, Refusal> {
+    let length = value.elements();
+    let (start, end) = if options.descending { (length - end, length - start) } else { (start, end) };
+    let mut texts = match value {
+        Value::List(items) => copied(call, end - start, || items.range(start, end))?,
+        Value::SortedSet(ranking) => {
+            copied(call, end - start, || ranking.range(start, end).map(|scored| &scored.member))?
+        }
+        _ => return Err(Refusal::WrongType),
     };
+    if options.descending {
+        texts.reverse();
+    }
+    Ok(texts)
+}
+
+/// Returns a copy of `count` elements, which each call of `elements` returns in the same order. An error if they take more
+/// effort or memory than is left.
+fn copied<'t, I: Iterator<Item = &'t Text>>(
+    call: &Call<'_>,
+    count: usize,
+    elements: impl Fn() -> I,
+) -> Result<Vec<Text>, Refusal> {
+    call.effort.spend(count, LOOK)?;
+    let bytes = elements().map(Text::cost).sum();
+    call.effort.spend_bytes(bytes)?;
+    call.afford_meanwhile(bytes)?;
+    Ok(elements().cloned().collect())
+}
+
+/// Returns a copy of all elements of a list, set or sorted set. An error for another type, or if they take more effort
+/// or memory than is left.
+fn all(call: &Call<'_>, value: &Value) -> Result<Vec<Text>, Refusal> {
     if !matches!(value, Value::List(_) | Value::Set(_) | Value::SortedSet(_)) {
         return Err(Refusal::WrongType);
     }
@@ -154,22 +195,15 @@ fn elements(call: &mut Call<'_>, reversed: bool) -> Result<(Vec<Text>, bool), Re
     call.effort.spend_bytes(value.cost())?;
     call.afford_meanwhile(value.cost())?;
     let mut texts = Vec::with_capacity(value.elements());
-    let mut unordered = false;
     match value {
         Value::List(items) => texts.extend(items.iter().cloned()),
-        Value::Set(members) => {
-            unordered = true;
-            members.for_each(|member| texts.push(Text::new(member)));
-        }
+        Value::Set(members) => members.for_each(|member| texts.push(Text::new(member))),
         Value::SortedSet(ranking) => {
             texts.extend(ranking.range(0, ranking.len()).map(|scored| scored.member.clone()));
         }
         _ => {}
     }
-    if reversed && !unordered {
-        texts.reverse();
-    }
-    Ok((texts, unordered))
+    Ok(texts)
 }
 
 /// Returns the elements `texts` in the order that the options of SORT ask for.
@@ -199,14 +233,8 @@ fn weight<'w>(call: &'w Call<'_>, options: &Options<'_>, text: &'w Text) -> Resu
     let bytes = found.as_ref().map_or(&[][..], Spelled::as_bytes);
     call.effort.spend_bytes(bytes.len())?;
     let refusal = Refusal::Words("ERR One or more scores can't be converted into double");
-    number(bytes).map(Weight::Number).ok_or(refusal)
-}
-
-/// Parses a number as C's `strtod` does: an empty text is 0, and leading spaces are allowed. `None` if the
-/// text is no number.
-fn number(text: &[u8]) -> Option<f64> {
-    let text = text.trim_ascii_start();
-    if text.is_empty() { Some(0.0) } else { numbers::float(text) }
+    let number = numbers::lenient(bytes).filter(|number| !number.is_out_of_range);
+    number.map(|number| Weight::Number(number.value)).ok_or(refusal)
 }
 
 fn compare(left: &Element<'_, '_>, right: &Element<'_, '_>) -> Ordering {
@@ -224,7 +252,7 @@ fn compare(left: &Element<'_, '_>, right: &Element<'_, '_>) -> Ordering {
 
 /// Returns the string that a pattern of BY or GET names for an element: `#` is the element itself, `*` in the
 /// name of a key stands for the element, and `->field` after the name selects a field of a hash. `None` if
-/// the key or field does not exist; an error if `effort` does not suffice for the name of the key.
+/// the key or field does not exist; an error if `effort` does not suffice for the name of the key and the field.
 fn look_up<'w>(
     keyspace: &'w Keyspace,
     effort: &Effort,
@@ -250,6 +278,7 @@ fn look_up<'w>(
             value => value.stored().map(Spelled::Bytes),
         });
     };
+    effort.spend(1, FIND)?;
     let Some(fields) = Fields::within(&entry.value) else { return Ok(None) };
     let lives = fields.expiry_ms(field).is_none_or(|expires_ms| expires_ms >= keyspace.now_ms());
     Ok(fields.get(field).filter(|_| lives).map(|value| Spelled::Bytes(value.as_bytes())))
@@ -352,6 +381,32 @@ mod tests {
         let limits = EngineLimits { effort_max: 10_000, ..EngineLimits::with_memory(u64::MAX) };
         let mut bench = Bench::with(limits);
         bench.talk(&[(&format!("RPUSH l {} {}", "a".repeat(3_000_000), "b".repeat(3_000_000)), ":2|")]);
-        assert!(bench.send("SORT l BY nosort LIMIT 0 0").starts_with("-ERR the request would take more"));
+        assert!(bench.send("SORT l BY nosort").starts_with("-ERR the request would take more"));
+        assert!(bench.send("SORT l ALPHA LIMIT 0 0").starts_with("-ERR the request would take more"));
+    }
+
+    #[test]
+    fn elements_beyond_a_limit_cost_nothing_where_their_order_stays() {
+        let limits = EngineLimits { effort_max: 20_000, ..EngineLimits::with_memory(u64::MAX) };
+        let mut bench = Bench::with(limits);
+        for number in 0..30 {
+            let members =
+                (0..1_000).map(|at| format!(" {} m{at}", number * 1_000 + at)).collect::<Vec<_>>().concat();
+            bench.send(&format!("RPUSH l{}", members.replace(" m", " ")));
+            bench.send(&format!("ZADD z{}", members.replace(" m", &format!(" m{number}-"))));
+        }
+        assert!(bench.send("SORT l BY nosort").starts_with("-ERR the request would take more"));
+        bench.talk(&[
+            ("SORT l BY nosort LIMIT 2 2", "*2|$1|1|$1|1|"),
+            ("SORT l BY nosort DESC LIMIT 0 3", "*3|$3|999|$5|29999|$3|998|"),
+            ("SORT z BY nosort LIMIT 15000 2", "*2|$5|m15-0|$5|m15-1|"),
+            ("SORT z BY nosort DESC LIMIT 29998 10", "*2|$4|m0-1|$4|m0-0|"),
+            ("SORT z BY nosort DESC LIMIT 1 1 STORE d", ":1|"),
+            ("LRANGE d 0 -1", "*1|$7|m29-998|"),
+            ("SORT z BY nosort LIMIT 30000 5", "*0|"),
+            ("SORT z BY nosort LIMIT 5 0", "*0|"),
+            ("SORT z BY nosort LIMIT -5 1", "*1|$4|m0-0|"),
+        ]);
+        assert!(bench.engine.effort() < 100, "{}", bench.engine.effort());
     }
 }
