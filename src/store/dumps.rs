@@ -18,7 +18,7 @@ fn dump(call: &mut Call<'_>) -> Done {
     let Some(entry) = call.keyspace.peek(key) else { return call.null() };
     call.effort.spend(entry.value.elements(), LOOK)?;
     let bytes = rdb::write(&entry.value, &|bytes| call.out.expect(bytes))?;
-    call.effort.charge_bytes(bytes.len());
+    call.effort.charge_bytes(bytes.len().saturating_mul(1 + rdb::CHECKSUM_COST));
     call.bulk(&bytes)
 }
 
@@ -66,6 +66,7 @@ fn restore(call: &mut Call<'_>) -> Done {
     }
     let given = call.integer_at(2)?;
     let given = u64::try_from(given).map_err(|_| Refusal::Words("ERR Invalid TTL value, must be >= 0"))?;
+    call.effort.charge_bytes(call.at(3).len().saturating_mul(rdb::CHECKSUM_COST));
     let value = rdb::read(call.at(3), call.memory_left(), call.keyspace.hasher())?;
     call.effort.charge(value.elements() as u64 * INSERT);
     let base_ms = if options.absolute { 0 } else { call.keyspace.now_ms() };

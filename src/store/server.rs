@@ -65,9 +65,13 @@ fn info(call: &mut Call<'_>) -> Done {
             write(call, &mut text);
         }
     }
+    call.effort.charge(text.len() as u64 / INFO_BYTES_PER_UNIT);
     call.out.verbatim(call.session.protocol, &text);
     Ok(())
 }
+
+/// The number of bytes of INFO that are computed and written per unit of effort (steps of work).
+const INFO_BYTES_PER_UNIT: u64 = 4;
 
 fn add(text: &mut String, field: &str, value: impl std::fmt::Display) {
     write!(text, "{field}:{value}\r\n").expect("a string takes all");

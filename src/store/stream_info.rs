@@ -77,7 +77,9 @@ fn stream(call: &mut Call<'_>) -> Done {
         out.bulk(b"groups");
         out.array(stream.groups().len());
         for (name, group) in stream.groups() {
-            call.effort.spend(1 + group.consumers.len() + group.pending.len().min(shown), FIND)?;
+            let (consumers, pending) = (group.consumers.len(), group.pending.len());
+            let of_consumers = consumers.saturating_mul(shown).min(pending);
+            call.effort.spend(1 + consumers + pending.min(shown) + of_consumers, FIND)?;
             write_whole_group(out, protocol, name, (stream, group), shown);
             out.check()?;
         }

@@ -248,7 +248,7 @@ fn xadd(call: &mut Call<'_>) -> Done {
     if trimmed > 0 {
         call.announce(Class::Stream, "xtrim", key);
     }
-    call.effort.charge(trimmed * LOOK);
+    call.effort.charge(trimmed * FIND);
     call.keyspace.interest.waits.signal(call.session.database, key, Kind::Stream);
     call.bulk(id.text().as_bytes())
 }
@@ -354,7 +354,7 @@ fn xtrim(call: &mut Call<'_>) -> Done {
     } else {
         call.announce(Class::Stream, "xtrim", call.at(1));
     }
-    call.effort.charge(trimmed * LOOK);
+    call.effort.charge(trimmed * FIND);
     call.integer(trimmed as i64)
 }
 
