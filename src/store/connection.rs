@@ -127,7 +127,7 @@ fn greet(call: &mut Call<'_>) {
 }
 
 fn select(call: &mut Call<'_>) -> Done {
-    let database = super::keys::database(call.integer_at(1)?)?;
+    let database = super::keys::database_at(call, 1)?;
     call.session.database = database;
     call.keyspace.select(database);
     call.ok()

@@ -5,7 +5,7 @@ use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{FIND, LOOK};
 use super::events::Class;
 use super::glob;
-use super::keyspace::{Keyspace, Lifetime, NEVER_MS};
+use super::keyspace::{Entry, Keyspace, Lifetime, NEVER_MS};
 use super::numbers;
 use super::refusal::Refusal;
 use super::scan::{Page, ScanOptions, Scanned};
@@ -84,8 +84,7 @@ fn move_key(call: &mut Call<'_>, obstacle: Obstacle) -> Result<bool, Refusal> {
     }
     // Where the second key had expired, its removal may have moved the first one.
     let place = call.keyspace.find(from).ok_or(Refusal::NoSuchKey)?;
-    let freed = call.keyspace.entry(place).key.cost() as u64
-        + call.keyspace.peek(to).map_or(0, |obstacle| obstacle.cost());
+    let freed = call.keyspace.entry(place).key.cost() as u64 + call.keyspace.peek(to).map_or(0, Entry::cost);
     // Redis renames keys in a full store, but longer and longer names would take any memory. A name that takes no more
     // than before, or than the key in its place, is free.
     let growth = (Text::new(to).cost() as u64).saturating_sub(freed);
@@ -140,8 +139,19 @@ fn within<R>(call: &mut Call<'_>, database: u8, act: impl FnOnce(&mut Keyspace) 
 }
 
 /// Returns `number` as the number of a database; an error if there is no such database.
-pub(super) fn database(number: i64) -> Result<u8, Refusal> {
+fn database(number: i64) -> Result<u8, Refusal> {
     u8::try_from(number).ok().filter(|number| *number < ENGINE_DATABASES).ok_or(NO_DATABASE)
+}
+
+/// Returns the database whose number is argument `index`; an error if there is none.
+pub(super) fn database_at(call: &Call<'_>, index: usize) -> Result<u8, Refusal> {
+    let number = call.integer_at(index)?;
+    if i32::try_from(number).is_err() {
+        return Err(Refusal::Words(
+            "ERR value is out of range, value must between -2147483648 and 2147483647",
+        ));
+    }
+    database(number)
 }
 
 fn copy_options(call: &Call<'_>) -> Result<(Obstacle, u8), Refusal> {
@@ -152,7 +162,7 @@ fn copy_options(call: &Call<'_>) -> Result<(Obstacle, u8), Refusal> {
             obstacle = Obstacle::Replaced;
         } else if call.is(index, "db") && index + 1 < call.count() {
             index += 1;
-            target = database(call.integer_at(index)?)?;
+            target = database_at(call, index)?;
         } else {
             return Err(Refusal::Syntax);
         }
@@ -162,8 +172,7 @@ fn copy_options(call: &Call<'_>) -> Result<(Obstacle, u8), Refusal> {
 }
 
 fn move_to_database(call: &mut Call<'_>) -> Done {
-    let number = numbers::integer(call.at(2)).ok_or(Refusal::NotAnInteger)?;
-    let target = database(number)?;
+    let target = database_at(call, 2)?;
     if target == call.session.database {
         return Err(SAME_OBJECT);
     }
@@ -407,6 +416,17 @@ mod tests {
             ("OBJECT IDLETIME a", ":5|"),
             ("TOUCH a nothing", ":1|"),
             ("OBJECT IDLETIME a", ":0|"),
+        ]);
+    }
+
+    #[test]
+    fn numbers_of_databases_have_32_bits() {
+        let refusal = "-ERR value is out of range, value must between -2147483648 and 2147483647|";
+        Bench::new().talk(&[
+            ("MOVE k 2147483648", refusal),
+            ("COPY k l DB -2147483649", refusal),
+            ("SELECT 9223372036854775807", refusal),
+            ("MOVE k 2147483647", "-ERR DB index is out of range|"),
         ]);
     }
 

@@ -52,6 +52,8 @@ enum Added {
 }
 
 impl AddOptions {
+    const NAMES: [&str; 6] = ["nx", "xx", "gt", "lt", "ch", "incr"];
+
     /// Parses the options of a ZADD request. Returns also the position of the argument at which the scores
     /// begin.
     fn parse(call: &Call<'_>) -> Result<(Self, usize), Refusal> {
@@ -124,6 +126,10 @@ fn zadd(call: &mut Call<'_>) -> Done {
 }
 
 fn zincrby(call: &mut Call<'_>) -> Done {
+    // Redis takes an option of ZADD in the place of the increment for one, which leaves too few words.
+    if AddOptions::NAMES.iter().any(|name| call.is(2, name)) {
+        return Err(Refusal::Syntax);
+    }
     add(call, AddOptions { increments: true, ..AddOptions::default() }, 2)
 }
 

@@ -75,7 +75,7 @@ impl GroupOptions {
                         })?),
                     };
             } else {
-                return Err(Refusal::Syntax);
+                return Err(call.wrong_subcommand());
             }
             index += 1;
         }

@@ -228,6 +228,28 @@ mod tests {
     }
 
     #[test]
+    fn ids_and_options_are_read_as_by_redis() {
+        let mut bench = Bench::new();
+        for (id, reply) in [(" 1-+5", "$3|1-5|"), ("+2", "$3|2-0|"), ("\t\n3-4", "$3|3-4|")] {
+            let told = bench.send_bytes(&[b"XADD", b"x", id.as_bytes(), b"a", b"1"]);
+            assert_eq!(String::from_utf8_lossy(&told).replace("\r\n", "|"), reply);
+        }
+        bench.talk(&[
+            ("XADD x +-9 a 1", "-ERR Invalid stream ID specified as stream command argument|"),
+            ("XADD x ++9 a 1", "-ERR Invalid stream ID specified as stream command argument|"),
+            (
+                "XGROUP CREATE x g 0 FOO",
+                "-ERR unknown subcommand or wrong number of arguments for 'CREATE'. Try XGROUP HELP.|",
+            ),
+            (
+                "XREADGROUP GROUP g c STREAMS x y 0",
+                "-ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.|",
+            ),
+            ("ZINCRBY z nx m", "-ERR syntax error|"),
+        ]);
+    }
+
+    #[test]
     fn a_consumer_is_active_when_entries_become_pending_with_it() {
         let mut bench = Bench::new();
         bench.talk(&[

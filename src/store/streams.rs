@@ -34,11 +34,12 @@ const TRIMMED_MAX: u64 = 1_000_000;
 const TRIMMED_MAX_OF_ANY: u64 = 10_000;
 
 /// Parses one of the two numbers of a stream entry's id, which, unlike other integers, have 64 bits and no
-/// sign; `None` for any other text.
+/// sign; `None` for any other text. As C's `strtoull` does, it skips spaces before the number, and takes a plus.
 fn part(text: &[u8]) -> Option<u64> {
-    let digits =
-        std::str::from_utf8(text).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
-    digits.parse().ok()
+    let start = text.iter().position(|byte| !matches!(byte, b' ' | b'\t'..=b'\r')).unwrap_or(0);
+    let digits = if let [b'+', digits @ ..] = &text[start..] { digits } else { &text[start..] };
+    let digits = std::str::from_utf8(digits).ok()?;
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
 /// Parses an id of a stream entry, `ms` or `ms-sequence`; in the first form the sequence number is
@@ -445,11 +446,9 @@ impl<'a> ReadOptions<'a> {
             } else if call.is(index, "streams") && left >= 1 {
                 (options.keys, options.streams) = (index + 1, left / 2);
                 if !left.is_multiple_of(2) {
-                    let (name, special) = if reads_as_group { ("XREADGROUP", '>') } else { ("XREAD", '$') };
-                    return Err(Refusal::Quoting(format!(
-                        "ERR Unbalanced {name} list of streams: for each stream key an ID or '{special}' must be \
-                         specified."
-                    )));
+                    return Err(Refusal::Words(
+                        "ERR Unbalanced XREAD list of streams: for each stream key an ID or '$' must be specified.",
+                    ));
                 }
                 break;
             } else if call.is(index, "group") && left >= 2 {
