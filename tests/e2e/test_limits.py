@@ -5,11 +5,13 @@ served meanwhile.
 from __future__ import annotations
 
 import random
+import socket
 import subprocess
 import time
 
 import pytest
 
+from harness import metrics
 from harness.processes import CLOCK_TICKS, Redis, Server, Weir, binary
 from harness.resp import Closed, Connection, encode, shorten
 from harness.waiting import until
@@ -362,6 +364,32 @@ def test_a_client_that_sends_without_end_and_does_not_read(servers):
         assert sent < 64 * MEBIBYTE, "64 MiB of requests were taken from a client that reads nothing"
         assert weir.resident_bytes() - before < GROWTH_MAX
         assert good.ok("PING") == b"PONG"
+
+
+@pytest.mark.weir_only
+@pytest.mark.parametrize("store", ["one store", "embedded"])
+def test_a_long_pipeline_is_answered_though_it_is_written_whole_before_a_reply_is_read(servers, tmp_path, store: str):
+    """Client libraries do so. The requests are more than the buffers of a Unix socket hold, and so are the replies to a part
+    of them.
+    """
+    path = tmp_path / "socket"
+    stores = [servers.redis()] if store == "one store" else []
+    weir = servers.weir(*stores, flags=["--unix", str(path)])
+    value = b"v" * 1_000
+    with weir.connect() as other, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        key = "k" * 200
+        other.ok("SET", key, value)
+        client.settimeout(30)
+        client.connect(str(path))
+        client.sendall(encode("GET", key) * 30_000)
+        reply = b"$1000\r\n" + value + b"\r\n"
+        received = bytearray()
+        while len(received) < 30_000 * len(reply):
+            part = client.recv(MEBIBYTE)
+            assert part, f"closed after {len(received)} bytes"
+            received += part
+        assert received == reply * 30_000
+        assert metrics.total(weir, "weir_client_backlogs_total") >= 1
 
 
 @pytest.mark.weir_only
