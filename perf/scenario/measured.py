@@ -89,7 +89,7 @@ class Measured:
     def _tally(self, name: str, rest: list[str]) -> tuple[dict, float]:
         groups = [group for group in self.load["groups"] if name in ("total", group["name"])]
         if not rest:
-            return self.load["total"] if name == "total" else groups[0], self.load["duration_s"]
+            return (self.load["total"], self.load["duration_s"]) if name == "total" else (groups[0], groups[0]["duration_s"])
         self._took(rest[0])
         phases = [phase for group in groups for phase in group["phases"] if phase["name"] == rest[0]]
         if len(phases) == 1:

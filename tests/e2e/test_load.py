@@ -268,6 +268,33 @@ def test_a_scenario_with_groups_phases_and_a_range_read(store, tmp_path):
     assert {path.name for path in (tmp_path / "hgrm").iterdir()} == {"point.hgrm", "scan.hgrm"}
 
 
+def test_rates_are_per_second_of_each_groups_own_time(servers, tmp_path):
+    """The store serves 1,000 requests per second, also of those that it has not served when a group's load ends."""
+    store = servers.keep(Storage("--service-time", "point=1ms", "--servers", "1")).start()
+    scenario = tmp_path / "scenario.toml"
+    scenario.write_text("""
+        [[group]]
+        name = "short"
+        rate = 3000
+        command = "GET key"
+        [[group.phase]]
+        duration = "700ms"
+        [[group]]
+        name = "idle"
+        rate = 5
+        command = "PING"
+        [[group.phase]]
+        duration = "3s"
+    """)
+    report = run(address(store), tmp_path, "--scenario", str(scenario), "--plain", "--drain", "5s")
+    short, idle = report["groups"]
+    assert (short["duration_s"], idle["duration_s"], report["duration_s"]) == (0.7, 3, 3)
+    assert short["counts"]["served"] == 2100 and 850 <= short["goodput_per_s"] <= 1050, short["goodput_per_s"]
+    assert short["phases"][0]["goodput_per_s"] == short["goodput_per_s"]
+    both = short["goodput_per_s"] * 0.7 + idle["goodput_per_s"] * 3
+    assert report["total"]["goodput_per_s"] == pytest.approx(both / 3)
+
+
 def test_metrics_and_an_earlier_run_are_drawn_into_the_report(servers, tmp_path):
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:

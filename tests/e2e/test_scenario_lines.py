@@ -222,7 +222,7 @@ def tally(offered: int, served: int, p99: float | None = 5.0) -> dict:
 def run_of(seconds: list[tuple[int, float | None]], interrupted: bool = False) -> dict:
     """Returns a report as weir-load would write it; each second has the number served out of 10, and a p99."""
     rows = [{"second": n, "groups": {"point": tally(10, *second)}} for n, second in enumerate(seconds)]
-    group = {"name": "point", **tally(100, 90), "phases": [
+    group = {"name": "point", "duration_s": float(len(seconds)), **tally(100, 90), "phases": [
         {"name": "calm", "duration_s": 2, **tally(20, 20)}, {"name": "over", "duration_s": 8, **tally(80, 70)}]}  # fmt: skip
     return {"duration_s": float(len(seconds)), "interrupted": interrupted, "groups": [group], "total": tally(100, 90),
             "seconds": rows}  # fmt: skip

@@ -37,7 +37,10 @@ pub(super) struct Group {
     next_pump: Timestamp,
     /// Counts and latencies of requests since they were last taken, indexed by phase.
     tallies: Vec<Tally>,
+    /// The end of each phase, counted from the start of the load.
     phase_ends: Vec<Timestamp>,
+    /// The time at which the load starts; zero before it is known.
+    start: Timestamp,
     sequence: u64,
     sequence_step: u64,
     random: Random,
@@ -71,6 +74,7 @@ impl Group {
             next_pump: Timestamp::ZERO,
             tallies: plan.phases.iter().map(|_| Tally::default()).collect(),
             phase_ends,
+            start: Timestamp::ZERO,
             sequence: thread as u64,
             sequence_step: threads as u64,
             random,
@@ -82,6 +86,11 @@ impl Group {
 
     pub fn plan(&self) -> &GroupPlan {
         &self.plan
+    }
+
+    /// Sets the time at which the load starts, from which times in the schedule count.
+    pub fn handle_start(&mut self, at: Timestamp) {
+        self.start = at;
     }
 
     /// Adds the connection with this index to the list of free ones, if it has room for requests and is not
@@ -120,13 +129,13 @@ impl Group {
     }
 
     /// Writes all requests that are due at `now` to connections with room; calls `written` with the index of
-    /// each connection that has got some. `start` is the time at which the load began, and `tick` the least
-    /// time between two calls that look for due requests.
+    /// each connection that has got some. `tick` is the least time between two calls that look for due
+    /// requests.
     pub fn pump(
         &mut self,
         connections: &mut [Connection],
         pool: &mut BufferPool,
-        (start, now, tick): (Timestamp, Timestamp, Duration),
+        (now, tick): (Timestamp, Duration),
         mut written: impl FnMut(u32, &mut Connection),
     ) {
         if now < self.next_pump && !self.blocked {
@@ -134,15 +143,15 @@ impl Group {
         }
         self.next_pump = now.after(tick);
         self.blocked = false;
-        self.drop_due(start, now);
-        if !self.has_due(start, now) {
+        self.drop_due(now);
+        if !self.has_due(now) {
             return;
         }
         while let Some((index, room)) = self.find_room(connections) {
             let connection = &mut connections[index as usize];
             let mut wrote = 0;
             while wrote < room
-                && let Some(request) = self.next_request(start, now)
+                && let Some(request) = self.next_request(now)
             {
                 self.write(connection.output.buffer(pool), &request);
                 connection.push(request, now);
@@ -172,18 +181,17 @@ impl Group {
     }
 
     /// Ends due requests that a smart client will not send, because its circuit breaker is open or they have
-    /// been due for longer than [`Smart::patience`]. These need no free connection. `start` is the time at
-    /// which the load began.
-    fn drop_due(&mut self, start: Timestamp, now: Timestamp) {
+    /// been due for longer than [`Smart::patience`]. These need no free connection.
+    fn drop_due(&mut self, now: Timestamp) {
         let Some(smart) = &self.smart else { return };
         let is_open = smart.client.open_until(now).is_some();
         let patience = if is_open { Duration::ZERO } else { smart.patience };
         let ending = if is_open { Ending::RefusedByClient } else { Ending::Timeout };
-        let Some(until) = now.since(start).checked_sub(patience) else { return };
+        let Some(until) = now.since(self.start).checked_sub(patience) else { return };
         while let Some(due) = self.schedule.take_due(Timestamp::ZERO.after(until)) {
             // Draws the same requests as if they were sent, so that a seed always gives the same ones.
             self.draw();
-            self.finish_due(start.after(offset(due.at)), due.phase, ending, now);
+            self.finish_due(self.start.after(offset(due.at)), due.phase, ending, now);
         }
     }
 
@@ -193,20 +201,20 @@ impl Group {
         self.tallies[usize::from(phase)].record(ending, now.since(intended));
     }
 
-    fn has_due(&self, start: Timestamp, now: Timestamp) -> bool {
-        let scheduled = || self.schedule.peek().is_some_and(|due| start.after(offset(due.at)) <= now);
+    fn has_due(&self, now: Timestamp) -> bool {
+        let scheduled = || self.schedule.peek().is_some_and(|due| self.start.after(offset(due.at)) <= now);
         let repeated = self.again.next_at().is_some_and(|at| at <= now);
         repeated || self.plan.arrivals == Arrivals::Closed || scheduled()
     }
 
     /// Takes the next due retry or new request that the smart client, if there is one, allows to be sent;
-    /// `None` if none is due. `start` is when the load started.
-    fn next_request(&mut self, start: Timestamp, now: Timestamp) -> Option<Request> {
+    /// `None` if none is due.
+    fn next_request(&mut self, now: Timestamp) -> Option<Request> {
         loop {
             let request = if let Some(repeat) = self.again.pop_due(now) {
                 self.repeat(repeat, now)
             } else {
-                let request = self.take_due(start, now)?;
+                let request = self.take_due(now)?;
                 self.begin(request, now)
             };
             if request.is_some() {
@@ -215,15 +223,15 @@ impl Group {
         }
     }
 
-    fn take_due(&mut self, start: Timestamp, now: Timestamp) -> Option<Request> {
-        let since_start = Timestamp::from_nanos(now.since(start).as_nanos() as u64);
+    fn take_due(&mut self, now: Timestamp) -> Option<Request> {
+        let since_start = self.since_start(now);
         let (intended, phase) = if self.plan.arrivals == Arrivals::Closed {
-            let phase = self.phase_ends.partition_point(|end| *end <= since_start);
-            self.tallies.get_mut(phase)?.counts.offered += 1;
-            (now, phase as u16)
+            let phase = self.phase_at(since_start)?;
+            self.tallies[usize::from(phase)].counts.offered += 1;
+            (now, phase)
         } else {
             let due = self.schedule.take_due(since_start)?;
-            (start.after(offset(due.at)), due.phase)
+            (self.start.after(offset(due.at)), due.phase)
         };
         Some(Request { intended, draw: self.draw(), phase, attempt: 0, sent: None, setup: None })
     }
@@ -298,6 +306,22 @@ impl Group {
 
     fn finish(&mut self, request: &Request, ending: Ending, now: Timestamp) {
         self.tallies[usize::from(request.phase)].record(ending, now.since(request.intended));
+        if ending == Ending::Served
+            && let Some(phase) = self.phase_at(self.since_start(now))
+        {
+            self.tallies[usize::from(phase)].counts.served_in_time += 1;
+        }
+    }
+
+    fn since_start(&self, now: Timestamp) -> Timestamp {
+        Timestamp::from_nanos(now.since(self.start).as_nanos() as u64)
+    }
+
+    /// Returns the index of the phase whose time holds the moment `at`, counted from the start of the load;
+    /// `None` after the group's last phase.
+    fn phase_at(&self, at: Timestamp) -> Option<u16> {
+        let phase = self.phase_ends.partition_point(|end| *end <= at);
+        (phase < self.phase_ends.len()).then_some(phase as u16)
     }
 
     /// Stops retries: an attempt that fails from now on ends its request.
@@ -311,12 +335,12 @@ impl Group {
     }
 
     /// Returns the next time at which the group has a request to send; `None` if it has none, or waits for a
-    /// free connection. `start` is when the load started.
-    pub fn poll_deadline(&self, start: Timestamp) -> Option<Timestamp> {
+    /// free connection.
+    pub fn poll_deadline(&self) -> Option<Timestamp> {
         if self.blocked {
             return None;
         }
-        let due = self.schedule.peek().map(|due| start.after(offset(due.at)));
+        let due = self.schedule.peek().map(|due| self.start.after(offset(due.at)));
         let next = [due, self.again.next_at()].into_iter().flatten().min();
         next.map(|at| at.max(self.next_pump))
     }
@@ -335,12 +359,12 @@ impl Group {
     }
 
     /// Ends the group's part of the run: records due requests that were never sent as timed out, and waiting
-    /// retries with the outcome of their last attempt. `start` is when the load started, and `until` the
-    /// time from then to the end.
-    pub fn end(&mut self, start: Timestamp, until: Timestamp, now: Timestamp) {
+    /// retries with the outcome of their last attempt.
+    pub fn end(&mut self, now: Timestamp) {
+        let until = self.since_start(now);
         self.count_offered(until);
         while let Some(due) = self.schedule.take_due(until) {
-            self.finish_due(start.after(offset(due.at)), due.phase, Ending::Timeout, now);
+            self.finish_due(self.start.after(offset(due.at)), due.phase, Ending::Timeout, now);
         }
         for repeat in self.again.drain() {
             self.finish(&repeat.request, repeat.ending, now);

@@ -118,6 +118,7 @@ impl Run {
     /// Begins this thread's part of the load, whose first requests are sent at the time `at`.
     pub fn handle_start(&mut self, at: Timestamp) {
         self.start = at;
+        self.groups.iter_mut().for_each(|group| group.handle_start(at));
         self.enter(Stage::Running, at);
     }
 
@@ -231,7 +232,7 @@ impl Run {
             at = at.min(self.end());
         }
         if matches!(self.stage, Stage::Running | Stage::Draining) {
-            let groups = self.groups.iter().filter_map(|group| group.poll_deadline(self.start));
+            let groups = self.groups.iter().filter_map(Group::poll_deadline);
             at = groups.fold(at, Timestamp::min);
         }
         at
@@ -431,9 +432,9 @@ impl Run {
     }
 
     fn pump(&mut self, now: Timestamp) {
-        let Self { connections, groups, pool, to_send, start, plan, .. } = self;
+        let Self { connections, groups, pool, to_send, plan, .. } = self;
         for group in groups {
-            group.pump(connections, pool, (*start, now, plan.tick), |index, connection| {
+            group.pump(connections, pool, (now, plan.tick), |index, connection| {
                 list(index, connection, to_send);
             });
         }
@@ -468,10 +469,7 @@ impl Run {
     }
 
     fn finish(&mut self, now: Timestamp) {
-        let since_start = Timestamp::from_nanos(now.since(self.start).as_nanos() as u64);
-        for group in &mut self.groups {
-            group.end(self.start, since_start, now);
-        }
+        self.groups.iter_mut().for_each(|group| group.end(now));
         for connection in &mut self.connections {
             let group = &mut self.groups[usize::from(connection.group)];
             connection.drain().for_each(|request| group.end_request(request, now));
@@ -543,6 +541,8 @@ mod tests {
         decoders: BTreeMap<(u32, u32), RequestDecoder>,
         reply: &'static [u8],
         requests: u64,
+        /// Most requests that are answered in one step, over all connections; `None` for all.
+        answered_max: Option<u64>,
         /// The number of requests that came with a deadline of their own (`QOS CALL DEADLINE`).
         calls: u64,
         total: Tally,
@@ -559,6 +559,7 @@ mod tests {
                 decoders: BTreeMap::new(),
                 reply: b"+OK\r\n",
                 requests: 0,
+                answered_max: None,
                 calls: 0,
                 total: Tally::default(),
                 seconds: 0,
@@ -566,7 +567,8 @@ mod tests {
             }
         }
 
-        fn step(&mut self, stalled: bool) {
+        /// Lets a millisecond pass. Returns the counts of seconds that have ended in it.
+        fn step(&mut self, stalled: bool) -> Vec<Interval> {
             self.now = self.now.after(STEP);
             if self.run.is_waiting() {
                 self.run.handle_start(self.now);
@@ -600,16 +602,25 @@ mod tests {
                 self.run.handle_transmitted(id, generation, segment);
             }
             if !stalled {
+                let mut left = self.answered_max.unwrap_or(u64::MAX);
                 for ((index, generation), count) in std::mem::take(&mut self.asked) {
-                    let replies = self.reply.repeat(count as usize);
+                    let answered = count.min(left);
+                    left -= answered;
+                    if answered < count {
+                        self.asked.insert((index, generation), count - answered);
+                    }
+                    let replies = self.reply.repeat(answered as usize);
                     self.run.handle_bytes(ConnectionId(index), generation, &replies, self.now);
                 }
             }
+            let mut intervals = Vec::new();
             while let Some(interval) = self.run.poll_interval() {
                 assert_eq!(interval.second, self.seconds);
                 self.seconds += 1;
                 interval.groups.iter().flatten().for_each(|(_, tally)| self.total.add(tally));
+                intervals.push(interval);
             }
+            intervals
         }
 
         fn forget(&mut self, socket: (u32, u32)) {
@@ -633,6 +644,50 @@ mod tests {
     fn everything_that_is_due_is_sent_and_served() {
         let counts = World::new(plan(500.0, 3)).run_to_end(|_| false);
         assert_eq!((counts.offered, counts.sent, counts.served), (1_500, 1_500, 1_500));
+    }
+
+    #[test]
+    fn replies_after_the_load_are_not_served_in_its_time() {
+        // The world answers 1,000 requests per second, of the 2,000 that are due.
+        for (millis, seconds) in [(500, 0.5), (1_100, 1.1), (2_000, 2.0)] {
+            let mut plan = plan(2_000.0, 1);
+            plan.groups[0].pipeline = 1_000;
+            plan.groups[0].phases[0].duration = Duration::from_millis(millis);
+            plan.drain = Duration::from_secs(5);
+            let mut world = World::new(plan);
+            world.answered_max = Some(1);
+            let counts = world.run_to_end(|_| false);
+            assert_eq!(counts.served, millis * 2);
+            let rate = counts.served_in_time as f64 / seconds;
+            assert!((995.0..=1_005.0).contains(&rate), "{rate} of {millis} ms");
+        }
+    }
+
+    #[test]
+    fn each_phase_and_group_has_its_own_time() {
+        // The first group asks for 3,000 requests in its first second, for none in its second and last one.
+        let mut plan = plan(3_000.0, 1);
+        let group = &mut plan.groups[0];
+        group.pipeline = 1_000;
+        let idle = PhasePlan { rate: Rate::constant(0.0), ..group.phases[0].clone() };
+        let longer = GroupPlan { phases: vec![idle.clone(); 4], ..group.clone() };
+        group.phases.push(idle);
+        plan.groups.push(longer);
+        let mut world = World::new(plan);
+        world.answered_max = Some(1);
+        let mut by_phase = BTreeMap::<(usize, u16), u64>::new();
+        while !world.run.is_done() {
+            for interval in world.step(false) {
+                for (group, tallies) in interval.groups.iter().enumerate() {
+                    for (phase, tally) in tallies {
+                        *by_phase.entry((group, *phase)).or_default() += tally.counts.served_in_time;
+                    }
+                }
+            }
+        }
+        let told: Vec<_> = by_phase.into_iter().collect();
+        let [((0, 0), first), ((0, 1), second)] = told[..] else { panic!("{told:?}") };
+        assert!((990..=1_000).contains(&first) && (990..=1_000).contains(&second), "{first} {second}");
     }
 
     #[test]
@@ -735,7 +790,7 @@ mod tests {
             world.run.handle_end(ConnectionId(index), generation, world.now);
         }
         world.refuses_connections = true;
-        (0..1_000).for_each(|_| world.step(false));
+        (0..1_000).for_each(|_| drop(world.step(false)));
         assert_eq!(world.requests, before);
         world.refuses_connections = false;
         let counts = world.run_to_end(|_| false);
@@ -789,7 +844,7 @@ mod tests {
     #[test]
     fn an_interruption_counts_what_was_due_by_then() {
         let mut world = World::new(plan(1_000.0, 10));
-        (0..1_500).for_each(|_| world.step(false));
+        (0..1_500).for_each(|_| drop(world.step(false)));
         world.run.handle_stop(world.now);
         world.step(false);
         let counts = world.run_to_end(|_| false);

@@ -18,7 +18,7 @@ const KINDS_MAX: usize = 16;
 const OTHER_KINDS: &str = "other";
 
 /// Numbers of requests by how they ended. Every offered request (due by the schedule) ends in exactly one of
-/// these counts; `sent`, `retries` and `lost` are additional.
+/// these counts; `sent`, `retries`, `lost` and `served_in_time` are additional.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Number of requests that were due by the schedule, whether sent or not.
@@ -46,6 +46,10 @@ pub struct Counts {
     pub retries: u64,
     /// Number of requests, a part of `errors`, that ended without a reply because the connection was lost.
     pub lost: u64,
+    /// Number of requests that were served during the time of the phase in whose counts this one stands,
+    /// whichever phase they were due in; of a group, during the time of its load, so not while the last
+    /// replies were awaited. Divided by that time, the rate `/s` of the reports.
+    pub served_in_time: u64,
 }
 
 impl Counts {
@@ -96,6 +100,7 @@ impl Counts {
         self.refused_by_client += other.refused_by_client;
         self.retries += other.retries;
         self.lost += other.lost;
+        self.served_in_time += other.served_in_time;
     }
 }
 

@@ -83,13 +83,11 @@ pub struct GroupResult {
     pub name: String,
     pub phases: Vec<PhaseResult>,
     pub total: Tally,
-    /// Number of the group's requests served in the time in which requests became due, so not while the last
-    /// replies were awaited.
-    pub served_in_time: u64,
 }
 
 pub struct PhaseResult {
     pub name: String,
+    /// The time that the phase was planned to last.
     pub duration: Duration,
     pub tally: Tally,
 }
@@ -118,7 +116,6 @@ impl Results {
             name: name.clone(),
             phases: phases.iter().map(phase).collect(),
             total: Tally::default(),
-            served_in_time: 0,
         });
         Self {
             groups: groups.collect(),
@@ -133,7 +130,6 @@ impl Results {
 
     /// Adds the counts of one second to the results, and returns the results of that second.
     pub fn take(&mut self, interval: &Interval) -> Second {
-        let in_time = Duration::from_secs(u64::from(interval.second)) < self.description.duration;
         let mut all = Tally::default();
         let mut moments = Vec::new();
         for (group, told) in self.groups.iter_mut().zip(&interval.groups) {
@@ -143,7 +139,6 @@ impl Results {
                 second.add(tally);
             }
             group.total.add(&second);
-            group.served_in_time += if in_time { second.counts.served } else { 0 };
             if !second.served.is_empty() {
                 self.log.push(hlog::line(&group.name, interval.second, &second.served));
             }
@@ -163,21 +158,34 @@ impl Results {
         self.readings = readings;
     }
 
+    fn took(&self) -> Duration {
+        self.summary.as_ref().map_or(Duration::ZERO, |summary| summary.took)
+    }
+
     /// Returns the time over which requests became due: the planned time, or a shorter one if the run ended
     /// early.
     pub fn duration(&self) -> Duration {
-        let took = self.summary.as_ref().map_or(Duration::ZERO, |summary| summary.took);
-        self.description.duration.min(took)
+        self.description.duration.min(self.took())
     }
 
-    /// Returns the number of served requests per second of the time in which requests became due, given the
-    /// number served in that time.
-    pub fn goodput(&self, served_in_time: u64) -> f64 {
-        per_second(served_in_time, self.duration())
+    /// Returns the time over which requests of the group became due: the sum of its phases, or a shorter time
+    /// if the run ended early.
+    pub fn duration_of(&self, group: &GroupResult) -> Duration {
+        group.phases.iter().map(|phase| phase.duration).sum::<Duration>().min(self.took())
     }
 
-    pub fn served_in_time(&self) -> u64 {
-        self.groups.iter().map(|group| group.served_in_time).sum()
+    /// Returns the phases of the group, each with the time that it lasted: its planned time, or a shorter one,
+    /// at least zero, if the run ended early.
+    pub fn phases_of<'group>(
+        &self,
+        group: &'group GroupResult,
+    ) -> impl Iterator<Item = (&'group PhaseResult, Duration)> {
+        let mut left = self.took();
+        group.phases.iter().map(move |phase| {
+            let duration = phase.duration.min(left);
+            left -= duration;
+            (phase, duration)
+        })
     }
 
     /// Returns the CPU time of the load generator per sent request or retry, in microseconds; `None` if
@@ -190,6 +198,70 @@ impl Results {
     }
 }
 
-pub fn per_second(count: u64, duration: Duration) -> f64 {
-    if duration.is_zero() { 0.0 } else { count as f64 / duration.as_secs_f64() }
+/// Returns the rate `/s` of the reports, for a phase, a group or all groups together: requests served within
+/// the load time of their group or phase, by `tally`, per second of the load time `duration`.
+pub fn goodput(tally: &Tally, duration: Duration) -> f64 {
+    let served = tally.counts.served_in_time as f64;
+    if duration.is_zero() { 0.0 } else { served / duration.as_secs_f64() }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    fn seconds(seconds: f64) -> Duration {
+        Duration::from_secs_f64(seconds)
+    }
+
+    /// Returns the results of a run that took `took` seconds, with the group `short` of one phase of a second,
+    /// and the group `long` of two phases of two seconds each.
+    pub fn two_groups(took: f64) -> Results {
+        let phases = |lengths: &[f64]| -> Vec<_> {
+            lengths.iter().enumerate().map(|(at, length)| (format!("phase {at}"), seconds(*length))).collect()
+        };
+        let mut results = Results::new(Description {
+            targets: vec!["127.0.0.1:7379".to_owned()],
+            seed: 1,
+            duration: seconds(4.0),
+            groups: vec![("short".to_owned(), phases(&[1.0])), ("long".to_owned(), phases(&[2.0, 2.0]))],
+            closed: false,
+        });
+        let tally = |served_in_time, served| {
+            let counts = Counts { offered: served, served, served_in_time, ..Counts::default() };
+            Tally { counts, ..Tally::default() }
+        };
+        let groups = vec![vec![(0, tally(1_000, 1_500))], vec![(0, tally(200, 200)), (1, tally(100, 100))]];
+        results.take(&Interval { second: 0, groups });
+        let summary = LoadSummary {
+            connections: 2,
+            started: true,
+            start_unix_ms: 1,
+            took: seconds(took),
+            cpu: Duration::ZERO,
+            interrupted: took < 4.0,
+            complaints: Vec::new(),
+        };
+        results.finish(summary, Vec::new());
+        results
+    }
+
+    #[test]
+    fn rates_are_per_second_of_each_ones_own_time() {
+        let rates = |took| {
+            let results = two_groups(took);
+            let groups = results.groups.iter().map(|group| goodput(&group.total, results.duration_of(group)));
+            let phases = results.phases_of(&results.groups[1]);
+            let phases = phases.map(|(phase, duration)| goodput(&phase.tally, duration));
+            (
+                groups.collect::<Vec<_>>(),
+                phases.collect::<Vec<_>>(),
+                goodput(&results.total, results.duration()),
+            )
+        };
+        // The last second of 5 is that in which the last replies are awaited.
+        assert_eq!(rates(5.0), (vec![1_000.0, 75.0], vec![100.0, 50.0], 325.0));
+        // The run was interrupted in the middle of the longer group's second phase, or at its first one.
+        assert_eq!(rates(3.0), (vec![1_000.0, 100.0], vec![100.0, 100.0], 1_300.0 / 3.0));
+        assert_eq!(rates(0.5), (vec![2_000.0, 600.0], vec![400.0, 0.0], 2_600.0));
+    }
 }

@@ -94,7 +94,9 @@ fn tallies(run: &Value) -> Vec<(String, Figures)> {
     let mut found = Vec::new();
     for group in list(&run["groups"]) {
         let name = group["name"].as_str().unwrap_or_default();
-        found.push((name.to_owned(), Figures::of(group, run)));
+        // Reports of earlier versions have no time of their own for each group.
+        let timed = if group["duration_s"].is_number() { group } else { run };
+        found.push((name.to_owned(), Figures::of(group, timed)));
         let phases = list(&group["phases"]);
         if phases.len() > 1 {
             let of_phase = |phase: &Value| {
@@ -188,7 +190,9 @@ fn list(value: &Value) -> &[Value] {
 mod tests {
     use serde_json::json;
 
+    use super::super::json;
     use super::*;
+    use crate::results::tests::two_groups;
 
     fn tally(name: &str, served: u64, p99: f64) -> Value {
         json!({
@@ -227,6 +231,19 @@ mod tests {
         assert_eq!(cells(&table, "all", "max"), ["max ms", "-", "-", "-"]);
         assert!(!table.contains("overloaded"), "an outcome that neither run has is left out");
         assert!(html(&before, &after).contains("<td>served/s</td><td>400</td><td>200</td><td>0.50</td>"));
+    }
+
+    #[test]
+    fn groups_of_different_lengths_have_their_own_rates() {
+        let run = json::report(&two_groups(5.0));
+        let table = text(&run, &run);
+        assert_eq!(cells(&table, "short", "offered/s"), ["offered/s", "1500", "1500", "1.00"]);
+        assert_eq!(cells(&table, "short", "served/s"), ["served/s", "1000", "1000", "1.00"]);
+        assert_eq!(cells(&table, "long", "offered/s"), ["offered/s", "75", "75", "1.00"]);
+        assert_eq!(cells(&table, "long, phase 1", "served/s"), ["served/s", "50", "50", "1.00"]);
+        let mut earlier = run.clone();
+        earlier["groups"][0].as_object_mut().expect("a group").remove("duration_s");
+        assert_eq!(cells(&text(&earlier, &run), "short", "offered/s"), ["offered/s", "375", "1500", "4.00"]);
     }
 
     #[test]

@@ -129,7 +129,8 @@ fn marks(report: &Value) -> Vec<(f64, String)> {
         return Vec::new();
     }
     let mut start = 0.0;
-    let starts = phases.iter().map(|phase| {
+    // Phases that an interrupted run did not come to have no time.
+    let starts = phases.iter().filter(|phase| number(&phase["duration_s"]) > 0.0).map(|phase| {
         let mark = (start, phase["name"].as_str().unwrap_or_default().to_owned());
         start += number(&phase["duration_s"]);
         mark

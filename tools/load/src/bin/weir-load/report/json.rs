@@ -1,11 +1,12 @@
 //! The report as JSON, for programs, which rely on the names of counts and percentiles.
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use weir_load::statistics::{PERCENTILES, Tally};
 
-use crate::results::{GroupResult, Latencies, Moment, Results, per_second};
+use crate::results::{GroupResult, Latencies, Moment, Results, goodput};
 
 /// Builds the JSON report of the whole run.
 pub fn report(results: &Results) -> Value {
@@ -26,7 +27,7 @@ pub fn report(results: &Results) -> Value {
             "cpu_us_per_request": results.cpu_us_per_request(),
         },
         "groups": results.groups.iter().map(|group| group_report(results, group)).collect::<Vec<_>>(),
-        "total": tally(&results.total, results.goodput(results.served_in_time())),
+        "total": tally(&results.total, results.duration()),
         "seconds": results.seconds.iter().map(|second| {
             let mut row = moment(&second.all);
             row.insert("second".to_owned(), json!(second.number));
@@ -43,23 +44,24 @@ pub fn report(results: &Results) -> Value {
 }
 
 fn group_report(results: &Results, group: &GroupResult) -> Value {
-    let mut report = tally(&group.total, results.goodput(group.served_in_time));
-    report.insert("name".to_owned(), json!(group.name));
-    let phases = group.phases.iter().map(|phase| {
-        let mut report = tally(&phase.tally, per_second(phase.tally.counts.served, phase.duration));
-        report.insert("name".to_owned(), json!(phase.name));
-        report.insert("duration_s".to_owned(), json!(phase.duration.as_secs_f64()));
-        Value::from(report)
-    });
+    let named = |name: &str, counted: &Tally, duration: Duration| {
+        let mut report = tally(counted, duration);
+        report.insert("name".to_owned(), json!(name));
+        report.insert("duration_s".to_owned(), json!(duration.as_secs_f64()));
+        report
+    };
+    let mut report = named(&group.name, &group.total, results.duration_of(group));
+    let phases = results.phases_of(group);
+    let phases = phases.map(|(phase, duration)| Value::from(named(&phase.name, &phase.tally, duration)));
     report.insert("phases".to_owned(), phases.collect());
     Value::from(report)
 }
 
-fn tally(tally: &Tally, goodput_per_s: f64) -> Map<String, Value> {
+fn tally(tally: &Tally, duration: Duration) -> Map<String, Value> {
     let mut report = Map::new();
     report.insert("counts".to_owned(), named(&tally.counts.entries()));
     report.insert("sends".to_owned(), named(&tally.counts.sends()));
-    report.insert("goodput_per_s".to_owned(), json!(goodput_per_s));
+    report.insert("goodput_per_s".to_owned(), json!(goodput(tally, duration)));
     report.insert("latency_ms".to_owned(), latencies(&Latencies::of(&tally.served)));
     report.insert("latency_all_ms".to_owned(), latencies(&Latencies::of(&tally.all())));
     report.insert("error_kinds".to_owned(), json!(tally.kinds));
@@ -111,8 +113,6 @@ pub fn read(path: &Path) -> Result<Value, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use weir_load::classify::Ending;
     use weir_load::statistics::Interval;
 

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use weir_load::statistics::Tally;
 
-use crate::results::{Latencies, Results, Second, per_second};
+use crate::results::{Latencies, Results, Second, goodput};
 
 const RED: &str = "\x1b[31m";
 const PLAIN: &str = "\x1b[0m";
@@ -47,16 +47,16 @@ pub fn summary(results: &Results) -> String {
     text.push('\n');
     let rows: usize = results.groups.iter().map(|group| group.phases.len() + 1).sum();
     for group in &results.groups {
-        text.push_str(&row(&group.name, &group.total, results.goodput(group.served_in_time)));
+        text.push_str(&row(&group.name, &group.total, goodput(&group.total, results.duration_of(group))));
         if group.phases.len() > 1 && rows <= ROWS_MAX {
-            for phase in &group.phases {
-                let goodput = per_second(phase.tally.counts.served, phase.duration);
-                text.push_str(&row(&format!("  {}", phase.name), &phase.tally, goodput));
+            for (phase, duration) in results.phases_of(group) {
+                let name = format!("  {}", phase.name);
+                text.push_str(&row(&name, &phase.tally, goodput(&phase.tally, duration)));
             }
         }
     }
     if results.groups.len() > 1 {
-        text.push_str(&row("all", &results.total, results.goodput(results.served_in_time())));
+        text.push_str(&row("all", &results.total, goodput(&results.total, results.duration())));
     }
     text.push_str(&remarks(results));
     text
@@ -64,7 +64,7 @@ pub fn summary(results: &Results) -> String {
 
 const WIDTHS: [usize; 14] = [9, 9, 8, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7];
 
-fn row(name: &str, tally: &Tally, goodput: f64) -> String {
+fn row(name: &str, tally: &Tally, goodput_per_s: f64) -> String {
     let counts = &tally.counts;
     let latencies = Latencies::of(&tally.served);
     let [p50, _, p99, p99_9, _] = latencies.percentiles;
@@ -72,7 +72,7 @@ fn row(name: &str, tally: &Tally, goodput: f64) -> String {
     let cells = [
         counts.offered.to_string(),
         counts.served.to_string(),
-        format!("{goodput:.0}"),
+        format!("{goodput_per_s:.0}"),
         counts.throttled.to_string(),
         counts.overloaded.to_string(),
         counts.deadline.to_string(),
