@@ -20,6 +20,8 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(20);
 /// caller can read the target's metrics as they were before the load.
 const RUN_UP: Duration = Duration::from_millis(200);
 const FILES_SPARE: u64 = 128;
+/// Open files of each thread besides its connections: its `io_uring`, and the two ends of its doorbell.
+const FILES_PER_THREAD: u64 = 3;
 
 /// An event of a run in progress, which [`run_load`] passes to its caller.
 #[derive(Debug)]
@@ -61,9 +63,10 @@ pub fn run_load(
     mut watch: impl FnMut(LoadEvent),
 ) -> Result<LoadSummary, String> {
     let connections: usize = plan.groups.iter().map(|group| group.connections).sum();
-    raise_limits(connections as u64 + FILES_SPARE, "connections")?;
-    let clock = Clock::start();
     let (threads, groups) = (plan.threads, plan.groups.len());
+    let files = connections as u64 + threads as u64 * FILES_PER_THREAD + FILES_SPARE;
+    let warnings = raise_limits(files, "connections and threads")?;
+    let clock = Clock::start();
     let (plan, gate) = (Arc::new(plan), Arc::new(Gate::default()));
     let interrupted = signal_flag()?;
     let (teller, hearer) = unbounded();
@@ -86,7 +89,7 @@ pub fn run_load(
         took: Duration::ZERO,
         cpu: Duration::ZERO,
         interrupted: false,
-        complaints: Vec::new(),
+        complaints: warnings,
     };
     let mut ready = 0;
     let mut by_group = vec![0; groups];
@@ -134,8 +137,9 @@ pub fn run_load(
         summary.cpu = cpu_time().saturating_sub(cpu);
     }
     for handle in handles {
-        let ended = handle.join().map_err(|_| "a thread of the generator panicked".to_owned())?;
-        ended.map_err(|error| ring_advice(&error))?;
+        let name = handle.thread().name().unwrap_or_default().to_owned();
+        let ended = handle.join().map_err(|_| format!("thread {name} panicked"))?;
+        ended.map_err(|error| format!("thread {name} failed: {}", ring_advice(&error)))?;
     }
     Ok(summary)
 }

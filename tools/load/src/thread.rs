@@ -74,8 +74,24 @@ impl Dials for Run {
     }
 }
 
+/// Stops all threads of a run when it is dropped on a thread that has failed or panics, because the others would
+/// wait for that thread without end.
+struct StopUnlessEnded<'gate> {
+    gate: &'gate Gate,
+    ended: bool,
+}
+
+impl Drop for StopUnlessEnded<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.gate.stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Carries out the part of a run of the thread with index `thread`, until it is done or stopped. Sends on
-/// `told` what happens, with that index. The error is one of the `io_uring`.
+/// `told` what happens, with that index. The error is one of the `io_uring`; it, or a panic, stops the other
+/// threads, too.
 pub(super) fn generate(
     plan: Arc<Plan>,
     thread: usize,
@@ -84,6 +100,7 @@ pub(super) fn generate(
     clock: Clock,
     told: &Sender<(usize, Told)>,
 ) -> io::Result<()> {
+    let mut guard = StopUnlessEnded { gate, ended: false };
     let names = targets.iter().map(SocketAddr::to_string).collect();
     let mut dialer = Dialer::new(targets)?;
     let mut run = Run::new(plan, thread, names, clock.now().monotonic);
@@ -115,5 +132,25 @@ pub(super) fn generate(
     }
     let complaints = run.complaints().to_vec();
     let _ = told.send((thread, Told::Ended { complaints }));
+    guard.ended = true;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_fails_or_panics_stops_the_others() {
+        let gate = Gate::default();
+        drop(StopUnlessEnded { gate: &gate, ended: true });
+        assert!(!gate.stop.load(Ordering::Relaxed));
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let _guard = StopUnlessEnded { gate: &gate, ended: false };
+            std::panic::resume_unwind(Box::new("a panic"));
+        }));
+        assert!(panicked.is_err() && gate.stop.load(Ordering::Relaxed));
+    }
 }
