@@ -158,6 +158,13 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Sets the password of a tenant that has none yet.
+    pub fn complete(&mut self, password: Option<&str>) {
+        if self.tenant.is_some() && self.password.is_none() {
+            self.password = password.map(str::to_owned);
+        }
+    }
+
     /// Returns the commands that the connection with this number sends before its first request (AUTH,
     /// HELLO, QOS SET), each as its words.
     pub fn greeting(&self, connection: usize) -> Vec<Vec<String>> {
@@ -206,5 +213,18 @@ mod tests {
         assert!(Identity::default().greeting(0).is_empty());
         let password_only = Identity { password: Some("secret".to_owned()), ..Identity::default() };
         assert_eq!(password_only.greeting(0), [["AUTH", "secret"]]);
+    }
+
+    #[test]
+    fn tenants_without_a_password_get_the_common_one() {
+        let completed = |tenant: Option<&str>, password: Option<&str>| {
+            let [tenant, password] = [tenant, password].map(|text| text.map(str::to_owned));
+            let mut identity = Identity { tenant, password, ..Identity::default() };
+            identity.complete(Some("common"));
+            identity.password
+        };
+        assert_eq!(completed(Some("acme"), None).as_deref(), Some("common"));
+        assert_eq!(completed(Some("acme"), Some("own")).as_deref(), Some("own"));
+        assert_eq!(completed(None, None), None, "the group is no tenant");
     }
 }

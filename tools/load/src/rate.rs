@@ -10,6 +10,9 @@ pub enum Rate {
     Ramp(f64, f64),
     /// Steps of equal length, each with its constant rate in requests per second.
     Steps(Vec<f64>),
+    /// Stretches of linear change, in order. Each is its share of the whole length (0 to 1), and the requests
+    /// per second at its start and at its end.
+    Stretches(Vec<(f64, f64, f64)>),
 }
 
 /// The largest rate that is accepted, in requests per second; a larger one is taken for a mistake.
@@ -28,6 +31,28 @@ impl Rate {
         match self {
             Self::Ramp(from, to) => vec![(1.0, *from, *to)],
             Self::Steps(steps) => steps.iter().map(|rate| (1.0 / steps.len() as f64, *rate, *rate)).collect(),
+            Self::Stretches(stretches) => stretches.clone(),
+        }
+    }
+
+    /// Returns the rate over the first part of its length, which is `share` of the whole (above 0, up to 1):
+    /// a ramp ends below its end, and steps after it are left out.
+    #[must_use]
+    pub fn first(&self, share: f64) -> Self {
+        let mut left = share;
+        let mut stretches = Vec::new();
+        for (part, from, to) in self.stretches() {
+            let kept = part.min(left);
+            // Shares are rounded, so what is left behind the last step may be a little more than zero.
+            if kept < share * 1e-9 {
+                break;
+            }
+            stretches.push((kept / share, from, from + (to - from) * kept / part));
+            left -= kept;
+        }
+        match stretches.as_slice() {
+            [(_, from, to)] => Self::Ramp(*from, *to),
+            _ => Self::Stretches(stretches),
         }
     }
 }
@@ -69,6 +94,20 @@ fn number(text: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_part_of_a_rate_is_as_it_would_be_in_the_whole() {
+        assert_eq!(Rate::constant(5.0).first(0.3), Rate::constant(5.0));
+        assert_eq!(Rate::Ramp(0.0, 4_000.0).first(0.25), Rate::Ramp(0.0, 1_000.0));
+        assert_eq!(Rate::Ramp(3_000.0, 1_000.0).first(0.5), Rate::Ramp(3_000.0, 2_000.0));
+        let steps = Rate::Steps(vec![1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(steps.first(0.25), Rate::constant(1.0));
+        let [(first, 1.0, 1.0), (second, 2.0, 2.0)] = steps.first(0.375).stretches()[..] else {
+            panic!("one step and a half are left")
+        };
+        assert!((first * 3.0 - 2.0).abs() < 1e-9 && (second * 3.0 - 1.0).abs() < 1e-9, "{first} {second}");
+        assert_eq!(steps.first(1.0).stretches(), steps.stretches());
+    }
 
     #[test]
     fn rates_as_people_write_them() {

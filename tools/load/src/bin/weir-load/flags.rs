@@ -70,7 +70,8 @@ pub struct LoadFlags {
     /// Tenant to log in as
     #[arg(long, value_name = "NAME")]
     pub tenant: Option<String>,
-    /// Password of the tenant; set it in the environment, because other users can read command lines
+    /// Password of the tenant, or with --scenario of each tenant for which the file has none; set it in the
+    /// environment, because other users can read command lines
     #[arg(long, env = "WEIR_LOAD_PASSWORD", value_name = "TEXT", hide_env_values = true)]
     pub password: Option<String>,
     /// Users to send requests for; connections are spread evenly over them
@@ -178,7 +179,7 @@ impl LoadFlags {
     /// text for the user.
     pub fn prepare(&self) -> Result<Prepared, String> {
         let (mut groups, setup) = match &self.scenario {
-            Some(path) => scenario::read(path, self.duration)?,
+            Some(path) => scenario::read(path, self.duration, self.password.as_deref())?,
             None => self.group(),
         };
         let threads = self.threads as usize;

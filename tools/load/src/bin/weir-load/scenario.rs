@@ -167,12 +167,18 @@ impl<'de> Deserialize<'de> for RateEntry {
 }
 
 /// Reads a scenario file. `cut` is the time after which the load ends even if its phases are longer; `None`
-/// for no such time. Returns the groups of clients, and the set-up commands; the error is a text for the
+/// for no such time. `password` is that of tenants for which the file has none. Returns the groups of clients, and the set-up commands; the error is a text for the
 /// user.
-pub fn read(path: &Path, cut: Option<Duration>) -> Result<(Vec<GroupPlan>, Vec<SetupPlan>), String> {
+pub fn read(
+    path: &Path,
+    cut: Option<Duration>,
+    password: Option<&str>,
+) -> Result<(Vec<GroupPlan>, Vec<SetupPlan>), String> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
-    parse(&text, cut).map_err(|problem| format!("{name}: {problem}"))
+    let (mut groups, setup) = parse(&text, cut).map_err(|problem| format!("{name}: {problem}"))?;
+    groups.iter_mut().for_each(|group| group.identity.complete(password));
+    Ok((groups, setup))
 }
 
 fn parse(text: &str, cut: Option<Duration>) -> Result<(Vec<GroupPlan>, Vec<SetupPlan>), String> {
@@ -306,13 +312,20 @@ fn mix(one: Option<Text<Template>>, several: Option<Vec<CommandEntry>>) -> Resul
 }
 
 /// Shortens or removes the phases that lie after the time `cut`, counted from the start of the load; `None`
-/// leaves all.
+/// leaves all. A shortened phase begins as the whole one would, with the same rate at each moment.
 fn shorten(phases: &mut Vec<PhasePlan>, cut: Option<Duration>) {
     let Some(mut left) = cut else { return };
     phases.retain_mut(|phase| {
-        phase.duration = phase.duration.min(left);
-        left -= phase.duration;
-        !phase.duration.is_zero()
+        let kept = phase.duration.min(left);
+        left -= kept;
+        if kept.is_zero() {
+            return false;
+        }
+        if kept < phase.duration {
+            phase.rate = phase.rate.first(kept.as_secs_f64() / phase.duration.as_secs_f64());
+            phase.duration = kept;
+        }
+        true
     });
 }
 
@@ -379,6 +392,8 @@ commands = [{ weight = 9, command = "ZRANGE board 0 -1" }, { command = "PING" }]
         let (groups, _) = parse(GOOD, Some(Duration::from_millis(1_500))).expect("it is right");
         assert!(groups.iter().all(|group| group.duration() == Duration::from_millis(1_500)));
         assert_eq!(groups[0].phases[1].duration, Duration::from_millis(500));
+        // The ramp from 1,000 to 5,000 takes two seconds, of which half a second is left.
+        assert_eq!(groups[0].phases[1].rate, Rate::Ramp(1_000.0, 2_000.0));
         let (groups, _) = parse(GOOD, Some(Duration::from_millis(500))).expect("it is right");
         assert_eq!(groups[0].phases.len(), 1);
     }
