@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import re
+import resource
 import signal
 import subprocess
 import threading
@@ -178,6 +179,31 @@ def test_an_interrupted_run_writes_every_report(servers, tmp_path):
     assert before <= start <= time.time() and start == report["start_unix_ms"] / 1000
 
 
+def test_reports_are_written_though_one_of_them_cannot_be(servers, tmp_path):
+    html = tmp_path / "run.html"
+    flags = ["--rate", "100", "--duration", "100ms", "--html", str(html), "--hgrm", str(tmp_path / "hgrm")]
+    words = command(address(servers.redis()), tmp_path, *flags)
+    words[words.index("--json") + 1] = "/dev/full"
+    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS_MAX)
+    assert done.returncode == 1 and "/dev/full: No space left" in done.stderr, done.stderr
+    assert "</html>" in html.read_text() and (tmp_path / "hgrm" / "load.hgrm").exists()
+
+
+def test_a_thread_that_cannot_start_ends_the_run(servers, tmp_path):
+    """The limit is enough for some threads, but not for all."""
+    words = command(address(servers.redis()), tmp_path, "--rate", "100", "--duration", "1s", "--threads", "64", "--connections", "64")
+    limited = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))  # noqa: E731
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30, preexec_fn=limited)
+    assert done.returncode == 1 and "too few files may be open" in done.stderr and "weir-load-" in done.stderr, done.stderr
+
+
+def test_a_limit_of_open_files_that_may_be_too_low_is_told(servers, tmp_path):
+    words = command(address(servers.redis()), tmp_path, "--rate", "100", "--duration", "100ms")
+    limited = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))  # noqa: E731
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30, preexec_fn=limited)
+    assert done.returncode == 0 and "note: the limit of open files is 160, and 181 may be needed" in done.stdout, done.stdout
+
+
 def test_error_replies_are_told_apart_and_repeated_as_asked(servers, tmp_path):
     redis = servers.redis()
     script = "return redis.error_reply(ARGV[1])"
@@ -295,6 +321,32 @@ def test_rates_are_per_second_of_each_groups_own_time(servers, tmp_path):
     assert report["total"]["goodput_per_s"] == pytest.approx(both / 3)
 
 
+def test_a_cut_ramp_is_the_beginning_of_the_whole(store, tmp_path):
+    scenario = tmp_path / "scenario.toml"
+    scenario.write_text("""
+        [[group]]
+        name = "rising"
+        command = "PING"
+        [[group.phase]]
+        duration = "4s"
+        rate = "0..4000"
+    """)
+    report = run(address(store), tmp_path, "--scenario", str(scenario), "--duration", "1s")
+    assert report["total"]["counts"]["offered"] == 500 and report["duration_s"] == 1
+
+
+def test_a_tenant_of_a_scenario_may_have_its_password_from_the_environment(servers, weir_class, tmp_path, monkeypatch):
+    if weir_class.name != "weir":
+        pytest.skip("only weir has tenants")
+    quotas, scenario = tmp_path / "quotas.toml", tmp_path / "scenario.toml"
+    quotas.write_text('[tenants.acme]\npassword = "secret"\nru_per_second = 10_000\n')
+    scenario.write_text('[[group]]\nname = "a"\ntenant = "acme"\nrate = 100\ncommand = "PING"\n')
+    weir = servers.weir(flags=["--quotas", str(quotas)])
+    monkeypatch.setenv("WEIR_LOAD_PASSWORD", "secret")
+    report = run(address(weir), tmp_path, "--scenario", str(scenario), "--duration", "500ms")
+    assert report["total"]["counts"]["served"] == 50 and report["complaints"] == []
+
+
 def test_metrics_and_an_earlier_run_are_drawn_into_the_report(servers, tmp_path):
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -373,6 +425,8 @@ def test_a_tenant_of_weir_is_let_in_throttled_and_told_when_not(servers, weir_cl
     (["compare", "missing.json", "missing.json"], "missing.json: "),
     (["--rate", "5", "compare", "a.json", "b.json"], "cannot be used with"),
     (["--html", "nowhere/a.html"], "there is no folder nowhere"),
+    (["--json", "."], "--json .: a file is expected, and this is a folder"),
+    (["--hgrm", "/dev/null/folder"], "--hgrm /dev/null/folder: /dev/null is no folder"),
     (["--target", "nowhere"], "--target nowhere"),
 ])
 def test_what_makes_no_sense_is_told_before_anything_is_sent(flags, complaint, tmp_path):

@@ -30,9 +30,16 @@ const COUNTS: [&str; 10] = [
     "refused_by_client",
 ];
 
-/// Checks that the folders of `--json`, `--html` and `--hlog` exist, so that a mistake shows before the run
-/// rather than after it. The error is a text for the user.
+/// Checks that the folders of `--json`, `--html` and `--hlog` exist, and that `--hgrm` is or can become a folder,
+/// so that a mistake shows before the run rather than after it. The error is a text for the user.
 pub fn check_writable(flags: &LoadFlags) -> Result<(), String> {
+    // The folder, and those above it, are made when the reports are written.
+    if let Some(path) = &flags.hgrm
+        && let Some(there) = path.ancestors().find(|folder| folder.exists())
+        && !there.is_dir()
+    {
+        return Err(format!("--hgrm {}: {} is no folder", path.display(), there.display()));
+    }
     for (flag, path) in [("--json", &flags.json), ("--html", &flags.html), ("--hlog", &flags.hlog)] {
         let folder = path.as_deref().and_then(Path::parent).filter(|folder| !folder.as_os_str().is_empty());
         if let (Some(path), Some(folder)) = (path, folder)
@@ -40,35 +47,48 @@ pub fn check_writable(flags: &LoadFlags) -> Result<(), String> {
         {
             return Err(format!("{flag} {}: there is no folder {}", path.display(), folder.display()));
         }
+        if let Some(path) = path
+            && path.is_dir()
+        {
+            return Err(format!("{flag} {}: a file is expected, and this is a folder", path.display()));
+        }
     }
     Ok(())
 }
 
-/// Writes every report that the flags name a file for. `compared` is the JSON report of an earlier run to
-/// draw into the HTML page, if any. The error is a text for the user.
+/// Writes every report that the flags name a file for, also if one of them cannot be written. `compared` is the
+/// JSON report of an earlier run to draw into the HTML page, if any. The error is a text for the user that
+/// names each file that could not be written.
 pub fn write(
     flags: &LoadFlags,
     results: &Results,
     compared: Option<&serde_json::Value>,
 ) -> Result<(), String> {
     let own = json::report(results);
+    let mut written = Vec::new();
     if let Some(path) = &flags.json {
-        save(path, &format!("{own:#}\n"))?;
+        written.push(save(path, &format!("{own:#}\n")));
     }
     if let Some(path) = &flags.html {
-        save(path, &html::page(&own, compared))?;
+        written.push(save(path, &html::page(&own, compared)));
     }
     if let Some(path) = &flags.hlog {
         let start = results.summary.as_ref().map_or(0, |summary| summary.start_unix_ms);
-        save(path, &hlog::log(&results.log, start))?;
+        written.push(save(path, &hlog::log(&results.log, start)));
     }
     if let Some(folder) = &flags.hgrm {
-        fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        let mut names = HashSet::new();
-        for group in &results.groups {
-            let name = file_name(&group.name, &mut names);
-            save(&folder.join(format!("{name}.hgrm")), &hgrm::distribution(&group.total.served))?;
-        }
+        written.push(save_distributions(folder, results));
+    }
+    let problems: Vec<String> = written.into_iter().filter_map(Result::err).collect();
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
+}
+
+fn save_distributions(folder: &Path, results: &Results) -> Result<(), String> {
+    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut names = HashSet::new();
+    for group in &results.groups {
+        let name = file_name(&group.name, &mut names);
+        save(&folder.join(format!("{name}.hgrm")), &hgrm::distribution(&group.total.served))?;
     }
     Ok(())
 }
