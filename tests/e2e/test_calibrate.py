@@ -103,6 +103,14 @@ def test_a_server_that_holds_keys_is_left_alone_unless_that_is_meant(servers):
         assert connection.ok("GET", "theirs") == b"precious" and connection.ok("DBSIZE") == 1
 
 
+def test_a_server_that_does_not_tell_how_much_it_holds_is_left_alone(servers):
+    redis = servers.redis()
+    with redis.connect() as connection:
+        connection.ok("ACL", "SETUSER", "default", "-dbsize")
+    told = run(redis.address, *SHORT, code=1)
+    assert f"{redis.address} refuses DBSIZE: -NOPERM" in told.stderr
+
+
 def test_an_interrupted_run_leaves_no_key_behind(servers):
     redis = servers.redis()
     calibrate = subprocess.Popen(command(redis.address, "--seconds", "60"), stderr=subprocess.PIPE, text=True)

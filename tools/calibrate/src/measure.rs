@@ -39,7 +39,8 @@ pub fn look_at(backend: &mut Backend, flags: &CalibrateFlags) -> Result<ServerIn
             "{target} does not tell its own cost: its INFO has no used_cpu_user; a redis-server or valkey-server is expected"
         ));
     }
-    let held = weir::protocol::reply::integer(&backend.ask(&["DBSIZE"])?).unwrap_or_default();
+    let held = weir::protocol::reply::integer(&backend.ask(&["DBSIZE"])?);
+    let held = held.ok_or_else(|| format!("{target} answers DBSIZE with something that is no number"))?;
     if held > 0 && !flags.yes_not_empty {
         return Err(format!(
             "{target} is not empty (DBSIZE {held}): an empty server is expected, or --yes-not-empty, which leaves them alone"
