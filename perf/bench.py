@@ -16,12 +16,17 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 
 from harness.ports import free_port  # noqa: E402, F401
-from harness.processes import CLOCK_TICKS, Redis, Server, Weir, accepts, binary  # noqa: E402, F401
+from harness.processes import CLOCK_TICKS, TARGET, Redis, Server, Weir, accepts, binary  # noqa: E402, F401
 from harness.resp import encode  # noqa: E402
+
+import ending  # noqa: E402
 
 # Where daemons are that no shell of a user finds, too.
 PATH_SEARCHED = os.environ["PATH"] + ":/usr/sbin"
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+# Builds run in other folders than this one.
+os.environ["CARGO_TARGET_DIR"] = str(TARGET)
+
+ending.take_along(ROOT / "perf")
 
 CONNECTIONS = 50
 VALUE_BYTES = 64

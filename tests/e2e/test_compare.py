@@ -5,6 +5,7 @@ for missing options.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import predixy_stand_in
 from harness.processes import ROOT, Redis, binary
+from harness.waiting import until
 
 sys.path.insert(0, str(ROOT / "perf"))
 
@@ -124,6 +126,27 @@ def test_predixy_is_told_where_to_listen_and_all_stores():
 def test_a_peer_that_cannot_be_is_refused(peer, said):
     with pytest.raises(peers.Unknown, match=said):
         peers.named(peer, [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_told_to_end_takes_its_servers_along(tmp_path, number):
+    flags = ["--targets", "weir", "--weir-binary", str(binary("weir")), "--rounds", "100000", "--folder", str(tmp_path)]
+    run = subprocess.Popen([COMPARE, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        children: list[str] = []
+
+        def measured() -> bool:
+            children[:] = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+            # Two stores and weir are up, and the load runs.
+            return len(children) == 4
+
+        until(measured, "the load runs")
+        run.send_signal(number)
+        run.wait(SECONDS_MAX)
+    finally:
+        run.kill()
+    left = [child for child in children if Path(f"/proc/{child}").exists()]
+    assert not left and run.returncode != 0
 
 
 def test_a_peer_that_cannot_be_ends_the_run_with_one_line():

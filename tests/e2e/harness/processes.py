@@ -19,7 +19,7 @@ from .resp import Closed, Connection, encode
 from .waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 START_ATTEMPTS = 3
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
