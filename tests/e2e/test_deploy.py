@@ -58,7 +58,8 @@ def test_the_dashboard_asks_what_prometheus_understands(tmp_path: Path):
 
 @pytest.mark.parametrize("file", ["alerts.yml", "dashboard.json"])
 def test_they_look_at_metrics_that_there_are(servers, file: str):
-    weir = servers.weir()
+    weir = servers.weir(flags=["--fleet", f"redis://{servers.redis().address}"])
+    until(lambda: "# TYPE weir_fleet_share_ratio " in weir.admin("/metrics")[1], "the fleet is joined")
     there = metrics.parse(weir.admin("/metrics")[1])
     text = (DEPLOY / file).read_text()
     families = {word for word in "".join(c if c.isalnum() or c == "_" else " " for c in text).split() if word.startswith("weir_")}
@@ -69,7 +70,7 @@ def test_they_look_at_metrics_that_there_are(servers, file: str):
 
 def test_the_sample_quotas_are_right(tmp_path: Path):
     done = subprocess.run(
-        [str(binary("weir")), "--check", "--quotas", str(DEPLOY / "quotas.toml")], capture_output=True, text=True, timeout=60
+        [str(binary("weir")), "--check", "--quotas", str(DEPLOY / "quotas" / "quotas.toml")], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
 

@@ -116,9 +116,11 @@ def test_names_in_the_manifests_agree():
     volumes = {volume["name"]: volume["configMap"]["name"] for volume in deployment["template"]["spec"]["volumes"]}
     assert {mounted["name"] for mounted in container["volumeMounts"]} == set(volumes)
     assert set(volumes.values()) == {config["metadata"]["name"]}
-    # Before weir is killed it has enough time to drain.
+    # Before weir is killed it has enough time for new connections to stay away, and then to drain.
     drain = float(flags_of_help()["drain-timeout"].rstrip("s"))
-    assert deployment["template"]["spec"]["terminationGracePeriodSeconds"] > drain
+    [program, seconds] = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert program == "sleep" and float(seconds) >= 5
+    assert deployment["template"]["spec"]["terminationGracePeriodSeconds"] > float(seconds) + drain
     assert float(compose()["weir"]["stop_grace_period"].rstrip("s")) > drain
 
 
@@ -129,7 +131,10 @@ def test_compose_names_what_there_is():
     assert set(weir["depends_on"]) == set(stores_of(environments()["compose"])) == set(services) - {"weir"}
     for volume in weir["volumes"]:
         source, target, mode = volume.split(":")
-        assert (DEPLOY / source).exists() and target == weir["environment"]["WEIR_QUOTAS"] and mode == "ro"
+        # A folder, in which a file that another replaces is seen.
+        quotas = Path(weir["environment"]["WEIR_QUOTAS"])
+        assert (DEPLOY / source).is_dir() and (DEPLOY / source / quotas.name).exists()
+        assert Path(target) == quotas.parent and mode == "ro"
     assert any((DEPLOY / each.removeprefix("seccomp:")).exists() for each in weir["security_opt"] if each.startswith("seccomp:"))
 
 
