@@ -187,6 +187,14 @@ def test_man_page_and_completions_have_every_flag(package: Path, tmp_path: Path)
     assert run("bash", "-c", script + '; echo "${COMPREPLY[@]}"') == "--takeover\n"
 
 
+def test_the_package_asks_for_the_libc_that_its_programs_need(package: Path, tmp_path: Path):
+    run("dpkg-deb", "--extract", str(package), str(tmp_path))
+    programs = [str(program) for program in (tmp_path / "usr/bin").iterdir()]
+    needed = [tuple(map(int, version)) for version in re.findall(r"Name: GLIBC_(\d+)\.(\d+)", run("readelf", "-V", *programs))]
+    major, minor = max(needed)
+    assert run("dpkg-deb", "--field", str(package), "Depends") == f"libc6 (>= {major}.{minor}), libgcc-s1\n"
+
+
 class Installed(Weir):
     """A weir that its package has installed in some folder."""
 
