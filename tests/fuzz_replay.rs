@@ -233,6 +233,10 @@ fn http() {
 /// Goes on with mutations that no other run has tried, for `WEIR_FUZZ_SECONDS` (10 if unset). `WEIR_FUZZ_SEED` repeats a
 /// run: its mutants come in the order of that run.
 #[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it is told by the environment how long to take, and takes that long"
+)]
 #[ignore = "takes as long as it is told, and tries something else in each run"]
 fn mutants_of_this_run() {
     let number = |name| env::var(name).ok().map(|text| text.parse::<u64>().expect("a whole number"));
