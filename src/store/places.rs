@@ -156,7 +156,11 @@ struct Search<'a> {
     /// True if the center of the search is to be a member of a key that does not exist, so that nothing is
     /// found.
     center_missing: bool,
+    /// The option that the center of the search comes from (FROMMEMBER, FROMLONLAT); given again, its last place counts.
+    center_from: Option<&'static str>,
     outline: Option<Outline>,
+    /// The option that the outline of the searched area comes from (BYRADIUS, BYBOX); given again, its last one counts.
+    outline_from: Option<&'static str>,
     /// The length, in metres, of the unit in which distances are replied.
     meters: f64,
     order: Option<Order>,
@@ -289,7 +293,9 @@ impl<'a> Search<'a> {
         let left = call.count() - index - 1;
         let searches = matches!(kind, Kind::Search | Kind::SearchStore);
         let is = |word| call.is(index, word);
-        let centered = self.center.is_some() || self.center_missing;
+        let may_be = |given: Option<&str>, word: &str| {
+            searches && call.is(index, word) && given.is_none_or(|other| other == word)
+        };
         let words = match () {
             () if is("withdist") => {
                 self.with_distance = true;
@@ -329,20 +335,24 @@ impl<'a> Search<'a> {
                 self.stores_distances = true;
                 1
             }
-            () if searches && is("frommember") && left >= 1 && !centered => {
+            () if may_be(self.center_from, "frommember") && left >= 1 => {
+                self.center_from = Some("frommember");
                 self.center_missing = ranking.is_none();
                 self.center = ranking.map(|ranking| member_at(call, ranking, index + 1)).transpose()?;
                 2
             }
-            () if searches && is("fromlonlat") && left >= 2 && !centered => {
+            () if may_be(self.center_from, "fromlonlat") && left >= 2 => {
+                self.center_from = Some("fromlonlat");
                 self.center = Some(place_at(call, index + 1)?);
                 3
             }
-            () if searches && is("byradius") && left >= 2 && self.outline.is_none() => {
+            () if may_be(self.outline_from, "byradius") && left >= 2 => {
+                self.outline_from = Some("byradius");
                 self.set_outline(radius_at(call, index + 1)?);
                 3
             }
-            () if searches && is("bybox") && left >= 3 && self.outline.is_none() => {
+            () if may_be(self.outline_from, "bybox") && left >= 3 => {
+                self.outline_from = Some("bybox");
                 self.set_outline(box_at(call, index + 1)?);
                 4
             }
@@ -479,6 +489,14 @@ mod tests {
             ("GEOPOS g Palermo nobody", "*2|*2|$20|13.36138933897018433|$20|38.11555639549629859|*-1|"),
             ("GEOADD g 200 38 x", "-ERR invalid longitude,latitude pair 200.000000,38.000000|"),
             ("GEOADD g 1 2 x 3", "-ERR syntax error|"),
+            ("GEOSEARCH g FROMLONLAT 15 37 BYBOX 400 400 km BYBOX 1 1 km", "*0|"),
+            (
+                "GEOSEARCH g FROMLONLAT 0 0 FROMLONLAT 15 37 BYRADIUS 1 km BYRADIUS 200 km",
+                "*2|$7|Palermo|$7|Catania|",
+            ),
+            ("GEOSEARCH g FROMMEMBER Palermo FROMMEMBER Catania BYRADIUS 1 km", "*1|$7|Catania|"),
+            ("GEOSEARCH g FROMMEMBER Palermo FROMLONLAT 1 1 BYRADIUS 1 km", "-ERR syntax error|"),
+            ("GEOSEARCH g FROMMEMBER Palermo BYBOX 1 1 km BYRADIUS 1 km", "-ERR syntax error|"),
             ("GEODIST g a b miles", "-ERR unsupported unit provided. please use M, KM, FT, MI|"),
         ]);
     }
