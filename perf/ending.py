@@ -15,13 +15,17 @@ from harness import processes
 
 def take_along(folder: Path) -> None:
     """Has the script that runs, if it is one of the folder, end its servers and all other child processes when it ends: after its
-    last line, by a failure, by Ctrl-C or by SIGTERM (`timeout`, a CI that cancels). SIGTERM is as Ctrl-C, so that `finally` runs.
+    last line, by a failure, by Ctrl-C, SIGTERM (`timeout`, a CI that cancels) or SIGHUP (a terminal that closes). Those signals are as
+    Ctrl-C, so that `finally` runs.
     """
     script = getattr(sys.modules["__main__"], "__file__", None)
     is_worker = multiprocessing.parent_process() is not None
     if script is None or Path(script).resolve().parent != folder or is_worker:
         return
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # A script that `nohup` has started goes on.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
     atexit.register(end_all, os.getpid())
 
 
@@ -29,13 +33,14 @@ def end_all(owner: int) -> None:
     """Ends every child process of this one, whose number is `owner` unless it was forked from the script."""
     if os.getpid() != owner:
         return
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     for server in reversed(list(processes.alive)):
         server.discard()
     for child in children():
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
 
 def children() -> list[int]:

@@ -242,6 +242,7 @@ fn mutants_of_this_run() {
     let number = |name| env::var(name).ok().map(|text| text.parse::<u64>().expect("a whole number"));
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock that is set");
     let seed = number("WEIR_FUZZ_SEED").unwrap_or(since_1970.as_nanos() as u64);
+    println!("WEIR_FUZZ_SEED={seed}");
     let until = Instant::now() + Duration::from_secs(number("WEIR_FUZZ_SECONDS").unwrap_or(10));
     let mut random = Random::new(seed);
     let targets = [ENGINE, NODES, REQUESTS, REPLIES, STORES, PIPELINE, ADMIN, HTTP];

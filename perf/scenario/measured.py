@@ -83,6 +83,9 @@ class Measured:
                 raise NotMeasured(f"this weir-load does not count what took more than {measure.argument}")
             count -= slow
         if measure.metric == "goodput":
+            if measure.argument is None and "goodput_per_s" in tally:
+                # It does not count what was served after the load.
+                return Figure(tally["goodput_per_s"], Kind.RATE)
             return Figure(count / length if length else 0.0, Kind.RATE)
         return Figure(count, Kind.COUNT, length, counts["offered"])
 

@@ -72,6 +72,11 @@ pub fn is_about_connection<'a>(mut words: impl Iterator<Item = &'a [u8]> + Clone
     }
 }
 
+/// Returns the first word of the inner request of a `QOS CALL`, whose words from the first option on are `words`.
+pub fn inner_name<'a>(words: impl Iterator<Item = &'a [u8]> + Clone) -> Option<&'a [u8]> {
+    inner(words).next()
+}
+
 /// Returns the words of the inner request, which follow the options of `QOS CALL`.
 fn inner<'a, W: Iterator<Item = &'a [u8]> + Clone>(mut words: W) -> W {
     loop {

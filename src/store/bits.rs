@@ -66,12 +66,19 @@ fn bitcount(call: &mut Call<'_>) -> Done {
     let effort = call.effort;
     let counted = call.keyspace.read_string(call.at(1), |bytes| {
         let Some(bytes) = bytes else { return Ok(0) };
-        effort.spend_bytes(bytes.len().saturating_mul(COUNT_COST))?;
-        let Some((start, end, unit)) = range? else { return Ok(ones(bytes)) };
-        Ok(match unit {
-            BitUnit::Byte => ones(slice(bytes, start, end)),
-            BitUnit::Bit => ones_between(bytes, start, end),
-        })
+        let spend = |bytes: &[u8]| effort.spend_bytes(bytes.len().saturating_mul(COUNT_COST));
+        let Some((start, end, unit)) = range? else {
+            spend(bytes)?;
+            return Ok(ones(bytes));
+        };
+        match unit {
+            BitUnit::Byte => {
+                let counted = slice(bytes, start, end);
+                spend(counted)?;
+                Ok(ones(counted))
+            }
+            BitUnit::Bit => ones_between(bytes, start, end, spend),
+        }
     })??;
     call.integer(counted)
 }
@@ -109,21 +116,22 @@ fn ones(bytes: &[u8]) -> i64 {
 }
 
 /// Counts the bits that are set from bit `start` to bit `end` inclusive. Negative positions count from the
-/// end of the string; bit 0 is the highest bit of the first byte.
-fn ones_between(bytes: &[u8], start: i64, end: i64) -> i64 {
+/// end of the string; bit 0 is the highest bit of the first byte. `spend` is given the bytes that are read.
+fn ones_between(bytes: &[u8], start: i64, end: i64, spend: impl Fn(&[u8]) -> Done) -> Result<i64, Refusal> {
     let length = bytes.len() as i64 * 8;
     if start < 0 && end < 0 && start > end {
-        return 0;
+        return Ok(0);
     }
     let absolute = |index: i64| if index < 0 { (length + index).max(0) } else { index };
     let (start, end) = (absolute(start), absolute(end).min(length - 1));
     if start > end {
-        return 0;
+        return Ok(0);
     }
     let (first, last) = ((start / 8) as usize, (end / 8) as usize);
     let before = (u16::from(bytes[first]) >> (8 - start % 8)).count_ones();
     let after = (u16::from(bytes[last]) & ((1 << (7 - end % 8)) - 1)).count_ones();
-    ones(&bytes[first..=last]) - i64::from(before) - i64::from(after)
+    spend(&bytes[first..=last])?;
+    Ok(ones(&bytes[first..=last]) - i64::from(before) - i64::from(after))
 }
 
 fn bitpos(call: &mut Call<'_>) -> Done {
@@ -137,7 +145,7 @@ fn bitpos(call: &mut Call<'_>) -> Done {
     }
     let length = call.keyspace.peek_string(call.at(1), |bytes| bytes.map_or(0, <[u8]>::len))?;
     let (first, end) = searched_bits(call, length as i64)?;
-    call.effort.spend_bytes(length)?;
+    call.effort.spend_bytes((end - first) as usize / 8)?;
     let found = call.keyspace.peek_string(call.at(1), |bytes| {
         find_bit(bytes.unwrap_or_default(), bit, first as usize, end as usize)
     })?;
@@ -301,14 +309,16 @@ fn source<'a>(call: &'a Call<'_>, key: &[u8], digits: &'a mut Digits) -> &'a [u8
 /// for the strings of that length that the operation makes, or if the work would exceed the effort limit.
 fn longest(call: &mut Call<'_>, operation: Operation) -> Result<usize, Refusal> {
     let mut longest = 0;
+    let mut sum = 0_usize;
     for key in call.rest(3) {
         let length = call.keyspace.read_string(key, |bytes| bytes.map_or(0, <[u8]>::len))?;
         longest = longest.max(length);
+        sum = sum.saturating_add(length);
     }
-    // Each string is read once, and those that are made are written, read and freed.
-    let (made, sources) = (if operation == Operation::One { 2 } else { 1 }, call.count() - 3);
+    // Each source is read for each string that is made, and those strings are written, read and freed.
+    let made = if operation == Operation::One { 2 } else { 1 };
     call.afford(longest.saturating_mul(made))?;
-    call.effort.spend_bytes(longest.saturating_mul(made * (sources + MADE_COST)))?;
+    call.effort.spend_bytes(made * sum.saturating_add(longest.saturating_mul(MADE_COST)))?;
     Ok(longest)
 }
 
@@ -394,7 +404,6 @@ mod tests {
                     [(0, 199), (place, place), (3, 197), (place + 1, 199), (0, place.saturating_sub(1))]
                 {
                     let found = if (first..=end).contains(&place) { place as i64 } else { -1 };
-                    let found = if place == 0 && end == 0 { 0 } else { found };
                     let line = format!("BITPOS b {bit} {first} {end} BIT");
                     assert_eq!(bench.send(&line), format!(":{found}|"), "{line} {place}");
                 }

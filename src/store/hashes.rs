@@ -182,14 +182,14 @@ fn hincrby(call: &mut Call<'_>) -> Done {
 
 fn hincrbyfloat(call: &mut Call<'_>) -> Done {
     let (name, by) = (call.at(2), call.at(3));
-    call.effort.charge(long_double::effort(by));
+    call.effort.spend(1, long_double::effort(by))?;
     if !long_double::is_finite(by)? {
         return Err(Refusal::Words("ERR value is NaN or Infinity"));
     }
     let (out, effort) = (&call.out, call.effort);
     let sum = call.keyspace.change_or_create(call.arguments.at(1), |fields: &mut Fields| {
         let old = fields.get(name).map_or(&b"0"[..], Text::as_bytes);
-        effort.charge(long_double::effort(old));
+        effort.spend(1, long_double::effort(old))?;
         let sum = long_double::add(old, by).map_err(|refusal| match refusal {
             Refusal::NotAFloat => Refusal::Words("ERR hash value is not a float"),
             other => other,

@@ -27,9 +27,9 @@ const EFFORT_MAX: u64 = 4_000;
 const EFFORT: u64 = 64;
 
 /// Returns the units of effort (steps of work) to add the number `text`: 4,000 if it is longer than 40 bytes
-/// or has an exponent, else 64.
+/// or has an exponent (`e`, in hexadecimal numbers `p`), else 64.
 pub(super) fn effort(text: &[u8]) -> u64 {
-    let long = text.len() > 40 || text.iter().any(|byte| byte.eq_ignore_ascii_case(&b'e'));
+    let long = text.len() > 40 || text.iter().any(|byte| matches!(byte, b'e' | b'E' | b'p' | b'P'));
     if long { EFFORT_MAX } else { EFFORT }
 }
 

@@ -171,7 +171,7 @@ impl Ranking {
         let index = index.min(self.pieces.len().saturating_sub(1));
         let Some(piece) = self.pieces.get_mut(index) else {
             self.pieces.push(vec![scored]);
-            self.count_pieces();
+            self.count_pieces(index);
             return;
         };
         let place = piece.partition_point(precedes);
@@ -182,7 +182,7 @@ impl Ranking {
             let cut = if place + 1 == piece.len() { PIECE_MAX } else { PIECE_MAX / 2 };
             let rest = piece.split_off(cut);
             self.pieces.insert(index + 1, rest);
-            self.count_pieces();
+            self.count_pieces(index);
         }
     }
 
@@ -215,12 +215,17 @@ impl Ranking {
             self.pieces.remove(index);
         }
         if self.pieces.len() < pieces {
-            self.count_pieces();
+            self.count_pieces(left);
         }
     }
 
-    /// Sums up the lengths of the pieces anew, after one was added or removed.
-    fn count_pieces(&mut self) {
-        self.sums.rebuild(self.pieces.iter().map(Vec::len));
+    /// Sums up the lengths of the pieces anew, after one was added or removed at `first` or behind it. That is quick at the
+    /// end, where pieces come and go with every few members that are the first or the last of all.
+    fn count_pieces(&mut self, first: usize) {
+        if self.pieces.len() - first > 2 {
+            return self.sums.rebuild(self.pieces.iter().map(Vec::len));
+        }
+        self.sums.truncate(first);
+        self.pieces[first..].iter().for_each(|piece| self.sums.push(piece.len()));
     }
 }

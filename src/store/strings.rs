@@ -479,11 +479,11 @@ fn add(call: &mut Call<'_>, by: i64) -> Done {
 
 fn incrbyfloat(call: &mut Call<'_>) -> Done {
     let (key, by) = (call.at(1), call.at(2));
-    call.effort.charge(long_double::effort(by));
+    call.effort.spend(1, long_double::effort(by))?;
     let effort = call.effort;
     let sum = call.keyspace.read_string(key, |old| {
         let old = old.unwrap_or(b"0");
-        effort.charge(long_double::effort(old));
+        effort.spend(1, long_double::effort(old))?;
         long_double::add(old, by)
     })??;
     call.out.expect(sum.len())?;

@@ -26,6 +26,22 @@ impl Sums {
         }
     }
 
+    /// Adds a piece of this length behind the others.
+    pub(super) fn push(&mut self, length: usize) {
+        let place = self.0.len() + 1;
+        let covered = self.before(place - 1) - self.before(place - lowest_bit(place));
+        self.0.push(covered + length);
+    }
+
+    /// Removes all pieces but the first `count`.
+    pub(super) fn truncate(&mut self, count: usize) {
+        let Self(sums) = self;
+        sums.truncate(count);
+        if sums.capacity() > 4 * sums.len() + 64 {
+            sums.shrink_to(2 * sums.len());
+        }
+    }
+
     /// Counts one more element in the piece at `index`.
     pub(super) fn increase(&mut self, index: usize) {
         self.change(index, |sum| *sum += 1);
@@ -75,6 +91,28 @@ impl Sums {
 mod tests {
     use super::*;
     use crate::values::Random;
+
+    #[test]
+    fn pieces_at_the_end_come_and_go() {
+        let mut random = Random::new(5);
+        let (mut lengths, mut sums) = (Vec::new(), Sums::default());
+        for _ in 0..3_000 {
+            if random.index(3) > 0 {
+                let length = random.index(4);
+                lengths.push(length);
+                sums.push(length);
+            } else {
+                let count = lengths.len().saturating_sub(random.index(3));
+                lengths.truncate(count);
+                sums.truncate(count);
+            }
+            let mut anew = Sums::default();
+            anew.rebuild(lengths.iter().copied());
+            assert_eq!(sums.0, anew.0);
+        }
+        sums.truncate(0);
+        assert!(sums.0.capacity() <= 64);
+    }
 
     #[test]
     fn sums_and_places_are_those_of_counting() {

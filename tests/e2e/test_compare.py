@@ -145,8 +145,8 @@ def test_a_run_that_is_told_to_end_takes_its_servers_along(tmp_path, number):
         run.wait(SECONDS_MAX)
     finally:
         run.kill()
-    left = [child for child in children if Path(f"/proc/{child}").exists()]
-    assert not left and run.returncode != 0
+    assert run.returncode != 0
+    until(lambda: not any(Path(f"/proc/{child}").exists() for child in children), "nothing that it has started is left")
 
 
 def test_a_peer_that_cannot_be_ends_the_run_with_one_line():

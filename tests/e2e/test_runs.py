@@ -39,13 +39,13 @@ def test_miri_ends_with_a_run_that_fails_early(tmp_path: Path):
     program(tmp_path / "bin" / "cargo", f"until [ -s {told} ]; do sleep 0.05; done; exit 7")
     done = subprocess.run([tmp_path / ".ci" / "run"], env=environment(tmp_path), capture_output=True, timeout=SECONDS_MAX)
     child = int(told.read_text())
+
+    def ended() -> bool:
+        status = Path(f"/proc/{child}/status")
+        return not status.exists() or "State:\tZ" in status.read_text()
+
     try:
         assert done.returncode == 7, done.stderr
-
-        def ended() -> bool:
-            status = Path(f"/proc/{child}/status")
-            return not status.exists() or "State:\tZ" in status.read_text()
-
         until(ended, "the child of Miri ends")
     finally:
         if not ended():

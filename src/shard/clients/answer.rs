@@ -369,6 +369,7 @@ impl ClientStage {
             && client.sending_since.is_some()
         {
             client.sending_since = Some(now.monotonic);
+            client.backlog_bytes_max = 0;
         }
     }
 
@@ -380,9 +381,8 @@ impl ClientStage {
         (client.sending_since, client.sending_bytes) = (None, 0);
         self.outbox.handle_done();
         client.last_heard = now.monotonic;
-        if client.order.output.is_empty() {
-            client.backlog_bytes_max = 0;
-        } else {
+        client.backlog_bytes_max = 0;
+        if !client.order.output.is_empty() {
             self.outbox.list(client, id);
         }
         let has_ended = client.ending != Ending::Open;

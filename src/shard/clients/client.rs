@@ -1,6 +1,7 @@
 //! The state of one client connection: its identity, its unanswered requests, and whatever its next request
 //! waits for.
 
+use super::BACKLOG_PIPELINE_MAX;
 use super::held::HeldRequest;
 use super::http_login::HttpLogin;
 use super::identity::Identity;
@@ -554,7 +555,15 @@ impl Client {
             || self.waits_by_order
             || self.turn_left == 0
             || self.unanswered() >= PIPELINE_MAX
-            || self.order.waiting_bytes() > replies_bytes_max.max(self.backlog_bytes_max)
+            || self.order.waiting_bytes() > replies_bytes_max && self.is_backlog_full()
+    }
+
+    /// True if no more replies may wait for the client than usually may, or if as many wait as may while it takes
+    /// none. Then few requests are in flight at a time, because their replies may be long.
+    fn is_backlog_full(&self) -> bool {
+        self.backlog_bytes_max == 0
+            || self.unanswered() >= BACKLOG_PIPELINE_MAX
+            || self.order.waiting_bytes() > self.backlog_bytes_max
     }
 
     /// Returns the bytes of memory that the client takes, with its buffers, queued requests and TLS state.

@@ -112,7 +112,7 @@ impl ClientStage {
         }
     }
 
-    /// Lets requests of clients go on that have taken no replies for 100 ms and have sent more requests. Closes clients
+    /// Lets requests of clients go on that have sent more but have taken no replies for a second. Closes clients
     /// that accept no bytes of a segment (block) of replies for longer than the send timeout, and clients without unanswered requests that have been silent for longer than the idle timeout, except
     /// subscribers and monitors. Closes clients that have read the messages sent to them (as subscribers, for
     /// instance) too slowly for too long.
@@ -141,12 +141,18 @@ impl ClientStage {
         }
     }
 
-    /// Lets more replies wait for a client that takes none, if they are why no more of its requests are started.
+    /// Lets more replies wait for a client that takes none, if they are the only reason for which no more of its
+    /// requests are started and its bytes are not read. A client that is sent messages (subscriptions) is not meant,
+    /// because replies would count as unread messages, nor one that has not logged in.
     fn allow_backlog(&mut self, env: &mut Env, id: ClientId) {
         let client = self.clients.at(id);
         let allowed = self.replies_bytes_max.max(client.backlog_bytes_max);
-        if !client.stalled
+        let waits_for_other = client.must_wait(usize::MAX);
+        let is_meant = client.identity.tenant.is_some() && !client.is_messaged() && !client.is_monitor;
+        if !is_meant
+            || waits_for_other
             || client.listed_to_resume
+            || !client.reading_paused
             || client.order.waiting_bytes() <= allowed
             || allowed >= self.backlog_bytes_max
         {

@@ -114,9 +114,12 @@ use turns::Turns;
 /// Maximum number of bytes of replies that may wait for one client (256 KiB) before no more of its requests
 /// are started.
 const REPLIES_BYTES_PAUSE: usize = 256 * 1024;
-/// Time for which a client takes no bytes before more replies than usual may wait for it: it probably writes a
-/// whole pipeline before it reads a reply, as many client libraries do, and would write for ever.
-const UNREAD_PATIENCE: Duration = Duration::from_millis(100);
+/// Time for which a client takes no replies before more of them than usual may wait for it: it probably writes a
+/// whole pipeline before it reads a reply, as many client libraries do, and would write for ever. A client that
+/// reads slowly takes some within that time.
+const UNREAD_PATIENCE: Duration = Duration::from_secs(1);
+/// Maximum number of requests of such a client in flight.
+const BACKLOG_PIPELINE_MAX: usize = 8;
 /// Factor by which the maximum number of bytes that wait for such a client grows at a time.
 const BACKLOG_GROWTH: usize = 4;
 

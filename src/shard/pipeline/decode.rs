@@ -178,6 +178,7 @@ impl Shard {
             // As in Redis, a malformed `EXEC` is over.
             Err(command::Unrecognised::Arity(exec)) if exec.name == "exec" => {
                 self.discard_refused(id);
+                self.end_watch(id, now);
                 let error = command::Unrecognised::Arity(exec).to_string();
                 self.answer_error(id, &abort_because_of(error.trim_start_matches("ERR ")));
             }

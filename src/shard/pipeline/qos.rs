@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::Shard;
 use super::decode::encoded;
-use crate::protocol::call::is_about_connection;
+use crate::protocol::call::{inner_name, is_about_connection};
 use crate::protocol::command::{Command, quoted};
 use crate::protocol::{Argument, Arguments, Request, encode};
 use crate::shard::clients::Question;
@@ -101,12 +101,12 @@ impl Shard {
             Ok((identity, Some(inner))) if !inner.name().eq_ignore_ascii_case(b"qos") => (identity, inner),
             Ok((_, Some(_))) => {
                 let text = "ERR QOS CALL: a command other than QOS is expected";
-                return self.refuse_in_transaction(id, text);
+                return self.refuse_call(id, arguments, text);
             }
             Ok((_, None)) => {
-                return self.refuse_in_transaction(id, &wrong_arguments("call"));
+                return self.refuse_call(id, arguments, &wrong_arguments("call"));
             }
-            Err(text) => return self.refuse_in_transaction(id, &text),
+            Err(text) => return self.refuse_call(id, arguments, &text),
         };
         let (frame, places) = encoded(inner.iter());
         if places.len() > KEYS_PER_TURN {
@@ -114,6 +114,15 @@ impl Shard {
         }
         let request = Request { arguments: Arguments::new(&frame, &places), shared: None };
         self.handle_request_as(id, &identity, request, now);
+    }
+
+    /// Answers a malformed `QOS CALL` with an error, which spoils the transaction that the client may be in. That of a
+    /// malformed `QOS CALL ... EXEC` is over.
+    fn refuse_call(&mut self, id: ClientId, arguments: &Arguments<'_>, text: &str) {
+        if inner_name(arguments.iter().skip(2)).is_some_and(|name| name.eq_ignore_ascii_case(b"exec")) {
+            self.discard_refused(id);
+        }
+        self.refuse_in_transaction(id, text);
     }
 
     /// Handles a large request inside `QOS CALL` under the identity `identity`. One that is split by key is

@@ -192,6 +192,11 @@ impl Shard {
         if command.flags.contains(Flags::NO_MULTI) {
             return self.refuse_in_transaction(id, "ERR Command not allowed inside a transaction");
         }
+        // Of `QOS CALL` the inner request is queued; options count at `EXEC`, which sends all requests at once.
+        let is_call = |word: &[u8]| word.eq_ignore_ascii_case(b"call");
+        if handling == Handling::Local(LocalCommand::Qos) && arguments.get(1).is_some_and(is_call) {
+            return self.qos_call(id, arguments, now);
+        }
         if let Some(error) = self.only_store_is_busy() {
             return self.refuse_in_transaction(id, &error);
         }
@@ -221,13 +226,6 @@ impl Shard {
             // The only store answers this as outside a transaction. For other settings weir answers here, since it
             // could not remove passwords from the store's reply.
             Handling::Local(LocalCommand::ConfigGet) if single && asks_for_events(arguments) => true,
-            // Of `QOS CALL` the inner request is queued; options count at `EXEC`, which sends all requests at once.
-            Handling::Local(LocalCommand::Qos) if is_subcommand(arguments, "call") => {
-                return self.qos_call(id, arguments, now);
-            }
-            Handling::Local(LocalCommand::Qos) if is_subcommand(arguments, "set") => {
-                return self.queue_local(id, command, LocalCommand::Qos, arguments);
-            }
             Handling::Local(local) if local.stands_in_transaction() => {
                 return self.queue_local(id, command, local, arguments);
             }
@@ -320,9 +318,4 @@ impl Shard {
             }
         }
     }
-}
-
-/// True if the second word of a request is `subcommand`, in any case of letters.
-fn is_subcommand(arguments: &Arguments<'_>, subcommand: &str) -> bool {
-    arguments.get(1).is_some_and(|word| word.eq_ignore_ascii_case(subcommand.as_bytes()))
 }

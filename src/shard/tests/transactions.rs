@@ -202,14 +202,6 @@ fn options_may_stand_before_each_request_of_a_transaction() {
     }
     let queued = "+QUEUED\r\n".repeat(2);
     assert_eq!(rig.told(client), format!("+OK\r\n{queued}*2\r\n+OK\r\n+PONG\r\n"));
-
-    // A lasting option is set when EXEC comes, and remains.
-    rig.send(client, &[&["MULTI"], &["QOS", "SET", "TIER", "batch"], &["DISCARD"]]);
-    assert_eq!(rig.told(client), "+OK\r\n+QUEUED\r\n+OK\r\n");
-    assert!(!rig.asks(client, &["CLIENT", "LIST"]).contains("tier=batch"));
-    rig.send(client, &[&["MULTI"], &["QOS", "SET", "TIER", "batch"], &called(&["EXEC"])]);
-    assert_eq!(rig.told(client), "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n");
-    assert!(rig.asks(client, &["CLIENT", "LIST"]).contains("tier=batch"));
 }
 
 #[test]
@@ -222,12 +214,16 @@ fn a_mistake_in_options_spoils_the_transaction() {
         &["QOS", "CALL", "QOS", "LIMITS"],
         &["QOS", "CALL", "GET"],
         &["QOS", "LIMITS"],
+        &["QOS", "SET", "TIER", "batch"],
     ] {
         rig.send(client, &[&["MULTI"], wrong, &["EXEC"]]);
         let told = rig.told(client);
         assert!(told.starts_with("+OK\r\n-ERR "), "{told}");
         assert!(told.ends_with("-EXECABORT Transaction discarded because of previous errors.\r\n"), "{told}");
     }
+    let wrong: &[&str] = &["QOS", "CALL", "TIER", "none", "EXEC"];
+    rig.send(client, &[&["MULTI"], &["SET", "k", "1"], wrong, &["EXEC"]]);
+    assert!(rig.told(client).ends_with("-ERR EXEC without MULTI\r\n"), "the transaction is over");
     assert!(rig.at_stores.is_empty());
 }
 

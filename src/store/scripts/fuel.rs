@@ -97,6 +97,15 @@ impl RunTime {
         now
     }
 
+    /// Returns the reason for which no script may begin any more in the request: no effort (steps of work) is left
+    /// for its start, of `most` units for the whole request, or the time of its scripts is over. None if one may.
+    pub(super) fn forbids_start(&self, left: u64, most: u64) -> Option<Ending> {
+        if left < SCRIPT_UNITS {
+            return Some(Ending::Effort(most));
+        }
+        self.now().filter(|now| self.is_over(*now)).map(|_| Ending::Time(ENGINE_SCRIPT_MS_MAX))
+    }
+
     fn now(&self) -> Option<Timestamp> {
         self.stopwatch.as_ref().map(|stopwatch| stopwatch())
     }

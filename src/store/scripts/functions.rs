@@ -16,7 +16,7 @@ use super::libraries::{Libraries, Library, Signature, parse_header};
 use super::machine::{Machine, Role};
 use super::register::Registered;
 use super::to_reply::Failure;
-use super::{Access, Scripts, broken, run_within, write_result};
+use super::{Access, Scripts, broken, check_start, run_within, write_result};
 use crate::store::attend;
 use crate::store::call::{Call, Done};
 use crate::store::effort::LOOK;
@@ -110,6 +110,7 @@ impl Interpreter {
         code: &[u8],
         registered: &mut Registered,
     ) -> Result<Vec<Signature>, Failure> {
+        check_start(call)?;
         let ran = self.machine.register(call.limits.effort_max, call.effort.left(), code, registered);
         call.effort.charge(self.machine.shared().fuel.take_spent());
         let error = match ran {
@@ -163,6 +164,7 @@ fn call_function(call: &mut Call<'_>, access: Access) -> Done {
     if !flags.no_writes() && !flags.allow_oom() && call.memory_left() == 0 {
         return Err(Refusal::OutOfMemory);
     }
+    check_start(call)?;
     let Scripts { functions, run_time, .. } = &mut *call.scripts;
     let mut interpreter = functions.take_interpreter(run_time)?;
     let database = call.session.database;

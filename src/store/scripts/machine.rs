@@ -175,8 +175,8 @@ impl Machine {
     }
 
     /// Runs the code of a library with an effort (steps of work) of `left` units; `most` is the limit for the
-    /// whole request. Adds the functions that the code registers to `registered`; returns the table of the error
-    /// that ended it; the outer `Err` means that the engine ended it.
+    /// whole request. Adds the functions that the code registers to `registered`, and returns their signatures; the inner
+    /// `Err` is the table of the error that the code raised, the outer one means that the engine ended it.
     pub(super) fn register(
         &self,
         most: u64,

@@ -207,8 +207,16 @@ fn evalsha_ro(call: &mut Call<'_>) -> Done {
     by_digest(call, Access::Readonly)
 }
 
+/// Fails if no script may begin any more in the request. That is found out before the interpreter is touched, which is
+/// dropped after an error of its own.
+fn check_start(call: &Call<'_>) -> Done {
+    let ending = call.scripts.run_time.forbids_start(call.effort.left(), call.limits.effort_max);
+    ending.map_or(Ok(()), |ending| Err(Refusal::Quoting(ending.text())))
+}
+
 fn by_source(call: &mut Call<'_>, access: Access) -> Done {
     let keys = keys_of(call)?;
+    check_start(call)?;
     let source = call.at(1);
     let digest = digest_of(source);
     let script = match call.scripts.cache.get(&digest) {
@@ -222,6 +230,7 @@ fn by_digest(call: &mut Call<'_>, access: Access) -> Done {
     let digest = parse_digest(call.at(1)).ok_or(NO_SCRIPT)?;
     let keys = keys_of(call)?;
     let script = call.scripts.cache.get(&digest).ok_or(NO_SCRIPT)?;
+    check_start(call)?;
     run(call, digest, &script, keys, access)
 }
 

@@ -203,6 +203,18 @@ fn an_endless_function_ends_and_libraries_are_loaded_again() {
     bench.talk(&[("FCALL count 0", ":1|"), ("FCALL count 0", ":2|")]);
     assert!(bench.send("FCALL endless 0").starts_with("-ERR the script would take more than"));
     bench.talk(&[("FCALL count 0", ":1|")]);
+    // Where nothing is left for its start, a function or script is refused before the interpreter is touched.
+    bench.talk(&[("FCALL count 0", ":2|"), ("MULTI", "+OK|")]);
+    for (words, times) in [
+        (&[&b"EVAL"[..], b"while true do end", b"0"][..], 1),
+        (&[b"FCALL", b"count", b"0"], 2),
+        (&[b"EVAL", b"return 1", b"0"], 2),
+    ] {
+        (0..times).for_each(|_| assert_eq!(bench.send_bytes(words), b"+QUEUED\r\n"));
+    }
+    let told = bench.send("EXEC");
+    assert_eq!(told.matches("-ERR the script would take more than").count(), 5, "{told}");
+    bench.talk(&[("FCALL count 0", ":3|")]);
     // The memory that functions keep between calls is limited, however little each call adds.
     let refused =
         (0..20).find_map(|_| Some(bench.send("FCALL grow 0")).filter(|reply| reply.starts_with('-')));

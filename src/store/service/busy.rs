@@ -222,11 +222,13 @@ impl Attended<'_, '_, '_> {
                         }
                     }
                     connection.output.append(pool, &reply);
+                    connection.note_reply();
                     pool.give(reply);
                 }
                 Ok(None) => standing = Some(Standing::Idle),
                 Err(error) => {
                     encode::error(connection.output.buffer(pool), &error.0);
+                    connection.note_reply();
                     connection.ending = true;
                     standing = Some(Standing::Idle);
                 }

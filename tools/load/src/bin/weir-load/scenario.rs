@@ -167,8 +167,8 @@ impl<'de> Deserialize<'de> for RateEntry {
 }
 
 /// Reads a scenario file. `cut` is the time after which the load ends even if its phases are longer; `None`
-/// for no such time. `password` is that of tenants for which the file has none. Returns the groups of clients, and the set-up commands; the error is a text for the
-/// user.
+/// for no such time. `password` is that of tenants for which the file has none. Returns the groups of clients,
+/// and the set-up commands; the error is a text for the user.
 pub fn read(
     path: &Path,
     cut: Option<Duration>,
