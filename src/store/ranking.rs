@@ -229,3 +229,47 @@ impl Ranking {
         self.pieces[first..].iter().for_each(|piece| self.sums.push(piece.len()));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::values::Random;
+
+    #[test]
+    fn ranks_are_those_of_counting_while_pieces_come_and_go() {
+        let mut random = Random::new(7);
+        let mut ranking = Ranking::new(&Hasher::new(1));
+        let mut model = std::collections::BTreeSet::new();
+        for step in 0..30_000_u64 {
+            // It grows and shrinks in turn, at both ends and in between.
+            let shrinks = step / 6_000 % 2 == 1;
+            let number = match random.index(3) {
+                0 => 1_000_000 + step,
+                1 => 1_000_000 - step,
+                _ => random.below(2_000_000),
+            };
+            let chosen = match random.index(3) {
+                _ if !shrinks || model.is_empty() => number,
+                0 => *model.first().expect("it is not empty"),
+                1 => *model.last().expect("it is not empty"),
+                _ => *model.range(number..).next().unwrap_or(model.first().expect("it is not empty")),
+            };
+            let member = format!("{chosen:08}");
+            if shrinks {
+                assert_eq!(ranking.remove(member.as_bytes()).is_some(), model.remove(&chosen));
+            } else {
+                ranking.set(member.as_bytes(), chosen as f64);
+                model.insert(chosen);
+            }
+            if step % 500 == 0 {
+                for (rank, number) in model.iter().enumerate().step_by(97) {
+                    let member = format!("{number:08}");
+                    assert_eq!(ranking.rank(member.as_bytes()), Some(rank));
+                    let scored = ranking.range(rank, rank + 1).next().expect("it has one at that rank");
+                    assert_eq!(scored.member.as_bytes(), member.as_bytes());
+                }
+            }
+        }
+        assert_eq!(ranking.len(), model.len());
+    }
+}
