@@ -1346,7 +1346,7 @@ mod tests {
             }
         }
 
-        /// Whatever another core finds, a window stays within its bounds, and no cut enlarges it.
+        /// A window stays within its bounds, and no cut enlarges it, whatever another core has measured.
         #[test]
         fn another_core_that_finds_anything_breaks_nothing(steps in proptest::collection::vec(
             (0..100_000_u64, 0..100_000_u64, 0..3_u8, 0.0..2.0_f64, 0.0..0.1_f64, 0..200_u32), 20..400)) {

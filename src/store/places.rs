@@ -159,8 +159,6 @@ struct Search<'a> {
     /// The option that the center of the search comes from (FROMMEMBER, FROMLONLAT); given again, its last place counts.
     center_from: Option<&'static str>,
     outline: Option<Outline>,
-    /// The option that the outline of the searched area comes from (BYRADIUS, BYBOX); given again, its last one counts.
-    outline_from: Option<&'static str>,
     /// The length, in metres, of the unit in which distances are replied.
     meters: f64,
     order: Option<Order>,
@@ -293,9 +291,6 @@ impl<'a> Search<'a> {
         let left = call.count() - index - 1;
         let searches = matches!(kind, Kind::Search | Kind::SearchStore);
         let is = |word| call.is(index, word);
-        let may_be = |given: Option<&str>, word: &str| {
-            searches && call.is(index, word) && given.is_none_or(|other| other == word)
-        };
         let words = match () {
             () if is("withdist") => {
                 self.with_distance = true;
@@ -335,24 +330,38 @@ impl<'a> Search<'a> {
                 self.stores_distances = true;
                 1
             }
-            () if may_be(self.center_from, "frommember") && left >= 1 => {
+            () if searches
+                && is("frommember")
+                && left >= 1
+                && self.center_from.is_none_or(|from| from == "frommember") =>
+            {
                 self.center_from = Some("frommember");
                 self.center_missing = ranking.is_none();
                 self.center = ranking.map(|ranking| member_at(call, ranking, index + 1)).transpose()?;
                 2
             }
-            () if may_be(self.center_from, "fromlonlat") && left >= 2 => {
+            () if searches
+                && is("fromlonlat")
+                && left >= 2
+                && self.center_from.is_none_or(|from| from == "fromlonlat") =>
+            {
                 self.center_from = Some("fromlonlat");
                 self.center = Some(place_at(call, index + 1)?);
                 3
             }
-            () if may_be(self.outline_from, "byradius") && left >= 2 => {
-                self.outline_from = Some("byradius");
+            () if searches
+                && is("byradius")
+                && left >= 2
+                && matches!(self.outline, None | Some(Outline::Circle { .. })) =>
+            {
                 self.set_outline(radius_at(call, index + 1)?);
                 3
             }
-            () if may_be(self.outline_from, "bybox") && left >= 3 => {
-                self.outline_from = Some("bybox");
+            () if searches
+                && is("bybox")
+                && left >= 3
+                && matches!(self.outline, None | Some(Outline::Box { .. })) =>
+            {
                 self.set_outline(box_at(call, index + 1)?);
                 4
             }

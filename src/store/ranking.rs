@@ -241,7 +241,7 @@ mod tests {
         let mut ranking = Ranking::new(&Hasher::new(1));
         let mut model = std::collections::BTreeSet::new();
         for step in 0..30_000_u64 {
-            // It grows and shrinks in turn, at both ends and in between.
+            // The sorted set grows and shrinks in turn, at both ends and in between.
             let shrinks = step / 6_000 % 2 == 1;
             let number = match random.index(3) {
                 0 => 1_000_000 + step,

@@ -150,10 +150,7 @@ impl ClientStage {
         client.decoder = decoder;
         self.turns.taken -= client.turn_left;
         client.stalled = progress == Progress::Stalled;
-        if client.stalled && client.turn_left == 0 && !client.listed_to_resume {
-            self.resume_next_turn(id);
-        }
-        let client = self.clients.at(id);
+        let goes_on_next_turn = client.stalled && client.turn_left == 0 && !client.listed_to_resume;
         let full = client.stalled && client.held_bytes() > HELD_BYTES_PAUSE;
         if full && !client.reading_paused && client.ending == Ending::Open {
             client.reading_paused = true;
@@ -161,6 +158,9 @@ impl ClientStage {
         } else if client.reading_paused && !client.stalled {
             client.reading_paused = false;
             env.actions.push_back(Action::ResumeReading(Owner::Client(id)));
+        }
+        if goes_on_next_turn {
+            self.resume_next_turn(id);
         }
         self.close_if_done(env, id);
     }
