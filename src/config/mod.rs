@@ -426,7 +426,7 @@ fn token_source(flags: &Flags) -> Result<Option<TokenSource>, ConfigError> {
     }
 }
 
-/// Checks that no flag is given which has an effect only together with another one that is not given.
+/// Checks that every flag that has an effect only together with another flag is given together with it.
 fn check_unused(flags: &Flags) -> Result<(), ConfigError> {
     let admin = [
         ("--admin-host", !flags.admin_host.is_empty()),

@@ -20,8 +20,8 @@ use std::time::Duration;
 use crate::values::limits::COMMAND_CLASSES;
 use crate::values::{Random, Timestamp};
 
-/// Time constant with which the averages of nodes' latencies forget earlier replies: after it, a reply counts
-/// for a third (1/e).
+/// Time constant of the moving averages of nodes' latencies: after this time, a reply has a third (1/e) of its
+/// first weight.
 const DECAY: Duration = Duration::from_secs(10);
 /// Latency assumed for a new node until its first reply, as a multiple of the other nodes' median.
 const NEWCOMER: f64 = 2.0;

@@ -87,7 +87,7 @@ pub struct Slice {
     share: u16,
     /// Number of requests admitted that have not been charged at their real cost yet, at most 65,535.
     under_way: u16,
-    /// True once the control executor has sent a grant (amount of quota to spend).
+    /// True once a first grant (amount of quota to spend) has come from the control executor.
     heard: bool,
     /// True if a report to the control executor (which grants the core amounts to spend) is about to be sent.
     asking: bool,

@@ -32,7 +32,8 @@ pub enum CallOption {
     User,
     /// The option `TIER`: importance of the request under overload.
     Tier,
-    /// The option `DEADLINE`: time, in milliseconds, after which the reply is of no more use to the client.
+    /// The option `DEADLINE`: time, in milliseconds from the request's arrival, after which the reply is of no
+    /// more use to the client.
     Deadline,
     /// The option `INFLIGHT`: treatment of a request that a store has been sent and has not answered yet when
     /// its deadline passes.

@@ -54,9 +54,9 @@ const HEADER_BYTES_MAX: usize = 32;
 const LINE_END: &[u8] = b"\r\n";
 
 impl ReplyScanner {
-    /// Creates a scanner that reports a push message (one that is the reply to no request) between replies
-    /// like a reply, with kind `>`. A push within a reply, which no store sends, still counts as a part of
-    /// that reply.
+    /// Creates a scanner that also reports push messages, which are replies to no request: a push between two
+    /// replies is reported as if it were a reply, with kind `>`. A push within a reply, which no store sends,
+    /// counts as a part of that reply.
     pub fn with_pushes() -> Self {
         Self { reports_pushes: true, ..Self::default() }
     }

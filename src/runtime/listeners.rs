@@ -102,7 +102,7 @@ fn table(config: &Config) -> Vec<Listener> {
 
 /// Opens all listening sockets for clients and administrators. Those that the previous process (`before`) had
 /// open at the same addresses are taken over from it. `shards` is the number of shards, each of which has a
-/// socket of its own for most addresses. The error is a message for the operator.
+/// socket of its own for every address without TLS. The error is a message for the operator.
 pub(super) fn open(
     config: &Config,
     shards: usize,

@@ -100,8 +100,8 @@ pub(super) struct Reception {
     /// number `filled_in`.
     filled: u8,
     filled_in: u32,
-    /// The number of remaining receives on the socket that are started one at a time, because a large message
-    /// came lately.
+    /// The number of further receives on the socket that are started one by one, rather than as one that
+    /// repeats, because a large message came lately.
     single: u8,
     /// The number of bytes that are missing from the message being received, as far as known; 0 if unknown.
     missing: usize,

@@ -64,8 +64,8 @@ impl Door {
     }
 }
 
-/// A shard together with the limits on clients that all shards share, as the deciding code behind a core's
-/// sockets.
+/// A shard together with the limits that all shards share, on the number of clients and on the bytes that these
+/// hold. The loop that serves a core's sockets passes all events to it.
 struct Guarded {
     shard: Shard,
     door: Door,

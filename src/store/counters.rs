@@ -145,8 +145,8 @@ impl Registers {
         bytes
     }
 
-    /// Returns the registers in the sparse form, in at most `bytes_max` bytes without the header; `None` if
-    /// they would take more bytes, or if a value is too large for this form.
+    /// Returns the `HyperLogLog`'s registers in the sparse form, in at most `bytes_max` bytes without the header;
+    /// `None` if they would take more bytes, or if a value is too large for this form.
     fn sparse(&self, bytes_max: usize) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         for run in self.values.chunk_by(|left, right| left == right) {

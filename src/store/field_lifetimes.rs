@@ -30,13 +30,15 @@ pub(super) const COMMANDS: &[Command] = &[
 /// The latest expiry that a hash's field may have, in milliseconds since 1970, as in Redis.
 pub(super) const EXPIRES_MS_MAX: i64 = (1 << 46) - 1;
 
-/// The reply of HEXPIRE, HTTL and their variants for a field that does not exist. The constants below are the
-/// replies for a field that has no expiry, whose condition is not met, whose expiry was set, and that was
-/// deleted because the new expiry has passed.
+/// The reply of HEXPIRE, HTTL and their variants for a field that does not exist.
 const MISSING: i64 = -2;
+/// The reply of HTTL, HPERSIST and the like for a field that has no expiry.
 const WITHOUT: i64 = -1;
+/// The reply of HEXPIRE and its variants for a field whose expiry the command's condition leaves as it is.
 const REFUSED: i64 = 0;
+/// The reply of HEXPIRE, HPERSIST and the like for a field whose expiry was set or removed.
 const DONE: i64 = 1;
+/// The reply of HEXPIRE and its variants for a field that was deleted because the new expiry has passed.
 const DELETED: i64 = 2;
 
 /// Maximum number of bytes of one of these numbers in a reply.

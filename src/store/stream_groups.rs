@@ -299,9 +299,9 @@ pub(super) fn serve(
     Ok(true)
 }
 
-/// Records the entries that were written into the reply as delivered, for each stream of `keys`: they become
-/// pending with `consumer` of `group`, except new ones with `forgets` (NOACK). Creates the consumer if need
-/// be.
+/// Records the entries that were written into the reply as delivered; `deliveries` has an item for each stream
+/// of `keys`. They become pending with `consumer` of `group`; with `forgets` (NOACK), entries that are delivered
+/// for the first time do not. Creates the consumer if it does not exist.
 fn note_deliveries(
     call: &mut Call<'_>,
     keys: &[&[u8]],

@@ -33,14 +33,14 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// Largest part of itself by which the time between two rounds (questions to some nodes at once) without a
 /// reason is shortened or prolonged at random.
 const PERIOD_CHANCE: f64 = 0.2;
-/// Pause after a round (questions to some nodes at once) until all primaries may be asked for the map, as a
-/// multiple of the round's duration.
+/// Pause after any round (questions about the map to some nodes at once) before a round in which all primaries
+/// are asked may begin, as a multiple of the earlier round's duration.
 const PAUSE_TIMES: u32 = 4;
-/// Shortest pause after a round (questions to some nodes at once) until all primaries may be asked for the
-/// map.
+/// Shortest pause after any round (questions about the map to some nodes at once) before a round in which all
+/// primaries are asked may begin.
 const PAUSE_LEAST: Duration = Duration::from_millis(5);
-/// Longest pause after a round (questions to some nodes at once) until all primaries may be asked for the
-/// map.
+/// Longest pause after any round (questions about the map to some nodes at once) before a round in which all
+/// primaries are asked may begin.
 const PAUSE_MOST: Duration = Duration::from_millis(500);
 /// Maximum number of nodes that are remembered as unreachable; of more, the latest ones are.
 const LOST_MAX: usize = 16;

@@ -44,8 +44,8 @@ pub struct AdmissionStage {
     waiting: Vec<ClientId>,
     /// Clients whose next request waits until a request of their tenant is charged at its real cost.
     for_settlement: Waiting,
-    /// The payer (account that is charged) and price of requests that passed in shadow mode (decisions are
-    /// only counted) before the control executor's answer had shown whether they could be paid for.
+    /// The payer (account that is charged) and price of each request that passed in shadow mode, where decisions
+    /// are only counted, before the control executor's answer showed whether the payer can pay for it.
     undecided_in_shadow: Vec<(Payer, Price)>,
     /// The questions about quotas that were answered in the current second though the payer's quota is deep in
     /// debt.

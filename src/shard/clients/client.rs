@@ -1,7 +1,6 @@
 //! The state of one client connection: its identity, its unanswered requests, and whatever its next request
 //! waits for.
 
-use super::BACKLOG_PIPELINE_MAX;
 use super::held::HeldRequest;
 use super::http_login::HttpLogin;
 use super::identity::Identity;
@@ -11,6 +10,7 @@ use super::pause::{Paused, is_held_as_write};
 use super::ties::{Ties, Watch};
 use super::track::Tracks;
 use super::transaction::{Splice, Transaction};
+use super::{BACKLOG_PIPELINE_MAX, ReplyRoom};
 use crate::protocol::command::{Command, Handling, LocalCommand};
 use crate::protocol::http::Conversation;
 use crate::protocol::{Arguments, Protocol, RequestDecoder};
@@ -545,17 +545,17 @@ impl Client {
         self.waits_by_order && (self.stalled || self.held_request.is_some())
     }
 
-    /// True if the client's next request may not be started yet. `replies_bytes_max` is the most bytes of
-    /// replies that usually may wait for the client.
+    /// True if the client's next request may not be started yet.
     #[inline]
-    pub(super) fn must_wait(&self, replies_bytes_max: usize) -> bool {
+    pub(super) fn must_wait(&self, room: ReplyRoom) -> bool {
         self.barrier
             || self.congested > 0
             || self.waits_for_quota
             || self.waits_by_order
             || self.turn_left == 0
             || self.unanswered() >= PIPELINE_MAX
-            || self.order.waiting_bytes() > replies_bytes_max && self.is_backlog_full()
+            || self.order.waiting_bytes() > room.usual && self.is_backlog_full()
+            || self.unanswered() > 0 && self.order.foreseen_bytes() > room.most
     }
 
     /// True if no more replies may wait for the client than usually may, or if as many wait as may while it takes

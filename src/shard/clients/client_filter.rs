@@ -163,8 +163,8 @@ impl ClientsAsked {
         Ok(Self::Unblock(ClientFilter { ids, ..ClientFilter::of(asker) }, is_error))
     }
 
-    /// Parses `CLIENT PAUSE milliseconds [ALL|WRITE]`, sent by `asker`, with at most 24 hours in
-    /// milliseconds. The error is the text of the reply.
+    /// Parses `CLIENT PAUSE milliseconds [ALL|WRITE]`, sent by `asker`, whose rights decide which clients are
+    /// paused. The error is the text of the error reply; a pause of more than 24 hours is one.
     pub fn pause(asker: Reach, arguments: &Arguments<'_>, now: Now) -> Result<Self, String> {
         let millis = std::str::from_utf8(arguments.at(2)).ok().and_then(|text| text.parse::<i64>().ok());
         let millis = millis.ok_or("ERR timeout is not an integer or out of range")?;

@@ -3,7 +3,7 @@
 use super::abandoned::Owing;
 use super::client::Ending;
 use super::order::Rewrite;
-use super::{BACKLOG_GROWTH, ClientStage, UNREAD_PATIENCE};
+use super::{BACKLOG_GROWTH, ClientStage, ReplyRoom, UNREAD_PATIENCE};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::outcome::Settlement;
@@ -147,22 +147,22 @@ impl ClientStage {
     /// because replies would count as unread messages, nor one that has not logged in.
     fn allow_backlog(&mut self, env: &mut Env, id: ClientId) {
         let client = self.clients.at(id);
-        let allowed = self.replies_bytes_max.max(client.backlog_bytes_max);
-        let waits_for_other = client.must_wait(usize::MAX);
+        let allowed = self.reply_room.usual.max(client.backlog_bytes_max);
+        let waits_for_other = client.must_wait(ReplyRoom::UNLIMITED);
         let is_meant = client.identity.tenant.is_some() && !client.is_messaged() && !client.is_monitor;
         if !is_meant
             || waits_for_other
             || client.listed_to_resume
             || !client.reading_paused
             || client.order.waiting_bytes() <= allowed
-            || allowed >= self.backlog_bytes_max
+            || allowed >= self.reply_room.most
         {
             return;
         }
         if client.backlog_bytes_max == 0 {
             env.counters.add(Counter::ClientBacklogs, 1);
         }
-        client.backlog_bytes_max = (BACKLOG_GROWTH * allowed).min(self.backlog_bytes_max);
+        client.backlog_bytes_max = (BACKLOG_GROWTH * allowed).min(self.reply_room.most);
         self.resume_next_turn(id);
     }
 }

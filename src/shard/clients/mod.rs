@@ -120,8 +120,33 @@ const REPLIES_BYTES_PAUSE: usize = 256 * 1024;
 const UNREAD_PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum number of requests of such a client in flight.
 const BACKLOG_PIPELINE_MAX: usize = 8;
+/// Number of requests of a client that may be in flight until it is known how large their replies are.
+const REQUESTS_AT_FIRST: usize = 64;
 /// Factor by which the maximum number of bytes that wait for such a client grows at a time.
 const BACKLOG_GROWTH: usize = 4;
+
+/// Maximum numbers of bytes of replies for one client above which no more of its requests are started.
+#[derive(Clone, Copy, Debug)]
+struct ReplyRoom {
+    /// Maximum number of bytes that usually may wait for the client, until it reads or until the earlier reply
+    /// comes that those bytes wait for.
+    usual: usize,
+    /// Maximum number of bytes that wait for the client or are expected for its requests in flight, and of those
+    /// that may wait while it reads nothing and has more requests to send. The rest of its limit is for replies
+    /// that are larger than expected.
+    most: usize,
+}
+
+impl ReplyRoom {
+    /// No limits.
+    const UNLIMITED: Self = Self { usual: usize::MAX, most: usize::MAX };
+
+    /// Returns the size that a reply is expected to have while nothing is known: some requests may be in flight
+    /// then, and more of them with each reply that turns out small.
+    const fn first_expected(self) -> usize {
+        self.most / REQUESTS_AT_FIRST
+    }
+}
 
 /// The clients of one shard, with everything that the shard keeps for them.
 #[derive(Debug)]
@@ -130,12 +155,7 @@ pub struct ClientStage {
     opened: u64,
     /// The size limits of a request from a client that has logged in.
     limits: RequestLimits,
-    /// Maximum number of bytes of replies that usually may wait for one client. Above it no more of the client's
-    /// requests are started, until it reads or until the earlier reply comes that those bytes wait for.
-    replies_bytes_max: usize,
-    /// Maximum number of bytes of replies that may wait for a client that reads nothing while it has more requests
-    /// to send. The rest of its limit is for replies to requests in flight.
-    backlog_bytes_max: usize,
+    reply_room: ReplyRoom,
     /// The schedule of clients: which of them may have requests decoded in this turn (pass of the shard's
     /// loop) or the next.
     turns: Turns,
@@ -190,8 +210,7 @@ impl ClientStage {
         // Leaves room for one kept reply: the last request that is taken on may be answered at once with one.
         let room = settings.output_bytes_max.saturating_sub(HOT_REPLY_BYTES_MAX);
         Self {
-            replies_bytes_max: room.min(REPLIES_BYTES_PAUSE),
-            backlog_bytes_max: room / 4 * 3,
+            reply_room: ReplyRoom { usual: room.min(REPLIES_BYTES_PAUSE), most: room / 4 * 3 },
             clients: Clients::default(),
             opened: 0,
             limits: RequestLimits::trusted(settings.request_bytes_max),

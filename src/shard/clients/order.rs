@@ -30,6 +30,10 @@ pub enum Rewrite {
     Splice,
 }
 
+/// Part of the expected size of replies that each reply takes off, as a number of bits: 5 stands for a
+/// thirty-second.
+const FADE_BITS: u32 = 5;
+
 /// Which of a client's next requests get replies (`CLIENT REPLY`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Replies {
@@ -97,6 +101,9 @@ pub struct Order {
     /// The bytes of replies that wait for earlier replies, and of partial replies that wait for the other
     /// parts.
     pub stored_bytes: usize,
+    /// The size in bytes that a reply to a request in flight is expected to have at most: that of the largest
+    /// reply, which counts less with each smaller one after it.
+    expected_bytes: usize,
     first_sequence: u32,
     /// Which replies are dropped (`CLIENT REPLY`); `None` for nearly all clients.
     silence: Option<Box<Silence>>,
@@ -108,6 +115,20 @@ impl Order {
     /// Returns the number of requests whose replies have not been put into the output.
     pub fn unanswered(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Sets the expected size of replies to at least `bytes`, because nothing is known of those to the requests
+    /// that follow.
+    pub fn expect_at_least(&mut self, bytes: usize) {
+        self.expected_bytes = self.expected_bytes.max(bytes);
+    }
+
+    /// Returns the bytes of replies that will wait, as far as can be expected, once the requests in flight and
+    /// a further one are answered while the client reads nothing.
+    #[inline]
+    pub fn foreseen_bytes(&self) -> usize {
+        let requests = self.entries.len() + 1;
+        self.waiting_bytes().saturating_add(requests.saturating_mul(self.expected_bytes))
     }
 
     /// Returns two sequence numbers: that of the oldest unanswered request, and the one that the next request
@@ -192,6 +213,8 @@ impl Order {
         debug_assert!(matches!(self.entries.get(offset), Some(Entry::Waiting(..))), "one reply per request");
         let is_dropped = self.silence.as_mut().is_some_and(|silence| silence.drops(sequence));
         let message = if is_dropped { Message::Small(&[]) } else { message };
+        let faded = self.expected_bytes - (self.expected_bytes >> FADE_BITS);
+        self.expected_bytes = faded.max(message.bytes().len());
         if offset > 0 {
             self.stored_bytes += message.bytes().len();
             self.entries[offset] = Entry::Ready(Stored::new(message, pool));

@@ -115,6 +115,9 @@ impl ClientStage {
         if client.turn != self.turns.number {
             (client.turn, client.turn_left) = (self.turns.number, self.turns.most_of_one());
         }
+        if client.unanswered() == 0 {
+            client.order.expect_at_least(self.reply_room.first_expected());
+        }
         // The unused rest is given back in `end_decoding`.
         client.turn_left = client.turn_left.min(limits::REQUESTS_PER_TURN_OF_ALL - self.turns.taken);
         self.turns.taken += client.turn_left;
@@ -130,7 +133,7 @@ impl ClientStage {
         if client.ending == Ending::Deaf {
             return Err(Progress::Done);
         }
-        if client.must_wait(self.replies_bytes_max) {
+        if client.must_wait(self.reply_room) {
             return Err(Progress::Stalled);
         }
         // An HTTP request has limits of its own for head and body, and is taken on only once its sender is
@@ -296,7 +299,7 @@ impl ClientStage {
             return;
         }
         let may_go_on =
-            if client.barrier { client.unanswered() == 0 } else { !client.must_wait(self.replies_bytes_max) };
+            if client.barrier { client.unanswered() == 0 } else { !client.must_wait(self.reply_room) };
         if may_go_on {
             client.listed_to_resume = true;
             self.turns.to_resume.push_back(id);

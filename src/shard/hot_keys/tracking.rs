@@ -204,8 +204,9 @@ impl Tracking {
         self.at(backend).heard_at = now;
     }
 
-    /// Handles the loss of a tracker (the connection on which a store reports changes of keys). Another is
-    /// opened after a pause, when a key is to be registered.
+    /// Records that a tracker (the connection on which a store reports changes of keys) was lost; the caller
+    /// stops trusting the replies that depend on its reports. A new tracker is opened when a key is next to be
+    /// registered, but not before a pause is over.
     pub fn handle_lost(&mut self, backend: BackendId, now: Timestamp) {
         let tracker = self.at(backend);
         let was_settled = matches!(tracker.state, State::Tracks(since) if now.since(since) >= SETTLED);

@@ -161,9 +161,10 @@ impl Links {
         room::expect_many(&mut link.partial, expected.min(bytes_left));
     }
 
-    /// Closes the socket of a connection that is given up. Unsent bytes are dropped; a fence (a later `CLIENT
-    /// KILL` of the connection) keeps requests that the store has not read yet from taking effect later. True
-    /// if a fence was raised.
+    /// Closes the socket of a connection that is given up, and drops unsent bytes. If requests are unanswered, a
+    /// fence is raised where possible: the store is told to kill the connection (`CLIENT KILL`) before it is sent
+    /// anything else, so that it carries out none of them later. True if a fence was raised; otherwise the store
+    /// may still carry them out, if there are any.
     pub fn reset(&mut self, env: &mut Env, connection: ConnectionId) -> bool {
         let generation = self.connections[connection.0 as usize].generation;
         env.actions.push_back(Action::Reset(Owner::Link(connection, generation)));

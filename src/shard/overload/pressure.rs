@@ -69,9 +69,9 @@ impl Overload {
         self.bulkheads[index].handle_reply(&sample, now.monotonic, section);
     }
 
-    /// Records the time that a backend took for a reply, in nanoseconds. Returns by how many microseconds
-    /// it exceeds that of usual replies; 0 for a refusal by a weir, which says nothing about the store
-    /// behind it.
+    /// Records the time that a backend took for a reply, in nanoseconds. Returns by how many microseconds that
+    /// is more than usual for this backend. Returns 0 if the backend is another weir that refused the request,
+    /// because that says nothing about the store behind it.
     #[inline]
     pub fn record_time(&mut self, backend: BackendId, request: &InFlight, took_nanos: u64) -> u64 {
         if request.odd == Odd::Refused {

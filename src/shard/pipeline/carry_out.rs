@@ -230,8 +230,8 @@ impl Shard {
         self.clients.hold_for_map(id, arguments);
     }
 
-    /// Records that the primaries confirmed the cluster's map of slots, so that requests which wait for
-    /// that may go on; each primary was asked at `at` or later.
+    /// Records that all primaries have confirmed the cluster's map of slots, each when it was asked at `at` or
+    /// later. Requests that have waited for this since before `at` may go on.
     pub fn handle_slots_confirmed(&mut self, at: Timestamp) {
         self.env.slots_confirmed = self.env.slots_confirmed.max(Some(at));
         self.upstream.touch_slots();

@@ -364,9 +364,9 @@ impl Shard {
         self.upstream.handle_connected(&mut self.env, connection, generation, now);
     }
 
-    /// Records that the socket of a backend connection could not be connected, or was lost (`loss` says
-    /// how): its requests are answered with an error, or sent again where that is safe. `generation` tells
-    /// the connection from earlier ones in its place.
+    /// Records that a backend connection could not be opened, or was lost (`loss` says how): its requests are
+    /// answered with an error, or sent again where that is safe. `generation` tells the connection from earlier
+    /// ones in its place.
     pub fn handle_link_lost(&mut self, connection: ConnectionId, generation: u32, loss: Loss, now: Now) {
         if self.private.is_mine(connection) {
             self.private.handle_lost(&mut self.env, (connection, generation), loss);

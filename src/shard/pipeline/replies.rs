@@ -161,8 +161,8 @@ impl Shard {
         (env, upstream, TowardsClients { clients: Delivery { clients, admission, peers }, hot_keys })
     }
 
-    /// Passes a reply to a request towards its client, which may be on any core. The handling of hot keys
-    /// sees it first: the reply may be kept in memory, or a write be over.
+    /// Passes the reply to a request on to its client, which may be on any core. The handling of hot keys sees
+    /// the reply first: it may keep the reply to a read, and learns that a write of a hot key has ended.
     pub(super) fn give_back(&mut self, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
         let (env, _, mut replies) = self.towards_clients();
         replies.reply(env, to, outcome, message, now);

@@ -124,8 +124,8 @@ pub(super) struct Link {
     /// its `EXEC`; None if there is none.
     pub(super) step_error: Option<Vec<u8>>,
     pub(super) expected: VecDeque<Expected>,
-    /// Requests of the core itself about blocking commands of other links (`CLIENT UNBLOCK`, `XREVRANGE`)
-    /// that were sent over this link and are unanswered, the oldest first.
+    /// Unanswered requests that the core itself has sent over this link for blocking commands on other links,
+    /// the oldest first: `CLIENT UNBLOCK` ends such a command, `XREVRANGE` tells the last id of its stream.
     pub(super) errands: VecDeque<Errand>,
     /// True while messages that are not replies to requests, such as published ones, may come over the link
     /// (unshared connection to a store) for the client that it is lent to.

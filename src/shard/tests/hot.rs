@@ -900,9 +900,9 @@ fn everybody_who_waits_has_a_deadline_of_its_own() {
 #[test]
 fn no_more_wait_for_one_fetch_than_may() {
     let (mut rig, [client, _], key) = with_hot_key();
-    let crowd: Vec<usize> = (0..5).map(|_| rig.client(0)).collect();
+    let crowd: Vec<usize> = (0..100).map(|_| rig.client(0)).collect();
     for client in &crowd {
-        rig.raw(*client, &request(&["GET", &key]).repeat(1_000));
+        rig.raw(*client, &request(&["GET", &key]).repeat(50));
     }
     assert_eq!(rig.figures().waiters, limits::HOT_WAITERS_PER_FLIGHT_MAX);
     rig.send(client, &[&["GET", &key]]);
@@ -1066,17 +1066,17 @@ fn who_has_seen_what_was_written_past_here_does_not_see_what_was_before() {
 
 #[test]
 fn nor_does_who_has_read_it_by_itself() {
-    let mut rig = eager(1, |settings| settings.output_bytes_max = 8_000);
+    let mut rig = eager(1, |settings| settings.output_bytes_max = 400_000);
     let [client, other] = [rig.client(0), rig.client(0)];
     let key = rig.key(0, 0);
     rig.make_hot(client, &key);
-    let [old, new] = ["o", "n"].map(|value| bulk(&value.repeat(900)));
+    let [old, new] = ["o", "n"].map(|value| bulk(&value.repeat(45_000)));
     rig.send(client, &[&["GET", key.as_str()][..]; 4]);
     rig.answer_first("PTTL", ":-1\r\n");
     rig.answer_first("GET", &old);
     // A client that might not get all replies at once sends its other requests separately.
     assert_eq!(rig.words_at_stores(), ["GET", "GET"]);
-    assert!(rig.knows(other, &key, &"o".repeat(900)));
+    assert!(rig.knows(other, &key, &"o".repeat(45_000)));
     rig.serve("", &new);
     assert_eq!(rig.told(client), [old.as_str(), &old, &new, &new].concat());
     assert_eq!(rig.counted(Counter::HotWrittenPast), 1);

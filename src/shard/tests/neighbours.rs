@@ -67,15 +67,53 @@ fn replies_that_wait_for_an_earlier_one_count_as_waiting() {
 
     rig.send(client, &[&["GET", &silent]]);
     rig.raw(client, &request(&["GET", &quick]).repeat(20));
-    let answered = (0..20).take_while(|_| {
-        let is_open = rig.shards[0].clients_open() == 1;
-        if is_open {
-            rig.answer_first(&quick, &large);
-        }
-        is_open
-    });
-    assert_eq!(answered.count(), 11, "of 100,000 bytes each, before they are more than 1 MiB");
+    assert_eq!(
+        rig.frames(&quick).len(),
+        6,
+        "as many as fit into three quarters of 1 MiB if they are as large"
+    );
+    let larger = format!("$200000\r\n{}\r\n", "x".repeat(200_000));
+    for _ in 0..6 {
+        assert_eq!(rig.shards[0].clients_open(), 1);
+        rig.answer_first(&quick, &larger);
+    }
+    assert_eq!(rig.shards[0].clients_open(), 0, "more than 1 MiB");
     assert_eq!(rig.counted(Counter::ClientsClosedUnread), 1);
+}
+
+#[test]
+fn requests_are_started_by_the_bytes_that_their_replies_are_expected_to_have() {
+    for (length, is_warm) in [(10_000, false), (100_000, true), (700_000, true)] {
+        let mut rig = Rig::with(1, 1, |settings| settings.output_bytes_max = 1 << 20);
+        let client = rig.client(0);
+        let reply = format!("${length}\r\n{}\r\n", "x".repeat(length));
+        let mut expected = String::new();
+        if is_warm {
+            // One reply after a thousand small ones tells how large the others are.
+            rig.raw(client, &request(&["GET", "a"]).repeat(1_000));
+            (0..1_000).for_each(|_| rig.answer_next("$-1\r\n"));
+            rig.send(client, &[&["GET", "a"]]);
+            rig.answer_next(&reply);
+            expected = format!("{}{reply}", "$-1\r\n".repeat(1_000));
+        }
+        rig.take_all();
+        assert_eq!(rig.told(client), expected);
+        rig.reading = Reading::Never;
+        rig.raw(client, &request(&["GET", "a"]).repeat(200));
+        let mut answered = 0;
+        while rig.owed() > 0 {
+            rig.answer_next(&reply);
+            answered += 1;
+        }
+        assert!(answered * length > 128 * 1024, "{answered} are answered before it reads");
+        assert_eq!(rig.shards[0].clients_open(), 1, "it has read nothing, and not too much waits for it");
+        rig.take_all();
+        while rig.owed() > 0 {
+            rig.answer_next(&reply);
+            rig.take_all();
+        }
+        assert_eq!(rig.told(client).matches('$').count(), 200);
+    }
 }
 
 #[test]
@@ -426,11 +464,11 @@ fn a_refusal_names_some_of_many_prefixes() {
 #[test]
 fn a_core_that_is_behind_is_waited_for_by_so_much_only() {
     let mut rig = Rig::with(2, 1, |settings| settings.output_bytes_max = 1 << 30);
-    let client = rig.client(0);
-    let (shard, id) = rig.clients[client];
+    let clients = [rig.client(0), rig.client(0)];
     let large = request(&["SET", &rig.key(1, 0), &"x".repeat(1 << 20)]);
     let fits = limits::BATCH_BYTES_MAX / (1 << 20);
-    for _ in 0..fits + 10 {
+    for number in 0..fits + 10 {
+        let (shard, id) = rig.clients[clients[number % 2]];
         // Nothing is handed over to other cores before the turn ends.
         for piece in large.chunks(100_000) {
             rig.shards[shard].handle_client_bytes(id, piece, rig.now);
@@ -440,7 +478,7 @@ fn a_core_that_is_behind_is_waited_for_by_so_much_only() {
     assert!((fits - 1..=fits + 1).contains(&handed_over), "{handed_over}");
     rig.turns();
     (0..handed_over).for_each(|_| rig.answer_next("+OK\r\n"));
-    let told = rig.told(client);
+    let told = clients.map(|client| rig.told(client)).concat();
     let refused = told.matches("-OVERLOADED reason=core backend=store0 retry_after_ms=").count();
     assert_eq!((told.matches("+OK").count(), refused), (handed_over, fits + 10 - handed_over));
 }

@@ -9,7 +9,7 @@ use mlua::{Error, Function, Lua, Table, Value};
 
 /// Functions of an interpreter by keys of type `K`. All of them take a single reference.
 pub(super) struct Kept<K> {
-    /// The table of the interpreter that holds the functions, by their places.
+    /// The Lua table in which the functions are kept; the index of each is its place.
     table: Table,
     places: HashMap<K, usize>,
     /// The places in the table that were used and are free again.

@@ -53,7 +53,8 @@ pub fn error_text(head: &[u8]) -> &[u8] {
     }
 }
 
-/// Returns the first word of an error reply, whose first bytes are `head`; it names the kind of error.
+/// Returns the first word of an error reply, which names the kind of error. `head` holds the reply's first
+/// bytes.
 pub fn first_word(head: &[u8]) -> &[u8] {
     error_text(head).split(u8::is_ascii_whitespace).next().unwrap_or_default()
 }

@@ -25,7 +25,7 @@ pub enum Source {
     /// The source `{seq}`: 0, 1, 2, ... from request to request; the same number wherever it stands in one
     /// request.
     Sequence,
-    /// The source `{viral}`: always the text `viral`.
+    /// The source `{viral}`: always the text `viral`, for a key that all requests read.
     Viral,
     /// The source `{value:BYTES}`: a constant text of BYTES bytes.
     Value(usize),

@@ -42,7 +42,8 @@ pub(super) enum Verdict {
     Refused(String),
 }
 
-/// A step in moving a slot between nodes of the simulated cluster, with a text for the printed events.
+/// A step that was taken to move a slot between nodes of the simulated cluster, and its line in the printed list
+/// of events.
 #[derive(Debug)]
 pub(super) struct News {
     pub told: String,

@@ -154,9 +154,9 @@ pub enum Voice {
     Narrating,
 }
 
-/// Runs the simulated world of a seed: clients connect and send for `steps` events, then the last ones end
-/// and all activity must cease. `voice` says how much is printed. Returns the figures of the run, or the
-/// promise of weir's that was broken.
+/// Runs the simulated world of a seed. For `steps` events clients connect and send; then the remaining ones
+/// disconnect, and all activity must come to an end. `voice` sets how much is printed. Returns the figures of
+/// the run, or the promise that was broken.
 pub fn run(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
     finish(&mut World::new(seed, steps, voice), seed, &format!("--steps {steps}"))
 }

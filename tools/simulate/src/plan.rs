@@ -238,8 +238,8 @@ pub(super) struct Plan {
     /// Probability, in thousandths, that a client which mostly reads the same few keys sends a read in place
     /// of another request.
     pub mere_reads: u64,
-    /// Probability, in thousandths, that a read is sent as a script, of which weir does not know that it
-    /// only reads.
+    /// Probability, in thousandths, that a read is sent as a script, so that weir does not know that it only
+    /// reads.
     pub script_reads: u64,
     /// True if the world ends by draining the shards (cores of weir accept no more clients and finish);
     /// false if the clients end by themselves.
