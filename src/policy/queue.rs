@@ -397,12 +397,6 @@ impl<T: Copy> Queue<T> {
         clock.map_or(Duration::ZERO, |clock| self.clock.saturating_sub(clock))
     }
 
-    /// True if requests of more than one tenant wait.
-    pub fn has_rivals(&self) -> bool {
-        let mut tenants = self.tiers.iter().flat_map(|queue| &queue.turns);
-        tenants.next().is_some_and(|first| tenants.any(|other| other != first))
-    }
-
     /// True if at least one tier (importance) is in overload: its requests come faster than the backend serves
     /// them.
     pub fn is_any_over(&self) -> bool {
@@ -582,8 +576,8 @@ impl<T: Copy> Queue<T> {
         self.pause_left = PAUSE;
     }
 
-    /// Removes and returns the request that is to be sent next; None if there is none. Only requests of
-    /// tenants for which `may` returns true are considered.
+    /// Removes and returns the request that is to be sent next; None if there is none. While several tenants wait
+    /// in a tier (importance), only requests of those for which `may` returns true are taken from it.
     pub fn take(&mut self, may: impl Fn(TenantId) -> bool) -> Option<Taken<T>> {
         self.taken = self.taken.wrapping_add(1);
         let is_from_below = self.taken.is_multiple_of(FROM_BELOW);
@@ -597,9 +591,12 @@ impl<T: Copy> Queue<T> {
     }
 
     /// Returns the index of the request whose turn it is in a tier (importance, by its index); None if there
-    /// is none. Only requests of tenants for which `may` returns true are considered.
+    /// is none. While several tenants wait there, only requests of those for which `may` returns true are
+    /// considered.
     fn next_of(&mut self, tier: usize, may: &impl Fn(TenantId) -> bool) -> Option<u32> {
         let queue = &mut self.tiers[tier];
+        let has_rivals = queue.turns.len() > 1;
+        let may = |tenant: TenantId| !has_rivals || may(tenant);
         let mut allowed = queue.turns.iter().filter(|tenant| may(**tenant));
         allowed.next()?;
         let is_only_one = allowed.next().is_none();

@@ -222,7 +222,7 @@ impl Slice {
         let lapsed = self.heard_at < now.before(rules.lease);
         let kept = if wanted == 0 || lapsed { 0 } else { PERIODS_KEPT * wanted + LUMPS_KEPT * self.lump() };
         let returned = self.allowance.saturating_sub(signed(kept)).max(0);
-        if wanted == 0 && needed == 0 && self.spent == 0 && returned == 0 {
+        if wanted == 0 && needed == 0 && self.spent == 0 && returned == 0 && !self.asking {
             return None;
         }
         self.allowance -= returned;
@@ -497,6 +497,16 @@ mod tests {
         slice.allowance = 10 * UNIT as i64;
         assert_eq!(check(&mut slice, 4 * UNIT, 150), Verdict::Fits);
         assert_eq!(check(&mut slice, 4 * UNIT, 151), Verdict::Ask);
+    }
+
+    #[test]
+    fn a_request_without_a_price_is_asked_about_too() {
+        let mut slice = told(8 * UNIT, None);
+        assert_eq!(check(&mut slice, 0, 400), Verdict::Ask, "the lease is over");
+        assert!(!slice.await_answer());
+        let report = slice.report(BucketId(1), CAPACITY, 0, Timestamp::from_millis(400), RULES);
+        assert!(report.is_some(), "somebody waits for the answer");
+        assert!(slice.await_answer(), "the answer is still to come");
     }
 
     #[test]

@@ -806,13 +806,14 @@ impl Window {
 
     /// Combines the records about one backend (median latency, window, number of samples) that all cores have
     /// published on `board` into figures of the whole process. Median latencies count only if they are younger
-    /// than `within` seconds.
+    /// than `within` seconds, and bases for as long as a core remembers its own (two base periods).
     fn common(&mut self, board: &impl Board, now: Timestamp, within: f64) -> Common {
         let oldest = now.before(duration(within));
         let (mut samples, mut sum) = (0.0, 0.0);
         let (mut windows, mut fresh_limited, mut limited, mut crowd) = (0.0, 0.0, 0, 0.0);
         let (mut quarters, mut probed, mut probe_at) = (0.0, 0.0, f64::INFINITY);
         let oldest_quarter = now.before(duration(QUARTER_LASTS));
+        let oldest_base = now.before(duration(2.0 * BASE_PERIOD));
         self.bases.clear();
         for record in board.records() {
             if record.quarter > 0.0 && record.at >= oldest_quarter {
@@ -822,7 +823,7 @@ impl Window {
             if record.probe_at > now {
                 probe_at = probe_at.min(seconds(record.probe_at));
             }
-            if record.base > 0.0 {
+            if record.base > 0.0 && record.at >= oldest_base {
                 self.bases.push(record.base);
             }
             if record.is_limited && now.since(record.at) < Duration::from_secs(1) {
@@ -1264,6 +1265,22 @@ mod tests {
         window.end_round(now, &mut board);
         assert!(window.median() > Duration::from_millis(100), "together they say that nothing has changed");
         assert_eq!((window.trial, window.base()), (Trial::None, base));
+    }
+
+    #[test]
+    fn the_base_that_an_idle_core_saw_long_ago_does_not_count() {
+        for (age, expected_millis) in [(19, 60), (21, 5)] {
+            let mut window = Window::new(2, Bounds::default());
+            crowd(&mut window, 0.0, 5.0, 4, 0.001);
+            let now = window.looked_at.0.after(Duration::from_secs(30));
+            let own = Record { at: now, median: 0.005, samples: 9, base: 0.005, ..Record::default() };
+            let other = Record { at: now.before(Duration::from_secs(age)), base: 0.06, ..own };
+            let mut board = Two(own, other);
+            window.own_base = 0.005;
+            let common = window.common(&board, now, 1.0);
+            board.tell(own);
+            assert_eq!((common.base * 1e3).round() as u64, expected_millis, "{age} s");
+        }
     }
 
     #[test]

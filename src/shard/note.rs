@@ -1,6 +1,7 @@
 //! Notes: messages about a request from the core that sends it to its backend to the core that has its
 //! client, besides the reply.
 
+use super::outcome::Outcome;
 use crate::values::Timestamp;
 
 /// A message from the core that sends requests to a backend, about one client connection, or a request of it,
@@ -12,6 +13,12 @@ pub enum Note {
     /// A request that was answered without its backend is over at the backend, too: it cannot take effect
     /// after later requests any more.
     Settled,
+    /// A request, or one part of it, is about to be answered before its store replies. The store still works on it,
+    /// and the note [`Note::LatePrice`] follows.
+    PriceFollows,
+    /// The store has replied to a request, or to one part of it, after [`Note::PriceFollows`], or never will: the
+    /// measurements from which the rest of its price follows.
+    LatePrice(Outcome),
     /// Requests of the connection fill a queue in front of a backend so far that no further requests of the
     /// connection should be started.
     Long,

@@ -269,16 +269,18 @@ fn the_more_connections_wait_the_less_of_each_is_taken_on() {
 fn who_has_too_much_in_flight_leaves_room_to_others() {
     let mut queue = queue();
     for number in 0..20 {
-        let tier = if number % 2 == 0 { Tier::Standard } else { Tier::Batch };
-        queue
-            .push(request(number, u64::from(number), number as u16 % 2, tier), at(0))
-            .expect("there is room");
+        let mut push = |item: u32, tenant: u16, tier| {
+            queue.push(request(item, u64::from(item), tenant, tier), at(0)).expect("there is room");
+        };
+        push(number, number as u16 % 2, Tier::Standard);
+        push(100 + number, 1, Tier::Batch);
     }
-    assert!(queue.has_rivals());
-    let others: Vec<u32> =
-        std::iter::from_fn(|| queue.take(|tenant| tenant.0 == 1)).map(|taken| taken.item).collect();
-    assert_eq!(others, (1..20).step_by(2).collect::<Vec<_>>());
-    assert!(!queue.has_rivals() && queue.len() == 10);
+    let mut taken = || queue.take(|tenant| tenant.0 == 1).map(|taken| taken.item);
+    let first: Vec<u32> = (0..10).filter_map(|_| taken()).collect();
+    assert_eq!(first, (1..20).step_by(2).collect::<Vec<_>>(), "only those of the other tenant");
+    let rest: Vec<u32> = std::iter::from_fn(taken).collect();
+    let expected: Vec<u32> = (0..20).step_by(2).chain(100..120).collect();
+    assert_eq!(rest, expected, "the rivals are of a lower tier, or there are none");
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -106,6 +106,13 @@ impl AdmissionStage {
         self.accounts.settle_reply(charge, reply, &self.settings.weights, now);
     }
 
+    /// Charges the rest of the price of a request that was answered before its store replied, and charged its
+    /// estimated price then. `reply` has the measurements of the late reply, or of a late part of it.
+    pub fn settle_late(&mut self, charge: &Charge, reply: &Settlement, now: Now) {
+        let cost = self.settings.weights.actual(&charge.quote, &reply.measured);
+        self.accounts.settle_late(charge, cost, now.monotonic);
+    }
+
     /// Charges an account for bytes that its client is sent without a request, such as a published message.
     pub fn charge_for_bytes(&mut self, payer: Payer, bytes: usize, now: Now) {
         if !self.lets_all_pass() {

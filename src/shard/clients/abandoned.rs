@@ -31,6 +31,11 @@ impl Abandoned {
         self.0.insert((id, sequence), owing);
     }
 
+    /// Returns the charge of a request in flight whose client has disconnected; None if it is not kept here.
+    pub fn charge_of(&self, to: ReplyTo) -> Option<&Charge> {
+        self.0.get(&(to.client_id(), to.sequence)).map(|owing| &owing.charge)
+    }
+
     /// Counts a reply, or one part of it, for a client that has disconnected. Returns the charge, to be
     /// corrected to the real price, once all parts have come; None before, and for a request whose charge is
     /// not kept here.

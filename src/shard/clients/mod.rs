@@ -22,6 +22,7 @@
 //! | replies to clients | `answer.rs`, `order.rs`, `cursor.rs` |
 //! | limits on connections and on the memory of clients | `seats.rs`, `memory.rs` |
 //! | the end of a connection, or its move to another process | `leaving.rs`, `abandoned.rs`, `moving.rs` |
+//! | prices of requests that were answered before their stores replied | `late_prices.rs` |
 //! | clients that watch the requests of others (`MONITOR`) | `monitor.rs` |
 //! | `CLIENT LIST`, `CLIENT KILL` and `CLIENT PAUSE` | `client_list.rs`, `client_filter.rs` |
 //! | requests that only the control executor can answer | `question.rs` |
@@ -41,6 +42,7 @@ mod identity;
 mod inbox;
 mod key_tracking;
 mod large_request;
+mod late_prices;
 mod leaving;
 mod listeners;
 mod map_confirmation;
@@ -101,6 +103,7 @@ use abandoned::Abandoned;
 use answer::Outbox;
 use filters::Filters;
 use held::Resumed;
+use late_prices::LatePrices;
 use listeners::Listeners;
 use map_confirmation::MapConfirmation;
 use memory::Holdings;
@@ -166,6 +169,8 @@ pub struct ClientStage {
     gathers: Gathers,
     /// Charged requests in flight whose clients have disconnected.
     abandoned: Abandoned,
+    /// Charged requests that were answered before their stores replied.
+    late_prices: LatePrices,
     /// Requests for the control executor (`INFO`, `CLIENT LIST` and the like), which a shard cannot answer by
     /// itself.
     questions: Questions,
@@ -219,6 +224,7 @@ impl ClientStage {
             outbox: Outbox::default(),
             gathers: Gathers::default(),
             abandoned: Abandoned::default(),
+            late_prices: LatePrices::default(),
             questions: Questions::default(),
             map_confirmation: MapConfirmation::default(),
             publications: Publications::default(),
@@ -283,9 +289,15 @@ impl ClientStage {
         self.gathers.len()
     }
 
-    /// Returns the number of charged requests in flight whose clients have disconnected.
+    /// Returns the number of charged requests in flight whose clients have disconnected, or which were answered
+    /// before their stores replied.
     pub fn requests_abandoned(&self) -> usize {
-        self.abandoned.len()
+        self.abandoned.len() + self.late_prices.len()
+    }
+
+    /// Returns the charged requests that were answered before their stores replied.
+    pub fn late_prices(&mut self) -> &mut LatePrices {
+        &mut self.late_prices
     }
 
     /// Returns the number of segments (blocks of replies) that are being written to clients' sockets.
@@ -468,6 +480,7 @@ impl ClientStage {
     pub fn tidy(&mut self, idle_since: Timestamp) -> bool {
         self.gathers.tidy();
         self.abandoned.tidy();
+        self.late_prices.tidy();
         let mut untidy = false;
         for place in 0..self.clients.places() {
             let Some(id) = self.clients.in_place(place) else { continue };

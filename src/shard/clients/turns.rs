@@ -264,14 +264,31 @@ impl ClientStage {
         client.map(|client| client.waits_for_quota = false).is_some()
     }
 
+    /// Keeps the charge of a request that is about to be answered before its store replies, whether or not its client
+    /// is still connected.
+    fn expect_late_price(&mut self, to: ReplyTo) {
+        let charge = match self.clients.get(to.client_id()) {
+            Some(client) => client.order.waiting(to.sequence).and_then(|(_, charge)| charge),
+            None => self.abandoned.charge_of(to),
+        };
+        if let Some(charge) = charge {
+            self.late_prices.expect(to, charge);
+        }
+    }
+
     /// Handles a message (note) about one of a client's requests from the core that sends it to a backend,
     /// such as that too many of the client's requests are queued.
     pub fn handle_note(&mut self, to: ReplyTo, note: Note) {
         let id = to.client_id();
+        match note {
+            Note::PriceFollows => return self.expect_late_price(to),
+            Note::LatePrice(outcome) => return self.late_prices.handle_late(to, outcome),
+            _ => {}
+        }
         let Some(client) = self.clients.get(id) else { return };
         match note {
             // `Sent` never leaves the core of the request, and no client gets it.
-            Note::Sent(_) => {}
+            Note::Sent(_) | Note::PriceFollows | Note::LatePrice(_) => {}
             Note::Unsettled => client.handle_unsettled(),
             Note::Settled => client.handle_settled(),
             Note::Long => {

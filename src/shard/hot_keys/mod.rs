@@ -1026,7 +1026,7 @@ impl HotKeyStage {
                     self.under_way.put_off(open, self.turned_at.after(self.settings.ttl));
                 }
             }
-            Note::Long | Note::Eased | Note::NotPrimary => {}
+            Note::Long | Note::Eased | Note::NotPrimary | Note::PriceFollows | Note::LatePrice(_) => {}
         }
     }
 

@@ -251,6 +251,11 @@ impl Link {
         owed.map(|since| since.max(self.heard_at))
     }
 
+    /// Returns the number of bytes of the reply whose last part is `end`, with those that were dropped.
+    pub fn reply_bytes(&self, end: &[u8]) -> u64 {
+        self.let_go.saturating_add((self.partial.len() + end.len()) as u64)
+    }
+
     /// Records that the backend replied: earlier failed attempts to connect no longer count, so a
     /// connection lost after this is opened again at once.
     pub fn handle_success(&mut self) {

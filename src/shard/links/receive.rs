@@ -79,7 +79,7 @@ impl Links {
         link.handle_success();
         Finished {
             backend: link.backend,
-            bytes: link.let_go.saturating_add((link.partial.len() + end.len()) as u64),
+            bytes: link.reply_bytes(end),
             is_all_here: link.partial.is_empty() && link.let_go == 0,
             abort: if kind == b'-' { link.reasoned_abort(end) } else { None },
         }

@@ -494,8 +494,8 @@ impl Bulkhead {
     /// Takes the next request to send, fetches (shared reads of hot keys) first; None if the window (limit
     /// on requests in flight) has no room or nothing waits. The first flag says whether its client
     /// connection may be read from again, the second whether it waited for so long that it would be refused
-    /// if the queue were not in shadow mode. While several tenants wait, none gets more than half of the
-    /// window, rounded up.
+    /// if the queue were not in shadow mode. While several tenants wait in a tier (importance), none of them is
+    /// given more than half of the window, rounded up.
     pub fn take(&mut self) -> Option<((Parked, bool), bool)> {
         let size = self.window.size() as u32;
         let is_reserved = self.fetches.is_empty() && !self.queue.has_any_of(Tier::Critical);
@@ -507,9 +507,8 @@ impl Bulkhead {
             return Some(((fetch, false), false));
         }
         let half = size.div_ceil(2);
-        let has_rivals = self.queue.has_rivals();
         let tenants = &self.tenants;
-        let may = |tenant: TenantId| !has_rivals || tenants.get(&tenant).is_none_or(|count| *count < half);
+        let may = |tenant: TenantId| tenants.get(&tenant).is_none_or(|count| *count < half);
         let taken = self.queue.take(may)?;
         Some((self.unpark(taken), taken.is_old))
     }

@@ -632,6 +632,11 @@ impl Shard {
         if !self.clients.publications().is_empty() {
             self.resume_publications(now);
         }
+        if self.clients.late_prices().has_known() {
+            for (charge, settlement) in self.clients.late_prices().take_known() {
+                self.admission.settle_late(&charge, &settlement, now);
+            }
+        }
         if self.admission.is_settlement_awaited() {
             self.resume_settled(now);
         }

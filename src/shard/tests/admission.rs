@@ -21,7 +21,11 @@ fn limited(shards: u16) -> Rig {
 }
 
 fn limited_at(shards: u16, weights: Weights) -> Rig {
-    let mut rig = Rig::with(shards, 1, |settings| settings.admission.weights = weights);
+    limited_with(shards, |settings| settings.admission.weights = weights)
+}
+
+fn limited_with(shards: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
+    let mut rig = Rig::with(shards, 1, change);
     let now = rig.now;
     for shard in &mut rig.shards {
         shard.handle_quotas(quotas(LIMITED), now);
@@ -173,6 +177,61 @@ fn what_was_sent_and_never_answered_costs_what_it_was_estimated_at() {
     booked(&mut rig);
     assert!(rig.told(client).starts_with("-UNAVAILABLE "), "the connection is given up");
     assert_eq!(booked(&mut rig), (2 * (2 * UNIT + UNIT / 50) as i64, 2 * UNIT + UNIT / 50));
+}
+
+#[test]
+fn a_request_that_was_answered_at_its_deadline_costs_the_rest_when_the_reply_comes() {
+    let row = UNIT / 100;
+    for (shards, home) in [(1, 0), (2, 1)] {
+        for leaves in ["never", "before its deadline", "after its deadline"] {
+            let mut rig = limited_with(shards, |settings| {
+                settings.overload.shed = Mode::On;
+                settings.admission.weights =
+                    Weights { base: UNIT, hit: 0, kib_in: 0, kib_out: 0, row, key: 0, latency_ms: 0 };
+            });
+            rig.pools = (1_000 * UNIT as i64, false);
+            let client = rig.client(0);
+            let key = rig.key(home, 0);
+            rig.send(client, &[&["QOS", "CALL", "DEADLINE", "5", "LRANGE", &key, "0", "-1"]]);
+            let id = rig.id(client);
+            if leaves == "before its deadline" {
+                rig.shards[0].handle_client_lost(id);
+            }
+            rig.wait(Duration::from_millis(10));
+            if leaves != "before its deadline" {
+                assert!(rig.told(client).starts_with("-DEADLINE stage=backend "));
+            }
+            if leaves == "after its deadline" {
+                rig.shards[0].handle_client_lost(id);
+            }
+            assert_eq!(booked(&mut rig).1, UNIT, "as estimated");
+            assert_eq!(rig.shards[0].requests_abandoned(), 1);
+            rig.answer_first("LRANGE", &format!("*300\r\n{}", ":1\r\n".repeat(300)));
+            assert_eq!(rig.shards[0].requests_abandoned(), 0);
+            assert_eq!(booked(&mut rig), (2 * 4 * UNIT as i64, 4 * UNIT), "{shards} {leaves}");
+            let other = rig.client(0);
+            rig.send(other, &[&["QOS", "EXPLAIN", "LRANGE", &key, "0", "-1"]]);
+            let told = rig.told(other);
+            assert!(!told.contains("reply_expected\r\n$1\r\n0\r\n"), "it is learnt: {told}");
+        }
+    }
+}
+
+#[test]
+fn a_request_that_is_lost_after_its_deadline_costs_no_more() {
+    let mut rig = limited_with(1, |settings| {
+        settings.overload.shed = Mode::On;
+        settings.admission.weights =
+            Weights { base: UNIT, hit: 0, kib_in: 0, kib_out: 0, row: UNIT, key: 0, latency_ms: 0 };
+    });
+    rig.pools = (1_000 * UNIT as i64, false);
+    let client = rig.client(0);
+    rig.send(client, &[&["QOS", "CALL", "DEADLINE", "5", "LRANGE", "a", "0", "-1"]]);
+    rig.wait(Duration::from_millis(10));
+    assert_eq!(rig.shards[0].requests_abandoned(), 1);
+    rig.lose("LRANGE");
+    assert_eq!(rig.shards[0].requests_abandoned(), 0, "nothing will come");
+    assert_eq!(booked(&mut rig), (2 * UNIT as i64, UNIT));
 }
 
 #[test]

@@ -61,9 +61,11 @@ impl Upstream {
                 env.counters.add(counter, 1);
                 env.count_refused(given.pressure(), given.tier, backend);
                 env.counters.add(Counter::RequestsAbandoned, 1);
-                // The request is charged its estimated cost, like one whose connection was lost.
+                // The request is charged its estimated cost, like one whose connection was lost, and the rest when
+                // the reply comes.
+                let whole = env.pieces.whole(to);
+                replies.note(env, whole, Note::PriceFollows);
                 if !link.is_for_replica() {
-                    let whole = env.pieces.whole(to);
                     replies.note(env, whole, Note::Unsettled);
                 }
                 replies.reply(env, to, Outcome::Lost, Message::Small(&text), now);

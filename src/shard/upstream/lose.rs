@@ -135,6 +135,7 @@ impl Upstream {
             }
             let to = request.envelope.reply_to;
             if request.is_abandoned {
+                replies.note(env, to, Note::LatePrice(outcome));
                 replies.note(env, to, Note::Settled);
             } else {
                 env.counters.add(Counter::RefusedUnavailable, 1);
@@ -183,6 +184,7 @@ impl Upstream {
         for lost in pending.drain(..) {
             let Some(request) = lost.request() else { continue };
             if request.is_abandoned {
+                replies.note(env, request.envelope.reply_to, Note::LatePrice(Outcome::Lost));
                 unanswered.forget();
                 continue;
             }

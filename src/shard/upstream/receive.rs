@@ -14,9 +14,9 @@ use crate::shard::outcome::Outcome;
 use crate::shard::pending::{InFlight, Pending};
 use crate::shard::replies::Replies;
 use crate::shard::request::ReplyTo;
-use crate::values::ConnectionId;
 use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::time::Now;
+use crate::values::{BackendId, ConnectionId};
 
 impl Upstream {
     /// Handles that a connection's socket is connected, so that the greeting (the requests that open a
@@ -112,7 +112,7 @@ impl Upstream {
                 self.leave_window(env, connection, &request, now);
                 self.record_health(env, connection, (&request, kind), end, now);
                 if request.is_abandoned {
-                    return self.drop_reply(env, connection, (&request, kind), end, replies, now);
+                    return self.drop_reply(env, connection, (&request, scanned), end, replies, now);
                 }
                 if !self.settle_if_plain(connection, kind)
                     && self.redirect_if_refused(env, connection, (&request, kind), end, replies, now)
@@ -132,20 +132,24 @@ impl Upstream {
         }
     }
 
-    /// Drops the reply to a request that weir has answered already. `kind` is the reply's type byte, `end` its
-    /// last part.
+    /// Drops the reply to a request that weir has answered already, with its measurements in `scanned`. `end` is the
+    /// reply's last part.
     #[cold]
     fn drop_reply(
         &mut self,
         env: &mut Env,
         connection: ConnectionId,
-        (request, kind): (&InFlight, u8),
+        (request, scanned): (&InFlight, &Scanned),
         end: &[u8],
         replies: &mut impl Replies,
         now: Now,
     ) {
-        self.redirect_if_refused(env, connection, (request, kind), end, replies, now);
+        let link = self.links.at(connection);
+        let (backend, bytes) = (link.backend, link.reply_bytes(end));
+        self.redirect_if_refused(env, connection, (request, scanned.kind), end, replies, now);
         self.links.swallow(env, connection);
+        let outcome = self.measured(backend, request, (bytes, scanned.rows), now);
+        replies.note(env, request.envelope.reply_to, Note::LatePrice(outcome));
         if !self.links.at(connection).is_for_replica() {
             replies.note(env, request.envelope.reply_to, Note::Settled);
         }
@@ -158,6 +162,27 @@ impl Upstream {
     fn leave_window(&mut self, env: &Env, connection: ConnectionId, request: &InFlight, now: Now) {
         let index = self.bulkhead_of(connection);
         self.overload.handle_answered(env, (index, request), self.turn.late, now);
+    }
+
+    /// Records the time that a backend took for its reply to a request. Returns the measurements from which the
+    /// request's price follows; `bytes` and `rows` are the reply's size and number of elements.
+    #[inline]
+    fn measured(
+        &mut self,
+        backend: BackendId,
+        request: &InFlight,
+        (bytes, rows): (u64, u64),
+        now: Now,
+    ) -> Outcome {
+        let took_nanos = now.monotonic.nanos_since(request.sent_at);
+        let slowness_micros = self.overload.record_time(backend, request, took_nanos);
+        let in_32_bits = |number: u64| number.min(u64::from(u32::MAX)) as u32;
+        Outcome::Served {
+            bytes: in_32_bits(bytes),
+            rows: in_32_bits(rows),
+            took_micros: in_32_bits(took_nanos / 1_000),
+            slowness_micros: in_32_bits(slowness_micros),
+        }
     }
 
     /// Passes on one complete reply of a backend to a request, with its size and the time that the backend
@@ -179,15 +204,7 @@ impl Upstream {
     ) {
         let reply = self.links.finish(connection, scanned.kind, end);
         let to = request.envelope.reply_to;
-        let took_nanos = now.monotonic.nanos_since(request.sent_at);
-        let slowness_micros = self.overload.record_time(reply.backend, request, took_nanos);
-        let in_32_bits = |number: u64| number.min(u64::from(u32::MAX)) as u32;
-        let outcome = Outcome::Served {
-            bytes: in_32_bits(reply.bytes),
-            rows: in_32_bits(scanned.rows),
-            took_micros: in_32_bits(took_nanos / 1_000),
-            slowness_micros: in_32_bits(slowness_micros),
-        };
+        let outcome = self.measured(reply.backend, request, (reply.bytes, scanned.rows), now);
         if let Some(text) = reply.abort {
             env.pool.give(self.links.take_partial(connection));
             replies.reply(env, to, outcome, Message::Small(&text), now);

@@ -96,6 +96,24 @@ impl Accounts {
         self.handle_booked(charge.payer, now);
     }
 
+    /// Takes the part of a request's real cost that exceeds the price which was taken for it, long after it was
+    /// settled at that price, and learns the cost for the request's class.
+    pub fn settle_late(&mut self, charge: &Charge, cost: Price, now: Timestamp) {
+        let tenant = self.tenant_now(charge.payer);
+        let rest = cost.beyond(charge.taken);
+        if let Some(tenant) = tenant {
+            let known = &mut self.ledger.buckets().tenants[usize::from(tenant.0)];
+            known.expected.learn(charge.class as usize, cost.beyond(charge.quote.fixed));
+            self.meter(tenant, Usage { admitted: rest, ..Usage::default() }, now);
+        }
+        if charge.is_unrefused {
+            self.correct_up_to_debt(charge.payer, tenant, Price::new(rest).signed(), now);
+        } else {
+            self.correct(charge.payer, tenant, Price::new(rest).signed(), now);
+        }
+        self.handle_booked(charge.payer, now);
+    }
+
     /// Charges a cost that belongs to no admitted request (bytes of a published message, say) to all buckets
     /// of the payer (account that is charged).
     #[inline(never)]
