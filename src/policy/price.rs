@@ -195,23 +195,30 @@ impl Weights {
         let bytes_out = per_kib(measured.bytes_out, self.kib_out);
         let looked_at = match quote.looks_at {
             0 => 0,
-            most => measured.took_micros.saturating_mul(LOOKED_AT_PER_MICRO).min(u64::from(most)),
+            most => looked_at(u64::from(most), measured.took_micros),
         };
         let rows = measured.rows.max(looked_at).saturating_mul(self.row);
         let keys = u64::from(quote.keys).saturating_mul(self.key);
-        let fixed = quote.fixed.micro();
+        let (fixed, floor) = (quote.fixed.micro(), quote.floor.micro());
         let rest = fixed.saturating_add(bytes_out).saturating_add(rows).saturating_add(keys);
         let slowness = match measured.slowness_micros {
             0 => 0,
-            excess => self.slowness(excess).min(rest.saturating_mul(SLOWNESS_SHARE_MAX)),
+            excess => self.slowness(excess).min(rest.max(floor).saturating_mul(SLOWNESS_SHARE_MAX)),
         };
-        let to_floor = quote.floor.micro().saturating_sub(rest.saturating_add(slowness));
+        let to_floor = floor.saturating_sub(rest.saturating_add(slowness));
         Breakdown { base: 0, bytes_in: 0, bytes_out, rows, keys, slowness, to_floor }
     }
 
     const fn slowness(&self, excess_micros: u64) -> MicroUnits {
         excess_micros.saturating_mul(self.latency_ms) / 1_000
     }
+}
+
+/// Returns the number of entries (elements of a key) that a store can have looked at in the time that it took for a
+/// reply, of those that it was asked for or reports (`most`).
+pub const fn looked_at(most: u64, took_micros: u64) -> u64 {
+    let possible = took_micros.saturating_mul(LOOKED_AT_PER_MICRO);
+    if possible < most { possible } else { most }
 }
 
 const fn per_kib(bytes: u64, weight: MicroUnits) -> MicroUnits {
@@ -258,7 +265,10 @@ mod tests {
     }
 
     #[test]
-    fn slowness_costs_at_most_four_times_the_rest() {
+    fn slowness_costs_at_most_four_times_the_rest_or_the_floor() {
+        let measured = Measured { slowness_micros: 3_600_000_000, ..Measured::default() };
+        let dear = Weights::default().breakdown(&Asked { floor: 5 * UNIT, ..GET }, &measured);
+        assert_eq!((dear.slowness, dear.to_floor), (20 * UNIT, 0));
         let measured = Measured { slowness_micros: 3_600_000_000, ..Measured::default() };
         let breakdown = Weights::default().breakdown(&GET, &measured);
         assert_eq!(breakdown.slowness, 4 * (breakdown.base + breakdown.bytes_in));

@@ -473,12 +473,24 @@ impl Window {
     /// nothing is known yet. `bounds` are its smallest and largest size.
     pub fn new(shards: u16, bounds: Bounds) -> Self {
         let first = f64::from(bounds.first(shards));
+        Self::beginning(0.0, [first, f64::from(bounds.least.max(1)), f64::from(bounds.most)])
+    }
+
+    /// Forgets all that was learnt, because another server has the backend's place, and begins anew on `others`.
+    pub fn forget(&mut self, now: Timestamp, others: &mut impl Board) {
+        *self = Self::beginning(seconds(now), [self.first, self.least, self.most]);
+        others.tell(Record { at: now, window: self.size, ..Record::default() });
+    }
+
+    /// Returns a window that has seen nothing, at the time `at` in seconds, with its first, smallest and largest
+    /// size.
+    fn beginning(at: f64, [first, least, most]: [f64; 3]) -> Self {
         Self {
             size: first,
             first,
-            least: f64::from(bounds.least.max(1)),
-            most: f64::from(bounds.most),
-            started: 0.0,
+            least,
+            most,
+            started: at,
             seen: Vec::with_capacity(SAMPLES_KEPT),
             stride: 1,
             skip: 0,
@@ -494,10 +506,10 @@ impl Window {
             median: 0.0,
             is_growing: true,
             floors: std::array::from_fn(|_| Floor::default()),
-            period_ends: BASE_PERIOD,
+            period_ends: at + BASE_PERIOD,
             own_base: 0.0,
             base: 0.0,
-            probe_at: PROBE_LEAST,
+            probe_at: at + PROBE_LEAST,
             probe_every: PROBE_LEAST / 2.0,
             probed_at: 0.0,
             probed_size: 0.0,
@@ -509,10 +521,10 @@ impl Window {
             quarter: 0.0,
             asked_at: 0.0,
             left: f64::INFINITY,
-            bases: Vec::with_capacity(usize::from(shards)),
+            bases: Vec::new(),
             peak: 0,
             peak_before: 0,
-            peak_since: 0.0,
+            peak_since: at,
         }
     }
 
@@ -1265,6 +1277,19 @@ mod tests {
         window.end_round(now, &mut board);
         assert!(window.median() > Duration::from_millis(100), "together they say that nothing has changed");
         assert_eq!((window.trial, window.base()), (Trial::None, base));
+    }
+
+    #[test]
+    fn of_another_server_nothing_is_known() {
+        let mut window = Window::new(1, Bounds::default());
+        crowd(&mut window, 0.0, 5.0, 4, 0.05);
+        assert!(window.base() > Duration::from_millis(40));
+        let now = window.looked_at.0.after(Duration::from_secs(1));
+        let mut board = Alone::default();
+        window.forget(now, &mut board);
+        assert_eq!((window.size(), window.base(), window.median()), (64, Duration::ZERO, Duration::ZERO));
+        let later = crowd(&mut window, seconds(now), 2.0, 4, 0.001);
+        assert!(later > seconds(now) && window.base() < Duration::from_millis(10), "{:?}", window.base());
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub struct Usage {
     pub admitted: MicroUnits,
     /// Estimated cost of the requests that were refused because a quota was used up.
     pub throttled: MicroUnits,
-    /// Estimated cost of the requests that were refused in an overload.
+    /// Estimated cost of the requests that were refused in an overload, or because their store was away.
     pub shed: MicroUnits,
     /// Cost of the requests that were answered without a store.
     pub cached: MicroUnits,

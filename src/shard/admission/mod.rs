@@ -27,10 +27,12 @@ use self::waiting::Waiting;
 use super::outcome::Settlement;
 use super::settings::{AdmissionSettings, Limiter, ShardSettings};
 use crate::config::{Quotas, Tenant};
+use crate::policy::price::Asked;
 use crate::policy::slice::Verdict;
+use crate::protocol::command::Class;
 use crate::values::allowance::Report;
 use crate::values::time::Now;
-use crate::values::{BucketId, Capacity, ClientId, Grant, MicroUnits, Price, Timestamp, Weights};
+use crate::values::{BucketId, Capacity, ClientId, Grant, MicroUnits, Price, Timestamp, Usage, Weights};
 
 /// The prices and accounts of one core, and the clients that wait for them.
 #[derive(Debug)]
@@ -113,11 +115,32 @@ impl AdmissionStage {
         self.accounts.settle_late(charge, cost, now.monotonic);
     }
 
+    /// Counts the estimated price of a request that is refused before it is admitted, because its backend is in an
+    /// overload. Its buckets pay nothing.
+    pub fn meter_shed(&mut self, payer: Payer, (asked, class): (&Asked, Class), now: Now) {
+        if self.is_priced() {
+            let shed = self.estimate(Some(payer), (asked, class, 100)).total.micro();
+            self.accounts.meter(payer.tenant(), Usage { shed, ..Usage::default() }, now.monotonic);
+        }
+    }
+
+    /// Charges an account for the reply to a call that waited, whose price was settled when it began: the reply's
+    /// bytes, and its elements (`rows`).
+    pub fn charge_for_waited(&mut self, payer: Payer, bytes: usize, rows: u64, now: Now) {
+        if !self.lets_all_pass() {
+            let weights = &self.settings.weights;
+            let cost = weights.of_reply(bytes as u64, rows).beyond(Price::new(weights.base));
+            let usage = Usage { admitted: cost, ..Usage::default() };
+            self.accounts.book(payer, usage, now.monotonic);
+        }
+    }
+
     /// Charges an account for bytes that its client is sent without a request, such as a published message.
     pub fn charge_for_bytes(&mut self, payer: Payer, bytes: usize, now: Now) {
         if !self.lets_all_pass() {
             let cost = self.settings.weights.cached(bytes as u64);
-            self.accounts.book(payer, cost, now.monotonic);
+            let usage = Usage { cached: cost.micro(), ..Usage::default() };
+            self.accounts.book(payer, usage, now.monotonic);
         }
     }
 

@@ -133,6 +133,14 @@ impl Bulkhead {
         bulkhead
     }
 
+    /// Forgets the backend's response times and the window (limit on requests in flight) that follows from them,
+    /// because another server has its place.
+    pub fn forget_times(&mut self, now: Timestamp, mut others: Section<'_>) {
+        self.window.forget(now, &mut others);
+        (self.full_nanos, self.took) = (0, None);
+        self.set_limit();
+    }
+
     /// True if a request may be sent without a closer check: the window (limit on requests in flight) has
     /// room, and the deadline would be met even with the window full.
     #[inline]

@@ -99,6 +99,19 @@ impl Overload {
         &mut self.bulkheads[index]
     }
 
+    /// Forgets the response times of a backend, and all limits that follow from them, because another server has its
+    /// place.
+    pub fn forget_times(&mut self, env: &Env, backend: BackendId, now: Timestamp) {
+        let (id, settings) = (env.settings.id, &env.settings.overload);
+        for index in bulkheads_of(backend) {
+            self.bulkheads[index].forget_times(now, settings.board.of(id, index));
+        }
+        let index = usize::from(backend.0);
+        self.ratios[index] = LatencyRatio::new(settings.shed_levels, now);
+        settings.board.of(id, index * BULKHEADS).tell_level(self.ratios[index].told(now));
+        self.baselines[index] = Baseline::default();
+    }
+
     /// Returns the backend that the bulkhead (window and queue) with this index belongs to.
     pub fn backend_of(index: usize) -> BackendId {
         BackendId((index / BULKHEADS) as u16)

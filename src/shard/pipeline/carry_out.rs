@@ -55,7 +55,9 @@ impl Shard {
         if is_alone && self.goes_its_own_way(id, command, destination, &request.arguments, now) {
             return;
         }
-        if self.env.backend_levels.is_any() && self.is_held_back(id, destination) {
+        if self.env.backend_levels.is_any()
+            && self.is_held_back(id, command, destination, &request.arguments, now)
+        {
             return;
         }
         if destination == Destination::Walk(WalkStep::Unsure) {
@@ -470,12 +472,23 @@ impl Shard {
     /// Decides whether a request is refused because its backend is slow (shedding level) and requests of
     /// more important tiers go first; if so, answers its client and returns true.
     #[cold]
-    fn is_held_back(&mut self, id: ClientId, destination: Destination) -> bool {
+    fn is_held_back(
+        &mut self,
+        id: ClientId,
+        command: Option<&Command>,
+        destination: Destination,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) -> bool {
         let tier = self.clients.client(id).identity().tier;
         let backend = destination.backend();
         let is_held_back =
             self.reaches_stores(id, destination) && self.env.backend_levels.refuses(backend, tier);
         if is_held_back {
+            if let Some(payer) = self.clients.client(id).payer() {
+                let (asked, class) = (asked(command, arguments), Nature::of(command).class);
+                self.admission.meter_shed(payer, (&asked, class), now);
+            }
             self.answer_not_sent(id, backend.unwrap_or(BackendId(0)), NotSent::Strained);
         }
         is_held_back

@@ -710,8 +710,8 @@ impl Shard {
             took_micros: in_32_bits(took_micros),
             slowness_micros: 0,
         };
-        if waits {
-            self.charge_for_bytes(holder, reply.len(), now);
+        if waits && let Some(payer) = self.clients.find(holder).and_then(|client| client.payer()) {
+            self.admission.charge_for_waited(payer, reply.len(), rows, now);
         }
         if reply.len() > COPY_BYTES_MAX {
             self.give_back(request.to, outcome, Message::Shared(&reply.into()), now);
@@ -816,8 +816,7 @@ impl Shard {
         }
     }
 
-    /// Charges a client's quotas for bytes that it gets without a request that pays for them: a message, or
-    /// the reply to a blocking command.
+    /// Charges a client's quotas for bytes that it gets without a request that pays for them, as those of a message.
     pub(super) fn charge_for_bytes(&mut self, id: ClientId, bytes: usize, now: Now) {
         if let Some(payer) = self.clients.find(id).and_then(|client| client.payer()) {
             self.admission.charge_for_bytes(payer, bytes, now);

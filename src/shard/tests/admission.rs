@@ -146,7 +146,10 @@ fn what_was_refused_later_costs_nothing() {
     rig.now.monotonic = rig.now.monotonic.after(Duration::from_secs(1));
     rig.turns();
     let spent: i64 = rig.reports.iter().flat_map(|report| &report.demands).map(|demand| demand.spent).sum();
-    assert_eq!(spent, 0);
+    let usage = rig.reports.iter().flat_map(|report| &report.usage);
+    let (admitted, shed) =
+        usage.fold((0, 0), |sums, (_, usage)| (sums.0 + usage.admitted, sums.1 + usage.shed));
+    assert_eq!((spent, admitted, shed), (0, 0, UNIT), "and is counted as shed");
 }
 
 /// Returns the micro-units taken from buckets so far, and those that requests are reported to have cost.
@@ -214,6 +217,28 @@ fn a_request_that_was_answered_at_its_deadline_costs_the_rest_when_the_reply_com
             let told = rig.told(other);
             assert!(!told.contains("reply_expected\r\n$1\r\n0\r\n"), "it is learnt: {told}");
         }
+    }
+}
+
+#[test]
+fn elements_that_a_write_stored_or_removed_count_as_far_as_there_was_time_for_them() {
+    let row = UNIT / 100;
+    for (request, micros, rows) in [
+        (&["SUNIONSTORE", "{a}", "{a}b"][..], 1_000, 1_000),
+        (&["SUNIONSTORE", "{a}", "{a}b"], 10, 50),
+        (&["ZREMRANGEBYRANK", "{a}", "0", "-1"], 1_000, 1_000),
+        (&["INCR", "{a}"], 1_000, 0),
+    ] {
+        let mut rig = limited_at(
+            1,
+            Weights { base: 100 * UNIT, hit: 0, kib_in: 0, kib_out: 0, row, key: 0, latency_ms: 0 },
+        );
+        rig.pools = (1_000 * UNIT as i64, false);
+        let client = rig.client(0);
+        rig.send(client, &[request]);
+        rig.now.monotonic = rig.now.monotonic.after(Duration::from_micros(micros));
+        rig.answer_next(":1000\r\n");
+        assert_eq!(booked(&mut rig).1, 100 * UNIT + rows * row, "{request:?}");
     }
 }
 

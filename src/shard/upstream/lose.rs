@@ -79,7 +79,7 @@ impl Upstream {
     }
 
     /// Handles a store whose name resolves to another address: closes all connections to the former one and
-    /// forgets the store's health.
+    /// forgets its health and response times.
     pub fn handle_store_moved(
         &mut self,
         env: &mut Env,
@@ -92,6 +92,7 @@ impl Upstream {
         let is_left = |link: &Link| link.backend == backend && link.state != LinkState::Closed;
         self.drop_links(env, is_left, "store-moved", replies, now);
         self.links.forget_failures(backend);
+        self.overload.forget_times(env, backend, now.monotonic);
     }
 
     fn lose_link(

@@ -68,6 +68,7 @@ impl Upstream {
         gone.iter().for_each(|backend| self.forget_health(env, *backend));
         let is_left = |link: &Link| gone.contains(&link.backend) && link.state != LinkState::Closed;
         self.drop_links(env, is_left, "node-gone", replies, now);
+        gone.iter().for_each(|backend| self.overload.forget_times(env, *backend, now.monotonic));
     }
 
     /// Closes connections to failed nodes whose slots other nodes have taken over, because their unanswered

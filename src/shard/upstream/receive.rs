@@ -4,7 +4,10 @@ use bytes::Bytes;
 
 use super::Upstream;
 use super::nodes::Fate;
+use crate::policy::price::looked_at;
 use crate::protocol::Scanned;
+use crate::protocol::command::{Class, Effect};
+use crate::protocol::reply::integer;
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::links::{Greeted, Received};
@@ -148,7 +151,12 @@ impl Upstream {
         let (backend, bytes) = (link.backend, link.reply_bytes(end));
         self.redirect_if_refused(env, connection, (request, scanned.kind), end, replies, now);
         self.links.swallow(env, connection);
-        let outcome = self.measured(backend, request, (bytes, scanned.rows), now);
+        let rows = if bytes == end.len() as u64 {
+            rows_of(request, scanned, end)
+        } else {
+            Rows::Shown(scanned.rows)
+        };
+        let outcome = self.measured(backend, request, (bytes, rows), now);
         replies.note(env, request.envelope.reply_to, Note::LatePrice(outcome));
         if !self.links.at(connection).is_for_replica() {
             replies.note(env, request.envelope.reply_to, Note::Settled);
@@ -165,16 +173,20 @@ impl Upstream {
     }
 
     /// Records the time that a backend took for its reply to a request. Returns the measurements from which the
-    /// request's price follows; `bytes` and `rows` are the reply's size and number of elements.
+    /// request's price follows; `bytes` is the reply's size, `rows` the number of elements that it has or reports.
     #[inline]
     fn measured(
         &mut self,
         backend: BackendId,
         request: &InFlight,
-        (bytes, rows): (u64, u64),
+        (bytes, rows): (u64, Rows),
         now: Now,
     ) -> Outcome {
         let took_nanos = now.monotonic.nanos_since(request.sent_at);
+        let rows = match rows {
+            Rows::Shown(rows) => rows,
+            Rows::Told(rows) => looked_at(rows, took_nanos / 1_000),
+        };
         let slowness_micros = self.overload.record_time(backend, request, took_nanos);
         let in_32_bits = |number: u64| number.min(u64::from(u32::MAX)) as u32;
         Outcome::Served {
@@ -204,7 +216,8 @@ impl Upstream {
     ) {
         let reply = self.links.finish(connection, scanned.kind, end);
         let to = request.envelope.reply_to;
-        let outcome = self.measured(reply.backend, request, (reply.bytes, scanned.rows), now);
+        let rows = if reply.is_all_here { rows_of(request, scanned, end) } else { Rows::Shown(scanned.rows) };
+        let outcome = self.measured(reply.backend, request, (reply.bytes, rows), now);
         if let Some(text) = reply.abort {
             env.pool.give(self.links.take_partial(connection));
             replies.reply(env, to, outcome, Message::Small(&text), now);
@@ -259,4 +272,24 @@ impl Upstream {
         env.pool.give(told);
         self.links.swallow(env, connection);
     }
+}
+
+/// Number of elements for which a reply is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rows {
+    /// The elements are in the reply.
+    Shown(u64),
+    /// The reply is the number of elements that the store has written or removed.
+    Told(u64),
+}
+
+/// Returns the number of elements for which a reply (`reply`, whole) to a request is charged. The integer reply of a
+/// write to a range of elements is the number of those that it stored or removed (`SUNIONSTORE`, `LREM`).
+#[inline]
+fn rows_of(request: &InFlight, scanned: &Scanned, reply: &[u8]) -> Rows {
+    let nature = request.envelope.nature;
+    if scanned.kind != b':' || nature.class != Class::Range || nature.effect != Effect::Write {
+        return Rows::Shown(scanned.rows);
+    }
+    Rows::Told(integer(reply).and_then(|count| u64::try_from(count).ok()).unwrap_or(0))
 }

@@ -83,6 +83,7 @@ impl Accounts {
             }
             let usage = match bill {
                 Bill::Cached(_) => Usage { cached: cost.micro(), ..Usage::default() },
+                Bill::Nothing => Usage { shed: charge.taken.micro(), ..Usage::default() },
                 _ => Usage { admitted: cost.micro(), ..Usage::default() },
             };
             self.meter(tenant, usage, now);
@@ -114,14 +115,15 @@ impl Accounts {
         self.handle_booked(charge.payer, now);
     }
 
-    /// Charges a cost that belongs to no admitted request (bytes of a published message, say) to all buckets
-    /// of the payer (account that is charged).
+    /// Charges a cost that belongs to no unsettled request (bytes of a published message, say) to all buckets of
+    /// the payer (account that is charged), and counts it as the tenant's usage.
     #[inline(never)]
-    pub fn book(&mut self, payer: Payer, cost: Price, now: Timestamp) {
+    pub fn book(&mut self, payer: Payer, usage: Usage, now: Timestamp) {
         let tenant = self.tenant_now(payer);
         if let Some(tenant) = tenant {
-            self.meter(tenant, Usage { cached: cost.micro(), ..Usage::default() }, now);
+            self.meter(tenant, usage, now);
         }
+        let cost = Price::new(usage.admitted.saturating_add(usage.cached));
         self.correct(payer, tenant, cost.signed(), now);
     }
 
