@@ -393,29 +393,34 @@ impl History {
     /// Checks the values that `read` found for a key that is only appended to, each as the mark of its
     /// write. The error says why they are not possible.
     pub fn check_log(&self, read: Sent, key: &str, found: &[Token<'_>]) -> Checked {
-        let mut newest_of: BTreeMap<u32, usize> = BTreeMap::new();
         let mut seen = BTreeSet::new();
+        let mut newest = None;
         for token in found {
             self.check_source(read, key, token.write)?;
             if !seen.insert(token.write) {
                 return Err(format!("{key} holds write {} twice", token.write));
             }
-            let newest = newest_of.entry(token.client).or_default();
-            if *newest > token.write {
+            if let Some(newest) = newest.filter(|newest| self.executed(*newest) > self.executed(token.write))
+            {
                 return Err(format!(
-                    "{key} holds write {} of client {} behind {newest}",
+                    "{key} holds write {} of client {} behind {newest}, which was carried out later",
                     token.write, token.client
                 ));
             }
-            *newest = token.write.max(*newest);
+            newest = Some(token.write);
         }
         let numbers = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
+        let is_older = |number| newest.is_some_and(|newest| self.ran_before(number, newest));
         let is_missing = |number: &&usize| {
-            self.done_before(**number, read) && !seen.contains(number) && !self.may_be_missed(**number, read)
+            let write = &self.writes[**number];
+            let was_there =
+                self.done_before(**number, read) || (write.lost_with.is_none() && is_older(**number));
+            was_there && !seen.contains(number) && !self.may_be_missed(**number, read)
         };
         match numbers.iter().find(is_missing) {
             Some(missing) => Err(format!(
-                "{key} read by client {} without write {missing}, which was acknowledged before",
+                "{key} read as {newest:?} by client {} without write {missing}, which was acknowledged or \
+                 carried out before",
                 read.client
             )),
             None => Ok(()),
@@ -500,7 +505,7 @@ impl History {
     }
 
     /// Checks that `read` may find the value of the write with this number at all: it was sent for this key,
-    /// was neither refused nor lost, and has not expired. The error says why not.
+    /// a store has carried it out, it was not lost, and it has not expired. The error says why not.
     fn check_source(&self, read: Sent, key: &str, number: usize) -> Checked {
         match self.writes.get(number) {
             None => Err(format!("{key} holds write {number}, which nobody made")),
@@ -526,6 +531,9 @@ impl History {
                 "{key} read as write {number}, which its client {} sent after the read",
                 read.client
             )),
+            Some(write) if write.executed.is_none() => {
+                Err(format!("{key} holds write {number}, which no store has carried out"))
+            }
             Some(_) => Ok(()),
         }
     }
@@ -538,8 +546,17 @@ impl History {
             Some(*number) != found
                 && self.done_before(*number, read)
                 && !self.may_be_missed(*number, read)
-                && found.is_none_or(|found| self.done_before(found, self.writes[*number].sent))
+                && found.is_none_or(|found| {
+                    self.done_before(found, self.writes[*number].sent) || self.ran_before(found, *number)
+                })
         })
+    }
+
+    /// True if stores that owned the key carried out both writes with these numbers, and `one` before
+    /// `other`. Stores see the order of writes that were in flight at once, which their clients do not.
+    fn ran_before(&self, one: usize, other: usize) -> bool {
+        let [one, other] = [one, other].map(|number| &self.writes[number]);
+        one.executed_at.is_some() && other.executed_at.is_some() && one.executed < other.executed
     }
 
     /// True if the write with this number surely took effect before the request `later` was sent.
@@ -617,6 +634,52 @@ mod tests {
         assert!(history.check_value(sent(1, 2, 1), "k", Some(first)).is_ok());
         assert!(history.check_value(sent(1, 2, 1), "k", Some(second)).is_err(), "sent after the read");
         assert!(history.check_value(sent(1, 4, 1), "k", Some(first)).is_err(), "replaced before the read");
+    }
+
+    /// Checks reads of two writes that were in flight at once: stores tell which one replaced the other,
+    /// whether or not the replaced one was acknowledged.
+    #[test]
+    fn a_read_of_a_write_that_another_in_flight_replaced_is_noticed() {
+        for fate in [Fate::Done(5), Fate::Unknown] {
+            let mut history = History::default();
+            let old = history.write(sent(1, 1, 1), "k");
+            let new = history.write(sent(2, 1, 2), "k");
+            for (write, client) in [(old, 1), (new, 2)] {
+                history.carried_out(Token { write, client, key: "k" }).expect("first time");
+            }
+            history.settle(old, fate).expect("carried out");
+            history.settle(new, Fate::Done(6)).expect("carried out");
+            assert!(history.check_value(sent(4, 1, 3), "k", Some(old)).is_ok(), "neither was acknowledged");
+            assert!(history.check_value(sent(3, 1, 10), "k", Some(old)).is_err(), "{fate:?}");
+            assert!(history.check_value(sent(3, 1, 10), "k", Some(new)).is_ok(), "{fate:?}");
+        }
+    }
+
+    #[test]
+    fn a_value_that_no_store_has_carried_out_is_noticed() {
+        let mut history = History::default();
+        let write = history.write(sent(1, 1, 1), "k");
+        assert!(history.check_value(sent(2, 1, 9), "k", Some(write)).is_err());
+        assert!(history.check_log(sent(2, 1, 9), "k", &[Token { write, client: 1, key: "k" }]).is_err());
+        history.carried_out(Token { write, client: 1, key: "k" }).expect("first time");
+        assert!(history.check_value(sent(2, 1, 9), "k", Some(write)).is_ok());
+    }
+
+    #[test]
+    fn appends_of_two_clients_in_another_order_or_with_a_gap_are_noticed() {
+        let mut history = History::default();
+        let tokens: Vec<_> = (1..=3)
+            .map(|client| Token { write: history.write(sent(client, 1, 1), "k"), client, key: "k" })
+            .collect();
+        for token in &tokens {
+            history.carried_out(*token).expect("first time");
+        }
+        let [first, second, third] = tokens[..] else { unreachable!("three were made") };
+        let is_possible = |found: &[Token<'_>]| history.check_log(sent(9, 1, 9), "k", found).is_ok();
+        assert!(is_possible(&[]) && is_possible(&[first, second]), "none was acknowledged");
+        assert!(is_possible(&[first, second, third]));
+        assert!(!is_possible(&[second, first, third]), "another order than that of the store");
+        assert!(!is_possible(&[first, third]), "the second one was there before the third");
     }
 
     #[test]
