@@ -30,9 +30,9 @@ pub(super) enum Expected {
     /// The reply must be `OK`, which acknowledges this write by a script (by its number in the history); or
     /// the words of a refusal that the script returns, though the write was carried out.
     Scripted(usize),
-    /// The reply must be an integer, the length of the value after this append (by its number in the
-    /// history).
-    Appended(usize),
+    /// The reply must be an integer, the length of the value after this append (`write` is its number in
+    /// the history) of this many bytes.
+    Appended { write: usize, bytes: usize },
     /// The reply must be 1 if these writes (numbers in the history) of these keys were made, 0 if they were
     /// not because a key existed; always 1 if `certain`, as the keys were just deleted.
     IfNone { writes: Vec<usize>, keys: Vec<String>, certain: bool },
@@ -144,7 +144,7 @@ pub(super) struct Allowed {
 }
 
 impl Allowed {
-    const NOTHING: Self = Self {
+    pub const NOTHING: Self = Self {
         refusals: false,
         redirections: false,
         going_around: false,
@@ -261,8 +261,10 @@ impl Asked {
                 same(reply, b"+OK\r\n")?;
                 history.settle(*write, Fate::Done(step))?;
             }
-            Expected::Appended(write) => {
-                number(reply)?;
+            Expected::Appended { write, bytes } => {
+                if number(reply)? < *bytes as i64 {
+                    return Err(format!("less than the {bytes} bytes of the append"));
+                }
                 history.settle(*write, Fate::Done(step))?;
             }
             Expected::IfNone { writes, keys, certain } => match number(reply)? {
@@ -347,7 +349,7 @@ impl Asked {
             Expected::Ok(writes) | Expected::Deleted(writes) | Expected::IfNone { writes, .. } => {
                 all(writes, fate, history)
             }
-            Expected::Scripted(write) | Expected::Appended(write) | Expected::Taken { write, .. } => {
+            Expected::Scripted(write) | Expected::Appended { write, .. } | Expected::Taken { write, .. } => {
                 history.settle(*write, fate)
             }
             Expected::Counted(key) => {
@@ -459,7 +461,8 @@ const MAY_HAVE_HAPPENED: &str = " (it may have happened)";
 /// The end of weir's error text for a write to several stores of which one part failed, while others may
 /// have been carried out.
 const REST_MAY_HAVE_HAPPENED: &str = " (the rest may have happened)";
-const STALLED: &[u8] = b"-OVERLOADED reason=stalled ";
+/// The beginning of weir's refusal of a request while an earlier one of its client may still be carried out.
+pub(super) const STALLED: &[u8] = b"-OVERLOADED reason=stalled ";
 const THROTTLED: &[u8] = b"-THROTTLED scope=";
 const OVERSIZED: &[u8] = b"-ERR the reply is larger";
 
@@ -547,4 +550,25 @@ pub(super) fn same(reply: &[u8], expected: &[u8]) -> Result<(), String> {
 
 fn number(reply: &[u8]) -> Result<i64, String> {
     reply::integer(reply).ok_or_else(|| "not a number".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::token::Token;
+
+    #[test]
+    fn the_length_after_an_append_is_at_least_what_was_appended() {
+        let judged = |reply: &[u8]| {
+            let mut history = History::default();
+            let sent = Sent { client: 1, sequence: 1, step: 1 };
+            let write = history.write(sent, "log:1");
+            history.carried_out(Token { write, client: 1, key: "log:1" }).expect("first time");
+            let expected = Expected::Appended { write, bytes: 12 };
+            let asked = Asked { sent, protocol: Protocol::Resp2, expected, reach: Reach::default() };
+            asked.judge(reply, 5, &mut history, Allowed::NOTHING)
+        };
+        assert_eq!(judged(b":12\r\n"), Ok(Judged::Answer));
+        assert!(judged(b":11\r\n").is_err() && judged(b":0\r\n").is_err());
+    }
 }

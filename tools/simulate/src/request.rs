@@ -201,7 +201,8 @@ impl Writer {
         let sent = self.next(step);
         let write = history.write(sent, &key);
         let value = value(write, self.client, &key, 0);
-        self.push(burst, sent, &[b"APPEND", key.as_bytes(), &value], Expected::Appended(write));
+        let expected = Expected::Appended { write, bytes: value.len() };
+        self.push(burst, sent, &[b"APPEND", key.as_bytes(), &value], expected);
     }
 
     fn count(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
@@ -297,12 +298,8 @@ impl Writer {
                 (true, true) => {
                     let write = history.write(sent, &key);
                     let value = value(write, self.client, &key, 0);
-                    self.push(
-                        &mut inner,
-                        sent,
-                        &[b"APPEND", key.as_bytes(), &value],
-                        Expected::Appended(write),
-                    );
+                    let expected = Expected::Appended { write, bytes: value.len() };
+                    self.push(&mut inner, sent, &[b"APPEND", key.as_bytes(), &value], expected);
                 }
                 (true, false) => {
                     self.push(&mut inner, sent, &[b"GET", key.as_bytes()], Expected::Log(key.clone()));
