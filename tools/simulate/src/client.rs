@@ -134,7 +134,10 @@ impl Client {
             53..=64 if plan.idle_timeout.is_some() => Leaving::Idle,
             _ => Leaving::HalfClose,
         };
-        let duty = plan.private.map(|_| Duty::new(number, random.fork()));
+        let duty = plan.private.map(|private| {
+            let may_wait_less = private.moves_apart.is_some() && !plan.is_calm();
+            Duty::new(number, random.fork(), may_wait_less)
+        });
         let leaving = match leaving {
             Leaving::Malformed | Leaving::Stuck | Leaving::Idle if duty.is_some() => Leaving::HalfClose,
             leaving => leaving,
@@ -179,7 +182,7 @@ impl Client {
     /// present event of the simulation; `over` is true once clients are to end.
     pub fn act(&mut self, step: u64, now: Timestamp, over: bool, history: &mut History) -> Move {
         if let Some(duty) = &mut self.duty {
-            return duty.act(over, &mut history.ledger, (&mut self.stage, self.leaving));
+            return duty.act((now, over), &mut history.ledger, (&mut self.stage, self.leaving));
         }
         if self.work.is_some() && self.stage == Stage::Talking && !over {
             return Move::Send(self.send_one(step, now, history));
@@ -315,7 +318,7 @@ impl Client {
         allowed: Allowed,
     ) -> Result<(), String> {
         if let Some(duty) = &mut self.duty {
-            let is_refusal = duty.take_reply(reply, step, &mut history.ledger)?;
+            let is_refusal = duty.take_reply(reply, (step, now), &mut history.ledger, allowed)?;
             (self.replies, self.refusals) = (self.replies + 1, self.refusals + u64::from(is_refusal));
             return Ok(());
         }

@@ -5,20 +5,24 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use std::time::Duration;
 
 use super::client::{Leaving, Move, Stage};
-use super::expect::{fate_of, same};
+use super::expect::{Allowed, STALLED, fate_of, same};
 use super::history::Fate;
 use weir::protocol::{encode, reply};
-use weir::values::Random;
+use weir::values::{Random, Timestamp};
 
 /// The number of hash tags (parts of keys' names) of queues and counters: keys with one tag are on the same
 /// store.
 const GROUPS: u64 = 3;
 /// The number of queues of each hash tag.
 const QUEUES: u64 = 2;
-/// The timeouts, in seconds, of which one is chosen at random for each blocking command.
-const TIMEOUTS: [&str; 4] = ["0.02", "0.3", "2", "20"];
+/// The timeouts of which one is chosen at random for each blocking command: as a word, in seconds, and in
+/// milliseconds.
+const TIMEOUTS: [(&str, u64); 4] = [("0.02", 20), ("0.3", 300), ("2", 2_000), ("20", 20_000)];
+/// The time by which a timeout may end too early: weir and stores count whole milliseconds.
+const ROUNDING: Duration = Duration::from_millis(1);
 
 /// An element that was pushed to a queue.
 #[derive(Debug)]
@@ -157,6 +161,13 @@ impl Ledger {
         }
         let mut missing = Vec::new();
         for (number, element) in self.elements.iter().enumerate() {
+            let done = format!("{}done", &element.queue[..=element.queue.find('}').expect("a hash tag")]);
+            if let Some(list) = places.get(&number)
+                && **list != done
+                && (element.is_moved || **list != element.queue)
+            {
+                return Err(format!("e{number} of {} is in {list}", element.queue));
+            }
             match (places.get(&number), element) {
                 (Some(list), Element { is_taken: true, .. }) => {
                     return Err(format!("e{number} was delivered and is in {list}"));
@@ -171,7 +182,9 @@ impl Ledger {
                 _ => {}
             }
         }
-        let may_be_missing = left.orphans.map_or(self.unanswered, |orphans| self.unread + orphans);
+        // weir's own count explains no more than what clients saw of it.
+        let may_be_missing =
+            left.orphans.map_or(self.unanswered, |orphans| (self.unread + orphans).min(self.unanswered));
         if missing.len() as u64 > may_be_missing {
             return Err(format!("{missing:?} are missing, though only {may_be_missing} elements may be"));
         }
@@ -215,14 +228,19 @@ enum Role {
 enum Asked {
     /// A push to a queue of the elements with these numbers.
     Push(Range<usize>),
-    /// A call that pops up to `most` elements from the beginning of a queue (`is_left` is true) or from its
-    /// end.
+    /// A call that pops up to `most` elements from the beginning of one of these queues (`is_left` is true)
+    /// or from its end.
     Pop {
+        queues: Vec<String>,
         most: u64,
         is_left: bool,
+        until: Timestamp,
     },
-    /// A call that moves an element from the queue with this name to another list.
-    Move(String),
+    /// A call that moves an element from this queue to another list.
+    Move {
+        queue: String,
+        until: Timestamp,
+    },
     Watch,
     /// A read of the counter that the client watches.
     Get,
@@ -255,11 +273,16 @@ pub(super) struct Duty {
     /// True if the last reply was an error after which weir may close the client, because the call may have
     /// taken an element.
     is_given_up: bool,
+    /// True until the client has given its requests a deadline; `is_hurried` is true from then on.
     has_deadline: bool,
+    is_hurried: bool,
+    /// True if weir may end the client's waits before their timeouts: it asks stores to do so where clients
+    /// move, and takes the reply for that of the timeout if the connection on which it asked breaks.
+    may_wait_less: bool,
 }
 
 impl Duty {
-    pub fn new(client: u32, mut random: Random) -> Self {
+    pub fn new(client: u32, mut random: Random, may_wait_less: bool) -> Self {
         let role = [Role::Producer, Role::Consumer, Role::Consumer, Role::Counter][client as usize % 4];
         Self {
             client,
@@ -270,14 +293,21 @@ impl Duty {
             newest: BTreeMap::new(),
             is_given_up: false,
             has_deadline: random.per_mille(200),
+            is_hurried: false,
+            may_wait_less,
             random,
         }
     }
 
-    /// Decides on the client's next action on queues or counters. `over` is true once clients are to end,
+    /// Decides on the client's next action on queues or counters at `now`. `over` is true once clients are to end,
     /// `ledger` records which elements were pushed and popped, and `stage` and `leaving` are the client's
     /// state and its way to end.
-    pub fn act(&mut self, over: bool, ledger: &mut Ledger, (stage, leaving): (&mut Stage, Leaving)) -> Move {
+    pub fn act(
+        &mut self,
+        (now, over): (Timestamp, bool),
+        ledger: &mut Ledger,
+        (stage, leaving): (&mut Stage, Leaving),
+    ) -> Move {
         let is_patient = self.role != Role::Producer || self.random.per_mille(700);
         if *stage != Stage::Talking || (is_patient && !over && !self.asked.is_empty()) {
             return Move::Nothing;
@@ -288,6 +318,7 @@ impl Duty {
         self.rounds_left -= 1;
         let mut out = Vec::new();
         if std::mem::take(&mut self.has_deadline) {
+            self.is_hurried = true;
             let deadline = *self.random.pick(&["5", "50", "500"]);
             self.ask(
                 &mut out,
@@ -297,7 +328,7 @@ impl Duty {
         }
         match self.role {
             Role::Producer => self.produce(&mut out, ledger),
-            Role::Consumer => self.consume(&mut out),
+            Role::Consumer => self.consume(&mut out, now),
             Role::Counter => self.count(&mut out),
         }
         Move::Send(out)
@@ -321,17 +352,24 @@ impl Duty {
         }
     }
 
-    fn consume(&mut self, out: &mut Vec<u8>) {
+    fn consume(&mut self, out: &mut Vec<u8>, now: Timestamp) {
         let group = self.random.below(GROUPS);
         let [one, other] = [0, 1].map(|queue| queue_of(group, queue));
-        let timeout = self.random.pick(&TIMEOUTS).as_bytes();
+        let (timeout, millis) = *self.random.pick(&TIMEOUTS);
+        let (timeout, until) = (timeout.as_bytes(), now.after(Duration::from_millis(millis)));
+        let pop = |queues: &[&String], most, is_left| Asked::Pop {
+            queues: queues.iter().map(|queue| (*queue).clone()).collect(),
+            most,
+            is_left,
+            until,
+        };
         match self.random.below(10) {
             0..=3 => {
                 let words = [b"BLPOP", one.as_bytes(), other.as_bytes(), timeout];
-                self.ask(out, &words, Asked::Pop { most: 1, is_left: true });
+                self.ask(out, &words, pop(&[&one, &other], 1, true));
             }
             4..=5 => {
-                self.ask(out, &[b"BRPOP", one.as_bytes(), timeout], Asked::Pop { most: 1, is_left: false });
+                self.ask(out, &[b"BRPOP", one.as_bytes(), timeout], pop(&[&one], 1, false));
             }
             6..=7 => {
                 let words = [
@@ -344,17 +382,17 @@ impl Duty {
                     b"COUNT",
                     b"3",
                 ];
-                self.ask(out, &words, Asked::Pop { most: 3, is_left: true });
+                self.ask(out, &words, pop(&[&one, &other], 3, true));
             }
             8 => {
                 let target = target_of(group);
                 let words = [&b"BLMOVE"[..], one.as_bytes(), target.as_bytes(), b"LEFT", b"RIGHT", timeout];
-                self.ask(out, &words, Asked::Move(one.clone()));
+                self.ask(out, &words, Asked::Move { queue: one.clone(), until });
             }
             _ => {
                 let target = target_of(group);
                 let words = [&b"BRPOPLPUSH"[..], one.as_bytes(), target.as_bytes(), timeout];
-                self.ask(out, &words, Asked::Move(one.clone()));
+                self.ask(out, &words, Asked::Move { queue: one.clone(), until });
             }
         }
         if self.random.per_mille(300) {
@@ -381,7 +419,7 @@ impl Duty {
 
     /// True if the client waits in a blocking command, as far as the client knows.
     fn waits(&self) -> bool {
-        self.asked.iter().any(|asked| matches!(asked, Asked::Pop { .. } | Asked::Move(_)))
+        self.asked.iter().any(|asked| matches!(asked, Asked::Pop { .. } | Asked::Move { .. }))
     }
 
     fn leave(&mut self, ledger: &mut Ledger, stage: &mut Stage, leaving: Leaving) -> Move {
@@ -406,16 +444,22 @@ impl Duty {
 
     /// Handles a reply of weir to the client's oldest unanswered request. Returns true if it is an error
     /// reply. An error if it is not possible for its request. `step` is the number of the present event of
-    /// the simulation.
-    pub fn take_reply(&mut self, reply: &[u8], step: u64, ledger: &mut Ledger) -> Result<bool, String> {
+    /// the simulation, and `allowed` says which failures are possible.
+    pub fn take_reply(
+        &mut self,
+        reply: &[u8],
+        (step, now): (u64, Timestamp),
+        ledger: &mut Ledger,
+        allowed: Allowed,
+    ) -> Result<bool, String> {
         let asked = self.asked.pop_front().ok_or("was answered without having asked")?;
         let described = format!("{asked:?}");
         self.is_given_up = false;
         let is_error = reply.starts_with(b"-");
         let judged = if is_error {
-            self.refused(asked, reply, ledger)
+            self.refused(asked, reply, ledger, allowed)
         } else {
-            self.answered(asked, reply, step, ledger)
+            self.answered(asked, reply, (step, now), ledger)
         };
         judged.map(|()| is_error).map_err(|why| {
             let shown = String::from_utf8_lossy(&reply[..reply.len().min(200)]).escape_debug().to_string();
@@ -423,8 +467,25 @@ impl Duty {
         })
     }
 
-    fn refused(&mut self, asked: Asked, reply: &[u8], ledger: &mut Ledger) -> Result<(), String> {
-        let fate = fate_of(reply).unwrap_or(Fate::Never);
+    fn refused(
+        &mut self,
+        asked: Asked,
+        reply: &[u8],
+        ledger: &mut Ledger,
+        allowed: Allowed,
+    ) -> Result<(), String> {
+        let is_of_deadline = [LATE, STALLED].iter().any(|start| reply.starts_with(start));
+        let is_possible = allowed.refusals
+            || allowed.redirections
+            || allowed.lateness
+            || (self.is_hurried && is_of_deadline)
+            || reply.starts_with(NO_LINK);
+        let fate = match fate_of(reply) {
+            Some(fate) if is_possible => fate,
+            // Requests of a transaction were refused, or its beginning.
+            None if reply.starts_with(b"-EXECABORT ") || reply.starts_with(NO_TRANSACTION) => Fate::Never,
+            _ => return Err("nothing was wrong that could be a reason".into()),
+        };
         self.is_given_up = fate == Fate::Unknown;
         match asked {
             Asked::Exactly(b"+QUEUED\r\n") => Ok(()),
@@ -440,23 +501,37 @@ impl Duty {
             Asked::Push(pushed) => return ledger.settle(pushed, fate),
             Asked::Pop { most, .. } if fate == Fate::Unknown => ledger.unanswered += most,
             Asked::Commit(counter) => ledger.count(&counter, fate),
-            Asked::Pop { .. } | Asked::Move(_) | Asked::Watch | Asked::Get | Asked::Exactly(_) => {}
+            Asked::Pop { .. } | Asked::Move { .. } | Asked::Watch | Asked::Get | Asked::Exactly(_) => {}
         }
         Ok(())
     }
 
-    fn answered(&mut self, asked: Asked, reply: &[u8], step: u64, ledger: &mut Ledger) -> Result<(), String> {
+    fn answered(
+        &mut self,
+        asked: Asked,
+        reply: &[u8],
+        (step, now): (u64, Timestamp),
+        ledger: &mut Ledger,
+    ) -> Result<(), String> {
         let is_nothing = matches!(reply, b"*-1\r\n" | b"$-1\r\n");
         match asked {
             Asked::Push(pushed) => {
                 reply::integer(reply).ok_or("not a number")?;
                 ledger.settle(pushed, Fate::Done(step))
             }
-            Asked::Pop { .. } | Asked::Move(_) if is_nothing => Ok(()),
-            Asked::Pop { most, is_left } => {
+            Asked::Pop { until, .. } | Asked::Move { until, .. } if is_nothing => {
+                if now.after(ROUNDING) < until && !self.may_wait_less {
+                    return Err(format!("{:?} before its timeout", until.since(now)));
+                }
+                Ok(())
+            }
+            Asked::Pop { queues, most, is_left, .. } => {
                 let mut parts = reply::elements(reply).ok_or("not an array")?;
                 let queue = parts.next().and_then(reply::text).ok_or("no name of a queue")?;
                 let queue = String::from_utf8_lossy(queue).into_owned();
+                if !queues.contains(&queue) {
+                    return Err(format!("an element of {queue}, which was not asked for"));
+                }
                 let told = parts.next().ok_or("no element")?;
                 let words: Vec<&[u8]> = match reply::elements(told) {
                     Some(all) => all.filter_map(reply::text).collect(),
@@ -473,7 +548,7 @@ impl Duty {
                 }
                 Ok(())
             }
-            Asked::Move(queue) => {
+            Asked::Move { queue, .. } => {
                 let word = reply::text(reply).ok_or("no element")?;
                 ledger.deliver(word, &queue, true).map(|_| ())
             }
@@ -542,6 +617,83 @@ impl Duty {
     }
 }
 
+/// The beginning of weir's refusal of a call that needs a connection of its own, while all of them are taken.
+const NO_LINK: &[u8] = b"-OVERLOADED reason=links ";
+const NO_TRANSACTION: &[u8] = b"-ERR EXEC without MULTI";
+const LATE: &[u8] = b"-DEADLINE ";
+
 fn value_of(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a consumer that waits for elements of `queue` until two seconds.
+    fn waiting(queue: &str) -> Duty {
+        let mut duty = Duty::new(1, Random::new(1), false);
+        let (queues, until) = (vec![queue.to_owned()], Timestamp::from_millis(2_000));
+        duty.asked.push_back(Asked::Pop { queues, most: 1, is_left: true, until });
+        duty
+    }
+
+    /// True if the consumer may get this reply at the given millisecond, while one element is in each of two
+    /// queues.
+    fn is_possible(mut duty: Duty, reply: &[u8], millis: u64, allowed: Allowed) -> bool {
+        let mut ledger = Ledger::default();
+        ledger.push(0, "{0}queue0", 1);
+        ledger.push(0, "{0}queue1", 1);
+        duty.take_reply(reply, (9, Timestamp::from_millis(millis)), &mut ledger, allowed).is_ok()
+    }
+
+    #[test]
+    fn an_element_of_a_queue_that_was_not_asked_for_is_noticed() {
+        let reply = b"*2\r\n$9\r\n{0}queue1\r\n$2\r\ne1\r\n";
+        assert!(is_possible(waiting("{0}queue1"), reply, 1, Allowed::NOTHING));
+        assert!(!is_possible(waiting("{0}queue0"), reply, 1, Allowed::NOTHING));
+    }
+
+    #[test]
+    fn a_wait_that_ends_before_its_timeout_is_noticed() {
+        assert!(is_possible(waiting("{0}queue0"), b"*-1\r\n", 2_000, Allowed::NOTHING));
+        assert!(!is_possible(waiting("{0}queue0"), b"*-1\r\n", 1_500, Allowed::NOTHING));
+    }
+
+    #[test]
+    fn a_refusal_without_a_reason_is_noticed() {
+        let (lost, no_link) =
+            (b"-UNAVAILABLE reason=reply-timeout \r\n", b"-OVERLOADED reason=links backend=a\r\n");
+        let troubled = Allowed { refusals: true, ..Allowed::NOTHING };
+        assert!(is_possible(waiting("{0}queue0"), lost, 1, troubled));
+        assert!(!is_possible(waiting("{0}queue0"), lost, 1, Allowed::NOTHING));
+        assert!(is_possible(waiting("{0}queue0"), no_link, 1, Allowed::NOTHING));
+        assert!(!is_possible(waiting("{0}queue0"), b"-ERR unknown command\r\n", 1, troubled));
+    }
+
+    #[test]
+    fn more_missing_elements_than_calls_without_an_answer_are_noticed() {
+        let mut ledger = Ledger::default();
+        let pushed = ledger.push(0, "{0}queue0", 1);
+        ledger.settle(pushed, Fate::Done(1)).expect("nobody has it");
+        let left = || Left { lists: BTreeMap::new(), counters: BTreeMap::new(), orphans: Some(5) };
+        assert!(ledger.check(&left()).is_err(), "every call was answered");
+        ledger.unanswered = 1;
+        assert_eq!(ledger.check(&left()), Ok(1));
+    }
+
+    #[test]
+    fn an_element_in_a_list_that_it_was_not_pushed_or_moved_to_is_noticed() {
+        let mut ledger = Ledger::default();
+        ledger.push(0, "{0}queue0", 1);
+        let in_list = |list: &str| Left {
+            lists: BTreeMap::from([(list.to_owned(), vec![b"e0".to_vec()])]),
+            counters: BTreeMap::new(),
+            orphans: None,
+        };
+        assert!(ledger.check(&in_list("{0}queue0")).is_ok() && ledger.check(&in_list("{0}done")).is_ok());
+        assert!(ledger.check(&in_list("{0}queue1")).is_err() && ledger.check(&in_list("{1}done")).is_err());
+        ledger.deliver(b"e0", "{0}queue0", true).expect("it is there");
+        assert!(ledger.check(&in_list("{0}queue0")).is_err() && ledger.check(&in_list("{0}done")).is_ok());
+    }
 }
