@@ -19,7 +19,7 @@ struct Flags {
     #[arg(long, value_name = "A..B", value_parser = seeds, conflicts_with = "seed")]
     seeds: Option<(u64, u64)>,
     /// Runs this seed only
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..u64::MAX))]
     seed: Option<u64>,
     /// Events of each seed before its clients close
     #[arg(long, value_name = "N", default_value_t = 20_000)]
@@ -46,7 +46,7 @@ struct Flags {
     #[arg(long, value_name = "WHAT", requires = "overload")]
     trouble: Option<Trouble>,
     /// Least goodput of every seed, in percent of the capacity that running shards could have used
-    #[arg(long, value_name = "PERCENT", requires = "overload")]
+    #[arg(long, value_name = "PERCENT", value_parser = percent, requires = "overload")]
     goodput: Option<f64>,
     /// Simulates hosts of 1 to 64 cores and fleets of up to 1,000 hosts, without faults. Prints how exactly quotas
     /// hold, how many messages that takes, and how often stores are asked for a hot key; takes some minutes
@@ -196,4 +196,10 @@ fn seeds(text: &str) -> Result<(u64, u64), String> {
     let (first, end) = text.split_once("..").ok_or_else(wanted)?;
     let (first, end) = (first.parse().map_err(|_| wanted())?, end.parse().map_err(|_| wanted())?);
     if first < end { Ok((first, end)) } else { Err(wanted()) }
+}
+
+/// Parses a percentage. The error is a text for the user: no goodput is below a bar that is no number.
+fn percent(text: &str) -> Result<f64, String> {
+    let wanted = || format!("'{text}': a number is expected");
+    text.parse().ok().filter(|percent: &f64| percent.is_finite()).ok_or_else(wanted)
 }
