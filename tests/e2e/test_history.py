@@ -4,9 +4,12 @@ value.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
+import socket
 import subprocess
+import threading
 
 import pytest
 
@@ -70,7 +73,7 @@ def history(servers, address: str, *flags: str) -> History:
 
 def clean(run: History) -> None:
     text = run.verdict()
-    assert "violations: 0\n" in text, text
+    assert "violations: 0\n" in text and done(text, "all") > 0, text
 
 
 def done(text: str, command: str) -> int:
@@ -219,6 +222,37 @@ def test_what_a_cache_overlooks_is_found(servers, overlooked: str):
         text = run.verdict()
     assert proxy.hits > 100
     assert ("violations: 0\n" in text) == (overlooked == "nothing"), text
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "told"),
+    [(b"?\r\n", 1, "that is no RESP"), (b"+OK\r\n" * 2, 1, "a reply to nothing"), (b"-ERR no\r\n", 2, "no operation was carried out")],
+    ids=["garbage", "a reply too many", "errors"],
+)
+def test_what_is_no_reply_and_a_run_that_shows_nothing_are_found(answer: bytes, code: int, told: str):
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        threading.Thread(target=answer_all, args=(listener, answer), daemon=True).start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        flags = ["--address", address, "--operations", "50", "--connections", "2", "--pipeline", "1", "--closes-per-mille", "0"]
+        result = subprocess.run([binary("weir-history"), *flags], capture_output=True, text=True, timeout=60)
+    assert result.returncode == code and told in result.stdout + result.stderr, result
+    assert (": 0\n" in result.stdout) == (code == 2), result
+
+
+def answer_all(listener: socket.socket, answer: bytes) -> None:
+    """Serves the first connection, which prepares the keys, and HELLO; whatever else is asked gets this answer."""
+    connections = 0
+    with contextlib.suppress(OSError):
+        while True:
+            connection, _ = listener.accept()
+            connections += 1
+            threading.Thread(target=answer_one, args=(connection, b":1\r\n" if connections == 1 else answer), daemon=True).start()
+
+
+def answer_one(connection: socket.socket, answer: bytes) -> None:
+    with contextlib.suppress(OSError), connection:
+        while asked := connection.recv(1 << 20):
+            connection.sendall(b":1\r\n" if b"HELLO" in asked else answer)
 
 
 def test_a_run_that_is_not_possible_says_so():

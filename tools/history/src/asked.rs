@@ -9,6 +9,9 @@ use weir_load::classify::{Ending, classify, error_text};
 use super::keys::Run;
 use super::operation::{Act, Fate, Found, Operation, Token, Way};
 
+/// The number of bytes of a reply that an explanation shows.
+const SHOWN_BYTES_MAX: usize = 100;
+
 /// A command that waits for its reply: its name, its effects on keys, the place of its result in the reply,
 /// and the way in which it was sent.
 #[derive(Debug)]
@@ -82,6 +85,9 @@ pub struct Occasion {
 pub struct Log {
     pub operations: Vec<(u16, Operation)>,
     pub tally: BTreeMap<&'static str, Tally>,
+    /// Descriptions of what was received and is no reply to what was asked: bytes that are no RESP, a reply
+    /// too many, an array of another length.
+    pub broken: Vec<String>,
 }
 
 /// Numbers of commands of one name, by how they ended: carried out, without effect, refused by weir, or
@@ -170,18 +176,20 @@ impl Log {
             Expect::First => self.apply(asked, element(reply, 0, run), occasion),
             Expect::Second => self.apply(asked, element(reply, 1, run), occasion),
             Expect::Each => {
-                let mut elements = reply::elements(reply).into_iter().flatten();
-                asked.effects.iter().for_each(|effect| {
-                    let found = elements.next().and_then(|element| found(element, run));
-                    self.note(asked, *effect, found, Fate::Done, occasion);
-                });
+                let elements = self.elements(asked, reply, asked.effects.len());
+                for (effect, element) in asked.effects.iter().zip(elements) {
+                    self.note(asked, *effect, found(element, run), Fate::Done, occasion);
+                }
                 true
             }
-            // The size of a value does not tell which value it is.
-            Expect::Count if reply::integer(reply) != Some(0) => true,
-            Expect::Count => self.apply(asked, Some(Found::Nil), occasion),
+            Expect::Count => match reply::integer(reply) {
+                Some(0) => self.apply(asked, Some(Found::Nil), occasion),
+                // The size of a value does not tell which value it is.
+                Some(_) => true,
+                None => self.apply(asked, Some(Found::Strange), occasion),
+            },
             Expect::Block(block) => {
-                let mut elements = reply::elements(reply).into_iter().flatten();
+                let mut elements = self.elements(asked, reply, block.len()).into_iter();
                 for each in block {
                     match elements.next() {
                         Some(element) => _ = self.answer(each, element, run, occasion),
@@ -192,6 +200,17 @@ impl Log {
             }
         };
         self.count(asked, |tally| if happened { tally.done += 1 } else { tally.in_vain += 1 });
+    }
+
+    /// Returns the elements of a reply that must be an array of `count` elements; another reply is recorded
+    /// as broken.
+    fn elements<'a>(&mut self, asked: &Asked, reply: &'a [u8], count: usize) -> Vec<&'a [u8]> {
+        let elements: Option<Vec<&[u8]>> = reply::elements(reply).map(Iterator::collect);
+        if elements.as_ref().is_none_or(|elements| elements.len() != count) {
+            let shown = reply[..reply.len().min(SHOWN_BYTES_MAX)].escape_ascii();
+            self.broken.push(format!("{} of {count}: {shown}", asked.command));
+        }
+        elements.unwrap_or_default()
     }
 
     fn apply(&mut self, asked: &Asked, found: Option<Found>, occasion: Occasion) -> bool {
@@ -270,7 +289,7 @@ fn element(reply: &[u8], place: usize, run: Run) -> Option<Found> {
     if is_nothing(reply) {
         return Some(Found::Nil);
     }
-    match reply::names_and_values(reply)?.nth(place) {
+    match reply::names_and_values(reply).and_then(|mut elements| elements.nth(place)) {
         Some(element) => found(element, run),
         None => Some(Found::Strange),
     }
@@ -317,6 +336,9 @@ mod tests {
             (Expect::Second, "*2\r\n$1\r\nf\r\n$6\r\na.7.0.\r\n", Some(seven)),
             (Expect::Count, ":0\r\n", Some(nil)),
             (Expect::Count, ":6\r\n", None),
+            (Expect::Count, "+OK\r\n", Some((Act::Read(Found::Strange), Fate::Done))),
+            (Expect::First, "+OK\r\n", Some((Act::Read(Found::Strange), Fate::Done))),
+            (Expect::Second, "*1\r\n$1\r\nf\r\n", Some((Act::Read(Found::Strange), Fate::Done))),
         ] {
             let acts = acts(&Asked::plain("X", 0, expect), reply);
             assert_eq!(acts.first().copied(), expected, "{reply}");
@@ -354,6 +376,27 @@ mod tests {
         assert_eq!(acts(&delete, ":1\r\n"), [(Act::Delete, Fate::Done)]);
         let copy = Asked::new("COPY", [Effect::Write(0, 8)], Expect::NotZero);
         assert_eq!(acts(&copy, ":0\r\n"), [(wrote.0, Fate::Never)]);
+    }
+
+    #[test]
+    fn arrays_of_another_length_are_broken() {
+        let several = || Asked::new("MGET", [Effect::Read(0), Effect::Read(1)], Expect::Each);
+        let set = || Asked::new("SET in MULTI", [Effect::Write(0, 8)], Expect::Done);
+        let block = || Asked::new("EXEC", [], Expect::Block(vec![set(), set()]));
+        for (asked, reply, broken) in [
+            (several(), "*2\r\n$-1\r\n$-1\r\n", 0),
+            (several(), "*1\r\n$-1\r\n", 1),
+            (several(), "*3\r\n$-1\r\n$-1\r\n$-1\r\n", 1),
+            (several(), "+OK\r\n", 1),
+            (several(), "-UNAVAILABLE x\r\n", 0),
+            (block(), "*2\r\n+OK\r\n+OK\r\n", 0),
+            (block(), "*1\r\n+OK\r\n", 1),
+            (block(), "*-1\r\n", 1),
+        ] {
+            let mut log = Log::default();
+            log.answer(&asked, reply.as_bytes(), RUN, OCCASION);
+            assert_eq!(log.broken.len(), broken, "{reply}: {:?}", log.broken);
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! each command ended.
 
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -158,6 +158,11 @@ impl<'a> Client<'a> {
             let occasion = Occasion { asked: at, answered: Timestamp::MAX, session, number };
             self.log.lose(&asked, occasion);
         }
+        if let Err(error) = &ended
+            && error.kind() == ErrorKind::InvalidData
+        {
+            self.log.broken.push(format!("connection {session}: {error}"));
+        }
         match ended {
             Err(error) if number == 0 => Err(Broken::Unused(error)),
             Err(_) => Err(Broken::Used),
@@ -202,7 +207,7 @@ impl<'a> Client<'a> {
             let mut was_refused = false;
             while let Some(reply) = line.next_reply()? {
                 let Some((asked, at, number)) = self.waiting.pop_front() else {
-                    return Err(io::Error::other("a reply to nothing"));
+                    return Err(io::Error::new(ErrorKind::InvalidData, "a reply to nothing"));
                 };
                 let occasion = Occasion { asked: at, answered, session, number };
                 was_refused |= self.log.answer(&asked, reply, self.shared.workload.run, occasion);

@@ -12,8 +12,8 @@ every read returns the newest write. The order must agree with time (an operatio
 and with each connection (operations keep the order in which they were sent, also within a pipeline). A write without a reply may have
 taken effect at any later time, or never.
 
-Half of the connections use RESP3, and half only read. The exit code is 1 if the history is not correct, and 2 if the run was not
-possible.
+Half of the connections use RESP3, and half only read. The exit code is 1 if the history is not correct or something was no reply
+to what was asked, and 2 if the run was not possible or no operation was carried out.
 
 Examples:
   weir-history --address 127.0.0.1:7379 --operations 1000000

@@ -36,7 +36,8 @@ use keys::{Key, Run};
 use operation::Operation;
 use workload::Workload;
 
-/// The exit code if a read found a value that it cannot have found.
+/// The exit code if a read found a value that it cannot have found, or something received was no reply to
+/// what was asked.
 const EXIT_VIOLATIONS: u8 = 1;
 /// The exit code if the run could not be carried out.
 const EXIT_NO_RUN: u8 = 2;
@@ -57,8 +58,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Carries out a run, checks its operations and prints the report. Returns the number of violations (reads
-/// that cannot have happened); the error says why the run could not be carried out.
+/// Carries out a run, checks its operations and prints the report. Returns the number of violations: reads
+/// that cannot have happened, and what was no reply to what was asked. The error says why the run could not
+/// be carried out, or that it shows nothing.
 fn run(flags: &HistoryFlags) -> Result<u64, String> {
     let (address, around) = flags.check()?;
     let clock = Clock::start();
@@ -80,30 +82,43 @@ fn run(flags: &HistoryFlags) -> Result<u64, String> {
     }
     drop(told);
     tell_progress(&shared, 0);
-    let (operations, tally) = gather(&shared, &logs)?;
+    let Written { operations, tally, broken } = gather(&shared, &logs)?;
     print!("{}", report::headline(shared.asked(), clock.now().monotonic.since(began)));
     print!("{}", report::commands(&tally));
     let rules = Rules { ttl: flags.ttl, slack: EXPIRY_SLACK, stores_forget: flags.stores_forget };
-    Ok(judge_all(&shared.workload.keys, operations, &rules))
+    let violations = judge_all(&shared.workload.keys, operations, &broken, &rules);
+    if violations == 0 && tally.values().all(|tally| tally.done == 0) {
+        return Err("no operation was carried out, so that the run shows nothing".to_owned());
+    }
+    Ok(violations)
 }
 
-/// The records of all threads of clients: the operations on each key, indexed as the keys are, and the
-/// counts of commands by name.
-type Written = (Vec<Vec<Operation>>, BTreeMap<&'static str, Tally>);
+/// The records of all threads of clients.
+struct Written {
+    /// The operations on each key, indexed as the keys are.
+    operations: Vec<Vec<Operation>>,
+    /// The counts of commands by name.
+    tally: BTreeMap<&'static str, Tally>,
+    /// Descriptions of what was no reply to what was asked.
+    broken: Vec<String>,
+}
 
 fn gather(shared: &Shared, logs: &Receiver<Result<Log, String>>) -> Result<Written, String> {
-    let mut operations = vec![Vec::new(); shared.workload.keys.len()];
-    let mut tally: BTreeMap<&'static str, Tally> = BTreeMap::new();
+    let operations = vec![Vec::new(); shared.workload.keys.len()];
+    let mut written = Written { operations, tally: BTreeMap::new(), broken: Vec::new() };
     loop {
         match logs.recv_timeout(PROGRESS_EVERY) {
             Ok(log) => {
                 let log = log?;
                 log.operations.into_iter().for_each(|(key, operation)| {
-                    operations[usize::from(key)].push(operation);
+                    written.operations[usize::from(key)].push(operation);
                 });
-                log.tally.into_iter().for_each(|(name, counts)| tally.entry(name).or_default().add(counts));
+                for (name, counts) in log.tally {
+                    written.tally.entry(name).or_default().add(counts);
+                }
+                written.broken.extend(log.broken);
             }
-            Err(RecvTimeoutError::Disconnected) => return Ok((operations, tally)),
+            Err(RecvTimeoutError::Disconnected) => return Ok(written),
             Err(RecvTimeoutError::Timeout) => tell_progress(shared, shared.asked()),
         }
     }
@@ -114,14 +129,14 @@ fn tell_progress(shared: &Shared, asked: u64) {
 }
 
 /// Checks the operations on each key (`operations` is indexed as `keys`), prints the results, and returns
-/// the number of violations.
-fn judge_all(keys: &[Key], operations: Vec<Vec<Operation>>, rules: &Rules) -> u64 {
+/// the number of violations with those in `broken`.
+fn judge_all(keys: &[Key], operations: Vec<Vec<Operation>>, broken: &[String], rules: &Rules) -> u64 {
     let mut verdicts: Vec<(String, Verdict)> = Vec::new();
     for (key, operations) in keys.iter().zip(operations) {
         let verdict = judge::judge(operations.clone(), rules);
         print!("{}", report::key(&key.name, &operations, &verdict));
         verdicts.push((key.name.clone(), verdict));
     }
-    print!("{}", report::violations(&verdicts));
-    verdicts.iter().map(|(_, verdict)| verdict.violations).sum()
+    print!("{}", report::violations(&verdicts, broken));
+    report::count(&verdicts, broken)
 }

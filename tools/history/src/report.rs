@@ -41,14 +41,21 @@ pub fn key(name: &str, operations: &[Operation], verdict: &Verdict) -> String {
     )
 }
 
-/// Formats the number of all violations, given by key, and explanations of the first ones.
-pub fn violations(verdicts: &[(String, Verdict)]) -> String {
+/// Formats the number of all violations, given by key, and explanations of the first ones. Each description
+/// in `broken`, of what was no reply to what was asked, is one too.
+pub fn violations(verdicts: &[(String, Verdict)], broken: &[String]) -> String {
     let explained =
         verdicts.iter().flat_map(|(name, verdict)| verdict.explained.iter().map(move |told| (name, told)));
-    let lines: Vec<String> =
-        explained.take(EXPLAINED_MAX).map(|(name, told)| format!("{name}: {told}\n")).collect();
-    let count: u64 = verdicts.iter().map(|(_, verdict)| verdict.violations).sum();
+    let explained = explained.map(|(name, told)| format!("{name}: {told}\n"));
+    let broken_lines = broken.iter().map(|told| format!("broken: {told}\n"));
+    let lines: Vec<String> = broken_lines.chain(explained).take(EXPLAINED_MAX).collect();
+    let count = count(verdicts, broken);
     lines.concat() + &format!("violations: {count}\n")
+}
+
+/// Returns the number of all violations.
+pub fn count(verdicts: &[(String, Verdict)], broken: &[String]) -> u64 {
+    verdicts.iter().map(|(_, verdict)| verdict.violations).sum::<u64>() + broken.len() as u64
 }
 
 pub fn headline(operations: u64, took: Duration) -> String {
