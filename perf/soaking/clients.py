@@ -27,6 +27,7 @@ PAUSE_SECONDS = (0.02, 0.06)
 KEYS = 2_000
 # Keys that everybody reads, so that weir answers some reads from memory.
 HOT_KEYS = 3
+HOT_VALUE = "h" * 300
 WRONG_SHOWN = 20
 
 
@@ -52,6 +53,8 @@ class Tally:
     pushed: set[str] = field(default_factory=set)
     pushed_perhaps: set[str] = field(default_factory=set)
     popped: list[str] = field(default_factory=list)
+    # Calls that may have taken an element, and ended with an error.
+    popped_perhaps: int = 0
 
     @property
     def answered(self) -> int:
@@ -190,7 +193,7 @@ class Pipeliner(Client):
             case 3:
                 return ("DEL", key(), key())
             case 4:
-                return ("SET", f"hot:{self.random.randrange(HOT_KEYS)}", "h" * 300)
+                return ("SET", f"hot:{self.random.randrange(HOT_KEYS)}", HOT_VALUE)
             case 5:
                 return ("GET", key())
             case _:
@@ -203,7 +206,9 @@ class Reader(Client):
     kind = "hot reads"
 
     def turn(self, connection: Connection) -> None:
-        self.ask(connection, *[("GET", f"hot:{self.random.randrange(HOT_KEYS)}") for _ in range(10)])
+        for reply in self.ask(connection, *[("GET", f"hot:{self.random.randrange(HOT_KEYS)}") for _ in range(10)]):
+            if not reply.is_error and not reply.is_null and reply.text != HOT_VALUE:
+                self.tally.complain(f"GET of a hot key: {reply!r:.200}")
 
 
 class Transactor(Client):
@@ -238,9 +243,28 @@ class Watcher(Client):
         if found.is_error:
             self.ask(connection, ("UNWATCH",))
             return
-        value = int(found.text or 0) + 1
-        for request in (("MULTI",), ("SET", key, value), ("EXEC",)):
+        value = int(found.text or 0)
+        self.found(key, value)
+        for request in (("MULTI",), ("SET", key, value + 1)):
             self.ask(connection, request)
+        # A connection that is closed before the reply leaves this as it is.
+        unsure = self.tally.unsure[key]
+        self.tally.unsure[key] = unsure + 1
+        last = self.ask(connection, ("EXEC",))[0]
+        if last.is_error:
+            self.tally.unsure[key] = unsure + may_have_happened(last)
+        elif last.is_null:
+            self.tally.unsure[key] = unsure
+        else:
+            # Blocks that are still under way find the key changed.
+            self.tally.sure[key], self.tally.unsure[key] = value + 1, 0
+
+    def found(self, key: str, value: int) -> None:
+        """The client alone writes this key: it holds what was acknowledged, and perhaps what may have happened."""
+        sure, unsure = self.tally.sure.get(key, 0), self.tally.unsure.get(key, 0)
+        if not sure <= value <= sure + unsure:
+            self.tally.complain(f"GET {key} is {value} after {sure} acknowledged and {unsure} that may have happened")
+        self.tally.sure[key], self.tally.unsure[key] = value, max(0, sure + unsure - value)
 
 
 class Pusher(Client):
@@ -265,7 +289,9 @@ class Popper(Client):
 
     def turn(self, connection: Connection) -> None:
         reply = self.ask(connection, ("BLPOP", f"queue:{self.label}", 1))[0]
-        if not reply.is_error and not reply.is_null:
+        if reply.is_error:
+            self.tally.popped_perhaps += may_have_happened(reply)
+        elif not reply.is_null:
             self.tally.popped.append(reply.children[1].text)
 
     def pause(self) -> None:
@@ -328,7 +354,9 @@ class Newcomer(Client):
     kind = "newcomers"
 
     def session(self, connection: Connection) -> None:
-        self.ask(connection, ("PING",), ("GET", f"key:{self.random.randrange(KEYS)}"), ("QUIT",))
+        ping, value, bye = self.ask(connection, ("PING",), ("GET", f"key:{self.random.randrange(KEYS)}"), ("QUIT",))
+        if ping.text != "PONG" or bye.text != "OK" or not (value.is_error or value.is_null or set(value.text) == {"v"}):
+            self.tally.complain(f"PING: {ping!r:.200}, GET: {value!r:.200}, QUIT: {bye!r:.200}")
         self.pause()
 
 

@@ -93,10 +93,13 @@ def queues(client: Connection, tallies: list[Tally]) -> list[str]:
     pushed = {name for tally in tallies for name in tally.pushed}
     perhaps = {name for tally in tallies for name in tally.pushed_perhaps}
     labels = {name.rsplit(":", 1)[0] for name in pushed}
-    there = {text.decode() for label in labels for text in asked(client, "LRANGE", f"queue:{label}", 0, -1)}
-    missing = len(pushed - popped.keys() - there)
-    most = sum(len(tally.closes) + sum(tally.errors.values()) for tally in tallies if tally.kind == "pops")
+    there = Counter(text.decode() for label in labels for text in asked(client, "LRANGE", f"queue:{label}", 0, -1))
+    missing = len(pushed - popped.keys() - there.keys())
+    most = sum(len(tally.closes) + tally.popped_perhaps for tally in tallies if tally.kind == "pops")
     wrong = [f"{name} was popped {count} times" for name, count in popped.items() if count > 1]
+    wrong += [f"{name} is there {count} times" for name, count in there.items() if count > 1][:5]
+    wrong += [f"{name} was popped, and is still there" for name in popped.keys() & there.keys()][:5]
+    wrong += [f"{name} is there, and nobody pushed it" for name in there.keys() - pushed - perhaps][:5]
     wrong += [f"{name} was popped, and nobody pushed it" for name in popped.keys() - pushed - perhaps][:5]
     if missing > most:
         wrong.append(f"{missing} elements of {len(pushed)} are gone; {most} calls of poppers ended without saying what they took")
