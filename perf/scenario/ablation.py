@@ -39,6 +39,7 @@ def entry(outcome: Outcome) -> dict:
         "lines": lines,
         "failing": [line["line"] for line in lines if line["verdict"] != "PASS"],
         "left_out": outcome.left_out,
+        "faults": outcome.faults,
         "notes": outcome.notes,
     }
 

@@ -21,10 +21,10 @@ END = float("inf")
 class Clock:
     """Does what is due during the load: events, and looking at everybody at the borders of phases."""
 
-    def __init__(self, cast: Cast, scenario: Scenario, keys: list[str], seen: list[Snapshot], notes: list[str]) -> None:
+    def __init__(self, cast: Cast, scenario: Scenario, keys: list[str], seen: list[Snapshot], faults: list[str]) -> None:
         self.cast = cast
         self.keys = keys
-        self.seen, self.notes = seen, notes
+        self.seen, self.faults = seen, faults
         self.started = threading.Event()
         self.stopped = threading.Event()
         self.begun = 0.0
@@ -68,7 +68,7 @@ class Clock:
         self.seen.append(self.cast.look(planned, at, self.keys))
 
     def _say(self, on: str | None, command: str) -> None:
-        self.notes += self.cast.say(on, command)
+        self.faults += self.cast.say(on, command)
 
 
 class Pulse:

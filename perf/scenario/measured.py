@@ -122,7 +122,8 @@ class Measured:
 
         def well(second: int) -> bool:
             counts, p99 = rows[second]["counts"], rows[second]["latency_ms"]["p99"]
-            enough = counts["served"] >= RECOVERED_SHARE * counts["offered"]
+            # A second in which nothing was asked for says nothing.
+            enough = counts["offered"] > 0 and counts["served"] >= RECOVERED_SHARE * counts["offered"]
             return enough and (p99 is None or p99 <= bound * 1000)
 
         for second in range(math.floor(trouble), last + 1):
@@ -186,6 +187,9 @@ class Measured:
         after, before = read(last), read(first)
         if not after:
             raise NotMeasured("this weir-storage does not tell it")
+        stores = sum(spec.count for spec in self.scenario.storages if named in (None, spec.name))
+        if len(before) != stores or len(after) != stores:
+            raise NotMeasured(f"of {stores} stores {len(before)} answered at its begin, and {len(after)} at its end")
         if measure.metric.endswith("_max"):
             return Figure(max(after), Kind.COUNT)
         # A store that forgot its figures meanwhile counts from nothing.

@@ -53,6 +53,7 @@ def remarks(outcomes: list[Outcome]) -> list[str]:
             found.append(f"{label}: interrupted; what was seen until then")
         if outcome.left_out:
             found.append(f"{label}: this weir does not know, so was run without: {', '.join(outcome.left_out)}")
+        found += [f"{label}: FAIL: {fault}" for fault in dict.fromkeys(outcome.faults)]
         found += [f"{label}: {note}" for note in dict.fromkeys(outcome.notes)]
         reasons: dict[str, int] = {}
         for verdict in outcome.verdicts:
@@ -145,6 +146,7 @@ def document(outcomes: list[Outcome], command: str) -> dict:
                 "left_out": outcome.left_out,
                 "passed": outcome.passed,
                 "interrupted": outcome.interrupted,
+                "faults": outcome.faults,
                 "notes": outcome.notes,
                 "lines": [line(verdict) for verdict in outcome.verdicts],
                 "clients": groups(outcome.load) if outcome.load else [],

@@ -55,7 +55,9 @@ class Outcome:
     snapshots: list[Snapshot] = field(default_factory=list)
     # Flags that this weir does not know.
     left_out: list[str] = field(default_factory=list)
-    # What went wrong, or is worth knowing.
+    # Events that were refused, and processes that ended early or with an error: the run was not the scenario's.
+    faults: list[str] = field(default_factory=list)
+    # Whatever else is worth knowing.
     notes: list[str] = field(default_factory=list)
     interrupted: bool = False
     verdicts: list[Verdict] = field(default_factory=list)
@@ -64,7 +66,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        return not self.interrupted and all(verdict.passed for verdict in self.verdicts)
+        return not self.interrupted and not self.faults and all(verdict.passed for verdict in self.verdicts)
 
 
 class Interruption:
@@ -121,7 +123,7 @@ class Stage:
         except KeyboardInterrupt:
             outcome.notes.append("interrupted before the load began")
         except AssertionError as error:
-            outcome.notes.append(" ".join(str(error).split()))
+            outcome.faults.append(" ".join(str(error).split()))
         finally:
             self.interruption.gentle = True
             cast.stop(folder / "servers" if self.keep else None)
@@ -158,7 +160,7 @@ class Stage:
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, bufsize=1, process_group=0
         )
         said: list[str] = []
-        clock = Clock(cast, self.scenario, self.keys, outcome.snapshots, outcome.notes)
+        clock = Clock(cast, self.scenario, self.keys, outcome.snapshots, outcome.faults)
         pulse = Pulse()
         ended: Callable[[], None] | None = None
         around: subprocess.Popen | None = None
@@ -185,14 +187,16 @@ class Stage:
             if ended:
                 ended()
         if run.returncode:
-            outcome.notes.append(f"weir-load ended with {run.returncode}: {' '.join(said[-3:])}")
-        outcome.notes += cast.ended()
+            outcome.faults.append(f"weir-load ended with {run.returncode}: {' '.join(said[-3:])}")
+        if around and around.returncode:
+            outcome.faults.append(f"weir-load past weir ended with {around.returncode}")
+        outcome.faults += cast.ended()
         if (folder / LOAD_JSON).exists():
             load = json.loads((folder / LOAD_JSON).read_text())
             if (folder / AROUND_JSON).exists():
                 load["groups"] += json.loads((folder / AROUND_JSON).read_text())["groups"]
             elif around:
-                outcome.notes.append(f"weir-load past weir ended with {around.returncode}, and left no report")
+                outcome.faults.append("weir-load past weir left no report")
             outcome.notes += load["complaints"]
             # A load that did not begin has shown nothing.
             outcome.load = load if load["took_s"] > 0 else None
@@ -220,7 +224,7 @@ class Stage:
                 told = self.interruption.count
                 run.send_signal(signal.SIGINT if told == 1 else signal.SIGKILL)
             if time.monotonic() > deadline:
-                outcome.notes.append("weir-load did not come to an end, and was ended")
+                outcome.faults.append("weir-load did not come to an end, and was ended")
                 return
             time.sleep(POLL_SECONDS)
 

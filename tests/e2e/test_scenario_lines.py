@@ -244,6 +244,10 @@ def test_recovery_is_the_first_of_three_good_seconds_after_the_trouble():
     never = measured(line, run_of([good] * 8 + [lost] * 2))
     assert never.passed  # three good seconds came before
     assert math.isinf(measured(line, run_of([good] * 3 + [lost] * 7)).measured.number)
+    idle = run_of([good] * 3 + [lost] * 7)
+    for row in idle["seconds"][3:]:
+        row["groups"]["point"] = tally(0, 0, None)
+    assert math.isinf(measured(line, idle).measured.number)  # where nothing is asked for, nothing is well
 
 
 def test_what_an_interrupted_run_has_shown():
@@ -288,6 +292,19 @@ def test_counters_count_from_the_reset_within_a_phase(command: str, line: str, a
 
 def test_a_store_that_forgets_reads_of_keys_has_its_other_figures_still():
     assert counted_with_event("READS-RESET", "requests", 4) == 80
+
+
+def test_stores_that_did_not_answer_are_missed():
+    several = GOOD.replace('name = "main"\n', 'name = "main"\ncount = 2\n')
+    scenario = file.parse(several.replace("point.p99 <= 20ms", "storage.over.requests <= 90"), Path("good.toml"))
+
+    def judged(*stores: int):
+        snapshots = [Snapshot(at, at, storages={"main": [{"requests": 5}] * count}) for at, count in zip((0, 2, 10), stores)]
+        return judge(scenario.accept[0], Measured(scenario, run_of([(10, 5.0)] * 10), snapshots).look_up)
+
+    assert judged(2, 2, 2).passed
+    for stores in [(2, 2, 1), (2, 1, 2), (1, 1, 1), (2, 2, 0)]:
+        assert judged(*stores).word == "not measured", stores
 
 
 def counted_with_event(command: str, line: str, at: float) -> float:
