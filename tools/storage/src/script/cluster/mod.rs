@@ -218,6 +218,8 @@ impl Wanted {
     }
 }
 
+/// True for a command that a replica does not carry out. Redis lets replicas run EVAL too and refuses what
+/// it writes; the engine would carry that out.
 fn writes(command: &Command) -> bool {
-    command.effect == Effect::Write || command.class == Class::Script
+    command.effect == Effect::Write || command.class == Class::Script && !command.name.ends_with("_ro")
 }

@@ -167,7 +167,7 @@ impl ClusterNodes {
                 let epoch = &mut self.nodes[self.myself].epoch;
                 if owner == self.myself && self.owners[usize::from(slot)] != owner as u16 && *epoch < highest
                 {
-                    *epoch = highest + 1;
+                    *epoch = highest.saturating_add(1);
                 }
                 self.owners[usize::from(slot)] = owner as u16;
                 self.open.retain(|open| open.slot != slot);

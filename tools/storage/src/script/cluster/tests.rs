@@ -127,8 +127,11 @@ fn a_replica_reads_for_those_who_said_so() {
     assert_eq!(c.judge("READONLY"), "+OK|");
     assert_eq!((c.judge("GET bar"), c.judge("GET {bar}")), Default::default());
     assert_eq!(c.judge("SET bar 1"), "MOVED 5061 127.0.0.1:1");
+    assert_eq!(c.judge("EVAL x 1 bar"), "MOVED 5061 127.0.0.1:1");
+    assert_eq!(c.judge("EVAL_RO x 1 bar"), "");
     assert_eq!(c.judge("GET foo"), "MOVED 12182 127.0.0.1:2");
     c.judge("READWRITE");
+    assert_eq!(c.judge("EVAL_RO x 1 bar"), "MOVED 5061 127.0.0.1:1");
     assert_eq!(c.judge("GET bar"), "MOVED 5061 127.0.0.1:1");
 }
 
