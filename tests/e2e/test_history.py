@@ -161,6 +161,14 @@ def test_somebody_writes_around_weir(servers):
     assert done(text, "write around") > 0 and done(text, "DEL around") > 0, text
 
 
+def test_a_store_around_that_has_no_key_is_no_mistake_to_overlook(servers):
+    """Nobody would write to it."""
+    stores = [servers.redis(), servers.redis()]
+    flags = ["--address", stores[0].address, "--around", ",".join(store.address for store in stores), "--operations", "10"]
+    result = subprocess.run([binary("weir-history"), *flags], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2 and f"{stores[1].address} holds none of the keys" in result.stderr, result
+
+
 # Cached replies live for a minute, so that a change which is not reported stays visible.
 LONG = ["--shards", "2", "--hot-rate", "20", "--hot-share", "0%", "--hot-ttl", "60s", "--hot-ttl-tracked", "60s"]
 OTHERS_WRITE = ["--reads", "get", "--writes-per-mille", "0", "--keys", "2", "--connections", "8", "--pipeline", "1"]

@@ -141,7 +141,7 @@ impl<'a> Client<'a> {
         let mut keys = self.shared.workload.keys.iter();
         match self.role {
             Role::Client(_) => true,
-            Role::Around(store) => keys.any(|key| key.store == Some(store)),
+            Role::Around(store) => keys.any(|key| key.stores.contains(&store)),
         }
     }
 

@@ -24,9 +24,9 @@ pub struct Key {
     /// A hash tag (part of a key's name that decides its slot) whose keys are on the same store as this key,
     /// but in another slot; this key's own tag if no such tag was found.
     pub near_tag: String,
-    /// The index of the store that holds the key, among the stores that the run also writes to directly;
-    /// `None` without such stores.
-    pub store: Option<usize>,
+    /// The indices of the stores that have the key, among those that the run also writes to directly: several
+    /// if one of them is another weir before the same store.
+    pub stores: Vec<usize>,
 }
 
 /// The field of hashes in which the value is stored.
@@ -47,7 +47,7 @@ impl Key {
                 _ => Kind::Text,
             };
             let tag = format!("history{}", number / KEYS_PER_TAG);
-            Self { name: format!("{{{tag}}}:{number}"), kind, near_tag: tag, store: None }
+            Self { name: format!("{{{tag}}}:{number}"), kind, near_tag: tag, stores: Vec::new() }
         };
         (0..count).map(key).collect()
     }

@@ -46,14 +46,17 @@ fn find_near_tag(line: &mut Line, key: &mut Key) -> io::Result<()> {
 
 fn find_stores(line: &mut Line, keys: &mut [Key], around: &[SocketAddr]) -> io::Result<()> {
     let mut lines = around.iter().map(|address| Line::open(*address)).collect::<io::Result<Vec<_>>>()?;
-    for key in keys {
+    for key in keys.iter_mut() {
         line.ask_firmly(&["SET", &key.name, "where"])?;
         for (store, direct) in lines.iter_mut().enumerate() {
             if reply::integer(&direct.ask(&["EXISTS", &key.name])?) == Some(1) {
-                key.store = Some(store);
+                key.stores.push(store);
             }
         }
         line.ask_firmly(&["DEL", &key.name])?;
     }
-    Ok(())
+    match (0..around.len()).find(|store| !keys.iter().any(|key| key.stores.contains(store))) {
+        Some(store) => Err(io::Error::other(format!("{} holds none of the keys", around[store]))),
+        None => Ok(()),
+    }
 }

@@ -382,7 +382,7 @@ impl Workload {
     /// Adds to the batch a write or delete of a random key that the store with this index holds, to be sent
     /// to the store directly (bypassing weir). Adds nothing if the store holds none of the keys.
     pub fn around(&self, store: usize, batch: &mut Batch, random: &mut Random) {
-        let here = self.keys.iter().enumerate().filter(|(_, key)| key.store == Some(store));
+        let here = self.keys.iter().enumerate().filter(|(_, key)| key.stores.contains(&store));
         let here: Vec<(usize, &Key)> = here.collect();
         if here.is_empty() {
             return;
