@@ -56,6 +56,8 @@ pub(super) struct Client {
     pub socket: SocketId,
     pub stage: Stage,
     pub leaving: Leaving,
+    /// The time at which the client last sent or received something.
+    quiet_since: Timestamp,
     /// Requests of the client without a reply so far, in the order of sending, each with the replies that it
     /// may get.
     asked: VecDeque<Asked>,
@@ -148,6 +150,7 @@ impl Client {
             socket,
             stage: Stage::Talking,
             leaving,
+            quiet_since: Timestamp::ZERO,
             asked: VecDeque::new(),
             spoken: Protocol::Resp2,
             writer: Writer {
@@ -181,6 +184,14 @@ impl Client {
     /// Decides on the client's next action, such as sending a burst of requests. `step` is the number of the
     /// present event of the simulation; `over` is true once clients are to end.
     pub fn act(&mut self, step: u64, now: Timestamp, over: bool, history: &mut History) -> Move {
+        let next = self.next_move(step, now, over, history);
+        if next != Move::Nothing {
+            self.quiet_since = now;
+        }
+        next
+    }
+
+    fn next_move(&mut self, step: u64, now: Timestamp, over: bool, history: &mut History) -> Move {
         if let Some(duty) = &mut self.duty {
             return duty.act((now, over), &mut history.ledger, (&mut self.stage, self.leaving));
         }
@@ -295,6 +306,7 @@ impl Client {
         history: &mut History,
         allowed: Allowed,
     ) -> Result<(), String> {
+        self.quiet_since = now;
         while !bytes.is_empty() {
             let scanned = self.scanner.scan(bytes).map_err(|_| self.told("was sent what is no reply"))?;
             let Some(scanned) = scanned else {
@@ -402,12 +414,13 @@ impl Client {
     }
 
     /// Handles that weir has closed the client's connection. An error if weir should have sent more replies
-    /// first: `may_be_early` is true if weir may close connections before their requests are answered,
-    /// `idle_allowed` if it may close those without unanswered requests.
+    /// first: `may_be_early` is true if weir may close connections before their requests are answered.
+    /// `quiet_least` is the time for which a client without unanswered requests has been quiet at least when
+    /// weir may close it as idle; `None` if it may not.
     pub fn closed(
         &mut self,
         may_be_early: bool,
-        idle_allowed: bool,
+        (now, quiet_least): (Timestamp, Option<Duration>),
         history: &mut History,
     ) -> Result<(), String> {
         if let Some(duty) = &mut self.duty {
@@ -417,10 +430,11 @@ impl Client {
         }
         let leaving = self.stage == Stage::Leaving;
         let served = self.asked.is_empty() && self.partial.is_empty();
+        let is_idle = quiet_least.is_some_and(|least| now.since(self.quiet_since) >= least);
         let expected = match self.leaving {
             Leaving::Quit | Leaving::Malformed | Leaving::HalfClose if leaving => served,
-            Leaving::Stuck | Leaving::Idle | Leaving::Lost if leaving => true,
-            _ => idle_allowed && served,
+            Leaving::Stuck | Leaving::Lost if leaving => true,
+            _ => is_idle && served,
         };
         let is_cut_short = self.replies < self.replies_least;
         if !expected && (!may_be_early || is_cut_short) {
@@ -454,5 +468,27 @@ impl Client {
 
     fn told(&self, what: &str) -> String {
         format!("client {} {what}", self.writer.client)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_is_closed_before_it_was_idle_for_long_is_noticed() {
+        let quiet_least = Some(Duration::from_millis(500));
+        let is_right = |millis, quiet_least| {
+            let mut random = Random::new(1);
+            let plan = Plan::drawn(&mut random);
+            let mut client = Client::new(1, SocketId(0), &plan, Topology::new(1, 1), random);
+            client.quiet_since = Timestamp::from_millis(1_000);
+            client
+                .closed(false, (Timestamp::from_millis(millis), quiet_least), &mut History::default())
+                .is_ok()
+        };
+        assert!(is_right(1_500, quiet_least));
+        assert!(!is_right(1_499, quiet_least), "it was quiet for less");
+        assert!(!is_right(9_000, None), "weir closes no idle clients");
     }
 }

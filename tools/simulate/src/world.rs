@@ -576,13 +576,14 @@ impl World {
             Event::ClientActs(client) => self.client_acts(client),
             Event::ClientReceives(client, bytes) => self.client_receives(client, &bytes)?,
             Event::ClientSeesEnd(client) => {
-                let idle_allowed = self.plan.idle_timeout.is_some();
+                let around = 2 * self.plan.network_delay;
+                let quiet_least = self.plan.idle_timeout.map(|timeout| timeout.saturating_sub(around));
                 let gone = self.clients[client].stage == Stage::Gone;
                 let overfull = self.is_overfull();
                 if !gone {
                     self.clients[client].closed(
                         self.draining || overfull,
-                        idle_allowed,
+                        (self.now, quiet_least),
                         &mut self.history,
                     )?;
                     self.replace_client();
