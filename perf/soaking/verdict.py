@@ -33,10 +33,10 @@ def settle(weir: Weir) -> list[str]:
 
     def busy() -> dict[str, float]:
         page = metrics.parse(weir.admin("/metrics")[1])
-        found = {name: sum(page[name].values()) for name in IDLE if name in page}
+        found = {name: sum(page[name].values()) for name in IDLE}
         for use in LENT:
             found[use] = sum(value for labels, value in page["weir_private_links"].items() if f'"{use}"' in labels)
-        sent, received = (sum(page[name].values()) for name in BATCHES if name in page)
+        sent, received = (sum(page[name].values()) for name in BATCHES)
         found["batches under way"] = sent - received
         return {name: value for name, value in found.items() if value}
 
@@ -50,7 +50,7 @@ def settle(weir: Weir) -> list[str]:
 def own_descriptors(weir: Weir) -> int:
     """Descriptors that are no connections to stores."""
     page = metrics.parse(weir.admin("/metrics")[1])
-    return weir.descriptors() - int(sum(sum(page[name].values()) for name in TO_STORES if name in page))
+    return weir.descriptors() - int(sum(sum(page[name].values()) for name in TO_STORES))
 
 
 def descriptors_kept(weir: Weir, before: int) -> tuple[int, list[str]]:
