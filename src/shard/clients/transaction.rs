@@ -199,6 +199,14 @@ impl Transaction {
         Some((self.frames, self.requests + 2))
     }
 
+    /// Records which node owns a slot of the cluster now: it may have changed since an earlier request for the slot was
+    /// queued.
+    pub fn note_owner(&mut self, slot: u16, owner: BackendId) {
+        if self.place.is_some_and(|(own, _)| own == slot) {
+            self.place = Some((slot, owner));
+        }
+    }
+
     /// Queues a request for the backend; `asked` is the amount of work, priced by `weights`, that it adds to
     /// the transaction. `place` is the backend of its keys and, for a cluster, their slot; None if it names no
     /// keys. `bytes_max` is the most bytes that the transaction may take.

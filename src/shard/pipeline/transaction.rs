@@ -301,6 +301,11 @@ impl Shard {
         let bytes_max = self.env.settings.request_bytes_max;
         let scripts = &self.env.settings.clients.scripts;
         let transaction = self.clients.client(id).transaction().expect("only called inside a transaction");
+        if self.env.slots.is_some()
+            && let Some((slot, owner)) = place
+        {
+            transaction.note_owner(slot, owner);
+        }
         transaction.note_request(command, arguments, scripts);
         let queued = transaction.queue(place, arguments, (&asked, self.admission.weights()), bytes_max);
         self.handle_queued(id, queued);

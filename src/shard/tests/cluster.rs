@@ -315,6 +315,20 @@ fn a_block_that_was_refused_goes_whole() {
 }
 
 #[test]
+fn a_slot_that_moves_while_a_transaction_is_queued_does_not_break_it() {
+    let (mut rig, client, key) = before_a_node();
+    rig.send(client, &[&["MULTI"], &["SET", &key, "1"]]);
+    let slot = slot_of(key.as_bytes());
+    rig.publish(|other| Some(if other == slot { 1 } else { thirds(other) }));
+    rig.send(client, &[&["GET", &key], &["EXEC"]]);
+    assert_eq!(rig.at_nodes(), ["1 MULTI", "1 SET", "1 GET", "1 EXEC"], "to the owner of now");
+    for reply in ["+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n", "*2\r\n+OK\r\n$1\r\n1\r\n"] {
+        rig.answer_next(reply);
+    }
+    assert_eq!(rig.told(client), "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n+OK\r\n$1\r\n1\r\n");
+}
+
+#[test]
 fn that_a_node_could_not_be_reached_says_nothing_of_what_it_has_become_since() {
     let (mut rig, client, key) = before_a_node();
     rig.connecting = Connecting::Fails;
