@@ -505,10 +505,12 @@ impl Client {
     /// True while a request of the client is unanswered, or replies to the client are not written to its
     /// socket yet.
     pub(super) fn is_owed(&self) -> bool {
-        self.unanswered() > 0
-            || self.held_request.is_some()
-            || !self.order.output.is_empty()
-            || self.sending_since.is_some()
+        self.unanswered() > 0 || self.held_request.is_some() || self.has_output()
+    }
+
+    /// True while replies to the client that may be sent now are not written to its socket yet.
+    pub(super) fn has_output(&self) -> bool {
+        !self.order.output.is_empty() || self.sending_since.is_some()
     }
 
     /// True while a client has to be resumed later, since something of it waits: received bytes, a held

@@ -41,12 +41,19 @@ impl ClientStage {
         }
     }
 
+    /// True if a connection is ending: it is closed as soon as its client is answered.
+    pub fn is_ending(&self, id: ClientId) -> bool {
+        self.clients.peek(id).is_some_and(|client| client.ending != Ending::Open)
+    }
+
     /// Closes a connection that is ending, once every request was answered and every reply was sent. A
-    /// blocking command that was ended at its store need not be answered.
+    /// blocking command that was ended at its store need not be answered, and nothing behind it is carried
+    /// out.
     pub(super) fn close_if_done(&mut self, env: &mut Env, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         let undecoded = client.ending == Ending::NoMoreInput && client.stalled;
-        let is_done = !client.is_owed() && !undecoded || client.is_withdrawn();
+        let is_done =
+            if client.is_withdrawn() { !client.has_output() } else { !client.is_owed() && !undecoded };
         if client.ending != Ending::Open && is_done {
             self.forget(env, id);
             env.actions.push_back(Action::Close(Owner::Client(id)));

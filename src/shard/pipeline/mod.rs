@@ -318,12 +318,11 @@ impl Shard {
         if self.clients.hear(id, now) { self.decode(id, chunk, now) } else { 0 }
     }
 
-    /// Records that the client will send no more requests; it may still read its replies. A client that
-    /// waits in a blocking command is closed.
+    /// Records that the client will send no more requests; it may still read its replies. A blocking command
+    /// in which it waits, now or later, is ended at its store, and the client is closed.
     pub fn handle_client_end(&mut self, id: ClientId) {
-        if !self.end_waiting(id) {
-            self.clients.handle_end(&mut self.env, id);
-        }
+        self.clients.handle_end(&mut self.env, id);
+        self.end_wait_at_end_of_input(id);
     }
 
     /// Removes a client whose connection is gone. Replies to its requests in flight are still charged, but

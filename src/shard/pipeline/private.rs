@@ -237,7 +237,7 @@ impl Shard {
                     (Rewrite::AsItCame, charge),
                     now,
                 );
-                if waits && self.clients.is_draining() {
+                if waits && self.is_leaving(id) {
                     self.leaving.push(id);
                 }
             }
@@ -572,6 +572,9 @@ impl Shard {
                 Event::Abandoned { place, request, reply } => {
                     self.take_orphans(place, request, reply.as_deref(), now);
                 }
+                Event::AbandonedUnknown { link } => {
+                    self.private.end_abandoned(&mut self.env, link, now);
+                }
                 Event::PutBack { cells, count, end } => {
                     if end == PutBack::Lost {
                         self.hot_keys.put_off_writes(cells, now.monotonic);
@@ -772,7 +775,8 @@ impl Shard {
         };
         if let Kind::Waits(waiting) = &mut request.kind {
             let (frame, cells) = (std::mem::take(&mut waiting.frame), std::mem::take(&mut request.cells));
-            self.take_orphans(place, Abandoned { frame, cells, tenant }, Some(reply), now);
+            let abandoned = Abandoned { frame, cells, tenant, to: request.to, told: waiting.told };
+            self.take_orphans(place, abandoned, Some(reply), now);
         }
     }
 
@@ -837,7 +841,7 @@ impl Shard {
         let (Some(map), Kind::Waits(waiting)) = (&self.env.slots, &mut request.kind) else {
             return Some(request);
         };
-        let may_go_on = !waiting.frame.is_empty() && !self.private.was_unblocked(link);
+        let may_go_on = !waiting.frame.is_empty() && !waiting.is_asked_to_end;
         let Some(from) = self.private.backend_of(link).filter(|_| may_go_on) else {
             return Some(request);
         };
@@ -978,29 +982,40 @@ impl Shard {
         }
         self.ask_again(now);
         for (holder, link) in self.private.overdue(now.monotonic) {
-            let may_have_happened = self.private.may_write(link);
-            let Some(request) = self.private.abandon(&mut self.env, link, now) else { continue };
-            let tracked = self.tracks_over(holder, link);
-            if let Some(client) = self.clients.find(holder) {
-                if let Some(ties) = client.ties().filter(|ties| ties.link == Some(link)) {
-                    ties.link = None;
-                    if let Some(watch) = &mut ties.watch {
-                        watch.is_broken = true;
-                    }
-                }
-                client.release_ties();
+            if self.private.waits(link) && self.is_leaving(holder) {
+                self.abandon_call((holder, link), &[], now);
+                continue;
             }
-            let waited = now.monotonic.since(request.began);
+            let may_have_happened = self.private.may_write(link);
+            let Some(waited) = self.private.waited(link, now.monotonic) else { continue };
             let mut text = self.env.pool.take();
             Refusal::TooLate { stage: Stage::Backend, waited, may_have_happened }.encode(&mut text);
             self.env.counters.add(Counter::RefusedDeadline, 1);
-            self.end_unanswered(request, true, &text, now);
+            self.abandon_call((holder, link), &text, now);
             self.env.pool.give(text);
-            if tracked && self.clients.find(holder).is_some() {
-                // Without the link on which its keys are tracked, the client would miss changes of the keys
-                // that it keeps.
-                self.clients.stop_listening(&mut self.env, holder);
+        }
+    }
+
+    /// Gives up a client's request in flight on a private link (unshared connection to a store), which is
+    /// answered with `text`. The client is closed behind that if it waited in a blocking command, or if keys
+    /// are tracked over the link.
+    pub(super) fn abandon_call(&mut self, (holder, link): (ClientId, PrivateId), text: &[u8], now: Now) {
+        let Some(request) = self.private.abandon(&mut self.env, link, now) else { return };
+        let tracked = self.tracks_over(holder, link);
+        if let Some(client) = self.clients.find(holder) {
+            if let Some(ties) = client.ties().filter(|ties| ties.link == Some(link)) {
+                ties.link = None;
+                if let Some(watch) = &mut ties.watch {
+                    watch.is_broken = true;
+                }
             }
+            client.release_ties();
+        }
+        self.end_unanswered(request, true, text, now);
+        if tracked && self.clients.find(holder).is_some() {
+            // Without the link on which its keys are tracked, the client would miss changes of the keys that it
+            // keeps.
+            self.clients.stop_listening(&mut self.env, holder);
         }
     }
 

@@ -1,6 +1,6 @@
-//! Blocking commands of clients that have to leave this process: in a takeover the clients move to another
-//! process, which sends the commands again; in a drain they are closed. Either way no store pops an element
-//! that does not reach its client.
+//! Blocking commands of clients that leave: in a takeover the clients move to another process, which sends the
+//! commands again; in a drain, and when they have ended their input, they are closed. Either way no store pops
+//! an element that does not reach its client.
 
 use std::time::Duration;
 
@@ -20,42 +20,57 @@ impl Shard {
         link.is_some_and(|link| self.private.unblock(&mut self.env, link, is_error, now))
     }
 
-    /// Closes a client that has ended its input while it waits in a blocking command, so that nothing is
-    /// popped for a client that is gone. In a drain it is closed once its store has confirmed that nothing
-    /// was popped; a popped element is delivered before. False if the client does not wait.
-    pub(super) fn end_waiting(&mut self, id: ClientId) -> bool {
-        let link = self.waiting_link(id);
-        if let Some(link) = link.filter(|_| self.clients.is_draining()) {
-            let withholding = self.private.withhold(&mut self.env, link, self.turn);
-            if withholding == Withholding::Later {
-                self.leaving.push(id);
-            }
-            if withholding != Withholding::Never {
-                self.clients.stop_listening(&mut self.env, id);
-                return true;
-            }
+    /// Ends the blocking command of a client that has ended its input: as on a server, the client does not wait.
+    /// Its tenant may want elements put back that are popped for clients which have left (`give_back`); nothing
+    /// more is delivered to the client then. Does nothing if the client does not wait.
+    pub(super) fn end_wait_at_end_of_input(&mut self, id: ClientId) {
+        let Some(link) = self.waiting_link(id) else { return };
+        let gives_back = self.tenant_of(id).is_some_and(|tenant| tenant.give_back);
+        if gives_back && !self.clients.is_draining() {
+            self.abandon_call((id, link), &[], self.turn);
+        } else {
+            self.end_waiting(id);
         }
-        let waits = link.is_some() || self.clients.find(id).is_some_and(|client| client.is_withdrawn());
-        if waits {
-            self.clients.close(&mut self.env, id);
-        }
-        waits
     }
 
-    /// Tries again to end the blocking commands of clients that are closed in a drain, for which no request
-    /// could be sent to their stores earlier.
+    /// Has the store of a leaving client's blocking command end it. The client is closed once the store has
+    /// confirmed that nothing was popped; a popped element is delivered before, and unless this is a drain,
+    /// requests behind the command are then carried out. A store that confirms nothing for as long as a reply
+    /// may take is not waited for. Does nothing if the client does not wait.
+    fn end_waiting(&mut self, id: ClientId) {
+        let Some(link) = self.waiting_link(id) else { return };
+        if self.clients.is_draining() {
+            self.clients.stop_listening(&mut self.env, id);
+        }
+        let now = self.turn;
+        self.private.limit_wait(link, now.monotonic.after(self.env.settings.reply_timeout));
+        match self.private.withhold(&mut self.env, link, now) {
+            Withholding::Told => {}
+            Withholding::Later => self.leaving.push(id),
+            Withholding::Never => self.abandon_call((id, link), &[], now),
+        }
+    }
+
+    /// Ends the blocking commands of clients that are leaving, as far as they could not be ended earlier: those
+    /// that were sent since the client ended its input, or were not sent yet when their stores were to be asked.
     pub(super) fn end_waits_of_leaving(&mut self) {
         for id in std::mem::take(&mut self.leaving) {
             self.end_waiting(id);
         }
     }
 
-    /// Handles the event that a blocking command still waits, though its store was asked to end it. In a
-    /// drain the store is asked again; in a takeover the next call of [`Self::withdraw_waiting`] does so.
+    /// Handles the event that a blocking command still waits, though its store was asked to end it. The store
+    /// is asked again for a client that is leaving; in a takeover the next call of
+    /// [`Self::withdraw_waiting`] does so.
     pub(super) fn handle_waits_on(&mut self, id: ClientId) {
-        if self.clients.is_draining() {
+        if self.is_leaving(id) {
             self.leaving.push(id);
         }
+    }
+
+    /// True if a client is closed as soon as it is answered, so that it must not wait in a blocking command.
+    pub(super) fn is_leaving(&self, id: ClientId) -> bool {
+        self.clients.is_draining() || self.clients.is_ending(id)
     }
 
     /// Returns whether a client that waits in a blocking command can move to another process: `Waits` (it
@@ -95,7 +110,7 @@ impl Shard {
         now: Now,
     ) -> bool {
         let Kind::Waits(waiting) = &mut request.kind else { return false };
-        if !self.private.is_withheld(link) || self.clients.find(holder).is_none() {
+        if !waiting.is_withheld || self.clients.find(holder).is_none() {
             return false;
         }
         // A node of a cluster ends the call when its slot moves; the next process asks the new owner.

@@ -148,12 +148,9 @@ pub(super) struct Link {
     /// True for a feed: the core itself has the link (unshared connection to a store), over which messages of
     /// channels with one subscription for all clients come.
     pub(super) is_feed: bool,
-    /// True once the store was asked to end a blocking command on this link (`CLIENT UNBLOCK`).
+    /// True once the store was asked to end a blocking command on this link (`CLIENT UNBLOCK`), be it the
+    /// present one or an earlier one: the link is lent to no other client then.
     pub(super) was_unblocked: bool,
-    /// True if the core itself had the link's blocking command ended, so that its client can move to
-    /// another process or be closed. A reply which shows that the command has waited in vain is not passed
-    /// on then.
-    pub(super) is_withheld: bool,
     /// The time at which the request in flight is sent once more, because a node could not carry it out
     /// yet; None while its reply is awaited.
     pub(super) put_off_until: Option<Timestamp>,
@@ -211,7 +208,6 @@ impl Link {
             is_tracker: false,
             is_feed: false,
             was_unblocked: false,
-            is_withheld: false,
             put_off_until: None,
             is_held: false,
             prelude: Vec::new(),

@@ -135,6 +135,13 @@ pub struct Waiting {
     /// The number of times that the store was asked to end the blocking command (`CLIENT UNBLOCK`) and did
     /// not know it.
     pub told: u8,
+    /// True once the store was asked to end the blocking command (`CLIENT UNBLOCK`), until it replies that it
+    /// does not know it.
+    pub is_asked_to_end: bool,
+    /// True if the core itself, not a client, had the store end the blocking command, so that its client can
+    /// move to another process or be closed. A reply which shows that the command has waited in vain is not
+    /// passed on then.
+    pub is_withheld: bool,
 }
 
 impl Waiting {
@@ -148,7 +155,15 @@ impl Waiting {
         let frame = if is_kept { arguments.frame() } else { &[] };
         let may_move = is_kept && !has_own_terms && call::is_known(arguments);
         let can_move = if may_move { CanMove::Yes } else { CanMove::No };
-        Self { frame: frame.into(), slot, tries: 0, can_move, told: 0 }
+        Self {
+            frame: frame.into(),
+            slot,
+            tries: 0,
+            can_move,
+            told: 0,
+            is_asked_to_end: false,
+            is_withheld: false,
+        }
     }
 }
 
@@ -177,6 +192,11 @@ pub struct Abandoned {
     pub cells: Vec<Cell>,
     /// The tenant of the client that sent the command.
     pub tenant: TenantId,
+    /// Destination of the reply that nobody awaits any more.
+    pub to: ReplyTo,
+    /// The number of times that the store was asked to end the blocking command (`CLIENT UNBLOCK`) and did
+    /// not know it.
+    pub told: u8,
 }
 
 /// The end of a request that was to put elements back which a store had popped for a client that had left.
@@ -244,6 +264,12 @@ pub enum Event {
         request: Abandoned,
         /// The store's reply to the blocking command; `None` if the connection ended without one.
         reply: Option<Vec<u8>>,
+    },
+    /// A store does not know the blocking command that it was asked to end because its client has
+    /// disconnected: the command may still be on its way to the store.
+    AbandonedUnknown {
+        /// The link (unshared connection to a store) that the blocking command was sent over.
+        link: PrivateId,
     },
     /// The reply to a request that put elements back, or the end of its link (unshared connection to a
     /// store).
@@ -987,13 +1013,32 @@ impl PrivateLinks {
     /// store has not reported the link's number, or if there is no room for another link. `is_error`
     /// chooses the error. True also if the store was asked before.
     pub fn unblock(&mut self, env: &mut Env, id: PrivateId, is_error: bool, now: Now) -> bool {
-        let Some(link) = self.peek(id).filter(|link| link.waits()) else { return false };
-        let (backend, protocol) = (link.backend, link.protocol);
-        if link.was_unblocked {
+        let Some(waiting) = self.at(id).and_then(Link::waiting) else { return false };
+        if waiting.is_asked_to_end {
             return true;
         }
+        let is_asked = self.ask_to_end(env, id, is_error, now);
+        if let Some(waiting) = self.at(id).and_then(Link::waiting) {
+            waiting.is_asked_to_end = is_asked;
+        }
+        is_asked
+    }
+
+    /// Asks the store once more to end a blocking command whose client has disconnected, because the store
+    /// did not know it ([`Event::AbandonedUnknown`]).
+    pub fn end_abandoned(&mut self, env: &mut Env, id: PrivateId, now: Now) {
+        if self.peek(id).is_some_and(|link| link.abandoned.is_some()) {
+            self.ask_to_end(env, id, false, now);
+        }
+    }
+
+    /// Sends `CLIENT UNBLOCK` for the blocking command on a private link (unshared connection to a store) over
+    /// another link. False if the store has not reported the link's number, or if there is no room for
+    /// another link.
+    fn ask_to_end(&mut self, env: &mut Env, id: PrivateId, is_error: bool, now: Now) -> bool {
+        let Some(link) = self.peek(id) else { return false };
+        let (place, protocol) = ((link.backend, Database::FIRST), link.protocol);
         let Some(number) = link.number.map(|number| number.to_string()) else { return false };
-        let place = (backend, Database::FIRST);
         let Some(helper) = self.helper(env, (place, protocol), |_| true, now) else { return false };
         if let Some(link) = self.at(id) {
             link.was_unblocked = true;
@@ -1053,10 +1098,10 @@ impl PrivateLinks {
         })
     }
 
-    /// True if the store was asked to end the blocking command on a private link (`CLIENT UNBLOCK`), by the
-    /// core or for a client.
-    pub fn was_unblocked(&self, id: PrivateId) -> bool {
-        self.peek(id).is_some_and(|link| link.was_unblocked)
+    /// Returns the time since the request in flight on a private link (unshared connection to a store) was
+    /// sent; None if there is none.
+    pub fn waited(&self, id: PrivateId, now: Timestamp) -> Option<Duration> {
+        Some(now.since(self.peek(id)?.in_flight.as_ref()?.began))
     }
 
     /// True if the request in flight on a private link (unshared connection to a store) may write.
@@ -1069,9 +1114,9 @@ impl PrivateLinks {
     /// Takes a private link (unshared connection to a store) from a holder that no longer awaits a reply,
     /// and returns the request in flight. The link is closed, but for a blocking command: its store is
     /// asked to end it, and the reply shows whether it had popped something before ([`Event::Abandoned`]).
-    /// None if there was none.
+    /// None if there was none, or if it was abandoned before.
     pub fn abandon(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Option<PrivateRequest> {
-        let link = self.at(id)?;
+        let link = self.at(id).filter(|link| link.abandoned.is_none())?;
         let was_asked = link.state == State::Open && link.output.is_empty();
         // A store that pops an element and sees the end of the connection in one round drops the reply: only a
         // command over another connection comes surely before or after.
@@ -1082,11 +1127,12 @@ impl PrivateLinks {
         }
         let mut request = link.in_flight.take();
         match (&mut request, link.holder) {
-            (Some(PrivateRequest { kind: Kind::Waits(waiting), cells, .. }), Some((_, tenant)))
+            (Some(PrivateRequest { kind: Kind::Waits(waiting), cells, to, .. }), Some((_, tenant)))
                 if is_told =>
             {
-                let frame = std::mem::take(&mut waiting.frame);
-                link.abandoned = Some(Abandoned { frame, cells: std::mem::take(cells), tenant });
+                let (frame, cells) = (std::mem::take(&mut waiting.frame), std::mem::take(cells));
+                let told = waiting.told;
+                link.abandoned = Some(Abandoned { frame, cells, tenant, to: *to, told });
                 link.heard_at = now.monotonic;
             }
             _ => self.close(env, id),
@@ -1120,7 +1166,7 @@ impl PrivateLinks {
     /// has dropped its state; with a request in flight or subscriptions it is closed.
     pub fn give_back(&mut self, env: &mut Env, id: PrivateId, has_watched: bool, now: Now) {
         let Some(link) = self.at(id).filter(|link| link.holder.is_some()) else { return };
-        // After `CLIENT UNBLOCK`, the store may still end the next blocking command on the same link.
+        // A late `CLIENT UNBLOCK` could still end the next blocking command on the same link.
         let is_spent = link.is_streaming || link.was_unblocked || link.is_inbox || link.is_held;
         if link.in_flight.is_some() || is_spent || link.state != State::Open {
             return self.close(env, id);
@@ -1388,8 +1434,6 @@ impl PrivateLinks {
                 self.close(env, id);
             }
             Some(Expected::Answer) => {
-                // A link over which keys are tracked stays with its client, for calls that are unblocked anew.
-                link.was_unblocked &= !link.is_tracking;
                 let step_error = link.step_error.take();
                 if let (Some((holder, _)), Some(request)) = (link.holder, link.in_flight.take()) {
                     let event = Event::Reply { link: id, holder, request, reply, rows, step_error };

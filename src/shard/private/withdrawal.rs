@@ -13,7 +13,7 @@ use super::link::{Errand, Expected, Link, State, Subject};
 use super::{CanMove, Event, PrivateLinks, call};
 use crate::protocol::Protocol;
 use crate::shard::env::Env;
-use crate::shard::request::PrivateId;
+use crate::shard::request::{PrivateId, ReplyTo};
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
@@ -34,6 +34,13 @@ pub enum Withholding {
 }
 
 impl Link {
+    /// Returns the destination of the reply to the request in flight on this link, or to its blocking command
+    /// whose client has disconnected; `None` if there is neither.
+    fn addressee(&self) -> Option<ReplyTo> {
+        let request = self.in_flight.as_ref().map(|request| request.to);
+        request.or_else(|| self.abandoned.as_ref().map(|abandoned| abandoned.to))
+    }
+
     /// True if the core can no longer have the blocking command in flight on this link ended: the store was
     /// asked 20 times and did not know it, or has not reported the connection's number, or there is no such
     /// command.
@@ -48,10 +55,12 @@ impl PrivateLinks {
     /// connection to a store).
     pub fn may_move(&self, id: PrivateId) -> bool {
         self.peek(id).is_some_and(|link| match &link.in_flight {
-            // Another client has sent `CLIENT UNBLOCK` for the command, and its end is awaited.
-            Some(_) if link.was_unblocked && !link.is_withheld => false,
             Some(request) => {
-                let can_move = request.waiting().is_some_and(|waiting| waiting.can_move != CanMove::No);
+                let can_move = request.waiting().is_some_and(|waiting| {
+                    // Another client has sent `CLIENT UNBLOCK` for the command, and its end is awaited.
+                    let ends_for_another = waiting.is_asked_to_end && !waiting.is_withheld;
+                    waiting.can_move != CanMove::No && !ends_for_another
+                });
                 can_move && !link.cannot_be_ended()
             }
             None => false,
@@ -85,21 +94,24 @@ impl PrivateLinks {
     /// its reply from the client if it has waited in vain ([`Self::is_withheld`]). Returns whether the
     /// store was asked to end it.
     pub fn withhold(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Withholding {
-        let Some(link) = self.peek(id).filter(|link| link.waits()) else { return Withholding::Never };
-        if link.is_withheld {
+        let Some(link) = self.peek(id) else { return Withholding::Never };
+        let Some(waiting) = link.in_flight.as_ref().and_then(|request| request.waiting()) else {
+            return Withholding::Never;
+        };
+        if waiting.is_withheld {
             return Withholding::Told;
         }
         if link.cannot_be_ended() {
             return Withholding::Never;
         }
-        if link.was_unblocked || !link.is_sent() {
+        if waiting.is_asked_to_end || !link.is_sent() {
             return Withholding::Later;
         }
         if !self.unblock(env, id, false, now) {
             return Withholding::Never;
         }
-        if let Some(link) = self.at(id) {
-            link.is_withheld = true;
+        if let Some(waiting) = self.at(id).and_then(Link::waiting) {
+            waiting.is_withheld = true;
         }
         Withholding::Told
     }
@@ -108,7 +120,8 @@ impl PrivateLinks {
     /// (unshared connection to a store), so that a reply that it has waited in vain is not sent to the
     /// client.
     pub fn is_withheld(&self, id: PrivateId) -> bool {
-        self.peek(id).is_some_and(|link| link.is_withheld)
+        let request = self.peek(id).and_then(|link| link.in_flight.as_ref());
+        request.and_then(|request| request.waiting()).is_some_and(|waiting| waiting.is_withheld)
     }
 
     /// Sets the deadline of the blocking command on a private link (unshared connection to a store) to
@@ -136,8 +149,7 @@ impl PrivateLinks {
         words: &[&[u8]],
         now: Now,
     ) {
-        let Some(to) = self.peek(link).and_then(|link| link.in_flight.as_ref()).map(|request| request.to)
-        else {
+        let Some(to) = self.peek(link).and_then(Link::addressee) else {
             return debug_assert!(false, "a blocking command is in flight");
         };
         if let Some(helper) = self.at(helper) {
@@ -150,7 +162,14 @@ impl PrivateLinks {
     /// None if it was lost. Does nothing if the command has been answered by then.
     pub(super) fn end_errand(&mut self, Errand { link: id, to, subject }: Errand, reply: Option<&[u8]>) {
         let Some(link) = self.at(id) else { return };
-        if link.in_flight.as_ref().is_none_or(|request| request.to != to) {
+        if link.addressee() != Some(to) {
+            return;
+        }
+        if let Some(abandoned) = &mut link.abandoned {
+            if subject == Subject::End && reply == Some(b":0\r\n") && abandoned.told < TOLD_MAX {
+                abandoned.told += 1;
+                self.events.push_back(Event::AbandonedUnknown { link: id });
+            }
             return;
         }
         match subject {
@@ -165,13 +184,13 @@ impl PrivateLinks {
             }
             Subject::End if reply == Some(b":1\r\n") => {}
             Subject::End => {
-                link.was_unblocked = false;
-                if let Some(waiting) = link.waiting() {
-                    let is_refused = reply.is_some_and(|reply| reply.starts_with(b"-"));
-                    waiting.told = if is_refused { TOLD_MAX } else { waiting.told.saturating_add(1) };
-                }
-                if std::mem::take(&mut link.is_withheld)
-                    && let Some((holder, _)) = link.holder
+                let holder = link.holder;
+                let Some(waiting) = link.waiting() else { return };
+                let is_refused = reply.is_some_and(|reply| reply.starts_with(b"-"));
+                waiting.told = if is_refused { TOLD_MAX } else { waiting.told.saturating_add(1) };
+                waiting.is_asked_to_end = false;
+                if std::mem::take(&mut waiting.is_withheld)
+                    && let Some((holder, _)) = holder
                 {
                     self.events.push_back(Event::WaitsOn { holder });
                 }

@@ -203,7 +203,10 @@ fn wait_and_leave(rig: &mut Rig, client: usize, words: &[&str]) {
     rig.shards[0].handle_client_lost(id);
     rig.turns();
     greet(rig);
-    rig.answer_first("UNBLOCK", ":0\r\n");
+    for _ in 0..21 {
+        rig.answer_first("UNBLOCK", ":0\r\n");
+    }
+    assert!(rig.frames("UNBLOCK").is_empty(), "a store that knows of no call is not asked for ever");
 }
 
 const POPPED: &str = "*2\r\n$1\r\nq\r\n$1\r\nx\r\n";
@@ -765,6 +768,78 @@ fn a_link_whose_call_was_unblocked_is_lent_no_more() {
     rig.answer_first("UNBLOCK\r\n$1\r\n7", ":1\r\n");
     rig.answer_first("BLPOP", "*-1\r\n");
     assert_eq!(links(&rig), (0, 2));
+}
+
+/// Returns a rig with a client that watches a key and has sent `BLPOP q 0` for the second time, after another
+/// client had the first one ended. Also returns the number by which clients name it.
+fn watching_and_unblocked_once() -> (Rig, usize, String) {
+    let (mut rig, client, _) = watching();
+    rig.told(client);
+    rig.send(client, &[&["CLIENT", "ID"], &["BLPOP", "q", "0"]]);
+    let number = rig.told(client)[1..].trim().to_owned();
+    unblock(&mut rig, &number);
+    rig.answer_first("UNBLOCK", ":1\r\n");
+    rig.answer_first("BLPOP", "*-1\r\n");
+    assert_eq!(rig.told(client), "*-1\r\n");
+    rig.send(client, &[&["BLPOP", "q", "0"]]);
+    assert_eq!(rig.words_at_stores(), ["BLPOP"]);
+    (rig, client, number)
+}
+
+/// Sends `CLIENT UNBLOCK` of the client with this number, which waits.
+fn unblock(rig: &mut Rig, number: &str) {
+    let told = rig.shards[0].handle_clients_asked(&unblocking(number), rig.now);
+    assert_eq!(told, ClientsTold::Counted(1));
+    rig.turns();
+    if rig.frames("\r\nID\r\n").len() == 1 {
+        greet(rig);
+    }
+}
+
+#[test]
+fn each_call_of_a_client_that_watches_keys_can_be_ended_by_another() {
+    let (mut rig, client, number) = watching_and_unblocked_once();
+    unblock(&mut rig, &number);
+    assert_eq!(rig.frames("UNBLOCK").len(), 1);
+    rig.answer_first("UNBLOCK", ":1\r\n");
+    rig.answer_first("BLPOP", "*-1\r\n");
+    assert_eq!(rig.told(client), "*-1\r\n");
+    rig.send(client, &[&["MULTI"], &["EXEC"]]);
+    for reply in ["+OK\r\n", "*0\r\n"] {
+        rig.answer_next(reply);
+    }
+    assert_eq!(rig.told(client), "+OK\r\n*0\r\n");
+    assert_eq!(links(&rig), (0, 1), "the link of the calls that were ended is lent no more");
+}
+
+#[test]
+fn a_client_that_watches_keys_leaves_no_call_behind_after_one_was_ended() {
+    let (mut rig, client, _) = watching_and_unblocked_once();
+    let id = rig.id(client);
+    rig.shards[0].handle_client_lost(id);
+    rig.turns();
+    assert_eq!(rig.frames("UNBLOCK").len(), 1, "nothing is popped for nobody");
+    rig.answer_first("UNBLOCK", ":1\r\n");
+    rig.answer_first("BLPOP", "*-1\r\n");
+    assert_eq!((links(&rig), orphans(&rig)), ((0, 1), (0, 0)));
+}
+
+#[test]
+fn a_call_of_a_client_that_has_left_is_ended_though_the_store_has_not_seen_it_yet() {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    rig.send(client, &[&["BLPOP", "q", "0"]]);
+    greet(&mut rig);
+    let id = rig.id(client);
+    rig.shards[0].handle_client_lost(id);
+    rig.turns();
+    greet(&mut rig);
+    rig.answer_first("UNBLOCK", ":0\r\n");
+    assert_eq!(rig.frames("UNBLOCK").len(), 1, "the store is asked again");
+    rig.answer_first("UNBLOCK", ":1\r\n");
+    assert!(rig.frames("UNBLOCK").is_empty());
+    rig.answer_first("BLPOP", "*-1\r\n");
+    assert_eq!((links(&rig), orphans(&rig)), ((0, 1), (0, 0)));
 }
 
 #[test]

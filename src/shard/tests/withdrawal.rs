@@ -303,3 +303,107 @@ fn a_drain_awaits_a_call_that_is_on_its_way_to_the_store() {
     rig.answer_first("BLPOP", POPPED);
     assert_eq!((rig.told(client), rig.shards[0].clients_open()), (format!("$-1\r\n{POPPED}"), 0));
 }
+
+impl Rig {
+    /// Ends a client's input, as its FIN does.
+    fn half_close(&mut self, client: usize) {
+        let (shard, id) = self.clients[client];
+        self.shards[shard].handle_client_end(id);
+        self.turns();
+    }
+}
+
+#[test]
+fn a_call_that_begins_after_the_end_of_input_does_not_wait() {
+    for (reply, told) in [("*-1\r\n", "+OK\r\n".to_owned()), (POPPED, format!("+OK\r\n{POPPED}+PONG\r\n"))] {
+        let mut rig = lending(1, 1, 10);
+        let client = rig.client(0);
+        rig.send(client, &[&["SET", "a", "1"], &["BLPOP", "q", "0"], &["PING"]]);
+        rig.half_close(client);
+        rig.answer_first("SET", "+OK\r\n");
+        greet(&mut rig);
+        greet(&mut rig);
+        rig.answer_first("UNBLOCK", ":0\r\n");
+        assert_eq!(rig.frames("UNBLOCK").len(), 1, "the call may be on its way");
+        rig.answer_first("BLPOP", reply);
+        assert_eq!(
+            (rig.told(client), rig.shards[0].clients_open(), rig.counted(Counter::Requests)),
+            (told.clone(), 0, 2 + u64::from(told.contains("PONG")))
+        );
+    }
+}
+
+#[test]
+fn replies_to_requests_before_a_call_are_sent_though_its_client_has_ended_its_input() {
+    for gives_back in [false, true] {
+        let mut rig = lending(1, 1, 10);
+        rig.put_in_force(&format!("[default]\nadmin = true\ngive_back = {gives_back}"));
+        rig.reading = Reading::Never;
+        let client = rig.client(0);
+        rig.send(client, &[&["PING"]]);
+        rig.send(client, &[&["ECHO", "hi"], &["BLPOP", "q", "0"], &["GET", "a"]]);
+        greet(&mut rig);
+        rig.half_close(client);
+        greet(&mut rig);
+        rig.answer_first("UNBLOCK", ":1\r\n");
+        rig.answer_first("BLPOP", "*-1\r\n");
+        assert_eq!((links(&rig), rig.shards[0].clients_open()), ((0, 1), 1));
+        rig.take_all();
+        assert_eq!((rig.told(client).as_str(), rig.shards[0].clients_open()), ("+PONG\r\n$2\r\nhi\r\n", 0));
+        assert!(rig.at_stores.is_empty(), "what is behind the call is dropped");
+    }
+}
+
+#[test]
+fn a_client_that_takes_nothing_after_the_end_of_its_input_is_closed() {
+    let mut rig = Rig::with(1, 1, |settings| {
+        settings.private_links_max = 10;
+        settings.send_timeout = Duration::from_secs(2);
+    });
+    rig.reading = Reading::Never;
+    let client = rig.client(0);
+    rig.send(client, &[&["PING"], &["BLPOP", "q", "0"]]);
+    greet(&mut rig);
+    rig.half_close(client);
+    greet(&mut rig);
+    rig.answer_first("BLPOP", "*-1\r\n");
+    assert_eq!(rig.shards[0].clients_open(), 1);
+    rig.wait(Duration::from_secs(4));
+    assert_eq!(rig.shards[0].clients_open(), 0);
+}
+
+#[test]
+fn a_store_that_confirms_nothing_keeps_no_client_that_has_ended_its_input() {
+    for is_sent in [true, false] {
+        let mut rig = Rig::with(1, 1, |settings| {
+            settings.private_links_max = 10;
+            settings.reply_timeout = Duration::from_secs(3);
+        });
+        let client = rig.client(0);
+        rig.send(client, &[&["BLPOP", "q", "0"]]);
+        if is_sent {
+            greet(&mut rig);
+        }
+        rig.half_close(client);
+        assert_eq!(rig.shards[0].clients_open(), 1);
+        rig.wait(Duration::from_secs(4));
+        assert_eq!(rig.shards[0].clients_open(), 0);
+        rig.wait(Duration::from_secs(4));
+        assert_eq!((links(&rig), rig.shards[0].owes_orphans()), ((0, 0), false));
+    }
+}
+
+#[test]
+fn a_popped_element_goes_back_where_a_tenant_wants_that_of_clients_that_have_ended_their_input() {
+    let mut rig = lending(1, 1, 10);
+    rig.put_in_force("[default]\nadmin = true\ngive_back = true");
+    let client = rig.client(0);
+    rig.send(client, &[&["BLPOP", "q", "0"]]);
+    greet(&mut rig);
+    rig.half_close(client);
+    assert_eq!(rig.shards[0].clients_open(), 0);
+    greet(&mut rig);
+    rig.answer_first("UNBLOCK", ":1\r\n");
+    rig.answer_first("BLPOP", POPPED);
+    assert_eq!(rig.words_at_stores(), ["LPUSH"]);
+}
