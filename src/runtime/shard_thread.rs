@@ -167,7 +167,7 @@ impl Guarded {
                 }
             }
             // The TLS keys of the client exist only in this process.
-            Readiness::Ready if driver.is_secure(owner) => self.shard.handle_client_end(id),
+            Readiness::Ready if driver.is_secure(owner) => self.shard.handle_client_end(id, now),
             Readiness::Ready => {
                 driver.detain(owner, self);
                 if let Some(socket) = driver.part_with(owner) {
@@ -279,7 +279,7 @@ impl Application for Guarded {
 
     fn handle_end(&mut self, owner: Owner, now: Now) {
         match owner {
-            Owner::Client(id) => self.shard.handle_client_end(id),
+            Owner::Client(id) => self.shard.handle_client_end(id, now),
             Owner::Link(..) => self.handle_lost(owner, Loss::ByPeer, now),
         }
     }

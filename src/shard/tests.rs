@@ -452,7 +452,7 @@ fn draining_answers_what_was_taken_on_and_closes() {
     rig.send(client, &[&["GET", &key]]);
     rig.shards[0].refuse_newcomers();
     for id in [client, quiet].map(|client| rig.id(client)) {
-        rig.shards[0].handle_client_end(id);
+        rig.shards[0].handle_client_end(id, rig.now);
     }
     rig.turns();
     assert_eq!(rig.actions, [(0, Action::Close(Owner::Client(rig.id(quiet))))]);
@@ -472,7 +472,7 @@ fn draining_answers_what_was_read_though_it_had_to_wait() {
     rig.raw(client, &request(&["GET", "a"]).repeat(many));
     rig.shards[0].refuse_newcomers();
     let id = rig.id(client);
-    rig.shards[0].handle_client_end(id);
+    rig.shards[0].handle_client_end(id, rig.now);
     rig.turns();
     for _ in 0..many {
         assert_eq!(rig.shards[0].clients_open(), 1);
@@ -488,7 +488,7 @@ fn a_half_closed_client_gets_all_its_replies() {
     let client = rig.client(0);
     rig.send(client, &[&["GET", "a"], &["DBSIZE"], &["ECHO", "last"]]);
     let id = rig.id(client);
-    rig.shards[0].handle_client_end(id);
+    rig.shards[0].handle_client_end(id, rig.now);
     rig.turns();
     rig.answer_next("$-1\r\n");
     for _ in 0..2 {

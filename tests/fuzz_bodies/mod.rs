@@ -72,7 +72,7 @@ pub fn stores(bytes: &[u8]) {
         for shard in &house.shards {
             assert_eq!((shard.replies_in_flight(), shard.gathers_open()), (0, 0), "owed replies, gathers");
         }
-        house.shards[0].handle_client_end(house.client);
+        house.shards[0].handle_client_end(house.client, house.now);
         house.settle();
         assert!(house.shards.iter().all(|shard| shard.clients_open() == 0), "the client has ended");
     }
@@ -270,7 +270,7 @@ pub fn pipeline(bytes: &[u8]) {
             answered == expected || (may_end_early && answered <= expected),
             "{answered} replies to {expected}"
         );
-        house.shards[0].handle_client_end(house.client);
+        house.shards[0].handle_client_end(house.client, house.now);
         house.settle();
         for shard in &house.shards {
             let left = (shard.clients_open(), shard.replies_in_flight(), shard.gathers_open());

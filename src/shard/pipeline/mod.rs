@@ -320,9 +320,9 @@ impl Shard {
 
     /// Records that the client will send no more requests; it may still read its replies. A blocking command
     /// in which it waits, now or later, is ended at its store, and the client is closed.
-    pub fn handle_client_end(&mut self, id: ClientId) {
+    pub fn handle_client_end(&mut self, id: ClientId, now: Now) {
         self.clients.handle_end(&mut self.env, id);
-        self.end_wait_at_end_of_input(id);
+        self.end_wait_at_end_of_input(id, now);
     }
 
     /// Removes a client whose connection is gone. Replies to its requests in flight are still charged, but

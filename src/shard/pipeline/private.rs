@@ -971,7 +971,7 @@ impl Shard {
     /// Ends a turn (pass of the shard's loop) for private links (connections to stores that one client has to
     /// itself): takes back those of clients that have left, and answers requests whose deadline has passed.
     pub(super) fn handle_private_turn_end(&mut self, now: Now) {
-        self.end_waits_of_leaving();
+        self.end_waits_of_leaving(now);
         for link in self.clients.take_left_links() {
             if let Some(request) = self.private.abandon(&mut self.env, link, now) {
                 self.end_unanswered(request, true, &[], now);

@@ -12,6 +12,11 @@ use crate::shard::request::PrivateId;
 use crate::values::ClientId;
 use crate::values::time::Now;
 
+/// The time from the sending of a blocking command to the end of its client's input below which both have come
+/// together, so that the client awaits the reply: a server would have carried out the command before it saw
+/// the end of the input.
+const TOGETHER: Duration = Duration::from_millis(10);
+
 impl Shard {
     /// Ends a client's blocking command (`CLIENT UNBLOCK`): its store answers it as at its timeout, or with
     /// an error. False if the client does not wait, or is about to move. `is_error` chooses the error.
@@ -21,15 +26,15 @@ impl Shard {
     }
 
     /// Ends the blocking command of a client that has ended its input: as on a server, the client does not wait.
-    /// Its tenant may want elements put back that are popped for clients which have left (`give_back`); nothing
-    /// more is delivered to the client then. Does nothing if the client does not wait.
-    pub(super) fn end_wait_at_end_of_input(&mut self, id: ClientId) {
+    /// A client that has waited is taken to have left: an element that is popped for it in this instant is counted,
+    /// or put back (`give_back`). Does nothing if the client does not wait.
+    pub(super) fn end_wait_at_end_of_input(&mut self, id: ClientId, now: Now) {
         let Some(link) = self.waiting_link(id) else { return };
-        let gives_back = self.tenant_of(id).is_some_and(|tenant| tenant.give_back);
-        if gives_back && !self.clients.is_draining() {
-            self.abandon_call((id, link), &[], self.turn);
+        let waited = self.private.waited(link, now.monotonic);
+        if waited.is_some_and(|waited| waited >= TOGETHER) && !self.clients.is_draining() {
+            self.abandon_call((id, link), &[], now);
         } else {
-            self.end_waiting(id);
+            self.end_waiting(id, now);
         }
     }
 
@@ -37,12 +42,11 @@ impl Shard {
     /// confirmed that nothing was popped; a popped element is delivered before, and unless this is a drain,
     /// requests behind the command are then carried out. A store that confirms nothing for as long as a reply
     /// may take is not waited for. Does nothing if the client does not wait.
-    fn end_waiting(&mut self, id: ClientId) {
+    fn end_waiting(&mut self, id: ClientId, now: Now) {
         let Some(link) = self.waiting_link(id) else { return };
         if self.clients.is_draining() {
             self.clients.stop_listening(&mut self.env, id);
         }
-        let now = self.turn;
         self.private.limit_wait(link, now.monotonic.after(self.env.settings.reply_timeout));
         match self.private.withhold(&mut self.env, link, now) {
             Withholding::Told => {}
@@ -53,9 +57,9 @@ impl Shard {
 
     /// Ends the blocking commands of clients that are leaving, as far as they could not be ended earlier: those
     /// that were sent since the client ended its input, or were not sent yet when their stores were to be asked.
-    pub(super) fn end_waits_of_leaving(&mut self) {
+    pub(super) fn end_waits_of_leaving(&mut self, now: Now) {
         for id in std::mem::take(&mut self.leaving) {
-            self.end_waiting(id);
+            self.end_waiting(id, now);
         }
     }
 

@@ -155,7 +155,7 @@ fn a_tenant_holds_up_its_own_only() {
     // nothing behind.
     rig.send(other, &[&["AUTH", "acme", "a"], &["PING"]]);
     assert_eq!(rig.told(other), "+OK\r\n");
-    rig.shards[0].handle_client_end(rig.clients[own].1);
+    rig.shards[0].handle_client_end(rig.clients[own].1, rig.now);
     rig.wait(Duration::from_secs(2));
     assert_eq!((rig.told(own).as_str(), rig.told(other).as_str()), ("+PONG\r\n", "+PONG\r\n"));
     assert!(!rig.is_open(own));
@@ -281,7 +281,7 @@ fn a_client_that_sends_nothing_more_is_answered_the_exec_that_waits() {
     let client = rig.client(0);
     rig.send(client, &[&["MULTI"], &["CLIENT", "LIST", "ID", "99"], &["SET", "k", "1"], &["EXEC"]]);
     let id = rig.id(client);
-    rig.shards[0].handle_client_end(id);
+    rig.shards[0].handle_client_end(id, rig.now);
     rig.carry_client_questions();
     for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n+OK\r\n"] {
         rig.answer_next(reply);

@@ -93,7 +93,7 @@ fn a_client_that_leaves_in_the_middle_leaves_nothing_behind() {
     let client = rig.http_client(0);
     rig.raw(client, b"PUT /v1/keys/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc");
     let id = rig.id(client);
-    rig.shards[0].handle_client_end(id);
+    rig.shards[0].handle_client_end(id, rig.now);
     rig.turns();
     assert_eq!(rig.shards[0].clients_open(), 0);
 }

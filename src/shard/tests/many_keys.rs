@@ -277,7 +277,7 @@ fn a_client_that_sends_no_more_is_answered_before_it_is_closed() {
     let words = many("EXISTS", MANY, &mut Random::new(13));
     rig.pour(client, &frame_of(&words));
     let id = rig.id(client);
-    rig.shards[0].handle_client_end(id);
+    rig.shards[0].handle_client_end(id, rig.now);
     assert_eq!(rig.shards[0].readiness(id), Readiness::Owed, "a takeover waits for it");
     rig.turns();
     rig.answer_each(|words, _| reply_of_store(words));

@@ -355,7 +355,7 @@ fn a_monitor_that_leaves_gives_its_place_back() {
                 assert!(rig.told(monitor).ends_with("+OK\r\n"));
             }
             2 => rig.shards[0].handle_client_lost(id),
-            3 => rig.shards[0].handle_client_end(id),
+            3 => rig.shards[0].handle_client_end(id, rig.now),
             _ => rig.shards[0].handle_client_revoked(id),
         }
         rig.turns();

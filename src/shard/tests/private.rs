@@ -102,7 +102,7 @@ fn a_client_that_leaves_takes_its_link_with_it() {
         greet(&mut rig);
         let id = rig.id(client);
         if ends {
-            rig.shards[0].handle_client_end(id);
+            rig.shards[0].handle_client_end(id, rig.now);
         } else {
             rig.shards[0].handle_client_lost(id);
         }

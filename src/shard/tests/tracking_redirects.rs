@@ -270,7 +270,7 @@ fn a_drain_closes_both() {
     let Redirected { mut rig, tracker, target, .. } = redirected(1, |_| {});
     for (shard, client) in [(1, target), (0, tracker)] {
         let id = rig.id(client);
-        rig.shards[shard].handle_client_end(id);
+        rig.shards[shard].handle_client_end(id, rig.now);
         rig.turns();
         assert_eq!(rig.shards[shard].clients_open(), 0);
     }

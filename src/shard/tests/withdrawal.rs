@@ -256,7 +256,7 @@ fn a_drain_closes_who_waits_once_the_store_has_said_that_nothing_was_popped() {
         let (mut rig, client) = waiting(&[&["BLPOP", "q", "0"], &["GET", "a"]]);
         rig.shards[0].refuse_newcomers();
         let id = rig.id(client);
-        rig.shards[0].handle_client_end(id);
+        rig.shards[0].handle_client_end(id, rig.now);
         rig.turns();
         greet(&mut rig);
         rig.answer_first("UNBLOCK", ":1\r\n");
@@ -272,7 +272,7 @@ fn a_drain_closes_who_waits_where_the_store_knows_of_no_call() {
     let (mut rig, client) = waiting(&[&["BLPOP", "q", "0"]]);
     rig.shards[0].refuse_newcomers();
     let id = rig.id(client);
-    rig.shards[0].handle_client_end(id);
+    rig.shards[0].handle_client_end(id, rig.now);
     rig.turns();
     greet(&mut rig);
     for _ in 0..20 {
@@ -292,7 +292,7 @@ fn a_drain_awaits_a_call_that_is_on_its_way_to_the_store() {
     rig.send(client, &[&["GET", "a"], &["BLPOP", "q", "0"]]);
     rig.shards[0].refuse_newcomers();
     let id = rig.id(client);
-    rig.shards[0].handle_client_end(id);
+    rig.shards[0].handle_client_end(id, rig.now);
     rig.turns();
     rig.answer_first("GET", "$-1\r\n");
     assert_eq!(rig.shards[0].clients_open(), 1, "the link of its call is not open yet");
@@ -308,7 +308,7 @@ impl Rig {
     /// Ends a client's input, as its FIN does.
     fn half_close(&mut self, client: usize) {
         let (shard, id) = self.clients[client];
-        self.shards[shard].handle_client_end(id);
+        self.shards[shard].handle_client_end(id, self.now);
         self.turns();
     }
 }
@@ -335,14 +335,16 @@ fn a_call_that_begins_after_the_end_of_input_does_not_wait() {
 
 #[test]
 fn replies_to_requests_before_a_call_are_sent_though_its_client_has_ended_its_input() {
-    for gives_back in [false, true] {
+    for has_waited in [false, true] {
         let mut rig = lending(1, 1, 10);
-        rig.put_in_force(&format!("[default]\nadmin = true\ngive_back = {gives_back}"));
         rig.reading = Reading::Never;
         let client = rig.client(0);
         rig.send(client, &[&["PING"]]);
         rig.send(client, &[&["ECHO", "hi"], &["BLPOP", "q", "0"], &["GET", "a"]]);
         greet(&mut rig);
+        if has_waited {
+            rig.wait(Duration::from_secs(1));
+        }
         rig.half_close(client);
         greet(&mut rig);
         rig.answer_first("UNBLOCK", ":1\r\n");
@@ -394,12 +396,13 @@ fn a_store_that_confirms_nothing_keeps_no_client_that_has_ended_its_input() {
 }
 
 #[test]
-fn a_popped_element_goes_back_where_a_tenant_wants_that_of_clients_that_have_ended_their_input() {
+fn a_popped_element_goes_back_if_its_client_has_waited_before_it_ended_its_input() {
     let mut rig = lending(1, 1, 10);
     rig.put_in_force("[default]\nadmin = true\ngive_back = true");
     let client = rig.client(0);
     rig.send(client, &[&["BLPOP", "q", "0"]]);
     greet(&mut rig);
+    rig.wait(Duration::from_millis(20));
     rig.half_close(client);
     assert_eq!(rig.shards[0].clients_open(), 0);
     greet(&mut rig);

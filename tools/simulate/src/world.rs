@@ -783,7 +783,7 @@ impl World {
                 self.take_room_back(shard, socket, now);
                 let core = &mut self.cores[shard].shard;
                 match self.sockets[socket.0].owner {
-                    Some(Owner::Client(id)) => core.handle_client_end(id),
+                    Some(Owner::Client(id)) => core.handle_client_end(id, now),
                     Some(Owner::Link(connection, generation)) => {
                         core.handle_link_lost(connection, generation, Loss::ByPeer, now);
                         self.close(shard, socket, now);
@@ -822,7 +822,7 @@ impl World {
                 if let Some(Owner::Client(id)) =
                     self.sockets[socket.0].owner.filter(|_| !self.sockets[socket.0].closed_by_shard)
                 {
-                    core.handle_client_end(id);
+                    core.handle_client_end(id, now);
                 }
             }
         }
