@@ -315,6 +315,7 @@ impl LocalCommand {
                 | Self::ClientNoEvict
                 | Self::ClientNoTouch
                 | Self::ClientPause
+                | Self::ClientReply
                 | Self::ClientSetInfo
                 | Self::ClientSetName
                 | Self::ClientTrackingInfo

@@ -239,7 +239,7 @@ impl KeyCount {
 
 /// Reads an integer in the one form that Redis accepts: no sign but a minus, no space, no leading zero;
 /// `None` for any other text.
-pub(super) fn integer(text: &[u8]) -> Option<i64> {
+pub fn integer(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let plain = match digits {
         [b'0'] => digits.len() == text.len(),

@@ -23,7 +23,7 @@ use super::Arguments;
 
 pub use flags::{Flags, Group};
 pub use handling::{FanOut, Gather, Handling, LocalCommand, PrivateUse, Refusal, Subscription};
-pub use keys::{KeyCount, KeyError, Keys};
+pub use keys::{KeyCount, KeyError, Keys, integer};
 pub use learned::learn;
 pub use lookup::{all, find};
 pub use multiplied::{Excess, Repeats};

@@ -7,7 +7,7 @@ use super::order::Replies;
 use super::request_options::RequestOptions;
 use super::seats::no_seat_left;
 use crate::config::quotas::DEFAULT_TENANT;
-use crate::protocol::command::quoted;
+use crate::protocol::command::{integer, quoted};
 use crate::protocol::{Arguments, Protocol, encode};
 use crate::shard::admission::AdmissionStage;
 use crate::shard::counters::Counter;
@@ -155,7 +155,7 @@ impl ClientStage {
             None => self.clients.at(id).protocol,
             Some(b"2") => Protocol::Resp2,
             Some(b"3") => Protocol::Resp3,
-            Some(word) if std::str::from_utf8(word).is_ok_and(|text| text.parse::<i64>().is_ok()) => {
+            Some(word) if integer(word).is_some() => {
                 return Err("NOPROTO unsupported protocol version".to_owned());
             }
             Some(_) => return Err("ERR Protocol version is not an integer or out of range".to_owned()),
@@ -201,7 +201,10 @@ impl ClientStage {
         client.transaction = None;
         client.is_monitor = false;
         client.no_evict = false;
-        client.set_replies(Replies::All);
+        // As in Redis, a `CLIENT REPLY SKIP` right before it leaves out the reply to `RESET` itself.
+        if client.order.replies() == Replies::None {
+            client.set_replies(Replies::All);
+        }
         client.change_protocol(Protocol::Resp2);
         client.name.clear();
         client.database = Database::FIRST;

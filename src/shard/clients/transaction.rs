@@ -289,6 +289,9 @@ impl Transaction {
 pub struct Splice {
     replies: Vec<(usize, Vec<u8>)>,
     bytes: usize,
+    /// The position from which on replies are sent, if the client had switched them off and switches them on
+    /// within the transaction (`CLIENT REPLY ON`); None if all are.
+    sent_from: Option<usize>,
 }
 
 /// The error if weir's own replies within a transaction exceed 1 MiB together.
@@ -317,23 +320,37 @@ impl Splice {
         Ok(())
     }
 
+    /// Records that replies are switched on (`CLIENT REPLY ON`) by this request queued in the transaction: as
+    /// in Redis, neither the head of the reply to `EXEC` nor replies to earlier requests are sent.
+    pub fn begin_sending(&mut self, request: &LocalRequest) {
+        self.sent_from = Some(request.position);
+    }
+
     /// Returns the backend's reply to `EXEC` with weir's own replies inserted at their positions. A reply
     /// that is not an array (an error or null) is returned unchanged.
     pub fn put_into(&self, reply: &[u8]) -> Vec<u8> {
         let Some(elements) = reply::elements(reply) else { return reply.to_vec() };
         let mut out = Vec::with_capacity(reply.len() + self.bytes + 16);
-        encode::array(&mut out, elements.left() + self.replies.len());
+        if self.sent_from.is_none() {
+            encode::array(&mut out, elements.left() + self.replies.len());
+        }
+        let sent_from = self.sent_from.unwrap_or(0);
         let mut own = self.replies.iter().peekable();
         let mut position = 0;
-        for element in elements {
-            while let Some((_, reply)) = own.next_if(|(place, _)| *place == position) {
+        let mut put = |position: usize, reply: &[u8]| {
+            if position >= sent_from {
                 out.extend_from_slice(reply);
+            }
+        };
+        for element in elements {
+            while let Some((place, reply)) = own.next_if(|(place, _)| *place == position) {
+                put(*place, reply);
                 position += 1;
             }
-            out.extend_from_slice(element);
+            put(position, element);
             position += 1;
         }
-        own.for_each(|(_, reply)| out.extend_from_slice(reply));
+        own.for_each(|(place, reply)| put(*place, reply));
         out
     }
 }

@@ -1,7 +1,7 @@
 //! Commands that weir answers itself, because they are about the connection or about weir.
 
 use super::Shard;
-use crate::protocol::command::{Command, LocalCommand, describe, quoted};
+use crate::protocol::command::{Command, LocalCommand, describe, integer, quoted};
 use crate::protocol::http::OF_CONNECTIONS;
 use crate::protocol::{Arguments, Protocol, Request, encode};
 use crate::routing::cluster::{Databases, NOT_IN_CLUSTER};
@@ -196,8 +196,12 @@ impl Shard {
     /// Returns the database that a `SELECT` names by its number. The error is the text of the reply: the
     /// word is no number, or stores have no such database.
     pub(super) fn database_named(&self, arguments: &Arguments<'_>) -> Result<Database, String> {
-        let index = std::str::from_utf8(arguments.at(1)).ok().and_then(|text| text.parse::<i64>().ok());
-        self.database_numbered(index.ok_or("ERR value is not an integer or out of range")?)
+        let index = integer(arguments.at(1)).ok_or("ERR value is not an integer or out of range")?;
+        if i32::try_from(index).is_err() {
+            let text = "ERR value is out of range, value must between -2147483648 and 2147483647";
+            return Err(text.to_owned());
+        }
+        self.database_numbered(index)
     }
 
     /// Returns the database with this number, if stores have that many. The error is the text of the reply,

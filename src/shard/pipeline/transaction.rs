@@ -6,7 +6,7 @@ use super::destination::{CROSS_SLOT, Placement, asks_for_events};
 use crate::protocol::command::{Command, FanOut, Flags, Handling, LocalCommand, PrivateUse};
 use crate::protocol::{Arguments, Request, encode};
 use crate::shard::admission::{Charge, asked};
-use crate::shard::clients::{LocalRequest, NotQueued, Question, Rewrite, Splice, Transaction};
+use crate::shard::clients::{LocalRequest, NotQueued, Question, Replies, Rewrite, Splice, Transaction};
 use crate::shard::message::Message;
 use crate::shard::outcome::Settlement;
 use crate::shard::refusal::abort_because_of;
@@ -167,8 +167,12 @@ impl Shard {
                 // `EXEC` checks the watched keys before it carries out anything, so the watch is still needed.
                 self.clients.answer_now(&mut self.env, id, |out, _| encode::simple(out, "OK"));
             } else {
+                let were_off = self.clients.client(id).replies() == Replies::None;
                 let request = Request { arguments, shared: None };
                 self.answer_locally(id, queued.command, queued.local, None, request, now);
+                if were_off && self.clients.client(id).replies() == Replies::All {
+                    splice.begin_sending(queued);
+                }
             }
             let reply = self.clients.end_capture();
             self.clients.client(id).select(before);
@@ -226,6 +230,12 @@ impl Shard {
             // The only store answers this as outside a transaction. For other settings weir answers here, since it
             // could not remove passwords from the store's reply.
             Handling::Local(LocalCommand::ConfigGet) if single && asks_for_events(arguments) => true,
+            // `OFF` and `SKIP` would leave out a part of the reply to `EXEC`. While replies are off, they change nothing.
+            Handling::Local(LocalCommand::ClientReply)
+                if self.clients.client(id).replies() != Replies::None && silences(arguments.at(2)) =>
+            {
+                false
+            }
             Handling::Local(local) if local.stands_in_transaction() => {
                 return self.queue_local(id, command, local, arguments);
             }
@@ -323,4 +333,9 @@ impl Shard {
             }
         }
     }
+}
+
+/// True for the word of a `CLIENT REPLY` that switches replies off: all, or the next one.
+fn silences(word: &[u8]) -> bool {
+    word.eq_ignore_ascii_case(b"off") || word.eq_ignore_ascii_case(b"skip")
 }

@@ -238,3 +238,60 @@ fn a_malformed_exec_ends_the_transaction() {
     assert_eq!(rig.told(client), told);
     assert!(rig.at_stores.is_empty());
 }
+
+#[test]
+fn replies_are_switched_on_within_a_transaction() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    rig.send(
+        client,
+        &[&["CLIENT", "REPLY", "OFF"], &["MULTI"], &["SET", "k", "1"], &["CLIENT", "REPLY", "SKIP"]],
+    );
+    rig.send(client, &[&["CLIENT", "REPLY", "ON"], &["GET", "k"], &["EXEC"], &["PING"]]);
+    for reply in ["+OK\r\n", "+QUEUED\r\n", "+QUEUED\r\n", "*2\r\n+OK\r\n$1\r\n1\r\n"] {
+        rig.answer_next(reply);
+    }
+    assert_eq!(rig.told(client), "+OK\r\n$1\r\n1\r\n+PONG\r\n", "as Redis answers it");
+    // If they were on, the reply is whole, and nothing may be left out of it.
+    rig.send(client, &[&["MULTI"], &["CLIENT", "REPLY", "ON"], &["EXEC"]]);
+    assert_eq!(rig.told(client), "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n");
+    for word in ["OFF", "skip"] {
+        rig.send(client, &[&["MULTI"], &["CLIENT", "REPLY", word], &["EXEC"], &["PING"]]);
+        let refusal = "-ERR CLIENT REPLY cannot stand in a transaction that passes through weir\r\n";
+        let aborted = "-EXECABORT Transaction discarded because of previous errors.\r\n";
+        assert_eq!(rig.told(client), format!("+OK\r\n{refusal}{aborted}+PONG\r\n"));
+    }
+}
+
+#[test]
+fn a_reply_that_is_skipped_may_be_that_to_reset() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    rig.send(client, &[&["CLIENT", "REPLY", "SKIP"], &["RESET"], &["PING"]]);
+    rig.send(client, &[&["CLIENT", "REPLY", "OFF"], &["RESET"], &["PING"]]);
+    assert_eq!(rig.told(client), "+PONG\r\n+RESET\r\n+PONG\r\n");
+}
+
+#[test]
+fn numbers_are_read_as_redis_reads_them() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    let no_integer = "-ERR value is not an integer or out of range\r\n";
+    let no_version = "-ERR Protocol version is not an integer or out of range\r\n";
+    for (words, told) in [
+        (["SELECT", "01"], no_integer),
+        (["SELECT", "+1"], no_integer),
+        (["SELECT", "-1"], "-ERR DB index is out of range\r\n"),
+        (
+            ["SELECT", "2147483648"],
+            "-ERR value is out of range, value must between -2147483648 and 2147483647\r\n",
+        ),
+        (["SELECT", "99999999999999999999"], no_integer),
+        (["HELLO", "03"], no_version),
+        (["HELLO", "+3"], no_version),
+        (["HELLO", "4"], "-NOPROTO unsupported protocol version\r\n"),
+    ] {
+        rig.send(client, &[&words]);
+        assert_eq!(rig.told(client), told, "{words:?}");
+    }
+}
