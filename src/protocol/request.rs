@@ -484,9 +484,7 @@ fn parse_array_header(bytes: &[u8], limits: &RequestLimits) -> Result<Header, Pr
     {
         return Ok(header);
     }
-    let Some((digits, end)) =
-        header_line(bytes).map_err(|()| ProtocolError::new("too big mbulk count string"))?
-    else {
+    let Some((digits, end)) = header_line(bytes, "too big mbulk count string")? else {
         return Ok(Header::Unfinished);
     };
     // Like Redis, an array of no or of negative length is skipped without an answer.
@@ -521,9 +519,7 @@ fn parse_bulk_header(bytes: &[u8], limits: &RequestLimits) -> Result<Header, Pro
             return Err(ProtocolError::new(&format!("expected '$', got '{}'", other.escape_ascii())));
         }
     }
-    let Some((digits, end)) =
-        header_line(bytes).map_err(|()| ProtocolError::new("too big bulk count string"))?
-    else {
+    let Some((digits, end)) = header_line(bytes, "too big bulk count string")? else {
         return Ok(Header::Unfinished);
     };
     let length = parse_number(digits).ok_or_else(|| ProtocolError::new("invalid bulk length"))?;
@@ -553,16 +549,16 @@ fn short_count(bytes: &[u8]) -> Option<Header> {
 }
 
 /// Returns the digits of a header line (`*3`, `$5`) and the offset at which the next line starts; `None` if
-/// the line is incomplete, an error if it is longer than any number or ends wrongly.
-fn header_line(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, ()> {
+/// the line is incomplete, an error if it ends wrongly, or (`too_long`) if it is longer than any number.
+fn header_line<'a>(bytes: &'a [u8], too_long: &str) -> Result<Option<(&'a [u8], usize)>, ProtocolError> {
     let window = &bytes[..bytes.len().min(HEADER_BYTES_MAX)];
     match window.iter().position(|byte| *byte == b'\r') {
         Some(at) => match bytes.get(at + 1) {
             Some(b'\n') => Ok(Some((&bytes[1..at], at + 2))),
-            Some(_) => Err(()),
+            Some(_) => Err(ProtocolError::new("expected CRLF after a count or length")),
             None => Ok(None),
         },
-        None if window.len() == HEADER_BYTES_MAX => Err(()),
+        None if window.len() == HEADER_BYTES_MAX => Err(ProtocolError::new(too_long)),
         None => Ok(None),
     }
 }
@@ -731,6 +727,8 @@ mod tests {
             (b"*1\r\n$1\r\nabc", "expected CRLF after a bulk string"),
             (b"GET \"k\r\n", "unbalanced quotes in request"),
             (b"*111111111111111111111111111111", "too big mbulk count string"),
+            (b"*1\rx$4\r\nPING\r\n", "expected CRLF after a count or length"),
+            (b"*1\r\n$4\rxPING\r\n", "expected CRLF after a count or length"),
         ] {
             let error = decode_all(&[bytes], &RequestLimits::trusted(LIMIT)).expect_err("malformed");
             assert_eq!(error.0, format!("ERR Protocol error: {words}"), "{}", bytes.escape_ascii());

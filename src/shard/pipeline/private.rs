@@ -77,7 +77,7 @@ impl Shard {
     ) -> bool {
         let client = self.clients.client(id);
         if matches!(handling, Handling::Local(LocalCommand::Hello)) && !client.is_subscriber_only() {
-            return self.refuse_tied_hello(id);
+            return self.refuse_tied_hello(id, &request.arguments);
         }
         if client.is_subscriber_only() {
             use LocalCommand::{Ping, Quit, Reset};
@@ -88,12 +88,12 @@ impl Shard {
                 Handling::Local(Ping) if arguments.len() <= 2 => return false,
                 _ => {
                     let name = command.name;
-                    self.answer_error(
-                        id,
-                        &format!(
-                            "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
-                        ),
+                    let text = format!(
+                        "Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
                     );
+                    let is_exec = matches!(handling, Handling::Local(LocalCommand::Exec));
+                    let text = if is_exec { abort_because_of(&text) } else { format!("ERR {text}") };
+                    self.answer_error(id, &text);
                 }
             }
             return true;
@@ -122,13 +122,14 @@ impl Shard {
         true
     }
 
-    /// Refuses `HELLO` of a client that has private links (unshared connections to stores) if messages of
-    /// subscriptions come over such a link, in the client's present RESP version. False if none do, so that
-    /// the caller answers it.
-    fn refuse_tied_hello(&mut self, id: ClientId) -> bool {
+    /// Refuses a `HELLO` with which a client that has private links (unshared connections to stores) would go
+    /// back to RESP2, if messages of subscriptions come over such a link, in the client's present RESP version.
+    /// False if none do, so that the caller answers it.
+    fn refuse_tied_hello(&mut self, id: ClientId, arguments: &Arguments<'_>) -> bool {
         let client = self.clients.client(id);
         let subscriptions = client.ties().and_then(|ties| ties.subscriptions.as_ref());
-        if subscriptions.is_some_and(|subscriptions| subscriptions.links().next().is_some()) {
+        let goes_back = arguments.get(1) == Some(b"2");
+        if goes_back && subscriptions.is_some_and(|subscriptions| subscriptions.links().next().is_some()) {
             self.answer_error(id, "ERR HELLO is not allowed while the connection is subscribed to channels");
             return true;
         }

@@ -605,3 +605,36 @@ fn several_stores_are_like_one_to_subscribers() {
         }
     }
 }
+
+#[test]
+fn hello_passes_while_subscribed_unless_it_changes_the_version() {
+    let mut rig = lending(1, 1);
+    let client = rig.client(0);
+    rig.send(client, &[&["SUBSCRIBE", "c"]]);
+    greet(&mut rig);
+    rig.answer_next(&said("subscribe", "c", 1));
+    rig.told(client);
+    rig.send(client, &[&["GET", "k"], &["EXEC"]]);
+    let context =
+        "only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context\r\n";
+    let aborted = "-EXECABORT Transaction discarded because of: Can't execute 'exec'";
+    assert_eq!(rig.told(client), format!("-ERR Can't execute 'get': {context}{aborted}: {context}"));
+
+    let client = rig.client(0);
+    rig.send(client, &[&["HELLO", "3"], &["SUBSCRIBE", "c"]]);
+    while let Some(word) = rig.words_at_stores().first().map(|word| (*word).to_owned()) {
+        match word.as_str() {
+            "HELLO" => rig.answer_next("%0\r\n"),
+            "CLIENT" => rig.answer_next(":7\r\n"),
+            _ => rig.answer_next(&said("subscribe", "c", 1).replace('*', ">")),
+        }
+    }
+    rig.told(client);
+    for words in [&["HELLO"][..], &["HELLO", "3"], &["HELLO", "3", "SETNAME", "joe"]] {
+        rig.send(client, &[words]);
+        assert!(rig.told(client).starts_with("%7\r\n"), "{words:?}");
+    }
+    rig.send(client, &[&["HELLO", "2"], &["CLIENT", "GETNAME"]]);
+    let refusal = "-ERR HELLO is not allowed while the connection is subscribed to channels\r\n";
+    assert_eq!(rig.told(client), format!("{refusal}$3\r\njoe\r\n"));
+}
