@@ -52,6 +52,8 @@ pub struct Settlement {
     /// The number of parts that were sent and never answered; `u16::MAX` if there are none and at least one
     /// part was answered from memory, or from a fetch that another request had caused.
     pub(super) lost: u16,
+    /// True if a part was refused after the request had been admitted, and was sent to no backend.
+    pub(super) is_refused: bool,
 }
 
 /// The value of [`Settlement::lost`] (number of parts of a request that were never answered) which means that
@@ -86,7 +88,7 @@ impl Settlement {
                 self.measured.bytes_out = self.measured.bytes_out.saturating_add(u64::from(bytes));
             }
             Outcome::Lost => self.lost = self.lost.saturating_add(1).min(CACHED - 1),
-            Outcome::Refused => {}
+            Outcome::Refused => self.is_refused = true,
         }
     }
 }

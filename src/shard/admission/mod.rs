@@ -109,7 +109,7 @@ impl AdmissionStage {
     }
 
     /// Charges the rest of the price of a request that was answered before its store replied, and charged its
-    /// estimated price then. `reply` has the measurements of the late reply, or of a late part of it.
+    /// estimated price then. `reply` has the measurements of all late parts of the reply.
     pub fn settle_late(&mut self, charge: &Charge, reply: &Settlement, now: Now) {
         let cost = self.settings.weights.actual(&charge.quote, &reply.measured);
         self.accounts.settle_late(charge, cost, now.monotonic);
@@ -124,12 +124,19 @@ impl AdmissionStage {
         }
     }
 
-    /// Charges an account for the reply to a call that waited, whose price was settled when it began: the reply's
-    /// bytes, and its elements (`rows`).
-    pub fn charge_for_waited(&mut self, payer: Payer, bytes: usize, rows: u64, now: Now) {
+    /// Charges an account for the reply to a call that waited, whose price was settled when it began: for the reply's
+    /// bytes and elements (`rows`), less what was paid for them then (`paid_ahead`).
+    pub fn charge_for_waited(
+        &mut self,
+        payer: Payer,
+        (bytes, rows): (usize, u64),
+        paid_ahead: MicroUnits,
+        now: Now,
+    ) {
         if !self.lets_all_pass() {
             let weights = &self.settings.weights;
             let cost = weights.of_reply(bytes as u64, rows).beyond(Price::new(weights.base));
+            let cost = cost.saturating_sub(paid_ahead);
             let usage = Usage { admitted: cost, ..Usage::default() };
             self.accounts.book(payer, usage, now.monotonic);
         }

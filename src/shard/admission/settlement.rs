@@ -11,6 +11,7 @@ impl Settlement {
     /// (`charge`).
     fn bill(&self, charge: &Charge, weights: &Weights) -> Bill {
         match (self.served, self.lost) {
+            (0, 0) if self.is_refused => Bill::Shed,
             (0, 0) => Bill::Nothing,
             (0, CACHED) => Bill::Cached(weights.cached(self.measured.bytes_out)),
             // A backend did some of the work, so the request costs what such work costs.

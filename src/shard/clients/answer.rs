@@ -264,6 +264,9 @@ impl ClientStage {
         if client.order.output.is_empty() {
             if client.order.has_silence() {
                 self.after_silence(env, id);
+            } else if client.is_stuck() {
+                // The reply waits for an earlier one, but may have shown that replies are small.
+                self.list_to_resume(id);
             }
             return;
         }

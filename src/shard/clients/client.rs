@@ -557,7 +557,7 @@ impl Client {
             || self.turn_left == 0
             || self.unanswered() >= PIPELINE_MAX
             || self.order.waiting_bytes() > room.usual && self.is_backlog_full()
-            || self.unanswered() > 0 && self.order.foreseen_bytes() > room.most
+            || self.unanswered() > 0 && self.order.foreseen_bytes() > room.foreseen
     }
 
     /// True if no more replies may wait for the client than usually may, or if as many wait as may while it takes

@@ -12,31 +12,43 @@ use crate::values::ClientId;
 /// them, and those whose stores have replied since.
 #[derive(Debug, Default)]
 pub struct LatePrices {
-    /// The price that was taken for each request, by client and sequence number, and the number of its parts whose
-    /// replies are still to come.
-    expected: HashMap<(ClientId, u32), (Charge, u32)>,
+    expected: HashMap<(ClientId, u32), Expected>,
     known: Vec<(Charge, Settlement)>,
+}
+
+/// A request that was answered before its store replied.
+#[derive(Debug)]
+struct Expected {
+    /// The price that was taken for the whole request.
+    charge: Charge,
+    /// The number of parts of the reply that are still to come.
+    parts_left: u32,
+    /// The measurements of the late parts that have come.
+    settlement: Settlement,
 }
 
 impl LatePrices {
     /// Records that a request, or one part of it, is answered before its store has replied. `charge` is the price
     /// that was taken for the whole request.
     pub fn expect(&mut self, to: ReplyTo, charge: &Charge) {
-        let (_, parts) = self.expected.entry((to.client_id(), to.sequence)).or_insert((*charge, 0));
-        *parts += 1;
+        let key = (to.client_id(), to.sequence);
+        let fresh = Expected { charge: *charge, parts_left: 0, settlement: Settlement::default() };
+        self.expected.entry(key).or_insert(fresh).parts_left += 1;
     }
 
     /// Records that the store has replied to a request, or to one part of it, after weir had answered it, or that it
     /// never will; `outcome` tells which, and what was measured.
     pub fn handle_late(&mut self, to: ReplyTo, outcome: Outcome) {
         let key = (to.client_id(), to.sequence);
-        let Some((charge, parts)) = self.expected.get_mut(&key) else { return };
-        if matches!(outcome, Outcome::Served { .. }) {
-            self.known.push((*charge, Settlement::of(outcome)));
-        }
-        *parts -= 1;
-        if *parts == 0 {
+        let Some(request) = self.expected.get_mut(&key) else { return };
+        request.settlement.add(outcome);
+        request.parts_left -= 1;
+        if request.parts_left == 0 {
+            let (charge, settlement) = (request.charge, request.settlement);
             self.expected.remove(&key);
+            if settlement.served > 0 {
+                self.known.push((charge, settlement));
+            }
         }
     }
 
@@ -45,8 +57,8 @@ impl LatePrices {
         !self.known.is_empty()
     }
 
-    /// Takes the requests whose stores have replied: the price that was taken for each, and the measurements of the
-    /// late reply, or of the late part of it.
+    /// Takes the requests whose stores have replied: the price that was taken for each, and the measurements of all
+    /// late parts of the reply.
     pub fn take_known(&mut self) -> Vec<(Charge, Settlement)> {
         std::mem::take(&mut self.known)
     }

@@ -162,14 +162,14 @@ impl ClientStage {
             || client.listed_to_resume
             || !client.reading_paused
             || client.order.waiting_bytes() <= allowed
-            || allowed >= self.reply_room.most
+            || allowed >= self.reply_room.unread
         {
             return;
         }
         if client.backlog_bytes_max == 0 {
             env.counters.add(Counter::ClientBacklogs, 1);
         }
-        client.backlog_bytes_max = (BACKLOG_GROWTH * allowed).min(self.reply_room.most);
+        client.backlog_bytes_max = (BACKLOG_GROWTH * allowed).min(self.reply_room.unread);
         self.resume_next_turn(id);
     }
 }

@@ -134,20 +134,32 @@ struct ReplyRoom {
     /// Maximum number of bytes that usually may wait for the client, until it reads or until the earlier reply
     /// comes that those bytes wait for.
     usual: usize,
-    /// Maximum number of bytes that wait for the client or are expected for its requests in flight, and of those
-    /// that may wait while it reads nothing and has more requests to send. The rest of its limit is for replies
-    /// that are larger than expected.
-    most: usize,
+    /// Maximum number of bytes that may wait for the client while it reads nothing and has more requests to send.
+    unread: usize,
+    /// Maximum number of bytes that wait for the client, with those of the replies that are expected for its
+    /// requests in flight. The rest of its limit is for replies that are larger than expected.
+    foreseen: usize,
 }
 
 impl ReplyRoom {
     /// No limits.
-    const UNLIMITED: Self = Self { usual: usize::MAX, most: usize::MAX };
+    const UNLIMITED: Self = Self { usual: usize::MAX, unread: usize::MAX, foreseen: usize::MAX };
+
+    /// Returns the limits for a client for which at most `bytes_max` bytes of replies may wait.
+    fn within(bytes_max: usize) -> Self {
+        // Leaves room for one kept reply: the last request that is taken on may be answered at once with one.
+        let room = bytes_max.saturating_sub(HOT_REPLY_BYTES_MAX);
+        Self {
+            usual: room.min(REPLIES_BYTES_PAUSE),
+            unread: room / 4 * 3,
+            foreseen: room.max(bytes_max / 2) / 4 * 3,
+        }
+    }
 
     /// Returns the size that a reply is expected to have while nothing is known: some requests may be in flight
     /// then, and more of them with each reply that turns out small.
     const fn first_expected(self) -> usize {
-        self.most / REQUESTS_AT_FIRST
+        self.foreseen / REQUESTS_AT_FIRST
     }
 }
 
@@ -212,10 +224,8 @@ pub struct ClientStage {
 impl ClientStage {
     /// Creates the client side of a shard, without any clients.
     pub fn new(settings: &ShardSettings) -> Self {
-        // Leaves room for one kept reply: the last request that is taken on may be answered at once with one.
-        let room = settings.output_bytes_max.saturating_sub(HOT_REPLY_BYTES_MAX);
         Self {
-            reply_room: ReplyRoom { usual: room.min(REPLIES_BYTES_PAUSE), most: room / 4 * 3 },
+            reply_room: ReplyRoom::within(settings.output_bytes_max),
             clients: Clients::default(),
             opened: 0,
             limits: RequestLimits::trusted(settings.request_bytes_max),

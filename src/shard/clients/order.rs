@@ -117,10 +117,11 @@ impl Order {
         self.entries.len()
     }
 
-    /// Sets the expected size of replies to at least `bytes`, because nothing is known of those to the requests
-    /// that follow.
-    pub fn expect_at_least(&mut self, bytes: usize) {
-        self.expected_bytes = self.expected_bytes.max(bytes);
+    /// Sets the expected size of replies to at least `first` before the first reply, and later to at least a quarter
+    /// of that, because nothing is known of the requests that follow.
+    pub fn expect_at_least(&mut self, first: usize) {
+        let least = if self.expected_bytes == 0 { first } else { first / 4 };
+        self.expected_bytes = self.expected_bytes.max(least);
     }
 
     /// Returns the bytes of replies that will wait, as far as can be expected, once the requests in flight and

@@ -255,6 +255,14 @@ impl Transaction {
         self.requests += 1;
     }
 
+    /// True if a queued request switches the client's replies on (`CLIENT REPLY ON`).
+    pub fn switches_replies_on(&self) -> bool {
+        self.locals.iter().any(|queued| {
+            let arguments = Arguments::new(&queued.request.frame, &queued.request.places);
+            queued.local == LocalCommand::ClientReply && arguments.at(2).eq_ignore_ascii_case(b"on")
+        })
+    }
+
     /// Queues a request that weir answers itself. `bytes_max` is the most bytes that the transaction may take.
     /// `database` is the one selected at that point of the transaction; `asked` are the facts about the
     /// request's cost, which `weights` turn into a price.

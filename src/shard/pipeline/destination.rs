@@ -8,6 +8,7 @@ use crate::protocol::command::{
     Class, Command, Effect, FanOut, Flags, Gather, Handling, KeyError, Keys, LocalCommand, PrivateUse,
     Refusal,
 };
+use crate::protocol::http::OF_CONNECTIONS;
 use crate::routing::cluster::WalkStep;
 use crate::routing::slot_of;
 use crate::shard::clients::split_cursor;
@@ -171,6 +172,10 @@ impl Shard {
                 Ok(Placement::Nowhere | Placement::Apart) => Err(CROSS_SLOT.to_owned()),
             },
             Handling::Refused(refusal) => Err(refusal.of(command).to_string()),
+            // `XREAD` shows only by its arguments that it waits.
+            Handling::Private(_) if self.clients.client(id).speaks_http() => {
+                Err(format!("ERR {OF_CONNECTIONS}"))
+            }
             Handling::Private(usage) => self.private_destination((command, usage), arguments),
             Handling::Split(gather) => {
                 if !(arguments.len() - 1).is_multiple_of(step_of(command)) {

@@ -212,8 +212,10 @@ impl Shard {
                 let frame = arguments.frame();
                 let (kind, charge) = if waits {
                     // A call may wait for ever, so its cost is not awaited like that of others.
+                    let paid_ahead = charge.map_or(0, |charge| charge.taken.beyond(charge.quote.fixed));
                     self.settle(charge, &Settlement::of(Outcome::Lost), now);
-                    (Kind::Waits(Waiting::new(arguments, slot, self.clients.has_own_terms())), None)
+                    let waiting = Waiting::new(arguments, slot, self.clients.has_own_terms());
+                    (Kind::Waits(Waiting { paid_ahead, ..waiting }), None)
                 } else {
                     (Kind::Plain, charge)
                 };
@@ -714,8 +716,10 @@ impl Shard {
             took_micros: in_32_bits(took_micros),
             slowness_micros: 0,
         };
-        if waits && let Some(payer) = self.clients.find(holder).and_then(|client| client.payer()) {
-            self.admission.charge_for_waited(payer, reply.len(), rows, now);
+        if let Kind::Waits(waiting) = &request.kind
+            && let Some(payer) = self.clients.find(holder).and_then(|client| client.payer())
+        {
+            self.admission.charge_for_waited(payer, (reply.len(), rows), waiting.paid_ahead, now);
         }
         if reply.len() > COPY_BYTES_MAX {
             self.give_back(request.to, outcome, Message::Shared(&reply.into()), now);

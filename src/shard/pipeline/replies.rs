@@ -46,6 +46,10 @@ impl Replies for TowardsClients<'_> {
         }
         match self.hot_keys.handle_reply(env, to, outcome, message.bytes(), now.monotonic) {
             None => self.clients.give(env, to, outcome, message, now),
+            // The store works on a request that was answered early, so it is paid for all the same.
+            Some(instead) if outcome == Outcome::Lost => {
+                self.clients.give(env, to, outcome, Message::new(&instead, Some(&instead)), now);
+            }
             Some(instead) => self.clients.give_cached(env, to, &instead, now),
         }
     }

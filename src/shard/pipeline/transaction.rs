@@ -230,9 +230,10 @@ impl Shard {
             // The only store answers this as outside a transaction. For other settings weir answers here, since it
             // could not remove passwords from the store's reply.
             Handling::Local(LocalCommand::ConfigGet) if single && asks_for_events(arguments) => true,
-            // `OFF` and `SKIP` would leave out a part of the reply to `EXEC`. While replies are off, they change nothing.
+            // `OFF` and `SKIP` would leave out a part of the reply to `EXEC`. They change nothing while replies are off,
+            // if they are not switched on within the transaction.
             Handling::Local(LocalCommand::ClientReply)
-                if self.clients.client(id).replies() != Replies::None && silences(arguments.at(2)) =>
+                if silences(arguments.at(2)) && self.will_get_replies(id) =>
             {
                 false
             }
@@ -280,6 +281,14 @@ impl Shard {
         let price = (&asked, self.admission.weights());
         let queued = transaction.queue_local((command, local), request, price, bytes_max);
         self.handle_queued(id, queued);
+    }
+
+    /// True if a client gets replies at this point of its transaction: they are not off (`CLIENT REPLY`), or a queued
+    /// request switches them on.
+    fn will_get_replies(&mut self, id: ClientId) -> bool {
+        let client = self.clients.client(id);
+        client.replies() != Replies::None
+            || client.transaction().is_some_and(|transaction| transaction.switches_replies_on())
     }
 
     /// Queues a `SELECT` of another database in a client's transaction, if the client may use that database.

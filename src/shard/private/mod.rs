@@ -53,7 +53,9 @@ use crate::protocol::{Arguments, Protocol, Segment, encode};
 use crate::routing::cluster::NodeRefusal;
 use crate::values::limits::{COPY_BYTES_MAX, LINK_OUTPUT_BYTES_MAX, TENANT_PART};
 use crate::values::time::Now;
-use crate::values::{Action, BackendId, ClientId, ConnectionId, Database, Loss, Owner, TenantId, Timestamp};
+use crate::values::{
+    Action, BackendId, ClientId, ConnectionId, Database, Loss, MicroUnits, Owner, TenantId, Timestamp,
+};
 
 /// The time for which a private link (a connection to a store that one client has to itself) stays open
 /// without being used.
@@ -135,6 +137,8 @@ pub struct Waiting {
     /// The number of times that the store was asked to end the blocking command (`CLIENT UNBLOCK`) and did
     /// not know it.
     pub told: u8,
+    /// The part of the price that was taken when the command began for what its reply might have.
+    pub paid_ahead: MicroUnits,
     /// True once the store was asked to end the blocking command (`CLIENT UNBLOCK`), until it replies that it
     /// does not know it.
     pub is_asked_to_end: bool,
@@ -161,6 +165,7 @@ impl Waiting {
             tries: 0,
             can_move,
             told: 0,
+            paid_ahead: 0,
             is_asked_to_end: false,
             is_withheld: false,
         }
@@ -774,9 +779,10 @@ impl PrivateLinks {
         self.peek(id).is_some_and(Link::waits)
     }
 
-    /// True if a request is in flight on a private link (unshared connection to a store).
+    /// True if a request is in flight on a private link (unshared connection to a store), whether or not its client
+    /// awaits the reply.
     pub fn is_at_work(&self, id: PrivateId) -> bool {
-        self.peek(id).is_some_and(|link| link.in_flight.is_some())
+        self.peek(id).is_some_and(|link| link.in_flight.is_some() || link.abandoned.is_some())
     }
 
     /// True if a request of `bytes` bytes may be sent over a private link (unshared connection to a store).

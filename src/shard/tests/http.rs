@@ -32,6 +32,22 @@ fn responses_keep_the_order_of_requests_across_cores() {
 }
 
 #[test]
+fn no_request_waits_over_http() {
+    for call in [
+        "[\"XREAD\",\"BLOCK\",\"0\",\"STREAMS\",\"s\",\"$\"]",
+        "[\"QOS\",\"CALL\",\"TIER\",\"batch\",\"XREAD\",\"BLOCK\",\"0\",\"STREAMS\",\"s\",\"$\"]",
+        "[\"BLPOP\",\"q\",\"0\"]",
+    ] {
+        let mut rig = Rig::with(1, 1, |settings| settings.private_links_max = 10);
+        let client = rig.http_client(0);
+        rig.raw(client, command("", call).as_bytes());
+        let told = rig.told(client);
+        assert!(told.contains("that command is about a connection"), "{call}: {told}");
+        assert!(rig.at_stores.is_empty());
+    }
+}
+
+#[test]
 fn a_request_that_does_not_come_whole_is_given_up_in_time() {
     let mut rig = Rig::new(1, 1);
     let client = rig.http_client(0);

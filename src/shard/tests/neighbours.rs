@@ -82,6 +82,37 @@ fn replies_that_wait_for_an_earlier_one_count_as_waiting() {
 }
 
 #[test]
+fn replies_that_wait_for_a_slow_one_show_how_large_they_are_all_the_same() {
+    let mut rig = Rig::new(1, 2);
+    let client = rig.client(0);
+    let [slow, quick] = [rig.key(0, 0), rig.key(0, 1)];
+    rig.send(client, &[&["GET", &slow]]);
+    rig.raw(client, &request(&["GET", &quick]).repeat(1_000));
+    assert_eq!(rig.owed(), 64);
+    for _ in 0..200 {
+        rig.answer_first(&quick, "$-1\r\n");
+    }
+    assert!(rig.owed() >= 500, "{}: the replies are small", rig.owed());
+    for _ in 200..1_000 {
+        rig.answer_first(&quick, "$-1\r\n");
+    }
+    rig.answer_first(&slow, "$-1\r\n");
+    assert_eq!(rig.told(client), "$-1\r\n".repeat(1_001));
+}
+
+#[test]
+fn a_small_limit_of_waiting_replies_leaves_room_for_a_pipeline() {
+    let mut rig = Rig::with(1, 1, |settings| settings.output_bytes_max = 8_000);
+    let client = rig.client(0);
+    rig.raw(client, &request(&["GET", "a"]).repeat(200));
+    for answered in 1..=200_usize {
+        assert!(rig.owed() >= (200 - answered).min(20), "{} after {answered}", rig.owed());
+        rig.answer_next("$-1\r\n");
+    }
+    assert_eq!(rig.told(client), "$-1\r\n".repeat(200));
+}
+
+#[test]
 fn requests_are_started_by_the_bytes_that_their_replies_are_expected_to_have() {
     for (length, is_warm) in [(10_000, false), (100_000, true), (700_000, true)] {
         let mut rig = Rig::with(1, 1, |settings| settings.output_bytes_max = 1 << 20);

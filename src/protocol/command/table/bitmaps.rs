@@ -8,7 +8,7 @@ pub(super) const COMMANDS: &[Command] = &[
     read("bitcount", -2).cacheable().hides_work().over_range(),
     write("bitfield", -2).goes_far().needs_memory(),
     read("bitfield_ro", -2).fast(),
-    write("bitop", -4).multiplies().hides_work().needs_memory().keys(2, -1, 1).over_range(),
+    write("bitop", -4).multiplies().hides_work().needs_memory().several(2, -1, 1),
     read("bitpos", -3).cacheable().hides_work().over_range(),
     read("getbit", 3).cacheable().fast(),
     write("setbit", 4).goes_far().needs_memory(),

@@ -38,7 +38,10 @@ pub enum Bill {
     Cached(Price),
     /// The request was sent, and its cost is unknown: the price that was taken is final.
     AsTaken,
-    /// The request was sent to no backend: the price that was taken is given back.
+    /// The request was refused after it had been admitted, and sent to no backend: the price that was taken is given
+    /// back, and counts as shed.
+    Shed,
+    /// The request was sent to no backend, and not because of an overload: the price that was taken is given back.
     Nothing,
 }
 
@@ -74,7 +77,7 @@ impl Accounts {
         let cost = match bill {
             Bill::Cost(cost) | Bill::Cached(cost) => cost,
             Bill::AsTaken => charge.taken,
-            Bill::Nothing => Price::ZERO,
+            Bill::Shed | Bill::Nothing => Price::ZERO,
         };
         if let Some(tenant) = tenant {
             if let Bill::Cost(cost) = bill {
@@ -83,7 +86,7 @@ impl Accounts {
             }
             let usage = match bill {
                 Bill::Cached(_) => Usage { cached: cost.micro(), ..Usage::default() },
-                Bill::Nothing => Usage { shed: charge.taken.micro(), ..Usage::default() },
+                Bill::Shed => Usage { shed: charge.taken.micro(), ..Usage::default() },
                 _ => Usage { admitted: cost.micro(), ..Usage::default() },
             };
             self.meter(tenant, usage, now);
