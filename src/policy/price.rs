@@ -269,7 +269,6 @@ mod tests {
         let measured = Measured { slowness_micros: 3_600_000_000, ..Measured::default() };
         let dear = Weights::default().breakdown(&Asked { floor: 5 * UNIT, ..GET }, &measured);
         assert_eq!((dear.slowness, dear.to_floor), (20 * UNIT, 0));
-        let measured = Measured { slowness_micros: 3_600_000_000, ..Measured::default() };
         let breakdown = Weights::default().breakdown(&GET, &measured);
         assert_eq!(breakdown.slowness, 4 * (breakdown.base + breakdown.bytes_in));
     }

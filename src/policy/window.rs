@@ -1300,10 +1300,7 @@ mod tests {
             let now = window.looked_at.0.after(Duration::from_secs(30));
             let own = Record { at: now, median: 0.005, samples: 9, base: 0.005, ..Record::default() };
             let other = Record { at: now.before(Duration::from_secs(age)), base: 0.06, ..own };
-            let mut board = Two(own, other);
-            window.own_base = 0.005;
-            let common = window.common(&board, now, 1.0);
-            board.tell(own);
+            let common = window.common(&Two(own, other), now, 1.0);
             assert_eq!((common.base * 1e3).round() as u64, expected_millis, "{age} s");
         }
     }

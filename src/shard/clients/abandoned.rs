@@ -1,5 +1,5 @@
-//! Requests in flight whose clients have disconnected. They are charged for all the same, once their replies
-//! come.
+//! Requests in flight whose replies no client awaits any more. They are charged for all the same, once their
+//! replies come.
 
 use std::collections::HashMap;
 
@@ -8,13 +8,13 @@ use crate::shard::outcome::{Outcome, Settlement};
 use crate::shard::request::ReplyTo;
 use crate::values::ClientId;
 
-/// The charged requests in flight whose clients have disconnected, by the client's id and the request's
-/// sequence number.
+/// Charged requests in flight whose replies no client awaits, because it has disconnected or was answered with an
+/// error before, by the client's id and the request's sequence number.
 #[derive(Debug, Default)]
 pub struct Abandoned(HashMap<(ClientId, u32), Owing>);
 
-/// A request in flight whose client has disconnected, with its charge, which is corrected to the real price
-/// when the reply comes.
+/// A request in flight whose reply no client awaits, with its charge, which is corrected to the real price when the
+/// reply comes.
 #[derive(Debug)]
 pub struct Owing {
     /// The estimated price that was taken for the request.
@@ -31,12 +31,19 @@ impl Abandoned {
         self.0.insert((id, sequence), owing);
     }
 
-    /// Returns the charge of a request in flight whose client has disconnected; None if it is not kept here.
+    /// Keeps the charge of a request in flight, one part of whose reply the client does not await any more. Called
+    /// once for each such part.
+    pub fn remember_part(&mut self, to: ReplyTo, charge: &Charge) {
+        let fresh = Owing { charge: *charge, parts_left: 0, settlement: Settlement::default() };
+        self.0.entry((to.client_id(), to.sequence)).or_insert(fresh).parts_left += 1;
+    }
+
+    /// Returns the charge of a request in flight whose reply no client awaits; None if it is not kept here.
     pub fn charge_of(&self, to: ReplyTo) -> Option<&Charge> {
         self.0.get(&(to.client_id(), to.sequence)).map(|owing| &owing.charge)
     }
 
-    /// Counts a reply, or one part of it, for a client that has disconnected. Returns the charge, to be
+    /// Counts a reply, or one part of it, that no client awaits. Returns the charge, to be
     /// corrected to the real price, once all parts have come; None before, and for a request whose charge is
     /// not kept here.
     pub fn part_arrived(&mut self, to: ReplyTo, outcome: Outcome) -> Option<Owing> {
@@ -47,13 +54,12 @@ impl Abandoned {
         if owing.parts_left == 0 { self.0.remove(&key) } else { None }
     }
 
-    /// Returns the number of requests in flight of disconnected clients whose charge is still to be corrected
-    /// to the real price.
+    /// Returns the number of requests in flight whose charge is still to be corrected to the real price.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Frees unused memory if no charge of a disconnected client's request is kept.
+    /// Frees unused memory if no charge is kept.
     pub fn tidy(&mut self) {
         if self.0.is_empty() {
             self.0.shrink_to_fit();

@@ -151,12 +151,7 @@ impl Upstream {
         let (backend, bytes) = (link.backend, link.reply_bytes(end));
         self.redirect_if_refused(env, connection, (request, scanned.kind), end, replies, now);
         self.links.swallow(env, connection);
-        let rows = if bytes == end.len() as u64 {
-            rows_of(request, scanned, end)
-        } else {
-            Rows::Shown(scanned.rows)
-        };
-        let outcome = self.measured(backend, request, (bytes, rows), now);
+        let outcome = self.measured((backend, bytes), request, scanned, end, now);
         replies.note(env, request.envelope.reply_to, Note::LatePrice(outcome));
         if !self.links.at(connection).is_for_replica() {
             replies.note(env, request.envelope.reply_to, Note::Settled);
@@ -173,19 +168,20 @@ impl Upstream {
     }
 
     /// Records the time that a backend took for its reply to a request. Returns the measurements from which the
-    /// request's price follows; `bytes` is the reply's size, `rows` the number of elements that it has or reports.
+    /// request's price follows; `bytes` is the reply's size, and `end` its last part.
     #[inline]
     fn measured(
         &mut self,
-        backend: BackendId,
+        (backend, bytes): (BackendId, u64),
         request: &InFlight,
-        (bytes, rows): (u64, Rows),
+        scanned: &Scanned,
+        end: &[u8],
         now: Now,
     ) -> Outcome {
         let took_nanos = now.monotonic.nanos_since(request.sent_at);
-        let rows = match rows {
-            Rows::Shown(rows) => rows,
-            Rows::Told(rows) => looked_at(rows, took_nanos / 1_000),
+        let rows = match reported(request, scanned, end) {
+            Some(count) => looked_at(count, took_nanos / 1_000),
+            None => scanned.rows,
         };
         let slowness_micros = self.overload.record_time(backend, request, took_nanos);
         let in_32_bits = |number: u64| number.min(u64::from(u32::MAX)) as u32;
@@ -216,8 +212,7 @@ impl Upstream {
     ) {
         let reply = self.links.finish(connection, scanned.kind, end);
         let to = request.envelope.reply_to;
-        let rows = if reply.is_all_here { rows_of(request, scanned, end) } else { Rows::Shown(scanned.rows) };
-        let outcome = self.measured(reply.backend, request, (reply.bytes, rows), now);
+        let outcome = self.measured((reply.backend, reply.bytes), request, scanned, end, now);
         if let Some(text) = reply.abort {
             env.pool.give(self.links.take_partial(connection));
             replies.reply(env, to, outcome, Message::Small(&text), now);
@@ -274,22 +269,11 @@ impl Upstream {
     }
 }
 
-/// Number of elements for which a reply is charged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rows {
-    /// The elements are in the reply.
-    Shown(u64),
-    /// The reply is the number of elements that the store has written or removed.
-    Told(u64),
-}
-
-/// Returns the number of elements for which a reply (`reply`, whole) to a request is charged. The integer reply of a
-/// write to a range of elements is the number of those that it stored or removed (`SUNIONSTORE`, `LREM`).
+/// Returns the number of elements that a write to a range of elements reports to have stored or removed
+/// (`SUNIONSTORE`, `LREM`); None for the reply to any other request. `end` is the reply's last part.
 #[inline]
-fn rows_of(request: &InFlight, scanned: &Scanned, reply: &[u8]) -> Rows {
+fn reported(request: &InFlight, scanned: &Scanned, end: &[u8]) -> Option<u64> {
     let nature = request.envelope.nature;
-    if scanned.kind != b':' || nature.class != Class::Range || nature.effect != Effect::Write {
-        return Rows::Shown(scanned.rows);
-    }
-    Rows::Told(integer(reply).and_then(|count| u64::try_from(count).ok()).unwrap_or(0))
+    let reports = scanned.kind == b':' && nature.class == Class::Range && nature.effect == Effect::Write;
+    if reports { integer(end).and_then(|count| u64::try_from(count).ok()) } else { None }
 }

@@ -91,7 +91,19 @@ impl Accounts {
             };
             self.meter(tenant, usage, now);
         }
-        let difference = cost.signed() - charge.taken.signed();
+        self.take_difference(charge, tenant, cost.signed() - charge.taken.signed(), now);
+    }
+
+    /// Takes the difference between a request's real cost and the price that was taken for it from the buckets of its
+    /// payer, which has the number `tenant` now; a negative difference is given back.
+    #[inline]
+    fn take_difference(
+        &mut self,
+        charge: &Charge,
+        tenant: Option<TenantId>,
+        difference: i64,
+        now: Timestamp,
+    ) {
         match difference {
             0 => {}
             _ if charge.is_unrefused => self.correct_up_to_debt(charge.payer, tenant, difference, now),
@@ -110,12 +122,7 @@ impl Accounts {
             known.expected.learn(charge.class as usize, cost.beyond(charge.quote.fixed));
             self.meter(tenant, Usage { admitted: rest, ..Usage::default() }, now);
         }
-        if charge.is_unrefused {
-            self.correct_up_to_debt(charge.payer, tenant, Price::new(rest).signed(), now);
-        } else {
-            self.correct(charge.payer, tenant, Price::new(rest).signed(), now);
-        }
-        self.handle_booked(charge.payer, now);
+        self.take_difference(charge, tenant, Price::new(rest).signed(), now);
     }
 
     /// Charges a cost that belongs to no unsettled request (bytes of a published message, say) to all buckets of
