@@ -21,7 +21,7 @@ impl Shard {
     /// Ends a client's blocking command (`CLIENT UNBLOCK`): its store answers it as at its timeout, or with
     /// an error. False if the client does not wait, or is about to move. `is_error` chooses the error.
     pub(super) fn unblock(&mut self, id: ClientId, is_error: bool, now: Now) -> bool {
-        let link = self.waiting_link(id).filter(|link| !self.private.is_withheld(*link));
+        let link = self.waiting_link(id).filter(|link| !self.private.is_being_withheld(*link));
         link.is_some_and(|link| self.private.unblock(&mut self.env, link, is_error, now))
     }
 

@@ -78,8 +78,8 @@ pub fn is_known(words: &Arguments<'_>) -> bool {
 }
 
 /// Returns a blocking command (`frame`) whose timeout is shortened by `passed`, the time that it has waited
-/// already, to at least a millisecond. A timeout of 0, which means for ever, stays; a command whose words
-/// are not known is returned unchanged.
+/// already, to whole milliseconds, rounded up: it never ends early. A timeout of 0, which means for ever,
+/// stays; a command whose words are not known is returned unchanged.
 pub fn with_time_left(frame: &[u8], passed: Duration) -> Vec<u8> {
     let changed = with_words(frame, |words| {
         let (place, units) = Name::of(words)?.timeout(words)?;
@@ -89,8 +89,8 @@ pub fn with_time_left(frame: &[u8], passed: Duration) -> Vec<u8> {
         }
         let left = passed.as_secs_f64().mul_add(-units, timeout);
         let is_millis = units > 1.0;
-        let left =
-            if is_millis { format!("{:.0}", left.max(1.0)) } else { format!("{:.3}", left.max(0.001)) };
+        let millis = if is_millis { left } else { left * 1e3 }.ceil().max(1.0);
+        let left = if is_millis { format!("{millis:.0}") } else { format!("{:.3}", millis / 1e3) };
         Some(with_word(words, place, left.as_bytes()))
     });
     changed.unwrap_or_else(|| frame.to_vec())
@@ -163,6 +163,7 @@ mod tests {
             ("BLMOVEM a b LEFT RIGHT 10 COUNT 2", "BLMOVEM a b LEFT RIGHT 7.500 COUNT 2"),
             ("FUTURE.POP a 10", "FUTURE.POP a 10"),
             ("BZPOPMIN a 1.5", "BZPOPMIN a 0.001"),
+            ("BZPOPMIN a 2.7314", "BZPOPMIN a 0.232"),
             ("XREAD COUNT 1 BLOCK 4000 STREAMS s 0", "XREAD COUNT 1 BLOCK 1500 STREAMS s 0"),
             ("XREAD BLOCK 1 STREAMS s 0", "XREAD BLOCK 1 STREAMS s 0"),
             ("XREAD BLOCK 0 STREAMS s $", "XREAD BLOCK 0 STREAMS s $"),

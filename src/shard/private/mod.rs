@@ -140,12 +140,15 @@ pub struct Waiting {
     /// The part of the price that was taken when the command began for what its reply might have.
     pub paid_ahead: MicroUnits,
     /// True once the store was asked to end the blocking command (`CLIENT UNBLOCK`), until it replies that it
-    /// does not know it.
+    /// does not know it, or its reply to that is lost.
     pub is_asked_to_end: bool,
-    /// True if the core itself, not a client, had the store end the blocking command, so that its client can
-    /// move to another process or be closed. A reply which shows that the command has waited in vain is not
-    /// passed on then.
+    /// True if the core itself, not a client, has asked the store to end the blocking command, so that its
+    /// client can move to another process or be closed, and the store may have ended it. A reply which shows
+    /// that the command has waited in vain is not passed on then.
     pub is_withheld: bool,
+    /// True once the store's reply to a request to end the blocking command is lost, so that the store may have
+    /// ended it even if it replies to the next such request that it does not know the command.
+    pub may_have_ended: bool,
 }
 
 impl Waiting {
@@ -168,6 +171,7 @@ impl Waiting {
             paid_ahead: 0,
             is_asked_to_end: false,
             is_withheld: false,
+            may_have_ended: false,
         }
     }
 }
@@ -1017,7 +1021,8 @@ impl PrivateLinks {
     /// Asks the store, over another link, to end the blocking command that waits on a private link
     /// (unshared connection to a store): as at its timeout, or with an error. False if none waits, if the
     /// store has not reported the link's number, or if there is no room for another link. `is_error`
-    /// chooses the error. True also if the store was asked before.
+    /// chooses the error. True also if the store was asked before. The reply goes to the client, unless the
+    /// caller withholds it ([`Waiting::is_withheld`]).
     pub fn unblock(&mut self, env: &mut Env, id: PrivateId, is_error: bool, now: Now) -> bool {
         let Some(waiting) = self.at(id).and_then(Link::waiting) else { return false };
         if waiting.is_asked_to_end {
@@ -1026,6 +1031,7 @@ impl PrivateLinks {
         let is_asked = self.ask_to_end(env, id, is_error, now);
         if let Some(waiting) = self.at(id).and_then(Link::waiting) {
             waiting.is_asked_to_end = is_asked;
+            waiting.is_withheld &= !is_asked;
         }
         is_asked
     }

@@ -91,14 +91,14 @@ impl PrivateLinks {
     }
 
     /// Has the store end the blocking command on a private link (unshared connection to a store), and keeps
-    /// its reply from the client if it has waited in vain ([`Self::is_withheld`]). Returns whether the
+    /// its reply from the client if it has waited in vain ([`Waiting::is_withheld`]). Returns whether the
     /// store was asked to end it.
     pub fn withhold(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Withholding {
         let Some(link) = self.peek(id) else { return Withholding::Never };
         let Some(waiting) = link.in_flight.as_ref().and_then(|request| request.waiting()) else {
             return Withholding::Never;
         };
-        if waiting.is_withheld {
+        if waiting.is_withheld && waiting.is_asked_to_end {
             return Withholding::Told;
         }
         if link.cannot_be_ended() {
@@ -116,12 +116,14 @@ impl PrivateLinks {
         Withholding::Told
     }
 
-    /// True if the core itself, not a client, had the store end the blocking command on a private link
-    /// (unshared connection to a store), so that a reply that it has waited in vain is not sent to the
-    /// client.
-    pub fn is_withheld(&self, id: PrivateId) -> bool {
+    /// True if the core itself, not a client, has asked the store to end the blocking command on a private
+    /// link (unshared connection to a store), and the store has not replied that it does not know it. A reply
+    /// that the command has waited in vain is not sent to the client then.
+    pub fn is_being_withheld(&self, id: PrivateId) -> bool {
         let request = self.peek(id).and_then(|link| link.in_flight.as_ref());
-        request.and_then(|request| request.waiting()).is_some_and(|waiting| waiting.is_withheld)
+        request
+            .and_then(|request| request.waiting())
+            .is_some_and(|waiting| waiting.is_withheld && waiting.is_asked_to_end)
     }
 
     /// Sets the deadline of the blocking command on a private link (unshared connection to a store) to
@@ -189,9 +191,10 @@ impl PrivateLinks {
                 let is_refused = reply.is_some_and(|reply| reply.starts_with(b"-"));
                 waiting.told = if is_refused { TOLD_MAX } else { waiting.told.saturating_add(1) };
                 waiting.is_asked_to_end = false;
-                if std::mem::take(&mut waiting.is_withheld)
-                    && let Some((holder, _)) = holder
-                {
+                waiting.may_have_ended |= reply.is_none();
+                let was_withheld = waiting.is_withheld;
+                waiting.is_withheld &= waiting.may_have_ended;
+                if was_withheld && let Some((holder, _)) = holder {
                     self.events.push_back(Event::WaitsOn { holder });
                 }
             }

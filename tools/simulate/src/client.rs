@@ -136,10 +136,7 @@ impl Client {
             53..=64 if plan.idle_timeout.is_some() => Leaving::Idle,
             _ => Leaving::HalfClose,
         };
-        let duty = plan.private.map(|private| {
-            let may_wait_less = private.moves_apart.is_some() && !plan.is_calm();
-            Duty::new(number, random.fork(), may_wait_less)
-        });
+        let duty = plan.private.map(|_| Duty::new(number, random.fork()));
         let leaving = match leaving {
             Leaving::Malformed | Leaving::Stuck | Leaving::Idle if duty.is_some() => Leaving::HalfClose,
             leaving => leaving,

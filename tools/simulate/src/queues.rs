@@ -276,13 +276,10 @@ pub(super) struct Duty {
     /// True until the client has given its requests a deadline; `is_hurried` is true from then on.
     has_deadline: bool,
     is_hurried: bool,
-    /// True if weir may end the client's waits before their timeouts: it asks stores to do so where clients
-    /// move, and takes the reply for that of the timeout if the connection on which it asked breaks.
-    may_wait_less: bool,
 }
 
 impl Duty {
-    pub fn new(client: u32, mut random: Random, may_wait_less: bool) -> Self {
+    pub fn new(client: u32, mut random: Random) -> Self {
         let role = [Role::Producer, Role::Consumer, Role::Consumer, Role::Counter][client as usize % 4];
         Self {
             client,
@@ -294,7 +291,6 @@ impl Duty {
             is_given_up: false,
             has_deadline: random.per_mille(200),
             is_hurried: false,
-            may_wait_less,
             random,
         }
     }
@@ -520,7 +516,7 @@ impl Duty {
                 ledger.settle(pushed, Fate::Done(step))
             }
             Asked::Pop { until, .. } | Asked::Move { until, .. } if is_nothing => {
-                if now.after(ROUNDING) < until && !self.may_wait_less {
+                if now.after(ROUNDING) < until {
                     return Err(format!("{:?} before its timeout", until.since(now)));
                 }
                 Ok(())
