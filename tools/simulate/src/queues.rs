@@ -628,7 +628,7 @@ mod tests {
 
     /// Returns a consumer that waits for elements of `queue` until two seconds.
     fn waiting(queue: &str) -> Duty {
-        let mut duty = Duty::new(1, Random::new(1), false);
+        let mut duty = Duty::new(1, Random::new(1));
         let (queues, until) = (vec![queue.to_owned()], Timestamp::from_millis(2_000));
         duty.asked.push_back(Asked::Pop { queues, most: 1, is_left: true, until });
         duty
