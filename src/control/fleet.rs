@@ -220,6 +220,8 @@ impl FleetQuotas {
     /// Puts other quotas in force, updates this host's parts of them in `pools`, and gives up the exchange in
     /// flight. Tenants keep their state by their names.
     pub fn handle_quotas(&mut self, quotas: &Quotas, pools: &mut Reconciliation, now: Timestamp) {
+        // The demand so far carries tenant ids of the version before.
+        self.tell_demand(now);
         let mut next = places(&self.settings, quotas);
         let users = self.take_users();
         let mut before = std::mem::take(&mut self.places);

@@ -82,7 +82,7 @@ impl Meter {
         report: &[(TenantId, Usage)],
         minute: u64,
     ) {
-        if versions.find(version).is_none() {
+        if !versions.knows(version) {
             self.late_reports += 1;
         }
         for (tenant, usage) in report {
@@ -370,8 +370,12 @@ mod tests {
         // an id that never existed, is dropped.
         assert_eq!(asked(&meter, &versions), wanted(&[("0", 10_000), ("a", 100_001), ("c", 100)]));
         let versions = reload(&mut meter, third);
-        meter.take_report(&versions, 0, &ids(&[1]), 0);
+        meter.take_report(&versions, 0, &ids(&[1, 10, 7]), 0);
+        assert_eq!(asked(&meter, &versions), wanted(&[("c", 107), ("d", 0)]));
+        assert_eq!(meter.late_reports(), 0);
+        let versions = (0..7).map(|_| reload(&mut meter, quotas(&["c"]))).last().expect("one of seven");
+        meter.take_report(&versions, 0, &ids(&[1, 10, 5]), 0);
         assert_eq!(meter.late_reports(), 1);
-        assert_eq!(asked(&meter, &versions), wanted(&[("c", 100), ("d", 0)]));
+        assert_eq!(asked(&meter, &versions), wanted(&[("c", 107)]));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::config::{QuotaError, Quotas};
+use crate::config::{FormerTenants, QuotaError, Quotas};
 use crate::values::TenantId;
 
 /// The event because of which quotas were read.
@@ -90,6 +90,7 @@ impl QuotaHistory {
 pub struct Versions {
     current: Arc<Quotas>,
     before: Option<Arc<Quotas>>,
+    former: FormerTenants,
     source: QuotaSource,
     since_unix_ms: u64,
     file: Option<String>,
@@ -106,6 +107,7 @@ impl Versions {
         Self {
             current: quotas,
             before: None,
+            former: FormerTenants::default(),
             source: QuotaSource::Start,
             since_unix_ms: unix_ms,
             file,
@@ -117,6 +119,7 @@ impl Versions {
     /// of which they were read, and `unix_ms` the present time in milliseconds since 1970.
     pub fn take(&mut self, quotas: Quotas, source: QuotaSource, unix_ms: u64) -> Arc<Quotas> {
         let next = Arc::new(quotas.with_version(self.current.version() + 1));
+        self.former.handle_quotas(&self.current, &next);
         self.before = Some(std::mem::replace(&mut self.current, Arc::clone(&next)));
         (self.source, self.since_unix_ms) = (source, unix_ms);
         self.history.taken[source as usize] += 1;
@@ -138,25 +141,19 @@ impl Versions {
         &self.current
     }
 
-    /// Returns the quotas of a version; None unless it is the one in force or the one before it.
-    pub fn find(&self, version: u64) -> Option<&Arc<Quotas>> {
-        [Some(&self.current), self.before.as_ref()]
-            .into_iter()
-            .flatten()
-            .find(|quotas| quotas.version() == version)
+    /// True if tenant ids of this version of the quotas can still be told ([`Self::now_called`]).
+    pub fn knows(&self, version: u64) -> bool {
+        self.age(version).is_some_and(|age| age == 0 || self.former.since(age).is_some())
+    }
+
+    fn age(&self, version: u64) -> Option<u64> {
+        self.current.version().checked_sub(version)
     }
 
     /// Returns the current id of a tenant that has this id in `version`. None if the tenant is gone, or the
     /// version is no longer kept.
     pub fn now_called(&self, version: u64, tenant: TenantId) -> Option<TenantId> {
-        let spoken = self.find(version)?;
-        if spoken.version() == self.current.version() {
-            return Some(tenant);
-        }
-        if usize::from(tenant.0) >= spoken.len() {
-            return None;
-        }
-        self.current.find(&spoken.tenant(tenant).name)
+        self.former.now(self.age(version)?, tenant)
     }
 
     /// Returns the event because of which the quotas in force were read.
@@ -195,9 +192,8 @@ mod tests {
         assert_eq!(versions.take(quotas("b"), QuotaSource::Post, 2).version(), 1);
         assert_eq!(versions.take(quotas("c"), QuotaSource::Change, 3).version(), 2);
         assert_eq!((versions.source(), versions.since_unix_ms()), (QuotaSource::Change, 3));
-        let known: Vec<bool> = (0..4).map(|version| versions.find(version).is_some()).collect();
-        assert_eq!(known, [false, true, true, false]);
-        assert!(versions.find(1).is_some_and(|before| before.find("b").is_some()));
+        let known: Vec<bool> = (0..4).map(|version| versions.knows(version)).collect();
+        assert_eq!(known, [true, true, true, false]);
         assert_eq!(versions.history().taken_in_all(), 3);
     }
 

@@ -82,7 +82,11 @@ pub(super) fn write_replicas(
         return;
     }
     let named = || {
-        let name = |state: &ReplicaState| backends.get(usize::from(state.node.backend.0)).map(String::as_str);
+        // A place whose node has just left the map has no name; its state is told for a moment longer.
+        let name = |state: &ReplicaState| {
+            let name = backends.get(usize::from(state.node.backend.0)).map(String::as_str);
+            name.filter(|name| !name.is_empty())
+        };
         facts.states.iter().filter_map(move |state| Some((state, name(state)?)))
     };
     let sums = |state: &ReplicaState, figure: fn(&ReaderFigures) -> u64| {

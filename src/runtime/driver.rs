@@ -159,6 +159,7 @@ pub(super) struct Driver {
     starved_in: Option<u32>,
     client_sockets: Vec<Option<Token>>,
     link_sockets: Vec<Option<Token>>,
+    /// The time of the earliest timer that is known to be set in the ring.
     wake_at: Option<Timestamp>,
     lingering: Lingering,
     /// True while weir drains before its end, and bytes that clients have already sent are still being read.
@@ -199,11 +200,15 @@ impl Driver {
         }
     }
 
-    /// Starts accepting on all listening sockets.
+    /// Starts accepting on all sockets for clients. One that is only bound begins to listen first.
     pub fn listen(&mut self) {
         let Self { listeners, ring, listens, .. } = self;
         *listens = true;
-        listeners.iter().for_each(|(listener, _)| ring.accept(*listener));
+        for (listener, _) in listeners.iter() {
+            // Without effect on a socket that listens already. If it fails, so does the accept operation.
+            let _ = rustix::net::listen(ring.descriptor(*listener), BACKLOG);
+            ring.accept(*listener);
+        }
     }
 
     /// Stops accepting and closes the listening sockets. Clients that wait to be accepted are left to another
@@ -261,6 +266,8 @@ impl Driver {
                 let Ok(socket) = rustix::net::accept_with(listener, SocketFlags::CLOEXEC) else { break };
                 self.adopt(socket, entrance, application, now);
             }
+            // Another process may have the same socket.
+            let _ = rustix::io::ioctl_fionbio(self.ring.descriptor(listener), false);
         }
         self.ring.release(listener);
     }
@@ -519,7 +526,12 @@ impl Driver {
                     }
                 }
             }
-            Completion::Woken => self.listen_again(now),
+            Completion::Woken => {}
+            Completion::TimeUp => {
+                // The turn may have begun before the time that the timer was set for.
+                self.wake_at = None;
+                self.listen_again(now);
+            }
             Completion::RungInVain { peer } => self.unwoken.push(peer),
         }
     }
@@ -568,7 +580,7 @@ impl Driver {
             }
             rests
         });
-        // The timer of a listener may have fired already, in a turn that began before the pause was over.
+        // A timer may have fired in a turn that began before the pause was over.
         if let Some(next) = self.resting.iter().map(|(_, until)| *until).min() {
             self.wake_at(next, now);
         }
@@ -1231,10 +1243,13 @@ mod tests {
         let token = rig.driver.ring.adopt(listener);
         rig.driver.listeners.push((token, Entrance::Resp));
         rig.driver.listens = true;
-        rig.driver.resting.push((token, rig.now().monotonic.after(Duration::from_millis(5))));
         let _client = TcpStream::connect(address).expect("it listens");
         let now = rig.now();
-        rig.driver.handle(Completion::Woken, &mut rig.notes, now);
+        let until = now.monotonic.after(Duration::from_millis(5));
+        rig.driver.resting.push((token, until));
+        // The timer that was set for it fires in a turn that began before.
+        rig.driver.wake_at = Some(until);
+        rig.driver.handle(Completion::TimeUp, &mut rig.notes, now);
         let patient_until = now.monotonic.after(Duration::from_secs(20));
         while rig.notes.accepted == 0 {
             rig.turn();

@@ -24,9 +24,10 @@ const TRIES: u32 = 50;
 /// The pause between two attempts to bind an address.
 const TRIES_APART: Duration = Duration::from_millis(20);
 
-/// Returns listening sockets for all shards after a takeover, and their address: every socket that the
+/// Returns sockets for all shards after a takeover, and their address: every listening socket that the
 /// previous process had at this address (`inherited`), since clients that wait there must be served, and new
-/// ones if there are fewer than shards.
+/// ones if there are fewer than shards. New ones are bound and do not listen yet: the kernel would give them
+/// clients that nobody accepts before this process serves.
 pub(super) fn tcp_after(
     inherited: Vec<OwnedFd>,
     address: SocketAddr,
@@ -36,7 +37,7 @@ pub(super) fn tcp_after(
     let bound = SockRef::from(first).local_addr()?.as_socket().unwrap_or(address);
     let mut sockets = inherited;
     for _ in sockets.len()..shards {
-        sockets.push(listening(bound)?);
+        sockets.push(shared(bound)?.into());
     }
     Ok((sockets, bound))
 }
@@ -93,6 +94,14 @@ pub(super) fn for_this_executor(socket: OwnedFd) -> TcpListener {
 }
 
 fn listening(address: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = shared(address)?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Returns a socket that is bound to an address which it shares with others (`SO_REUSEPORT`), and does not
+/// listen yet.
+fn shared(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
@@ -100,8 +109,7 @@ fn listening(address: SocketAddr) -> io::Result<OwnedFd> {
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE_TIME))?;
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 /// Opens a listening Unix socket at this path. A socket file that nobody listens on any more is replaced;
@@ -134,9 +142,16 @@ mod tests {
         assert_eq!(one.len(), 2, "none is closed");
         let (three, again) = tcp_after(one, bound, 3).expect("they are there");
         assert_eq!((three.len(), again), (3, bound));
-        for _ in 0..100 {
-            TcpStream::connect(bound).expect("it listens");
-        }
+        let clients: Vec<_> =
+            (0..100).map(|_| TcpStream::connect(bound).expect("the first two listen")).collect();
+        let accepted = |socket| {
+            let listener = TcpListener::from(socket);
+            listener.set_nonblocking(true).expect("a socket");
+            std::iter::from_fn(|| listener.accept().ok()).count()
+        };
+        let counts: Vec<usize> = three.into_iter().map(accepted).collect();
+        assert_eq!((counts[0] + counts[1], counts[2]), (100, 0), "a new one takes no client from them");
+        drop(clients);
     }
 
     #[test]

@@ -47,14 +47,15 @@ fn write_line(out: &mut (impl Write + AsFd), text: &str, dropped: &AtomicU64) {
     let _ = out.write_all(format!("weir: {}{before}\n", shown(text)).as_bytes());
 }
 
-/// Makes panics keep to the rule that no thread waits for the reader of standard error: the report of a panic
-/// is left out if standard error could take none.
-pub(super) fn bound_panic_reports() {
+/// Makes a panic end the process, in builds that unwind, too, and keeps its report to the rule that no thread
+/// waits for the reader of standard error: the report is left out if standard error could take none.
+pub(super) fn end_at_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if can_take_a_line(&std::io::stderr()) {
             report(panic);
         }
+        std::process::abort();
     }));
 }
 

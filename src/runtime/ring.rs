@@ -67,8 +67,10 @@ pub enum Completion {
     Sent { socket: Token, segment: Segment, result: io::Result<usize> },
     /// A connection attempt is over; `result` says whether it succeeded.
     Connected { socket: Token, result: io::Result<()> },
-    /// A wake-up of this core by another core, by a message to it, or by a timer of its `io_uring`.
+    /// A wake-up of this core by another core, or by a message to it.
     Woken,
+    /// A timer of this core's `io_uring` ([`Ring::wake_after`]) has fired.
+    TimeUp,
     /// The kernel could not deliver this core's wake-up to the core with this number, which may sleep on.
     RungInVain { peer: usize },
 }
@@ -558,7 +560,7 @@ fn finished(entry: &cqueue::Entry, completion: Option<&Completion>) -> Option<To
             | Completion::Connected { socket: token, .. },
         ) => Some(*token),
         None if entry.user_data() >> KIND_SHIFT == KIND_CANCEL => Some(entry.user_data() as Token),
-        Some(Completion::Woken | Completion::RungInVain { .. }) | None => None,
+        Some(Completion::Woken | Completion::TimeUp | Completion::RungInVain { .. }) | None => None,
     }
 }
 
@@ -613,7 +615,7 @@ fn interpret(
             Borrowed::Connecting { socket, .. } => {
                 Completion::Connected { socket, result: result.map(|_| ()) }
             }
-            Borrowed::Time { .. } => Completion::Woken,
+            Borrowed::Time { .. } => Completion::TimeUp,
         },
         KIND_WOKEN | KIND_BELL => Completion::Woken,
         KIND_RUNG if result.is_err() => Completion::RungInVain { peer: value as usize },

@@ -98,7 +98,7 @@ pub fn check(config: &Config) -> Result<(), String> {
 /// Runs the whole proxy until a signal ends it or another process has taken over. The error is a message for
 /// the operator.
 pub fn run(config: &Config) -> Result<(), String> {
-    log::bound_panic_reports();
+    log::end_at_panic();
     let cpus = placement(config)?;
     check_places(config, cpus.len())?;
     let clock = Clock::start();

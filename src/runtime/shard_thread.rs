@@ -408,7 +408,7 @@ impl<C: Connector> ShardThread<C> {
                     }
                     ToShard::Withdrawn => {
                         for id in driver.withdrawn_clients() {
-                            guarded.shard.handle_client_revoked(id);
+                            guarded.shard.handle_client_revoked(id, now);
                         }
                     }
                     ToShard::Report => {

@@ -7,6 +7,7 @@
 mod bounds;
 mod document;
 mod file;
+mod former;
 mod password;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 pub use bounds::Bounds;
 pub use document::QuotaError;
+pub use former::FormerTenants;
 pub use password::PasswordDigest;
 
 use super::Size;

@@ -134,7 +134,8 @@ fn the_pools_go_by_the_answers() {
     assert!((rig.part("zeta") - 0.5).abs() < 1e-9);
     assert!((rig.pools.part(BucketId::GLOBAL).ratio() - 0.5).abs() < 1e-9);
     assert_eq!(rig.lines(), ["fleet: 2 hosts share quotas at redis://h:1; this one is 00000000000000ab"]);
-    // New quotas come into force, in which the tenant acme has another id.
+    // New quotas come into force, in which the tenant acme has another id. Its demand before counts, too.
+    rig.asks("acme", 30, 0);
     let quotas = Quotas::parse(
         "q",
         "[tenants.a]\npassword='x'\nru_per_second=7\n[tenants.acme]\npassword='x'\nru_per_second=9",
@@ -147,7 +148,7 @@ fn the_pools_go_by_the_answers() {
     assert!(rig.pools.shared_part(BucketId::GLOBAL).is_none());
     let usage = Usage { admitted: 5 * UNIT, ..Usage::default() };
     rig.fleet.handle_usage(&rig.versions, 0, &[(before, usage)]);
-    assert!(rig.begin().contains("INCRBY {weir:ns}:d:tenant:acme 5000\n"));
+    assert!(rig.begin().contains("INCRBY {weir:ns}:d:tenant:acme 35000\n"));
 }
 
 #[test]

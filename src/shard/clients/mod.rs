@@ -365,6 +365,11 @@ impl ClientStage {
         to_close
     }
 
+    /// True if the new quotas (`after`) leave a client's permissions as they were, or if it has no tenant.
+    pub fn keeps_its_rights(&self, id: ClientId, before: &Quotas, after: &Quotas) -> bool {
+        self.clients.peek(id).is_none_or(|client| client.identity.keeps_its_rights(before, after))
+    }
+
     /// Starts to drain: every connection that is opened from now on is closed at once.
     pub fn refuse_newcomers(&mut self) {
         self.draining = true;

@@ -299,7 +299,9 @@ impl HotKeyStage {
         if entry.key != key || entry.database != envelope.route.database {
             return Meeting::Passes;
         }
-        entry.last_asker = envelope.tenant();
+        // A request that came before the quotas changed has its tenant's former id.
+        let asker = envelope.asker.filter(|asker| asker.version() == env.quotas.version() as u16);
+        entry.last_asker = asker.map_or(NOBODY, Asker::tenant);
         let is_on = self.settings.mode == Mode::On;
         let connection = connection_of(env, envelope);
         let is_fit = !is_write && may_be_kept && frame.len() <= HOT_FRAME_BYTES_MAX;
@@ -1692,8 +1694,6 @@ impl HotKeyStage {
     fn told(&self, report: &Report<'_>, quotas: &Quotas) -> HotKey {
         let place = report.id.and_then(|id| self.entries.get(usize::from(id.index)));
         let entry = place.and_then(|place| place.as_deref()).filter(|entry| Some(entry.id) == report.id);
-        // A request in flight while the quotas changed has its tenant's old number, which may be out of
-        // range.
         let tenant =
             entry.map(|entry| entry.last_asker).filter(|tenant| usize::from(tenant.0) < quotas.len());
         let tally = entry.map(|entry| entry.tally).unwrap_or_default();

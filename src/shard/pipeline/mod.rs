@@ -296,9 +296,9 @@ impl Shard {
     }
 
     /// Closes a client whose certificate would no longer be accepted, after its earlier requests are
-    /// answered.
-    pub fn handle_client_revoked(&mut self, id: ClientId) {
-        self.clients.revoke(&mut self.env, id);
+    /// answered. A blocking command in which it waits is given up at once.
+    pub fn handle_client_revoked(&mut self, id: ClientId, now: Now) {
+        self.revoke(id, now);
     }
 
     /// Accepts a client above the limit of `clients_max` clients only to answer it with an error and close
@@ -494,14 +494,16 @@ impl Shard {
     }
 
     /// Puts new quotas in force. Clients keep their tenant by its name; those whose tenant is gone must
-    /// authenticate again.
+    /// authenticate again. Clients that wait in a blocking command, subscribe, monitor or have keys tracked
+    /// are closed if their rights have changed.
     pub fn handle_quotas(&mut self, quotas: Arc<Quotas>, now: Now) {
         self.admission.handle_quotas(&self.env.quotas, &quotas, now.monotonic);
+        let waiting = self.waiting_without_rights(&quotas);
         let revoked = self.clients.handle_quotas(&self.env, &mut self.admission, &quotas, now);
-        revoked.into_iter().for_each(|id| self.clients.revoke(&mut self.env, id));
         self.hot_keys.handle_quotas(&quotas);
         self.rename_tenants(&quotas);
         self.env.quotas = quotas;
+        revoked.into_iter().chain(waiting).for_each(|id| self.revoke(id, now));
         self.resume_waiting(now);
     }
 

@@ -356,7 +356,7 @@ fn a_monitor_that_leaves_gives_its_place_back() {
             }
             2 => rig.shards[0].handle_client_lost(id),
             3 => rig.shards[0].handle_client_end(id, rig.now),
-            _ => rig.shards[0].handle_client_revoked(id),
+            _ => rig.shards[0].handle_client_revoked(id, rig.now),
         }
         rig.turns();
         assert_eq!(rig.monitors(), 0, "{number}");

@@ -64,7 +64,7 @@ fn who_is_let_in_no_more_is_answered_what_it_asked_for_and_is_closed() {
     for _ in 0..2 {
         for client in [idle, busy] {
             let id = rig.id(client);
-            rig.shards[0].handle_client_revoked(id);
+            rig.shards[0].handle_client_revoked(id, rig.now);
         }
         rig.turns();
     }

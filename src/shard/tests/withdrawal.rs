@@ -222,11 +222,46 @@ fn a_client_that_leaves_in_between_leaves_nothing_behind() {
         if is_lost {
             rig.shards[0].handle_client_lost(id);
         } else {
-            rig.shards[0].handle_client_revoked(id);
+            rig.shards[0].handle_client_revoked(id, rig.now);
         }
         rig.turns();
         assert_eq!((rig.shards[0].clients_open(), rig.words_at_stores()), (0, vec!["CLIENT"]));
     }
+}
+
+#[test]
+fn a_call_ends_with_the_rights_that_it_began_with() {
+    let before = "[tenants.acme]\npassword = \"a\"\nru_per_second = 1000\n";
+    let cases = [
+        (before.replace("1000", "2000"), true),
+        (format!("[tenants.aaa]\npassword = \"b\"\n{before}"), true),
+        (format!("{before}keys = [\"acme:\"]\n"), false),
+        (before.replace("acme", "other"), false),
+    ];
+    for (after, goes_on) in cases {
+        let mut rig = lending(1, 1, 10);
+        rig.shards[0].handle_quotas(quotas(before), rig.now);
+        let client = rig.client(0);
+        rig.send(client, &[&["AUTH", "acme", "a"], &["BLPOP", "q", "0"], &["GET", "a"]]);
+        greet(&mut rig);
+        assert_eq!(rig.told(client), "+OK\r\n");
+        rig.shards[0].handle_quotas(quotas(&after), rig.now);
+        rig.turns();
+        if !goes_on {
+            greet(&mut rig);
+        }
+        rig.answer_first("BLPOP", POPPED);
+        let told = if goes_on { POPPED } else { "" };
+        assert_eq!((rig.told(client).as_str(), rig.is_open(client)), (told, goes_on), "{after}");
+        assert_eq!(orphans(&rig), (u64::from(!goes_on), 0), "{after}");
+    }
+    // A client whose certificate is no longer accepted.
+    let (mut rig, client) = waiting(&[&["BLPOP", "q", "0"]]);
+    let id = rig.id(client);
+    rig.shards[0].handle_client_revoked(id, rig.now);
+    rig.turns();
+    greet(&mut rig);
+    assert_eq!((rig.frames("UNBLOCK").len(), rig.is_open(client)), (1, false));
 }
 
 #[test]

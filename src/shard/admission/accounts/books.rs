@@ -206,14 +206,10 @@ impl Accounts {
         }
     }
 
-    /// Returns the current id of a payer's tenant, if the payer (account that is charged) is of the current
-    /// quotas or of those before. None if the tenant is gone or the payer is older.
+    /// Returns the current id of a payer's tenant. None if the tenant is gone, or if the payer (account that is
+    /// charged) is of quotas so old that their tenants are no longer known.
     pub(super) fn tenant_now(&self, payer: Payer) -> Option<TenantId> {
-        match payer.versions_before(self.version) {
-            0 => Some(payer.tenant()),
-            1 => self.moved[usize::from(payer.tenant().0)],
-            _ => None,
-        }
+        self.former.now(payer.versions_before(self.version).into(), payer.tenant())
     }
 }
 

@@ -198,7 +198,7 @@ impl Buckets {
             let Some(new) = place else { continue };
             let tenant = &mut self.tenants[usize::from(new.0)];
             tenant.expected = old.expected;
-            // Requests of still older quotas are settled without an account.
+            // Requests of still older quotas are no longer counted: some might never end.
             tenant.under_way_before.add(&old.under_way);
             if let (Some(account), Some(known)) = (&mut tenant.account, old.account.take()) {
                 (account.slice, account.listed) = (known.slice, known.listed);

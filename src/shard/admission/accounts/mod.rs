@@ -31,7 +31,7 @@ use self::tab::Ledger;
 pub use self::tab::Tab;
 pub use self::under_way::Outlook;
 
-use crate::config::quotas::{Limit, Quotas, Tenant};
+use crate::config::quotas::{FormerTenants, Limit, Quotas, Tenant};
 use crate::policy::slice::{Slice, Verdict, Wanted};
 use crate::shard::request::Asker;
 use crate::shard::settings::AdmissionSettings;
@@ -152,9 +152,7 @@ pub struct Accounts {
     lease: Duration,
     even_share: u32,
     version: u64,
-    /// The new ids of the tenants of the previous version of the quotas, by their former ids; None for
-    /// tenants that are gone.
-    moved: Vec<Option<TenantId>>,
+    former: FormerTenants,
     ledger: Ledger,
     last_booked: Option<Payer>,
     agenda: Agenda,
@@ -179,7 +177,7 @@ impl Accounts {
             lease: lease_of(settings.period),
             even_share: 65_536 / u32::from(shards),
             version: quotas.version(),
-            moved: Vec::new(),
+            former: FormerTenants::default(),
             ledger: Ledger::new(Buckets::new(settings.secret, quotas)),
             last_booked: None,
             agenda: Agenda { period: settings.period, listed: Vec::new(), next_tick: None },
@@ -196,10 +194,10 @@ impl Accounts {
         // Demands and usage so far carry tenant ids of the version before, so they are reported first.
         self.ask_pools(now);
         self.send(Vec::new(), now);
-        self.moved = before.tenants().map(|(_, tenant)| after.find(&tenant.name)).collect();
+        let moved = self.former.handle_quotas(before, after);
         self.version = after.version();
         let buckets = self.ledger.buckets();
-        buckets.take_over(after, &self.moved);
+        buckets.take_over(after, moved);
         self.agenda.listed.retain(|scope| matches!(scope, Scope::User(_)));
         self.agenda.listed.extend(buckets.listed());
     }

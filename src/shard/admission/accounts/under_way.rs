@@ -86,16 +86,18 @@ impl Accounts {
         buckets.count_of_user(payer, 1);
     }
 
-    /// Counts a request as charged at its real cost; it may have been admitted under the previous quotas.
+    /// Counts a request as charged at its real cost; it may have been admitted under earlier quotas.
     pub(super) fn end(&mut self, charge: &Charge) {
         // A user's bucket is that of all versions of the quotas; a tenant's count begins anew after two.
         self.ledger.buckets().count_of_user(charge.payer, -1);
         let Some(tenant) = self.tenant_now(charge.payer) else { return };
-        let is_of_now = charge.payer.versions_before(self.version) == 0;
-        let buckets = self.ledger.buckets();
-        let known = &mut buckets.tenants[usize::from(tenant.0)];
-        let under_way = if is_of_now { &mut known.under_way } else { &mut known.under_way_before };
-        under_way.end(charge.class as usize);
+        let age = charge.payer.versions_before(self.version);
+        let known = &mut self.ledger.buckets().tenants[usize::from(tenant.0)];
+        match age {
+            0 => known.under_way.end(charge.class as usize),
+            1 => known.under_way_before.end(charge.class as usize),
+            _ => {}
+        }
         known.settled = known.settled.saturating_add(1);
     }
 
