@@ -19,8 +19,8 @@ pub struct BackendLevels {
     levels: Vec<Level>,
     highest: Level,
     look_at: Timestamp,
-    /// Number of requests so far that their backend's shedding level would refuse; every hundredth of them is
-    /// sent all the same.
+    /// Number of requests so far whose tier (importance) their backend's shedding level refuses. Every
+    /// hundredth of them is sent all the same.
     asked: u32,
 }
 

@@ -16,11 +16,12 @@ use crate::values::{ShardId, Timestamp};
 #[repr(align(64))]
 struct Place {
     at: AtomicU64,
-    /// The backend's median response time in the upper 32 bits and its base response time (while few requests
-    /// wait at it) in the lower, in seconds, as 32-bit floating point numbers.
+    /// The backend's median response time in the upper 32 bits, and its base response time (that with few
+    /// requests in flight) in the lower 32 bits: both in seconds, as 32-bit floating point numbers.
     seconds: AtomicU64,
     /// The window (the most requests that may be in flight) in the upper 32 bits, as a 32-bit floating point
-    /// number; in the lower, twice the number of replies so far, plus 1 if requests waited for room in the window.
+    /// number. The lower 32 bits hold twice the number of replies so far, plus 1 if requests waited for room
+    /// in the window.
     window: AtomicU64,
     /// The backend's median response time while a quarter of the window (the most requests that may be in
     /// flight) is in flight, in seconds, as a 32-bit floating point number.

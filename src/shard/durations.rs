@@ -15,8 +15,8 @@ const MICROS_MAX: u64 = 60_000_000;
 pub struct Durations {
     micros: Histogram<u64>,
     sum_nanos: u64,
-    /// A run of consecutive equal times, in nanoseconds, and their number, which are not in the histogram
-    /// yet. Times of one batch are often equal.
+    /// The time recorded last, in nanoseconds, and how often it was recorded in a row. These are not in the
+    /// histogram yet: times of one batch are often equal, and are then added together.
     run: (u64, u64),
 }
 
@@ -55,9 +55,10 @@ impl Durations {
         self.add_run(other.run.0, other.run.1);
     }
 
-    /// Returns the times counted since `before`, an earlier copy of this histogram; all of them if `before`
-    /// has counts that this one lacks, because it is of other cores. Neither may have a pending run of equal
-    /// times: [`Durations::told`] makes such copies, and [`Durations::merge`] sums of them.
+    /// Returns the times counted since `before`, an earlier copy of this histogram. If `before` has counts
+    /// that this histogram lacks, it is of other cores, and all times are returned. Both must be copies made
+    /// by [`Durations::told`], or sums of such copies ([`Durations::merge`]), as the last run of equal times
+    /// is left out otherwise.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();

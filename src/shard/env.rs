@@ -42,8 +42,8 @@ pub struct Env {
     /// Databases that clients may select; `None` where weir stands in front of a cluster of which no node has
     /// said how many it has.
     pub databases: Option<Databases>,
-    /// Time at which weir began to ask all primaries of the cluster for the map, in the last round in which
-    /// all of them confirmed it; None before that.
+    /// Start of the last round in which weir asked all primaries of the cluster for the map, and all of them
+    /// confirmed it; None before the first such round.
     pub slots_confirmed: Option<Timestamp>,
     /// Meanings of the cursors that clients got from `SCAN` over all nodes of the cluster.
     pub walks: Walks,
@@ -55,8 +55,9 @@ pub struct Env {
     /// Shedding level of each backend: which tiers (degrees of importance) of requests to it are refused or
     /// priced higher.
     pub backend_levels: BackendLevels,
-    /// Connections that weir gave up and that stores are to kill, so that what they still have of them takes
-    /// effect before any later request, or never.
+    /// Fences: connections to stores that weir gave up with requests unanswered. Before later requests, the
+    /// stores are asked to kill these connections, so that the unanswered requests take effect before the
+    /// later ones, or never.
     pub fences: Fences,
     /// Log lines that wait to be written.
     pub lines: VecDeque<String>,
@@ -128,7 +129,8 @@ impl Env {
         }
     }
 
-    /// True if all primaries of the cluster have confirmed the map of slots when asked later than `after`.
+    /// True if all primaries of the cluster have confirmed the map of slots in a round of questions that
+    /// began later than `after`.
     pub fn is_sure(&self, after: Timestamp) -> bool {
         self.slots_confirmed.is_some_and(|confirmed| confirmed > after)
     }
@@ -163,7 +165,8 @@ impl Env {
         }
     }
 
-    /// True unless no node of a cluster is known yet that could have keys of its own.
+    /// True unless weir stands in front of a cluster whose map is known, and no node in that map could have
+    /// keys of its own.
     pub fn has_stores(&self) -> bool {
         self.slots.as_ref().is_none_or(|slots| slots.stores().next().is_some())
     }

@@ -1,5 +1,5 @@
-//! Fences: protection of requests from being overtaken by earlier ones on a backend connection that weir gave
-//! up.
+//! Fences: a request that was sent on a backend connection which weir then gave up must not take effect after
+//! later requests of its client.
 //!
 //! Requests that were sent over such a connection lie in the store's receive buffer, and the store carries
 //! them out whenever it gets to them, even if the connection is closed or reset meanwhile. Therefore weir
@@ -41,7 +41,7 @@ pub struct Fence {
     pub origin: ShardId,
     /// Number of the fence (the connection to be killed) among those of its origin, counted from 1.
     pub sequence: u64,
-    /// The backend to which the given-up connection was.
+    /// The backend of the given-up connection.
     pub backend: BackendId,
     /// The connection that the store is asked to kill.
     pub target: StoreClient,
@@ -56,8 +56,8 @@ impl Fence {
     }
 }
 
-/// The fences (given-up connections that stores are to kill) that one shard knows, and how many of them each
-/// other shard was sent.
+/// The fences (given-up connections that stores are to kill) that one shard knows, with a record of which of
+/// them it has sent to each other shard.
 #[derive(Debug)]
 pub struct Fences {
     own: ShardId,
@@ -99,8 +99,8 @@ impl Fences {
         self.count
     }
 
-    /// Adds a fence for a connection (`target`) to a backend that this shard gave up with unanswered
-    /// requests: other connections will ask the store to kill it before they send later requests.
+    /// Adds a fence for the connection `target` to a backend, which this shard gave up with requests
+    /// unanswered: before they send later requests, other connections ask the store to kill it.
     pub fn raise(&mut self, backend: BackendId, target: StoreClient) {
         let sequence = self.heard[usize::from(self.own.0)] + 1;
         self.hear(Fence { origin: self.own, sequence, backend, target });
@@ -134,8 +134,8 @@ impl Fences {
         self.told[usize::from(shard.0)] == self.count
     }
 
-    /// Returns the fences (given-up connections that the store is to kill and has not killed yet) of a
-    /// backend that this shard has learnt of after the first `seen` ones.
+    /// Returns the fences (given-up connections that the store is to kill and has not killed yet) of one
+    /// backend, without the first `seen` fences, of any backend, that this shard has learnt of.
     pub fn at(&self, backend: BackendId, seen: u64) -> impl Iterator<Item = &Fence> {
         self.since(seen).filter(move |fence| fence.backend == backend)
     }
@@ -161,9 +161,9 @@ impl Fences {
         }
     }
 
-    /// Removes the fences (given-up connections that stores are to kill) of a backend from before its last
-    /// restart. A store numbers its clients upwards, so these are the ones whose connections have higher ids
-    /// than `newest`, a connection that has just been opened.
+    /// Removes the fences (given-up connections that stores are to kill) of a backend that were raised before
+    /// its store last restarted. A store numbers its clients upwards from its start, so this is true of
+    /// fences whose connections have at least the id of `newest`, a connection that has just been opened.
     pub fn lift_former(&mut self, backend: BackendId, newest: &StoreClient) {
         let Self { own, standing, lifted, .. } = self;
         standing.retain(|(_, fence)| {

@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use crate::values::TenantId;
 use crate::values::limits::{FILTER_PATTERNS_MAX, FILTER_PREFIXES_MAX, TENANT_PART, TENANTS_MAX};
 
-/// Number of bytes of a filter (pattern of channels or prefix of keys) that count as one more place, the unit
-/// in which filters at stores are limited, because a store compares them in about the time of a short filter.
+/// Number of bytes of a filter (pattern of channels or prefix of keys) for which the filter takes one more
+/// place, the unit of the limits on filters at stores. A store compares so many bytes in about the time of a
+/// short filter.
 const BYTES_PER_PLACE: usize = 64;
-/// Number of bytes of a pattern behind its first star that count as one more place (unit in which filters at
-/// stores are limited). They are fewer than before the star, as they may be compared many times.
+/// Number of bytes of a pattern behind its first star for which the pattern takes one more place (unit of the
+/// limits on filters at stores). Fewer than before the star, as a store may compare them many times.
 const BYTES_PER_PLACE_BEHIND_STAR: usize = 8;
 
 /// Kind of a filter that a client has at a store, which compares it with every message or every write.
@@ -30,8 +31,8 @@ impl FilterKind {
     /// The kinds of filters, each with the word for it in metrics.
     pub const ALL: [(Self, &'static str); 2] = [(Self::Pattern, "pattern"), (Self::Prefix, "prefix")];
 
-    /// Returns the number of places (a filter takes one, or several if it is slow to compare) for the filters
-    /// of this kind of all clients together.
+    /// Returns the largest number of places that filters of this kind may take, for the clients of all
+    /// tenants together. A filter takes one place, or several if it is slow to compare.
     fn limit(self) -> usize {
         match self {
             Self::Pattern => FILTER_PATTERNS_MAX,
@@ -51,8 +52,8 @@ impl FilterKind {
         }
     }
 
-    /// Returns the number of places (a filter takes one, or several if it is slow to compare) for filters of
-    /// this kind that the clients of one tenant may take together.
+    /// Returns the largest number of places that filters of this kind may take for the clients of one tenant
+    /// together. A filter takes one place, or several if it is slow to compare.
     pub fn tenant_limit(self) -> usize {
         self.limit() * TENANT_PART.0 / TENANT_PART.1
     }

@@ -28,8 +28,8 @@ pub enum Join {
     Sum,
     /// The arrays in the replies to all parts, one after the other, or the first error.
     Concat,
-    /// One of the replies to the parts that are neither null nor an error: the one whose index among them is
-    /// this number, modulo their count. If there is none, the first error, else null.
+    /// A reply of a part that is neither null nor an error: of several, the number chooses one (modulo their
+    /// count). If there is none, the first error; without an error, null.
     NonNull(u8),
     /// An array of integers, each 1 where every part says 1 and else 0; or the first error.
     Every,
@@ -41,8 +41,8 @@ pub enum Join {
     Union,
     /// An array in which each integer is the sum of the parts' integers at that position, or the first error.
     SumEach,
-    /// A number of subscribers, or those of several channels (`PUBSUB NUMSUB`), in which this process's
-    /// connections are replaced by its clients; or the first error.
+    /// The reply to `PUBLISH` or `PUBSUB NUMSUB`, or the first error. In its numbers of subscribers, weir's
+    /// own connections, which stores count, are replaced by the clients of this process.
     Receivers(Box<Receivers>),
     /// The first part's reply to `CONFIG GET` without secret settings, or the first error.
     Settings,
@@ -63,14 +63,14 @@ pub struct Receivers {
 }
 
 impl Receivers {
-    /// Creates the record by which the numbers of this process's own subscribers are added to a store's reply
-    /// to a `PUBLISH` to this channel.
+    /// Creates the record for a `PUBLISH` to this channel. [`Self::count_own`] adds the numbers by which a
+    /// store's reply is corrected.
     pub fn of_message(channel: &[u8]) -> Self {
         Self { channels: vec![channel.into()], is_message: true, own: Vec::new() }
     }
 
-    /// Creates the record by which the numbers of this process's own subscribers are added to a store's reply
-    /// to `PUBSUB NUMSUB` of these channels.
+    /// Creates the record for `PUBSUB NUMSUB` of these channels. [`Self::count_own`] adds the numbers by
+    /// which a store's reply is corrected.
     pub fn of_channels<'a>(channels: impl Iterator<Item = &'a [u8]>) -> Self {
         Self { channels: channels.map(Box::from).collect(), is_message: false, own: Vec::new() }
     }
@@ -140,13 +140,13 @@ impl Part {
 /// The result when the reply to one part arrives.
 #[derive(Debug)]
 pub enum Arrival {
-    /// Other parts are still missing. The number is the bytes by which the waiting parts have grown.
+    /// Other parts have not replied yet, so the reply is stored: this number of bytes.
     Stored(usize),
     /// The last missing part has come, and the reply to the whole request is ready.
     Joined {
         /// The joined reply to the whole request.
         reply: Vec<u8>,
-        /// The bytes of memory of the replies and tables that waited for this part and no longer do.
+        /// The bytes of memory that the tables and the replies to the other parts took until now.
         waited: usize,
         /// The measurements of all parts, from which the cost of the request follows.
         settlement: Settlement,
@@ -230,9 +230,11 @@ impl Gathers {
         Arrival::Joined { reply, waited, settlement }
     }
 
-    /// Continues to join the values of the request with this index, whose parts have all come. Returns the
-    /// reply, and the bytes of memory that waited for it, once all values are joined; None before. A reply of
-    /// more than `bytes_max` bytes is replaced by an error.
+    /// Joins up to 4,096 more values into the array that answers the request with this index (such as an
+    /// `MGET`), all of whose parts have replied. Once all values are joined, removes the request, and returns
+    /// the array and the bytes of memory that the tables and the earlier replies took until then. None while
+    /// values are left, and if no request has this index. An array of more than `bytes_max` bytes is replaced
+    /// by an error.
     pub fn go_on_joining(
         &mut self,
         index: u32,
@@ -261,8 +263,8 @@ impl Gathers {
         (gathering.missing, gathering.settlement)
     }
 
-    /// Returns the channels whose numbers of subscribers the reply states; None for a request of another
-    /// kind, or an unknown index.
+    /// Returns the channels of a `PUBLISH` or `PUBSUB NUMSUB`, whose numbers of subscribers the reply states.
+    /// None for any other request, and for an unknown index.
     pub fn receivers(&mut self, index: u32) -> Option<&mut Receivers> {
         match &mut self.0.get_mut(index as usize)?.join {
             Join::Receivers(receivers) => Some(receivers),
@@ -283,8 +285,8 @@ impl Gathering {
         self.parts.into_iter().flatten().for_each(|part| part.reply.release(pool));
     }
 
-    /// True if the request asks for more values (4,096) than may be joined in one turn (pass of the shard's
-    /// loop).
+    /// True if the request asks for more values than may be joined in one turn (pass of the shard's loop),
+    /// which is 4,096.
     fn has_many_values(&self) -> bool {
         matches!(&self.join, Join::Values(order) if order.len() > KEYS_PER_TURN)
     }

@@ -81,8 +81,9 @@ impl HealthBoard {
         own.store(micros << 32 | second(now), Ordering::Relaxed);
     }
 
-    /// Returns the 95th percentile of a store's response times in a class of commands, as this core published
-    /// it in the last 3 s; else the longest that another core published; None if no core did.
+    /// Returns the 95th percentile of a store's response times in a class of commands that this core
+    /// published in the last 3 s. If it published none, the longest that another core did; None if no core
+    /// did.
     pub fn time(&self, shard: ShardId, (backend, class): (usize, usize), now: Timestamp) -> Option<Duration> {
         let fresh = |seen: &Seen| {
             let word = seen.times[class].load(Ordering::Relaxed);

@@ -76,8 +76,8 @@ impl LastTold {
         Look { place, seen: self.places[place].load(Ordering::SeqCst) }
     }
 
-    /// True if, since `look` was taken at a place of the table, no client was given a reply there without its
-    /// being kept ([`Self::pass`]).
+    /// True if clients have been given no unkept reply ([`Self::pass`]) to a request of this place of the
+    /// table since `look` was taken.
     pub fn is_latest(&self, look: &Look) -> bool {
         self.places[look.place].load(Ordering::SeqCst) / SEEN == look.seen / SEEN
     }

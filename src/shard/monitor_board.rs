@@ -105,7 +105,8 @@ pub struct MonitorBoard {
     /// An entry for each place of a monitor: 0 if the place has no monitor, else its flags, tenant and core,
     /// packed by [`entry`].
     entries: Box<[AtomicU64]>,
-    /// Number of lines that other cores have left out for each monitor, and that has not been sent to it yet.
+    /// For each monitor, the number of lines that other cores have left out, and of which it was not told
+    /// yet.
     left_out: Box<[AtomicU64]>,
 }
 

@@ -105,7 +105,8 @@ impl Partition {
         }
     }
 
-    /// Has the keys counted that the request names more than once, while keys are assigned to parts.
+    /// Makes the partition count the keys that repeat an earlier key of the request, while it assigns keys to
+    /// parts.
     #[must_use]
     pub fn counting_repeats(self) -> Self {
         Self { repeats: Some(Repeats::with_capacity(self.order.capacity())), ..self }
@@ -125,9 +126,9 @@ impl Partition {
         partition
     }
 
-    /// Assigns up to `keys_max` more keys to parts; once all are assigned, copies up to so many to the
-    /// requests of their parts. `prefixes` are those with which the keys of the request's tenant begin, empty
-    /// if it may use any key. True once all keys are assigned and copied.
+    /// Takes one step: assigns up to `keys_max` more keys to parts or, once all are assigned, copies up to
+    /// `keys_max` more keys to the requests of their parts. True once all keys are assigned and copied. The
+    /// tenant may use only keys that begin with one of `prefixes`; all keys if `prefixes` are empty.
     pub fn advance(
         &mut self,
         env: &mut Env,

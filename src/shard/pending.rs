@@ -27,8 +27,9 @@ pub struct InFlight {
 pub enum Pending {
     /// The reply to a request.
     Request(InFlight),
-    /// Replies to so many requests (`left`) of a transaction before its `EXEC`, or to commands sent right
-    /// before a request (`ROLE`, `ASKING`). No client gets them, since only the last reply counts.
+    /// Several replies, `left` in number, to requests of a transaction before its `EXEC`, or to commands sent
+    /// right before a request (`ROLE`, `ASKING`). No client gets them, since only the reply that follows them
+    /// counts.
     Steps { left: u32, sent_at: Timestamp },
     /// The reply to a command that was sent right before the fetch `to` (shared read of a hot key): `PTTL` or
     /// `HPTTL`, or `ASKING` if the fetch was redirected.
@@ -101,7 +102,7 @@ impl Pending {
         }
     }
 
-    /// Returns when the request or command was sent to which the reply is owed.
+    /// Returns the time at which the request or command was sent whose reply is owed.
     #[inline]
     pub const fn sent_at(&self) -> Timestamp {
         match *self {

@@ -36,9 +36,9 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// Registers a request that is split into this many pieces (one per key); `to` is its reply address,
-    /// `join` how the replies are joined, and whether it writes. Returns its index, which [`ReplyTo::piece`]
-    /// takes.
+    /// Registers a request that is split into `pieces` requests, one per key. `to` is its reply address;
+    /// `join` says how the replies become one, and whether the request writes. Returns the request's index,
+    /// which [`ReplyTo::piece`] takes.
     pub fn insert(&mut self, to: ReplyTo, join: (Join, Effect), protocol: Protocol, pieces: usize) -> u32 {
         let (gather, _) = self.gathers.insert(join, protocol, pieces);
         self.wholes.insert(Whole { to, gather, missing: pieces, outcome: Outcome::Refused }) as u32
@@ -56,8 +56,8 @@ impl Pieces {
         self.whole(to).connection()
     }
 
-    /// Returns the reply address of the whole request, given that of one of the unanswered pieces into which
-    /// it was split; any other address unchanged.
+    /// Returns, for the reply address of a piece (one key's part of a split request), that of the whole
+    /// request as its client sent it; any other address unchanged.
     pub fn whole(&self, to: ReplyTo) -> ReplyTo {
         let mut to = to;
         // A piece may have been taken apart once more.

@@ -5,7 +5,8 @@ use crate::protocol::command::{self, Class, Effect, Flags, Handling};
 use crate::protocol::{Arguments, RequestDecoder, RequestLimits};
 use crate::values::Database;
 
-/// Maximum number of databases of one transaction whose keys are found; with more, its keys count as unknown.
+/// Maximum number of databases of one transaction (`SELECT`) for which its keys are found; with more, its
+/// keys count as unknown.
 const DATABASES_MAX: usize = 4;
 
 /// Error for a message whose keys cannot be determined.
@@ -22,11 +23,11 @@ pub fn for_each_key(message: &[u8], bytes_max: usize, each: &mut impl FnMut(&[u8
     })
 }
 
-/// Calls `each` with every key that a message may change, and its database: `database`, or one that the
-/// message selects. Because a store may refuse a `SELECT`, keys after one are passed for each database before
-/// it, too. With `trusts_scripts` a script changes the keys that it names; without, a script makes the call
-/// fail, as does a command that changes keys without naming them. It fails also for a request above
-/// `bytes_max` bytes.
+/// Calls `each` with every key that a message may change, and the key's database: `database`, or one that the
+/// message selects. A store may refuse a `SELECT`, so a key behind one is passed once for each database that
+/// may be selected there. With `trusts_scripts` a script changes only the keys that it names. Fails for a
+/// script without `trusts_scripts`, for a command that changes keys without naming them, and for a request
+/// above `bytes_max` bytes.
 pub fn for_each_written_key(
     message: &[u8],
     (database, bytes_max): (Database, usize),
@@ -85,8 +86,8 @@ pub struct Inner<'a> {
     pub frame: &'a [u8],
 }
 
-/// Calls `each` with every key of a transaction that is read by `MGET` or by a cacheable command with a single
-/// key. A message that is not a transaction has none. It stops at a request above `bytes_max` bytes.
+/// Calls `each` with every key that a transaction reads by `MGET` or by a cacheable command with a single
+/// key; with none if the message is no transaction. Stops at a request above `bytes_max` bytes.
 pub fn for_each_inner_read(message: &[u8], bytes_max: usize, each: &mut impl FnMut(Inner<'_>)) {
     let mut next: Option<u32> = None;
     // An error needs no handling here: a message whose keys are unknown counts as a write, which makes kept

@@ -168,7 +168,8 @@ impl Stage {
 /// Retry delay for requests of a tier (importance) that is refused because the backend is slow: shedding
 /// levels last for at least a second.
 const RETRY_STRAINED: Duration = Duration::from_secs(1);
-/// Retry delay for a request whose slot is moving between two nodes.
+/// Retry delay for a request that no node of the cluster can carry out at present, such as while its slot
+/// moves.
 const RETRY_MOVED: Duration = Duration::from_millis(100);
 /// Time after which a client may try again when all private links (connections to stores that one client has
 /// to itself) are in use.
@@ -198,9 +199,9 @@ impl NotSent {
         }
     }
 
-    /// Returns the reason to state for a request of this nature (class and effect): if the backend is busy
-    /// with a script, a transaction gets `BusyForTransaction`, because a store words its error to `EXEC`
-    /// otherwise. Any other reason stays as it is.
+    /// Returns the reason to state in the error reply to a request of this nature (class and effect). For a
+    /// transaction, `Busy` (the backend is busy with a script) becomes `BusyForTransaction`, because stores
+    /// word their error to `EXEC` differently. Any other reason stays as it is.
     pub fn for_nature(self, nature: Nature) -> Self {
         if self == Self::Busy && nature == Nature::TRANSACTION { Self::BusyForTransaction } else { self }
     }

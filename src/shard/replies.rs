@@ -14,7 +14,7 @@ pub trait Replies {
     /// Passes on a reply (`message`) to the request with this reply address, of this core or another;
     /// `outcome` is the result from which its price follows.
     fn reply(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now);
-    /// Passes on a note (such as that it was sent) about a request to the core that has its client.
+    /// Passes on a note about a request, such as that the request was sent, to the core that has its client.
     fn note(&mut self, env: &mut Env, to: ReplyTo, note: Note);
 }
 

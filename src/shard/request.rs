@@ -28,7 +28,8 @@ pub struct ReplyTo {
 }
 
 impl ReplyTo {
-    /// Returns the address of the client's request with this sequence number, that is in one piece.
+    /// Returns the address of the reply to the client's request with this sequence number, if it is not
+    /// split.
     #[inline]
     pub fn new(shard: ShardId, client: ClientId, sequence: u32) -> Self {
         Self { shard, part: 0, client: client.index, generation: client.generation, sequence }
@@ -151,8 +152,8 @@ pub enum Touched<'a> {
     /// Several keys, for all of which the sending core is the home core (the core through which a key's
     /// requests pass).
     Keys,
-    /// Keys with any core as their home core (the core through which a key's requests pass): they are found
-    /// only by parsing the request, and sometimes not even then.
+    /// Keys that may have any core as their home core (the core through which a key's requests pass). Only
+    /// parsing the request finds them, and sometimes not even that.
     Unknown,
 }
 
@@ -273,7 +274,7 @@ pub struct Route {
 }
 
 /// The tenant that a request comes from, by its id and the version of the quotas to which the id belongs.
-/// Takes 4 bytes, also where there may be none.
+/// `Option<Asker>` takes 4 bytes, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
     tenant_plus_one: NonZeroU16,
@@ -360,10 +361,11 @@ pub struct Envelope {
 /// Treatment of a request that is in flight at its deadline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overdue {
-    /// The client gets an error at the deadline, and the backend's later reply is dropped.
+    /// At the deadline weir answers the client with an error, and drops the backend's later reply.
     #[default]
     Answered,
-    /// The backend's reply is awaited, because the sender, such as another weir, enforces deadlines itself.
+    /// The client gets the backend's reply even after the deadline, because the client, such as another weir,
+    /// enforces deadlines itself.
     Awaited,
 }
 

@@ -1,9 +1,10 @@
-//! Board of scripts that declare that they write nothing, by their digests, on all cores. A script says so itself in its
-//! first line, `#!lua flags=no-writes`; a request that names it by its digest (`EVALSHA`) does not. `CLIENT PAUSE` of
-//! writes lets such scripts pass, as a server does, which keeps all scripts.
+//! Board of the scripts that declare that they write nothing, by their digests, shared by all cores. A script
+//! declares it in its first line, `#!lua flags=no-writes`; a request that names the script by its digest
+//! (`EVALSHA`) does not show that line. `CLIENT PAUSE` of writes lets such requests pass, as in Redis. A
+//! server keeps the scripts themselves; weir keeps these digests instead.
 //!
-//! A digest has one source, so an entry is never wrong. One that is overwritten by another costs the script's requests
-//! a wait during such a pause.
+//! A digest has only one source, so an entry is never wrong. If a script's entry is overwritten by another,
+//! requests for the script wait without need during such a pause.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -56,8 +57,8 @@ impl ScriptBoard {
 }
 
 /// True if the first line of a script (`source`) declares that it writes nothing: `#!lua` with the flag
-/// `no-writes` and no word that servers refuse. A line that only a server can tell apart, such as one with
-/// quotes, counts as none.
+/// `no-writes` and no word that servers refuse. False for a line that only a server can split into words,
+/// such as one with quotes.
 pub fn declares_no_writes(source: &[u8]) -> bool {
     if !source.starts_with(b"#!") {
         return false;
@@ -87,7 +88,7 @@ fn split(digest: &[u8; 20]) -> (usize, [u64; 2]) {
     (word(12) as usize % PLACES, [word(0), word(8)])
 }
 
-/// Reads a digest of 40 hexadecimal digits; `None` if it is none.
+/// Reads a digest of 40 hexadecimal digits; `None` for any other text.
 fn parsed(digits: &[u8]) -> Option<[u8; 20]> {
     let mut digest = [0; 20];
     if digits.len() != 2 * digest.len() {

@@ -94,10 +94,10 @@ pub struct ShardSettings {
     pub overload: OverloadSettings,
     /// Detection of hot keys, and the cache of their replies.
     pub hot: HotSettings,
-    /// Whether replicas of a cluster answer reads of the tenants that allow it. Without a cluster there are
-    /// no replicas.
+    /// Mode of reads from replicas: whether replicas of a cluster answer reads of tenants that allow it.
+    /// Without a cluster there are no replicas.
     pub replicas: Mode,
-    /// Whether reads that were lost with a connection to a cluster node are retried.
+    /// Mode of retries: whether reads that were lost with a connection to a cluster node are sent again.
     pub retries: Mode,
 }
 
@@ -136,7 +136,7 @@ impl ShardSettings {
 /// Settings for hot keys.
 #[derive(Clone, Debug)]
 pub struct HotSettings {
-    /// Whether replies to reads of hot keys are kept and shared.
+    /// Mode of the cache: whether replies to reads of hot keys are kept, and shared by requests.
     pub mode: Mode,
     /// Rates of requests from which a key counts as hot.
     pub detection: Detection,
@@ -149,8 +149,8 @@ pub struct HotSettings {
     pub entries_max: usize,
     /// The largest number of bytes that the kept replies (those held in memory) of a core may have.
     pub bytes_max: usize,
-    /// Requests per second from which other cores get copies of a key's replies: from all other cores
-    /// together, and from the core that gets a copy. Both have to be reached.
+    /// Rates of requests for a key, per second, at which the key's home core lends another core copies of its
+    /// replies: the rate from all other cores together, and that from the one core. Both must be reached.
     pub copied_from: [u64; 2],
     /// Limit of writes to one hot key, per second; None means no limit.
     pub write_rate: Option<u64>,
@@ -206,8 +206,8 @@ pub struct OverloadSettings {
     pub shed: Mode,
     /// The smallest and the largest size of a window, in requests.
     pub window_bounds: Bounds,
-    /// Requests of this core that may wait in front of each backend, and bytes that may wait in front of all
-    /// backends together.
+    /// The largest number of this core's requests that may wait in front of each backend, and of their bytes
+    /// in front of all backends together.
     pub queue_limit: Held,
     /// Time that requests may wait in a queue.
     pub queue_patience: Patience,
@@ -261,12 +261,13 @@ pub const BULKHEADS: usize = 2;
 pub enum Limiter {
     /// All requests are admitted, and none is priced.
     Off,
-    /// Decides by token buckets, but only counts the requests that would be refused.
+    /// All requests are admitted. Token buckets decide which of them would have been refused, and these are
+    /// counted.
     Shadow,
     /// A request is admitted if the payer's token buckets have enough for its price.
     Buckets,
-    /// Admits a fixed number of requests per tenant and second, whatever they cost, as one server with fixed
-    /// windows would.
+    /// A fixed number of each tenant's requests is admitted per second, whatever they cost. All cores count
+    /// together, as a single server with fixed windows would.
     Static(FixedWindows),
 }
 

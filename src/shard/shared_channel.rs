@@ -151,10 +151,10 @@ impl OwnNumbers {
     }
 }
 
-/// Messages from home cores (those that subscribe for all clients) that wait, in order. The bytes of
-/// published messages are bounded: above 32 MiB those of the channel or pattern with the most bytes are
-/// dropped, and its subscribers are told. If more than three quarters are left, the next largest follows, and
-/// so on: a flood over many channels is not searched for each of its messages.
+/// Messages from home cores (those that subscribe for all clients) that wait for delivery on this core, in
+/// order. The published ones are bounded: above 32 MiB, those of the channel or pattern with the most bytes
+/// are dropped, and its subscribers are told. If more than three quarters are left, the next largest follows,
+/// and so on. So a flood over many channels does not cost a search for each message.
 #[derive(Debug, Default)]
 pub struct FromHomeQueue {
     waiting: VecDeque<FromHome>,
@@ -190,8 +190,8 @@ impl FromHomeQueue {
         self.message_bytes
     }
 
-    /// Drops all messages of the channels or patterns that have the most bytes among those that wait: of at
-    /// least one, and of as many as leave three quarters of the permitted bytes.
+    /// Drops all waiting messages of the channel or pattern that has the most bytes, then those of the next
+    /// largest, until at most three quarters of the permitted bytes are left.
     #[cold]
     fn drop_largest(&mut self) {
         let mut sums: HashMap<(bool, Bytes), usize> = HashMap::new();

@@ -7,9 +7,9 @@
 //!                               <── Answer, AnswerNode, Gone ──
 //! ```
 //!
-//! The messages themselves do not pass between cores: stores send them over links of the target. Before a cluster the
-//! core of the tracking client adds some of its own, that any key may have changed (`AnyKey`), and asks for the target's
-//! links to nodes that get keys later (`AskNode`).
+//! Invalidation messages do not pass between cores: stores send them over links of the target. In front of a
+//! cluster, the core of the tracking client adds messages of its own, that any key may have changed
+//! (`AnyKey`), and asks for the numbers of the target's links to nodes that get keys later (`AskNode`).
 
 use crate::routing::cluster::NodeKey;
 use crate::shard::request::{PrivateId, ReplyTo};
@@ -62,7 +62,7 @@ pub struct NodeQuestion {
     pub link: PrivateId,
     /// The target: the client that takes the invalidation messages.
     pub target: Peer,
-    /// The node of the cluster that gave the number.
+    /// The node of the cluster whose number for the target's connection is asked for.
     pub node: NodeKey,
 }
 
@@ -79,7 +79,8 @@ pub enum RedirectMessage {
         /// The name of the asking client's tenant, which has to be the target's too.
         tenant: Option<Box<str>>,
     },
-    /// The reply to an `Ask`: the target, or the error that becomes the reply to the client's command.
+    /// To the core of the client that tracks keys, in reply to an `Ask`: the target, or the error that
+    /// becomes the reply to the client's command.
     Answer {
         /// Destination of the reply: the client that tracks keys, and the number of its command.
         to: ReplyTo,
@@ -89,8 +90,9 @@ pub enum RedirectMessage {
     /// To the target's core: messages of a client that tracks keys will come from one more node of a cluster,
     /// so the number (`CLIENT ID`) of the target's link (unshared connection) to it is needed.
     AskNode(NodeQuestion),
-    /// The answer to an `AskNode`: the number (`CLIENT ID`) that the node gave the target's link (unshared
-    /// connection to a store), or the reason in one word why there is none.
+    /// To the core of the client that tracks keys, in reply to an `AskNode`: the number (`CLIENT ID`) that
+    /// the node gave the target's link (unshared connection to a store), or the reason in one word why there
+    /// is none.
     AnswerNode(NodeQuestion, Result<u64, &'static str>),
     /// To the target's core: any key that a client has read may have changed, which the target is to be told.
     AnyKey {
@@ -106,12 +108,12 @@ pub enum RedirectMessage {
         /// The client that tracked keys.
         tracker: Peer,
     },
-    /// To the core of a client that tracks keys: its target has disconnected, or no longer belongs to its
-    /// tenant.
+    /// To the core of a client that tracks keys: its target has disconnected, or belongs to another tenant
+    /// now.
     Gone {
         /// The client that tracks keys, by its id on its core.
         tracker: ClientId,
-        /// The client that took the invalidation messages and has disconnected.
+        /// The client that took the invalidation messages and no longer does.
         target: Peer,
     },
 }

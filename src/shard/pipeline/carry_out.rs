@@ -23,8 +23,8 @@ use crate::shard::settings::Mode;
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, Price, ShardId, Timestamp, UNIT};
 
-/// Retry delay named in the error reply to a client whose request is refused because an earlier request of
-/// it, answered without its store, may still be carried out there.
+/// Retry delay in the error reply to a request that is refused because weir answered an earlier request of
+/// its client without the store, and the store may still carry that earlier request out.
 const RETRY_UNSETTLED: Duration = Duration::from_millis(250);
 
 /// Error of the functions that admit a request (take its price): the request goes no further now, because
@@ -232,15 +232,15 @@ impl Shard {
         self.clients.hold_for_map(id, arguments);
     }
 
-    /// Records that all primaries have confirmed the cluster's map of slots, each when it was asked at `at` or
-    /// later. Requests that have waited for this since before `at` may go on.
+    /// Records that all primaries have confirmed the cluster's map of slots, each when it was asked at `at`
+    /// or later. Requests that came before `at`, and are held until the map is confirmed, may go on.
     pub fn handle_slots_confirmed(&mut self, at: Timestamp) {
         self.env.slots_confirmed = self.env.slots_confirmed.max(Some(at));
         self.upstream.touch_slots();
     }
 
-    /// Resumes clients' requests that were held until the cluster's map of slots was confirmed: those for
-    /// which it is, and those that have waited for too long.
+    /// Resumes clients' requests that were held until the cluster's map of slots is confirmed: those for
+    /// which it has been confirmed, and those that have waited for too long.
     pub(super) fn resume_sure(&mut self, now: Now) {
         let ready = self.clients.map_confirmation().take_ready(&self.env, now.monotonic);
         self.resume_held(ready, now);
@@ -384,8 +384,8 @@ impl Shard {
     }
 
     /// Admits a request about quotas (`QOS`), which is answered even if its payer's quota is used up, and
-    /// charged afterwards. An error if it is throttled, because the payer owes much already and has asked
-    /// several in this second.
+    /// charged afterwards. An error if it is throttled, because the payer owes much already and has sent
+    /// several such requests in this second.
     pub(super) fn admit_in_debt(
         &mut self,
         id: ClientId,
@@ -558,10 +558,10 @@ impl Shard {
         }
     }
 
-    /// Sends a request whose key has its home on this core (all requests for a key pass through its home),
-    /// or that has no home, unless it is handled as one for a hot key. `requests` above 1 says that the
-    /// message is a transaction, or has commands such as `PTTL` before a request: only the last reply
-    /// counts.
+    /// Sends a request to its store from this core: the home of its key (all requests for a key pass through
+    /// its home), or the core of its client if the request has no home. Requests for hot keys are handled as
+    /// such. With `requests` above 1 the message is a transaction, or has commands such as `PTTL` before a
+    /// request; only the last reply counts.
     #[expect(clippy::inline_always, reason = "every request, see above")]
     #[inline(always)]
     pub(super) fn send_from_here(

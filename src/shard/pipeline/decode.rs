@@ -27,16 +27,17 @@ impl Shard {
         self.decode(id, &[], now);
     }
 
-    /// Tries requests again that waited for the control executor's answer about a quota, before later
-    /// requests of their clients, and decides about requests that are only counted (shadow mode).
+    /// Resumes requests that waited for the control executor's answer about a quota, each before later
+    /// requests of its client. Decides about requests that passed meanwhile and are only counted (shadow
+    /// mode).
     pub(super) fn resume_waiting(&mut self, now: Now) {
         let waiting = self.admission.take_waiting();
         self.resume_held(waiting, now);
         self.admission.decide_in_shadow(&mut self.env, now);
     }
 
-    /// Tries requests again that waited until earlier requests of their tenant were settled: charged at
-    /// their real price, which is known with the reply.
+    /// Resumes requests that waited until earlier requests of their tenant were settled: charged at their
+    /// real price, which is known with the reply.
     #[cold]
     pub(super) fn resume_settled(&mut self, now: Now) {
         let settled = self.admission.take_settled(now.monotonic);
@@ -235,8 +236,9 @@ impl Shard {
         }
     }
 
-    /// Notes a script that an admitted request brings to the stores and that declares that it writes nothing:
-    /// `CLIENT PAUSE` of writes lets requests pass that name it by its digest.
+    /// Puts the script that an admitted request (`EVAL`, `SCRIPT LOAD`) brings to the stores on the board of
+    /// scripts, if the script declares that it writes nothing. `CLIENT PAUSE` of writes lets requests pass
+    /// that name such a script by its digest.
     #[cold]
     #[inline(never)]
     pub(super) fn note_script(&self, command: &Command, arguments: &Arguments<'_>) {
@@ -298,14 +300,13 @@ impl Shard {
         Some(encoded(lowered))
     }
 
-    /// Answers the request of a client that is being handled with an error, whose text has no `-` and no
-    /// line end.
+    /// Answers the client's request that is being handled with an error. `text` has no `-` and no line end.
     pub(super) fn answer_error(&mut self, id: ClientId, text: &str) {
         self.clients.answer_now(&mut self.env, id, |out, _| encode::error(out, text));
     }
 
-    /// Answers the request of a client that is being handled with an error, which also spoils the
-    /// transaction that the client may be in: its `EXEC` will fail.
+    /// Answers the client's request that is being handled with an error. If the client is in a transaction,
+    /// its `EXEC` will fail.
     pub(super) fn refuse_in_transaction(&mut self, id: ClientId, text: &str) {
         if let Some(client) = self.clients.find(id) {
             client.poison_transaction();

@@ -363,8 +363,8 @@ impl Shard {
     }
 }
 
-/// Returns which words of a request are keys, for the home core (the core through which a key's requests
-/// pass) that the request is sent to. For a script that writes they count as unknown, since it may write
+/// Returns which keys a request reads or writes, for the home core (the core through which a key's requests
+/// pass) that the request is sent to. The keys of a script that writes count as unknown, since it may write
 /// keys that it does not name.
 #[inline]
 pub(super) fn touches_of(command: &Command, arguments: &Arguments<'_>) -> Touches {

@@ -164,8 +164,8 @@ impl Shard {
         }
     }
 
-    /// True if a request for several keys that waits in the queues in front of the backend names this key.
-    /// Requests for the key must not overtake it. True also if its keys cannot be read.
+    /// True if the queues in front of the backend hold a request for several keys that names this key, or
+    /// whose keys cannot be read. Requests for the key alone must not overtake such a request.
     fn has_queued_beside_others(&mut self, backend: BackendId, slot: u16, key: &[u8]) -> bool {
         let bytes_max = self.env.settings.request_bytes_max;
         let mut is_named = false;

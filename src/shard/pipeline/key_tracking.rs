@@ -224,8 +224,9 @@ impl Shard {
         });
     }
 
-    /// Ends `CLIENT CACHING` with the client's next command, which is this one, also if it reads no keys. A
-    /// further `CLIENT` command does not end it, and in a transaction it lasts until `EXEC`.
+    /// Ends the effect of `CLIENT CACHING`, which lasts for one command, with the client's next command
+    /// (`command`), even if that reads no keys. `CLIENT` commands, `MULTI` and `EXEC` do not end it here: in
+    /// a transaction it lasts until `EXEC`.
     pub(super) fn end_caching(&mut self, id: ClientId, command: &Command) {
         let goes_on = command.name.starts_with("client") || matches!(command.name, "multi" | "exec");
         if !goes_on && let Some(tracking) = self.tracking_of(id) {

@@ -103,8 +103,8 @@ pub struct Shard {
     private_doubt: Option<Doubt>,
     /// The time of the last log line about elements that a store popped for a client that had disconnected.
     orphans_said_at: Option<Timestamp>,
-    /// Clients to be closed by a drain that wait in blocking commands; their stores are still to be asked to
-    /// end the commands.
+    /// Clients that wait in blocking commands and that a drain is to close. Their stores are still to be
+    /// asked to end the commands.
     leaving: Vec<ClientId>,
     /// Channels and patterns for which this core, as their home, has one subscription at the store for all
     /// clients.
@@ -507,10 +507,10 @@ impl Shard {
         self.resume_waiting(now);
     }
 
-    /// Changes the ids of the tenants to whose limits shared channels (one subscription for all clients),
-    /// private links (unshared connections to stores) and filters (patterns and prefixes at stores) count to
-    /// those that the tenants have in the new quotas (`after`). A tenant that is gone gets an id that no
-    /// tenant has.
+    /// Gives shared channels (one subscription for all clients), private links (unshared connections to
+    /// stores) and filters (patterns and prefixes at stores) new tenant ids: each counts towards a tenant's
+    /// limit, and gets the id that its tenant has in the new quotas (`after`). If the tenant is gone, it gets
+    /// an id that no tenant has.
     fn rename_tenants(&mut self, after: &Quotas) {
         let before = &self.env.quotas;
         let renamed = |tenant: TenantId| {
@@ -551,8 +551,8 @@ impl Shard {
         session
     }
 
-    /// True if stores still owe replies to blocking commands of clients that have left: they may have popped
-    /// elements for them.
+    /// True if stores still owe replies to blocking commands of clients that have left. With such a reply a
+    /// store may have popped an element for a client that no longer takes it.
     pub fn owes_orphans(&self) -> bool {
         self.private.owes_orphans()
     }
@@ -600,8 +600,8 @@ impl Shard {
         }
     }
 
-    /// Sends replies that were kept back to be sent together with later replies of their pipeline, because
-    /// no more input is coming right now.
+    /// Sends replies that were kept back to leave together with later replies of their pipeline. The runtime
+    /// calls it when no more input is coming right now.
     pub fn handle_quiet(&mut self) {
         self.clients.handle_quiet();
     }

@@ -154,8 +154,8 @@ fn permit_databases(
     if tenant.may_use(database) { Ok(()) } else { Err(tenant.refusal_of(database.0)) }
 }
 
-/// Returns words, for an error, for the code that a script command runs in the store: a client's script, or
-/// that of a module.
+/// Names, for an error, the code that a script command runs in the store: the command itself if it is one of
+/// a module, else "a script".
 fn code_of(command: &Command) -> String {
     if command.group == Group::Module { command.spoken_name() } else { "a script".to_owned() }
 }
