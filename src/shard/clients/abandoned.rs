@@ -8,8 +8,8 @@ use crate::shard::outcome::{Outcome, Settlement};
 use crate::shard::request::ReplyTo;
 use crate::values::ClientId;
 
-/// Charged requests in flight whose replies no client awaits, because it has disconnected or was answered with an
-/// error before, by the client's id and the request's sequence number.
+/// Charged requests in flight whose replies no client awaits, because the client has disconnected, or was
+/// answered with an error in place of the reply. By the client's id and the request's sequence number.
 #[derive(Debug, Default)]
 pub struct Abandoned(HashMap<(ClientId, u32), Owing>);
 

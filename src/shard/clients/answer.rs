@@ -90,7 +90,7 @@ fn is_worded_as_own(reply: &[u8]) -> bool {
 
 impl ClientStage {
     /// Answers a client's present request with a reply that weir writes itself (`write`). While a transaction
-    /// is carried out, the reply becomes a part of that of `EXEC` instead.
+    /// is carried out, `write` adds to the reply to `EXEC` instead.
     pub fn answer_now(&mut self, env: &mut Env, id: ClientId, write: impl FnOnce(&mut Vec<u8>, Protocol)) {
         let Some(client) = self.clients.get(id) else { return };
         if let Some(captured) = &mut self.captured {
@@ -124,9 +124,9 @@ impl ClientStage {
         self.captured.take().unwrap_or_default()
     }
 
-    /// Delivers a backend's reply, or one part of it, to the client on this shard. Calls `settle` with the
-    /// request's charge and what its real price follows from once all parts are there, even if the client has
-    /// disconnected.
+    /// Delivers a backend's reply, or one part of it, to the client on this shard. Once all parts are there,
+    /// calls `settle` with the request's charge and the measurements from which its real price follows, even
+    /// if the client has disconnected.
     pub fn deliver(
         &mut self,
         env: &mut Env,
@@ -223,8 +223,8 @@ impl ClientStage {
         }
     }
 
-    /// Continues for this turn (pass of the shard's loop) to join the parts of a reply with very many values,
-    /// and answers the request once the reply is complete.
+    /// Joins up to 4,096 more values of one reply with so many that joining them takes several turns (passes
+    /// of the shard's loop), and answers the request once the reply is complete.
     pub fn go_on_joining(&mut self, env: &mut Env) {
         let Some((id, sequence, index)) = self.turns.next_to_join() else { return };
         let waiting = self.clients.get(id).and_then(|client| client.order.waiting(sequence));
@@ -303,7 +303,7 @@ impl ClientStage {
         self.outbox.list(client, id);
     }
 
-    /// Passes a published message to a subscriber, and closes it if too many bytes wait for it.
+    /// Passes a published message to a subscriber, and closes the subscriber if too many bytes wait for it.
     pub(super) fn push_published(&mut self, env: &mut Env, id: ClientId, message: Message<'_>) {
         let Some(client) = self.clients.get(id) else { return };
         client.order.push(message, &mut env.pool);
@@ -313,8 +313,8 @@ impl ClientStage {
         self.outbox.list(client, id);
     }
 
-    /// Sends the replies that were held back until the rest of their pipelines is answered, because no more
-    /// events are pending.
+    /// Sends the replies that were held back until the rest of their pipelines is answered. Called when no
+    /// more events are pending.
     pub fn handle_quiet(&mut self) {
         self.outbox.partial_since = None;
         while let Some(id) = self.outbox.partial.pop() {
@@ -376,7 +376,7 @@ impl ClientStage {
         }
     }
 
-    /// Handles that a segment of replies was written to a client's socket: further replies can be sent, and a
+    /// Handles the completion of a send to a client: further replies can be sent, the client may go on, and a
     /// connection that is ending may be closed.
     pub fn handle_transmitted(&mut self, env: &mut Env, id: ClientId, now: Now) {
         let Some(client) = self.clients.get(id) else { return };

@@ -21,7 +21,7 @@ use crate::shard::settings::ShardSettings;
 use crate::values::limits::{PIPELINE_MAX, REQUESTS_PER_TURN, TLS_CLIENT_BYTES, TLS_SEND_BYTES_MAX};
 use crate::values::{BackendId, Database, TenantId, Timestamp};
 
-/// The stages of the end of a client connection, seen from the side of what is still read and answered.
+/// How far a client connection has ended: what is still read from it, carried out and answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// The connection is not ending: its requests are read and answered.
@@ -321,7 +321,7 @@ impl Client {
     }
 
     /// Chooses the track (group of backend connections) for the client's next request; `wanted` is the track
-    /// that it would take alone. False if the request must wait for those in flight.
+    /// that the request would take if none were in flight. False if it must wait for those in flight.
     #[inline]
     pub fn take_track(&mut self, wanted: Track) -> bool {
         let (first, next) = self.order.sequences();
@@ -403,7 +403,8 @@ impl Client {
         self.transaction.take()
     }
 
-    /// Goes on queueing a transaction that [`Self::take_transaction`] has taken.
+    /// Puts a transaction back that [`Self::take_transaction`] has taken, so that further requests are queued
+    /// in it.
     pub fn put_back_transaction(&mut self, transaction: Box<Transaction>) {
         self.transaction = Some(transaction);
     }
@@ -421,8 +422,8 @@ impl Client {
         }
     }
 
-    /// True while `CLIENT PAUSE` holds back some of the client's requests, each of which
-    /// [`Client::is_held_back`] decides about.
+    /// True while `CLIENT PAUSE` holds back some, but not all, of the client's requests.
+    /// [`Client::is_held_back`] decides about each request.
     #[inline]
     pub fn is_paused_in_part(&self) -> bool {
         matches!(self.paused, Paused::Writes | Paused::AllButClient)
@@ -483,8 +484,9 @@ impl Client {
         self.last_command = Some(command);
     }
 
-    /// Records the size of the client's request about clients that is being carried out, which `CLIENT LIST`
-    /// and `CLIENT INFO` show; `None` once it is answered.
+    /// Records that the client's own request about clients (`CLIENT LIST`, `CLIENT INFO`), with these
+    /// `arguments`, is being carried out: such a reply shows its size in the client's line. `None` records
+    /// that it is answered.
     pub fn note_asking(&mut self, arguments: Option<&Arguments<'_>>) {
         self.asking_bytes = arguments.map_or([0; 2], |arguments| {
             let words: usize = arguments.iter().map(<[u8]>::len).sum();
@@ -520,9 +522,10 @@ impl Client {
         self.stalled || self.held_request.is_some() || self.barrier
     }
 
-    /// True if a `CLIENT PAUSE` of some requests holds this one back, which is about to be queued in a
-    /// transaction if `is_queued` is true. Of a transaction, a pause of writes holds back `EXEC` alone, if one of
-    /// the queued requests may write. `scripts` knows the scripts that declare that they write nothing.
+    /// True if a `CLIENT PAUSE` that does not hold back all requests holds back this one. `is_queued` says
+    /// that the request is about to be queued in a transaction. A pause of writes lets such requests pass,
+    /// and holds back their `EXEC` if one of them may write. `scripts` knows the scripts that declare that
+    /// they write nothing.
     pub fn is_held_back(
         &self,
         (command, handling): (&Command, Handling),
@@ -560,8 +563,9 @@ impl Client {
             || self.unanswered() > 0 && self.order.foreseen_bytes() > room.foreseen
     }
 
-    /// True if no more replies may wait for the client than usually may, or if as many wait as may while it takes
-    /// none. Then few requests are in flight at a time, because their replies may be long.
+    /// False while more bytes of replies than usual may wait for the client (it takes none until it has
+    /// written a long pipeline), and further ones may be added. That ends at `backlog_bytes_max` bytes, or at
+    /// a few requests in flight, because their replies may be long.
     fn is_backlog_full(&self) -> bool {
         self.backlog_bytes_max == 0
             || self.unanswered() >= BACKLOG_PIPELINE_MAX
@@ -654,7 +658,7 @@ impl Client {
 
     /// True if the client is sent messages, and more than the permitted bytes (setting
     /// `subscriber_slow_bytes`) have waited for it for the permitted time (`subscriber_slow_time`) or longer.
-    /// Records since when they have.
+    /// Records the time since which so many bytes have waited.
     pub(super) fn is_slow_subscriber(&mut self, settings: &ShardSettings, now: Timestamp) -> bool {
         let is_behind = self.order.waiting_bytes() > settings.clients.subscriber_slow_bytes;
         let Some(ties) = self.ties.as_mut() else { return false };

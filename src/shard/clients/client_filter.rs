@@ -21,8 +21,8 @@ pub struct ClientFilter {
     pub(super) older_than: Option<Duration>,
     /// The number (`CLIENT ID`) of a client that is left out (`SKIPME yes`).
     pub(super) except: Option<u64>,
-    /// The number (`CLIENT ID`) of the client that sent the command. If it is to be closed itself, it gets
-    /// its reply first.
+    /// The number (`CLIENT ID`) of the client that sent the command. If the command closes that client too,
+    /// the client gets its reply first.
     pub(super) asker: u64,
     /// The type of client that is selected (`TYPE`).
     pub(super) kind: Option<ClientKind>,

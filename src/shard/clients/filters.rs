@@ -36,8 +36,8 @@ impl Filters {
         })
     }
 
-    /// Returns the filter for a text (pattern or prefix), which the caller keeps as long as it is in force. None if
-    /// a tenant's clients, or all clients, have as many as they may.
+    /// Returns the filter for a text (pattern or prefix). The caller keeps it as long as the text is in force
+    /// at stores. None if a tenant's clients, or all clients, have as many filters as they may.
     fn hold(
         &mut self,
         board: &Arc<FilterBoard>,
@@ -82,8 +82,8 @@ impl ClientStage {
         self.filters.handle_tenants(renamed);
     }
 
-    /// Returns the filter for a text (pattern or prefix) that a client asks for, which it keeps as long as the filter
-    /// is in force. The error is the text of the reply if there are too many.
+    /// Returns the filter for a text (pattern or prefix) that a client asks for. The caller keeps it as long
+    /// as the text is in force at stores. The error is the text of the reply if there are too many filters.
     pub fn hold_filter(
         &mut self,
         env: &Env,

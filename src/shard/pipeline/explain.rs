@@ -195,9 +195,9 @@ impl Shard {
         map
     }
 
-    /// Returns the error that a request is answered with before any quota: its tenant may not run it, or it would
-    /// multiply the work of a store too often. None for any other request. Keys that a request of more than 4,096
-    /// words names again are not counted.
+    /// Returns the error with which a request is refused before its quotas are looked at: its tenant may not
+    /// send it, or a store would do its work too many times. None for any other request. Words that repeat a
+    /// key are not counted in a request of more than 4,096 words.
     fn refusal_of(
         &self,
         subject: &Subject,

@@ -1,7 +1,7 @@
 //! Tracking of keys (`CLIENT TRACKING`): a client is told when keys change that it has read, so that it can
 //! keep their values itself. Its requests about keys go over links of its own, one at a time, past the kept
-//! replies of hot keys. Another client may take the messages in its place: see `tracking_redirects.rs`. Before a
-//! cluster, slots move between stores: see `tracking_in_clusters.rs`.
+//! replies of hot keys. Another client may take the messages in its place: see `tracking_redirects.rs`. In
+//! front of a cluster, slots move between stores: see `tracking_in_clusters.rs`.
 
 use super::Shard;
 use crate::protocol::command::{Command, Refusal};
@@ -123,9 +123,9 @@ impl Shard {
         }
     }
 
-    /// Returns the filters (records of texts that stores compare with each changed key, of which there is a
-    /// limit) for the prefixes that will be in force with these options, which add to those in force now.
-    /// None if they are too many; the client is told so.
+    /// Takes places for the key prefixes that will be in force with these options, which add to those in
+    /// force now: stores compare each prefix with every changed key, so the places are limited. Returns the
+    /// records of the places (filters). None if too few places are left; the client is told so.
     fn filters_for(&mut self, id: ClientId, options: &TrackingOptions) -> Option<Vec<Filter>> {
         if !options.is_broadcast {
             return Some(Vec::new());

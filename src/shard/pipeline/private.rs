@@ -32,9 +32,9 @@ use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX, WATCHED_KEYS_M
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, Database};
 
-/// Two requests, with their number, that are sent right before a command that waits for replicas (`WAIT`).
-/// That command counts the replicas that have all writes up to a certain one: up to the connection's last
-/// request before Redis 7.2 (`PING` is one), and since then up to the connection's last request that
+/// Two requests, and their number, that are sent right before a command that waits for replicas (`WAIT`). The
+/// command counts the replicas that have all that the store sent them up to a certain request of the
+/// connection: in Redis before 7.2 the last request of any kind (`PING` is one), since then the last one that
 /// replicas were sent, such as a message on a sharded channel, which no pattern matches.
 const BEFORE_WAIT: (&[u8], usize) =
     (b"*1\r\n$4\r\nPING\r\n*3\r\n$8\r\nSPUBLISH\r\n$13\r\n__weir:copies\r\n$0\r\n\r\n", 2);
@@ -122,9 +122,9 @@ impl Shard {
         true
     }
 
-    /// Refuses a `HELLO` with which a client that has private links (unshared connections to stores) would go
-    /// back to RESP2, if messages of subscriptions come over such a link, in the client's present RESP version.
-    /// False if none do, so that the caller answers it.
+    /// Refuses a client's `HELLO 2` if messages of subscriptions come over private links (unshared
+    /// connections to stores), because they come in RESP3. False for any other `HELLO`, so that the caller
+    /// answers it.
     fn refuse_tied_hello(&mut self, id: ClientId, arguments: &Arguments<'_>) -> bool {
         let client = self.clients.client(id);
         let subscriptions = client.ties().and_then(|ties| ties.subscriptions.as_ref());
@@ -148,8 +148,8 @@ impl Shard {
         }
     }
 
-    /// Breaks a client's watch of keys (`WATCH`): its next `EXEC` fails as if a key had changed. Gives the
-    /// connection back over which they were watched.
+    /// Breaks a client's watch of keys (`WATCH`): its next `EXEC` fails as if a key had changed. Gives back
+    /// the connection over which the keys were watched.
     pub(super) fn break_watch(&mut self, id: ClientId, now: Now) {
         let Some(ties) = self.clients.find(id).and_then(|client| client.ties()) else { return };
         let Some(watch) = &mut ties.watch else { return };
@@ -514,8 +514,8 @@ impl Shard {
         self.clients.client(id).ties().is_some_and(|ties| ties.watch.is_some())
     }
 
-    /// Ends a client's watch of keys (`WATCH`), if it has one, and gives the private link (unshared
-    /// connection to a store) back over which they were watched.
+    /// Ends a client's watch of keys (`WATCH`), if it has one, and gives back the private link (unshared
+    /// connection to a store) over which the keys were watched.
     pub(super) fn end_watch(&mut self, id: ClientId, now: Now) {
         let Some(client) = self.clients.find(id) else { return };
         let Some(ties) = client.ties() else { return };
@@ -601,11 +601,12 @@ impl Shard {
         }
     }
 
-    /// Returns the error that a client gets in place of the error (`reply`) of a store over `link`. The
-    /// redirect of a cluster's node becomes a refusal that clients retry, or a transaction that fails as if
-    /// a watched key had changed; so does `CLUSTERDOWN` for a client that watches keys or tracks none, but
-    /// not to a blocking command. `step_error`, the first error to a request of a transaction, replaces an
-    /// `-EXECABORT` without a reason.
+    /// Returns the error that a client gets in place of the error (`reply`) of a store over `link`. A
+    /// redirect by a cluster's node becomes a refusal that clients retry or, for the `EXEC` of a client that
+    /// watches keys, a null reply, as if a watched key had changed. `CLUSTERDOWN` counts as a redirect,
+    /// except for a blocking command, and where weir has retried it already: for a client that tracks keys
+    /// and watches none. An `-EXECABORT` without a reason gets `step_error`, the first error to a request of
+    /// the transaction.
     fn reworded(
         &mut self,
         request: &PrivateRequest,
@@ -729,8 +730,8 @@ impl Shard {
         self.end_tracked_request(holder, now);
     }
 
-    /// Changes the database of a client and of the private link (unshared connection to a store) to the last
-    /// one that its transaction has selected, as the reply shows. `holder` is the client.
+    /// Changes the database of a client (`holder`) and of its private link (unshared connection to a store)
+    /// to the last one that the client's transaction has selected, as the reply shows.
     fn follow_selects(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -832,10 +833,10 @@ impl Shard {
         }
     }
 
-    /// Sends a blocking command to another node of a cluster, because a node has refused it: it does not
-    /// own the slot of the request's keys, or no longer, or the slot is moving away and its keys are not
-    /// there. The command waits at the other node for the rest of its timeout. Returns the request if it is
-    /// not sent again; the refusal is its reply then. `holder` is the client that has the `link`.
+    /// Sends a blocking command to another node of a cluster, because a node has refused it: that node does
+    /// not own the slot of the command's keys, or the slot is moving away and the keys have left. The command
+    /// waits at the other node for the rest of its timeout. Returns the request if it is not sent again, so
+    /// that the client gets the refusal. `holder` is the client that has the `link`.
     fn ask_elsewhere(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -953,10 +954,10 @@ impl Shard {
         }
     }
 
-    /// Answers a request over a private link (unshared connection to a store) that its store has not
-    /// answered, with the error `text`. `was_sent` is false if it certainly did not reach the store. If it
-    /// was a blocking command that may have popped an element, the client is closed behind the error, as if
-    /// its store had died.
+    /// Answers a request over a private link (unshared connection to a store) with the error `text`, because
+    /// its store has not answered it. `was_sent` is false if the request certainly did not reach the store.
+    /// Behind the error to a blocking command that may have popped an element the client is closed, as if its
+    /// store had died.
     fn end_unanswered(&mut self, request: PrivateRequest, was_sent: bool, text: &[u8], now: Now) {
         let (to, waits) = (request.to, request.waits());
         let outcome = if was_sent {

@@ -116,8 +116,8 @@ impl Shard {
         self.handle_request_as(id, &identity, request, now);
     }
 
-    /// Answers a malformed `QOS CALL` with an error, which spoils the transaction that the client may be in. That of a
-    /// malformed `QOS CALL ... EXEC` is over.
+    /// Answers a malformed `QOS CALL` with an error, which makes the `EXEC` of a transaction fail that the
+    /// client may be in. A malformed `QOS CALL ... EXEC` ends the transaction.
     fn refuse_call(&mut self, id: ClientId, arguments: &Arguments<'_>, text: &str) {
         if inner_name(arguments.iter().skip(2)).is_some_and(|name| name.eq_ignore_ascii_case(b"exec")) {
             self.discard_refused(id);
@@ -182,8 +182,8 @@ impl Shard {
         self.clients.ask(&self.env, id, charge, Question::HotKeys { asker, count, protocol });
     }
 
-    /// Returns the name of a client's tenant, which decides what reports the client may see; empty if it
-    /// has none.
+    /// Returns the name of a client's tenant, which decides what reports the client may see; an empty name
+    /// before the client has logged in.
     fn asker(&mut self, id: ClientId) -> String {
         self.tenant_of(id).map_or_else(String::new, |tenant| tenant.name.clone())
     }

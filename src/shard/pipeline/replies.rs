@@ -147,12 +147,13 @@ impl Delivery<'_> {
     }
 }
 
-/// Reply (`OK`) to a question that weir asked before an `EXEC`; no client is sent it.
+/// Reply (`OK`) that stands for the control executor's answer to a question that weir asked before an `EXEC`.
+/// No client is sent it.
 const UNHEARD: &[u8] = b"+OK\r\n";
 
 impl Shard {
-    /// Returns the state that all stages (parts of the shard) use, and those stages that a reply passes
-    /// which comes from no store.
+    /// Returns the state that all stages (parts of the shard) use, and the stages that a reply passes if it
+    /// comes from no store.
     pub(super) fn clients(&mut self) -> (&mut Env, Delivery<'_>) {
         let Self { env, clients, admission, peers, .. } = self;
         (env, Delivery { clients, admission, peers })

@@ -110,8 +110,9 @@ impl Shard {
         self.shared_channels.refuse(from, name, client, text.into());
     }
 
-    /// Handles a message of a store on the feed (this core's connection for channels that have one
-    /// subscription for all clients), or, as the error, the reason why the feed was lost.
+    /// Handles what came on the feed (this core's connection to a store for channels that have one
+    /// subscription for all clients): a message of the store or, as the error, the reason why the feed was
+    /// lost.
     pub(super) fn take_from_feed(&mut self, backend: BackendId, said: Result<Vec<u8>, &'static str>) {
         match said {
             Ok(message) => match self.shared_channels.hear(backend, message.into()) {
@@ -231,8 +232,8 @@ impl Shard {
     }
 
     /// Passes a published message to all clients of this core that are subscribed to a channel or pattern.
-    /// Returns the number of subscribed clients, with those whose subscription is not acknowledged yet and
-    /// that do not get it.
+    /// Returns the number of its subscribers, including clients whose subscription is not acknowledged yet,
+    /// which do not get the message.
     fn fan_out(&mut self, name: &SharedName, message: Bytes, now: Now) -> usize {
         let listeners = self.clients.listeners().lend(name);
         let mut message = SharedMessage::new(message);

@@ -60,11 +60,11 @@ impl Shard {
     }
 
     /// Sends a request to every backend, straight from this core, and joins the replies as `fan_out` says.
-    /// Later requests of the client wait until it is answered. If it is tried again after nodes of a
-    /// cluster refused it, the nodes that carried it out in the first try are not asked again, for kinds of
-    /// `fan_out` whose replies only say that. `is_for_busy` tells that backends answer it even while they
-    /// are busy with a script. `receivers` are the channels whose numbers of subscribers are to be
-    /// corrected in the reply, `charge` is the price taken, `nature` says whether the request writes.
+    /// Later requests of the client wait until it is answered. If nodes of a cluster refused the request and
+    /// it is tried again, nodes that have carried it out are left out, provided that replies of this kind say
+    /// no more than that. `is_for_busy` says that backends answer the request even while they are busy with a
+    /// script. `receivers` are the channels whose numbers of subscribers are to be corrected in the reply,
+    /// `charge` is the price taken, `nature` says whether the request writes.
     pub(super) fn ask_all(
         &mut self,
         id: ClientId,

@@ -31,9 +31,9 @@ use crate::values::time::Now;
 use crate::values::{BackendId, ClientId};
 
 impl Shard {
-    /// Returns the store that messages to a channel are sent to, after the slot that they are sent with:
-    /// the store of the channel's slot. In a cluster it is the first node, which passes them to the others,
-    /// so that a client's messages arrive in their order.
+    /// Returns the slot and the store to which messages to a channel are sent: the store of the channel's
+    /// slot. In a cluster that is the first node instead, which passes the messages to the others, so that a
+    /// client's messages arrive in their order.
     pub(super) fn store_of_channel(&self, name: &[u8]) -> (u16, BackendId) {
         if self.env.slots.is_some() {
             return self.first_place();
@@ -335,9 +335,9 @@ impl Shard {
         self.send_to_feeds(request.into_iter().collect(), now);
     }
 
-    /// Subscribes the clients that hear of events of keys (`__keyspace@`, `__keyevent@`) at all primaries
-    /// of a cluster, after the cluster's map has changed. A client for which there is no connection to one
-    /// of them is closed, because it would miss events.
+    /// Subscribes the clients that hear of events of keys (`__keyspace@`, `__keyevent@`) at all primaries of
+    /// a cluster, after the cluster's map has changed. A client that can have no connection to one of the
+    /// primaries is closed, because it would miss events.
     pub(super) fn spread_subscriptions(&mut self, now: Now) {
         if self.private.lent() == 0 {
             return;
@@ -363,16 +363,16 @@ impl Shard {
         }
     }
 
-    /// Frees the record of a client's subscriptions, and gives its connections for them back, if no
-    /// subscription is left in it.
+    /// If a client has no subscription left, frees the record of its subscriptions, and gives back the
+    /// connections that they used.
     fn end_unused_subscriptions(&mut self, id: ClientId, now: Now) {
         if self.subscriptions_of(id).is_some_and(|subscriptions| subscriptions.is_empty()) {
             self.end_subscriptions(id, now);
         }
     }
 
-    /// Ends all subscriptions of a client, and gives the client's own connections (private links) that they
-    /// used back.
+    /// Ends all subscriptions of a client, and gives back the client's own connections (private links) that
+    /// they used.
     pub(super) fn end_subscriptions(&mut self, id: ClientId, now: Now) {
         let Some(client) = self.clients.find(id) else { return };
         let subscriptions = client.ties().and_then(|ties| ties.subscriptions.take());

@@ -1,5 +1,5 @@
-//! Tracking of keys (`CLIENT TRACKING`) before a cluster. Each node tracks the keys of its slots, and knows nothing of
-//! those that have moved away.
+//! Tracking of keys (`CLIENT TRACKING`) in front of a cluster. Each node tracks the keys of its slots, and
+//! knows nothing of keys that have moved away.
 //!
 //! | event | what follows for a client that tracks keys |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | a node cannot carry out a request yet (`TRYAGAIN`, `CLUSTERDOWN`) | it is sent once more after a while, for a second at most |
 //! | a node gets keys, and the client hears of all keys with certain prefixes (`BCAST`) | a link to it is opened; once the node has confirmed it, the client is told that any key may have changed |
 //! | a node is no primary any more | the link to it is given back |
-//! | the connection to a node is lost | the client is closed, as before plain stores |
+//! | the connection to a node is lost | the client is closed, as in front of plain stores |
 //!
 //! A client that takes the messages of another one (`REDIRECT`) is told in its place. It has a link to each of these nodes
 //! too, whose number at the node the tracking client has to know: see `tracking_redirects.rs`.
@@ -34,10 +34,10 @@ use crate::values::{BackendId, ClientId};
 pub(super) const ANY_KEY: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
 impl Shard {
-    /// Returns the link (unshared connection to a store) over which a store tracks keys for a client, and
-    /// opens one to a node of a cluster that lacks it. `None` for a client that tracks no keys. An error if
-    /// no further link may be opened. Requests on a new link wait until the node can be told which client
-    /// takes the invalidation messages.
+    /// Returns the link (unshared connection) over which a store tracks keys for a client. If the client has
+    /// no such link to that node of a cluster, opens one. Requests on the new link wait if another client
+    /// takes the invalidation messages, until the node can be told so. `None` for a client that tracks no
+    /// keys. An error if no further link may be opened.
     pub(super) fn link_for_tracking(
         &mut self,
         id: ClientId,
@@ -73,10 +73,11 @@ impl Shard {
         Ok(Some(link))
     }
 
-    /// Takes the number (`CLIENT ID`) that a node has given the connection of the client that takes another's
-    /// invalidation messages, and tells the node to send the messages over that connection. Without a number,
-    /// the request that waits on the tracking client's link is refused, and a client that hears of all keys
-    /// with certain prefixes is closed.
+    /// Takes the answer to the question which number (`CLIENT ID`) a node of a cluster has given the
+    /// connection of a tracking client's target (the client that takes its invalidation messages). Tells the
+    /// node to send the messages over that connection. Without a number, the request that waits on the
+    /// tracking client's link is refused, and a tracking client that hears of all keys with certain prefixes
+    /// is closed.
     pub(super) fn take_node_number(
         &mut self,
         question: NodeQuestion,
@@ -135,9 +136,9 @@ impl Shard {
         }
     }
 
-    /// Gives back the links (unshared connections) to nodes that tracked keys and hold none on a new map of
-    /// the cluster. Returns the clients for which to call [`Self::follow_nodes`]: all for which keys are
-    /// tracked if a slot has another owner or another node may hold keys, else none.
+    /// After a new map of the cluster, gives back clients' links (unshared connections) for tracking to nodes
+    /// that hold no keys any more. Returns the clients for which to call [`Self::follow_nodes`]: all for
+    /// which keys are tracked if a slot has another owner or another node may hold keys, else none.
     pub(super) fn leave_nodes(&mut self, older: &Map, newer: &Map, now: Now) -> Vec<ClientId> {
         let stores = |map: &Map| map.stores().map(|node| node.key).collect::<Vec<_>>();
         let stays =
@@ -165,8 +166,8 @@ impl Shard {
     }
 
     /// Makes a client's tracking fit the map in force: sends the client the message that any key may have
-    /// changed, and opens links (unshared connections) to nodes whose messages it would miss. If no message
-    /// can be sent yet, this is done later.
+    /// changed, and opens links (unshared connections) to nodes whose messages it would miss. While a
+    /// tracking command of the client is unanswered, only notes that this is to be done.
     pub(super) fn follow_nodes(&mut self, id: ClientId, now: Now) {
         let Some(tracking) = self.tracking_of(id) else { return };
         if tracking.is_pending() {
@@ -184,7 +185,7 @@ impl Shard {
     }
 
     /// Opens links (unshared connections) to all nodes for a client that hears of all keys with certain
-    /// prefixes (`BCAST`). Closes the client if there is no link left, because it would miss messages.
+    /// prefixes (`BCAST`). Closes the client if it can have no further link, because it would miss messages.
     fn hear_broadcasts(&mut self, id: ClientId, now: Now) {
         let options = self.tracking_of(id).and_then(|tracking| tracking.options());
         if !options.is_some_and(|options| options.is_broadcast) {
@@ -212,9 +213,8 @@ impl Shard {
         }
     }
 
-    /// Sends a client for which keys are tracked, or the client that takes its invalidation messages, the
-    /// message that any of these keys may have changed. A client with RESP2 that takes its own cannot be
-    /// sent any.
+    /// Sends the message that any key may have changed to a client for which keys are tracked, or to the
+    /// client that takes its invalidation messages. A RESP2 client without such a target is sent nothing.
     pub(super) fn tell_any_key(&mut self, id: ClientId, now: Now) {
         let Some(tracking) = self.tracking_of(id) else { return };
         if let Some(target) = tracking.live_target() {
@@ -328,8 +328,8 @@ impl Shard {
         self.private.put_off(link, request, again_at)
     }
 
-    /// Sends those requests of clients for which keys are tracked once more that nodes of a cluster could
-    /// not carry out yet, and whose time has come.
+    /// Sends requests of clients for which keys are tracked once more, if nodes of a cluster could not carry
+    /// them out yet and their time has come.
     pub(super) fn ask_again(&mut self, now: Now) {
         while let Some((holder, link, request)) = self.private.take_due(now.monotonic) {
             if let Some((link, repeat)) = self.tracking_of(holder).and_then(|tracking| tracking.once_more()) {

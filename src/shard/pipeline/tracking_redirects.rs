@@ -8,10 +8,10 @@
 //!        └── CLIENT TRACKING ON REDIRECT number ──> stores             └──> target, in its dialect
 //! ```
 //!
-//! Before a cluster, nodes that get keys later are asked for one by one (`AskNode`), when the tracking client first needs
-//! a link to one. A question about a node that the map of the target's core lacks waits for the next map. A target keeps
-//! its link to a node that holds no keys any more until the node is gone: maps may reach the cores one by one or not at
-//! all, and the node may get keys again.
+//! In front of a cluster, nodes that get keys later are asked for one by one (`AskNode`), when the tracking
+//! client first needs a link to one. A question about a node that the map of the target's core lacks waits
+//! for the next map. A target keeps its link to a node that holds no keys any more until the node is gone:
+//! maps may reach the cores one by one or not at all, and the node may get keys again.
 
 use super::Shard;
 use super::tracking_in_clusters::ANY_KEY;
@@ -36,8 +36,8 @@ const NO_NUMBER: &str = "ERR CLIENT TRACKING with REDIRECT needs stores that ans
 
 impl Shard {
     /// Asks the core of the client with this number (`CLIENT ID`) whether that client can take the
-    /// invalidation messages of a client of this core for which keys are tracked. `from` is the reply
-    /// address of the latter's `CLIENT TRACKING`.
+    /// invalidation messages of a client of this core for which keys are tracked. `from` is the reply address
+    /// of the tracking client's `CLIENT TRACKING`.
     pub(super) fn ask_for_target(&mut self, from: ReplyTo, number: u64) {
         let tenant = self.tenant_of(from.client_id()).map(|tenant| tenant.name.clone().into());
         // Numbers of clients are dealt out to the cores in turn.
@@ -149,8 +149,9 @@ impl Shard {
         error
     }
 
-    /// Answers the other clients' requests for the numbers (`CLIENT ID`) of a client's links (unshared
-    /// connections) to nodes of a cluster, for the links that are open, and opens those that are missing.
+    /// Answers requests of other clients for the numbers (`CLIENT ID`) of this client's links (unshared
+    /// connections) to nodes of a cluster, if the link is open. Opens links that are missing; requests about
+    /// them wait.
     pub(super) fn answer_questions(&mut self, target: ClientId, now: Now) {
         let questions = self.inbox_of(target).map(Inbox::take_questions).unwrap_or_default();
         for question in questions {
@@ -178,8 +179,8 @@ impl Shard {
         self.private.is_open(link).then(|| self.private.number_of(link).ok_or(UNNUMBERED))
     }
 
-    /// Refuses those requests for the numbers of a client's links (unshared connections to stores) that
-    /// `concerns` selects and that are not answered yet. `reason` is the word that they are told.
+    /// Refuses the unanswered requests for the numbers of a client's links (unshared connections to stores)
+    /// that `concerns` selects. `reason` is the word that the answers state.
     fn refuse_questions(
         &mut self,
         target: ClientId,
@@ -307,7 +308,7 @@ impl Shard {
     }
 
     /// Sends a client the message that the connection with this number, which took its invalidation messages,
-    /// has been closed. A client with RESP2 cannot be sent any.
+    /// has been closed. A client with RESP2 is sent nothing.
     pub(super) fn tell_broken(&mut self, id: ClientId, number: u64, now: Now) {
         let Some(client) = self.clients.find(id) else { return };
         if client.protocol() == Protocol::Resp3 {
@@ -320,11 +321,10 @@ impl Shard {
         }
     }
 
-    /// Handles the loss of a link (unshared connection to a store) on which a client takes invalidation
-    /// messages of other clients: it would miss some, so it is closed, except if the link was not open yet or
-    /// its node holds no keys. Commands that wait for the link are refused with `error`. False if the link is
-    /// not such a link. `store` is where the link led to, and `reason` why it was lost. `was_open` says that
-    /// the link was open.
+    /// Handles the loss of a `link` (unshared connection to a store) on which a client takes invalidation
+    /// messages of other clients. Closes the client, which would miss messages, unless the link was not open
+    /// yet (`was_open`) or its node holds no keys. Commands that wait for the link are refused with `error`.
+    /// False for a link of any other kind. `store` is where the link led to, and `reason` why it was lost.
     pub(super) fn lose_inbox(
         &mut self,
         (id, link): (ClientId, PrivateId),
@@ -358,7 +358,7 @@ impl Shard {
     }
 
     /// Closes the links (unshared connections to stores) on which a client takes invalidation messages of
-    /// other clients, and sends those clients a message about it.
+    /// other clients, and informs the cores of those other clients.
     fn end_inbox(&mut self, id: ClientId) {
         let Some(client) = self.clients.find(id) else { return };
         let Some(mut inbox) = client.ties().and_then(|ties| ties.inbox.take()) else { return };

@@ -41,8 +41,8 @@ impl Shard {
         });
     }
 
-    /// Discards the transaction of a client, if it has one, because its `EXEC` is refused; its watched keys
-    /// are no longer watched.
+    /// Discards the transaction of a client, if it is in one, because the transaction's `EXEC` is refused.
+    /// Ends the client's watch of keys.
     pub(super) fn discard_refused(&mut self, id: ClientId) {
         if self.clients.client(id).take_transaction().is_some() {
             self.end_watch(id, self.turn);
@@ -137,10 +137,10 @@ impl Shard {
         }
     }
 
-    /// Answers those requests of a transaction (`locals`) that weir carries out itself, and returns the
+    /// Answers the requests of a transaction that weir carries out itself (`locals`), and returns the
     /// answers. None if they are longer than 1 MiB together (the limit of descriptions of commands too). Of
-    /// all its `CLIENT PAUSE` and `CLIENT UNPAUSE` only the last one is carried out, which takes the place
-    /// of the others; `EXEC` is answered when it is in force.
+    /// all `CLIENT PAUSE` and `CLIENT UNPAUSE` among them only the last one is carried out, which takes the
+    /// place of those before it; the reply to `EXEC` waits until it is in force.
     fn answer_locals(&mut self, id: ClientId, locals: &mut [LocalRequest], now: Now) -> Option<Splice> {
         let (mut splice, mut pause) = (Splice::default(), None);
         let before = self.clients.client(id).database();

@@ -13,22 +13,23 @@ use crate::shard::request::PrivateId;
 use crate::values::ClientId;
 use crate::values::time::Now;
 
-/// The time from the sending of a blocking command to the end of its client's input below which both have come
-/// together, so that the client awaits the reply: a server would have carried out the command before it saw
-/// the end of the input.
+/// Time between a blocking command and the end of its client's input below which the two count as sent
+/// together, so that the client still awaits the reply: a server would have carried out the command before it
+/// saw the end of the input.
 const TOGETHER: Duration = Duration::from_millis(10);
 
 impl Shard {
-    /// Ends a client's blocking command (`CLIENT UNBLOCK`): its store answers it as at its timeout, or with
-    /// an error. False if the client does not wait, or is about to move. `is_error` chooses the error.
+    /// Ends a client's blocking command (`CLIENT UNBLOCK`): the store answers the command with an error if
+    /// `is_error` is true, else as at its timeout. False if the client waits in no command, or is about to
+    /// move to another process.
     pub(super) fn unblock(&mut self, id: ClientId, is_error: bool, now: Now) -> bool {
         let link = self.waiting_link(id).filter(|link| !self.private.is_being_withheld(*link));
         link.is_some_and(|link| self.private.unblock(&mut self.env, link, is_error, now))
     }
 
-    /// Ends the blocking command of a client that has ended its input: as on a server, the client does not wait.
-    /// A client that has waited is taken to have left: an element that is popped for it in this instant is counted,
-    /// or put back (`give_back`). Does nothing if the client does not wait.
+    /// Ends the blocking command of a client that has ended its input: as on a server, the client does not
+    /// wait. If it has waited for 10 ms or more, it is taken to have left: an element that is popped for it
+    /// in this instant is counted, or put back (`give_back`). Does nothing if the client waits in no command.
     pub(super) fn end_wait_at_end_of_input(&mut self, id: ClientId, now: Now) {
         let Some(link) = self.waiting_link(id) else { return };
         let waited = self.private.waited(link, now.monotonic);
@@ -39,10 +40,10 @@ impl Shard {
         }
     }
 
-    /// Has the store of a leaving client's blocking command end it. The client is closed once the store has
-    /// confirmed that nothing was popped; a popped element is delivered before, and unless this is a drain,
-    /// requests behind the command are then carried out. A store that confirms nothing for as long as a reply
-    /// may take is not waited for. Does nothing if the client does not wait.
+    /// Asks the store of a leaving client's blocking command to end the command. The client is closed once
+    /// the store has confirmed that nothing was popped. A popped element is delivered first; unless this is a
+    /// drain, requests behind the command are then carried out. A store that has confirmed nothing after
+    /// `--backend-timeout` is not waited for. Does nothing if the client waits in no command.
     fn end_waiting(&mut self, id: ClientId, now: Now) {
         let Some(link) = self.waiting_link(id) else { return };
         if self.clients.is_draining() {
@@ -119,8 +120,8 @@ impl Shard {
         }
     }
 
-    /// Sets the deadline of a client's blocking command, which began in another process, to `left` from
-    /// now, if that is earlier than its own; None leaves it.
+    /// Sets the deadline of a client's blocking command, which began in another process, to `left` from now,
+    /// unless the command's own deadline is earlier. None leaves that deadline.
     pub(super) fn limit_wait(&mut self, id: ClientId, left: Option<Duration>, now: Now) {
         if let (Some(left), Some(link)) = (left, self.waiting_link(id)) {
             self.private.limit_wait(link, now.monotonic.after(left));

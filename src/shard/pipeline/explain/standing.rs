@@ -23,8 +23,8 @@ pub struct Standing {
     base: Duration,
 }
 
-/// Properties of a request that `QOS EXPLAIN` explains, and of its backend, that the decisions about it
-/// depend on.
+/// The properties, of a request that `QOS EXPLAIN` explains and of its backend, on which the decisions about
+/// the request depend.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     pub tier: Tier,
