@@ -82,8 +82,7 @@ impl Identity {
         self.tenant.map(|tenant| quotas.tenant(tenant))
     }
 
-    /// Returns the client's name for its tenant, as `tenant` or `tenant/user`; `default` for a client without
-    /// a tenant.
+    /// Returns the client's full name: `tenant` or `tenant/user`; `default` for a client without a tenant.
     pub fn full_name(&self, quotas: &Quotas) -> String {
         let tenant = self.tenant(quotas).map_or("default", |tenant| tenant.name.as_str());
         match &self.user {

@@ -21,9 +21,9 @@ const INVALIDATE: &[u8] = b">2\r\n$10\r\ninvalidate\r\n";
 /// belongs to another tenant.
 pub const NO_TARGET: &str = "ERR The client ID you want redirect to does not exist";
 
-/// The reason, sent to the core of a client with `CLIENT TRACKING ... REDIRECT`, why it is not told the id
-/// (`CLIENT ID` at the store) of its target's unshared connection to a node of a cluster: the target no longer
-/// takes the client's invalidation messages.
+/// The reason why the core of a tracking client (`CLIENT TRACKING ... REDIRECT`) is not told the number
+/// (`CLIENT ID`) of its target's unshared connection to a node of a cluster: the target no longer takes the
+/// client's invalidation messages.
 pub const TARGET_GONE: &str = "target-gone";
 
 /// The links (unshared connections to stores) on which a client takes the invalidation messages of other
@@ -170,8 +170,8 @@ impl ClientStage {
         !self.redirects.is_empty()
     }
 
-    /// Tells the cores of the clients (`targets`) that took a client's invalidation messages that they no
-    /// longer do.
+    /// Informs the cores of `targets`, clients that took the invalidation messages of client `id`, that `id`
+    /// no longer redirects them there.
     pub fn leave_targets(&mut self, own: ShardId, id: ClientId, targets: impl Iterator<Item = Peer>) {
         let tracker = Peer { shard: own, client: id };
         for target in targets {
@@ -179,9 +179,9 @@ impl ClientStage {
         }
     }
 
-    /// Ends the inbox of a client (its taking of other clients' invalidation messages), whose links (unshared
-    /// connections to stores) the caller closes: the clients whose messages came there are sent a message
-    /// about it, and commands that wait for it fail.
+    /// Ends the inbox of a client (its taking of other clients' invalidation messages): informs the cores of
+    /// the clients whose messages came there, and answers commands and requests for numbers that wait for its
+    /// links (unshared connections to stores) with errors. The caller closes the links.
     pub fn dissolve(&mut self, own: ShardId, id: ClientId, inbox: &mut Inbox) {
         let target = Peer { shard: own, client: id };
         for tracker in std::mem::take(&mut inbox.trackers) {

@@ -132,7 +132,7 @@ impl KeyTracking {
     }
 
     /// Adds a link (unshared connection to a store) on which a store tracks keys once it has confirmed the
-    /// options in force, which the caller sends now.
+    /// options in force, which the caller sends.
     pub fn add_late(&mut self, store: BackendId, link: PrivateId) {
         self.links.push((store, link));
         self.late.push(link);
@@ -172,8 +172,8 @@ impl KeyTracking {
         (request.tries, request.waits, request.store) = (0, 0, Some(store));
     }
 
-    /// Counts an answer of a node that it cannot carry out the request in flight yet. Returns the number of such
-    /// answers; `None` if the request must not be sent again.
+    /// Counts a node's answer that the node cannot carry out the request in flight yet. Returns the number of
+    /// such answers; `None` if the request must not be sent again.
     pub fn count_not_yet(&mut self) -> Option<u8> {
         let request = &mut self.request;
         if request.bytes.is_empty() {
@@ -273,8 +273,8 @@ impl KeyTracking {
         Some(TrackingReply { sequence, reply: error, left, is_divided: false, is_target_gone: false })
     }
 
-    /// Takes one store's reply to `CLIENT TRACKING ON`. With the last store's, returns the reply to the
-    /// client's command; None before.
+    /// Takes one store's reply to `CLIENT TRACKING ON`. Once all stores have replied, returns the reply to
+    /// the client's command; None before.
     pub fn take_reply(&mut self, reply: Vec<u8>) -> Option<TrackingReply> {
         let pending = self.pending.as_mut()?;
         pending.replies_missing -= 1;
@@ -312,8 +312,9 @@ impl KeyTracking {
         self.target.into_iter().chain(pending).map(|aim| aim.peer)
     }
 
-    /// Records that a client that takes this client's invalidation messages is gone. Returns the number of
-    /// its connection, to tell this client; None if that is known already or concerns another client.
+    /// Records that the client `peer` is gone, which takes this client's invalidation messages or was to take
+    /// them. Returns the number (`CLIENT ID`) of the lost connection, of which this client is to be told;
+    /// None if this client's messages do not go to `peer`, or if the loss is known already.
     pub fn lose_target(&mut self, peer: Peer) -> Option<u64> {
         if let Some(aim) = self.pending.as_mut().and_then(|pending| pending.target.as_mut()) {
             aim.is_gone |= aim.peer == peer;
@@ -323,20 +324,22 @@ impl KeyTracking {
         self.redirect()
     }
 
-    /// Records that the client that takes this client's invalidation messages is gone. Returns the number of
-    /// its connection, to tell this client; None if that is known already.
+    /// Records that the client is gone that takes this client's invalidation messages. Returns the number
+    /// (`CLIENT ID`) of the lost connection, of which this client is to be told; None if this client takes
+    /// its messages itself, or if the loss is known already.
     pub fn break_redirect(&mut self) -> Option<u64> {
         self.lose_target(self.target?.peer)
     }
 
-    /// Returns the client that takes the invalidation messages in place of this one; `None` if that is this
-    /// client itself, or if the client is gone.
+    /// Returns the other client that takes the invalidation messages in place of this one (`REDIRECT`).
+    /// `None` if this client takes them itself, or if the other client is gone.
     pub fn live_target(&self) -> Option<Peer> {
         self.target.filter(|aim| !aim.is_gone).map(|aim| aim.peer)
     }
 
-    /// Returns the number (`CLIENT ID`) of the connection that takes the invalidation messages; `None` if
-    /// that is this client's own.
+    /// Returns the number (`CLIENT ID`) of the connection that takes the invalidation messages in place of
+    /// this client's (`REDIRECT`); `None` if this client takes them itself, or if no options are in force
+    /// yet.
     pub fn redirect(&self) -> Option<u64> {
         self.options.as_ref()?.redirect
     }

@@ -119,11 +119,11 @@ impl ClientStage {
         }
     }
 
-    /// Lets requests of clients go on that have sent more but have taken no replies for a second. Closes clients
-    /// that accept no bytes of a segment (block) of replies for longer than the send timeout, and clients without
-    /// unanswered requests that have been silent for longer than the idle timeout, except subscribers and
-    /// monitors. Closes clients that have read the messages sent to them (as subscribers, for instance) too
-    /// slowly for too long.
+    /// Lets clients that have taken no replies for a second go on with further requests that they have sent.
+    /// Closes clients that accept no bytes of a segment (block) of replies for longer than the send timeout,
+    /// and clients without unanswered requests that have been silent for longer than the idle timeout, except
+    /// subscribers and monitors. Closes clients that have read the messages sent to them (as subscribers, for
+    /// instance) too slowly for too long.
     pub fn look_after_stuck(&mut self, env: &mut Env, now: Now) {
         let (idle_timeout, send_timeout) = (env.settings.idle_timeout, env.settings.send_timeout);
         if self.outbox.in_flight() == 0 && idle_timeout.is_none() {
@@ -149,9 +149,9 @@ impl ClientStage {
         }
     }
 
-    /// Lets more replies wait for a client that takes none, if they are the only reason for which no more of its
-    /// requests are started and its bytes are not read. A client that is sent messages (subscriptions) is not meant,
-    /// because replies would count as unread messages, nor one that has not logged in.
+    /// Lets more replies wait for a client that takes none, if those that wait are the only reason why no
+    /// more of its requests are started and its bytes are not read. Does nothing for a client that has not
+    /// logged in, or that is sent messages (subscriptions), because replies would count as unread messages.
     fn allow_backlog(&mut self, env: &mut Env, id: ClientId) {
         let client = self.clients.at(id);
         let allowed = self.reply_room.usual.max(client.backlog_bytes_max);

@@ -306,7 +306,7 @@ impl ClientStage {
         true
     }
 
-    /// Handles that stores have acknowledged a client's subscription to a shared channel or pattern (one for
+    /// Records that stores have acknowledged a client's subscription to a shared channel or pattern (one for
     /// which weir has one subscription for all its clients). Returns what is to be sent to the client.
     pub fn handle_joined(&mut self, env: &Env, name: &SharedName, id: ClientId) -> Delivered {
         if !self.listeners.acknowledge(name, id) {
@@ -318,8 +318,8 @@ impl ClientStage {
         self.end_subscription_command(env, id)
     }
 
-    /// Handles that a client's subscription to a shared channel or pattern (one for which weir has one
-    /// subscription for all its clients) was refused with `error`. Returns what is to be sent to the client.
+    /// Ends a client's subscription to a shared channel or pattern (one for which weir has one subscription
+    /// for all its clients), which was refused with `error`. Returns what is to be sent to the client.
     pub fn handle_refused(&mut self, env: &Env, name: &SharedName, id: ClientId, error: &[u8]) -> Delivered {
         if !self.listeners.drop_refused(name, id) {
             return Delivered::Nobody;
@@ -327,10 +327,10 @@ impl ClientStage {
         self.refuse_shared(env, id, error)
     }
 
-    /// Handles that the home core (the one that subscribes for all clients) of a channel or pattern has lost
-    /// its connection to a store. Returns the clients of this core that were subscribed through it, and
-    /// removes them: those with an acknowledged subscription miss messages; the commands of the others are to
-    /// be refused with [`Self::refuse_shared`].
+    /// Ends the subscriptions of this core's clients to a channel or pattern, because its home core (the one
+    /// that subscribes for all clients) has lost its connection to a store. Returns these clients: those with
+    /// an acknowledged subscription miss messages; the commands of the others are to be refused with
+    /// [`Self::refuse_shared`].
     pub fn handle_name_lost(&mut self, name: &SharedName) -> Vec<Listener> {
         self.listeners.drop_lost(name)
     }

@@ -1,6 +1,6 @@
-//! The memory that clients hold together: incomplete requests, waiting requests, unread replies. Each has its
-//! own bound, but many clients together would exceed any. Therefore the sum is measured after every 8 MiB
-//! received, and the clients that hold most are closed when it is too much.
+//! The memory that clients hold together: incomplete requests, waiting requests, unread replies. Each of
+//! these is bounded for one client, but many clients together could hold too much. Therefore the sum is
+//! measured after every 8 MiB received, and the clients that hold most are closed when it is too much.
 
 use std::sync::Arc;
 
@@ -40,8 +40,8 @@ impl ClientStage {
     }
 
     /// Closes the clients of this core that hold the most memory, because clients of all cores hold `excess`
-    /// bytes too much. Frees about as much as this core holds above its share at most, and closes no
-    /// administrator's client with `CLIENT NO-EVICT`.
+    /// bytes too much. Frees no more than about the bytes that this core holds above its share, and spares
+    /// clients of administrators with `CLIENT NO-EVICT`.
     pub fn handle_memory_exceeded(&mut self, env: &mut Env, excess: usize) {
         let above = self.holdings.bytes.saturating_sub(env.settings.clients_bytes_share());
         let quotas = Arc::clone(&env.quotas);

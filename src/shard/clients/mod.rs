@@ -117,15 +117,17 @@ use turns::Turns;
 /// Maximum number of bytes of replies that may wait for one client (256 KiB) before no more of its requests
 /// are started.
 const REPLIES_BYTES_PAUSE: usize = 256 * 1024;
-/// Time for which a client takes no replies before more of them than usual may wait for it: it probably writes a
-/// whole pipeline before it reads a reply, as many client libraries do, and would write for ever. A client that
-/// reads slowly takes some within that time.
+/// Time without taking a byte of its replies after which more replies than usual may wait for a client. Such
+/// a client probably writes a whole pipeline before it reads a reply, as many client libraries do, and would
+/// otherwise never get to the end. A client that only reads slowly takes some bytes within that time.
 const UNREAD_PATIENCE: Duration = Duration::from_secs(1);
-/// Maximum number of requests of such a client in flight.
+/// Maximum number of requests in flight of a client for which more replies than usual may wait, because it
+/// takes none.
 const BACKLOG_PIPELINE_MAX: usize = 8;
 /// Number of requests of a client that may be in flight until it is known how large their replies are.
 const REQUESTS_AT_FIRST: usize = 64;
-/// Factor by which the maximum number of bytes that wait for such a client grows at a time.
+/// Factor by which the maximum number of bytes of replies that may wait for a client that takes none grows at
+/// a time.
 const BACKLOG_GROWTH: usize = 4;
 
 /// Maximum numbers of bytes of replies for one client above which no more of its requests are started.
@@ -156,8 +158,8 @@ impl ReplyRoom {
         }
     }
 
-    /// Returns the size that a reply is expected to have while nothing is known: some requests may be in flight
-    /// then, and more of them with each reply that turns out small.
+    /// Returns the size in bytes that a reply is expected to have before any reply has come. With this size,
+    /// 64 requests may be in flight; with each reply that turns out small, more may.
     const fn first_expected(self) -> usize {
         self.foreseen / REQUESTS_AT_FIRST
     }
@@ -321,9 +323,9 @@ impl ClientStage {
     }
 
     /// Applies new quotas to all clients. A client keeps its tenant by name; if the tenant is gone, the
-    /// client must log in again. A queued transaction whose rights changed is refused at `EXEC`.
-    /// Returns the clients whose subscriptions, tracked keys or lines of requests the new quotas may not permit,
-    /// which the caller closes.
+    /// client must log in again. If the rights of a client in a transaction have changed, its `EXEC` is
+    /// refused. Returns the clients whose subscriptions, tracked keys or lines of requests the new quotas may
+    /// not permit, which the caller closes.
     pub fn handle_quotas(
         &mut self,
         env: &Env,

@@ -30,8 +30,8 @@ pub enum Rewrite {
     Splice,
 }
 
-/// Part of the expected size of replies that each reply takes off, as a number of bits: 5 stands for a
-/// thirty-second.
+/// Binary logarithm of the part of the expected size of replies that is taken off with each reply: 5 stands
+/// for a thirty-second.
 const FADE_BITS: u32 = 5;
 
 /// Which of a client's next requests get replies (`CLIENT REPLY`).
@@ -117,8 +117,8 @@ impl Order {
         self.entries.len()
     }
 
-    /// Sets the expected size of replies to at least `first` before the first reply, and later to at least a quarter
-    /// of that, because nothing is known of the requests that follow.
+    /// Raises the expected size of replies to `first` bytes if no reply has come yet, else to a quarter of
+    /// that, unless it is larger already: nothing is known of the requests that follow.
     pub fn expect_at_least(&mut self, first: usize) {
         let least = if self.expected_bytes == 0 { first } else { first / 4 };
         self.expected_bytes = self.expected_bytes.max(least);
@@ -138,8 +138,8 @@ impl Order {
         (self.first_sequence, self.first_sequence.wrapping_add(self.entries.len() as u32))
     }
 
-    /// Lets the next request get no reply either if that to this one (`sequence`) is to be dropped (`CLIENT
-    /// REPLY`), because it is the same request, which is tried again.
+    /// If the reply to the request with this number (`sequence`) is to be dropped (`CLIENT REPLY`), lets the
+    /// next request get no reply either, because that is the same request, which is tried again.
     pub fn drop_again(&mut self, sequence: u32) {
         if let Some(silence) = &mut self.silence
             && silence.dropped.contains(&sequence)

@@ -8,9 +8,9 @@ use crate::values::time::Now;
 use crate::values::{ClientId, Timestamp};
 
 impl ClientStage {
-    /// Begins a `CLIENT PAUSE` on this shard. Together with an earlier one for the same tenant or, if it is
-    /// for all clients, with an earlier one for all, it lasts until the later end and holds back whatever one
-    /// of the two holds back.
+    /// Begins a `CLIENT PAUSE` on this shard. An earlier pause of the same tenant (or, if this one is for all
+    /// clients, an earlier one for all) is joined with it: both last until the later end, and hold back
+    /// whatever either of them holds back.
     pub(super) fn pause(&mut self, quotas: &Quotas, pause: &Pause, now: Now) {
         self.pauses.retain(|earlier| earlier.until > now.monotonic);
         match self.pauses.iter_mut().find(|other| other.tenant == pause.tenant) {

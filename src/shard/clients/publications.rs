@@ -26,8 +26,8 @@ pub struct Publications {
 }
 
 impl Publications {
-    /// Takes the clients whose message (`PUBLISH`) may be sent: no subscription that it waits for is
-    /// unacknowledged by stores any more, or its time is over.
+    /// Removes and returns the clients whose message (`PUBLISH`) may be sent: stores have acknowledged all
+    /// subscriptions that the message waits for, or its time is over.
     pub fn take_ready(&mut self, board: &SubscriptionBoard, now: Timestamp) -> Vec<ClientId> {
         self.looked_at = now;
         let is_ready =

@@ -10,9 +10,9 @@ use crate::values::time::Now;
 use crate::values::{ClientId, TenantId};
 
 impl ClientStage {
-    /// Gives a client its first identity, and counts it as a connection (seat) of a tenant: of the one that
-    /// its certificate names, else of the tenant for clients that have not logged in. If there is none, or it
-    /// may have no more connections, the client has to log in.
+    /// Gives a client its first identity, and counts the client as a connection (seat) of a tenant: of the
+    /// one that its certificate names, else of the tenant for clients that have not logged in. If there is no
+    /// such tenant, or the tenant may have no more connections, the client has to log in.
     pub(super) fn seat_stranger(&mut self, env: &Env, id: ClientId, now: Now) {
         let certified = self.clients.at(id).certified.as_deref().and_then(|name| env.quotas.find(name));
         let stranger = match certified {

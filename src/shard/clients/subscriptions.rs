@@ -6,10 +6,11 @@
 //!                 └─ b ──> feed of store 1 ──┴── all have acknowledged ──> the reply, written here
 //! ```
 //!
-//! Acknowledgements are written here, because each store counts only its own channels of the client. A feed
-//! answers in order, so a queue of what it owes tells for which request an acknowledgement is.
+//! Weir writes acknowledgements itself, because each store counts only its own channels of the client. A
+//! store answers the requests on a feed in order, so a queue of those that it has not answered tells which of
+//! them an acknowledgement is for.
 //!
-//! Names that are shared with other clients come over no link of the client: see `listeners.rs`.
+//! Messages of names that are shared with other clients come over no link of the client: see `listeners.rs`.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -218,7 +219,7 @@ pub enum Delivered {
         /// The reply to the client's command about subscriptions: all acknowledgements, and the messages that
         /// came since the command was sent; or the error of a store.
         reply: Vec<u8>,
-        /// Requests that end at other stores the subscriptions that one store has refused.
+        /// Requests that end subscriptions of the command at other stores, because one store has refused it.
         undo: Vec<FeedRequest>,
         /// Subscriptions that weir has on behalf of all its clients, and that this client has to leave
         /// because another subscription of the command was refused.
@@ -405,9 +406,9 @@ impl Subscriptions {
         requests
     }
 
-    /// Writes the requests that subscribe to these channels or patterns, or end that if `begins` is false, at
-    /// each store that their messages come from. `kind` says whether the names are channels, patterns or
-    /// sharded channels, and `purpose` why the requests are sent.
+    /// Writes the requests that subscribe to these channels or patterns, or that unsubscribe if `begins` is
+    /// false, at each store that their messages come from. `kind` says whether the names are channels,
+    /// patterns or sharded channels, and `purpose` why the requests are sent.
     fn requests(
         &mut self,
         (kind, begins): (Subscription, bool),
@@ -458,8 +459,9 @@ impl Subscriptions {
         false
     }
 
-    /// Makes the requests that subscribe at exactly these stores to the channels and patterns that are
-    /// subscribed to at all stores. Links to new stores must have been added with [`Self::add_feed`].
+    /// Returns requests for the channels and patterns that are to be subscribed to at all stores, which are
+    /// `stores` now: they subscribe at the new ones of these, and unsubscribe at any other store. Links to
+    /// new stores must have been added with [`Self::add_feed`].
     pub fn spread(&mut self, stores: &[BackendId]) -> Vec<FeedRequest> {
         let mut requests = Vec::new();
         for feed in &mut self.feeds {
@@ -572,16 +574,16 @@ impl Subscriptions {
         self.pending.as_mut()?.messages.as_mut()
     }
 
-    /// Records that stores have acknowledged one subscription of the client's command that weir has on behalf
-    /// of all its clients.
+    /// Records that stores have acknowledged a shared subscription of the client's command, one that weir has
+    /// on behalf of all its clients ([`Origin::Shared`]).
     pub fn hear_joined(&mut self) {
         if let Some(pending) = &mut self.pending {
             pending.requests = pending.requests.saturating_sub(1);
         }
     }
 
-    /// Records that one subscription of the client's command that weir has on behalf of all its clients was
-    /// refused with `error`.
+    /// Records that a shared subscription of the client's command, one that weir has on behalf of all its
+    /// clients ([`Origin::Shared`]), was refused with `error`.
     pub fn hear_refused(&mut self, error: &[u8]) {
         if let Some(pending) = &mut self.pending {
             pending.requests = pending.requests.saturating_sub(1);

@@ -41,8 +41,8 @@ impl Tracks {
     }
 
     /// Chooses and records the track (group of backend connections) of the request with sequence number
-    /// `next`. `wanted` is the track that it would take alone; `first` is the number of the oldest unanswered
-    /// request. False while the request must wait for those in flight.
+    /// `next`. `wanted` is the track that the request would take if no others were in flight; `first` is the
+    /// number of the oldest unanswered request. False while the request must wait for those in flight.
     #[inline]
     pub fn choose_and_take(&mut self, wanted: Track, first: u32, next: u32) -> bool {
         let Some(track) = self.choose(wanted, first, next) else { return false };
@@ -51,8 +51,8 @@ impl Tracks {
     }
 
     /// Returns the track (group of backend connections) for the request with sequence number `next`. `wanted`
-    /// is the track that it would take alone; `first` is the number of the oldest unanswered request. None
-    /// while the request must wait for those in flight.
+    /// is the track that the request would take if no others were in flight; `first` is the number of the
+    /// oldest unanswered request. None while the request must wait for those in flight.
     fn choose(self, wanted: Track, first: u32, next: u32) -> Option<Track> {
         if wanted == self.current {
             return Some(wanted);

@@ -108,13 +108,13 @@ impl Transaction {
         self.may_write
     }
 
-    /// Records that a request of this command is about to be queued: it may be a write.
+    /// Records whether a request that is about to be queued is one that `CLIENT PAUSE ... WRITE` holds back.
     pub fn note_request(&mut self, command: &Command, arguments: &Arguments<'_>, scripts: &ScriptBoard) {
         self.may_write |= is_held_as_write(command, arguments, scripts);
     }
 
-    /// Returns the database that is selected after the requests queued so far; None if it is still the
-    /// client's.
+    /// Returns the database that is selected after the requests queued so far; None if none of them selects
+    /// another than the client's own.
     pub fn database(&self) -> Option<Database> {
         self.selects.last().map(|last| last.database)
     }
@@ -130,7 +130,8 @@ impl Transaction {
     }
 
     /// Returns the first queued request whose reply the control executor has to give (`INFO`) and has not
-    /// given; None if there is none, or if its replies are longer than 1 MiB already.
+    /// given. None if there is none, or if its replies to other requests of the transaction exceed 1 MiB
+    /// together.
     pub fn next_uncollected(&mut self) -> Option<&mut LocalRequest> {
         let has_room = self.answers_bytes <= DESCRIPTION_BYTES_MAX;
         let is_missing = |queued: &&mut LocalRequest| queued.local.is_collected() && queued.answer.is_none();
@@ -199,8 +200,8 @@ impl Transaction {
         Some((self.frames, self.requests + 2))
     }
 
-    /// Records which node owns a slot of the cluster now: it may have changed since an earlier request for the slot was
-    /// queued.
+    /// Records which node of the cluster owns a slot now. If the transaction's keys are in that slot, it goes
+    /// to that node: the owner may have changed since earlier requests were queued.
     pub fn note_owner(&mut self, slot: u16, owner: BackendId) {
         if self.place.is_some_and(|(own, _)| own == slot) {
             self.place = Some((slot, owner));
@@ -328,8 +329,9 @@ impl Splice {
         Ok(())
     }
 
-    /// Records that replies are switched on (`CLIENT REPLY ON`) by this request queued in the transaction: as
-    /// in Redis, neither the head of the reply to `EXEC` nor replies to earlier requests are sent.
+    /// Records, while a transaction is carried out, that replies were off (`CLIENT REPLY OFF`) and that this
+    /// request in it switches them on (`CLIENT REPLY ON`). As in Redis, the client then gets the replies from
+    /// this request's on, without the head of the reply to `EXEC` and the replies to earlier requests.
     pub fn begin_sending(&mut self, request: &LocalRequest) {
         self.sent_from = Some(request.position);
     }

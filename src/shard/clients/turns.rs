@@ -20,12 +20,12 @@ use crate::shard::request::ReplyTo;
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner, limits};
 
-/// The bytes held of a client whose next request may not be started (64 KiB), above which weir stops reading
-/// from it.
+/// Number of undecoded bytes (64 KiB) above which weir stops reading from a client whose next request may not
+/// be started.
 const HELD_BYTES_PAUSE: usize = 64 * 1024;
 
-/// The number of congested clients (with many requests in backend queues) for which the number of requests of
-/// each client that may be started in a turn (pass of the shard's loop) is halved once.
+/// For every so many congested clients (with many requests in backend queues), the number of requests of one
+/// client that may be started in a turn (pass of the shard's loop) is halved.
 const CONGESTED_MANY: u32 = 16;
 
 /// The schedule of a shard's clients: which of them have further requests decoded, and when.
@@ -229,9 +229,9 @@ impl ClientStage {
         self.turns.in_steps += 1;
     }
 
-    /// Continues for this turn (pass of the shard's loop) to assign the keys of one large request to
-    /// backends. Returns the request's client once all keys are assigned; [`Self::end_wait_for_grant`] then
-    /// lets the request go on.
+    /// Takes one step in the splitting by key of a large request, for 4,096 keys at most; the splitting takes
+    /// several turns (passes of the shard's loop). Returns the request's client once the splitting is
+    /// complete, to be passed to [`Self::end_wait_for_grant`]. None before, and if no request is being split.
     pub fn go_on_partitioning(&mut self, env: &mut Env) -> Option<ClientId> {
         let id = self.turns.partitioning.pop_front()?;
         self.turns.in_steps -= 1;
