@@ -105,8 +105,8 @@ pub struct MonitorBoard {
     /// An entry for each place of a monitor: 0 if the place has no monitor, else its flags, tenant and core,
     /// packed by [`entry`].
     entries: Box<[AtomicU64]>,
-    /// For each monitor, the number of lines that other cores have left out, and of which it was not told
-    /// yet.
+    /// For each monitor, the number of lines that other cores have left out and that the monitor has not been
+    /// told of.
     left_out: Box<[AtomicU64]>,
 }
 

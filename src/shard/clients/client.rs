@@ -484,9 +484,9 @@ impl Client {
         self.last_command = Some(command);
     }
 
-    /// Records that the client's own request about clients (`CLIENT LIST`, `CLIENT INFO`), with these
-    /// `arguments`, is being carried out: such a reply shows its size in the client's line. `None` records
-    /// that it is answered.
+    /// Records that the client's own request about clients (such as `CLIENT LIST`), with these `arguments`,
+    /// is being carried out: until it is answered, `CLIENT LIST` and `CLIENT INFO` show its size in the
+    /// client's line (`qbuf`, `argv-mem`). `None` records that it is answered.
     pub fn note_asking(&mut self, arguments: Option<&Arguments<'_>>) {
         self.asking_bytes = arguments.map_or([0; 2], |arguments| {
             let words: usize = arguments.iter().map(<[u8]>::len).sum();

@@ -39,8 +39,8 @@ struct Subject {
     connection: u64,
 }
 
-/// Connection number for a request to be explained that comes from no client, since an operator asked at
-/// the admin port.
+/// Number in place of a client connection's for a request that an operator, at the admin port, asks weir to
+/// explain.
 const NO_CONNECTION: u64 = u64::MAX;
 
 impl Shard {

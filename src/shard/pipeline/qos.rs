@@ -116,8 +116,8 @@ impl Shard {
         self.handle_request_as(id, &identity, request, now);
     }
 
-    /// Answers a malformed `QOS CALL` with an error, which makes the `EXEC` of a transaction fail that the
-    /// client may be in. A malformed `QOS CALL ... EXEC` ends the transaction.
+    /// Answers a malformed `QOS CALL` with an error. If the client is in a transaction, its `EXEC` will fail;
+    /// a malformed `QOS CALL ... EXEC` ends the transaction.
     fn refuse_call(&mut self, id: ClientId, arguments: &Arguments<'_>, text: &str) {
         if inner_name(arguments.iter().skip(2)).is_some_and(|name| name.eq_ignore_ascii_case(b"exec")) {
             self.discard_refused(id);

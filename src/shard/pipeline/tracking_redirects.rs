@@ -149,9 +149,9 @@ impl Shard {
         error
     }
 
-    /// Answers requests of other clients for the numbers (`CLIENT ID`) of this client's links (unshared
-    /// connections) to nodes of a cluster, if the link is open. Opens links that are missing; requests about
-    /// them wait.
+    /// Answers requests of other clients for the numbers (`CLIENT ID`) of the links (unshared connections) of
+    /// client `target` to nodes of a cluster, if the link is open. Opens links that are missing; requests
+    /// about them wait.
     pub(super) fn answer_questions(&mut self, target: ClientId, now: Now) {
         let questions = self.inbox_of(target).map(Inbox::take_questions).unwrap_or_default();
         for question in questions {

@@ -41,8 +41,8 @@ impl Shard {
         });
     }
 
-    /// Discards the transaction of a client, if it is in one, because the transaction's `EXEC` is refused.
-    /// Ends the client's watch of keys.
+    /// Discards a client's transaction, because its `EXEC` is refused, and ends the client's watch of keys.
+    /// Does nothing if the client is in no transaction.
     pub(super) fn discard_refused(&mut self, id: ClientId) {
         if self.clients.client(id).take_transaction().is_some() {
             self.end_watch(id, self.turn);

@@ -28,8 +28,9 @@ impl Shard {
     }
 
     /// Ends the blocking command of a client that has ended its input: as on a server, the client does not
-    /// wait. If it has waited for 10 ms or more, it is taken to have left: an element that is popped for it
-    /// in this instant is counted, or put back (`give_back`). Does nothing if the client waits in no command.
+    /// wait. If it has waited for 10 ms or more, and this is no drain, it is taken to have left: an element
+    /// that is popped for it in this instant is counted, or put back (`give_back`). Does nothing if the
+    /// client waits in no command.
     pub(super) fn end_wait_at_end_of_input(&mut self, id: ClientId, now: Now) {
         let Some(link) = self.waiting_link(id) else { return };
         let waited = self.private.waited(link, now.monotonic);
