@@ -73,12 +73,12 @@ pub struct Estimate {
     pub surcharge: MicroUnits,
 }
 
-/// Number of requests about quotas (`QOS`) that a core answers in a second to the clients of one tenant whose
-/// quota is deep in debt.
+/// The most requests about quotas (`QOS`) of one tenant's clients that a core answers per second while a
+/// quota that pays for them is deep in debt.
 const QUESTIONS_IN_DEBT_MAX: u32 = 10;
 
-/// The requests about quotas (`QOS`) that were answered in the current second though the payer's quota is deep
-/// in debt, by tenant.
+/// Counts, by tenant, the requests about quotas (`QOS`) that came in the current second while a quota of
+/// their payer (account that is charged) was deep in debt.
 #[derive(Debug, Default)]
 pub struct QuestionsInDebt {
     since: Timestamp,
@@ -86,7 +86,8 @@ pub struct QuestionsInDebt {
 }
 
 impl QuestionsInDebt {
-    /// True if one more request of the tenant is answered; it is counted then.
+    /// Counts one more request about quotas (`QOS`) of a tenant in debt. True if no more than 10
+    /// (`QUESTIONS_IN_DEBT_MAX`) came in this second, so that this one is answered.
     fn takes(&mut self, tenant: TenantId, now: Timestamp) -> bool {
         if now.since(self.since) >= Duration::from_secs(1) {
             self.since = now;
@@ -99,8 +100,9 @@ impl QuestionsInDebt {
 }
 
 impl AdmissionStage {
-    /// Admits a request of the payer (account that is charged) whose tab (sum of its consecutive requests) is
-    /// open, and takes its price. None if the tab alone cannot decide; the caller then uses [`Self::admit`].
+    /// Admits a request and takes its price from its payer's open tab. A payer is the account that is
+    /// charged; a tab is the sum of one payer's consecutive requests. Returns None, with no price taken, if
+    /// the payer has no open tab or the tab alone cannot decide; the caller then uses [`Self::admit`].
     /// `take_track` puts the request on its track (set of backend connections), or returns false if it must
     /// wait for its client's requests in flight. `asked` are the facts about the request's cost, `class` the
     /// class of its command.
@@ -258,10 +260,10 @@ impl AdmissionStage {
         self.accounts.meter(payer.tenant(), usage, now.monotonic);
     }
 
-    /// Holds a request back until another request of its tenant is charged at its real cost, if the tenant
-    /// might not be able to pay for it along with all others in flight, or if the cost of its class is not
-    /// known well enough. In the first case the request is refused once 100 ms have passed since it arrived
-    /// (`came`), or if too many wait already. None if the request may go on.
+    /// Decides whether a request must wait until another request of its tenant in flight is charged at its
+    /// real cost; None if it may go on. It waits if the cost of its class is not known well enough, or if a
+    /// bucket might not cover it along with all requests in flight. In the second case it is refused once
+    /// 100 ms have passed since it arrived (`came`), or if too many requests of its tenant wait already.
     fn hold_back(
         &mut self,
         env: &mut Env,
@@ -330,9 +332,10 @@ fn count(quotas: &Quotas, payer: Payer, windows: &FixedWindows, now: Now) -> Adm
     }
 }
 
-/// Returns the track (set of backend connections) for a request with this estimated price: the heavy one from
-/// a price of `heavy_from` on (None: there is no heavy one). Ranges, scans and scripts also take the heavy
-/// track until such a request of the tenant has shown its real cost. `is_known` says that one has.
+/// Returns the track (set of backend connections) for a request: the heavy one if its estimated price is
+/// `heavy_from` or more. Ranges, scans and scripts also take the heavy track as long as `is_known` is false:
+/// no such request of the tenant has shown its real cost yet. `heavy_from` is None if there is no heavy
+/// track.
 #[inline]
 fn track_of(heavy_from: Option<MicroUnits>, estimate: Price, class: Class, is_known: bool) -> Track {
     let may_be_anything = !is_known && matches!(class, Class::Range | Class::Scan | Class::Script);
@@ -345,12 +348,12 @@ fn track_of(heavy_from: Option<MicroUnits>, estimate: Price, class: Class, is_kn
 /// The longest time that a request waits for other requests of its tenant to be charged at their real cost,
 /// where a quota might not cover all of them (100 ms).
 pub(super) const SETTLEMENT_PATIENCE: Duration = Duration::from_millis(100);
-/// The least limit on the clients of a tenant that wait on a core until others of the tenant are charged at
-/// their real cost. The limit is the number of the tenant's requests in flight if that is larger.
+/// The number of one tenant's clients that may always wait on a core for other requests of the tenant to be
+/// charged at their real cost. If the tenant has more requests in flight, that many clients may wait.
 const WAITING_MIN: usize = 16;
 
-/// Divisor for a retry delay multiplied by a random byte: the quotient, up to a quarter of the delay, is
-/// added to the delay, so that refused clients do not all return at once.
+/// A retry delay is lengthened by the delay times a random byte divided by this, which is less than a quarter
+/// of the delay, so that refused clients do not all return at once.
 const JITTER_PARTS: u64 = 4 * 256;
 
 /// Returns a retry delay lengthened by up to a quarter and never shortened. `spread` is a random byte.

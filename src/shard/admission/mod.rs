@@ -49,8 +49,8 @@ pub struct AdmissionStage {
     /// The payer (account that is charged) and price of each request that passed in shadow mode, where decisions
     /// are only counted, before the control executor's answer showed whether the payer can pay for it.
     undecided_in_shadow: Vec<(Payer, Price)>,
-    /// The questions about quotas that were answered in the current second though the payer's quota is deep in
-    /// debt.
+    /// Counts, by tenant, of the requests about quotas (`QOS`) that came in the current second while a quota
+    /// of their payer was deep in debt.
     questions: decision::QuestionsInDebt,
 }
 
@@ -124,8 +124,9 @@ impl AdmissionStage {
         }
     }
 
-    /// Charges an account for the reply to a call that waited, whose price was settled when it began: for the reply's
-    /// bytes and elements (`rows`), less what was paid for them then (`paid_ahead`).
+    /// Charges an account for the reply to a blocking command, whose price was settled when the command began
+    /// to wait. The reply costs its bytes and elements (`rows`), less the part of that price which was for
+    /// the reply (`paid_ahead`).
     pub fn charge_for_waited(
         &mut self,
         payer: Payer,
@@ -175,8 +176,9 @@ impl AdmissionStage {
         self.for_settlement.push(payer.tenant(), id, now);
     }
 
-    /// Takes the clients whose waiting requests are to be tried again: as many of each tenant as its requests
-    /// were charged at their real cost since the last call, and all that have waited for 100 ms.
+    /// Takes the clients whose waiting requests are to be tried again: all that have waited for 100 ms, and
+    /// of each tenant one client for each of its requests that was charged at its real cost since the last
+    /// call. After new quotas, takes all.
     pub fn take_settled(&mut self, now: Timestamp) -> Vec<ClientId> {
         let Self { for_settlement, accounts, .. } = self;
         for_settlement.take_due(|tenant| accounts.take_settled(tenant), now)

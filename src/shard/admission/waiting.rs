@@ -31,8 +31,8 @@ impl Waiting {
         }
     }
 
-    /// True if no client waits for a request of its tenant to be charged at its real cost, or is to be tried
-    /// again in this turn.
+    /// True if no client waits for a request of its tenant to be charged at its real cost, and none is to be
+    /// tried again in this turn (pass of the shard's loop).
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.tenants.is_empty() && self.released.is_empty()
@@ -43,9 +43,9 @@ impl Waiting {
         self.tenants.iter().find(|(known, _)| *known == tenant).map_or(0, |(_, queue)| queue.len())
     }
 
-    /// Takes the clients that may go on: as many of each tenant as its requests were charged at their real
-    /// cost, and all that have waited for 100 ms. `take_settled` returns how many requests of a tenant were
-    /// charged so since its last call.
+    /// Takes the clients whose requests are to be tried again: all released ones, all that have waited for
+    /// 100 ms, and of each tenant one client for each of its requests that was charged at its real cost.
+    /// `take_settled` returns the number of a tenant's requests charged so since its last call.
     pub fn take_due(
         &mut self,
         mut take_settled: impl FnMut(TenantId) -> u32,

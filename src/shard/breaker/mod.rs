@@ -19,16 +19,16 @@ use crate::values::limits::COMMAND_CLASSES;
 use crate::values::time::Now;
 use crate::values::{BackendId, Tier, Timestamp};
 
-/// The number of backends from which on their response times are compared, to find slow ones.
+/// The least number of backends that are compared with each other by their response times, to find slow ones.
 const COMPARED_FROM: usize = 3;
-/// The least time between two log lines about ejections in shadow mode (ejections are only logged).
+/// The least time between two log lines about one backend in shadow mode, in which ejections are only logged.
 const SHADOWS_APART: Duration = Duration::from_secs(10);
-/// The time, from when an ejected backend (one taken out of use) may be tried again, for which no costly
-/// request is used as the trial. After it any request is, if no others have come.
+/// The time for which only a cheap request may be the trial of an ejected backend (one taken out of use),
+/// counted from when a trial is due. After it, any request may be.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The divisor of the time between two comparisons: a core that was late for more than a tenth of that time
-/// does not judge backends slow, because replies may have waited in its sockets.
+/// A core whose turns were late by a tenth (one in this many parts) of the time between two comparisons, or
+/// more, does not judge backends slow, because replies may have waited in its sockets.
 const LATE_PART: u32 = 10;
 
 /// Reasons for closing connections that say nothing about a backend's health, because another backend does
@@ -82,7 +82,8 @@ struct Health {
     /// The 95th percentiles of the backend's response times at the last check, by class of commands; None
     /// where backends are not compared.
     recent: [Option<Duration>; COMMAND_CLASSES],
-    /// True while some or all requests to the backend are refused.
+    /// True while the breaker checks each request to the backend, because the backend is ejected (taken out
+    /// of use) or returning.
     is_gated: bool,
     /// The time at which this core sent the trial request (which finds out whether the ejected backend is
     /// healthy again) that is in flight; None without one.
@@ -122,8 +123,8 @@ impl Breaker {
         }
     }
 
-    /// Returns the next change of whether each request to a backend is checked (gate), which the caller sets
-    /// at the backend's bulkheads (windows and queues); None if there is none.
+    /// Takes the next change of a gate (whether each request to a backend is checked); None if there is none.
+    /// The caller applies it to the backend's bulkheads (windows and queues).
     pub fn poll_gate(&mut self) -> Option<(BackendId, Gate)> {
         self.gates.pop_front()
     }

@@ -35,7 +35,8 @@ pub struct MonitorStage {
     written: ByteRate,
     delivered: ByteRate,
     clock: FineClock,
-    /// The monitors (clients that have sent `MONITOR`) that miss the line that was left out last, and
+    /// The monitors (clients that have sent `MONITOR`) that miss the line that was left out last, and the
+    /// number of lines that exactly these monitors miss and that `left_out` does not count yet.
     missing: (MonitorSet, u32),
     /// Numbers of lines left out, besides those in `missing`, since the end of the last turn (pass of the
     /// shard's loop), by the index of the monitor that misses them.

@@ -3,12 +3,12 @@
 //!
 //! ```text
 //!   request ── room in the window, and nobody waits? ──────────────────────────────> link
-//!       └─ else: hopeless, stalled, full? told at once ── queue ── room again ──────> link
-//!                                                            └─ too old, too late: told at once
+//!       └─ else: hopeless, stalled, full? refused at once ── queue ── room again ───> link
+//!                                                               └─ too old, too late: refused
 //! ```
 //!
 //! A fetch of a hot key answers all reads that wait for it, so it takes the next free place, before all
-//! queued requests. There are few: of one question at most two in flight and one that waits.
+//! queued requests. There are few: for one reply, at most two are in flight and one waits.
 //!
 //! A bulkhead without waiting requests costs a comparison and a count per request. One with waiting requests
 //! is handled at the end of every turn, at least every 5 ms.
@@ -49,7 +49,7 @@ const RETRY_FULL: (Duration, Duration) = (Duration::from_millis(10), Duration::f
 /// The least retry delay named to clients when the queue is full under lasting overload: more is requested
 /// than the backend can do.
 const RETRY_OVER: Duration = Duration::from_millis(100);
-/// The number of waiting requests for which a queue keeps memory while none waits.
+/// The most waiting requests for which an empty queue keeps its memory.
 const PARKED_KEPT: usize = 64;
 /// The divisor that gives the part (a tenth) of the window (limit on requests in flight to a backend) that
 /// only requests of the critical tier may use.
@@ -148,8 +148,8 @@ impl Bulkhead {
         self.in_flight < self.limit && now.as_nanos() + self.full_nanos <= deadline.as_nanos()
     }
 
-    /// True if a request cannot be answered by its deadline, judging by response times. When the window
-    /// (limit on requests in flight) is next adjusted, it then counts as full.
+    /// True if a request cannot be answered by its deadline, judging by response times. The window (limit on
+    /// requests in flight) then counts as full when it is next adjusted, though the request is not sent.
     pub fn count_if_hopeless(&mut self, deadline: Timestamp, now: Timestamp) -> bool {
         let is_hopeless = self.is_hopeless(deadline, now);
         if is_hopeless {
@@ -221,8 +221,8 @@ impl Bulkhead {
         self.in_flight
     }
 
-    /// Ends the silence of the backend, and the time in which nothing is sent to a silent or busy one, if no
-    /// request is in flight, because all connections to the backend were lost.
+    /// Ends the silence, the stall and the busy state of the backend if no request is in flight to it,
+    /// because all connections to it were lost. Requests may be sent to it again then.
     pub fn handle_none_in_flight(&mut self, now: Timestamp) {
         if self.in_flight > 0 {
             return;
@@ -249,9 +249,9 @@ impl Bulkhead {
         self.set_limit();
     }
 
-    /// Handles that bytes came from the backend: they end a stall (time in which nothing is sent to it
-    /// because it was silent). `late` is the delay of this core itself, by which waiting requests do not
-    /// age.
+    /// Records that bytes came from the backend. Nothing was sent to it while it was stalled (silent for too
+    /// long) or busy with a script; both states end now. `late` is the delay of this core itself, by which
+    /// waiting requests do not age.
     #[inline]
     pub fn handle_progress(&mut self, late: Duration, now: Timestamp) {
         if self.is_listed {
@@ -308,8 +308,8 @@ impl Bulkhead {
         self.is_silent && self.mode == Mode::On
     }
 
-    /// Records by the backend's reply to a PING whether it is busy with a script. While it is, and its other
-    /// connections are silent, nothing more is sent to it.
+    /// Records whether the backend is busy with a script, as its reply to a `PING` over another connection
+    /// shows. Nothing more is sent to a backend that is busy and silent on its other connections.
     pub fn handle_sign(&mut self, is_busy: bool) {
         self.is_busy = is_busy && self.is_silent();
         self.set_limit();
@@ -499,11 +499,11 @@ impl Bulkhead {
         }
     }
 
-    /// Takes the next request to send, fetches (shared reads of hot keys) first; None if the window (limit
-    /// on requests in flight) has no room or nothing waits. The first flag says whether its client
-    /// connection may be read from again, the second whether it waited for so long that it would be refused
-    /// if the queue were not in shadow mode. While several tenants wait in a tier (importance), none of them is
-    /// given more than half of the window, rounded up.
+    /// Takes the next request to send, fetches (shared reads of hot keys) first; None if the window (limit on
+    /// requests in flight) has no room or nothing waits. The first flag says whether the request's client
+    /// connection may be read from again. The second says whether the request is so old that it would be
+    /// refused if the queue were not in shadow mode. While several tenants wait in a tier (importance), none
+    /// of them is given more than half of the window, rounded up.
     pub fn take(&mut self) -> Option<((Parked, bool), bool)> {
         let size = self.window.size() as u32;
         let is_reserved = self.fetches.is_empty() && !self.queue.has_any_of(Tier::Critical);
@@ -534,8 +534,8 @@ impl Bulkhead {
         self.is_gated
     }
 
-    /// True if fewer requests are in flight than the window (limit) permits, or windows are not in force,
-    /// whether or not others wait.
+    /// True if the window (limit on requests in flight) permits another request, whether or not others wait
+    /// for it, or if windows are not in force.
     pub fn has_place(&self) -> bool {
         self.mode != Mode::On || (self.in_flight as usize) < self.window.size()
     }

@@ -127,8 +127,8 @@ impl Overload {
         backends
     }
 
-    /// Records by a backend's reply to a PING whether it is busy with a script, and publishes it to other
-    /// cores.
+    /// Records whether a backend is busy with a script, as its reply to a `PING` shows, and publishes that to
+    /// other cores.
     pub fn handle_sign(&mut self, settings: &ShardSettings, backend: BackendId, is_busy: bool) {
         for index in bulkheads_of(backend) {
             self.bulkheads[index].handle_sign(is_busy);

@@ -25,8 +25,9 @@ pub struct Charge {
     pub is_unrefused: bool,
 }
 
-/// The debt of a bucket, as the time in which its rate pays it off, up to which it is charged for requests
-/// that are never refused. More would keep others who pay from the same bucket waiting for as long.
+/// The most debt that requests which are never refused may leave in a bucket, as the time in which the
+/// bucket's rate pays it off. A larger debt would keep others who pay from the same bucket waiting for
+/// longer.
 const OWED_MAX: Duration = Duration::from_secs(1);
 
 /// The final cost of a request, as far as its replies tell.
@@ -112,8 +113,9 @@ impl Accounts {
         self.handle_booked(charge.payer, now);
     }
 
-    /// Takes the part of a request's real cost that exceeds the price which was taken for it, long after it was
-    /// settled at that price, and learns the cost for the request's class.
+    /// Settles the rest of the cost of a request that was answered early, at its estimated price, now that
+    /// its store has replied. Takes the part of the real cost that exceeds the price taken before, and learns
+    /// the cost for the request's class.
     pub fn settle_late(&mut self, charge: &Charge, cost: Price, now: Timestamp) {
         let tenant = self.tenant_now(charge.payer);
         let rest = cost.beyond(charge.taken);
@@ -137,9 +139,9 @@ impl Accounts {
         self.correct(payer, tenant, cost.signed(), now);
     }
 
-    /// Returns the quota of a payer (account that is charged) from which a request that is never refused could
-    /// not be paid in full any more, as it owes so much, with the time until it can be. None if there is none.
-    /// `cost` is the request's price.
+    /// Returns the first quota of a payer (account that is charged) that is too deep in debt to pay a request
+    /// that is never refused, and the time until it can pay. None if all quotas can. `cost` is the request's
+    /// price; the debt may grow up to this core's part of `OWED_MAX`.
     pub fn overdrawn(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Option<(Scope, Duration)> {
         let owed_max = self.owed_max_here();
         payer.scopes().find_map(|scope| {
@@ -150,14 +152,16 @@ impl Accounts {
         })
     }
 
-    /// Returns the debt, as the time in which the bucket's rate pays it off, to which this core may bring a
-    /// bucket by requests that are never refused: other cores may do as much before this one learns of it.
+    /// Returns this core's even part of `OWED_MAX`, the debt that requests which are never refused may leave
+    /// in a bucket, as the time in which the bucket's rate pays it off. Other cores may add as much debt
+    /// before this core learns of it.
     fn owed_max_here(&self) -> Duration {
         OWED_MAX * self.even_share / 65_536
     }
 
     /// Takes the cost of a request that is never refused from the buckets of its payer (account that is
-    /// charged), from each only as far as its debt stays within what a second brings in (`OWED_MAX`).
+    /// charged). A bucket whose debt would exceed this core's part of `OWED_MAX` pays only as much as leads
+    /// up to it.
     #[cold]
     fn correct_up_to_debt(
         &mut self,

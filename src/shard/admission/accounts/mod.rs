@@ -225,8 +225,9 @@ impl Accounts {
         Decision::Admitted
     }
 
-    /// Records that a payer's request was taken from its buckets directly, without a tab. A tab is a sum that
-    /// is booked later; the second consecutive request of the same payer opens a tab.
+    /// Records that the price of a payer's request was taken from the payer's buckets, or corrected in them,
+    /// without a tab. The second such booking of one payer in a row opens a tab: a sum of prices that is
+    /// booked later.
     #[inline]
     fn handle_booked(&mut self, payer: Payer, now: Timestamp) {
         if self.last_booked != Some(payer) {
@@ -260,8 +261,9 @@ impl Accounts {
         }
     }
 
-    /// Takes a request's price from this core's allowances (what cores may spend without asking) of all its
-    /// buckets, if they cover it. The fast path of nearly every request. False if they do not.
+    /// Takes a request's price from this core's allowance (the amount that it may spend without asking) of
+    /// each bucket of the payer, if all these allowances cover it. False, with nothing taken, if one does
+    /// not. The fast path of nearly every request.
     #[expect(clippy::inline_always, reason = "one caller, and every request: a call would be a tenth of it")]
     #[inline(always)]
     fn take_if_allowed(&mut self, payer: Payer, cost: Price, now: Timestamp) -> bool {

@@ -11,14 +11,14 @@ use crate::values::{Demand, Grant, MicroUnits, TenantId, Timestamp, Usage};
 /// Number of unanswered reports at which this core sends no more periodic reports, so that a stopped control
 /// executor is not flooded.
 const REPORTS_UNANSWERED_MAX: usize = 16;
-/// The least number of users whose accounts each tick (end of a period) checks for idleness, if one in 64 of
-/// them is fewer.
+/// The number of users' accounts that each tick (end of a period) checks for idleness, or one in 64 of all
+/// accounts if that is more.
 const USERS_SWEPT: usize = 256;
 /// The number of periods after which users are checked for idleness even without traffic.
 const PERIODS_BETWEEN_SWEEPS: u32 = 50;
 
-/// The buckets of which the control executor is to be told spent amounts, or given unused ones back, and the
-/// time of the next tick, which reports all of them.
+/// The buckets that the next tick (end of a period) reports to the control executor, because amounts were
+/// spent or are to be given back, and the time of that tick.
 #[derive(Debug)]
 pub(super) struct Agenda {
     pub period: Duration,

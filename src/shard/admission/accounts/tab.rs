@@ -25,15 +25,15 @@ const NO_BOUND: i64 = i64::MAX / 2;
 /// millionths of a request unit.
 #[derive(Debug)]
 pub struct Tab {
-    /// The amount that is left in whichever of the buckets of the payer (account that is charged) has least.
+    /// The amount that is left in the scarcest bucket of the payer (account that is charged).
     left: i64,
     /// The amount that was left in the payer's scarcest bucket when the tab (sum of the payer's consecutive
     /// requests) was opened.
     opened_with: i64,
     /// The least amount that this core could count on from any of the buckets of the payer (account that is
-    /// charged) when the tab (sum of the payer's consecutive requests) was opened. More than all prices
-    /// together without any limit; `i64::MIN` where all requests of the tenant have the same price, as the
-    /// amount is not needed then.
+    /// charged) when the tab (sum of the payer's consecutive requests) was opened. `NO_BOUND` if no bucket
+    /// limits the payer; `i64::MIN` where all requests of the tenant have the same price, as the amount is
+    /// not needed then.
     in_sight: i64,
     /// The time at which the oldest grant (amount of quota to spend) for the payer's buckets expires; later
     /// requests cannot be charged to the tab (sum of one payer's consecutive requests).

@@ -14,8 +14,8 @@ use crate::policy::estimate::UnderWay;
 use crate::protocol::command::Class;
 use crate::values::{Price, TenantId, Timestamp};
 
-/// The longest retry delay named to a request that is refused because others have not been charged at their
-/// real cost yet (1 s): by then those are, and may have cost less.
+/// The longest retry delay (1 s) named to a client whose request is refused because others of its tenant are
+/// not charged at their real cost yet. By then they are charged, and may have cost less than feared.
 const RETRY_AT_LATEST: Duration = Duration::from_secs(1);
 
 /// The decision whether a request may be admitted beside those of its tenant that are in flight on this core
@@ -28,8 +28,8 @@ pub enum Outlook {
     /// The cost of the request's class is not known well enough: one in flight must be charged at its real
     /// cost first.
     Unknown,
-    /// The request is not admitted yet: the highest possible price of all requests in flight exceeds the
-    /// amount that a bucket has left.
+    /// The request is not admitted yet: a bucket has too little left if this request and those in flight turn
+    /// out as expensive as such requests sometimes are.
     Risky {
         /// The scope (global, tenant or user) of the quota whose bucket has too little left.
         scope: Scope,
