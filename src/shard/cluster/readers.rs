@@ -27,8 +27,8 @@ use crate::values::limits::REPLICA_LAG_MAX;
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Random, Timestamp};
 
-/// The time after the last read that a replica might have answered, during which response times of owners are
-/// still sampled.
+/// The time for which response times of slot owners are still sampled after the last read that a replica
+/// might have answered.
 const USED: Duration = Duration::from_secs(60);
 
 /// Figures on the reads that one node answered or failed as a replica.

@@ -19,8 +19,8 @@ use crate::values::limits::SLOTS;
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId};
 
-/// Reasons for losing a connection after which its reads are retried: they do not mean that the node is slow,
-/// or another node has its slots by then.
+/// The reasons for the loss of a connection after which its reads are sent again. With the first, the node
+/// was not merely slow; with the others, another node has its slots by now.
 const WAYS: [&str; 3] = ["connection-lost", "node-gone", "node-failed"];
 
 /// The unanswered requests of a lost connection, and which of them are to be retried.

@@ -71,14 +71,16 @@ pub const LOOKS_APART: Duration = Duration::from_millis(1);
 /// The time for which a slot's owner that a redirect named takes precedence over the owner on the cluster
 /// map.
 const PATCH_HOLDS: Duration = Duration::from_secs(2);
-/// The time by which an owner that a redirect named may be forgotten too early, together with an earlier one.
+/// The time by which an owner that a redirect named may be forgotten before its 2 s (`PATCH_HOLDS`) are over,
+/// so that owners named shortly after one another are forgotten together.
 const PATCHES_END_WITHIN: Duration = Duration::from_millis(10);
-/// The time for which an ASK redirect is followed. Later the slot may have moved there, come back and be
-/// moving again: a key that has not moved yet would be created a second time there.
+/// The time for which an ASK redirect is followed. After it, the slot may have moved to the named node, come
+/// back, and begun to move again: a key that is still at the owner would be created a second time at the
+/// named node.
 const ASK_HOLDS: Duration = Duration::from_millis(250);
 const _: () = assert!(ASK_HOLDS.as_millis() > PAUSE_MAX.as_millis(), "it outlasts what it may have to wait");
-/// The time after a script returned a false MOVED for a slot during which another MOVED from a script does
-/// not hold back the slot's requests.
+/// The time, after a script returned a false MOVED for a slot, in which a MOVED from a script does not hold
+/// back the slot's requests.
 const FORGED_HOLDS: Duration = Duration::from_secs(5);
 /// The command that is sent right before a request to the node that is importing the request's slot.
 const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
@@ -126,7 +128,7 @@ pub enum Heard {
     NodeDown(Refused),
 }
 
-/// The backend that a request for a slot is sent to, or the list of held requests (kept until their slot's
+/// The place where a request goes: to a backend, or to the list of held requests (kept until their slot's
 /// node can take them).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -238,8 +240,9 @@ impl CarriedOut {
 }
 
 impl Hold {
-    /// Takes the held-back requests that are sent next, in the order of each connection (first list), and
-    /// those that may not be sent again because a later request was carried out (second list).
+    /// Takes the held-back requests of the slot that are sent next, in the order of each connection (first
+    /// list), and those that may not be sent again because a later request of their connection for the same
+    /// key was carried out (second list).
     fn take_next(&mut self, pieces: &Pieces) -> (Vec<Held>, Vec<Held>) {
         // Refused requests go first, alone: later ones must not be carried out before them if they are
         // refused again.
@@ -504,9 +507,9 @@ impl Slots {
         self.is_touched = true;
     }
 
-    /// Holds the slots that have another owner now, while requests for them are in flight at the former
-    /// owner or wait for it: they must be carried out before requests to the new owner. `owner_at` gives
-    /// the backend of a connection; None for a connection to a replica, whose unanswered reads do not
+    /// Holds the slots that have another owner now, if requests for them are still in flight at the former
+    /// owner or wait to be sent to it: these must be carried out before requests at the new owner. `owner_at`
+    /// gives the backend of a connection; None for a connection to a replica, whose unanswered reads do not
     /// matter. `waiting` has slot and backend of each request that waits in a queue.
     pub fn hold_moved(
         &mut self,
@@ -555,9 +558,9 @@ impl Slots {
         self.is_touched = true;
     }
 
-    /// Makes this turn (pass of the shard's loop) check which held-back requests can be sent, if the oldest
-    /// unanswered request of a connection, whose reply has come or which is lost, is for a slot with
-    /// held-back requests.
+    /// Makes this turn (pass of the shard's loop) check which held-back requests can be sent, if some are
+    /// held back for the slot of a connection's oldest unanswered request. Called when the reply to that
+    /// request has come, before the request is removed from the list.
     pub(super) fn touch_next(&mut self, connection: ConnectionId) {
         let slot = self.unanswered_mut(connection).next_slot();
         self.is_touched |= slot.is_some_and(|slot| self.is_held(slot));
@@ -643,10 +646,10 @@ impl Slots {
         is_held
     }
 
-    /// Records the reply to a request of a transaction before its `EXEC`, or to a command that was sent
-    /// right before a request (`ROLE`, `ASKING`), for use when the last reply comes, if it is a redirect or
-    /// shows that a node is no primary. `kind` is the reply's first byte; `kept` and `end` are its earlier
-    /// bytes, and the last ones.
+    /// Records a reply that comes before the last one to a message: to a request of a transaction before its
+    /// `EXEC`, or to a command sent right before a request (`ROLE`, `ASKING`). A redirect, or a reply which
+    /// shows that the node is no primary, is kept until the last reply comes. `kind` is the reply's first
+    /// byte; `kept` and `end` are its earlier bytes, and the last ones.
     pub fn record_step(&mut self, connection: ConnectionId, kind: u8, (kept, end): (&[u8], &[u8])) {
         let unanswered = self.unanswered_mut(connection);
         let is_role = unanswered.next_slot() == Some(PRIMARY);
@@ -660,10 +663,10 @@ impl Slots {
         }
     }
 
-    /// Removes from the unanswered requests the one that the next reply on a connection answers, if nothing
-    /// more has to be done for it: the reply is not an error, no held request of the slot waits for it, and
-    /// its response time is not needed to choose between replicas. True if it was removed. `is_compared`
-    /// says that response times are needed.
+    /// Removes the oldest unanswered request of a connection, to which a reply has come, if nothing more has
+    /// to be done about the reply: it is not an error, no held request of the slot waits for it, and its
+    /// response time is not needed to choose between replicas (`is_compared`). True if the request was
+    /// removed.
     #[inline]
     pub fn settle_if_plain(&mut self, connection: ConnectionId, is_error: bool, is_compared: bool) -> bool {
         let Self { holds, down, unanswered, .. } = self;

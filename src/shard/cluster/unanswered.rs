@@ -16,9 +16,9 @@ const BYTES_MIN: usize = 4 * 1024;
 /// request on.
 const REQUESTS_MIN: usize = 128;
 
-/// Record of why a request was not carried out when it came: nodes refused it, weir held it, or it is a
-/// read that was lost with a connection and is sent again. All zero for a request that is sent for the
-/// first time at once.
+/// History of a request that was not carried out when it came: nodes refused it, weir held it, or it is a
+/// read that was lost with a connection and is sent again. All zero for a request that is sent for the first
+/// time, at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tries {
     /// The number of redirects (MOVED, ASK) since a node last made the request wait.
@@ -41,16 +41,16 @@ impl Tries {
         self.hops > 0 || self.waits > 0
     }
 
-    /// Returns a request's history with one more redirect (MOVED, ASK) added. Time for which the request
-    /// was held before its first refusal no longer counts towards the second for which it may be held.
+    /// Returns a request's history with one more redirect (MOVED, ASK) added. A request may be held for one
+    /// second in all; time before its first refusal no longer counts towards that.
     pub fn elsewhere(self, now: Timestamp) -> Self {
         let held_since = if self.were_refused() { self.held_since } else { now };
         Self { hops: self.hops.saturating_add(1), held_since, ..self }
     }
 
     /// Returns a request's history with one more refusal by a node that may carry the request out later
-    /// (TRYAGAIN, CLUSTERDOWN). Time for which it was held before counts towards the second for which it
-    /// may be held. The count of redirects begins again at 0.
+    /// (TRYAGAIN, CLUSTERDOWN). A request may be held for one second in all, to which the time before this
+    /// refusal counts. The count of redirects begins again at 0.
     pub fn once_more(self, now: Timestamp) -> Self {
         let held_since = if self.held_since == Timestamp::ZERO { now } else { self.held_since };
         Self { hops: 0, waits: self.waits.saturating_add(1), held_since, ..self }
@@ -106,8 +106,9 @@ pub struct Unanswered {
     bytes: Vec<u8>,
     base: u32,
     shared_length: usize,
-    /// The error reply, or reply to `ROLE`, by which a node refused a request of the transaction that is
-    /// being answered, or the request before which `ROLE` was sent; None if it refused none.
+    /// The first reply by which a node refused a part of the message that is being answered: a redirect in
+    /// reply to a request of a transaction before its `EXEC` or to `ASKING`, or a reply to `ROLE` that shows
+    /// a replica. None if no part was refused.
     pub step: Option<Vec<u8>>,
 }
 
@@ -157,8 +158,8 @@ impl Unanswered {
         self.bytes.reserve(wanted);
     }
 
-    /// Removes answered requests if they are at least half of the list, so that no more is moved than was
-    /// answered.
+    /// Removes answered requests, and their bytes, where they are at least half of all, so that never more is
+    /// moved than is removed.
     fn close_up(&mut self) {
         let begin = self.offset(self.first);
         if begin >= self.bytes.len() / 2 {

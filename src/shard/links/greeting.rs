@@ -56,8 +56,9 @@ impl Links {
         env.actions.push_back(Action::Connect { owner, backend: link.backend });
     }
 
-    /// Handles that the socket of a connection is connected: the greeting (login, CLIENT INFO, `CLIENT KILL`
-    /// of given-up connections) is sent. Ignored if `generation` is that of an earlier socket.
+    /// Records that the socket of a connection is connected, so that the greeting (login, `CLIENT INFO`,
+    /// `CLIENT KILL` of given-up connections) is sent. Does nothing if `generation` is that of an earlier
+    /// socket.
     pub fn handle_connected(&mut self, env: &mut Env, connection: ConnectionId, generation: u32, now: Now) {
         let Some(link) = self.current(connection, generation) else { return };
         link.connected(now.monotonic);
@@ -101,9 +102,10 @@ impl Links {
     }
 
     /// Handles the reply to one step of the greeting (the requests that open a connection), and opens the
-    /// connection for requests if it is the last reply. Returns the reason to give the connection up, if
-    /// there is one: also if the store can carry out nothing at present, and so not the fences (`CLIENT KILL`
-    /// of given-up connections) that stand before it.
+    /// connection for requests if it is the last reply. Returns the reason to give the connection up; None if
+    /// it stays. A store that can carry out nothing at present (it is busy with a script, say) is such a
+    /// reason while fences (`CLIENT KILL` of given-up connections) have to be carried out before the first
+    /// request.
     fn take_greeting(
         &mut self,
         env: &mut Env,
@@ -179,8 +181,8 @@ impl Links {
         }
     }
 
-    /// Before the next request on this connection, sends a `CLIENT KILL` for every connection to the backend
-    /// that weir has given up since it last sent some over this connection.
+    /// Sends over this connection, before its next request, a `CLIENT KILL` for every connection to the
+    /// backend that weir has given up since such commands were last sent over it.
     fn fence_off(&mut self, env: &mut Env, connection: ConnectionId, now: Now) {
         let link = &mut self.connections[connection.0 as usize];
         let Env { fences, pool, .. } = env;
@@ -193,10 +195,10 @@ impl Links {
         }
     }
 
-    /// Makes a connection ready for requests: opens it if it is closed, and sends a `CLIENT KILL` for each
-    /// connection that was given up since it last did. Returns an error if it may not be opened yet or has
-    /// no room for requests; also if `has_room` is false, by which the caller says that no more bytes of
-    /// requests on it can be kept for sending them again.
+    /// Makes a connection ready for requests: opens it if it is closed, and sends over it a `CLIENT KILL` for
+    /// each connection to its store that weir has given up since such commands were last sent over it. An
+    /// error if the connection may not be opened yet or has no room for requests. `has_room` is false if the
+    /// caller has no room to keep further requests of the connection, in case they must be sent again.
     #[cold]
     pub fn make_ready(
         &mut self,
@@ -225,9 +227,10 @@ impl Links {
         Ok(())
     }
 
-    /// Makes later connections ask the store to kill this one (a fence), which is about to be given up, so
-    /// that the store carries out none of its requests after later ones. False if no request is unanswered,
-    /// or the store did not report its id of the connection.
+    /// Raises a fence for a connection that is about to be given up: later connections ask the store to kill
+    /// it (`CLIENT KILL`), so that the store carries out none of its unanswered requests after later ones.
+    /// False, without a fence, if no request that was sent is unanswered, if the store did not report its id
+    /// of the connection, or for a connection to a replica.
     pub fn raise_fence(&mut self, env: &mut Env, connection: ConnectionId) -> bool {
         let link = &mut self.connections[connection.0 as usize];
         let sent = link.state == LinkState::Open && !link.pending.is_empty() && !link.is_for_replica();

@@ -8,10 +8,10 @@
 //!                                        +OK: requests with a deadline go as QOS CALL DEADLINE rest ... <┘
 //! ```
 //!
-//! A plain store never receives `QOS`. Each connection asks anew whether a weir answers, so a different server may take the address whenever
-//! connections are lost. The outer weir itself answers requests in flight at their deadlines, because it
-//! knows whose they are: the inner weir would have to hold up the whole connection for a request that it
-//! answered early (`INFLIGHT WAIT`).
+//! A plain store never receives `QOS`. Each connection asks anew whether a weir answers, so another server
+//! may take the address whenever connections are lost. The outer weir itself answers requests in flight at
+//! their deadlines, because it knows which client each belongs to: the inner weir would have to hold up the
+//! whole connection behind a request that it answered early (`INFLIGHT WAIT`).
 
 use super::Links;
 use super::link::{Greeting, Inner, Link};

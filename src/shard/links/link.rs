@@ -95,8 +95,9 @@ pub struct Link {
     pub name: Option<StoreClient>,
     /// Knowledge about the backend if it is a weir; None for any other.
     pub inner: Option<Inner>,
-    /// The number of fences (connections to be killed by their store) that the shard knew when this
-    /// connection last sent its store those that concern it; `u64::MAX` until the greeting has sent some.
+    /// The number of fences (given-up connections that stores are to kill) that the shard knew of when a
+    /// `CLIENT KILL` for each of those at this store was last sent over the connection; `u64::MAX` until the
+    /// greeting has sent some.
     pub fenced: u64,
     /// Fences (each the `CLIENT KILL` of a connection that was given up) sent between requests and not
     /// answered yet, by origin and sequence number.
@@ -199,8 +200,9 @@ impl Link {
         is_new
     }
 
-    /// True if a request may be sent over the connection at once: it is open, has room, and has asked the
-    /// store to kill all connections given up so far (`fences` is their number).
+    /// True if a request may be sent over the connection at once: it is open, has room, and a `CLIENT KILL`
+    /// for each given-up connection to its store was sent over it. `fences` is the number of connections that
+    /// weir has given up so far, to any store.
     #[inline]
     pub fn is_ready(&self, fences: u64) -> bool {
         self.state == LinkState::Open && self.fenced >= fences && self.has_room()

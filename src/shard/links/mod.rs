@@ -41,9 +41,9 @@ pub struct Links {
     connections: Vec<Link>,
     /// The number of connections to the first database of all backends, which come first in `connections`.
     of_first: usize,
-    /// Index in `connections` of the first connection to each database other than the first, at backend
-    /// number times number of databases plus database number; 0 until the database is used. Empty until any
-    /// is.
+    /// For each backend and each database other than the first, the index in `connections` of their first
+    /// connection; 0 until a client uses the database. The place of a pair in this list is backend number
+    /// times number of databases plus database number. Empty until any such database is used.
     others: Vec<u32>,
     /// Number of replies that backends owe this core, over all its connections, with those to weir's own
     /// commands.

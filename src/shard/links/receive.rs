@@ -71,8 +71,8 @@ impl Links {
         Some(pending)
     }
 
-    /// Handles that a reply to a request has been received to its end; `end` is its last part, `kind` its
-    /// first byte. Returns the data on it.
+    /// Records that the whole reply to a request has been received, and returns the data on it. `end` is the
+    /// last part of the reply, `kind` its first byte.
     #[inline]
     pub fn finish(&mut self, connection: ConnectionId, kind: u8, end: &[u8]) -> Finished {
         let link = &mut self.connections[connection.0 as usize];
@@ -161,10 +161,10 @@ impl Links {
         room::expect_many(&mut link.partial, expected.min(bytes_left));
     }
 
-    /// Closes the socket of a connection that is given up, and drops unsent bytes. If requests are unanswered, a
-    /// fence is raised where possible: the store is told to kill the connection (`CLIENT KILL`) before it is sent
-    /// anything else, so that it carries out none of them later. True if a fence was raised; otherwise the store
-    /// may still carry them out, if there are any.
+    /// Closes the socket of a connection that is given up, and drops unsent bytes. If requests are
+    /// unanswered, raises a fence where possible: later connections have the store kill this one (`CLIENT
+    /// KILL`) before they send requests, so that it carries out none of these requests later. True if a fence
+    /// was raised; without one, the store may still carry unanswered requests out.
     pub fn reset(&mut self, env: &mut Env, connection: ConnectionId) -> bool {
         let generation = self.connections[connection.0 as usize].generation;
         env.actions.push_back(Action::Reset(Owner::Link(connection, generation)));

@@ -13,8 +13,8 @@ use crate::values::time::Now;
 use crate::values::{ConnectionId, Database, Timestamp};
 
 impl Links {
-    /// True if a request may be sent over the connection at once: it is open, has asked the store to kill all
-    /// connections that weir has given up, and has room.
+    /// True if a request may be sent over the connection at once: it is open, has room, and a `CLIENT KILL`
+    /// for each given-up connection to its store was sent over it.
     #[inline]
     pub fn is_ready(&self, env: &Env, connection: ConnectionId) -> bool {
         self.connections[connection.0 as usize].is_ready(env.fences.count())

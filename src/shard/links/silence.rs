@@ -14,14 +14,14 @@ const PATIENCE: Duration = Duration::from_millis(100);
 /// The shortest silence after which weir stops waiting for a replica.
 const PATIENCE_LEAST: Duration = Duration::from_millis(10);
 
-/// Returns the time for which a replica may be silent: half of `useful`, the time left until the read's
-/// deadline, but 10 to 100 ms.
+/// Returns the time for which a replica may be silent while it owes a read: half of `useful`, the time from
+/// sending to the read's deadline, but 10 to 100 ms.
 fn patience(useful: Duration) -> Duration {
     (useful / 2).clamp(PATIENCE_LEAST, PATIENCE)
 }
 
-/// Returns the time at which a replica that is sent a read now is checked for silence. The time is never
-/// after the request's `deadline`.
+/// Returns the time at which a replica that is sent a read now is checked for silence: after half of the time
+/// to the read's `deadline`, but at least 10 ms from now and at most 100 ms.
 pub fn patient_until(deadline: Timestamp, now: Timestamp) -> Timestamp {
     now.after(patience(deadline.since(now)))
 }

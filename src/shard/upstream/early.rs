@@ -19,16 +19,16 @@ use crate::shard::settings::Mode;
 use crate::values::time::Now;
 use crate::values::{ConnectionId, Tier, Timestamp};
 
-/// The time since a request was sent after which it is answered with an error, if its backend is stalled
-/// (sends nothing although requests are in flight).
+/// The time after which a request in flight at a stalled backend (one that sends nothing although requests
+/// are in flight) is answered with an error, counted from when the request was sent.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The least time between two searches of the requests in flight for those to be answered with an error
-/// before the backend's reply comes.
+/// The least time between two searches of the requests in flight for those that weir has to answer with an
+/// error before their backend replies.
 const LOOKS_APART: Duration = Duration::from_millis(1);
 
 impl Upstream {
-    /// Answers requests in flight with an error whose deadline has passed, or whose backend has been stalled
-    /// (sends nothing although requests are in flight) for too long, and plans the next search for such
+    /// Answers with an error the requests in flight whose deadline has passed, or whose backend has been
+    /// stalled (sends nothing although requests are in flight) for too long. Plans the next search for such
     /// requests.
     pub(super) fn answer_early(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         // The plan is cleared first, so that requests which are sent during this search can plan the next

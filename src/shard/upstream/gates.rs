@@ -52,9 +52,9 @@ impl Upstream {
         self.apply_gates();
     }
 
-    /// Passes to the circuit breaker that a connection to a backend was lost, or could not be opened, for
-    /// this `reason`, which may get the backend ejected. A refused database is nothing against the backend.
-    /// Does nothing for connections to replicas.
+    /// Tells the circuit breaker that a connection to a backend was lost or could not be opened, for this
+    /// `reason`; the breaker may eject the backend. A connection that was closed because the store refuses
+    /// its database does not count against the backend. Does nothing for connections to replicas.
     pub(super) fn record_loss(
         &mut self,
         env: &mut Env,

@@ -21,9 +21,9 @@ use crate::values::{BackendId, ConnectionId, Loss, Timestamp};
 const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
 
 impl Upstream {
-    /// Handles a connection to a backend that could not be opened, or was lost (`loss` says how): its
-    /// requests are answered `-UNAVAILABLE`, or retried where that is safe. Does nothing if the connection
-    /// was opened anew since, so that `generation` is that of an earlier socket.
+    /// Handles the loss of a connection to a backend (`loss` says how), or a failed attempt to open it:
+    /// answers its requests `-UNAVAILABLE`, or sends them again where that is safe. Does nothing if
+    /// `generation` is that of an earlier socket, because the connection was opened anew since.
     pub fn handle_lost(
         &mut self,
         env: &mut Env,

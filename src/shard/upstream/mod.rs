@@ -127,8 +127,8 @@ impl Upstream {
         }
     }
 
-    /// Records up to when each replica of a cluster is known to have its primary's writes, which decides
-    /// whether it may answer reads.
+    /// Records, for each replica of a cluster, the time up to which it is known to have its primary's writes.
+    /// That decides whether the replica may answer reads.
     pub fn handle_replicas(&mut self, states: &[ReplicaState]) {
         if let Some(readers) = &mut self.cluster.readers {
             readers.handle_states(states);

@@ -20,7 +20,7 @@ use crate::shard::stored::Stored;
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Timestamp};
 
-/// The decision whether a reply of a cluster node is passed on to the client.
+/// Whether a reply of a cluster node is passed on to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// The reply is passed to the request's client.
@@ -177,19 +177,19 @@ impl Upstream {
         slots.is_some_and(|slots| slots.hold_if_moved(env, envelope, message, requests, now))
     }
 
-    /// Records the reply to a request of a transaction before its `EXEC`, or to a command that was sent right
-    /// before a request (`ROLE`, `ASKING`), if it is a redirect or shows that a node is no primary. `kind` is
-    /// the reply's first byte, `end` the last bytes of the reply.
+    /// Records a reply that comes before the last one to a message (to a request of a transaction before its
+    /// `EXEC`, or to a `ROLE` or `ASKING` sent right before a request), if it is a redirect or shows that the
+    /// node is no primary. `kind` is the reply's first byte, `end` its last bytes.
     pub(super) fn record_step(&mut self, connection: ConnectionId, kind: u8, end: &[u8]) {
         if let Some(slots) = &mut self.cluster.slots {
             slots.record_step(connection, kind, (&self.links.at(connection).partial, end));
         }
     }
 
-    /// Removes from the unanswered requests the one that the next reply on a connection answers, if nothing
-    /// more has to be done for it: the reply is not an error, no held request waits for it, and its response
-    /// time is not needed to choose between replicas. `kind` is the first byte of the reply. True if the
-    /// request was removed.
+    /// Removes the oldest unanswered request of a connection, to which a reply has come, if nothing more has
+    /// to be done about the reply: it is not an error, no held request waits for it, and its response time is
+    /// not needed to choose between replicas. True if the request was removed, or if requests are not kept
+    /// (plain stores). `kind` is the first byte of the reply.
     #[inline]
     pub(super) fn settle_if_plain(&mut self, connection: ConnectionId, kind: u8) -> bool {
         let is_compared = self.cluster.is_compared();
@@ -197,9 +197,10 @@ impl Upstream {
         slots.is_none_or(|slots| slots.settle_if_plain(connection, kind == b'-', is_compared))
     }
 
-    /// Handles a reply that may be a node's refusal, or a replica's doubtful answer. If the request was not
-    /// carried out, it is held for later, sent elsewhere, or refused to its client. `kind` is the reply's
-    /// first byte, `end` its last bytes, and `request` the record of the request.
+    /// Handles a node's reply that may be a refusal, or a replica's reply that may be wrong. A request that
+    /// was not carried out is held, sent to another node, or answered with an error. Returns whether the
+    /// reply is still to be passed on. `kind` is the reply's first byte, `end` its last bytes, and `request`
+    /// the record of the request.
     #[inline(never)]
     pub(super) fn redirect_if_refused(
         &mut self,

@@ -114,8 +114,8 @@ impl Upstream {
         self.overload.take_queued((backend, slot), choose)
     }
 
-    /// Sends a request that has waited, or that may be sent before those that wait. Not inlined, because most
-    /// requests are sent without passing here. The error says why it was not sent.
+    /// Sends a request that has waited in a queue, or that may be sent before those that wait. The error says
+    /// why the request was not sent. Not inlined, because most requests are sent without this function.
     #[cold]
     fn send_now(
         &mut self,

@@ -22,15 +22,15 @@ use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId};
 
 impl Upstream {
-    /// Handles that a connection's socket is connected, so that the greeting (the requests that open a
-    /// connection) is sent. `generation` tells the connection from earlier ones in its place.
+    /// Sends the greeting (the requests that open a connection) over a connection whose socket is connected
+    /// now. Does nothing if `generation` is that of an earlier socket of the connection.
     pub fn handle_connected(&mut self, env: &mut Env, connection: ConnectionId, generation: u32, now: Now) {
         self.links.handle_connected(env, connection, generation, now);
     }
 
-    /// Handles bytes received from a backend: complete replies go to `replies`. Closes the connection if they
-    /// are not a valid reply. Ignores them if the connection was opened anew since, so that `generation` is
-    /// that of an earlier socket.
+    /// Handles bytes received from a backend: passes complete replies to `replies`, and closes the connection
+    /// if the bytes are not a valid reply. Ignores bytes of an earlier socket of the connection, whose
+    /// `generation` is not the present one.
     pub fn handle_bytes(
         &mut self,
         env: &mut Env,
@@ -269,8 +269,8 @@ impl Upstream {
     }
 }
 
-/// Returns the number of elements that a write to a range of elements reports to have stored or removed
-/// (`SUNIONSTORE`, `LREM`); None for the reply to any other request. `end` is the reply's last part.
+/// Returns the number of elements that a command for many elements (`SUNIONSTORE`, `LREM`) has stored or
+/// removed, according to its reply; None for any other request. `end` is the reply's last part.
 #[inline]
 fn reported(request: &InFlight, scanned: &Scanned, end: &[u8]) -> Option<u64> {
     let nature = request.envelope.nature;

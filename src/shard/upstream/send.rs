@@ -70,9 +70,9 @@ impl Upstream {
     }
 
     /// Appends a request to the output of the connection that its `envelope` (addressee, route and price)
-    /// chooses, which is opened if it is closed. `requests` is the number of requests in the message; `tries`
-    /// has the numbers of redirects (MOVED, ASK) and of waits (TRYAGAIN, CLUSTERDOWN) for which it
-    /// was sent before. Returns an error if the backend is not reachable or the connection is full.
+    /// chooses; a closed connection is opened. `requests` is the number of requests in the message. `tries`
+    /// is the history of a request that was held back or sent before: its redirects (MOVED, ASK) and waits
+    /// (TRYAGAIN, CLUSTERDOWN). Returns an error if the backend is not reachable or the connection is full.
     #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
     #[inline(always)]
     pub(super) fn put_on_link_again(
@@ -119,9 +119,9 @@ impl Upstream {
         self.cluster.slots.as_ref().is_none_or(|slots| slots.has_room(connection))
     }
 
-    /// Makes a connection ready for requests: opens it if it is closed, and sends a `CLIENT KILL` for each
-    /// connection that was given up since it last did. Returns an error if it may not be opened yet or is
-    /// full.
+    /// Makes a connection ready for requests: opens it if it is closed, and sends over it a `CLIENT KILL` for
+    /// each connection to its store that weir has given up since such commands were last sent over it. An
+    /// error if the connection may not be opened yet or is full.
     #[cold]
     fn make_ready(&mut self, env: &mut Env, connection: ConnectionId, now: Now) -> Result<(), NotSent> {
         let has_room = self.has_room_for_again(connection);

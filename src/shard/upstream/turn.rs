@@ -54,9 +54,9 @@ impl Upstream {
         }
     }
 
-    /// Plans the next turn (pass of the shard's loop): `next` is the time by which other parts of the shard
-    /// need it, None if they do not. Its delay is measured against the earlier of this time and the one
-    /// that this part needs.
+    /// Plans the next turn (pass of the shard's loop), against which the delay of that turn is measured: it
+    /// is due at `next`, by which other parts of the shard need it (None if they do not), or when backends
+    /// need it if that is earlier.
     #[inline]
     pub fn plan(&mut self, next: Option<Timestamp>) {
         self.turn.planned = next.unwrap_or(Timestamp::MAX).min(self.next_look());
@@ -115,7 +115,8 @@ impl Upstream {
         self.deliver_notes(env, replies);
     }
 
-    /// Refuses and sends requests of one queue, that of the bulkhead `index`.
+    /// Refuses and sends requests that wait in the queue of the bulkhead `index`. True if no request waits
+    /// any more and the backend is not stalled, so that the queue need not be handled in the next turn.
     fn handle_queue(&mut self, env: &mut Env, index: usize, replies: &mut impl Replies, now: Now) -> bool {
         if self.overload.bulkhead(index).is_gated() {
             self.clear_gated(env, index, replies, now);
@@ -165,8 +166,8 @@ impl Upstream {
         self.overload.silent()
     }
 
-    /// Records by a backend's reply to a PING whether it is busy with a script; while it is, and is silent
-    /// on other connections, nothing more is sent to it.
+    /// Records whether a backend is busy with a script, as its reply to a `PING` shows. Nothing more is sent
+    /// to a backend that is busy and silent on its other connections.
     pub fn handle_sign(&mut self, settings: &ShardSettings, backend: BackendId, is_busy: bool) {
         self.overload.handle_sign(settings, backend, is_busy);
     }

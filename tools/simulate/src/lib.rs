@@ -69,7 +69,8 @@ pub struct Summary {
     /// The number of reads of hot keys that weir answered from its cache, or by a shared fetch (one read at
     /// the store for all equal reads that come meanwhile), including the reads that began one.
     pub from_memory: u64,
-    /// The part of `from_memory` that was answered from a copy, made of another core's hot-key cache.
+    /// The number of reads of hot keys that a core of weir answered from a copy of another core's cached
+    /// reply; they are a part of `from_memory`.
     pub from_copies: u64,
     /// The number of requests that a node of a cluster redirected because another node owned their slots.
     pub redirections: u64,
