@@ -54,8 +54,9 @@ pub struct Batch {
     /// Notes (such as that a request was sent to its store) about requests of the receiver's client
     /// connections, each with the reply address of the request.
     notes: Vec<(ReplyTo, Note)>,
-    /// Fences (connections to stores that were given up) that the receiver handles first, so that its later
-    /// requests are not followed by requests of those connections.
+    /// Fences: connections to stores that weir gave up, and that the stores are to kill. The receiver handles
+    /// them before all else in the batch, so that no request of such a connection is carried out after a
+    /// later request of the receiver.
     fences: Vec<Fence>,
     /// Fences that a store has answered, by the shard that raised them and their sequence number there: the
     /// receiver forgets them, and no longer asks the store to kill the connections.
@@ -221,8 +222,8 @@ impl Batch {
         &self.hits
     }
 
-    /// Adds that a store has answered a fence (the request to kill a connection that was given up), which is
-    /// named by the shard that raised it, and the sequence number that this shard gave it.
+    /// Adds the message that a store has answered a fence (the request to kill a given-up connection).
+    /// `origin` is the shard that raised the fence, `sequence` the number that this shard gave it.
     pub fn push_lifted(&mut self, origin: ShardId, sequence: u64) {
         self.lifted.push((origin, sequence));
     }

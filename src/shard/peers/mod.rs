@@ -103,8 +103,8 @@ impl PeerStage {
         self.batch_for(to).push_redirect(message);
     }
 
-    /// Adds to the batches for all other cores that a store has answered the fence of this core with this
-    /// sequence number (the request to kill a connection that was given up).
+    /// Adds, to the batches for all other cores, the message that a store has answered a fence of this core
+    /// (the request to kill a given-up connection), named by its sequence number.
     pub fn tell_lifted(&mut self, own: ShardId, sequence: u64) {
         for shard in (0..self.outgoing.len() as u16).map(ShardId).filter(|shard| *shard != own) {
             self.batch_for(shard).push_lifted(own, sequence);
@@ -112,8 +112,8 @@ impl PeerStage {
     }
 
     /// Returns the next batch of messages for another core, and that core; None if there is none. Adds the
-    /// fences (connections that stores are to kill) that the core was not sent yet; it handles them before
-    /// anything else, so that nothing it does because of the batch comes before them.
+    /// fences (given-up connections that stores are to kill) that the core was not sent yet. The core handles
+    /// these first, so that nothing it does because of the batch comes before them.
     pub fn poll(&mut self, fences: &mut Fences) -> Option<(ShardId, Box<Batch>)> {
         let shard = self.touched.pop_front()?;
         let mut batch = self.outgoing[usize::from(shard.0)].take().expect("a touched peer has a batch");

@@ -107,8 +107,8 @@ pub(super) struct Link {
     /// The store's id and address for the connection (`CLIENT INFO`), by which a later connection has it
     /// killed; None if the store has not reported them.
     pub(super) name: Option<StoreClient>,
-    /// The number of fences (connections to be killed by their store) that the shard knew when this link last
-    /// sent its store those that concern it.
+    /// The number of fences (given-up connections that stores are to kill) that the shard knew of when a
+    /// `CLIENT KILL` for each of those at this store was last sent over the link.
     fenced: u64,
     /// The client that has the link (unshared connection to a store), and its tenant; `None` while the link
     /// is idle or being cleaned.
@@ -136,8 +136,8 @@ pub(super) struct Link {
     /// True if the store tracks keys on this link (unshared connection to a store).
     pub(super) is_tracking: bool,
     /// The client for which the store has tracked keys on this link (unshared connection to a store). The
-    /// store may remember which keys even after `CLIENT TRACKING OFF`, so keys are tracked for no other
-    /// client on it, which would be sent messages about these keys.
+    /// store may remember these keys even after `CLIENT TRACKING OFF` and send messages about them, so it
+    /// tracks keys for no other client on the link.
     pub(super) tracked_for: Option<ClientId>,
     /// True for a link (unshared connection to a store) on which a client takes the invalidation messages of
     /// other clients (`REDIRECT`).
@@ -148,8 +148,8 @@ pub(super) struct Link {
     /// True for a feed: the core itself has the link (unshared connection to a store), over which messages of
     /// channels with one subscription for all clients come.
     pub(super) is_feed: bool,
-    /// True once the store was asked to end a blocking command on this link (`CLIENT UNBLOCK`), be it the
-    /// present one or an earlier one: the link is lent to no other client then.
+    /// True once the store was asked to end the present or an earlier blocking command on this link (`CLIENT
+    /// UNBLOCK`). The link is then lent to no other client, whose command a late `CLIENT UNBLOCK` could end.
     pub(super) was_unblocked: bool,
     /// The time at which the request in flight is sent once more, because a node could not carry it out
     /// yet; None while its reply is awaited.
@@ -157,9 +157,9 @@ pub(super) struct Link {
     /// True while nothing is sent over the link (unshared connection to a store), because it is not known yet
     /// how its store is to track keys on it.
     pub(super) is_held: bool,
-    /// Bytes that are sent before the output: fences (each the `CLIENT KILL` of a given-up connection) for a
-    /// request that waited until the link was open, and the `CLIENT TRACKING` command for which all output
-    /// was held back.
+    /// Bytes that are sent before the output: a `CLIENT KILL` for each given-up connection, ahead of a
+    /// request that waited for the link to open, or the `CLIENT TRACKING` command for which all output was
+    /// held back.
     pub(super) prelude: Vec<u8>,
     /// The bytes of the greeting (the requests that open a connection) until they are sent.
     greeting: Vec<u8>,
@@ -269,9 +269,9 @@ impl Link {
         }
     }
 
-    /// Before a request on an open link, sends a `CLIENT KILL` for every connection to the store that weir
-    /// has given up since it last sent some over this link, so that nothing from it takes effect after the
-    /// request.
+    /// Sends over the open link, before a request, a `CLIENT KILL` for every connection to its store that
+    /// weir has given up since such commands were last sent over it, so that nothing from these connections
+    /// takes effect after the request.
     pub(super) fn fence_off(&mut self, env: &mut Env) {
         let seen = std::mem::replace(&mut self.fenced, env.fences.count());
         let Env { fences, pool, .. } = env;
@@ -281,8 +281,9 @@ impl Link {
         }
     }
 
-    /// Does what [`Self::fence_off`] does for a request that has waited for the link to open. The link's own
-    /// name has shown by then which given-up connections are from before a restart of the store.
+    /// Puts a `CLIENT KILL` for every given-up connection to the store before a request that has waited for
+    /// the link to open. Connections from before a restart of the store are left out: the store's name for
+    /// the link has shown which these are.
     pub(super) fn fence_off_first(&mut self, env: &Env) {
         self.fenced = env.fences.count();
         let mut kills = Vec::new();
@@ -309,10 +310,10 @@ impl Link {
         }
     }
 
-    /// Makes later connections ask the store to kill this one (a fence), which is about to be given up, so
-    /// that the store does not carry out its request in flight after later ones. Does nothing unless that
-    /// request was sent and may write, and the store has named the connection. Nothing is needed for a blocking
-    /// command either: its client is gone or is closed, so that no later request of it follows.
+    /// Raises a fence for this link, which is about to be given up: later connections ask the store to kill
+    /// it (`CLIENT KILL`), so that the store does not carry out its request in flight after later ones. Does
+    /// nothing unless that request was sent and may write, and the store has named the connection. A blocking
+    /// command needs no fence: its client is gone or is closed, so no later request of that client follows.
     pub(super) fn raise_fence(&mut self, env: &mut Env) {
         let was_sent = self.state == State::Open && !self.is_held && self.put_off_until.is_none();
         let may_write = self
@@ -327,8 +328,8 @@ impl Link {
         }
     }
 
-    /// Sends `HELLO` and `SELECT` before a request, as far as the RESP version and the database that the
-    /// store was told last are others than those of the request.
+    /// Sends, before a request, `HELLO` if the store was last told another RESP version on the link than the
+    /// request needs, and `SELECT` if it was last told another database.
     pub(super) fn prepare(&mut self, env: &mut Env, now: Timestamp) {
         self.speak(env, now);
         if self.selected != self.database {
@@ -355,8 +356,8 @@ impl Link {
         self.send_first(env, words, Expected::Select, now);
     }
 
-    /// Sends a request of weir's own (`words`) that later requests on the link depend on. `expected` says
-    /// which reply it gets. A store that owes earlier replies is not granted more time for them.
+    /// Sends a request of weir's own (`words`) on which later requests on the link depend. `expected` says
+    /// which reply the request gets. If the store owes earlier replies, it gets no more time for these.
     fn send_first(&mut self, env: &mut Env, words: Vec<u8>, expected: Expected, now: Timestamp) {
         self.append(env, Message::Small(&words));
         env.pool.give(words);
@@ -440,8 +441,9 @@ impl Link {
         whole
     }
 
-    /// Returns the reason to give up the link (unshared connection to a store), if its socket was not
-    /// connected in time or its store has owed a reply for too long; None if not.
+    /// Returns the reason to give up the link (unshared connection to a store): its socket was not connected
+    /// in time, or its store has owed a reply for too long. None if neither is so, or if a blocking command
+    /// waits on the open link.
     pub(super) fn overdue(
         &self,
         (connect_timeout, reply_timeout): (Duration, Duration),

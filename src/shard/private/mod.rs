@@ -61,7 +61,7 @@ use crate::values::{
 /// without being used.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// The divisor of a core's limit of private links (unshared connections to stores): a spare link is opened in
-/// advance only while fewer links than that part of the limit are open.
+/// advance only while fewer links are open than the limit divided by this.
 const SPARE_PART: usize = 16;
 /// Maximum number of private links (unshared connections to stores) beyond a core's limit that are opened for
 /// requests about running scripts, such as `SCRIPT KILL`.
@@ -128,26 +128,26 @@ pub struct Waiting {
     pub frame: Box<[u8]>,
     /// The hash slot of the blocking command's keys.
     pub slot: u16,
-    /// The number of times that nodes of a cluster refused the blocking command, after which it was sent to
-    /// another node.
+    /// The number of times that a node redirected the blocking command, or ended it because its slot moved,
+    /// and weir then sent it to another node.
     pub tries: u8,
     /// Whether another process that takes over the client can carry out the rest of the blocking command's
     /// wait.
     pub can_move: CanMove,
-    /// The number of times that the store was asked to end the blocking command (`CLIENT UNBLOCK`) and did
-    /// not know it.
+    /// The number of times that the store was asked to end the blocking command (`CLIENT UNBLOCK`) and
+    /// replied that it knows no such command.
     pub told: u8,
     /// The part of the price that was taken when the command began for what its reply might have.
     pub paid_ahead: MicroUnits,
-    /// True once the store was asked to end the blocking command (`CLIENT UNBLOCK`), until it replies that it
-    /// does not know it, or its reply to that is lost.
+    /// True from when the store was asked to end the blocking command (`CLIENT UNBLOCK`) until it replies
+    /// that it knows no such command, or that reply is lost.
     pub is_asked_to_end: bool,
     /// True if the core itself, not a client, has asked the store to end the blocking command, so that its
     /// client can move to another process or be closed, and the store may have ended it. A reply which shows
     /// that the command has waited in vain is not passed on then.
     pub is_withheld: bool,
-    /// True once the store's reply to a request to end the blocking command is lost, so that the store may have
-    /// ended it even if it replies to the next such request that it does not know the command.
+    /// True once a store's reply to `CLIENT UNBLOCK` was lost. The store may then have ended the blocking
+    /// command, even if it replies to the next `CLIENT UNBLOCK` that it knows no such command.
     pub may_have_ended: bool,
 }
 
@@ -203,8 +203,8 @@ pub struct Abandoned {
     pub tenant: TenantId,
     /// Destination of the reply that nobody awaits any more.
     pub to: ReplyTo,
-    /// The number of times that the store was asked to end the blocking command (`CLIENT UNBLOCK`) and did
-    /// not know it.
+    /// The number of times that the store was asked to end the blocking command (`CLIENT UNBLOCK`) and
+    /// replied that it knows no such command.
     pub told: u8,
 }
 
@@ -274,8 +274,8 @@ pub enum Event {
         /// The store's reply to the blocking command; `None` if the connection ended without one.
         reply: Option<Vec<u8>>,
     },
-    /// A store does not know the blocking command that it was asked to end because its client has
-    /// disconnected: the command may still be on its way to the store.
+    /// A blocking command whose client has disconnected is unknown to the store that was asked to end it: the
+    /// command may still be on its way to the store.
     AbandonedUnknown {
         /// The link (unshared connection to a store) that the blocking command was sent over.
         link: PrivateId,
@@ -314,8 +314,8 @@ pub enum Event {
         /// True if the store is busy with a script.
         is_busy: bool,
     },
-    /// A blocking command that the core itself wanted to end still waits: the store did not know it, or the
-    /// request that ends it was refused or lost.
+    /// A blocking command that the core itself wanted to end still waits: the store did not know the command,
+    /// or the request to end it was refused or lost.
     WaitsOn {
         /// The client that waits in the blocking command.
         holder: ClientId,
@@ -353,10 +353,12 @@ pub enum Said {
     Lost,
 }
 
-/// Numbers of private links (unshared connections to stores) by their use.
+/// Numbers of private links (unshared connections to stores) by their use. Trackers, on which stores report
+/// changes of hot keys, are not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrivateFigures {
-    /// Links (unshared connections to stores) on which a blocking command waits.
+    /// Links (unshared connections to stores) on which a blocking command waits, even if its client has
+    /// disconnected.
     pub waiting: usize,
     /// Links (unshared connections to stores) on which keys are watched, or another request is in flight, and
     /// links that belong to none of the other uses.
@@ -371,8 +373,8 @@ pub struct PrivateFigures {
     /// Links (unshared connections to stores) over which messages of channels with one subscription for all
     /// clients come, one per store at most.
     pub shared: usize,
-    /// Open links (unshared connections to stores) that no client has: idle, being cleaned, or left behind in
-    /// a blocking command.
+    /// Links (unshared connections to stores) that no client has: idle, opened as a spare, being cleaned, or
+    /// in use by the core itself for single requests.
     pub idle: usize,
     /// Clients whose blocking command has been sent to its store.
     pub blocked: usize,
@@ -489,8 +491,8 @@ impl PrivateLinks {
         connection.0 >= self.first
     }
 
-    /// Returns how many private links (unshared connections to stores) this core could lend now, if to
-    /// different tenants, since each tenant may hold only a part of them.
+    /// Returns the number of private links (unshared connections to stores) that this core could lend now, to
+    /// clients of several tenants: one tenant may hold only a part of all links.
     pub fn available(&self) -> usize {
         self.links_max.saturating_sub(self.lent())
     }
@@ -522,9 +524,9 @@ impl PrivateLinks {
         figures
     }
 
-    /// Returns the number of open private links (unshared connections to stores) that are lent or being
-    /// cleaned, without those that the core itself has (trackers for changes of hot keys, feeds for
-    /// channels).
+    /// Returns the number of open private links (unshared connections to stores) that are not idle: lent,
+    /// being cleaned, or being opened as a spare. Links that the core itself has (trackers for changes of hot
+    /// keys, feeds for channels) are not counted.
     pub fn lent(&self) -> usize {
         self.open - self.idle.len() - self.trackers.len() - self.feeds.len()
     }
@@ -548,9 +550,10 @@ impl PrivateLinks {
         self.lend_beyond(env, (holder, tenant), wanted, (purpose, 0), now)
     }
 
-    /// Opens a spare private link (unshared connection to a store) like the one that was just lent, unless
-    /// one is idle or being opened, or a sixteenth of this core's links are open. The next client then need
-    /// not wait until it is connected, which would let others' requests overtake its own.
+    /// Opens a spare private link (unshared connection to a store) like the one that was just lent, so that
+    /// the next client need not wait for a connection while other clients' requests overtake its own. Does
+    /// nothing if such a link is idle, if a spare is being opened, or if a sixteenth of this core's limit of
+    /// links is open.
     pub fn keep_spare(
         &mut self,
         env: &mut Env,
@@ -824,9 +827,9 @@ impl PrivateLinks {
         self.list_to_send(id);
     }
 
-    /// Keeps a request in flight on a link (unshared connection to a store) though a node has replied that
-    /// it cannot carry it out yet, to be sent once more at `until` ([`Self::take_due`]). Returns the
-    /// request if the link was lost behind that reply.
+    /// Keeps a request in flight on a private link (unshared connection to a store) to send it once more at
+    /// `until` ([`Self::take_due`]), because a node replied that it cannot carry the request out yet. Returns
+    /// the request if the link was lost after that reply.
     pub fn put_off(
         &mut self,
         id: PrivateId,
@@ -880,7 +883,7 @@ impl PrivateLinks {
     }
 
     /// Holds back everything that is sent over a link (unshared connection to a store) that was just lent,
-    /// until [`Self::release`] says how its store is to track keys on it.
+    /// because it is not known yet how the store is to track keys on it. [`Self::release`] sends it.
     pub fn hold(&mut self, id: PrivateId, now: Now) {
         let Some(link) = self.at(id) else { return };
         debug_assert!(link.output.is_empty(), "nothing is overtaken");
@@ -1018,11 +1021,11 @@ impl PrivateLinks {
         }
     }
 
-    /// Asks the store, over another link, to end the blocking command that waits on a private link
-    /// (unshared connection to a store): as at its timeout, or with an error. False if none waits, if the
-    /// store has not reported the link's number, or if there is no room for another link. `is_error`
-    /// chooses the error. True also if the store was asked before. The reply goes to the client, unless the
-    /// caller withholds it ([`Waiting::is_withheld`]).
+    /// Asks the store, over another link, to end the blocking command that waits on a private link (unshared
+    /// connection to a store): with an error if `is_error`, else as at its timeout. True if the store is
+    /// asked now or was asked before. False if no command waits, if the store has not reported the link's
+    /// number, or if there is no room for another link. The reply to the command goes to the client, unless
+    /// the caller withholds it ([`Waiting::is_withheld`]).
     pub fn unblock(&mut self, env: &mut Env, id: PrivateId, is_error: bool, now: Now) -> bool {
         let Some(waiting) = self.at(id).and_then(Link::waiting) else { return false };
         if waiting.is_asked_to_end {
@@ -1094,9 +1097,9 @@ impl PrivateLinks {
         found.or_else(|| self.open(env, place, protocol, 1, now))
     }
 
-    /// Returns a link (unshared connection) to a store that `fits` selects, that is lent to no client, and
-    /// that awaits the reply to a command of weir's own (`UNWATCH`, `CLIENT UNBLOCK`), so that another can
-    /// follow on it; None if there is none.
+    /// Returns a private link (unshared connection) to a store that no client has, and on which a command of
+    /// weir's own (`UNWATCH`, `CLIENT UNBLOCK`) is the last unanswered one, so that another such command can
+    /// follow on it. `fits` selects among these links. None if there is none.
     fn messenger(&self, fits: impl Fn(&Link) -> bool, backend: BackendId) -> Option<PrivateId> {
         let is_fit = |link: &Link| {
             link.backend == backend
@@ -1123,10 +1126,10 @@ impl PrivateLinks {
             .is_some_and(|request| request.effect == Effect::Write)
     }
 
-    /// Takes a private link (unshared connection to a store) from a holder that no longer awaits a reply,
-    /// and returns the request in flight. The link is closed, but for a blocking command: its store is
-    /// asked to end it, and the reply shows whether it had popped something before ([`Event::Abandoned`]).
-    /// None if there was none, or if it was abandoned before.
+    /// Takes a private link (unshared connection to a store) from a holder that no longer awaits a reply, and
+    /// returns the request in flight; None if there was none, or if the link was abandoned before. Closes the
+    /// link, unless a blocking command waits on it that the store can be asked to end: the reply to that
+    /// command then shows whether the store had popped something ([`Event::Abandoned`]).
     pub fn abandon(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Option<PrivateRequest> {
         let link = self.at(id).filter(|link| link.abandoned.is_none())?;
         let was_asked = link.state == State::Open && link.output.is_empty();
@@ -1174,8 +1177,9 @@ impl PrivateLinks {
     }
 
     /// Takes a private link (unshared connection to a store) back from its holder; does nothing if no client
-    /// has it. `has_watched` says that keys may still be watched on it. The link is lent again once the store
-    /// has dropped its state; with a request in flight or subscriptions it is closed.
+    /// has it. The link is closed if a request is in flight on it, or if it has state that may not end
+    /// (subscriptions, say); otherwise it is lent again once the store has dropped its state. `has_watched`
+    /// says that keys may still be watched on it.
     pub fn give_back(&mut self, env: &mut Env, id: PrivateId, has_watched: bool, now: Now) {
         let Some(link) = self.at(id).filter(|link| link.holder.is_some()) else { return };
         // A late `CLIENT UNBLOCK` could still end the next blocking command on the same link.
@@ -1196,8 +1200,9 @@ impl PrivateLinks {
         }
     }
 
-    /// Closes a private link (unshared connection to a store) at once, without an event for its holder. The
-    /// store carries out no request on it that it has not begun.
+    /// Closes a private link (unshared connection to a store) at once, without an event for its holder. If a
+    /// write may be in flight on it, later connections ask the store to kill the link before they send
+    /// requests (a fence).
     pub fn close(&mut self, env: &mut Env, id: PrivateId) {
         let Some(link) = self.at(id) else { return };
         link.raise_fence(env);
@@ -1246,9 +1251,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Handles that the socket of a private link (unshared connection to a store) is connected, so that the
-    /// greeting (login, database, `CLIENT ID`) is sent. `generation` tells the link from earlier ones in
-    /// its place.
+    /// Sends the greeting (login, database, `CLIENT ID`) over a private link (unshared connection to a store)
+    /// whose socket is connected now. `generation` tells the link from earlier ones in its place.
     pub fn handle_connected(&mut self, connection: ConnectionId, generation: u32, now: Now) {
         let id = self.id_of(connection, generation);
         if let Some(link) = self.at(id) {
@@ -1258,8 +1262,9 @@ impl PrivateLinks {
         }
     }
 
-    /// Handles that the socket of a private link (unshared connection to a store) was lost (`loss` says how)
-    /// or could not be connected. `generation` tells the link from earlier ones in its place.
+    /// Handles the loss of a private link's socket (`loss` says how), or a failed attempt to connect it: the
+    /// link is removed, and its holder gets an event. A private link is an unshared connection to a store.
+    /// `generation` tells the link from earlier ones in its place.
     pub fn handle_lost(&mut self, env: &mut Env, (connection, generation): (ConnectionId, u32), loss: Loss) {
         let id = self.id_of(connection, generation);
         let Some(link) = self.at(id) else { return };
@@ -1484,8 +1489,8 @@ impl PrivateLinks {
         None
     }
 
-    /// Handles that the bytes taken for a private link (unshared connection to a store) were written to its
-    /// socket: the next ones may be sent. `generation` tells the link from earlier ones in its place.
+    /// Records that the bytes taken for a private link (unshared connection to a store) were written to its
+    /// socket, so that the next ones may be sent. `generation` tells the link from earlier ones in its place.
     pub fn handle_transmitted(&mut self, connection: ConnectionId, generation: u32) {
         let id = self.id_of(connection, generation);
         if let Some(link) = self.at(id) {
@@ -1507,8 +1512,8 @@ impl PrivateLinks {
     }
 
     /// Gives up private links (unshared connections to stores) that could not be opened in time, or whose
-    /// store has owed a reply for too long, and closes links that were unused for a minute. A blocking
-    /// command may wait for as long as it likes.
+    /// store has owed a reply for too long, and closes links that were unused for a minute. A link on which a
+    /// blocking command waits is not given up, however long the command waits.
     pub fn look_after(&mut self, env: &mut Env, now: Now) {
         let settings = (env.settings.connect_timeout, env.settings.reply_timeout);
         for index in 0..self.places.len() {

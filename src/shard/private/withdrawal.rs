@@ -17,8 +17,8 @@ use crate::shard::request::{PrivateId, ReplyTo};
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// Maximum number of times that the core asks a store to end one blocking command (`CLIENT UNBLOCK`) and
-/// the store replies that it does not know it. The core then no longer tries to end it.
+/// The number of times that a store may reply to `CLIENT UNBLOCK` that it knows no such blocking command,
+/// before the core no longer tries to end the command.
 const TOLD_MAX: u8 = 20;
 
 /// Whether a store ends a blocking command when it is asked to (`CLIENT UNBLOCK`).
@@ -41,9 +41,9 @@ impl Link {
         request.or_else(|| self.abandoned.as_ref().map(|abandoned| abandoned.to))
     }
 
-    /// True if the core can no longer have the blocking command in flight on this link ended: the store was
-    /// asked 20 times and did not know it, or has not reported the connection's number, or there is no such
-    /// command.
+    /// True if the core can no longer have the blocking command in flight on this link ended: the store has
+    /// replied 20 times that it knows no such command, or has not reported the connection's number. True also
+    /// if no blocking command is in flight.
     fn cannot_be_ended(&self) -> bool {
         let told = self.in_flight.as_ref().and_then(|request| request.waiting()).map(|waiting| waiting.told);
         told.is_none_or(|told| told >= TOLD_MAX) || self.state == State::Open && self.number.is_none()
@@ -68,8 +68,9 @@ impl PrivateLinks {
     }
 
     /// Prepares the blocking command on a private link (unshared connection to a store) to be sent again by
-    /// another process, which must not miss entries added in between: `$` is replaced by the id of the
-    /// stream's last entry. True once nothing is left to be prepared.
+    /// another process. An `XREAD` must not miss entries added in between, so each `$` in it is replaced by
+    /// the id of its stream's last entry, for which the store is asked. True once nothing is left to be
+    /// prepared.
     pub fn prepare_move(&mut self, env: &mut Env, id: PrivateId, now: Now) -> bool {
         let Some(link) = self.at(id) else { return false };
         let (backend, database) = (link.backend, link.database);
@@ -90,9 +91,9 @@ impl PrivateLinks {
         false
     }
 
-    /// Has the store end the blocking command on a private link (unshared connection to a store), and keeps
-    /// its reply from the client if it has waited in vain ([`Waiting::is_withheld`]). Returns whether the
-    /// store was asked to end it.
+    /// Asks the store to end the blocking command on a private link (unshared connection to a store), and
+    /// marks the command's reply as withheld: the client does not get a reply which shows that the command
+    /// has waited in vain ([`Waiting::is_withheld`]). Returns whether the store was asked.
     pub fn withhold(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Withholding {
         let Some(link) = self.peek(id) else { return Withholding::Never };
         let Some(waiting) = link.in_flight.as_ref().and_then(|request| request.waiting()) else {
@@ -117,8 +118,8 @@ impl PrivateLinks {
     }
 
     /// True if the core itself, not a client, has asked the store to end the blocking command on a private
-    /// link (unshared connection to a store), and the store has not replied that it does not know it. A reply
-    /// that the command has waited in vain is not sent to the client then.
+    /// link (unshared connection to a store), and the store has not replied that it knows no such command.
+    /// The client then does not get a reply which shows that the command has waited in vain.
     pub fn is_being_withheld(&self, id: PrivateId) -> bool {
         let request = self.peek(id).and_then(|link| link.in_flight.as_ref());
         request

@@ -27,16 +27,16 @@ use crate::protocol::encode;
 use crate::values::limits::SHARED_OWED_MAX;
 use crate::values::{BackendId, ClientId, ShardId, TenantId};
 
-/// The part of the channels (with one subscription for all clients) whose home is one core that one tenant
-/// may have, as a fraction: 4 of 5.
+/// The part, as a fraction, that one tenant may have of a core's limit of shared channels (those with one
+/// subscription for all clients).
 const TENANT_PART: (usize, usize) = (4, 5);
 
 /// Maximum number of shared channels, and of shared patterns (those to which weir subscribes once for all
 /// its clients), that one core may have subscriptions for as their home core, in this order.
 pub type HomeLimits = [usize; SHARED_KINDS];
 
-/// A channel or pattern to which weir subscribes once for all its clients, with subscribers, or whose end
-/// its stores have not acknowledged yet.
+/// A channel or pattern to which weir subscribes once for all its clients. It has subscribers, or its stores
+/// have not acknowledged the end of the subscription yet.
 #[derive(Debug)]
 struct Channel {
     /// Number that distinguishes the channel from earlier ones of the same name.
@@ -114,7 +114,7 @@ pub enum Heard {
 /// clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JoinRefusal {
-    /// The core has subscriptions to as many channels as it may, or the tenant to its four fifths of them.
+    /// The core has as many shared channels as it may, or the tenant has its limit, four fifths of those.
     Channels,
     /// A store of the channel owes too many acknowledgements of subscriptions, or too many bytes wait to be
     /// sent to it.
@@ -177,9 +177,9 @@ impl SharedChannels {
         self.owed.get(&store).is_some_and(|owed| !owed.is_empty())
     }
 
-    /// Handles that a client of core `from` subscribes to a channel or pattern. `stores` are the stores to
-    /// subscribe at if it is new on this core. An error changes nothing; the caller answers the client with
-    /// [`Self::refuse`]. `tenant` is the client's tenant.
+    /// Subscribes a client of core `from` to a channel or pattern. `stores` are the stores to subscribe at if
+    /// it is new on this core, and `tenant` is the client's tenant. An error changes nothing; the caller
+    /// answers the client with [`Self::refuse`].
     pub fn join(
         &mut self,
         from: ShardId,
@@ -235,8 +235,8 @@ impl SharedChannels {
         self.told.push_back((to, FromHome::Refused { name, client, error }));
     }
 
-    /// Handles that the subscription of a client of core `from` to a channel has ended. If it was the last
-    /// one, the subscription at the stores ends. Does nothing if it is unknown.
+    /// Ends the subscription of a client of core `from` to a channel. If it was the last one, the
+    /// subscription at the stores ends too. Does nothing if it is unknown.
     pub fn leave(&mut self, from: ShardId, name: &SharedName, client: ClientId) {
         let Some(channel) = self.names[name.kind as usize].get_mut(&name.name) else { return };
         let Some(subscribers) = channel.find(from, name.generation) else { return };
@@ -303,8 +303,8 @@ impl SharedChannels {
         Heard::Message
     }
 
-    /// Handles that the connection to a store is lost: all subscriptions to channels there end, also at other
-    /// stores. `error` is the reply to clients whose subscription was not acknowledged yet.
+    /// Handles the loss of the connection to a store: all subscriptions to channels of that store end, also
+    /// those at other stores. `error` is the reply to clients whose subscription was not acknowledged yet.
     pub fn handle_lost(&mut self, store: BackendId, error: &Bytes) {
         for owed in self.owed.remove(&store).unwrap_or_default() {
             if let Some(index) = owed.join {
@@ -418,8 +418,8 @@ impl SharedChannels {
         }
     }
 
-    /// Ends a client's subscribing that all stores have answered, and queues the result for the client's
-    /// core.
+    /// Completes a client's subscription that all stores have acknowledged, or ends it if one of them replied
+    /// with an error, and queues the result for the client's core.
     fn end_join(&mut self, join: Join) {
         if join.is_lost {
             return;
