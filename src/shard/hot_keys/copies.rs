@@ -16,8 +16,8 @@ use crate::shard::versions::Versions;
 use crate::values::limits::{HOT_COPIES_MAX, SLOTS};
 use crate::values::{ShardId, Timestamp};
 
-/// The least time between two reports to home cores (the cores through which the keys' requests pass) of how
-/// many requests were answered from the copies of kept replies (those held in memory) that they lent.
+/// The least time between two reports to the home cores that lent copies of kept replies: how many requests
+/// this core answered from them. A home core is the one through which all requests for a key pass.
 const TOLD_APART: Duration = Duration::from_millis(10);
 /// The number of 64-bit words in a bit set of all hash slots.
 const WORDS: usize = SLOTS as usize / 64;
@@ -66,10 +66,10 @@ impl Copies {
         self.slots[usize::from(slot) / 64 % WORDS] & (1 << (slot % 64)) != 0
     }
 
-    /// Stores a copy of another core's kept reply in place of an older one of the same reply. Drops it if
-    /// this core has 256 copies (`HOT_COPIES_MAX`) already, or would have more than `bytes_max` bytes of
-    /// them. Calls `tell` with the home core (through which a key's requests pass) and the number of
-    /// requests answered, for each copy that is replaced or has expired. `own` is this core.
+    /// Stores a copy of another core's kept reply in place of an older one of the same reply. Drops the copy
+    /// if this core has 256 (`HOT_COPIES_MAX`) already, or would have more than `bytes_max` bytes of them.
+    /// For each copy that is replaced or has expired, calls `tell` with the home core that lent it and the
+    /// number of requests that it answered. `own` is this core.
     pub fn take(
         &mut self,
         copy: &Copy,

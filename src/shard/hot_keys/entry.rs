@@ -21,33 +21,34 @@ use crate::values::limits::{HOT_ANSWERS_MAX, HOT_REPLY_BYTES_MAX};
 use crate::values::random::Random;
 use crate::values::{BackendId, Database, ShardId, TenantId, Timestamp};
 
-/// The time for which a key's replies are not kept after too few reads were answered from them, or too many
-/// found a write in flight; also the time for which a reply that was too large is not kept again.
+/// The time for which no reply of a key is kept, after too few of its reads were answered from memory or by a
+/// shared fetch, or too many came while a write was in flight; also the time for which a reply is not kept
+/// that was too large.
 const PAUSE: Duration = Duration::from_secs(10);
 /// The period over which weir measures how many of a key's reads are answered from memory.
 const TRIAL: Duration = Duration::from_secs(1);
-/// The least number of reads of a key in one second (`TRIAL`) for which the measured share of reads
-/// answered from memory counts.
+/// The least number of reads of a key in one second (`TRIAL`) by which weir decides to keep no replies of the
+/// key for a while. Fewer reads show too little of the share that is answered from memory.
 const TRIAL_READS: u64 = 50;
-/// The least time before its expiry at which a kept reply (one held in memory) is fetched again. The time is
-/// twice the last fetch's duration, but at least this and at most a quarter (`AHEAD_PART`) of the reply's
+/// The least time before the expiry of a kept reply (one held in memory) at which it is fetched again. Twice
+/// the duration of the last fetch if that is more, but at most a quarter (`AHEAD_PART`) of the reply's
 /// lifetime.
 const AHEAD_LEAST: Duration = Duration::from_millis(2);
-/// The divisor of a reply's lifetime: it is fetched again at most a quarter of its lifetime before its
-/// expiry.
+/// The divisor of a kept reply's lifetime: the reply is fetched again in the last quarter of its lifetime at
+/// the earliest.
 const AHEAD_PART: u32 = 4;
-/// The time without a request after which the memory for a request's kept reply may be taken by the reply to
-/// another request.
+/// The time without a request after which the place for the kept reply to this request may be given to the
+/// reply to another request.
 const IDLE: Duration = Duration::from_millis(250);
-/// The time that gives how many writes of one key may come at once (the burst): as many as the permitted rate
-/// allows in this time.
+/// The burst of writes to one key, as a time: as many writes may come at once as the permitted rate allows in
+/// this time.
 const WRITE_BURST: Duration = Duration::from_millis(100);
 /// The least time over which requests from other cores are counted before the cores that get copies are
 /// chosen again.
 const COPIED_AFTER: Duration = Duration::from_millis(20);
 /// The time for which reports show a key as `stale` after the last expired reply was sent for it.
 const STALE_SHOWN: Duration = Duration::from_secs(1);
-/// The divisor that gives the largest random part (a tenth) by which a reply's lifetime is shortened, so that
+/// The divisor of a reply's lifetime: the lifetime is shortened by a random part of at most a tenth, so that
 /// many keys are not fetched at the same moment.
 const CHANCE_PART: u32 = 10;
 
@@ -119,8 +120,8 @@ pub struct Read<'a> {
     pub may_move: bool,
 }
 
-/// Counts of a hot key's reads and writes. The public fields count since the key became hot; the private ones
-/// start again each second and decide whether its replies are kept.
+/// Counts of a hot key's reads and writes. The public fields count since the key became hot. The private ones
+/// start again each second, and decide whether the key's replies are kept.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     since: Timestamp,
@@ -309,10 +310,10 @@ impl Entry {
         versions.look(self.cell, Cell::of_backend(self.backend))
     }
 
-    /// Looks up whether a read, by the key's kept replies and the `flights` (fetches) in progress, is
-    /// answered from memory, joins a fetch (shared read of a hot key) or is sent, and counts the result.
-    /// Drops the kept reply if it may no longer be sent, not even while the store is unavailable. `ttl`
-    /// limits which fetches may be joined, `stale_max` how long after its expiry a reply may be sent.
+    /// Looks up how a read is handled, by the key's kept replies and the fetches (shared reads of hot keys)
+    /// in progress (`flights`): it is answered from memory, joins a fetch, is held back, or is sent. Counts
+    /// the result. Drops the kept reply if it may no longer be sent, not even while the store is unavailable.
+    /// `ttl` limits which fetches may be joined, `stale_max` how long after its expiry a reply may be sent.
     pub fn find(
         &mut self,
         read: Read<'_>,
@@ -491,8 +492,9 @@ impl Entry {
         now.since(self.elsewhere.since) >= COPIED_AFTER
     }
 
-    /// Chooses the cores that get copies of kept replies (those held in memory): those that each ask for the
-    /// key often enough, provided that all of them together do. Returns the cores that held no copies before.
+    /// Chooses the cores that get copies of kept replies (those held in memory): each core that asks for the
+    /// key often enough, if all other cores together ask often enough too. Returns the chosen cores that held
+    /// no copies before.
     pub fn choose_holders(&mut self, settings: &HotSettings, now: Timestamp) -> Vec<ShardId> {
         let Elsewhere { since, asked, holders, has_former } = &mut self.elsewhere;
         let seconds = now.since(*since).as_secs_f64().max(COPIED_AFTER.as_secs_f64());
@@ -507,8 +509,8 @@ impl Entry {
         holders.iter().copied().filter(|shard| !before.contains(shard)).collect()
     }
 
-    /// Returns the time until the key may be written again, as an error, if it is written more often than
-    /// `rate` times per second. Takes nothing from the limit.
+    /// Checks whether another write of the key is within its limit of `rate` writes per second. An error has
+    /// the time until one is. Takes nothing from the limit.
     pub fn may_write(&self, rate: u64, now: Timestamp) -> Result<(), Duration> {
         let wait = self.next_write_until(rate, now).since(now);
         let at_once = Duration::from_secs_f64(1.0 / rate as f64).max(Duration::from_millis(1));
@@ -570,9 +572,10 @@ impl Entry {
         })
     }
 
-    /// Finds a kept reply (one held in memory) that expires soon while other cores answer from copies of it,
-    /// so that no request on this core would renew it. Returns the request's bytes and the envelope (record
-    /// that goes with a request's bytes) to fetch the reply with. None if there is none.
+    /// Finds a kept reply (one held in memory) that expires soon and that no fetch is about to renew. Returns
+    /// the bytes of its request, and the envelope (record that goes with a request's bytes) to fetch the
+    /// reply with; None if there is none. Called for keys that other cores answer from copies, so that no
+    /// request on this core would renew the reply.
     pub fn aging(&self, versions: &Versions, now: Timestamp) -> Option<(Vec<u8>, Envelope)> {
         let is_aging = |answer: &&Answer| {
             let kept = answer.kept.as_ref();
@@ -645,9 +648,10 @@ impl Entry {
         }
     }
 
-    /// Ends now the time for which kept replies (those held in memory) may be sent. True if there were any.
-    /// Copies on cores that are no holders any more become invalid with the key's version, and the kept replies
-    /// stay valid for the time after their end.
+    /// Lets the key's kept replies (those held in memory) expire now; they stay for tenants that accept
+    /// expired replies while the store is unavailable. If cores that no longer get copies may still have
+    /// some, the key's version (counter of writes) changes, which makes those copies invalid; the kept
+    /// replies are marked as of the new version. True if there were kept replies.
     pub fn end_kept(&mut self, versions: &Versions, now: Timestamp) -> bool {
         let has_former = std::mem::take(&mut self.elsewhere.has_former);
         if has_former {
@@ -728,8 +732,8 @@ impl Entry {
         Counter::HotFetched
     }
 
-    /// Removes a fetch (shared read of a hot key) that failed, or that was dropped before it was sent, from
-    /// the key's unfinished ones.
+    /// Removes a fetch (shared read of a hot key) from the key's unfinished ones, because it failed, or was
+    /// dropped before it was sent.
     pub fn handle_failed(&mut self, flight: FlightId) {
         for answer in &mut self.answers {
             answer.flights.retain(|own| *own != flight);
@@ -769,23 +773,23 @@ impl Entry {
         }
     }
 
-    /// Handles that a request which is sent on its own has been put on its connection to the store. True if
-    /// requests of its client connection that were held back may go on.
+    /// Records that a request of a client connection, which shares no fetch, has been put on the connection
+    /// to the store. True if requests of the same client connection that were held back may go on.
     pub fn handle_own_sent(&mut self, connection: u64) -> bool {
         let Some(wait) = self.waits.get_mut(&connection) else { return false };
         wait.unsent = wait.unsent.saturating_sub(1);
         wait.is_to_resume()
     }
 
-    /// True if more than one read of a client connection waits for the fetch (shared read of a hot key)
-    /// before which its later requests may not be sent.
+    /// True if more than one read of a client connection waits for the fetch (shared read of a hot key) that
+    /// holds back the connection's later requests.
     pub fn waits_often(&self, connection: u64) -> bool {
         self.waits.get(&connection).and_then(|wait| wait.bound).is_some_and(|(_, reads)| reads > 1)
     }
 
-    /// Handles that a fetch (shared read of a hot key) has been put on its connection to the store: later
-    /// requests of the client connection no longer wait for it. True if requests that were held back may go
-    /// on.
+    /// Records that a fetch (shared read of a hot key) has been put on the connection to the store, so that
+    /// later requests of a waiting client connection no longer wait for it. True if requests of the client
+    /// connection that were held back may go on.
     pub fn handle_fetch_sent(&mut self, connection: u64, flight: FlightId) -> bool {
         let Some(wait) = self.waits.get_mut(&connection) else { return false };
         wait.bound.take_if(|(bound, _)| *bound == flight);
@@ -798,18 +802,18 @@ impl Entry {
         self.waits.get(&connection).is_some_and(|wait| wait.latest == Some(flight))
     }
 
-    /// Holds a client connection's later requests back until a fetch (shared read of a hot key), for which
-    /// `reads` of its reads wait, has been sent or answered; with 0 reads, stops holding them back for it.
-    /// True if requests that were held back may go on.
+    /// Holds back a client connection's later requests until a fetch (shared read of a hot key) has been sent
+    /// or answered, for which `reads` of the connection's reads wait. With 0 reads, stops holding them back
+    /// for any fetch. True if requests that were held back may go on.
     pub fn bind(&mut self, connection: u64, flight: FlightId, reads: u32) -> bool {
         let Some(wait) = self.waits.get_mut(&connection) else { return false };
         wait.bound = (reads > 0).then_some((flight, reads));
         wait.is_to_resume()
     }
 
-    /// Handles that a request which did not wait for a fetch (shared read of a hot key) is over, answered or
-    /// not. `was_sent` says whether it is known to have been sent. True if requests of its client connection
-    /// that were held back may go on.
+    /// Records that a request which waited for no fetch (shared read of a hot key) is over, answered or not.
+    /// `was_sent` says whether it is known to have been sent. True if requests of its client connection that
+    /// were held back may go on.
     pub fn handle_answered(&mut self, connection: u64, was_sent: bool) -> bool {
         self.handle_over(connection, |wait| {
             wait.own -= 1;
@@ -818,9 +822,9 @@ impl Entry {
         })
     }
 
-    /// Handles that the wait of a client connection's read for a fetch (shared read of a hot key) is over.
-    /// `is_bound` says whether later requests of the connection were held back after the fetch. True if they
-    /// may go on now.
+    /// Records that a client connection's read no longer waits for a fetch (shared read of a hot key).
+    /// `is_bound` says whether the read held back later requests of the connection. True if requests of the
+    /// connection that were held back may go on now.
     pub fn handle_landed(&mut self, connection: u64, flight: FlightId, is_bound: bool) -> bool {
         self.handle_over(connection, |wait| {
             if let Some((bound, reads)) = &mut wait.bound
@@ -846,8 +850,8 @@ impl Entry {
         wait.is_to_resume()
     }
 
-    /// True if a client connection's next request for the key must be held back. Never while requests may be
-    /// queued unnoticed: no read shares a fetch then, and the queue keeps their order.
+    /// True if a client connection's next request for the key must be held back. False while requests for the
+    /// key may be queued unnoticed: no read shares a fetch then, and the queue keeps the order of requests.
     pub fn is_to_wait(&self, connection: u64) -> bool {
         self.warmth != Warmth::Queued
             && self.waits.get(&connection).is_some_and(|wait| !wait.is_open() || !wait.held.is_empty())
@@ -881,7 +885,7 @@ impl Entry {
         held
     }
 
-    /// Returns the number of requests that have been held back since the time `since` or earlier.
+    /// Returns the number of requests that are held back at least since the time `since`.
     pub fn held_since(&self, since: Timestamp) -> usize {
         let held = self.waits.values().flat_map(|wait| &wait.held);
         held.filter(|held| held.since <= since).count()
@@ -901,8 +905,8 @@ impl Entry {
         held.map(Held::answered_by).min().unwrap_or(Timestamp::MAX)
     }
 
-    /// Returns the client connections that have requests held back, or whose next requests would be, after a
-    /// fetch (shared read of a hot key).
+    /// Returns the client connections that have held-back requests, and those whose later requests a fetch
+    /// (shared read of a hot key) would hold back.
     pub fn waiting(&self) -> Vec<u64> {
         let waiting = self.waits.iter().filter(|(_, wait)| wait.bound.is_some() || !wait.held.is_empty());
         waiting.map(|(connection, _)| *connection).collect()

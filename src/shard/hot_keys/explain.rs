@@ -51,9 +51,9 @@ impl Forecast {
 }
 
 impl HotKeyStage {
-    /// Returns how a request would be handled that is sent to its store from this core. `may_move` is true
-    /// before a cluster, where slots change their owners. `touches` says which keys the request is about,
-    /// `effect` whether it writes, `connection` which client connection sent it.
+    /// Returns how a request that is sent to its store from this core would be handled with regard to hot
+    /// keys. `may_move` is true in front of a cluster, where slots change their owners. `touches` says which
+    /// keys the request is about, `effect` whether it writes, `connection` which client connection sent it.
     pub fn forecast(
         &self,
         (touches, effect): (Touches, Effect),

@@ -79,9 +79,9 @@ pub struct Waiter {
 }
 
 impl Flight {
-    /// Handles that the fetch (shared read of a hot key) has been put on the connection to the store. Stores
-    /// the versions (`snapshot`, `look`) that are compared with the present ones when its reply comes.
-    /// `is_kept` says that the reply is to be kept.
+    /// Records that the fetch (shared read of a hot key) has been put on the connection to the store, with
+    /// the versions (`snapshot`, `look`) of that moment, which are compared with the present ones when its
+    /// reply comes. `is_kept` says that the reply is to be kept.
     pub fn handle_sent(&mut self, snapshot: Option<Snapshot>, look: Look, is_kept: bool, now: Timestamp) {
         (self.sent_at, self.stage, self.look) = (now, Stage::Sent, Some(look));
         (self.snapshot, self.is_kept) = (snapshot, is_kept);
@@ -268,9 +268,9 @@ impl Flights {
         })
     }
 
-    /// True if a fetch (shared read of a hot key) may be sent now: of `beside`, the other fetches for the
-    /// same reply, none is about to be sent or in flight; or just one is in flight, and a write has begun
-    /// since it was sent.
+    /// True if a fetch (shared read of a hot key) may be sent now. Other fetches of the same reply (`beside`)
+    /// may be about to be sent or in flight: the fetch is sent beside none, or beside a single one in flight
+    /// if a write has begun since that one was sent.
     pub fn may_leave(&self, id: FlightId, beside: &[FlightId], versions: &Versions) -> bool {
         let Some(flight) = self.find(id) else { return false };
         let others = beside.iter().filter(|other| **other != id).filter_map(|other| self.find(*other));
@@ -282,9 +282,9 @@ impl Flights {
         is_outdated && before.next().is_none()
     }
 
-    /// Adds a read to those that wait for a fetch (shared read of a hot key). False if it has ended, or if
-    /// 4,096 reads wait for it already or 65,536 on this core. `obeys_deadlines` says that the read stops
-    /// waiting at its deadline.
+    /// Adds a read to those that wait for a fetch (shared read of a hot key). False if the fetch has ended,
+    /// or if 4,096 reads wait for it already, or 65,536 on this core. `obeys_deadlines` says that the read
+    /// stops waiting at its deadline.
     pub fn join(&mut self, id: FlightId, envelope: &Envelope, obeys_deadlines: bool) -> bool {
         let has_room = self.waiters < HOT_WAITERS_MAX;
         let Some(flight) = self.get(id) else { return false };
@@ -302,9 +302,9 @@ impl Flights {
         true
     }
 
-    /// Takes out of those that wait for a fetch (shared read of a hot key) the reads that `is_own` selects
-    /// and after which their connection's later requests are held back. Returns each with the request's
-    /// bytes, to be sent on its own.
+    /// Takes reads out of those that wait for a fetch (shared read of a hot key): those that `is_own`
+    /// selects, if they hold back later requests of their connection. Returns each with the request's bytes,
+    /// to be sent on its own.
     pub fn leave(&mut self, id: FlightId, is_own: impl Fn(&Envelope) -> bool) -> Vec<(Envelope, Vec<u8>)> {
         let Some(flight) = self.get(id) else { return Vec::new() };
         let binds_all = flight.stage != Stage::Sent || flight.binds;
@@ -326,9 +326,9 @@ impl Flights {
     }
 
     /// Prepares a failed fetch (shared read of a hot key) to be sent a second time, for the waiting reads
-    /// that `may_wait` selects, with the tier (importance) and account of the first of them. Returns the
-    /// reads that get the error instead, always with the first one. None if the fetch has failed before or
-    /// no read would be left to wait.
+    /// that `may_wait` selects, except the first read. The fetch takes over the tier (importance) and account
+    /// of the first of these. Returns the reads that get the error instead; None if the fetch has failed
+    /// before or no read would be left to wait.
     pub fn begin_again(&mut self, id: FlightId, may_wait: impl Fn(&Envelope) -> bool) -> Option<Vec<Waiter>> {
         let flight = self.get(id).filter(|flight| !flight.has_failed)?;
         let first = flight.waiters.first()?.envelope.reply_to;

@@ -67,14 +67,14 @@ impl Lifetime {
         self.questions
     }
 
-    /// Handles that the read was sent, with the commands before it: their replies are expected from the first
-    /// one on.
+    /// Records that the read was sent, with the commands before it (PTTL, HPTTL), so that the next reply is
+    /// the one to the first of these.
     pub fn handle_sent(&mut self) {
         self.answers = 0;
     }
 
-    /// Takes the store's reply (`told`) to the next of the commands (PTTL, HPTTL). True if it shows that the
-    /// store has no hash fields that expire, since it does not know HPTTL.
+    /// Takes the store's reply (`told`) to the next of the commands that were sent before the read (PTTL,
+    /// HPTTL). True if the store does not know HPTTL, so that its hash fields never expire.
     pub fn handle_answer(&mut self, outcome: Outcome, told: &[u8]) -> bool {
         let was_served = matches!(outcome, Outcome::Served { .. });
         self.answers += 1;
@@ -91,9 +91,9 @@ impl Lifetime {
         is_unknown
     }
 
-    /// Returns the time for which the reply is valid unless the key is written; zero if that is unknown, and
-    /// many years if nothing expires. `is_of_none` says that the reply is that of a store which has no such
-    /// key.
+    /// Returns the time for which the reply to the read is valid unless the key is written; zero if that is
+    /// unknown, and many years if nothing expires. `is_of_none` says that the reply looks like that of a
+    /// store without the key.
     pub fn left(&self, is_of_none: bool) -> Duration {
         let of_key = match self.key {
             Left::Endless => ENDLESS,

@@ -13,8 +13,8 @@
 //!
 //! A fetch that is sent after a read came answers that read, whatever anybody writes: so reads of a hot key
 //! cost its store one fetch in a round trip. The next fetch leaves when the earlier one is answered, or at
-//! once if a write has begun since that was sent; of one question at most two are in flight. A fetch takes
-//! the next free place in its store's window, and reads join it until then.
+//! once if a write has begun since the earlier one was sent; at most two fetches of one reply are in flight.
+//! A fetch takes the next free place in its store's window, and reads join it until then.
 //!
 //! Requests of a connection keep their order: fetches and the connection's own requests for the key go over
 //! one connection to the store, so a request is held back only while an earlier one of its connection is yet
@@ -88,10 +88,10 @@ use under_way::{InnerRead, Open, UnderWay, Values};
 /// The least time between two checks of whether all requests are answered that were sent before a key became
 /// hot.
 const LOOKS_APART: Duration = Duration::from_micros(500);
-/// The waiting time after which a waiting read counts as one more request for its key, so that the key stays
-/// hot while the store stands still; also the time between two such counts.
+/// The time after which a read that still waits counts as one more request for its key, so that the key stays
+/// hot while its store does not reply; also the time between two such counts.
 const ASKS_AGAIN: Duration = Duration::from_millis(50);
-/// The divisor of a client's output limit: the replies of one fetch that a client gets at once may have at
+/// The divisor of a client's output limit: the replies of one fetch that a client gets at once may take up at
 /// most a quarter of the limit.
 const OUTPUT_PART: usize = 4;
 
@@ -616,8 +616,8 @@ impl HotKeyStage {
         self.under_way.is_about_any(connection)
     }
 
-    /// Removes the record of a queued request for a key that has become hot: the request was taken out of the
-    /// queue, and [`HotKeyStage::meet`] will handle it as if it came now.
+    /// Removes the record of a queued request for a key that has become hot, because the request was taken
+    /// out of the queue. The caller then passes the request to [`HotKeyStage::meet`], as if it came now.
     pub fn handle_unqueued(&mut self, env: &Env, envelope: &Envelope) {
         let Some((open, was_sent)) = self.under_way.close(envelope.reply_to) else { return };
         let connection = connection_of(env, envelope);
@@ -631,7 +631,8 @@ impl HotKeyStage {
         open.for_each_cell(|cell| self.settings.versions.end(cell));
     }
 
-    /// Handles that all queued requests for a key are known: its reads may share fetches from now on.
+    /// Records that the queues were searched for requests for a key that has become hot, so that all of them
+    /// are known. Reads of the key may share fetches from now on.
     pub fn handle_noticed(&mut self, id: HotId, now: Timestamp) {
         if let Some(entry) = entry_of(&mut self.entries, id)
             && entry.warmth == Warmth::Queued
@@ -894,8 +895,9 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles that a fetch (shared read of a hot key) has been put on its connection to the store. Later
-    /// requests of the waiting client connections may go on, except where weir stands in front of a cluster.
+    /// Records that a fetch (shared read of a hot key) has been put on the connection to the store, and asks
+    /// the store to report the key's next change if the reply is to be kept. Later requests of the waiting
+    /// client connections may go on, except where weir stands in front of a cluster.
     fn handle_fetch_sent(&mut self, env: &Env, id: FlightId, at: Timestamp) {
         let Some(flight) = self.flights.get(id).filter(|flight| flight.stage != Stage::Sent) else { return };
         let mut entry = entry_of(&mut self.entries, flight.hot);
@@ -996,8 +998,8 @@ impl HotKeyStage {
         instead
     }
 
-    /// Adds the price (in request units) of the reply to a request for one key to the counts of the key and
-    /// its slot. `open` tells of the request, which has now been answered.
+    /// Adds the cost of a reply, in request units, to the counts of the key and its slot, if the request
+    /// (`open`) was for one key.
     fn note_cost(&mut self, env: &Env, open: &Open, outcome: Outcome) {
         let Outcome::Served { bytes, rows, .. } = outcome else { return };
         let (slot, hash) = match open {
@@ -1013,8 +1015,8 @@ impl HotKeyStage {
         self.keys.note_key_cost(hash, cost);
     }
 
-    /// Handles a note (message) about a request: it was sent, it was answered before its store replied
-    /// though the store may still carry it out, or the store can no longer carry it out. Ignores all other
+    /// Handles a note (message) about a request: it was sent; or it was answered before its store replied,
+    /// and the store may still carry it out; or the store can no longer carry it out. Ignores all other
     /// notes.
     pub fn handle_note(&mut self, env: &Env, to: ReplyTo, note: Note) {
         match note {
@@ -1032,8 +1034,9 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles that a request for hot keys has been put on its connection to the store. Does nothing where
-    /// weir stands in front of a cluster, since the request may have to be sent again.
+    /// Records that a request for hot keys, which shares no fetch, has been put on the connection to the
+    /// store, so that later requests of its client connection may go on. Does nothing where weir stands in
+    /// front of a cluster, since the request may have to be sent again.
     fn handle_own_sent(&mut self, env: &Env, to: ReplyTo) {
         if env.slots.is_some() {
             return;
@@ -1222,8 +1225,7 @@ impl HotKeyStage {
         Some(reply.into())
     }
 
-    /// True if there is room on this core to keep a reply of this size in bytes. Drops expired replies if
-    /// there is none.
+    /// True if this core has room to keep a reply of this size in bytes. To make room, drops expired replies.
     fn fits(&mut self, bytes: usize, now: Timestamp) -> bool {
         let has_room = |(kept, kept_bytes): (usize, usize)| {
             kept < self.settings.entries_max && kept_bytes + bytes <= self.settings.bytes_max
@@ -1303,8 +1305,9 @@ impl HotKeyStage {
         entries.fold((0, 0), |(all, all_bytes), (kept, bytes)| (all + kept, all_bytes + bytes))
     }
 
-    /// Holds back the reads that joined the fetch (shared read of a hot key) `flight` of the key `id` after
-    /// it was sent, to handle them again: the key has expired meanwhile, and they may have come after that.
+    /// Holds back the reads that joined the fetch (shared read of a hot key) `flight` after it was sent, to
+    /// handle them again: the key has expired since then, and these reads may have come after that. `id` is
+    /// the fetch's id.
     fn hold_again(&mut self, env: &Env, (id, flight): (FlightId, &mut Flight), now: Timestamp) {
         let Some(entry) = entry_of(&mut self.entries, flight.hot) else { return };
         let mut held: HashMap<u64, Vec<Held>> = HashMap::new();
@@ -1509,7 +1512,8 @@ impl HotKeyStage {
     }
 
     /// Handles a store's invalidation message: replies of the changed keys that were read before are no
-    /// longer sent.
+    /// longer sent from memory, on any core. A message that names no keys is about all keys of the store.
+    /// Ignores messages of other kinds.
     pub fn handle_changes(&mut self, env: &mut Env, backend: BackendId, message: &[u8], now: Timestamp) {
         self.tracking.handle_message(backend, now);
         let mut parts = pushed(message).into_iter().flatten();
@@ -1565,8 +1569,8 @@ impl HotKeyStage {
         self.end_kept(env, backend, now);
     }
 
-    /// Ends the time for which kept replies (those held in memory) of a store's keys may be sent, on all
-    /// cores. They stay for tenants that accept old replies while the store is unavailable.
+    /// Lets the kept replies (those held in memory) of a store's keys expire now, on all cores. They stay for
+    /// tenants that accept expired replies while the store is unavailable.
     fn end_kept(&mut self, env: &Env, backend: BackendId, now: Timestamp) {
         let Self { entries, to_lend, settings, .. } = self;
         for entry in entries.iter_mut().flatten().filter(|entry| env.backend_of(entry.slot) == backend) {
@@ -1620,9 +1624,9 @@ impl HotKeyStage {
             && now.since(self.counted_at) >= ASKS_AGAIN
     }
 
-    /// Counts reads that wait for a store which stands still as further requests, so that their keys stay
-    /// hot: their clients send no others meanwhile, and kept replies (those held in memory) may be needed
-    /// soon.
+    /// Counts reads that wait for a store which does not reply as further requests, so that their keys stay
+    /// hot. Their clients send no others meanwhile, and kept replies (those held in memory) of the keys may
+    /// be needed soon.
     fn count_waiting(&mut self, now: Timestamp) {
         self.counted_at = now;
         for (hot, waiting) in self.flights.slow(now.before(ASKS_AGAIN)) {
@@ -1947,8 +1951,9 @@ fn number_of_value(key: u64, protocol: Protocol) -> u64 {
     key ^ protocol as u64
 }
 
-/// Returns how long after its expiry the asker's tenant accepts a kept reply (one held in memory) while the
-/// store is unavailable; zero if it accepts none, or if the quotas have changed since.
+/// Returns the time for which the asker's tenant accepts a kept reply (one held in memory) after its expiry
+/// while the store is unavailable; zero if it accepts none, or if the quotas have changed since the request
+/// came.
 fn longer(asker: Option<Asker>, quotas: &Quotas) -> Duration {
     let own = asker.filter(|asker| asker.version() == quotas.version() as u16);
     own.map_or(Duration::ZERO, |asker| quotas.tenant(asker.tenant()).stale_on_error)

@@ -59,8 +59,8 @@ pub enum Registration {
 }
 
 impl Registration {
-    /// True if the reply to a fetch (shared read of a hot key) that was sent under an earlier registration
-    /// may be kept now: it is the same registration, or the store refuses to register the key.
+    /// True if the reply to a fetch (shared read of a hot key) may be kept now that was sent under the
+    /// registration `earlier`: the store has confirmed the same registration, or refuses to register the key.
     pub fn covers(self, earlier: Self) -> bool {
         match self {
             Self::Registered(_) => earlier == self,
@@ -102,8 +102,9 @@ struct Tracker {
     /// The time before which no tracker (connection on which it reports changes of keys) is opened to the
     /// store.
     opens_at: Timestamp,
-    /// True if a tracker (connection on which the store reports changes of keys) is opened at `opens_at` even
-    /// if no fetch is sent: until then replies may be kept without a tracker.
+    /// True once the last tracker (connection on which the store reports changes of keys) was lost. Another
+    /// one is then opened at `opens_at` if keys of the store are hot, even if no fetch is sent; until then,
+    /// replies may be kept without a tracker.
     is_missed: bool,
     pause: Duration,
     /// The commands that the store has not answered yet, in order: the registration of a key with its number,
@@ -174,15 +175,15 @@ impl Tracking {
         }
     }
 
-    /// Handles that a store has switched `CLIENT TRACKING` on for its tracker (connection on which a store
-    /// reports changes of keys): from now on it tracks the keys that are read there.
+    /// Records that a store has switched `CLIENT TRACKING` on for its tracker (connection on which a store
+    /// reports changes of keys): from now on it reports changes of the keys that are read there.
     pub fn handle_tracks(&mut self, backend: BackendId, now: Timestamp) {
         let tracker = self.at(backend);
         (tracker.state, tracker.heard_at, tracker.needed_at) = (State::Tracks(now), now, now);
     }
 
-    /// Handles that a store cannot track keys: its tracker (the connection for reports of changes) is closed,
-    /// and another attempt is made in a minute.
+    /// Closes the tracker (connection for reports of changes) to a store that cannot track keys. Another
+    /// attempt is made in a minute.
     pub fn handle_cannot_track(&mut self, backend: BackendId, now: Timestamp) {
         self.give_up(backend, now);
         let tracker = self.at(backend);
@@ -198,8 +199,8 @@ impl Tracking {
         tracker.asked.pop_front().flatten()
     }
 
-    /// Handles that a store has sent an invalidation message, so its tracker (connection on which a store
-    /// reports changes of keys) is not silent.
+    /// Records that a store has sent an invalidation message, so that its tracker (connection on which a
+    /// store reports changes of keys) does not count as silent.
     pub fn handle_message(&mut self, backend: BackendId, now: Timestamp) {
         self.at(backend).heard_at = now;
     }

@@ -216,10 +216,10 @@ impl UnderWay {
         }
     }
 
-    /// Handles that a request, or a part of one, that weir answered itself was answered by its store too, or
-    /// that its connection is lost. Removes the request with its last part. Returns its hot keys and the
-    /// counters of writes (cells) that it has changed; None if the request is unknown, or other parts of it may
-    /// still be carried out.
+    /// Records that a request, or a part of one, that weir answered before its store did is over at the store
+    /// as well: the store has replied too, or the connection to it is lost. With the last such part, removes
+    /// the request and returns its hot keys and the counters of writes (cells) that it has changed. None if
+    /// the request is unknown, or if other parts of it may still be carried out.
     pub fn settle(&mut self, to: ReplyTo) -> Option<Open> {
         if let Entry::Occupied(mut request) = self.unsettled.entry(to) {
             request.get_mut().1 -= 1;
@@ -234,9 +234,9 @@ impl UnderWay {
         None
     }
 
-    /// Handles a request that is answered with an error and may still be carried out by its store. If weir
-    /// answered it itself, it stays in flight until the store has answered it, all its parts included, or its
-    /// connection is lost, else until `until`.
+    /// Keeps a request as in flight that was answered with an error, because its store may still carry it
+    /// out. If weir answered it before the store did, it stays until the store has answered all its parts or
+    /// their connections are lost; otherwise until the time `until`.
     pub fn handle_lost(&mut self, to: ReplyTo, open: Open, until: Timestamp) {
         match self.abandoned.remove(&to) {
             Some(parts) => {
@@ -272,8 +272,8 @@ impl UnderWay {
         }
     }
 
-    /// True if the store's reply to a request is the same as the kept one that was stored for comparison
-    /// with it in shadow mode. None if none was stored, or if the key was written since.
+    /// Compares the store's reply to a request with the kept reply that [`Self::compare`] stored in shadow
+    /// mode: true if they are the same. None if no reply was stored, or if the key was written since.
     pub fn compared(&mut self, to: ReplyTo, versions: &Versions, reply: &[u8]) -> Option<bool> {
         let (snapshot, kept) = self.compared.remove(&to)?;
         versions.is_good(&snapshot).then(|| kept == reply)
