@@ -92,8 +92,9 @@ impl PrivateLinks {
     }
 
     /// Asks the store to end the blocking command on a private link (unshared connection to a store), and
-    /// marks the command's reply as withheld: the client does not get a reply which shows that the command
-    /// has waited in vain ([`Waiting::is_withheld`]). Returns whether the store was asked.
+    /// marks the command's reply as withheld ([`Waiting::is_withheld`](super::Waiting::is_withheld)): the
+    /// client does not get a reply which shows that the command has waited in vain. Returns whether the store
+    /// was asked.
     pub fn withhold(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Withholding {
         let Some(link) = self.peek(id) else { return Withholding::Never };
         let Some(waiting) = link.in_flight.as_ref().and_then(|request| request.waiting()) else {
