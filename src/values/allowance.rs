@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::{MicroUnits, ShardId, TenantId, Timestamp, Usage};
 
-/// Identity of a token bucket, a hash of its owner's name: the same on every core, and in every version of
-/// the quota file. In that of a user, 10 bits are those of its tenant.
+/// Identity of a token bucket: a hash of its owner's name, the same on every core and in every version of the
+/// quota file. The id of a user's bucket has 10 bits in common with the id of its tenant's bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BucketId(pub u64);
 
@@ -16,9 +16,11 @@ impl BucketId {
 
     /// The bit that is set in the ids of users' buckets, and in no other.
     const USER: u64 = 1 << 34;
-    /// The lowest bit of those that the id of a user's bucket has in common with that of its tenant.
+    /// Position of the lowest of the 10 bits that the id of a user's bucket has in common with the id of its
+    /// tenant's bucket.
     const TENANT_SHIFT: u32 = 24;
-    /// The number of different values of those bits.
+    /// Number of values of the 10 bits that the id of a user's bucket has in common with the id of its
+    /// tenant's bucket.
     pub const TENANT_GROUPS: usize = 1 << 10;
 
     /// Returns the id of a tenant's bucket. `hash` is the hash of the tenant's name.
@@ -34,9 +36,9 @@ impl BucketId {
         Self(hash & !TENANT | tenant & TENANT | Self::USER)
     }
 
-    /// Returns the number, below [`Self::TENANT_GROUPS`], of the group of tenants to which the tenant of a
-    /// user's bucket belongs: hardly ever more than one of the tenants with many users. None for the bucket
-    /// of a tenant or of all.
+    /// Returns the group, a number below [`Self::TENANT_GROUPS`], of the tenant to which a user's bucket
+    /// belongs. A group may have several tenants, but hardly ever two with many users. None for the bucket of
+    /// a tenant or of all tenants.
     pub const fn tenant_group(self) -> Option<usize> {
         let group = (self.0 >> Self::TENANT_SHIFT) as usize % Self::TENANT_GROUPS;
         if self.0 & Self::USER == 0 { None } else { Some(group) }
@@ -46,9 +48,9 @@ impl BucketId {
 /// Rate and burst of a token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Capacity {
-    /// Income of the bucket in thousandths of a request unit per second, at least one: a share of a quota may
-    /// be below one request unit per second. The same number is also the income in millionths per
-    /// millisecond.
+    /// Income of the bucket in thousandths of a request unit per second, at least one, since one host's share
+    /// of a quota may be below one request unit per second. In millionths per millisecond the number is the
+    /// same.
     milli_per_second: u64,
     /// Maximum number of millionths of a request unit that the bucket holds.
     pub burst: MicroUnits,
@@ -157,27 +159,27 @@ pub struct Demand {
     pub bucket: BucketId,
     /// Rate and burst of the bucket, in the version of the quotas that the core uses.
     pub capacity: Capacity,
-    /// Sum of the prices of the core's requests for the bucket in the present period (10 ms by default) or
-    /// the one before, whichever is more, admitted or not.
+    /// Sum of the prices of the core's requests for the bucket, refused ones included, in the present period
+    /// (10 ms by default) or in the period before, whichever sum is larger.
     pub wanted: MicroUnits,
-    /// Sum of the prices of the core's requests for the bucket in the period (10 ms by default) that this
-    /// report ends; 0 in a report within a period, so that none is counted twice.
+    /// Sum of the prices of the core's requests for the bucket, refused ones included, in the period (10 ms
+    /// by default) that ends with this report; 0 in a report sent within a period, so that no request is
+    /// counted twice.
     pub asked: MicroUnits,
     /// Amount that the core spent from the bucket since its last report; negative where corrections of
     /// estimated prices gave back more than was spent.
     pub spent: i64,
-    /// Part of the amount spent since the last report by which requests cost more than the prices taken on
-    /// their arrival. Set for the bucket of all requests only.
+    /// Part of `spent` by which requests cost more than the prices that were taken on their arrival. Set only
+    /// for the bucket of all tenants together, else 0.
     pub surprise: MicroUnits,
     /// Amount that the core may still spend from the bucket but does not need, and gives back.
     pub returned: MicroUnits,
-    /// Amount that the core spent from the bucket beyond what it had been granted and that no grant has
-    /// covered since.
+    /// Amount that the core has spent beyond what it was granted, and that no later grant has covered.
     pub owed: MicroUnits,
     /// Amount of quota that a waiting request needs to be admitted; 0 if none waits.
     pub needed: MicroUnits,
-    /// The largest recent cost of one request for the bucket: a core that may spend less than that can admit
-    /// no such request.
+    /// The largest recent cost of one request for the bucket: a core with less to spend could not admit such
+    /// a request.
     pub lump: MicroUnits,
 }
 
@@ -191,24 +193,23 @@ pub struct Grant {
     /// than it had, the pool (the part of the bucket that no core holds) takes that debt over, and the amount
     /// includes it.
     pub amount: i64,
-    /// The whole amount that the core may spend from the bucket with this grant, by the count of the control
-    /// executor, in millionths of a request unit.
+    /// The whole amount that the core may spend from the bucket now, this grant included, by the count of the
+    /// control executor, in millionths of a request unit.
     pub holds: MicroUnits,
-    /// Amount in the pool (the part of the bucket that no core holds) after the grant (amount of quota to
-    /// spend), by which the core estimates what it can count on until the next.
+    /// Amount left after this grant in the pool (the part of the bucket that no core holds). Until the next
+    /// grant the core estimates from it what it can count on.
     pub level: i64,
-    /// Time of the grant (amount that a core may spend), which is valid for five periods (50 ms by default)
-    /// from then on.
+    /// Time of the grant, which is valid for five periods (50 ms by default) from then on.
     pub at: Timestamp,
-    /// The core's share of the bucket, in 65,536ths. It bounds what the core counts on from the level and
-    /// income of the pool (the part that no core holds), and is the part of the quota that the core goes on
-    /// with while the control executor does not answer.
+    /// The core's share of the bucket, in 65,536ths. The core counts on no more than this share of the pool
+    /// (the part of the bucket that no core holds) and of the pool's income. While the control executor does
+    /// not answer, the core goes on with this share of the quota.
     pub share: u32,
     /// Part of the quota that all cores of this process have together; less than the whole if a fleet shares
     /// it.
     pub part: Part,
-    /// Least price for which the pool (the part of the bucket that no core holds) did not have enough (0 if
-    /// it had nothing at all); None if it had enough for all.
+    /// Least price of a request for which the pool (the part of the bucket that no core holds) had too
+    /// little; 0 if it had too little for any request, None if it had enough.
     pub dry_from: Option<MicroUnits>,
 }
 
@@ -226,8 +227,8 @@ pub struct Report {
     pub usage: Vec<(TenantId, Usage)>,
 }
 
-/// Returns the time for which a grant (amount of quota that a core may spend) is valid: five periods. After
-/// that a core without an answer goes on with its last known share.
+/// Returns the time for which a grant (amount of quota that a core may spend) is valid: five periods. A core
+/// that gets no other grant within that time goes on with its last known share.
 pub const fn lease_of(period: Duration) -> Duration {
     const PERIODS: u64 = 5;
     Duration::from_nanos(period.as_nanos() as u64 * PERIODS)

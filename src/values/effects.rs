@@ -15,10 +15,11 @@ pub enum Owner {
 /// Cause of the loss of a connection, as far as the runtime can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// The peer ended the connection, or was never there: it will carry out no request that it had not read.
+    /// The peer closed the connection or refused to connect: it will not carry out requests that it had not
+    /// read before.
     ByPeer,
-    /// The connection failed on the way: the peer may not know yet, and may still carry out requests that it
-    /// received.
+    /// The connection failed on the way: the peer may not know of the loss yet, and may still carry out
+    /// requests that it received.
     OnTheWay,
 }
 
@@ -32,8 +33,8 @@ pub enum Action {
         /// The backend to connect to.
         backend: BackendId,
     },
-    /// Closes a socket. No event is reported for it any more, except that a piece of output that is being
-    /// sent is given back.
+    /// Closes a socket. No event is reported for the socket any more, except that output which was being sent
+    /// is given back to the deciding code.
     Close(Owner),
     /// Closes a socket and drops the output that has not left this machine yet.
     Reset(Owner),

@@ -12,23 +12,23 @@ pub const ARGUMENTS_MAX_UNAUTHENTICATED: usize = 10;
 pub const ARGUMENT_BYTES_MAX_UNAUTHENTICATED: usize = 16 * 1024;
 /// Maximum number of bytes of an inline request, as in Redis.
 pub const INLINE_BYTES_MAX: usize = 64 * 1024;
-/// Maximum number of bytes of an incomplete request that are handed over with its client to another process;
-/// weir waits for the rest of a longer request first.
+/// Maximum number of bytes of an incomplete request that are handed over with its client to another process.
+/// A client with a longer incomplete request is handed over only once the rest of it has come.
 pub const MOVED_BYTES_MAX: usize = 16 * 1024;
 /// Size above which the bytes of a request or reply are shared by reference count instead of copied.
 pub const COPY_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of parsed requests of one connection that wait for replies before weir stops reading from
 /// it.
 pub const PIPELINE_MAX: usize = 1024;
-/// Maximum number of requests (such as INFO or QOS) of one shard that the control executor has yet to answer;
-/// further ones wait on their shard.
+/// Maximum number of requests for the control executor (such as `INFO` or `QOS`) that one shard has in flight
+/// to it; further ones wait on the shard.
 pub const QUESTIONS_UNDER_WAY_MAX: usize = 64;
 /// Maximum number of unanswered requests on one connection to a backend.
 pub const LINK_PENDING_MAX: usize = 65_536;
 /// Maximum number of unsent bytes on one connection to a backend.
 pub const LINK_OUTPUT_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Maximum number of bytes of requests on one connection that a node of a cluster has yet to answer: they are
-/// kept, since they may have to be sent again.
+/// Maximum number of bytes of unanswered requests on one connection to a node of a cluster. weir keeps these
+/// requests, since it may have to send them again.
 pub const LINK_UNANSWERED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum number of bytes of requests and replies that wait for another core before requests for it are
 /// refused.
@@ -99,14 +99,15 @@ pub const PASSWORD_BYTES_MAX: usize = 512;
 pub const LOGINS_FAILED_MAX: u8 = 10;
 /// Maximum number of bytes of a client's name, and of its library's name.
 pub const CLIENT_NAME_BYTES_MAX: usize = 512;
-/// Maximum number of bytes of a store's error to a queued request of a transaction that the error of `EXEC`
-/// repeats.
+/// Maximum number of bytes of a store's error text that weir repeats in its error reply to `EXEC`, where the
+/// store refused a queued request of the transaction.
 pub const STEP_ERROR_BYTES_MAX: usize = 512;
 /// Longest time for which weir holds a request to a cluster because a node has refused it or because its slot
 /// moves, even if its deadline leaves more.
 pub const SLOT_HELD_MAX: Duration = Duration::from_secs(1);
-/// Maximum number of bytes of the error reply of a cluster's node that is down with which its request may be
-/// held, to be sent again: the error is kept until the client is answered.
+/// Maximum number of bytes of the error reply by which a cluster's node that is down refuses a request. After
+/// a longer one weir does not hold the request to send it again, since the error is kept until the client is
+/// answered.
 pub const REFUSAL_KEPT_BYTES_MAX: usize = 512;
 /// Size of an answer about commands (`COMMAND`), in bytes, after which no further name is looked up.
 pub const DESCRIPTION_BYTES_MAX: usize = 1024 * 1024;
@@ -116,7 +117,8 @@ pub const CLIENT_LIST_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub const CLIENT_IDS_MAX: usize = 1_024;
 /// Longest `CLIENT PAUSE`, in milliseconds.
 pub const CLIENT_PAUSE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
-/// Maximum number of clients that may be monitors (`MONITOR`) at once, over all shards: each has a bit of 64.
+/// Maximum number of clients that may be monitors (`MONITOR`) at once, over all shards: a bit of a 64-bit
+/// word stands for each.
 pub const MONITORS_MAX: u64 = 64;
 /// Maximum number of words of a request that `MONITOR` shows.
 pub const MONITOR_ARGUMENTS_MAX: usize = 128;
@@ -132,43 +134,46 @@ pub const MONITOR_OUTPUT_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of lines for clients that watch requests (`MONITOR`) that may wait for one other core; lines beyond
 /// it are left out.
 pub const MONITOR_BATCH_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum number of bytes of published messages that wait for delivery on a core, or for another core (32
-/// MiB), of channels for which weir has one subscription for all its clients. Beyond, messages of the
-/// channels with the most bytes are dropped, and the connections of their subscribers on that core are
-/// closed.
+/// Maximum number of bytes (32 MiB) of published messages that wait on one core for their delivery, or for
+/// another core. Counts messages of channels to which weir has one subscription for all its clients. Beyond
+/// that, messages of the channels with the most bytes are dropped, and the connections of these channels'
+/// subscribers on that core are closed.
 pub const SHARED_MESSAGES_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Maximum number of deliveries per core and turn (pass of the shard's loop) of messages of channels with one
-/// subscription of weir for all its clients; further messages wait for the next turn.
+/// Maximum number of deliveries (one message to one client) per core and turn (pass of the shard's loop),
+/// from channels to which weir has one subscription for all its clients; further ones wait for the next turn.
 pub const SHARED_DELIVERIES_PER_TURN: usize = 8_192;
-/// Maximum number of channels and patterns for which weir has one subscription for all its clients, over all
-/// cores together.
+/// Largest value of `--shared-channels`: the number of channels and patterns, over all cores together, to
+/// each of which weir may have one subscription that all its clients share.
 pub const SHARED_CHANNELS_MAX: u64 = 1_000_000;
-/// Maximum number of patterns for which weir has one subscription for all its clients, over all cores
-/// together; each is compared with the channel of each `PUBLISH`.
+/// Maximum number of patterns, over all cores together, to each of which weir has one subscription that all
+/// its clients share. The channel of each `PUBLISH` is compared with all of them.
 pub const SHARED_PATTERNS_MAX: usize = 1_024;
-/// Part of the connections to stores that clients may have to themselves, and of the patterns and prefixes
-/// that clients may have at stores, that one tenant's clients may hold: four of five.
+/// Part of a limit of the whole process that one tenant's clients may take up, as numerator and denominator:
+/// four of five. The limits are on connections to stores that clients have to themselves, and on patterns and
+/// prefixes that clients have at stores.
 pub const TENANT_PART: (usize, usize) = (4, 5);
-/// Maximum number of patterns of channels (`PSUBSCRIBE`) that clients have at stores over links of their own, over all
-/// cores together. A store compares each message with each pattern, in about 30 ns.
+/// Maximum number of patterns of channels (`PSUBSCRIBE`) to which clients are subscribed at stores over
+/// connections of their own, over all cores together. A store compares each message with each pattern, in
+/// about 30 ns.
 pub const FILTER_PATTERNS_MAX: usize = 4_096;
-/// Maximum number of prefixes of keys about whose changes clients are sent messages (`CLIENT TRACKING` with
-/// `BCAST`) that clients have at stores, over all cores together. A store compares the key of each write with
-/// each prefix, in about 20 ns.
+/// Maximum number of key prefixes (`CLIENT TRACKING` with `BCAST`) that clients track at stores, over all
+/// cores together: a store sends them messages about changes of keys with these prefixes. For that it
+/// compares the key of each write with each prefix, in about 20 ns.
 pub const FILTER_PREFIXES_MAX: usize = 1_024;
 /// Maximum number of keys that one client may watch (`WATCH`) at a time. Redis compares each further key with all of
 /// them: 1,024 keys take it 6 ms, 50,000 keys 15 s.
 pub const WATCHED_KEYS_MAX: usize = 1_024;
 /// Maximum number of elements that one request may pick at random where the same element may come several times.
 pub const RANDOM_ELEMENTS_MAX: usize = 16_384;
-/// Maximum number of keys or fields that a request for values (`MGET`) may name again after the first time: each makes
-/// its store copy the value once more.
+/// Maximum number of times that one request for values (`MGET`) may repeat keys or fields which it has named
+/// before: for each repetition, the store copies the value once more.
 pub const REPEATED_VALUES_MAX: usize = 1_024;
-/// Maximum number of keys that a request which combines whole collections (`SINTER`) may name again after the first
-/// time: each makes its store go through the collection once more.
+/// Maximum number of times that one request which combines whole collections (`SINTER`) may repeat keys that
+/// it has named before: for each repetition, the store goes through the collection once more.
 pub const REPEATED_KEYS_MAX: usize = 16;
-/// Maximum number of words of a request whose keys or fields weir compares with each other at once, in about
-/// 2 ms, or for each of whose words (`SCRIPT EXISTS`, `PUBSUB NUMSUB`) it joins the stores' replies at once.
+/// Maximum number of words of a request that weir handles without doing other work in between: one whose keys
+/// or fields weir compares with each other (about 2 ms), or for each of whose words (`SCRIPT EXISTS`,
+/// `PUBSUB NUMSUB`) weir joins the stores' replies.
 pub const COMBINED_WORDS_MAX: usize = 65_536;
 /// Maximum number of keys at which one client may wait (`BLPOP`): a store keeps about 230 bytes for each, and goes
 /// through all of them when the client leaves.
@@ -198,14 +203,14 @@ pub const REQUESTS_PER_TURN: u32 = 256;
 /// Maximum number of requests of all connections of a core that are started in a turn (pass of the shard's
 /// loop), so that other work is done in time; half of it is kept for connections that had to wait.
 pub const REQUESTS_PER_TURN_OF_ALL: u32 = 2_048;
-/// Number of words of a request that count as one more request among those of a turn (pass of the shard's
-/// loop).
+/// Number of words for which a request counts as one request more against the limit of requests started in a
+/// turn (pass of the shard's loop).
 pub const WORDS_PER_REQUEST: usize = 64;
 /// Maximum number of keys of one request that a core splits by key, or whose values it joins, without doing other
 /// work in between: some tenths of a millisecond.
 pub const KEYS_PER_TURN: usize = 4_096;
-/// Maximum number of bytes of a transaction, or another message whose keys are not known beforehand, that is read for
-/// the keys that it changes, which takes up to a millisecond. A longer one counts as a change of all keys of its store.
+/// Maximum number of bytes of a message, such as a transaction, that weir searches for the keys that it
+/// changes, which takes up to a millisecond. A longer message counts as a change of all keys of its store.
 pub const MESSAGE_READ_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of a reply by weir itself that count as one more request against the limit of requests started in a
 /// turn (pass of the shard's loop).
@@ -291,11 +296,11 @@ pub const ENGINE_EFFORT_MAX: u64 = 8_000_000;
 /// Maximum effort (steps of work) of one connection to the embedded engine before the next connection's turn:
 /// some tenths of a millisecond.
 pub const ENGINE_EFFORT_PER_TURN: u64 = 8_000;
-/// Bytes of replies waiting for one connection to the embedded engine at which no more of its requests are
-/// carried out.
+/// Number of bytes of replies waiting to be sent on one connection to the embedded engine from which on no
+/// more requests of that connection are carried out.
 pub const ENGINE_OUTPUT_BYTES_HELD: usize = 1024 * 1024;
-/// Bytes of requests of one connection to the embedded engine waiting for their turn at which no more are
-/// received.
+/// Number of bytes of requests waiting for their turn on one connection to the embedded engine above which
+/// the engine stops reading from that connection.
 pub const ENGINE_INPUT_BYTES_HELD: usize = 256 * 1024;
 /// Number of databases of the embedded engine, as in Redis by default.
 pub const ENGINE_DATABASES: u8 = 16;
@@ -360,20 +365,20 @@ pub const HTTP_COMMANDS_MAX: usize = 1_000;
 pub const HTTP_WORDS_MAX: usize = 65_536;
 /// Longest `Retry-After`, in seconds: a day.
 pub const HTTP_RETRY_AFTER_SECONDS_MAX: u64 = 86_400;
-/// Time in which an HTTP request has to come, and a second more for every 16 KiB of its body.
+/// Time within which an HTTP request has to arrive in full; a second more for every 16 KiB of its body.
 pub const HTTP_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of a body for which an HTTP request gets a second more to come.
 pub const HTTP_BODY_BYTES_PER_SECOND: u64 = 16 * 1024;
 
-/// Maximum number of clients of one core that weir has closed and whose end of the connection is still open;
-/// above that, weir stops waiting for the oldest.
+/// Maximum number of connections of one core that weir has closed on its side and whose clients have not
+/// closed theirs yet; for one more, the oldest such connection is dropped.
 pub const CLIENTS_LINGERING_MAX: usize = 64;
-/// Maximum number of bytes of one client that are still read when weir drains: more than a kernel's buffer
+/// Maximum number of bytes that weir still reads from one client while it drains: more than a kernel's buffer
 /// holds, so only clients that go on sending reach it.
 pub const DRAIN_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// Maximum number of TLS handshakes in progress, some tens of kilobytes each; for one more, the oldest of the
-/// address that has the most is given up.
+/// Maximum number of TLS handshakes in progress, some tens of kilobytes each. For one more, weir gives up the
+/// oldest handshake of the client address that has the most in progress.
 pub const TLS_HANDSHAKES_MAX: usize = 512;
 /// Maximum number of clients that have finished their TLS handshake and that their shards have not taken over
 /// yet.

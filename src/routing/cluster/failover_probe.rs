@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Longest time for which a replica is watched (asked again and again whether it took over) after a
 /// connection to its primary was lost.
 const WATCH_MOST: Duration = Duration::from_secs(60);
-/// Time without a reply that says that its primary is unreachable after which a replica is no longer watched.
+/// A replica is no longer watched once it has not replied for this long that its primary is unreachable.
 const CALM: Duration = Duration::from_secs(30);
 
 /// Returns the replicas to watch from now on, since one of them may take over from the primary `lost`, which

@@ -5,14 +5,15 @@
 //!
 //! | claim that does not count | reason |
 //! |---|---|
-//! | a claim for a node that answered itself, and does not make it | the node knows best |
-//! | the claim in force, if no view knows its node any more | the node was forgotten |
-//! | the claim in force by MOVED, to a node that has failed | no node is left there to correct it |
+//! | a claim that a slot is owned by a node which was asked itself and does not say so | the node knows best |
+//! | the claim in force, if no view has its node any more | the cluster has forgotten the node |
+//! | the claim in force, if it comes from MOVED and its node has failed | the failed node cannot correct it |
 //!
-//! MOVED is known before any epoch is: its claim stands between the epoch in force and the next.
+//! A MOVED redirect comes without a config epoch: its claim ranks between the epoch in force and the next.
 //!
-//! A primary whose replica has its slots now becomes a replica as soon as it hears of that: it counts as one
-//! before, because its successor holds the same keys and a walk over all keys would count them twice.
+//! A primary whose replica has taken its slots over becomes a replica as soon as it hears of that. The map
+//! has it as a replica even before, because its successor holds the same keys, and a walk over all keys would
+//! count them twice.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,8 +25,8 @@ use super::view::{NodeId, Open, Seen, View};
 use crate::values::BackendId;
 use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS};
 
-/// A config epoch (number of a claim to slots, of which the highest counts), or the half step above it, for
-/// an owner that is known from a MOVED redirect.
+/// Rank of a claim to a slot: the config epoch of the node that claims it, of which the highest counts, or
+/// the half step above an epoch, for an owner that is known from a MOVED redirect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Epoch(u64);
 
@@ -50,7 +51,7 @@ pub enum Rejected {
     Strangers,
     /// With the view there would be more nodes than weir can handle (128).
     TooManyNodes,
-    /// Too many views came at once: the largest number that is merged together was used already.
+    /// Too many views came at once: as many views as are merged together (128) were used before this one.
     TooManyViews,
 }
 
@@ -64,9 +65,9 @@ pub struct Applied {
 }
 
 impl Applied {
-    /// Returns the outcome, for the schedule of refreshes, of the round in which nodes were asked for their
-    /// views; `views` are those that were merged. A round in which only another cluster answered counts as
-    /// one without answers: the configured addresses (seeds) may lead to the right one.
+    /// Returns for the schedule of refreshes how the round ended in which nodes were asked for their views;
+    /// `views` are the views that were merged. A round of whose views none was used counts as one without
+    /// answers: the configured addresses (seeds) may lead to the right cluster.
     pub fn outcome(&self, views: &[View]) -> Outcome {
         match (&self.map, self.rejected.len() == views.len()) {
             (Some(_), _) => Outcome::Changed,
@@ -136,8 +137,8 @@ impl Cluster {
         Applied { map: self.put_in_force(next), rejected }
     }
 
-    /// Replaces the known cluster by another one, which these views are of. Its nodes get new generations
-    /// (serial numbers), whichever places in the table they get.
+    /// Replaces the known cluster by the one that these views show. Its nodes get new generations (serial
+    /// numbers), even at indices in the table that nodes of the old cluster had.
     pub fn adopt(&mut self, views: &[View]) -> Applied {
         let Map { version, .. } = *self.map;
         self.map = Arc::new(Map { version, ..Map::empty() });
@@ -286,8 +287,8 @@ impl Cluster {
         owners.into()
     }
 
-    /// Returns the open (moving) slots: those in the views of the nodes that answered, and those that other
-    /// nodes reported last, if they still fit the owners.
+    /// Returns the open (moving) slots: those that the nodes which answered report of themselves, and those
+    /// that were known before between other nodes, as far as they fit the new owners.
     fn open(&self, accepted: &[&View], places: &Places<'_>, owners: &[u16]) -> Vec<OpenSlot> {
         let tellers: Vec<BackendId> = accepted.iter().map(|view| places.of(view.teller())).collect();
         let is_old_news = |open: &&OpenSlot| {

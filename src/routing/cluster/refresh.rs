@@ -21,17 +21,17 @@ use crate::values::{Random, Timestamp};
 /// Shortest time between the starts of two rounds (questions to some nodes at once) that begin because the
 /// map may be old.
 const GAP_LEAST: Duration = Duration::from_secs(1);
-/// Largest value of the least time between the starts of two rounds (questions to some nodes at once) that
-/// had a reason: it is doubled from 1 s up to this while rounds find no change of the map.
+/// Longest pause between the starts of two rounds (questions to some nodes at once) that have a reason. The
+/// pause begins at 1 s and doubles up to this while rounds find no change of the map.
 const GAP_MOST: Duration = Duration::from_secs(10);
-/// Largest part of itself by which the least time between rounds (questions to some nodes at once) is
-/// prolonged at random.
+/// The least time between two rounds (questions to some nodes at once) is prolonged at random by up to this
+/// part of itself.
 const GAP_CHANCE: f64 = 0.25;
 /// Time between the end of a round (questions to some nodes at once) and the next one if there is no reason
 /// to ask for the map earlier.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Largest part of itself by which the time between two rounds (questions to some nodes at once) without a
-/// reason is shortened or prolonged at random.
+/// The time between two rounds (questions to some nodes at once) without a reason is shortened or prolonged
+/// at random by up to this part of itself.
 const PERIOD_CHANCE: f64 = 0.2;
 /// Pause after any round (questions about the map to some nodes at once) before a round in which all primaries
 /// are asked may begin, as a multiple of the earlier round's duration.
@@ -42,7 +42,8 @@ const PAUSE_LEAST: Duration = Duration::from_millis(5);
 /// Longest pause after any round (questions about the map to some nodes at once) before a round in which all
 /// primaries are asked may begin.
 const PAUSE_MOST: Duration = Duration::from_millis(500);
-/// Maximum number of nodes that are remembered as unreachable; of more, the latest ones are.
+/// Maximum number of nodes that are remembered as unreachable; of more, the one that was noted first is
+/// forgotten.
 const LOST_MAX: usize = 16;
 
 /// Reason why the map of slots may be old.
@@ -106,8 +107,8 @@ pub struct Refresh {
     sure_not_before: Timestamp,
     /// Time at which the last round of questions to nodes began.
     began: Timestamp,
-    /// The round of questions to nodes in progress: true if it had a reason, false if it was only due; None
-    /// if there is none.
+    /// The round of questions to nodes in progress: true if a reported reason to doubt the map began it,
+    /// false if it was only due, or asks all primaries for certainty. None if no round is in progress.
     under_way: Option<bool>,
     ask_seeds: bool,
     /// Nodes to ask in the next round: those that the reported reasons to doubt the map named.

@@ -17,9 +17,9 @@ pub struct Strangers {
 }
 
 impl Strangers {
-    /// Takes the result of a round of questions to nodes (`asked`): the number of views that came, and how
-    /// many of them (`strangers`) are of another cluster. True if the other cluster is to be adopted now: for
-    /// 5 s no known node has answered, and the configured addresses (seeds) lead to it.
+    /// Handles the outcome of a round in which nodes (`asked`) were asked for their views: `views` came, and
+    /// `strangers` of them are of another cluster. True if the other cluster is to be adopted now: for 5 s
+    /// only nodes of another cluster have answered, and this round asked the configured addresses (seeds).
     pub fn handle_round(&mut self, asked: &Ask, (views, strangers): (usize, usize), now: Timestamp) -> bool {
         if views > strangers {
             self.since = None;

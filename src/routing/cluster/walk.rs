@@ -2,8 +2,9 @@
 //! time is shown at least once.
 //!
 //! ```text
-//!   plan of a map: nodes by (does it take slots over, config epoch, id) ── those that take over, again, if one of them gives as well
-//!                  ── those that give, again
+//!   plan of a map: all nodes, ordered by (does it take slots over, config epoch, id)
+//!                  ── then again the nodes that take slots over, if one of them also gives slots away
+//!                  ── then again the nodes that give slots away
 //!   cursor:        fingerprint of the map (17 bits) | visit of its plan (9) | the node's own cursor, or that the visit is over (37)
 //! ```
 //!
@@ -11,11 +12,12 @@
 //! more: keys may go back if the move is called off. So a key is shown that goes over and comes back, except
 //! for one that goes over again before weir has a map that shows that the move was called off.
 //!
-//! A node's visit is over when a map that was asked for afterwards is known to be right: so all earlier
-//! visits were over before anything changed that the map of the cursor does not have. When another map is in
-//! force, the walk goes back to the first visit that has to be made for a slot whose keys may not have been
-//! shown: where it came to a node that was visited, or is being. Nodes that slots go to come last, and so do
-//! those that have just got some, whose epoch is higher: a walk seldom goes back.
+//! A visit of a node counts as over only once the map has been confirmed after the scan of the node ended. So
+//! all earlier visits were over before any change that the map of the cursor does not have. When another map
+//! is in force, the walk goes back to the first visit that has to be made for a slot whose keys may not have
+//! been shown, because the slot has come to a node that was visited before or is being visited. Nodes that
+//! take slots over come last, and so do nodes that have just got some, whose epoch is higher: a walk seldom
+//! goes back.
 //!
 //! A fingerprint means the same to every weir before the cluster. A cursor whose map is not remembered starts
 //! over.
@@ -66,8 +68,8 @@ pub enum WalkStep {
         /// [`WalkPosition::after`] makes the client's next cursor.
         position: WalkPosition,
     },
-    /// Waits until the map of slots is confirmed: the scan of a node has ended, and it has to be known first
-    /// whether slots have moved since.
+    /// Waits until the map of slots is confirmed: the scan of a node has ended, and whether slots have moved
+    /// since has to be known before the next scan begins.
     Unsure,
     /// Ends the walk (`SCAN` over all nodes): all keys were returned.
     Done,
@@ -76,9 +78,9 @@ pub enum WalkStep {
 }
 
 impl WalkPosition {
-    /// Returns the cursor for the client once the node has answered with the cursor `next`; it is never 0,
-    /// since a `next` of 0 ends only this node's visit (scan of one node), not the walk (`SCAN` over all
-    /// nodes). None if `next` is 2^37 - 1 or more and so does not fit.
+    /// Returns the client's next cursor after the node has answered with the cursor `next`. The client's
+    /// cursor is never 0: a `next` of 0 ends only the visit (scan of this node), not the walk (`SCAN` over
+    /// all nodes). None if `next` is 2^37 - 1 or more and so does not fit.
     pub fn after(self, next: u64) -> Option<u64> {
         let inner = if next == 0 { OVER } else { next };
         (next < OVER).then(|| Self { inner, ..self }.to_cursor())
@@ -89,8 +91,8 @@ impl WalkPosition {
         high << INNER_BITS | self.inner
     }
 
-    /// Reads a client's `SCAN` cursor. Any number can be read: an invented one belongs to no known map, or
-    /// lies somewhere in a plan.
+    /// Reads a client's `SCAN` cursor. Any number can be read: an invented one belongs to no known map, or is
+    /// some position in the plan of a known map.
     fn of_cursor(cursor: u64) -> Self {
         let (high, inner) = (cursor >> INNER_BITS, cursor & OVER);
         Self { print: (high >> VISIT_BITS) as u32, visit: (high & ((1 << VISIT_BITS) - 1)) as u16, inner }
@@ -148,8 +150,8 @@ struct Plan {
 #[derive(Clone, Copy, Debug)]
 struct Visits {
     first: usize,
-    /// Number of the node's visit (scan of one node) that comes after the first visits of all nodes from which
-    /// slots move to it.
+    /// Number of the visit at which the node is scanned as the target of moving slots, after the first visits
+    /// of all nodes that these slots move away from.
     as_target: usize,
     /// Number of the second visit (scan of one node) to this node, which follows the visits to all nodes that
     /// its slots move to.
@@ -229,8 +231,8 @@ impl Plan {
         }
     }
 
-    /// Translates a position in an older plan, or in this one, into this plan: the first visit (scan of one
-    /// node) that still has to be made for some slot.
+    /// Translates a position in the plan `older`, which may be this plan, into a position in this plan: the
+    /// first visit (scan of one node) that still has to be made for some slot.
     fn position_from(&self, older: &Self, at: WalkPosition) -> WalkPosition {
         let (visit, is_over) = (usize::from(at.visit), at.inner == OVER);
         if older.print == self.print {
