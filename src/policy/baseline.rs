@@ -6,13 +6,14 @@
 
 use crate::values::limits::COMMAND_CLASSES;
 
-/// Fewest replies of a class of commands from which its usual latency at a backend is known.
+/// Number of replies of a class of commands from a backend after which the usual latency of the class there
+/// counts as known.
 const SAMPLES_MIN: u32 = 100;
 /// Weight of a new latency in a class's short-term average: about the last 16 replies count.
 const SHORT: f64 = 1.0 / 16.0;
 /// Weight of a new latency in a class's long-term average: about the last 1,024 replies count.
 const LONG: f64 = 1.0 / LONG_SAMPLES as f64;
-/// Number of the latest replies of a class of commands that count in its long-term average latency, about.
+/// Number of the latest replies of a class of commands that its long-term average latency covers, about.
 const LONG_SAMPLES: u32 = 1_024;
 /// Multiple of a class's long-term average latency up to which a latency counts as usual. Longer ones are
 /// rare enough not to be chance.
@@ -57,9 +58,9 @@ pub struct Baseline {
 
 impl Baseline {
     /// Records the latency of a reply of the backend, in microseconds (`took_micros`); `class` is the index
-    /// of the request's class of commands. Returns by how many microseconds it exceeded three times the
-    /// class's average, or 2 ms if that is more; 0 while the class has fewer than 100 replies or the whole
-    /// backend is slow.
+    /// of the request's class of commands. Returns by how many microseconds the latency exceeds three times
+    /// the class's average, or 2 ms if that is more; 0 if it does not, while the class has fewer than 100
+    /// replies, or while the whole backend is slow.
     pub fn handle_reply(&mut self, class: usize, took_micros: u64) -> u64 {
         // A signed conversion is one instruction, an unsigned one is more.
         let micros = took_micros as i64 as f64;

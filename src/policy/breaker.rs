@@ -37,10 +37,11 @@ use crate::values::Timestamp;
 const ROW: u32 = 5;
 /// Time within which several lost connections to a store count as one failure of the store.
 const LOSSES_APART: Duration = Duration::from_millis(100);
-/// Fewest recent replies of a store before their share of failures can eject it.
+/// Number of recent replies of a store that are needed before it can be ejected for the share of failures
+/// among them.
 const SAMPLES: u64 = 100;
-/// Fewest recent replies before their share of failures can eject a store that was ejected (taken out of use)
-/// lately.
+/// Number of recent replies that are needed before a store that was ejected (taken out of use) lately can be
+/// ejected again for the share of failures among them.
 const SAMPLES_RETURNING: u64 = 20;
 /// Share of failures among a store's recent replies above which it is ejected (taken out of use). The share
 /// must be exceeded by two standard deviations, so that chance alone ejects no store.
@@ -61,8 +62,8 @@ const SLOWER_BY: Duration = Duration::from_millis(2);
 const CROWDED: f64 = 2.0;
 /// Ratio of a store's request rate to its own earlier one above which its slowness counts as load.
 const GROWN: f64 = 1.5;
-/// Age from which on a store's replies count for its earlier request rate, with which the present one is
-/// compared.
+/// Replies of a store that are at least this old count for its earlier request rate, with which the present
+/// rate is compared.
 const BEFORE: Duration = Duration::from_secs(3);
 /// Time for which a store's slowness is ignored after it was found to be due to load.
 const EXCUSED: Duration = Duration::from_secs(60);
@@ -144,8 +145,8 @@ pub struct Standing {
     /// Number of the store's ejections (takings out of use) that are not forgotten yet, at most 63. Each
     /// doubles the pause after the next ejection.
     pub openings: u8,
-    /// Time at which the pause ends in which all requests to the store are refused, in stage `Out`; in any
-    /// other stage the time at which the stage began.
+    /// In stage `Out` the time until which all requests to the store are refused; in any other stage the time
+    /// at which the stage began.
     pub at: Timestamp,
 }
 
@@ -204,10 +205,11 @@ impl Standing {
         is_due.then_some(Self { stage: Stage::Trying, at: now, ..self })
     }
 
-    /// Ends a trial whose request was answered, and returns the breaker's state after it. A store ejected for
-    /// lost connections is in full use at once, others within 2 s. `is_quick` decides for stores ejected for
-    /// slowness: a slow answer ejects again; a quick one at the first ejection means that load was the cause,
-    /// and ends the ejection at once. `spread` (0 to 255, random) varies the pause of an ejection.
+    /// Ends a trial whose request was answered, and returns the breaker's state after it. After an ejection
+    /// for lost connections the store is in full use at once; after one for failures, within 2 s. After one
+    /// for slowness `is_quick` (the answer came quickly) decides: a slow answer ejects the store again; a
+    /// quick one returns it within 2 s or, after a first ejection, at once, since load was the cause.
+    /// `spread` (0 to 255, random) varies the pause of an ejection.
     #[must_use]
     pub fn end_trial(self, is_quick: bool, now: Timestamp, spread: u8) -> Self {
         match self.cause {
@@ -337,8 +339,9 @@ impl Watch {
     }
 
     /// Takes the counts of the store's replies to all cores so far (`tally`), every 250 ms; `standing` is the
-    /// state of the store's breaker. Returns evidence that justifies an ejection if too large a share of the
-    /// replies of the last 10 s or less failed; else None, and always while the store is ejected.
+    /// state of the store's breaker. Returns evidence that justifies an ejection if surely more than one in
+    /// five replies failed, over the last 10 s or less, since that state last changed; else None. None also
+    /// while the store is ejected.
     pub fn look(&mut self, tally: Tally, standing: Standing, now: Timestamp) -> Option<Evidence> {
         self.looks.push_front(Look { at: now, tally });
         while self.looks.len() > LOOKS_KEPT
@@ -381,10 +384,10 @@ impl Watch {
         (now, before.and_then(|(later, oldest)| rate(later, oldest)))
     }
 
-    /// Takes one comparison of the store's latency with the other stores'. True once the store has been slow
-    /// in eight comparisons in a row. It does not count as slow without a comparison (`compared`), nor if its
-    /// breaker's state (`standing`) says that it is not in full service, or was found to be slow for load
-    /// within the last minute.
+    /// Takes one comparison of the store's latency with the other stores' (`compared`; None if none could be
+    /// made). True once the store has been slow in eight comparisons in a row. It does not count as slow
+    /// without a comparison, nor while its breaker's state (`standing`) is not full service, nor for a minute
+    /// after load was found to be the cause of its slowness.
     pub fn handle_comparison(
         &mut self,
         compared: Option<Comparison>,

@@ -4,8 +4,9 @@
 //! million entries. Therefore this is 256 small tables: each grows alone, and at another moment.
 //!
 //! A tenant whose clients make up names of users must not take the room of other tenants' users. So a tenant may have
-//! as many users here as there is room left for others (a dynamic threshold, as in switches with shared memory): one alone
-//! half of the room, a second one half of the rest, and there is always some left for who comes next.
+//! as many users here as there is room left for others (a dynamic threshold, as in switches with shared
+//! memory): a single tenant gets half of the room, a second one half of the rest, and some room is always
+//! left for another tenant.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -96,9 +97,9 @@ impl<V> BucketTable<V> {
         self.parts[part_of(id)].get(&id)
     }
 
-    /// Returns the entry of a bucket, and creates it with `make` if there is none. In a table without room for
-    /// it, those of the 16 oldest entries for which `is_idle` is true are dropped; None if it has no room then
-    /// either.
+    /// Returns the value of a bucket's entry, which is created with `make` if there is none. If there is no
+    /// room for a new entry, the 16 oldest entries are checked, and those for which `is_idle` is true are
+    /// dropped. None if there is still no room then.
     pub fn get_or_insert_with(
         &mut self,
         id: BucketId,
@@ -124,8 +125,8 @@ impl<V> BucketTable<V> {
         })
     }
 
-    /// True if a bucket that has no entry may get one: there is room, and if it is a user's, its tenant has
-    /// fewer entries than could be added.
+    /// True if a bucket without an entry may get one: the table has room and, for a user's bucket, the users
+    /// of its group of tenants have fewer entries here than there is room left.
     fn has_room_for(&self, id: BucketId) -> bool {
         let room = self.entries_max - self.order.len();
         room > 0 && id.tenant_group().is_none_or(|group| (self.users[group] as usize) < room)

@@ -18,11 +18,11 @@ const SAMPLES_KNOWN: u32 = 32;
 /// Maximum number of requests of a class of commands that may be in flight before the first reply shows their
 /// real price.
 const UNKNOWN_IN_FLIGHT: u32 = 4;
-/// Number by which each request of a class whose real cost has been learnt raises the bound on its requests
-/// in flight, which begins at 4. The bound ends once the costs of 32 requests are known.
+/// Number by which the bound on the requests in flight of a class of commands, which begins at 4, rises with
+/// each request of the class whose real cost has been learnt. The bound ends once 32 costs are known.
 const UNKNOWN_PER_SAMPLE: u32 = 2;
-/// Number of standard deviations of their sum by which the cost of the requests in flight is assumed to
-/// exceed its mean at most.
+/// The cost of the requests in flight is assumed to exceed its mean by at most this many standard deviations
+/// of the sum of their costs.
 const DEVIATIONS: f64 = 3.0;
 
 /// Expected costs of a tenant's requests that only their replies show, by class of commands, in millionths of
@@ -127,8 +127,9 @@ impl Expected {
     }
 
     /// Returns the most by which the admitted requests whose real cost is not known yet (`under_way`), with
-    /// one more of `class`, may exceed the prices that were taken for them, in millionths of a request unit:
-    /// the difference of the means, and three standard deviations of the sum.
+    /// one more of `class`, may exceed the prices that were taken for them, in millionths of a request unit.
+    /// For each request that is its mean cost less the average that priced it, and for all together three
+    /// standard deviations of the sum.
     pub fn risk(&self, under_way: &UnderWay, class: usize) -> i64 {
         let (mut excess, mut variance) = (0.0, 0.0);
         for (each, (spread, average)) in self.spreads.iter().zip(self.averages).enumerate() {

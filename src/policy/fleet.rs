@@ -100,7 +100,8 @@ struct Scope {
     heard_at: Option<Timestamp>,
 }
 
-/// Another host of the fleet: the counter (tick) that it last reported, by whose changes it counts as alive.
+/// Another host of the fleet, and its counter (tick) as last read. A host raises its tick as long as it
+/// lives, and counts as gone if the tick stays the same.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     tick: u64,

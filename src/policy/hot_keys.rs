@@ -12,7 +12,7 @@
 //! | pane | 50 ms, or what really passed |
 //! | T | requests that make a key hot: 500/s or 2 % of the core's load, whichever is more |
 //! | warm | a slot that reached half of T in this pane or in the last, or in which there is a record |
-//! | window | two panes. There is a new one with each pane, so that two windows in a row take four panes, whenever they start |
+//! | window | two panes in a row. One ends with each pane; two windows in a row take four panes, whenever they start |
 //! | hot | T in two windows in a row, by count and then for certain (count - error); or four times T in one |
 //! | cold | less than a quarter of T for a second, including reads that other cores answered |
 //!
@@ -55,8 +55,9 @@ pub use records::KeyName;
 /// Length of a pane (the interval in which requests are counted) in nanoseconds, the shortest time that
 /// anything is decided by.
 const PANE: u64 = 50_000_000;
-/// Length of a pane (interval in which requests are counted, 50 ms) above which the core did not run or
-/// slept, in nanoseconds: the requests that came meanwhile have yet to be counted.
+/// Length of a pane (interval in which requests are counted, 50 ms), in nanoseconds, above which the core
+/// must have slept or not run. The pane then goes on, since the requests that came meanwhile have yet to be
+/// counted.
 const LONG: u64 = 3 * PANE;
 /// Time over which expensive keys are looked for, in nanoseconds: such keys may be asked for rarely.
 const COST_SPAN: u64 = 1_000_000_000;
@@ -323,8 +324,8 @@ impl HotKeys {
         now >= self.pane_ends
     }
 
-    /// Returns when the next pane (interval of 50 ms) ends; None if no key has a record, since nothing depends
-    /// on it then.
+    /// Returns when the present pane (interval of 50 ms) ends; None if no key has a record, since the end of
+    /// the pane decides nothing then.
     pub fn wake_at(&self) -> Option<Timestamp> {
         (!self.records.is_empty()).then_some(self.pane_ends)
     }
@@ -512,9 +513,9 @@ impl HotKeys {
         self.rising = rising;
     }
 
-    /// True if there is room for one more hot key. If there is none, the weakest hot key is demoted where the
-    /// newcomer has at least twice its load. `newcomer` is the index of the new key's record; a demotion is
-    /// reported to `events`.
+    /// True if one more key may become hot. While there are as many hot keys as there may be, the weakest hot
+    /// key is demoted for a newcomer with at least twice its load, and any other newcomer is refused.
+    /// `newcomer` is the index of the new key's record; a demotion is reported to `events`.
     fn make_room(&mut self, newcomer: u16, events: &mut impl FnMut(Event<'_>)) -> bool {
         if self.hot < self.settings.keys_max {
             return true;

@@ -61,39 +61,39 @@ const SLICE: u64 = 250_000_000;
 const SECOND: usize = 4;
 /// Number of slices (250 ms) in the widest short window, from which recent latency is computed: ten seconds.
 const SLICES: usize = 10 * SECOND;
-/// Longest time that is believed to have passed between two calls of [`LatencyRatio::handle_tick`], in
-/// nanoseconds: one hour.
+/// Longest time that counts as passed between two calls of [`LatencyRatio::handle_tick`], in nanoseconds: one
+/// hour. A longer time means that the clock jumped.
 const JUMP_MAX: u64 = 3_600_000_000_000;
-/// Fewest replies of a class of commands in a window of time from which its latency ratio is computed.
+/// Number of replies of a class of commands that a window of time needs for a latency ratio to be computed
+/// from it.
 const SAMPLES_MIN: u32 = 100;
-/// Least usual 95th percentile of latency that is assumed, in microseconds: no reply below it counts as slow,
-/// since the scheduler and the network may add so much at any time.
+/// Usual 95th percentile of latency that is assumed where the real one is lower, in microseconds: no reply
+/// below it counts as slow, since the scheduler and the network may add so much at any time.
 const LONG_MIN: f64 = 500.0;
 /// Consecutive checks, 250 ms apart, at which the ratio of usual to recent latency must be below a shedding
 /// level's threshold before the level is entered. More than a second, so that the first and the last have no
 /// reply in common and a pause that spoils two slices is not enough.
 const LOOKS_UP: u32 = SECOND as u32 + 2;
 /// Consecutive checks, 250 ms apart, at which the ratio of usual to recent latency must be above the leave
-/// threshold before a shedding level (which requests are refused or cost more) is left; also the least number
-/// between any two changes of the level.
+/// threshold before the core goes down to the next lower shedding level. Also the least number of checks
+/// between two changes of the level.
 const LOOKS: u32 = SECOND as u32;
-/// Consecutive checks, 250 ms apart, without waiting requests or more in flight than usual after which a
-/// shedding level (which requests are refused or cost more) is left: ten seconds.
+/// The core goes down to the next lower shedding level after this many consecutive checks, 250 ms apart, at
+/// which no requests waited and no more were in flight than usual: ten seconds.
 const LOOKS_ALONE: u32 = SLICES as u32;
-/// Distance of the ratio of usual to recent latency above a shedding level's threshold at which the level
-/// (which requests are refused or cost more) is left, or half the way from the threshold to 1 if that is
-/// less.
+/// Distance of the ratio of usual to recent latency above the threshold at which a shedding level was
+/// entered, from which on the level is left; or half the way from the threshold to 1 if that is less.
 const LEAVE: f64 = 0.15;
 /// Ratio of usual to recent latency below which latencies are not learnt as usual, so that an overload does
 /// not become the norm.
 const FREEZE: f64 = 0.8;
 /// Number of slices (250 ms each) for which the learning of usual latencies may stay off: one minute.
 const FROZEN_MAX: usize = 60 * SECOND;
-/// Ratio of the mean number of requests in flight over a second to that over a minute above which the number
-/// counts as risen. A smaller rise is chance: a busy store without overload has as much.
+/// The number of requests in flight counts as risen if its mean over a second is above this many times its
+/// mean over a minute. A smaller rise is chance: a busy store without overload has as much.
 const RISEN: f64 = 2.0;
-/// Least usual number of requests in flight that is assumed when the present number is compared with it, so
-/// that one or two more do not count as a rise.
+/// Usual number of requests in flight that is assumed where the real one is lower, so that one or two more
+/// requests do not count as a rise.
 const RISEN_FROM: f64 = 2.0;
 
 /// Signs of overload of a backend besides latency: a low ratio of usual to recent latency alone does not show
@@ -122,25 +122,24 @@ pub struct Seen {
     pub long_p95: Duration,
 }
 
-/// Change of the shedding level (which requests are refused or cost more) that a core has chosen for a
-/// backend, with the reason.
+/// Change of the level of load shedding that a core has chosen for a backend, with the reason.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
     /// The level of load shedding before the change.
     pub from: Level,
     /// The level of load shedding from now on.
     pub to: Level,
-    /// The ratio of usual to recent latency that led to the change; `None` if the shedding level (which
-    /// requests are refused or cost more) fell because there were too few replies to measure one.
+    /// The ratio of usual to recent latency that led to the change. `None` if the level of load shedding fell
+    /// because there were too few replies to measure a ratio.
     pub seen: Option<Seen>,
 }
 
-/// One core's view of one backend's latency: recent and usual percentiles, and the shedding level (which
-/// requests are refused or cost more) that follows.
+/// One core's view of one backend's latency: recent and usual percentiles, and the level of load shedding
+/// that follows from them.
 #[derive(Debug)]
 pub struct LatencyRatio {
-    /// Latency ratios (usual 95th percentile divided by the present one, 1 is steady) below which shedding
-    /// levels (which requests are refused or cost more) 1, 2 and 3 are entered, the highest ratio first.
+    /// Latency ratios (usual 95th percentile divided by the present one, 1 is steady) below which the levels
+    /// 1, 2 and 3 of load shedding are entered, the highest ratio first.
     thresholds: [f64; 3],
     /// Latencies by class of commands; `None` for a class that was never used.
     classes: [Option<Box<Times>>; COMMAND_CLASSES],
@@ -166,15 +165,14 @@ pub struct LatencyRatio {
     seen: Option<Seen>,
     /// Number of replies of the backend to this core in the ten seconds before the last check.
     replies: u32,
-    /// Shedding level that this core has chosen for the backend, with the counts of checks (250 ms apart)
-    /// that raise and lower it.
+    /// Level of load shedding that this core has chosen for the backend, with the counts of checks (250 ms
+    /// apart) that raise and lower it.
     steps: Steps,
 }
 
 impl LatencyRatio {
-    /// Creates the view of a backend about which nothing is known yet. `thresholds` are the ratios of usual to
-    /// recent latency below which shedding levels (which requests are refused or cost more) 1, 2 and 3 are
-    /// entered, the highest first.
+    /// Creates the view of a backend about which nothing is known yet. `thresholds` are the ratios of usual
+    /// to recent latency below which the levels 1, 2 and 3 of load shedding are entered, the highest first.
     pub fn new(thresholds: [f64; 3], now: Timestamp) -> Self {
         Self {
             thresholds,
@@ -203,9 +201,9 @@ impl LatencyRatio {
         }
     }
 
-    /// Ends the slices (250 ms each) that have passed, and returns the change of the shedding level (which
-    /// requests are refused or cost more) if there is one. `company` has the signs of overload besides
-    /// latency: waiting requests and requests in flight. Called about every 100 ms while there is traffic.
+    /// Ends the slices (250 ms each) that have passed, and returns the change of the level of load shedding
+    /// if there is one. `company` has the signs of overload besides latency: waiting requests and requests in
+    /// flight. Called about every 100 ms while there is traffic.
     pub fn handle_tick(&mut self, now: Timestamp, company: Company) -> Option<Change> {
         let passed = now.nanos_since(self.ticked_at).min(JUMP_MAX);
         self.ticked_at = now;
@@ -236,8 +234,8 @@ impl LatencyRatio {
         (to != from).then_some(Change { from, to, seen: self.seen })
     }
 
-    /// Returns the shedding level that this core has chosen for the backend (which tiers of requests are
-    /// refused or cost more).
+    /// Returns the level of load shedding that this core has chosen for the backend, which says which tiers
+    /// of requests are refused or cost more.
     pub fn level(&self) -> Level {
         self.steps.level
     }
@@ -255,9 +253,9 @@ impl LatencyRatio {
         Some(Duration::from_micros(micros as u64))
     }
 
-    /// Returns the shedding level that this core proposes to the other cores, with its weight: the level that
-    /// it has chosen itself, but at most `Overloaded` (which refuses nothing) unless requests waited or more
-    /// were in flight than usual in the last 250 ms.
+    /// Returns the level of load shedding that this core proposes to the other cores, with the weight of the
+    /// proposal. The proposal is the core's own level, but at most `Overloaded`, which refuses nothing,
+    /// unless in the last 250 ms requests waited or more were in flight than usual.
     pub fn told(&self, now: Timestamp) -> Told {
         let most = if self.is_in_company { Level::Shedding } else { Level::Overloaded };
         Told { at: now, level: self.steps.level.min(most), replies: self.replies }
@@ -303,27 +301,25 @@ impl LatencyRatio {
 #[derive(Clone, Copy, Debug)]
 struct Verdict {
     seen: Seen,
-    /// Upper bound of the ratio of usual to recent latency: the recent percentiles that it is computed from
-    /// are taken two standard deviations lower, so that chance alone does not raise the shedding level (which
-    /// requests are refused or cost more).
+    /// Upper bound of the ratio of usual to recent latency: computed from recent percentiles that are taken
+    /// two standard deviations lower, so that chance alone does not raise the level of load shedding.
     surely: f64,
 }
 
-/// Shedding level of a core for a backend, and the counts of checks that change it.
+/// Level of load shedding that a core has chosen for a backend, and the counts of checks that change it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Steps {
-    /// The shedding level (which requests are refused or cost more) that this core has chosen for the backend.
+    /// The present level of load shedding, by this core's own choice.
     level: Level,
-    /// Consecutive checks (250 ms apart) with the ratio below the threshold of each shedding level (which
-    /// requests are refused or cost more), while requests waited or more were in flight than usual.
+    /// For each of the levels 1, 2 and 3 of load shedding: the number of consecutive checks (250 ms apart)
+    /// with the ratio below its threshold, while requests waited or more were in flight than usual.
     below: [u32; 3],
-    /// Consecutive checks (250 ms apart) with the ratio above the threshold at which the shedding level (which
-    /// requests are refused or cost more) is left.
+    /// Consecutive checks (250 ms apart) with the ratio above the threshold at which the present level of
+    /// load shedding is left.
     above: u32,
     /// Consecutive checks (250 ms apart) at which no requests waited and no more were in flight than usual.
     alone: u32,
-    /// Number of checks (250 ms apart) since the shedding level (which requests are refused or cost more) last
-    /// changed.
+    /// Number of checks (250 ms apart) since the level of load shedding last changed.
     since: u32,
 }
 

@@ -27,7 +27,8 @@ pub struct Asked {
     /// Number of keys that the request writes, where it names several.
     pub keys: u64,
     /// Maximum number of entries (elements of a key) that the request may look at without its reply showing
-    /// it. It is charged for them only as far as it took the time for that.
+    /// it. The request is charged for no more of them than a store can look at in the time that the reply
+    /// took.
     pub looks_at: u64,
     /// Least price of the request in millionths of a request unit, whatever its reply, by its kind of
     /// command.
@@ -122,9 +123,10 @@ impl Weights {
         Quote { fixed: Price::new(fixed), floor: Price::new(asked.floor), keys, looks_at }
     }
 
-    /// Returns the price to take from buckets before a request is carried out: the fixed part, plus the
-    /// larger of the recent cost of the rest of such requests (`expected`) and the price of its keys and
-    /// entries (at most 1,000 entries). The sum is at least the request's least price (floor).
+    /// Returns the price to take from buckets before a request is carried out: the fixed part, plus what such
+    /// requests have cost lately beyond their fixed parts (`expected`) or, if that is more, the price of the
+    /// request's keys and entries (at most 1,000 entries). The sum is at least the request's least price
+    /// (floor).
     #[inline]
     pub fn estimate(&self, quote: &Quote, expected: MicroUnits) -> Price {
         Price::new(quote.fixed.micro().saturating_add(self.rest_of_estimate(quote, expected)))
@@ -214,8 +216,8 @@ impl Weights {
     }
 }
 
-/// Returns the number of entries (elements of a key) that a store can have looked at in the time that it took for a
-/// reply, of those that it was asked for or reports (`most`).
+/// Returns how many entries (elements of a key) a store can have looked at in the time that its reply took:
+/// at most `most`, the number that the request names or the reply reports.
 pub const fn looked_at(most: u64, took_micros: u64) -> u64 {
     let possible = took_micros.saturating_mul(LOOKED_AT_PER_MICRO);
     if possible < most { possible } else { most }

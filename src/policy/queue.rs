@@ -10,12 +10,12 @@
 //! Requests of one connection never overtake each other: a later one waits in the tier and with the tenant of
 //! those before it.
 //!
-//! The queue's clock, which pauses for delays that the backend did not cause ([`Queue::handle_turn`]), so
-//! that requests that waited because this core did not run are not old. A request behind others of its
-//! connection ages only once it is the next of them, unless its tier is over. A tier is *over* (overloaded)
-//! if it was never empty for 150 ms and hardly becomes shorter: then requests are refused after a few
-//! milliseconds instead of a tenth of a second, and the newest are served first, because their clients still
-//! wait.
+//! Waiting is measured by a clock of the queue's own, which pauses for delays that the backend did not cause
+//! ([`Queue::handle_turn`]), so that requests that waited because this core did not run are not old. A
+//! request behind others of its connection ages only once it is the next of them, unless its tier is over. A
+//! tier is *over* (overloaded) if it was never empty for 150 ms and hardly becomes shorter: then requests are
+//! refused after a few milliseconds instead of a tenth of a second, and the newest are served first, because
+//! their clients still wait.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -44,24 +44,24 @@ const TURNS_MAX: u64 = 16;
 /// Number of intervals (100 ms by default) for which requests must have waited without a break before a tier
 /// (importance) counts as overloaded: longer than a few costly requests keep a backend busy.
 const STANDING: f64 = 1.5;
-/// Fraction of its length half an interval (50 ms by default) ago that a tier's queue must exceed for the
-/// tier (importance) to count as overloaded: the queue has hardly become shorter.
+/// While the queue of a tier (importance) is longer than this part of its length half an interval (50 ms by
+/// default) earlier, the queue has hardly become shorter, and the tier may count as overloaded.
 const SHORTER: f64 = 0.9;
 /// Number of intervals (100 ms by default) after which a tier (importance) in which requests waited without a
 /// break counts as overloaded even if its queue becomes shorter.
 const INTERVALS_MOST: f64 = 4.0;
-/// Mean number of waiting requests per connection at which a tier (importance) counts as deep and not as
-/// overloaded: clients that pipeline wait for their own requests.
-const DEEP: usize = 8;
-/// Longest wait of a request, in intervals (100 ms by default), with which a tier (importance) counts as deep
-/// (long only because clients pipeline); with a longer one the tier can count as overloaded.
-const DEEP_WAIT: f64 = 4.0;
-/// Longest time, in intervals (100 ms by default), for which a connection may wait to have its oldest request
-/// sent in a deep tier (long only because clients pipeline); with a longer one the tier can count as
+/// Mean number of waiting requests per connection from which on a tier (importance) may count as deep: long
+/// only because clients pipeline and so wait for their own requests. A deep tier does not count as
 /// overloaded.
+const DEEP: usize = 8;
+/// A tier (importance) counts as deep (long only because clients pipeline) only while none of its requests
+/// has waited for this many intervals (100 ms by default).
+const DEEP_WAIT: f64 = 4.0;
+/// A tier counts as deep (long only because clients pipeline) only while no connection has waited for this
+/// part of an interval (100 ms by default) for its oldest request to be sent.
 const DEEP_WAIT_NEXT: f64 = 0.25;
-/// Number of intervals (100 ms by default) after which a request is refused that has been its connection's
-/// oldest waiting one for so long, if other connections wait in its tier (importance).
+/// A request is refused once it has been the oldest waiting request of its connection for this many intervals
+/// (100 ms by default), if other connections wait in its tier (importance).
 const AGE_CALM: f64 = 1.5;
 /// Longest time for which a request may be its connection's oldest waiting one before it is refused; or three
 /// intervals (300 ms by default) if that is longer.
@@ -111,7 +111,7 @@ pub struct Taken<T> {
     /// The caller's handle for the request, as given when it was added.
     pub item: T,
     /// True if further requests of the connection may be started again: [`Queue::push`] had returned that
-    /// none should be, and few of its requests wait now.
+    /// none should be started, and by now few requests of the connection wait.
     pub is_eased: bool,
     /// True if the request had waited longer than the queue's rules permit, whether or not it was refused for
     /// that.
@@ -208,7 +208,7 @@ pub struct Circumstances {
 struct Node<T> {
     /// Request in the queue, which waits until the backend's window (limit on requests in flight) has room.
     waiting: Waiting<T>,
-    /// Time of arrival of the request, without the time in which this core did not run.
+    /// Time of arrival of the request, less the sum of the times before it in which this core did not run.
     came: Timestamp,
     /// Time of arrival of the request by the queue's own clock, which pauses for delays that the backend did
     /// not cause.
@@ -325,7 +325,8 @@ pub struct Queue<T> {
     /// Sum of the times in which this core did not run when it should have; it is subtracted from all times
     /// in the queue.
     away: Duration,
-    /// Time at which the backend last sent something, without the time in which this core did not run.
+    /// Time at which the backend last sent something, moved forward by the times since then in which this
+    /// core did not run.
     progress: Timestamp,
     /// Time for which the clock may still pause because the window (limit on requests in flight) grows.
     pause_left: Duration,
@@ -530,9 +531,9 @@ impl<T: Copy> Queue<T> {
         Held { requests: requests.clamp(1, LONG.requests), bytes: bytes.clamp(1, LONG.bytes) }
     }
 
-    /// Begins the list of a connection's waiting requests with its first one (`index`), and returns the
-    /// list's index; from now on the connection takes turns with its tenant's others. `since` is the present
-    /// moment.
+    /// Begins the list of a connection's waiting requests with the first one (at `index` among all waiting
+    /// requests), and returns the list's index. From now on the connection takes turns with the other
+    /// connections of its tenant. `since` is the present moment.
     fn begin_chain(&mut self, waiting: &Waiting<T>, index: u32, since: Moment) -> u32 {
         let Waiting { connection, tenant, .. } = *waiting;
         let tier = waiting.tier as usize;
@@ -803,9 +804,9 @@ impl<T: Copy> Queue<T> {
 }
 
 impl TierQueue {
-    /// Handles that no request has waited in the tier (importance) since its state was last decided, which
-    /// ends its overload if that lasted for an `interval` (100 ms by default). `clock` is the present time by
-    /// the queue's clock.
+    /// Handles that no request has waited in the tier (importance) since its state was last decided. The
+    /// tier's overload ends if it was found or confirmed at least an `interval` (100 ms by default) ago.
+    /// `clock` is the present time by the queue's clock.
     fn handle_idle(&mut self, clock: Duration, interval: Duration) {
         (self.empty_at, self.seen) = (clock, (clock, 0));
         self.empty_turns += 2;
@@ -814,9 +815,10 @@ impl TierQueue {
         }
     }
 
-    /// Ends the tier's overload if at the end of two passes of the core's loop in the last `interval` (100 ms
-    /// by default) no request waited in it. True if requests have waited in it without a break for so long
-    /// that it may be overloaded. `clock` is the present time by the queue's clock.
+    /// Confirms or ends the tier's overload once in each `interval` (100 ms by default): it ends if at least
+    /// two passes of the core's loop in that time left no request waiting in the tier. Returns true for a
+    /// tier that is not overloaded, but may be from now on, since requests have waited in it for long without
+    /// a break. `clock` is the present time by the queue's clock.
     fn is_suspect(&mut self, clock: Duration, interval: Duration) -> bool {
         let waiting = self.list.length;
         // Requests of a single connection do not mean an overload: its client decides how many of them wait.

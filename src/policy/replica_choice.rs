@@ -27,7 +27,8 @@ const DECAY: Duration = Duration::from_secs(10);
 const NEWCOMER: f64 = 2.0;
 /// Length of the window (interval) over which the latencies of nodes are compared.
 const WINDOW: Duration = Duration::from_secs(1);
-/// Fewest replies of a class of commands in a window (one second) from which a node is compared with others.
+/// Number of replies of a class of commands that a node needs in a window (one second) to be compared with
+/// other nodes.
 const SAMPLES_MIN: u32 = 100;
 /// Ratio of a node's 95th percentile of latency to the median of the other nodes' above which it is slow.
 const SLOW_TIMES: u64 = 3;
@@ -285,9 +286,9 @@ impl ReplicaChoice {
         cost * f64::from(candidate.in_flight + 1)
     }
 
-    /// Gives a new node, at the index `place` in the table of nodes, an average latency: twice the median of
-    /// the others. While no node has an average, it gets none until its first reply. Returns that average in
-    /// nanoseconds, or 1 while there is none.
+    /// Gives a new node, at the index `place` in the table of nodes, an average latency before its first
+    /// reply: twice the median of the other nodes' averages. Returns it in nanoseconds. While no other node
+    /// has an average, the node gets none, and 1 is returned.
     fn welcome(&mut self, place: usize, now: Timestamp) -> f64 {
         let costs = self.peers.iter().flatten().filter_map(|peer| peer.cost);
         let mut costs: Vec<f64> = costs.map(|(cost, at)| faded(cost, at, now)).collect();
@@ -346,9 +347,9 @@ impl Peer {
     }
 }
 
-/// Returns in which class of commands the node at the index `place` was slow in the last second; None if in
-/// none. `told` has the 95th percentile of latency in microseconds of each node and class, None where there
-/// were too few replies.
+/// Returns the class of commands in which the node at the index `place` was slow in the last second, with its
+/// latency and the other nodes'; None if it was slow in none. `told` has the 95th percentile of latency in
+/// microseconds of each node and class, None where there were too few replies.
 fn slow_class(told: &[[Option<u64>; COMMAND_CLASSES]], place: usize) -> Option<Why> {
     (0..COMMAND_CLASSES).find_map(|class| {
         let own = told[place][class].filter(|own| *own > SLOW_MICROS)?;
@@ -378,8 +379,8 @@ fn faded(cost: f64, at: Timestamp, now: Timestamp) -> f64 {
     cost * (-seconds(now.since(at)) / DECAY.as_secs_f64()).exp()
 }
 
-/// Bits of the number of latency counters for each power of two microseconds (2 to the power of this): a
-/// percentile is off by at most an eighth.
+/// Binary logarithm of the number of latency counters for each power of two microseconds: a percentile is off
+/// by at most an eighth.
 const PARTS_BITS: u32 = 3;
 /// Number of latency counters for each power of two microseconds.
 const PARTS: usize = 1 << PARTS_BITS;

@@ -15,24 +15,24 @@ use std::time::Duration;
 
 use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Price, Timestamp, signed};
 
-/// Number of periods whose demand an allowance (the amount that a core may spend without asking) keeps at the
-/// end of a period; the rest goes back to the pool, the part of the bucket that no core holds.
+/// At the end of a period, the core keeps in its allowance (the amount that it may spend without asking) the
+/// demand of this many periods; the rest goes back to the pool, the part of the bucket that no core holds.
 const PERIODS_KEPT: u64 = 2;
-/// Multiple of the largest recent cost of one request that an allowance (the amount that a core may spend
-/// without asking) keeps at the end of a period, besides the demand of two periods.
+/// At the end of a period, the core keeps in its allowance (the amount that it may spend without asking) this
+/// many times the largest recent cost of one request, besides the demand of two periods.
 const LUMPS_KEPT: u64 = 4;
-/// Time within which a bucket is filled by its rate if it is short. Where nearly a core's whole share of a
+/// A bucket is short if its rate fills it in less than this time. Where nearly a core's whole share of a
 /// short bucket is left, the core admits a request without regard to those in flight that may turn out dear,
 /// because a tenant with rare large replies would otherwise get only a part of its quota.
 const SHORT_BURST: Duration = Duration::from_secs(1);
 /// The whole of a bucket, in the unit of a core's share: 65,536ths.
 const WHOLE_SHARE: u128 = 65_536;
-/// The least income that a core alone takes at once, in millionths of a request unit: less waits until it is as much.
+/// Least income, in millionths of a request unit, that a core adds to its own allowance at once while the
+/// control executor does not answer. A smaller income is left to accumulate, because rounding would lose it.
 const COMES_IN_LEAST: i64 = 1_000;
 
-/// Decision of a slice (one core's part of a bucket) on a request: it fits, the control executor (which
-/// divides buckets among cores) has to be asked, or it is refused for a given time. Nothing is taken yet; the
-/// caller takes the cost ([`Slice::take`]) once all slices let the request pass.
+/// Decision of a slice (one core's part of a bucket) on a request. Nothing is taken yet; the caller takes the
+/// cost ([`Slice::take`]) once all slices that the request needs let it pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The bucket (quota that is used up and refilled) has enough for the request.
@@ -333,12 +333,12 @@ impl Slice {
         self.level.saturating_add_unsigned(came_in).min(signed(capacity.burst))
     }
 
-    /// Returns the amount of a bucket that this core can count on, in millionths of a request unit: its
-    /// allowance (what a core may spend without asking), and its share of the part that no core holds. The
-    /// second value is the amount above which the risk that admitted requests cost more than was taken for
-    /// them is ignored: nearly all of this core's share. There is one only where the burst is less than a
-    /// second's income, since a tenant with rare large replies would otherwise be served only a part of its
-    /// quota.
+    /// Returns two amounts in millionths of a request unit. The first is what this core can count on in the
+    /// bucket: its allowance (what a core may spend without asking), and its share of the part that no core
+    /// holds. The second, for a bucket whose burst is less than a second's income, is nearly all of this
+    /// core's share of the burst: a core that can count on more ignores the risk that admitted requests cost
+    /// more than was taken for them, since a tenant with rare large replies would otherwise be served only a
+    /// part of its quota.
     pub fn in_sight(&self, capacity: Capacity, now: Timestamp, rules: Rules) -> (i64, Option<i64>) {
         let share = if self.heard { u32::from(self.share) } else { rules.even_share };
         let part = |whole: i64| (i128::from(whole) * i128::from(share) / WHOLE_SHARE as i128) as i64;

@@ -41,30 +41,30 @@ use crate::values::Timestamp;
 const FIRST_OF_ALL: u16 = 64;
 /// Smallest window (limit on requests in flight) that one core begins with at a backend, in requests.
 const FIRST_LEAST: u16 = 4;
-/// Latency allowed above the base (latency when few requests wait at the backend), as a multiple of the base,
-/// but at least 5 ms and at most 40 ms. At least the base itself is always allowed above it, however long
-/// that is.
+/// Latency allowed above the base (latency when few requests wait at the backend), as a multiple of the base;
+/// at least 5 ms, and at most 40 ms or the base itself, whichever is more.
 const SLACK_PARTS: f64 = 8.0;
 /// Least latency allowed above the base (latency when few requests wait at the backend), in seconds.
 const SLACK_LEAST: f64 = 0.005;
-/// Largest latency above the base (latency when few requests wait at the backend) that is allowed, in
-/// seconds, except that the base itself is always allowed above it.
+/// Largest latency, in seconds, that is allowed above the base (latency when few requests wait at the
+/// backend), unless the base is longer: then as much as the base is allowed above it.
 const SLACK_MOST: f64 = 0.040;
 /// Shortest round (stretch of replies whose median latency decides about the window), in seconds.
 const ROUND_LEAST: f64 = 0.010;
 /// Shortest round (stretch of replies whose median latency decides about the window) as a multiple of the
 /// last round's median latency: with slow replies a round lasts longer than 10 ms.
 const ROUND_MEDIANS: f64 = 1.5;
-/// Fewest sampled replies with which a round (stretch of replies that decides about the window) ends.
+/// Number of sampled replies without which no round (stretch of replies that decides about the window) ends.
 const SAMPLES_LEAST: usize = 3;
-/// Fewest replies in a round (stretch of replies that decides about the window) with which a median latency
-/// above twice the allowed one makes the window shrink; with fewer, the round continues.
+/// Number of sampled replies that a round (stretch of replies that decides about the window) has to have
+/// before a median latency above twice the allowed one makes a full window shrink. The round waits for them
+/// for at most four times that median.
 const SAMPLES_GRAVE: usize = 9;
-/// Maximum number of sampled replies kept of a round (stretch of replies that decides about the window). When
-/// they are full, every second one is dropped, and from then on half as many replies are sampled.
+/// Maximum number of sampled replies kept of a round (stretch of replies that decides about the window). Once
+/// so many are kept, every second one is dropped, and from then on half as many replies are sampled.
 const SAMPLES_KEPT: usize = 64;
-/// Number of samples in a round (stretch of replies that decides about the window) from which on further
-/// replies with the same arrival and send time as the last sample are not sampled.
+/// Once a round (stretch of replies that decides about the window) has this many samples, a reply is not
+/// sampled if it arrived with the last sample and its request was sent with that sample's request.
 const SAMPLES_APART: usize = 16;
 /// Length of a base period, in seconds. The base (latency when few requests wait at the backend) is the least
 /// median of blocks of replies over this period and the one before.
@@ -78,16 +78,17 @@ const BLOCK: usize = 64;
 const BLOCK_FIRST: usize = 4;
 /// Shortest latency that counts as one, in seconds.
 const LATENCY_LEAST: f64 = 1e-9;
-/// Part of the window that a mild cut leaves (it shrinks by 20 %), and part of the allowed latency at which a
-/// deep cut (at more than twice the allowed latency) aims.
+/// Part of the window that a mild cut leaves: the window shrinks by 20 %. Also the part of the allowed
+/// latency that a deep cut, made at more than twice the allowed latency, aims at.
 const CUT: f64 = 0.8;
 /// Smallest part of the window that one deep cut (made at more than twice the allowed latency) leaves.
 const CUT_DEEPEST: f64 = 0.2;
-/// Part of the earlier load, over all cores, below which the number of requests in flight must have fallen for
-/// the result of a deep cut (at more than twice the allowed latency) to be judged.
+/// The result of a deep cut (at more than twice the allowed latency) is judged only if both this core's
+/// window and the sum of all full windows are below this part of what they were before the cut: with hardly
+/// less in flight, latency shows nothing.
 const LESS: f64 = 0.9;
-/// Part of the way by which a core's window moves, in one round of replies, to the mean window of all cores
-/// whose windows are full (requests wait for room in them).
+/// In each round of replies, a core's full window (requests wait for room in it) moves by this part of the
+/// way to the mean of all cores' full windows.
 const EVEN: f64 = 0.2;
 /// Shortest time between two probes (rounds with a quarter of the window, to measure the base), in seconds.
 /// Probes begin at multiples of their interval, so that all cores probe at the same time.
@@ -102,16 +103,15 @@ const PROBE_PART: f64 = 0.25;
 /// Time, in seconds, for which the result of a probe (measurement of the base latency) permits the window to
 /// shrink by 20 % (mild cut); after that a mild cut waits for another probe.
 const LOOK_FRESH: f64 = 4.0;
-/// Time, in seconds, of which a multiple is the start of a probe (measurement of the base latency) before a
-/// mild cut (the window shrinks by 20 %), so that all cores probe at the same time.
+/// Probes (measurements of the base latency) that are made before a mild cut (the window shrinks by 20 %)
+/// begin at multiples of this time, in seconds, so that all cores probe at the same time.
 const LOOK_STEP: f64 = 0.25;
-/// Number of median latencies below which probes (measurements of the base latency) before a mild cut (of 20
-/// %) may not follow each other: where replies are slow, such probes begin at multiples of the next power of
-/// two, in seconds, above this many median latencies.
+/// Where replies are slow, probes (measurements of the base latency) before a mild cut (of 20 %) begin at
+/// multiples of a longer time: the next power of two, in seconds, above this many median latencies.
 const LOOK_STEP_MEDIANS: f64 = 5.0;
-/// Part of the window's size before the last probe (measurement of the base latency) below which a mild cut
-/// (of 20 %) waits for another probe: so few requests could not crowd the backend as it was then, so it has
-/// changed.
+/// A mild cut (of 20 %) that would leave less than this part of the window at the last probe (measurement of
+/// the base latency) waits for another probe: so few requests could not crowd the backend as it was then, so
+/// the backend has changed.
 const LOOK_PART: f64 = 0.5;
 /// Latency of replies with a full window, as a multiple of that with a quarter of the window, up to which the
 /// backend does not count as crowded.
@@ -119,16 +119,17 @@ const QUARTERS: f64 = 2.0;
 /// Time, in seconds, for which the latency at a quarter of the window (limit on requests in flight) that a
 /// probe has measured is used.
 const QUARTER_LASTS: f64 = 10.0;
-/// Exponent by which a deep cut (at more than twice the allowed latency) shows that the backend was crowded:
-/// if the cut left the part p of the requests in flight, latency fell to p to the power of this, or lower.
+/// Exponent by which a deep cut (at more than twice the allowed latency) is judged. If the cut left the part
+/// p of the requests in flight, and latency fell to p to the power of this or lower, the backend was crowded.
 const CROWDED: f64 = 0.75;
 /// Time after a probe (measurement of the base latency) for which the window does not grow, as a multiple of
 /// the full window's latency.
 const SETTLES: f64 = 2.0;
-/// Exponent by which a probe (measurement of the base latency) shows that the backend is crowded even with a
-/// quarter of the window: with a window divided by n, latency fell by n to the power of this, or more.
+/// Exponent by which a probe (measurement of the base latency) is judged. If the probe divided the window by
+/// n, and latency fell by n to the power of this or more, the backend is crowded even with the smaller
+/// window.
 const ALL_CROWD: f64 = 0.9;
-/// Fewest replies that a probe (measurement of the base latency) needs for a result.
+/// Number of replies that a probe (measurement of the base latency) needs for a result.
 const QUARTER_LEAST: usize = 8;
 /// Maximum number of latencies kept of a probe (measurement of the base latency).
 const QUARTER_KEPT: usize = 128;
@@ -138,8 +139,8 @@ const DEADLINE_PART: f64 = 0.6;
 /// Latency, as a multiple of the base (latency when few requests wait at the backend), below which deadlines
 /// of requests never lower the allowed latency: no smaller window would be faster.
 const DEADLINE_BASES: f64 = 1.5;
-/// Time after which a window (limit on requests in flight) that was not used up shrinks to twice the most in
-/// flight lately, in seconds.
+/// Interval, in seconds, at which a window (limit on requests in flight) is lowered to twice the most
+/// requests that were in flight during the last two such intervals, though not below the window's first size.
 const UNUSED: f64 = 5.0;
 /// Maximum number of cores with full windows (in which requests wait for room) at which a core that has
 /// hardly any request in flight and still sees slow replies may conclude that the backend itself is slow.
@@ -172,8 +173,8 @@ impl Bounds {
 /// Number of kinds of requests (class of command, read or write) that have a base (latency when few requests
 /// wait at the backend) of their own.
 pub const KINDS: usize = 16;
-/// Weight that the earlier mix of kinds of requests keeps each time that the mix of a round of replies is
-/// added.
+/// Part of its weight that the mix of kinds of requests in earlier rounds of replies keeps when the mix of
+/// another round is added.
 const MIX_KEPT: f64 = 0.9;
 
 /// The facts about a sampled reply of the backend by which the window (limit on requests in flight) is
@@ -220,8 +221,8 @@ pub struct Record {
     /// The median latency at a quarter of the window, in seconds, as the last probe (measurement of the base
     /// latency) saw it; 0 where that is unknown or older than 10 s.
     pub quarter: f64,
-    /// Time at which the core asks all cores to measure the base latency with few requests in flight (probe).
-    /// Meaningless once it has passed.
+    /// Time at which, by this core's request, all cores are to measure the base latency with few requests in
+    /// flight (probe). Meaningless once it has passed.
     pub probe_at: Timestamp,
 }
 
@@ -244,7 +245,7 @@ struct Common {
     /// The median latency at a quarter of the window, in seconds, averaged over the cores that know it; 0
     /// where no core does.
     quarter: f64,
-    /// The earliest time, in seconds, at which any core asks all cores to measure the base latency (probe).
+    /// The earliest time, in seconds, at which any core wants all cores to measure the base latency (probe).
     probe_at: f64,
 }
 
@@ -476,7 +477,8 @@ impl Window {
         Self::beginning(0.0, [first, f64::from(bounds.least.max(1)), f64::from(bounds.most)])
     }
 
-    /// Forgets all that was learnt, because another server has the backend's place, and begins anew on `others`.
+    /// Forgets all that was learnt, because another server has taken the backend's place. The window begins
+    /// anew with its first size, which is published to the other cores (`others`).
     pub fn forget(&mut self, now: Timestamp, others: &mut impl Board) {
         *self = Self::beginning(seconds(now), [self.first, self.least, self.most]);
         others.tell(Record { at: now, window: self.size, ..Record::default() });
@@ -540,7 +542,8 @@ impl Window {
     }
 
     /// Returns the latency expected of a request sent now: the base (latency when few requests wait at the
-    /// backend) if none is in flight, the last median if the window is full, in proportion between.
+    /// backend) if no request is in flight, the last median if the window is full, and in between a value in
+    /// proportion.
     pub fn expected(&self, in_flight: usize) -> Duration {
         let full = (in_flight as f64 / self.size).min(1.0);
         duration(self.base + (self.median - self.base).max(0.0) * full)
@@ -674,9 +677,9 @@ impl Window {
         (DEADLINE_PART * self.left).max(DEADLINE_BASES * self.base)
     }
 
-    /// Asks all cores for a probe (measurement of the base latency) before the window shrinks by 20 %, unless
-    /// there was one lately with a similar window. True while a probe is awaited. `at` is the present time, in
-    /// seconds.
+    /// True if the window must not shrink by 20 % now, because it awaits a probe (measurement of the base
+    /// latency) by all cores, for which this call asks them. False if there was a probe lately with a similar
+    /// window, or if the window is too small for one. `at` is the present time, in seconds.
     fn awaits_probe(&mut self, at: f64) -> bool {
         let is_known = at - self.probed_at < LOOK_FRESH && self.size * CUT >= LOOK_PART * self.probed_size;
         if is_known || self.size < 2.0 * self.least {
@@ -743,9 +746,10 @@ impl Window {
     }
 
     /// Compares the latency of requests of this round of replies that were sent with few and with many
-    /// requests in flight. Equal latencies mean that the backend itself is slow, lower ones with many in
-    /// flight that it paused. None where latency rose with the number in flight, so that the window is the
-    /// cause, or where the round has too few samples.
+    /// requests in flight. Returns [`Foreign::Slow`] if they are about equal: the backend itself is slow.
+    /// Returns [`Foreign::Paused`] if latency was lower with many in flight. None if latency rose with the
+    /// number in flight, so that the window is the cause, or if the round has too few samples or too similar
+    /// numbers in flight.
     fn is_not_ours(&mut self) -> Option<Foreign> {
         self.seen.sort_unstable_by(|one, other| one.depth.total_cmp(&other.depth));
         let third = self.seen.len() / 3;
@@ -894,10 +898,10 @@ impl Window {
     /// Ends a round of replies after a deep cut (at more than twice the allowed latency) of the window. If
     /// replies came no sooner with far fewer requests in flight, the backend is slow: its latency becomes the
     /// base (latency when few requests wait at the backend) and the window is restored. Both this core's own
-    /// median and that of all cores have to show it, since other cores' records may be from before their cuts,
-    /// and own replies are few. `rounds` is the number of rounds since the cut, `crowd` the sum of the full
-    /// windows of all cores now, and `own` this core's own median latency. `before` tells of the time before the
-    /// cut; `at` is the present time in seconds.
+    /// median and that of all cores have to show it, since other cores' records may be from before their
+    /// cuts, and own replies are few. `at` is the present time in seconds, and `before` the state before the
+    /// cut. `rounds` is the number of rounds since the cut, `crowd` the present sum of all cores' full
+    /// windows, and `own` this core's own median latency.
     fn end_cut_round(&mut self, at: f64, before: Before, (rounds, crowd): (u32, f64), own: f64) {
         let Before { window, median, .. } = before;
         // Other cores with more in flight than before make up for this core's cut.

@@ -116,8 +116,8 @@ fn tenant(section: &Section<'_>, name: &str) -> Result<Tenant, QuotaError> {
     with_rate(section, Tenant { password: Some(password), users, ..terms })
 }
 
-/// Passes the tenant of a section on. Fails if the section has a burst, and neither the tenant nor any of its
-/// users has a rate.
+/// Returns `tenant`, which was read from this section of the quota file. Fails if the section has a burst
+/// although neither the tenant nor any of its users has a rate.
 fn with_rate(section: &Section<'_>, tenant: Tenant) -> Result<Tenant, QuotaError> {
     let mut of_users = tenant.users.values().map(|user| user.limit);
     if tenant.limit.or(tenant.user_limit).is_none() && of_users.all(|limit| limit.is_none()) {
@@ -126,7 +126,8 @@ fn with_rate(section: &Section<'_>, tenant: Tenant) -> Result<Tenant, QuotaError
     Ok(tenant)
 }
 
-/// Fails if the section has a burst, which needs a rate. `rates` are the keys of rates that it may have.
+/// Fails if this section of the quota file has a burst, since it has no rate whose income could be saved up.
+/// `rates` names the keys of the rates that are missing, for the error.
 fn refuse_burst(section: &Section<'_>, rates: &str) -> Result<(), QuotaError> {
     match section.fraction("burst_seconds", BURST_SECONDS_MAX)? {
         Some(burst) => {

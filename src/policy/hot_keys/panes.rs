@@ -2,21 +2,22 @@
 
 use super::HotSettings;
 
-/// Number of panes (intervals of 50 ms in which requests are counted) that are kept: two windows of two panes
-/// each.
+/// Number of panes (intervals of 50 ms in which requests are counted) that are kept: two for each value of
+/// `Window`.
 pub(super) const PANES: usize = 4;
-/// A window of two panes (intervals of 50 ms in which requests are counted).
+/// One of two stretches of time over which the requests for a key are summed up, each of two panes (intervals
+/// of 50 ms in which requests are counted).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Window {
-    /// The two newest panes (intervals of 50 ms).
+    /// The latest stretch: the two newest panes (intervals of 50 ms).
     Last,
-    /// The two panes (intervals of 50 ms) before those of `Last`: the third and fourth newest.
+    /// The stretch before `Last`: the third and fourth newest panes (intervals of 50 ms).
     Before,
 }
 
 impl Window {
-    /// Returns the sum, over the window's panes, of values that are stored by pane (interval of 50 ms), the
-    /// newest first.
+    /// Returns the sum of two of the four values in `panes`: those of this window's two panes. The values are
+    /// stored by pane (interval of 50 ms), the newest first.
     pub fn sum(self, panes: &[u64; PANES]) -> u64 {
         let [a, b, c, d] = *panes;
         match self {
@@ -57,13 +58,13 @@ impl Panes {
         self.nanos[0]
     }
 
-    /// Returns the time that a window (two panes, in which requests are counted) covers, in seconds.
+    /// Returns the length of a window (its two panes of about 50 ms together), in seconds.
     pub fn seconds(&self, window: Window) -> f64 {
         window.sum(&self.nanos) as f64 / 1e9
     }
 
-    /// Returns the number of requests in a window (two panes of 50 ms) at which a key is hot. Rounded down: a
-    /// key whose requests come evenly has no less in any window.
+    /// Returns the number of requests in a window (two panes of 50 ms) from which on a key is hot. Rounded
+    /// down, so that a key whose requests come evenly reaches it in every window.
     pub fn hot_from(&self, window: Window) -> u64 {
         self.settings.hot_from(window.sum(&self.nanos), window.sum(&self.loads))
     }

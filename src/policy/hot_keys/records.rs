@@ -4,8 +4,9 @@ use super::{Access, HotId, PANES, Window, keep};
 use crate::values::limits::{HOT_NAME_BYTES_MAX, HOT_NAME_BYTES_SHOWN};
 use crate::values::{MicroUnits, Timestamp};
 
-/// Maximum number of records of one core: of keys that are hot or may become hot. At most 200 keys can have a
-/// quarter of a fiftieth of the load in each of two panes (of 50 ms).
+/// Maximum number of records of one core: of keys that are hot or may become hot. By default at most 200 keys
+/// can have enough of the load of one pane (50 ms) to get a record, a quarter of a fiftieth; a record lasts
+/// for two panes at least.
 pub(super) const RECORDS_MAX: usize = 512;
 /// Number of places in the hash table of records of keys: twice as many as records, so that searches in it
 /// are short.
@@ -88,8 +89,9 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Creates the counts for a number of requests of which only the last one's access (read or write) is
-    /// known: all count as that. `error` is the most requests that the key may have had besides.
+    /// Creates the counts for a key that has had `requests` requests. All of them count as reads or as writes
+    /// by the `access` of the last one, since nothing is known of the others. `error` is the most requests
+    /// that the key may have had besides.
     pub fn of(requests: u64, access: Access, error: u64) -> Self {
         let mut tally = Self { error, ..Self::default() };
         *tally.of_access(access) = requests;

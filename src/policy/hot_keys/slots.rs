@@ -42,8 +42,8 @@ impl Slots {
         *counter = (*counter & WARM) | sum.min(u64::from(!WARM)) as u32;
     }
 
-    /// Returns the largest number of requests for a hash slot in this pane (50 ms) whose keys were not
-    /// counted one by one, because the slot was not busy enough yet; without the present request.
+    /// Returns the most requests that a key of the slot may have had in this pane (50 ms), before the present
+    /// request, without being counted by itself, because the slot was not busy enough yet.
     pub fn missed(&self, slot: u16) -> u64 {
         match self.counters[usize::from(slot) % COUNTERS] {
             counter if counter & WARM != 0 => 0,
@@ -56,9 +56,9 @@ impl Slots {
         self.counters.iter().map(|counter| u64::from(counter & !WARM)).sum()
     }
 
-    /// Empties the counters for a new pane (interval of 50 ms). Slots are warm at `warm_at` requests; a slot
-    /// that was warm (busy, so that its keys are counted one by one) in the last pane by its requests is warm
-    /// at once.
+    /// Empties the counters for a new pane (interval of 50 ms), in which a slot is warm (busy, so that its
+    /// keys are counted one by one) from `warm_at` requests on. A slot that had so many in the last pane is
+    /// warm at once.
     pub fn restart(&mut self, warm_at: u64) {
         self.warm_at = clamped(warm_at);
         for counter in self.counters.iter_mut() {

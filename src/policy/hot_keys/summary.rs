@@ -71,7 +71,7 @@ impl Summary {
 
     /// Adds a weight (1 for a request, or a cost) to the count of the key with this hash. `missed` is the
     /// most that may not have been counted for the key while it had no place. Returns the key's new count;
-    /// None if no place could be freed.
+    /// None if the key has no place and no other key may lose its place to it in this pane.
     pub fn add(&mut self, hash: u64, weight: u64, missed: u64) -> Option<Counted> {
         if let Some(found) = self.find(hash) {
             let counted = &mut self.places[found].counted;

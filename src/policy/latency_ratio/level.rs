@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::values::{Tier, Timestamp};
 
-/// Of the requests of a refused tier (degree of importance), one in this many is sent all the same, so that
-/// the latency stays known.
+/// One in this many requests of a refused tier (importance) is sent all the same, so that the latency stays
+/// known.
 const PROBES: u32 = 100;
 /// Age above which a core's proposal of a shedding level is ignored.
 const FRESH: Duration = Duration::from_secs(2);
@@ -36,7 +36,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// All shedding levels (which requests are refused or cost more), the mildest first.
+    /// All levels of load shedding, the mildest first.
     pub const ALL: [Self; 4] = [Self::Steady, Self::Strained, Self::Overloaded, Self::Shedding];
 
     /// Returns the price of a request of a tier (importance) at this level, in percent of the usual one.
@@ -74,8 +74,7 @@ impl Level {
     }
 }
 
-/// A core's proposal of a shedding level (which requests are refused or cost more) for one backend, which it
-/// publishes to the other cores.
+/// A core's proposal of a level of load shedding for one backend, which it publishes to the other cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// Time at which the core made the proposal.
@@ -87,10 +86,10 @@ pub struct Told {
     pub replies: u32,
 }
 
-/// Returns the highest shedding level (which requests are refused or cost more) that is proposed, or
-/// exceeded, by cores with half of all replies; `told` are the cores' proposals, of which those older than 2
-/// s do not count. A few cores with bad luck decide nothing, nor does one core that blames the backend for
-/// its own lateness. Without proposals it is `Steady`.
+/// Returns the level of load shedding that cores agree on: the highest one such that the cores which propose
+/// it, or a higher one, have seen half of all replies. `told` are the cores' proposals; those older than 2 s
+/// do not count, and without any the level is `Steady`. So a few cores with bad luck decide nothing, nor does
+/// one core that blames the backend for its own lateness.
 pub fn agreed(told: impl IntoIterator<Item = Told>, now: Timestamp) -> Level {
     let mut replies = [0_u64; Level::ALL.len()];
     for one in told {

@@ -5,8 +5,8 @@ use std::ops::{AddAssign, SubAssign};
 
 use super::{SAMPLES_MIN, SECOND, SLICES};
 
-/// Number of latency counters for each power of two microseconds, as a power of two: with 16 counters the
-/// error is at most a sixteenth; within a counter latencies are taken to be spread evenly.
+/// Binary logarithm of the number of latency counters for each power of two microseconds. With 16 counters
+/// the error is at most a sixteenth; within a counter latencies are taken to be spread evenly.
 const PARTS_BITS: u32 = 4;
 /// Number of latency counters for each power of two microseconds.
 const PARTS: usize = 1 << PARTS_BITS;
@@ -21,8 +21,8 @@ const COUNTERS: usize = PARTS * (MICROS_BITS - PARTS_BITS + 1) as usize;
 const KEPT: u32 = 800;
 /// Maximum number of samples kept in a slice (250 ms) whose number of replies is not known yet.
 const KEPT_MAX: u32 = 2 * KEPT;
-/// Number of parts of the minute over which usual latency is measured; each is as long as the longest time
-/// over which recent latency is, ten seconds.
+/// Number of parts, of ten seconds each, of the minute over which usual latency is measured. Ten seconds are
+/// also the longest time over which recent latency is measured.
 const LONG_PARTS: usize = 6;
 /// Number of minutes from which the reference (usual percentile) is computed.
 const FLOORS: usize = 15;
@@ -156,7 +156,9 @@ pub(super) struct Times {
     long_newest: usize,
     /// Age of the newest part of the last minute, in slices of 250 ms.
     long_age: usize,
-    /// The least 95th percentile of latency that each of the last 15 minutes had, in microseconds.
+    /// For each of the last 15 minutes, the least 95th percentile of latency over the long window (a minute)
+    /// that was measured in it, as an upper bound (two standard deviations more); in microseconds, infinite
+    /// if none was measured.
     floors: [f64; FLOORS],
     /// Index in `floors` of the minute that is in progress.
     floor_newest: usize,
