@@ -1,5 +1,5 @@
-//! Questions of clients that concern the clients of all shards (`CLIENT LIST`, for instance). Only one such
-//! question at a time is sent to the shards; their answers become one reply.
+//! `CLIENT` commands that concern the clients of all shards (`CLIENT LIST` or `CLIENT KILL`, for instance).
+//! Only one such command at a time is sent to the shards; their answers become one reply.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,12 +8,13 @@ use crate::protocol::Protocol;
 use crate::shard::{ClientsAsked, ClientsTold, ReplyTo};
 use crate::values::ShardId;
 
-/// Questions about the clients of all shards, in the order in which they came.
+/// The `CLIENT` commands of clients that concern the clients of all shards, in the order in which they came:
+/// the one that the shards are carrying out, and those that wait for it.
 #[derive(Debug, Default)]
 pub struct ClientRounds {
     under_way: Option<Round>,
-    /// Questions that wait until the one sent to the shards is answered. Their number is bounded, because the
-    /// control executor takes only so many questions from shards.
+    /// Commands that wait until all shards have answered the one under way. Their number is bounded, because
+    /// shards have only so many requests in flight to the control executor.
     waiting: VecDeque<Round>,
 }
 
@@ -26,9 +27,9 @@ struct Round {
 }
 
 impl ClientRounds {
-    /// Queues a question about the clients of all shards (`CLIENT LIST`, for instance), to be answered in the
-    /// RESP version `protocol` to `to`. Returns the question to send to all `shards` shards now; None if an
-    /// earlier one is unanswered.
+    /// Queues a client's command that concerns the clients of all shards (`CLIENT LIST` or `CLIENT KILL`, for
+    /// instance). `to` is where its reply goes, and `protocol` the RESP version of the reply. Returns the
+    /// command, to be sent to all `shards` shards now; None if an earlier command is still under way.
     pub fn ask(
         &mut self,
         to: ReplyTo,
@@ -41,9 +42,9 @@ impl ClientRounds {
         self.begin()
     }
 
-    /// Takes a shard's answer to the `CLIENT` command that all shards are being asked about. After the last
-    /// shard's, returns the joined reply and the address that it goes to, and the caller calls
-    /// [`ClientRounds::begin`] for the next command; None before.
+    /// Takes one shard's answer to the `CLIENT` command that was sent to all shards. The last shard's answer
+    /// ends the command: returns where the reply goes and the reply, joined from all answers, and the caller
+    /// then calls [`ClientRounds::begin`]. None while other shards have yet to answer.
     pub fn handle_told(&mut self, shard: ShardId, told: ClientsTold) -> Option<(ReplyTo, Vec<u8>)> {
         let round = self.under_way.as_mut()?;
         round.told[usize::from(shard.0)] = Some(told);
@@ -52,8 +53,8 @@ impl ClientRounds {
         Some((round.to, round.asked.reply(round.protocol, told)))
     }
 
-    /// Starts the next queued question about the clients of all shards, unless one is unanswered. Returns it,
-    /// to be sent to all shards; None if there is none to start.
+    /// Begins the next queued `CLIENT` command and returns it, to be sent to all shards. None if a command is
+    /// under way, or none is queued.
     pub fn begin(&mut self) -> Option<Arc<ClientsAsked>> {
         if self.under_way.is_some() {
             return None;

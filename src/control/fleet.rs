@@ -289,9 +289,9 @@ impl FleetQuotas {
         exchange
     }
 
-    /// Adds the tenants' demand in this period (prices of admitted and of refused requests) to what this host
-    /// reports to the fleet. Towards the quota of all tenants together, a tenant counts for at most as much
-    /// as its own quota permits on this host.
+    /// Adds the tenants' demand in this period (prices of admitted and of refused requests) to the demand
+    /// that this host reports to the fleet. Towards the quota of all tenants together a tenant counts for at
+    /// most as much as its own quota permits on this host, or as was admitted, if that is more.
     fn tell_demand(&mut self, now: Timestamp) {
         let elapsed = self.begun_at.map_or(PERIOD, |begun_at| now.since(begun_at));
         let mut everybody = 0_u64;
@@ -474,8 +474,8 @@ impl FleetQuotas {
         self.state = next;
     }
 
-    /// Passes this host's parts of the shared quotas to `pools` (what no core holds of each bucket), as far
-    /// as they have changed since the last call.
+    /// Passes this host's parts of the shared quotas, as far as they have changed since the last call, to the
+    /// pools from which cores draw them.
     fn apply(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         self.tell_terms(pools);
         for (at, place) in self.places.iter_mut().enumerate() {
@@ -487,8 +487,8 @@ impl FleetQuotas {
         }
     }
 
-    /// Passes this host's initial parts of the shared quotas to `pools` (what no core holds of each bucket),
-    /// at the start of the process.
+    /// Passes this host's first parts of the shared quotas to the pools from which cores draw them, at the
+    /// start of the process.
     pub fn start(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         self.apply(pools, now);
     }

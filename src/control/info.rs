@@ -31,8 +31,8 @@ const SECTIONS: [(&str, &str); 15] = [
 /// Sections of `INFO` that are shown for `all`, `everything` or their own name only.
 const ON_REQUEST: [&str; 2] = ["commandstats", "latencystats"];
 
-/// Sections of `INFO` that weir fills without a store's fields: a store's are about its connections to weir,
-/// its replicas, which weir does not show, or its own cluster.
+/// Sections of `INFO` that weir fills by itself, and never with a store's fields. The fields of a store would
+/// describe its connections with weir, its replicas, which weir does not show, or its own cluster.
 const OWN: [&str; 5] = ["clients", "replication", "cluster", "weir", "weir_shards"];
 
 /// Sections of `INFO` that weir shows even if no store has them.

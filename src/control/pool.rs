@@ -16,7 +16,7 @@ use crate::policy::bucket::Bucket;
 use crate::values::limits::DEBT_MAX;
 use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Part, ShardId, Timestamp, signed};
 
-/// The unit of shares: a whole is this many parts.
+/// The number of parts in a whole bucket, in which shares of it are counted.
 const WHOLE_SHARE: u64 = 65_536;
 /// The part (a tenth of the whole) of a quota that is split evenly among the cores.
 const EVEN_PARTS: u64 = WHOLE_SHARE / 10;
@@ -24,8 +24,8 @@ const EVEN_PARTS: u64 = WHOLE_SHARE / 10;
 /// period: this many times its demand in the last one, plus `LUMPS_GIVEN` times the largest cost of a
 /// request.
 const PERIODS_GIVEN: u64 = 2;
-/// The number of times that the largest cost of a request is in the allowance (what a core may spend without
-/// asking) of a core at the start of a reporting period.
+/// The allowance (what a core may spend without asking) that a core should have at the start of a reporting
+/// period contains this many times the largest cost of a request, besides the core's demand.
 const LUMPS_GIVEN: u64 = 4;
 /// The divisor for the amount that a core gets when it asks before its next report is due: at least an eighth
 /// of the pool (the part of a bucket that no core holds), so that it need not ask again after a few requests.
@@ -54,11 +54,11 @@ struct Holder {
     /// unit.
     outstanding: i64,
     wanted: u64,
-    /// The amount, in millionths of a request unit, that was not granted of what the core needed to continue
-    /// without asking.
+    /// The amount, in millionths of a request unit, that the core lacked at its last demand to go on without
+    /// asking, and that was not granted.
     unmet: u64,
-    /// The part that was not granted of the amount that the core needed for its next request, in millionths of a
-    /// request unit, at its last demand; 0 if all was granted.
+    /// The amount, in millionths of a request unit, that the core lacked at its last demand for its next
+    /// request, and that was not granted; 0 if it lacked nothing.
     denied: u64,
     granted_at: Timestamp,
     heard_at: Timestamp,
@@ -209,9 +209,9 @@ impl Pool {
         })
     }
 
-    /// Books a core's report; `index` is the core's in `holders`. Spending beyond its allowance (what a core
-    /// may spend without asking) is charged to the pool (the part of a bucket that no core holds). Returns
-    /// the part of that spending that the core counts as its debt and is relieved of.
+    /// Books a core's report; `index` is the core's in `holders`. Spending beyond the core's allowance (what
+    /// it may spend without asking) is charged to the pool (the part of a bucket that no core holds). Returns
+    /// the part of that spending which the core itself reports as a debt: the pool takes that debt over.
     fn book(&mut self, index: usize, demand: &Demand, now: Timestamp) -> i64 {
         let holder = &mut self.holders[index];
         holder.heard_at = now;

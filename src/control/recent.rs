@@ -80,8 +80,8 @@ impl Since {
 pub struct Recent(VecDeque<Past>);
 
 impl Recent {
-    /// Returns the increases of counters since earlier ones were kept, 0.9 to 10 s ago, and keeps the current
-    /// ones for later calls. None if none were kept in that time.
+    /// Returns by how much counters have grown since an earlier call, 0.9 to 10 s ago, that kept them; None
+    /// if there was no such call. Keeps the present counters for later calls.
     pub fn look(&mut self, totals: &Totals, meter: &Meter, quotas: &Quotas, now: Timestamp) -> Option<Since> {
         while self.0.front().is_some_and(|past| now.since(past.at) > PERIOD_MAX) {
             self.0.pop_front();

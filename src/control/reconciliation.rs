@@ -32,8 +32,8 @@ pub struct Reconciliation {
 #[derive(Debug)]
 struct Users {
     terms: UserTerms,
-    /// Number of the interval in which demand is being measured. The next interval begins when heavy users
-    /// are taken.
+    /// Number of the interval in which demand is being measured. Each call of
+    /// [`Reconciliation::take_heavy_users`] ends an interval and begins the next.
     stretch: u32,
     /// Buckets of the users whose demand in this measuring interval was above a certain part of their quotas
     /// (heavy users), at most `FLEET_CANDIDATES_MAX`.
@@ -45,8 +45,8 @@ struct Users {
 pub struct UserTerms {
     /// The part of the quota of each such user (whose demand is not counted) that this process may give out.
     pub part: Part,
-    /// Part of a second's quota: a user whose demand in a measuring interval (between two calls that take the
-    /// heavy users) is above it counts as heavy.
+    /// Part of a second's quota: a user whose demand in one measuring interval (between two calls of
+    /// [`Reconciliation::take_heavy_users`]) is above this part counts as heavy.
     pub floor: Part,
 }
 

@@ -1,9 +1,9 @@
 //! Selection of the tenants that have metrics of their own, and their counters.
 //!
 //! Each label value is a time series in the system that scrapes it, so the number of tenants with metrics is
-//! bounded, and the rest is reported as one. A tenant keeps its place until another one asks for more than
-//! twice as much. The newcomer's counters start at zero, and its earlier usage stays with the others, so that
-//! every series only grows while it exists.
+//! bounded, and all other tenants are reported as one. A tenant keeps its metrics until a tenant without any
+//! has more than twice its demand. The newcomer's counters start at zero, and its earlier usage stays in the
+//! series of all others, so that every series only grows while it exists.
 
 use crate::config::Quotas;
 use crate::values::TenantId;
@@ -12,8 +12,8 @@ use crate::values::usage::{Usage, UsageSum};
 
 /// The factor by which a tenant's past demand is reduced per minute, so that it counts for about an hour.
 const KEPT_PER_MINUTE: f64 = 59.0 / 60.0;
-/// The factor by which the demand of a tenant without metrics of its own must exceed that of one with them to
-/// replace it.
+/// Factor between the demands of two tenants: one without metrics of its own replaces one with such metrics
+/// only if its demand is more than this many times the other's.
 const LEAD: f64 = 2.0;
 
 /// The value of the field `place` of a tenant which means that the tenant has no metrics of its own.
@@ -23,8 +23,8 @@ const NONE: u8 = u8::MAX;
 #[derive(Clone, Debug, Default)]
 pub struct TenantSeries {
     places: Vec<Place>,
-    /// For each tenant, by tenant id: its recent demand, and its index in `places` if it has metrics of its
-    /// own.
+    /// For each tenant, by tenant id: its recent demand and, if it has metrics of its own, its index in
+    /// `places`.
     standing: Vec<Standing>,
     others: UsageSum,
 }
@@ -67,8 +67,9 @@ impl TenantSeries {
         }
     }
 
-    /// Handles that this many minutes have passed: recent demands fade, and a tenant with more than twice
-    /// (`LEAD`) the demand of one with metrics of its own replaces it.
+    /// Lets the recent demands of all tenants fade as in this many minutes, then decides anew which tenants
+    /// have metrics of their own: a tenant without them takes the place of the tenant with the least demand
+    /// among those with metrics, if its own demand is more than twice as high (`LEAD`).
     pub fn pass_minutes(&mut self, minutes: u64) {
         let kept = KEPT_PER_MINUTE.powf(minutes as f64);
         self.standing.iter_mut().for_each(|standing| standing.asked *= kept);
@@ -96,8 +97,8 @@ impl TenantSeries {
         self.check();
     }
 
-    /// Puts other quotas in force: `after` in place of `before`. Tenants keep their counters by name; a
-    /// tenant that is gone makes room for another one's metrics.
+    /// Puts other quotas in force: `after` in place of `before`. Tenants keep their counters by name. Where a
+    /// tenant with metrics of its own is gone, another tenant gets such metrics.
     pub fn carry_over(&mut self, before: &Quotas, after: &Quotas) {
         let old = std::mem::take(self);
         self.others = old.others;
@@ -121,8 +122,8 @@ impl TenantSeries {
         named
     }
 
-    /// Returns the sum of the usage of all tenants without metrics of their own. It includes the usage of a
-    /// tenant before it got its own.
+    /// Returns the sum of the usage of all tenants without metrics of their own. Usage of a tenant from
+    /// before it got metrics of its own stays in this sum.
     pub fn others(&self) -> UsageSum {
         self.others
     }

@@ -135,8 +135,8 @@ impl FleetQuotas {
         });
     }
 
-    /// Passes to `pools` (what no core holds of each bucket) the part of their quotas that this host may give
-    /// to users who are not counted with the fleet, if it has changed.
+    /// Passes the part that this host may give out of the quota of each user who is not counted with the
+    /// fleet to the pools from which cores draw it, if it has changed.
     pub(super) fn tell_terms(&mut self, pools: &mut Reconciliation) {
         let terms = UserTerms { part: self.fleet.uncounted(), floor: self.fleet.floor() };
         if self.settings.users_max > 0 && self.users.terms != Some(terms) {
