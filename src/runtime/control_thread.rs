@@ -108,7 +108,7 @@ enum Waiter {
 /// has not answered yet. Admin pages are answered elsewhere.
 enum Due {
     Asked(ReplyTo, Question),
-    /// A request for which all shards have reported their counters, which are here.
+    /// A request whose reply needs the counters of all shards, which have reported them: `Totals` has them.
     Figures(ReplyTo, Wanted, Rc<Totals>),
     /// An `INFO` request for which the stores have been asked as well, with their replies.
     Told(InfoAsked, Rc<StoresTold>),
@@ -119,7 +119,8 @@ struct InfoAsked {
     to: ReplyTo,
     wanted: Wanted,
     totals: Rc<Totals>,
-    /// True if the request names sections that stores show on request only.
+    /// True if the `INFO` request names sections that stores leave out by default, so that the stores have to
+    /// be asked for all their sections.
     needs_everything: bool,
 }
 
@@ -561,8 +562,8 @@ impl Control {
         count > 0
     }
 
-    /// Answers a client's request now that all shards have reported their counters (`totals`), or lets it
-    /// wait for the stores if it is an `INFO` that includes data of theirs.
+    /// Answers a client's request now that all shards have reported their counters (`totals`). An `INFO`
+    /// request for sections that stores fill waits for the stores' own `INFO` instead.
     fn take_figures(&mut self, to: ReplyTo, wanted: Wanted, totals: Rc<Totals>) {
         match &wanted {
             Wanted::Info { sections, .. } if control::info_needs_stores(sections) => {

@@ -24,8 +24,8 @@ use crate::values::{Action, BackendId, ClientId, Loss, Owner, Timestamp};
 
 /// The pause after a listener failed (no descriptors left, say), before the core accepts on it again.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
-/// Maximum number of sockets that wait for a receive buffer and may receive in one turn (round) of the core's
-/// loop: as many as half of the buffers, so that the other half is left to sockets that do not have to wait.
+/// Of the sockets that wait for a receive buffer, the maximum number that get one in a turn (round) of the
+/// core's loop: half of the buffers, so that the other half is left to sockets that do not have to wait.
 const TURNS_AT_ONCE: usize = RECEIVE_BUFFERS as usize / 2;
 
 /// The protocol (RESP or HTTP) that clients speak on the listening socket where a connection was accepted.
@@ -49,8 +49,8 @@ pub(super) trait Application {
     /// from it.
     fn note_socket(&mut self, _owner: Owner, _socket: &OwnedFd) {}
     fn handle_connected(&mut self, owner: Owner, now: Now);
-    /// Handles bytes that were received on a connection. Returns the number of bytes that are known to be
-    /// missing from the message that they end with (0 if unknown).
+    /// Handles bytes that were received on a connection. If they end within a message, returns how many bytes
+    /// of that message are known to be still missing; 0 if unknown.
     fn handle_received(&mut self, owner: Owner, bytes: &[u8], now: Now) -> usize;
     /// Lends a buffer into which the missing part of a large message is received. `None` if received bytes
     /// are to be passed to `handle_received` as usual.

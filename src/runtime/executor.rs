@@ -19,10 +19,10 @@ const RING_ENTRIES: usize = 64;
 /// The least limit of locked memory, in bytes, that glommio requires for an executor.
 const MEMLOCK_BYTES_MIN: u64 = 512 * 1024;
 
-/// The executors of the process. The first one that fails is noticed, whichever it is: a process that lacks a
-/// core must not go on, because requests at home there would get no replies.
+/// The executors of the process. The failure of any of them is noticed: a process that lacks a core must not
+/// go on, because requests for keys at home on that core would get no replies.
 pub(super) struct Executors {
-    /// The executors by number, each with its name; none for one that has ended and was found without error.
+    /// The executors by number, each with its name; none for an executor that has ended without an error.
     threads: Vec<Option<(String, ExecutorJoinHandle<io::Result<()>>)>>,
     events: Receiver<Event>,
     /// The sending end of `events`, of which each executor gets a copy.
@@ -38,8 +38,9 @@ enum Event {
     Ended(usize),
 }
 
-/// The tie between an executor and [`Executors`], held by the executor's task. The end of the task is noticed
-/// when this is dropped, which happens also if the executor cannot be made and the task never runs.
+/// The tie between an executor and [`Executors`], held by the executor's task. When the tie is dropped, the
+/// executor counts as ended: with the end of the task, or because the executor could not be made and the task
+/// never runs.
 #[derive(Debug)]
 pub(super) struct Lifeline {
     number: usize,

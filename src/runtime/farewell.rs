@@ -24,7 +24,7 @@ const DROPPED_BYTES: usize = 16 * 1024;
 /// `DRAIN_BYTES_MAX` bytes have come.
 #[derive(Debug)]
 pub(super) struct LastWords {
-    /// Number of bytes that are still read from the client at most before it is closed.
+    /// Maximum number of further bytes that are read from the client before it is closed.
     left: usize,
     /// True if the last check found the client's socket empty. Bytes may be on their way through the ring
     /// then, so two checks must agree.

@@ -69,20 +69,20 @@ fn can_take_a_line(out: &impl AsFd) -> bool {
 /// The kind of an event that is logged; lines are limited per kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// An order to reload was received.
+    /// A signal (SIGHUP) ordered to read files again, and no file was given.
     Reload,
-    /// Quotas were put in force.
+    /// Quotas were put in force: those of the quota file, or posted ones.
     Quotas,
-    /// Quotas, or an admin token, were refused.
+    /// The admin token (without it the admin port accepts no change of quotas) was read from its file again.
     Refused,
-    /// An admin token was read.
+    /// The map of the cluster (which node owns which slot) changed.
     Token,
     /// The map of the cluster changed.
     Cluster,
     /// A store's host name resolves to another address.
     Moved,
-    /// A core's treatment of a backend changed: its load shedding level (which requests are refused or cost
-    /// more), or its ejection after failures.
+    /// A core treats a backend in another way: its level of load shedding changed (which requests are refused
+    /// or cost more), or the backend was ejected after failures, or is used again.
     Level,
     /// The fleet's store, or a host of the fleet, appeared or disappeared.
     Fleet,
@@ -92,7 +92,7 @@ pub(super) enum Kind {
     Takeover,
     /// Certificates were read, or handshakes failed.
     Tls,
-    /// Resources of the process, such as open files, are used up.
+    /// Something failed because resources of the process or machine, such as open files, are used up.
     Want,
     /// The process starts or ends.
     Life,

@@ -21,7 +21,8 @@ use crate::values::{ShardId, Timestamp};
 /// messages gather at the sender.
 const BATCHES_UNDER_WAY: usize = 64;
 
-/// The longest time that messages to other shards gather before they are sent, while the core has other work.
+/// The longest time for which messages to other shards are collected before they are sent, while the core has
+/// other work.
 const GATHERING_MAX: Duration = Duration::from_micros(30);
 
 /// Decides when batches of messages are sent to other shards. A core that finds work in every turn (round) of
@@ -67,8 +68,9 @@ pub(super) struct Mesh {
     /// shard.
     waiting: Vec<Option<Box<Batch>>>,
     blocked_since: Option<Timestamp>,
-    /// Shards to which a batch of messages was sent in this turn (round) of the core's loop; those that sleep
-    /// are woken.
+    /// Shards that are woken if they sleep: those to which a batch of messages was sent in this turn (round)
+    /// of the core's loop or could not be sent since the ring was full, and those that the kernel failed to
+    /// wake.
     given: Vec<usize>,
 }
 
@@ -117,7 +119,7 @@ impl Mesh {
     }
 
     /// Tries again to send batches of messages that found a full ring. If a ring is still full, returns for
-    /// how long some batch has been waiting; otherwise `None`.
+    /// how long full rings have held batches back; otherwise `None`.
     pub fn push_again(&mut self, now: Timestamp) -> Option<Duration> {
         let mut blocked = false;
         for to in 0..self.waiting.len() {
@@ -155,8 +157,9 @@ impl Mesh {
         self.given.push(peer);
     }
 
-    /// Returns the shards that were sent messages since the last call and sleep: their numbers, each with the
-    /// descriptor by which it is woken. A shard is returned once per sleep.
+    /// Returns the shards that have to be woken, because they sleep while messages from this shard wait for
+    /// them: their numbers, each with the descriptor by which it is woken. A shard is returned once per
+    /// sleep, and again if the kernel failed to wake it.
     pub fn sleepers(&mut self) -> impl Iterator<Item = (usize, BorrowedFd<'_>)> {
         // Pairs with the fence in `park`: either the sleeper sees the batch, or its flag is seen here.
         if !self.given.is_empty() {

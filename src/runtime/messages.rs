@@ -152,12 +152,12 @@ pub(super) enum ToControl {
     },
     /// A shard's report of the quota that it spent, and of the tenants that it spent it for.
     Spent(Report),
-    /// A line for the log about a backend: its shedding level (which requests are refused or cost more)
-    /// changed, or it, or a replica, was ejected (taken out of use) or is used again.
+    /// A line for the log about a backend: its level of load shedding changed, or the backend (or a replica
+    /// of a cluster) was ejected (taken out of use) or is used again.
     Line(String),
     /// A line for the log from another thread, and the kind of event that it is about.
     Said(log::Kind, String),
-    /// This shard has no client left, as it was ordered to drain or to hand its clients over.
+    /// A shard that was ordered to drain, or to hand its clients over, has no client left.
     Drained(ShardId),
     /// The time of `--drain-timeout` is over: the remaining clients are closed.
     DrainOver,

@@ -493,11 +493,12 @@ fn incumbent(
 }
 
 /// Informs the previous process (`before`), if there is one, that this one is ready, so that it hands its
-/// clients over; then lets the thread begin that receives them and waits for a later process to take over
-/// from this one. Does nothing if this process was told to end before (`told_to_end`). `owns_files` becomes
-/// true once the socket files are this process's to remove. Returns a receiver that is disconnected once the
-/// thread has ended; `None` without `--takeover`. The error is a message for the operator: the previous
-/// process goes on, and this one must not serve.
+/// clients over. Then lets the takeover thread begin, which receives these clients and waits for a later
+/// process to take over from this one. Neither is done if there is a previous process and a signal has told
+/// this one to end (`told_to_end`): the previous process goes on. `owns_files` becomes true once this process
+/// has to remove the socket files. Returns a receiver that is disconnected once the thread has ended; `None`
+/// without `--takeover`. The error is a message for the operator: the previous process goes on, and this one
+/// must not serve.
 fn begin_succession(
     takeover: Option<(Incumbent, Mailbox<ToTakeover>)>,
     mut before: Option<Predecessor>,
@@ -529,9 +530,9 @@ fn begin_succession(
     Ok(Some(ended))
 }
 
-/// True if the socket files are this process's to remove at its end. Waits for the thread that communicates
-/// with a successor process, as it may be about to leave them to that one; `succession` is disconnected once
-/// the thread has ended. False also if the thread is still busy after a second (`SUCCESSION_PATIENCE`).
+/// True if this process has to remove the socket files at its end, and not a successor. Waits until the
+/// thread for takeovers has decided that and ended, which disconnects `succession`. False also if the thread
+/// is still busy after a second (`SUCCESSION_PATIENCE`).
 fn keeps_files(owns_files: &AtomicBool, succession: Option<&Receiver<()>>) -> bool {
     let is_decided = || {
         succession.is_none_or(|ended| {

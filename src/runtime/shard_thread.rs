@@ -30,19 +30,20 @@ use crate::shard::{Address, Doubt, Readiness, Shard};
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Loss, Owner, Timestamp};
 
-/// The interval at which a shard checks, during a takeover, whether clients can be handed over to another
-/// process that wait for little: for a reply, say.
+/// During a takeover, the interval at which a shard checks whether clients that may soon be ready can be
+/// handed over to the other process: clients that wait for a reply, say.
 const MOVING_PERIOD: Duration = Duration::from_millis(1);
-/// The interval at which a shard checks the same of all its clients: those in a transaction or with
-/// subscriptions may be many, and stay for long.
+/// During a takeover, the interval at which a shard checks whether any of its clients can be handed over to
+/// the other process. Clients in a transaction or with subscriptions may be many, and may not be ready for
+/// long.
 const MOVING_ALL_PERIOD: Duration = Duration::from_millis(50);
 
 /// The clients that a shard still has to hand over to another process, during a takeover.
 #[derive(Default)]
 struct Moving {
-    /// The clients that may be able to move soon.
+    /// The clients that may soon be ready to be handed over.
     soon: Vec<ClientId>,
-    /// The time at which these clients are looked at next.
+    /// The time at which the clients in `soon` are looked at next.
     due: Timestamp,
     /// The time at which all clients of the shard are looked at next.
     all_due: Timestamp,
@@ -110,8 +111,8 @@ impl Guarded {
         self.door.open.fetch_add(1, Ordering::Relaxed) >= self.door.clients_max
     }
 
-    /// Counts the client that [`Guarded::is_full`] has added as one of this shard's. A client that the shard
-    /// has closed on the spot is subtracted again, as every other that has disconnected.
+    /// Counts the client for which [`Guarded::is_full`] was called as one of this shard's. If the shard has
+    /// closed the client on the spot, the client is subtracted again, like all others that have disconnected.
     fn count_newcomer(&mut self) {
         self.inside += 1;
         self.count_clients();
@@ -133,8 +134,9 @@ impl Guarded {
         }
     }
 
-    /// Hands every client that has no request in flight to the successor process, as far as it is due, and
-    /// notes when the rest is looked at again.
+    /// Hands clients that have no request in flight to the successor process: all of the shard's clients when
+    /// `moving` says that they are due, else those that may be ready soon. Sets when clients are looked at
+    /// next.
     fn hand_over(&mut self, moving: &mut Moving, driver: &mut Driver, now: Now) {
         if moving.all_due <= now.monotonic {
             moving.soon = self.shard.client_ids();

@@ -27,7 +27,8 @@ pub(super) enum ToStorage {
     Stop,
 }
 
-/// The clients of a store, as the deciding code behind the sockets of the store's thread.
+/// Passes events of the driver's sockets to the store (`StoreClients`), whose clients these sockets belong
+/// to, and the store's actions and output to the driver.
 struct Served<'a, S: ?Sized>(&'a mut S);
 
 impl<S: StoreClients + ?Sized> Application for Served<'_, S> {
@@ -80,7 +81,8 @@ impl Connector for Nowhere {
     }
 }
 
-/// The sockets of the store's clients, which are served while a script keeps the store busy.
+/// The sockets of the store's clients, and the thread's messages: both are looked after from within a long
+/// script, so that clients are served while it keeps the store busy.
 struct World<'a> {
     driver: &'a mut Driver,
     letters: &'a Receiver<ToStorage>,

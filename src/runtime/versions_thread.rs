@@ -38,8 +38,9 @@ const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 struct Store {
     route: Route,
     credentials: Option<Credentials>,
-    /// The number of commands that the store had when weir last learned them all from `COMMAND`; `None` if it
-    /// never did, or the number has changed since, so that they are asked for again.
+    /// The number of commands that the store had when weir last learned them all from its reply to `COMMAND`.
+    /// `None` if weir never did, or if the number has changed since; then the store is asked for all of them
+    /// again.
     commands: Option<i64>,
     due: Timestamp,
     pause: Duration,
@@ -143,8 +144,8 @@ impl VersionsThread {
 }
 
 impl Store {
-    /// Adds the commands in a store's reply to those that weir knows, if they were asked for; else records
-    /// whether the number of commands has changed since, so that all are asked for next time.
+    /// Learns the store's commands, if the answer has them. Else compares only their number with that at the
+    /// last time: if it has changed, the store is asked for all its commands next time.
     fn learn(&mut self, answer: &Answer) {
         let Some(commands) = &answer.commands else {
             self.commands = self.commands.filter(|count| answer.count == Some(*count));

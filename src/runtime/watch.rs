@@ -231,8 +231,8 @@ impl FileWatch {
 }
 
 /// Checks that a file can be read once more: a pipe cannot, since its content is gone and opening it may wait
-/// for ever for somebody who writes. Passes if the file is missing, which reading it reports. The error is a
-/// text for the operator.
+/// for ever for somebody who writes. A missing file passes, since reading it reports that it is missing. The
+/// error is a text for the operator.
 pub(super) fn check_rereadable(path: &Path) -> Result<(), String> {
     match fs::metadata(path) {
         Ok(data) if !data.is_file() && !data.is_dir() => {

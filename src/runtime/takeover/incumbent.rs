@@ -60,18 +60,19 @@ struct Suitor {
     deadline: Timestamp,
 }
 
-/// The outcome of a wait: whether another process has connected (`is_called`), and whether the process on the
-/// other end of the takeover has sent a message (`has_answered`).
+/// The events that a wait has ended with: another process has connected to take over (`is_called`), and the
+/// other process of a takeover in progress has sent a message (`has_answered`).
 struct Events {
     is_called: bool,
     has_answered: bool,
 }
 
 impl Incumbent {
-    /// Starts the thread for takeovers, which waits for the process that this one takes over from, or `None`
-    /// if there is no such process, on the returned channel. It first receives that process's clients, and
-    /// then waits for a successor. It ends without a trace if the channel is closed. The returned receiver is
-    /// disconnected once the thread has ended, and has decided whose the socket files are.
+    /// Starts the thread for takeovers. It first waits on the returned channel for the process that this one
+    /// takes over from, and receives that process's clients; `None` means that there is no such process. Then
+    /// it waits for a successor. If the channel is closed instead, the thread ends at once. The returned
+    /// receiver is disconnected once the thread has ended, and has decided which process removes the socket
+    /// files.
     pub fn start(self) -> io::Result<(Sender<Option<Predecessor>>, Receiver<()>)> {
         Socket::from(self.listener.try_clone()?).set_nonblocking(true)?;
         let (begin, begins) = crossbeam_channel::bounded::<Option<Predecessor>>(1);
@@ -144,9 +145,9 @@ impl Incumbent {
         Ok(())
     }
 
-    /// Lets shards and admin port accept clients, now that the previous process has stopped accepting, or was
-    /// waited for long enough. `awaited` is the time until which it is waited for; it becomes None. Does
-    /// nothing if it is None already.
+    /// Lets shards and admin port accept clients, since the previous process has stopped accepting, or this
+    /// one has waited for that long enough. `awaited` is the time until which this process waits for the
+    /// previous one, and becomes None. Does nothing if `awaited` is None, since clients are accepted already.
     fn listen(&self, awaited: &mut Option<Timestamp>) {
         if awaited.take().is_some() {
             self.shards.iter().for_each(|shard| shard.post(ToShard::Listen));
@@ -340,20 +341,21 @@ fn own_pid() -> i32 {
     std::process::id() as i32
 }
 
-/// The reason why a process whose end would end its successor too is not succeeded.
+/// The reason why no successor may take over from this process: all processes of its container would end with
+/// it.
 const ENDS_ALL: &str = "this is process 1 of its container, with which all others end; \
                         to replace it under load, start weir under a supervisor that outlives it, such \
                         as s6 (`docker run --init` does not, as it ends with its first child)";
 
-/// True if all other processes that see each other's numbers (a PID namespace, such as a container) end with
-/// the process of this number.
+/// True if the end of the process with this number ends all other processes of its PID namespace (a
+/// container), as that of process 1 does.
 const fn ends_all(pid: u32) -> bool {
     pid == 1
 }
 
 impl Suitor {
-    /// Receives the report that the suitor is ready. The error says why it is not, as an event has come or
-    /// its time is over.
+    /// Receives the successor's report that it is ready to serve, after a message of it has come (`events`)
+    /// or its time is over. The error says why it is not ready.
     fn conclude(&self, events: &Events) -> Result<(), String> {
         if !events.has_answered {
             // A report that comes later than this fails, so that both processes know which of them serves. A

@@ -84,9 +84,9 @@ pub struct Received {
 #[derive(Debug)]
 pub struct Peer {
     socket: Socket,
-    /// The process ID of the other process of the takeover. For a process that connected to this one it is
-    /// exact. For one that this process connected to it is the process that made the socket (which may have
-    /// ended), until its `Welcome` message gives the real one.
+    /// The process ID of the other process of the takeover. Exact if that process connected to this one. If
+    /// this process connected to the other, it is at first that of the process which made the socket and may
+    /// have ended, until the `Welcome` message tells the real one.
     pub pid: i32,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   a handshake is over ──> Credential, one for all connections that showed the same ──> with each of them to its shard
-//!   files have changed ───> looked at by what is in force now, some at a time ──> withdrawn ──> shards close its connections
+//!   files have changed ───> verified again by the files in force now, some at a time ──> withdrawn ──> shards close its connections
 //! ```
 
 use std::collections::{HashMap, VecDeque};
@@ -36,8 +36,8 @@ impl Credential {
     }
 }
 
-/// The time when a client's certificate was last shown, and its state, which all connections of clients that
-/// showed it share (without such connections there is none).
+/// A certificate that clients have shown: the time when it was last shown, and its state, which the
+/// connections of all these clients share. The state is gone once all of these connections are closed.
 struct Shown {
     at: UnixTime,
     credential: Weak<Credential>,
@@ -47,7 +47,7 @@ struct Shown {
 #[derive(Default)]
 pub(super) struct Credentials {
     shown: HashMap<Chain, Shown>,
-    /// The number of known certificates at which those that no connection uses are dropped.
+    /// The number of known certificates at which those without an open connection are dropped.
     full: usize,
     /// Certificates that are still to be verified again because the TLS files changed; `withdrawn` counts
     /// those that failed since then.
@@ -93,9 +93,9 @@ impl Credentials {
         !self.suspects.is_empty()
     }
 
-    /// Verifies at most 16 queued certificates (`LOOKED_AT_ONCE`) again, with `verifier` or, without one, by
-    /// refusing them. After the last of the queue, returns how many failed; before that, and if none were
-    /// queued, `None`.
+    /// Verifies at most 16 queued certificates (`LOOKED_AT_ONCE`) again with `verifier`; without a verifier
+    /// all of them fail. Returns how many failed in all once the queue has become empty; `None` before that,
+    /// and if no certificate was queued.
     pub fn look(&mut self, verifier: Option<&dyn ClientCertVerifier>) -> Option<usize> {
         if self.suspects.is_empty() {
             return None;

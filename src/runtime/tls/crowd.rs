@@ -25,8 +25,8 @@ pub(super) fn makes_way<Key: Copy>(all: impl Iterator<Item = (Key, IpAddr, Times
 pub(super) struct Pace {
     period: Duration,
     most: u32,
-    /// The time at which the bucket would have been empty, had it been filling since then and no token been
-    /// taken.
+    /// The content of the bucket, as a time: the bucket holds the tokens that have come in since then. Taking
+    /// a token moves the time forward by the period in which one comes in.
     empty_since: Timestamp,
 }
 

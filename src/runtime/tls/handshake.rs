@@ -128,9 +128,9 @@ impl Shaking {
         }
     }
 
-    /// Checks whether a client whose first message (hello) waits to be answered is still connected. Its end
-    /// must be handled now, since the kernel would report it again and again. Returns that the handshake
-    /// waits for its turn, or that it has failed.
+    /// Checks whether a client whose first message (hello) waits to be answered is still connected. If the
+    /// client has left, the handshake fails at once, since the kernel would report the end of its connection
+    /// again and again. Returns that the handshake waits for its turn, or that it has failed.
     fn look(&mut self) -> Step {
         // A connection that was reset may still have bytes to read, behind which the error would be.
         if !matches!(self.socket.take_error(), Ok(None)) {

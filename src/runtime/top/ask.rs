@@ -59,8 +59,9 @@ fn reply(host: &str, path: &str) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Connects to the first of these addresses that takes the connection. Each has an equal part of half the time that
-/// is `left`, so that an address that does not answer leaves time for the others and for the reply.
+/// Connects to the first of these addresses that accepts a connection. Each address is tried for an equal
+/// part of half the time that is `left`, so that an address that does not answer leaves time for the others
+/// and for the reply.
 fn connected(addresses: &[SocketAddr], left: impl Fn() -> Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name does not resolve");
     let part = left() / 2 / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
