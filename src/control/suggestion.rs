@@ -53,9 +53,10 @@ pub fn suggestion(meter: &Meter, tenant: TenantId, limit: Option<Limit>, minute:
 }
 
 /// Returns a quota, in request units per second, that is large enough: in nine minutes of ten, demand would
-/// have been at most 80 % of it. The result is at least a quarter above the current `quota`, so that the
-/// change is worthwhile, and at most twice as much, because refused clients retry and so inflate their
-/// demand. `minutes` is the usage in each of the last 60 minutes in which there was any.
+/// have been at most 80 % of it. Before it is rounded up to two digits, it is at least a quarter above the
+/// current `quota`, so that the change is worthwhile, and at most twice as much, because refused clients
+/// retry and so inflate their demand. `minutes` is the usage in each of the last 60 minutes in which there
+/// was any.
 fn larger_quota(quota: u64, minutes: Vec<UsageSum>) -> u64 {
     let mut asked: Vec<u128> =
         minutes.into_iter().map(|usage| usage.asked().0 - usage.of(UsageKind::Shed).0).collect();

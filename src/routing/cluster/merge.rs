@@ -5,7 +5,7 @@
 //!
 //! | claim that does not count | reason |
 //! |---|---|
-//! | a claim that a slot is owned by a node which was asked itself and does not say so | the node knows best |
+//! | a claim that a node owns a slot, if the node was asked too and does not say so | it knows best, up to its own epoch |
 //! | the claim in force, if no view has its node any more | the cluster has forgotten the node |
 //! | the claim in force, if it comes from MOVED and its node has failed | the failed node cannot correct it |
 //!
