@@ -5,9 +5,10 @@ use super::command::{self, Handling, LocalCommand};
 use super::encode;
 use crate::values::Tier;
 
-/// Writes `QOS CALL DEADLINE millis [TIER tier]`, to which the words of `request` are to be appended, as one
-/// array. Returns how many bytes of `request` (its array header) this replaces: the caller appends the bytes
-/// after them. `None`, with nothing written, if `request` is no array of bulk strings.
+/// Appends to `out` the beginning of the request `QOS CALL DEADLINE millis [TIER tier] request`: all of it
+/// before the words of `request`. Returns the length of the array header of `request`, which this beginning
+/// replaces: the caller appends the bytes after that header. `None`, with nothing written, if `request` has
+/// no such header.
 pub fn begin_call(out: &mut Vec<u8>, request: &[u8], millis: u64, tier: Option<Tier>) -> Option<usize> {
     let head = request.iter().position(|byte| *byte == b'\n')? + 1;
     let digits = request[..head].strip_prefix(b"*")?.strip_suffix(b"\r\n")?;
@@ -35,8 +36,8 @@ pub enum CallOption {
     /// The option `DEADLINE`: time, in milliseconds from the request's arrival, after which the reply is of no
     /// more use to the client.
     Deadline,
-    /// The option `INFLIGHT`: treatment of a request that a store has been sent and has not answered yet when
-    /// its deadline passes.
+    /// The option `INFLIGHT`: what happens to a request whose deadline passes while a store has the request
+    /// and has not answered it.
     InFlight,
 }
 
@@ -78,7 +79,8 @@ pub fn inner_name<'a>(words: impl Iterator<Item = &'a [u8]> + Clone) -> Option<&
     inner(words).next()
 }
 
-/// Returns the words of the inner request, which follow the options of `QOS CALL`.
+/// Returns the words of a `QOS CALL` after its options: the inner request. `words` begin with the first
+/// option.
 fn inner<'a, W: Iterator<Item = &'a [u8]> + Clone>(mut words: W) -> W {
     loop {
         let mut behind = words.clone();

@@ -34,7 +34,7 @@ pub fn integer(out: &mut Vec<u8>, value: i64) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a number that may have a fraction, given by its decimal digits: a bulk string in RESP2.
+/// Appends a RESP double, given by its decimal digits: `,digits` in RESP3, a bulk string in RESP2.
 pub fn double(out: &mut Vec<u8>, protocol: Protocol, digits: &str) {
     match protocol {
         Protocol::Resp2 => bulk(out, digits.as_bytes()),
@@ -74,8 +74,8 @@ pub fn array(out: &mut Vec<u8>, count: usize) {
     header(out, b'*', count);
 }
 
-/// Appends the header of a RESP message that is the reply to no request (a push): an array in RESP2. `count`
-/// is the number of elements that follow.
+/// Appends the header of a push message (one that is the reply to no request) of `count` elements, which the
+/// caller writes next; in RESP2, the header of an array.
 pub fn push(out: &mut Vec<u8>, protocol: Protocol, count: usize) {
     header(out, if protocol == Protocol::Resp3 { b'>' } else { b'*' }, count);
 }
@@ -97,7 +97,7 @@ pub fn set(out: &mut Vec<u8>, protocol: Protocol, count: usize) {
     }
 }
 
-/// Appends a text for people, which clients do not interpret (a verbatim string): a bulk string in RESP2.
+/// Appends a verbatim string, a text for people that clients do not interpret; in RESP2, a bulk string.
 pub fn verbatim(out: &mut Vec<u8>, protocol: Protocol, text: &str) {
     match protocol {
         Protocol::Resp2 => bulk(out, text.as_bytes()),

@@ -78,9 +78,9 @@ impl TrackingOptions {
         encode::request(out, words.into_iter());
     }
 
-    /// Adds to these options, which replace those in force `before`, the latter's prefixes of keys, if both
-    /// ask for messages by prefix (`BCAST`): prefixes add up. No prefix becomes the empty one, which means
-    /// all keys.
+    /// Adds the prefixes of the options that were in force `before` to these new options, if both ask for
+    /// messages by prefix (`BCAST`). New options that ask for these and name no prefix get the empty one,
+    /// which means all keys.
     pub fn add_prefixes_of(&mut self, before: Option<&Self>) {
         if !self.is_broadcast {
             return;
@@ -94,8 +94,9 @@ impl TrackingOptions {
         self.prefixes.dedup();
     }
 
-    /// Returns the flags of these options that `CLIENT TRACKINGINFO` lists. `is_exception` is true if `CLIENT
-    /// CACHING` was sent, so that the next request is an exception to the rule.
+    /// Returns the flags of these options that `CLIENT TRACKINGINFO` lists. `is_exception` is true if the
+    /// client has sent `CLIENT CACHING`, which makes its next request an exception to the mode `OPTIN` or
+    /// `OPTOUT`.
     pub fn flags(&self, is_exception: bool) -> impl Iterator<Item = &'static str> {
         let flags = [
             (true, "on"),

@@ -53,8 +53,8 @@ impl Segment {
         self.len() == 0
     }
 
-    /// Returns the bytes of memory that are freed with the segment: not those of large messages that others
-    /// have as well, such as the kept reply of a hot key.
+    /// Returns the bytes of memory that are freed with the segment. A large message that is also held
+    /// elsewhere, such as the kept reply of a hot key, does not count.
     pub fn own_bytes(&self) -> usize {
         match self {
             Self::Gathered(bytes) => bytes.capacity(),
@@ -106,8 +106,8 @@ impl BufferPool {
         }
     }
 
-    /// Frees half of the pool's buffers that have not been needed since the last call. False if none are
-    /// left.
+    /// Frees half of those buffers in the pool that were not needed since the last call. False if the pool is
+    /// empty afterwards.
     pub fn tidy(&mut self) -> bool {
         let Self { free, kept_bytes } = self;
         free.tidy(|buffer| *kept_bytes -= buffer.capacity())

@@ -54,8 +54,8 @@ impl RequestLimits {
     }
 }
 
-/// Number of bytes that a request may have besides the most for one argument: for its command, its key and
-/// the framing around them.
+/// Number of bytes by which a request may be longer than the largest allowed argument: for its command name,
+/// its key and the framing around them.
 const FRAMING_BYTES_SPARE: usize = 4096;
 /// Maximum number of bytes of a header line (`*3`, `$5`): a type byte and the digits of 64 bits.
 const HEADER_BYTES_MAX: usize = 24;
@@ -180,7 +180,8 @@ impl RequestDecoder {
         std::mem::take(&mut self.places)
     }
 
-    /// Keeps the rest of a chunk of received bytes for later, when the connection must not go on now.
+    /// Keeps the rest of a chunk of received bytes for later, because no further request of the connection
+    /// may be handled now.
     pub fn hold(&mut self, rest: &[u8]) {
         self.forget_done();
         // If more bytes keep coming than are taken out, the buffer never empties, so its used front is
@@ -549,7 +550,8 @@ fn short_count(bytes: &[u8]) -> Option<Header> {
 }
 
 /// Returns the digits of a header line (`*3`, `$5`) and the offset at which the next line starts; `None` if
-/// the line is incomplete, an error if it ends wrongly, or (`too_long`) if it is longer than any number.
+/// the line is incomplete. An error if the line ends wrongly; the error `too_long` if it is longer than any
+/// number.
 fn header_line<'a>(bytes: &'a [u8], too_long: &str) -> Result<Option<(&'a [u8], usize)>, ProtocolError> {
     let window = &bytes[..bytes.len().min(HEADER_BYTES_MAX)];
     match window.iter().position(|byte| *byte == b'\r') {

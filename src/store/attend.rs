@@ -27,7 +27,7 @@ pub(super) enum Kind {
     Function,
 }
 
-/// A running script, as others see it: SCRIPT KILL, FUNCTION KILL and FUNCTION STATS.
+/// The running script, as commands of other connections see it: SCRIPT KILL, FUNCTION KILL, FUNCTION STATS.
 pub(super) struct Running<'a> {
     pub(super) kind: Kind,
     /// True if the script has called a command that writes. Such a script cannot be killed, because half of

@@ -58,7 +58,7 @@ fn bit_offset(call: &Call<'_>, index: usize) -> Result<usize, Refusal> {
         .ok_or(Refusal::Words("ERR bit offset is not an integer or out of range"))
 }
 
-/// The times that a byte is copied for the cost of counting its bits.
+/// The cost of counting the bits of a byte, as a multiple of the cost of copying a byte.
 const COUNT_COST: usize = 2;
 
 fn bitcount(call: &mut Call<'_>) -> Done {
@@ -215,7 +215,8 @@ enum Operation {
     One,
 }
 
-/// The times that a byte is read for the cost of a byte of a new string, whose memory the kernel has to provide.
+/// The cost of each byte of a new string, for which the kernel has to provide memory, as a multiple of the
+/// cost of reading a byte.
 const MADE_COST: usize = 3;
 
 fn bitop(call: &mut Call<'_>) -> Done {

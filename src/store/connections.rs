@@ -28,7 +28,8 @@ pub struct Connection<T> {
     listed: bool,
     /// True if the connection is to be closed once all its output has been sent.
     pub ending: bool,
-    /// The number of unsent bytes up to the end of the last reply. Those behind it are messages.
+    /// The number of unsent bytes up to the end of the last reply. Unsent bytes after it are messages, such
+    /// as those of subscribed channels.
     replied_bytes: usize,
     /// State that the service in front of the engine keeps about this connection.
     pub own: T,
@@ -39,8 +40,8 @@ pub struct Connection<T> {
 #[derive(Debug)]
 pub struct Connections<T> {
     open: Slab<Connection<T>>,
-    /// The index of each connection in the list of open ones, by its generation (the number that its session
-    /// has, which counts connections).
+    /// The index in `open` of each open connection, by the connection's generation: a count of all
+    /// connections so far, which is also the number of the connection's session.
     indices: HashMap<u32, u32>,
     opened: u32,
     pool: BufferPool,
@@ -54,7 +55,7 @@ impl<T> Connection<T> {
         self.output.is_empty() && !self.sending
     }
 
-    /// Records that a reply, and no message, was appended last to the output.
+    /// Records that a reply, not a message, was appended last to the output.
     pub fn note_reply(&mut self) {
         self.replied_bytes = self.output.len();
     }

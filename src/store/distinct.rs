@@ -3,8 +3,8 @@
 use super::effort::{LOOK, RANK};
 use crate::values::Random;
 
-/// Maximum number of positions that are chosen one by one, instead of by shuffling all positions, even if
-/// they are a large share of all.
+/// Maximum number of positions that are always chosen one by one. More than these are chosen by shuffling all
+/// positions, if they are a large share of all.
 const SHARE_MIN: usize = 64;
 
 /// Returns the effort that choosing `count` distinct positions below `bound` takes (see `distinct`): a number

@@ -41,7 +41,7 @@ const DONE: i64 = 1;
 /// The reply of HEXPIRE and its variants for a field that was deleted because the new expiry has passed.
 const DELETED: i64 = 2;
 
-/// Maximum number of bytes of one of these numbers in a reply.
+/// Maximum number of bytes of one field's number (-2 to 2) in the reply of HEXPIRE, HPERSIST and the like.
 const NUMBER_BYTES: usize = b":-2\r\n".len();
 
 /// The unit in which a command gives the expiry of a field, and whether it counts from now or from 1970.
@@ -203,8 +203,9 @@ fn set_expiry(fields: &mut Fields, name: &[u8], expires_ms: u64, now_ms: u64) ->
 }
 
 /// Applies `change` to each field whose name is among the arguments at positions `names`, in the hash in
-/// argument 1, and replies with the number that it returns for each. Queues the keyspace event `event` if an
-/// expiry was changed, and `hdel` if a field was removed.
+/// argument 1. Replies with the numbers that `change` returns; -2 for each field if there is no such hash.
+/// Queues the keyspace event `event` if one of the numbers is 1 (an expiry was set or removed), and `hdel` if
+/// one is 2 (a field was removed).
 fn change_each(
     call: &mut Call<'_>,
     names: Range<usize>,
@@ -280,9 +281,9 @@ fn hpersist(call: &mut Call<'_>) -> Done {
     })
 }
 
-/// Replies with an array of the values of the fields whose names are the arguments at positions `names`, with
-/// null for missing ones; if `once`, also for those whose name was met before. An error, before anything is
-/// changed, if they do not fit in a reply.
+/// Replies with an array of the values of the fields whose names are the arguments at positions `names`; a
+/// missing field gives null. With `once`, a name that is repeated gives null from its second occurrence on.
+/// An error, before anything is changed, if the values do not fit in a reply.
 fn write_values(call: &mut Call<'_>, names: Range<usize>, once: bool) -> Done {
     call.effort.spend(names.len(), if once { RANK } else { FIND })?;
     let mut met = BTreeSet::new();

@@ -3,17 +3,17 @@
 
 use std::cmp::Ordering;
 
-/// The number of leading bits of a number that are kept, besides whether any later bit is set.
+/// The number of leading bits of a number that are kept. Of the later bits, only whether any is set is kept.
 const BITS_KEPT: u32 = 124;
-/// The largest binary exponent that is told apart, positive or negative: far beyond every format, so that sums with
-/// the lengths of texts do not overflow.
+/// The largest binary exponent that is read, positive or negative; a larger one counts as this one. It is far
+/// beyond every format, and small enough that sums with the lengths of texts do not overflow.
 const EXPONENT_MAX: i64 = 1 << 40;
 /// The number of bits of the mantissa of an `f64`, with the leading one.
 const MANTISSA_BITS: i64 = f64::MANTISSA_DIGITS as i64;
 /// The exponent of the smallest positive `f64`.
 const EXPONENT_MIN: i64 = f64::MIN_EXP as i64 - MANTISSA_BITS;
 
-/// A number without its sign, `bits * 2^exponent` and a little more if `more` is true.
+/// A number without its sign: `bits * 2^exponent`, or slightly more than that if `more` is true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hexadecimal {
     bits: u128,
@@ -21,8 +21,9 @@ pub(super) struct Hexadecimal {
     exponent: i64,
 }
 
-/// Reads a whole text without a sign, `0x` and digits with at most one point among them, and `p` with a decimal exponent
-/// of two if need be. `None` for any other text.
+/// Reads a whole text such as `0x1.8p3`: `0x`, hexadecimal digits with at most one point among them, and
+/// optionally `p` with an exponent of two in decimal. `None` for any other text, such as one with a sign
+/// before `0x`.
 pub(super) fn read(text: &[u8]) -> Option<Hexadecimal> {
     let [b'0', b'x' | b'X', text @ ..] = text else { return None };
     let (digits, power) = match text.iter().position(|byte| byte.eq_ignore_ascii_case(&b'p')) {
@@ -50,8 +51,8 @@ pub(super) fn read(text: &[u8]) -> Option<Hexadecimal> {
     any.then_some(number)
 }
 
-/// Returns the exponent that a text of decimal digits, with or without a sign, means, or the largest that is told apart;
-/// `None` for any other text.
+/// Returns the exponent that a text of decimal digits, with or without a sign, states, limited to 2^40 in
+/// either direction; `None` for any other text.
 pub(super) fn power(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),
@@ -70,12 +71,13 @@ impl Hexadecimal {
         self.bits == 0
     }
 
-    /// Returns the binary exponent of the leading bit.
+    /// Returns the exponent of two of the number's highest bit that is set.
     fn reach(self) -> i64 {
         self.exponent + i64::from(u128::BITS - self.bits.leading_zeros()) - 1
     }
 
-    /// Divides the number into its whole multiple of `2^exponent`, and how the rest compares with half of that.
+    /// Divides the number by `2^exponent`: returns the whole part, and how the rest compares with half of the
+    /// divisor.
     fn divided(self, exponent: i64) -> (u128, Ordering) {
         let dropped = exponent - self.exponent;
         if dropped <= 0 {
@@ -96,8 +98,8 @@ impl Hexadecimal {
         self.more || lost > 0 && i64::from(self.bits.trailing_zeros()) < lost
     }
 
-    /// Returns the leading 64 bits as a mantissa, its exponent, and how the bits below compare with half of its last one.
-    /// The number must not be zero.
+    /// Returns the leading 64 bits as a mantissa, its exponent, and how the bits below compare with half of
+    /// the mantissa's last bit. The number must not be zero.
     pub(super) fn mantissa(self) -> (u64, i64, Ordering) {
         let exponent = self.reach() - 63;
         let (kept, rest) = self.divided(exponent);

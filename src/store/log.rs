@@ -269,9 +269,9 @@ impl Log {
         }
     }
 
-    /// True if XDEL has deleted an entry at or after `start` from among the present entries: the greatest id
-    /// that it has deleted is at least `start`, and not below the first present entry's. Counts of entries
-    /// from `start` on are then not known from ids alone.
+    /// True if XDEL has deleted an entry among the present entries from `start` on, so that ids alone do not
+    /// tell the number of entries from `start` on: the greatest id that XDEL has deleted is at least `start`,
+    /// and at least the id of the first present entry.
     pub(super) fn has_gap_from(&self, start: Id) -> bool {
         self.len() > 0 && self.deleted != Id::LEAST && self.first() <= self.deleted && start <= self.deleted
     }

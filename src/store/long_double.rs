@@ -2,18 +2,18 @@
 //! x86-64) and prints 17 decimals, so that 0.1 and 0.2 make 0.3. Rust has no such type, so it is done in
 //! integers here.
 //!
-//! This keeps the promise that replies are Redis's byte for byte. Of 20,000 sums of two random decimals, this
-//! many differ from a redis-server 7.0's:
+//! This keeps the promise that replies are Redis's byte for byte. Of 20,000 sums of two random decimals, so
+//! many differ from those of redis-server 7.0 (`this` is the method of this file):
 //!
-//! | digits before and after the point | this | `f64`, 17 decimals | `f64`, shortest | exact decimals |
+//! | digits before and after the point | `this` | `f64`, 17 decimals | `f64`, shortest | exact decimals |
 //! |---|---|---|---|---|
 //! | to 3 and 2 | 0 | 16,089 | 14,400 | 13,614 |
 //! | to 5 and 4 | 0 | 18,587 | 18,583 | 18,544 |
 //! | to 9 and 9 | 0 | 19,678 | 19,687 | 19,682 |
 //! | to 15 and 15 | 0 | 19,856 | 19,876 | 19,868 |
 //!
-//! (There, -667.6 and 499 make -168.59999999999999998.) `tests/e2e/test_embedded.py` compares such sums in
-//! every run.
+//! (redis-server replies that -667.6 and 499 make -168.59999999999999998.) `tests/e2e/test_embedded.py`
+//! compares such sums in every run.
 
 use super::hexadecimal;
 use super::refusal::Refusal;

@@ -101,9 +101,9 @@ pub(super) fn number(text: &[u8]) -> Option<Number> {
     (!value.is_nan()).then_some(Number { value, is_out_of_range: !is_whole })
 }
 
-/// Parses a text as a number as a caller of C's `strtod` does that looks only whether all of it was read: spaces may
-/// stand before the number, nothing at all is 0, and a zero byte ends the text. `None` for NaN and for any other
-/// text.
+/// Parses a text as C programs do that call `strtod` and check only that it read the whole text: spaces
+/// before the number are skipped, an empty text is 0, and a zero byte ends the text. `None` for NaN and for
+/// any other text.
 pub(super) fn lenient(text: &[u8]) -> Option<Number> {
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     if text.is_empty() {

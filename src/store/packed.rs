@@ -11,8 +11,8 @@ const LIST_HEADER_BYTES: usize = 6;
 /// The byte after the last element of a packed list (Redis's listpack).
 const LIST_END: u8 = 0xff;
 
-/// The elements of a packed list (Redis's listpack) that are still to be read, integers as decimal texts. An
-/// element is an error if the bytes are malformed, and the last one then.
+/// The elements of a packed list (Redis's listpack) that are still to be read, integers as decimal texts.
+/// Where the bytes are malformed, the element is an error, and no further element follows.
 pub(super) struct Texts<'a> {
     /// The bytes from the next element on; empty after the last one.
     left: &'a [u8],

@@ -219,8 +219,9 @@ impl Ranking {
         }
     }
 
-    /// Sums up the lengths of the pieces anew, after one was added or removed at `first` or behind it. That is quick at the
-    /// end, where pieces come and go with every few members that are the first or the last of all.
+    /// Computes the sums of the pieces' lengths anew, after a piece was added or removed at index `first` or
+    /// after it. With at most two pieces from `first` on, only their sums are computed: that is the case when
+    /// members come and go at the end of the order.
     fn count_pieces(&mut self, first: usize) {
         if self.pieces.len() - first > 2 {
             return self.sums.rebuild(self.pieces.iter().map(Vec::len));

@@ -66,8 +66,8 @@ const NOT_VERIFIED: Refusal = Refusal::Words("ERR DUMP payload version or checks
 /// The refusal of a dump whose bytes are not a valid value.
 pub(super) const DAMAGED: Refusal = Refusal::Words("ERR Bad data format");
 
-/// A dump (of a value or of libraries) that is being written; `fits` refuses a number of bytes that is too
-/// large.
+/// A dump (of a value or of libraries) that is being written. `fits` is given a number of bytes, and fails if
+/// a reply cannot hold that many.
 struct Writer<'a> {
     bytes: Vec<u8>,
     fits: &'a dyn Fn(usize) -> Result<(), Refusal>,
@@ -601,7 +601,7 @@ fn checksum(bytes: &[u8]) -> u64 {
     rest.iter().fold(by_words, |sum, byte| sum >> 8 ^ CHECKSUMS[0][usize::from(sum as u8 ^ byte)])
 }
 
-/// The times that a byte is copied for the cost of checking it, in DUMP and RESTORE.
+/// The cost of the checksum of each byte in DUMP and RESTORE, as a multiple of the cost of copying a byte.
 pub(super) const CHECKSUM_COST: usize = 8;
 
 /// The CRC-64 of each possible byte with no to seven bytes of zeros behind it, from which the checksum of several bytes

@@ -36,8 +36,8 @@ pub trait StoreClients {
     /// Handles bytes (`chunk`) from a client. Each complete request in them is carried out when it is the
     /// client's turn.
     fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now);
-    /// Handles that a client has closed its sending side: its requests so far are answered, and then the
-    /// connection is closed. A connection that waits for the reply to a blocking call is closed at once.
+    /// Ends a client that has closed its sending side: its requests so far are answered, then the connection
+    /// is closed. A connection that waits for the reply to a blocking call is closed at once.
     fn handle_client_end(&mut self, id: ClientId);
     /// Removes a client whose connection is lost.
     fn handle_client_lost(&mut self, id: ClientId);

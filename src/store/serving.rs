@@ -17,8 +17,8 @@ use crate::values::time::Now;
 /// The error of an XREADGROUP whose stream was deleted or replaced while it waited.
 const STREAM_GONE: Refusal = Refusal::Words("UNBLOCKED the stream key no longer exists");
 
-/// The command name in the request that is made up to serve a blocking call that has waited: of the call's
-/// own request, only the keys are kept.
+/// The command name of the made-up request with which a blocking call that has waited is served. Only the
+/// keys of the call's own request are kept.
 const NAME: &[u8] = b"serve";
 const PLACES: [Argument; 1] = [Argument { start: 0, length: NAME.len() as u32 }];
 
@@ -38,8 +38,8 @@ impl Engine {
         }
     }
 
-    /// Returns the kind of blocking calls that the value at `key` can serve; `None` if there is no such key
-    /// or no call waits for a value of its type.
+    /// Returns the kind of blocking calls that the value at `key` can serve; `None` if there is no such key,
+    /// or if no command waits for values of its type.
     fn kind_at(&mut self, key: &[u8]) -> Option<Kind> {
         let place = self.keyspace.find(key)?;
         Kind::of(&self.keyspace.entry(place).value)
@@ -79,8 +79,9 @@ impl Engine {
         }
     }
 
-    /// Serves the waiting call with number `ticket` by calling `serve`, and sends its reply or error to its
-    /// connection. If `serve` returns false, because the value has nothing for the call, it waits on.
+    /// Serves the waiting call with number `ticket` by calling `serve`, and sends the reply or error to the
+    /// call's connection. If `serve` returns false, because the value has nothing for the call, the call
+    /// waits on.
     fn serve_call(
         &mut self,
         ticket: u64,

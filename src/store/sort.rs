@@ -148,8 +148,9 @@ fn carry_out(call: &mut Call<'_>, may_store: bool) -> Done {
     }
 }
 
-/// Returns the elements at the positions from `start` up to, but not including, `end` of a list or sorted set, in its own
-/// order; positions count from the end, and the order is reversed, with DESC. An error for another type.
+/// Returns the elements of a list or sorted set at the positions from `start` up to, but not including,
+/// `end`, in the collection's own order. With DESC, positions count from the end and the order is reversed.
+/// An error for another type.
 fn in_order(
     call: &Call<'_>,
     value: &Value,
@@ -171,8 +172,9 @@ fn in_order(
     Ok(texts)
 }
 
-/// Returns a copy of `count` elements, which each call of `elements` returns in the same order. An error if they take more
-/// effort or memory than is left.
+/// Returns copies of `count` elements. `elements` returns an iterator over them, which is the same at each
+/// call: their sizes are summed up before they are copied. An error if they take more effort or memory than
+/// is left.
 fn copied<'t, I: Iterator<Item = &'t Text>>(
     call: &Call<'_>,
     count: usize,
@@ -252,7 +254,8 @@ fn compare(left: &Element<'_, '_>, right: &Element<'_, '_>) -> Ordering {
 
 /// Returns the string that a pattern of BY or GET names for an element: `#` is the element itself, `*` in the
 /// name of a key stands for the element, and `->field` after the name selects a field of a hash. `None` if
-/// the key or field does not exist; an error if `effort` does not suffice for the name of the key and the field.
+/// the key or field does not exist or has another type, and for a pattern without `*`. An error if `effort`
+/// does not suffice for the look-up.
 fn look_up<'w>(
     keyspace: &'w Keyspace,
     effort: &Effort,

@@ -45,8 +45,8 @@ pub(super) struct Consumer {
 pub(super) struct Group {
     /// The greatest id of an entry that the group has delivered to a consumer.
     pub(super) last: Id,
-    /// The number of entries of the stream, counted from its first one ever, up to the last one that the
-    /// group has delivered; `None` if it cannot be computed.
+    /// The number of entries ever added to the stream, up to and including the last one that the group has
+    /// delivered; `None` if it cannot be computed.
     pub(super) read: Option<u64>,
     pub(super) pending: BTreeMap<Id, Pending>,
     pub(super) consumers: BTreeMap<Name, Consumer>,
@@ -176,8 +176,8 @@ impl Stream {
         self.groups.get(name)
     }
 
-    /// Adds a group of consumers that delivers the entries after id `last`. False if there is one of this
-    /// name. `read` is the number of entries that it counts as delivered, if known.
+    /// Adds a group of consumers that delivers the entries after id `last`. False if there is a group of this
+    /// name. `read` is the number of entries that the group counts as delivered; `None` if unknown.
     pub(super) fn add_group(&mut self, name: &[u8], last: Id, read: Option<u64>) -> bool {
         if self.groups.contains_key(name) {
             return false;

@@ -95,15 +95,16 @@ enum Step {
     Gap,
 }
 
-/// The comparison table of LCS for two strings. One bit for each pair of their positions says whether the way
-/// back from there passes over a byte of the left string.
+/// The comparison table of LCS for two strings. For each byte of the left and each different byte of the
+/// right string, one bit says which of the two the search, which goes from the ends to the beginnings, passes
+/// over.
 struct Table<'a> {
     left: &'a [u8],
     right: &'a [u8],
     /// The length in bytes of the longest common subsequence of `left` and `right`, which LCS replies.
     length: usize,
-    /// A bit for each pair of a byte of the longer string (rows) and one of the shorter. The bit is set where
-    /// tracing the longest common subsequence back from the end leaves out the left byte.
+    /// A bit for each pair of a byte of the longer string (the rows) and a byte of the shorter one. The bit
+    /// is set if the search passes over the byte of the left string.
     upward: Vec<u64>,
 }
 
@@ -130,8 +131,8 @@ impl<'a> Table<'a> {
         Self { left, right, length: above[columns.len()] as usize, upward }
     }
 
-    /// True if the way back from byte `i` of the left string and byte `j` of the right one, which differ,
-    /// passes over the left byte.
+    /// True if the search, when it has come to byte `i` of the left string and byte `j` of the right one,
+    /// which differ, passes over the left byte.
     fn leaves_out_left(&self, i: usize, j: usize) -> bool {
         let (left, right) = (self.left.len(), self.right.len());
         let cell = if left < right { j * left + i } else { i * right + j };

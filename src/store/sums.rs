@@ -1,8 +1,10 @@
-//! Sums of the lengths of a row of pieces (a Fenwick tree), so that the number of elements before a piece, and the piece
-//! of an element, are found in a few steps however many pieces there are.
+//! Sums of the lengths of a row of pieces (a Fenwick tree). They find the number of elements before a piece,
+//! and the piece that contains an element, in a number of steps that grows with the logarithm of the number
+//! of pieces.
 
-/// The lengths of pieces in a row, as partial sums: the element for piece `i` (from 1) is the sum of the lengths of as many
-/// pieces, up to this one, as the lowest bit of `i` that is set says.
+/// The lengths of pieces in a row, as a Fenwick tree. Its entry for piece `i` (from 1) is the sum of the
+/// lengths of `b` pieces, of which piece `i` is the last, where `b` is the value of the lowest bit of `i`
+/// that is set.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sums(Vec<usize>);
 
@@ -70,9 +72,9 @@ impl Sums {
         sum
     }
 
-    /// Returns the index of the piece that contains the element at `position` of the whole row, and the element's
-    /// position in that piece. For a position behind the last element, returns the number of pieces, and the
-    /// distance to the last element less 1.
+    /// Returns the index of the piece that contains the element at `position` of the whole row, and the
+    /// element's position in that piece. For a position after the last element, returns the number of pieces,
+    /// and `position` less the number of all elements.
     pub(super) fn find(&self, position: usize) -> (usize, usize) {
         let (mut index, mut left) = (0, position);
         let mut step = self.0.len().checked_ilog2().map_or(0, |log| 1 << log);

@@ -188,8 +188,8 @@ impl<E: Keyed> Table<E> {
         (at < self.homes).then(|| (((at as u64) << 32) / self.homes as u64) as u32)
     }
 
-    /// Returns the first cell (place of the hash table) in which `hash` may be: in the occupied cells from
-    /// the one that the hash names, all before it have smaller hashes. `None` if the table has no cells.
+    /// Returns the first cell in which `hash` may be: from the cell that the hash names on, the first cell
+    /// that is empty or has a hash of at least `hash`. `None` if the table has no cells.
     fn first_cell(&self, hash: u32) -> Option<usize> {
         if self.cells.is_empty() {
             return None;

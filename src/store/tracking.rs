@@ -34,7 +34,7 @@ const BROADCAST_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// with, besides its name.
 const CHANGE_BYTES: usize = 64;
 /// The number of keys that are removed after a request while the table of keys that connections have read has
-/// more than its limit; twice as many after the second such request in a row, and so on.
+/// more than its limit. After the n-th such request in a row, n times as many are removed.
 const REMOVED_AT_ONCE: usize = 100;
 
 /// A connection for which CLIENT TRACKING is on.
@@ -183,8 +183,8 @@ impl Tracking {
         }
     }
 
-    /// Handles that a key has changed: queues messages for the connections that have read it, dropping their
-    /// reads, and records the change for those that track it by prefix.
+    /// Records that a key has changed: queues messages for the connections that have read it and drops their
+    /// reads, and keeps the change for messages to the connections that track the key by prefix.
     pub(super) fn change(&mut self, key: &[u8]) {
         for (_, state) in self.prefixes.iter_mut().filter(|(prefix, _)| key.starts_with(prefix)) {
             self.has_changes = true;
@@ -203,8 +203,8 @@ impl Tracking {
         self.tell_readers(key, self.actor);
     }
 
-    /// Handles that all keys of a database were removed: queues for each tracking connection the message that
-    /// all keys may have changed, once for several databases in a row.
+    /// Records that all keys of a database were removed: queues for each tracking connection the message that
+    /// all keys may have changed, only once for several databases in a row.
     pub(super) fn clear(&mut self) {
         if self.told.last().is_some_and(|(_, message)| message == ALL) && self.readers.is_empty() {
             return;
@@ -331,10 +331,10 @@ fn changes<'a>(keys: impl ExactSizeIterator<Item = &'a [u8]>) -> Bytes {
     Bytes::from(bytes)
 }
 
-/// Returns a message for a connection that tracks keys, with the connection that it goes to; if messages are
-/// redirected to a connection that cannot be sent any, a message about that. `None` if the connection itself
-/// cannot be sent messages. `hearing` has the connections that can be sent messages. `client` is the tracking
-/// state of the connection with number `session`.
+/// Returns a message for the connection with number `session`, whose tracking state is `client`, with the
+/// number of the connection that gets it. If messages are redirected to a connection that cannot be sent any,
+/// returns a message about that for `session` itself; `None` if `session` cannot be sent messages either.
+/// `hearing` has the connections that can be sent messages.
 fn addressed(
     hearing: &BTreeSet<u64>,
     (session, client): (u64, &Client),
@@ -479,8 +479,8 @@ fn check_size<'a>(prefixes: impl Iterator<Item = &'a Vec<u8>>) -> Result<(), Ref
     Ok(())
 }
 
-/// Refuses prefixes if one of them begins with another, or with one that the connection has had `before`, or
-/// if one that it has had begins with one of them.
+/// Refuses prefixes that overlap: one of them begins with another one of them or with a prefix that the
+/// connection tracks already (`before`), or such a prefix begins with one of them.
 fn check_overlaps(prefixes: &[Vec<u8>], before: &[Vec<u8>]) -> Result<(), Refusal> {
     for (index, prefix) in prefixes.iter().enumerate() {
         let overlaps = |other: &&Vec<u8>| other.starts_with(prefix) || prefix.starts_with(other);

@@ -66,9 +66,9 @@ impl Watches {
         self.by_session.get(&session).map_or_else(Vec::new, |watched| watched.keys.clone())
     }
 
-    /// Adds a watch of a key, in a database, by a connection (`session`). Has no effect if the connection
-    /// watches the key already, or any of its watched keys has changed. An error if there are too many
-    /// watches.
+    /// Adds a watch of a key, in a database, by a connection (`session`). Does nothing if the connection
+    /// already watches the key, or if any key that it watches has changed. An error if all watches together
+    /// would take too much memory.
     pub(super) fn add(&mut self, session: u64, database: u8, key: &[u8]) -> Result<(), Refusal> {
         let watched = self.by_session.entry(session).or_default();
         if watched.broken {

@@ -49,8 +49,8 @@ impl Flags {
     /// Flag of commands that are not allowed inside a transaction.
     pub const NO_MULTI: Self = Self(1 << 18);
 
-    /// Flag of commands each of whose words may make a store do its work again, so that their number is limited. Not
-    /// shown to clients.
+    /// Flag of commands whose requests may make a store repeat its work (by repeated keys, long patterns and
+    /// the like), so that weir limits how often. Not shown to clients.
     pub const MULTIPLIES: Self = Self(1 << 24);
     /// Flag of commands that read one key and whose reply depends on the key alone, and not on time or
     /// chance: it may be kept in the hot-key cache. Not shown to clients.
@@ -58,10 +58,11 @@ impl Flags {
     /// Flag of commands whose amount of work can be seen neither in the request nor in the reply. Not shown
     /// to clients.
     pub const HIDDEN_WORK: Self = Self(1 << 26);
-    /// Flag of commands whose work grows with a number among their arguments. Not shown to clients.
+    /// Flag of commands whose work grows with a number among their arguments (such as an index or an offset),
+    /// or with the square of the number of keys (`WATCH`). Not shown to clients.
     pub const FAR_WORK: Self = Self(1 << 27);
-    /// Both flags of commands whose amount of work is not visible in the reply: those whose work is visible
-    /// nowhere, and those whose work grows with a number among their arguments.
+    /// Both flags of commands whose amount of work the reply does not show: `HIDDEN_WORK` (the request does
+    /// not show it either) and `FAR_WORK` (it grows with a number in the request).
     pub const UNSHOWN_WORK: Self = Self::HIDDEN_WORK.and(Self::FAR_WORK);
     /// Flag of commands that can harm every user of the server: the access category `@dangerous`. Not shown
     /// among the flags.

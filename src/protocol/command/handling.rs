@@ -30,7 +30,7 @@ pub enum Handling {
 pub enum PrivateUse {
     /// The request waits at the store until there is data to return.
     Waits,
-    /// The request waits until replicas, or the disk, have the client's earlier writes.
+    /// The request waits until replicas, or the disk, have the client's earlier writes (`WAIT`, `WAITAOF`).
     AwaitsCopies,
     /// The request watches keys until the next `EXEC`.
     Watches,
@@ -122,11 +122,12 @@ pub enum FanOut {
     Concat,
     /// The client's reply is the sum of the integers in all stores' replies.
     Sum,
-    /// The client's reply is that of the store that has the subscribers of a channel; in a cluster that of
-    /// one node, which passes the message on to the others.
+    /// The request (`PUBLISH`) goes to the one store that has all subscribers of the channel, and the
+    /// client's reply is that store's. In a cluster it goes to one node, which passes the message on to the
+    /// others.
     Channel,
-    /// The client's reply (to `PUBSUB NUMPAT`) is that of one store, because each store has all pattern
-    /// subscriptions; in a cluster the sum over all nodes.
+    /// The request (`PUBSUB NUMPAT`) goes to one store, because each store has all pattern subscriptions, and
+    /// the client's reply is that store's. In a cluster the reply is the sum over all nodes.
     Patterns,
     /// The client's reply is `+OK` if every store's reply is `+OK`; else an error.
     AllOk,
@@ -136,7 +137,7 @@ pub enum FanOut {
     /// replies.
     Every,
     /// The client's reply is the first store's, since all stores give equal ones; an error if any store
-    /// replies with one.
+    /// replies with an error.
     Same,
     /// The client's reply is that of one store. No other store gets the request, because all stores hold the
     /// same data.
@@ -155,8 +156,8 @@ pub enum FanOut {
     /// The client's reply is a list of all stores' replies, each under its store's name, since they cannot be
     /// merged. With one store, it is that store's reply.
     ByStore,
-    /// The client's reply has keys of one store, and each further request those of the same store or the
-    /// next; the cursor that the client sends back says which store is next.
+    /// Each request reads keys of one store. The cursor in its reply says in which store, and at which place
+    /// there, the client's next request continues.
     Scan,
 }
 
@@ -342,8 +343,8 @@ impl LocalCommand {
 /// from that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Blocking command such as `BLPOP`, refused since it would hold up the connection to the store, which
-    /// all clients share.
+    /// The command is refused because it blocks its connection until data arrives (`BLPOP`), and clients
+    /// share that connection.
     Blocks,
     /// The command is refused because it turns its connection into a stream of messages (`SUBSCRIBE`).
     Subscribes,
@@ -377,7 +378,8 @@ pub enum Refusal {
     Maintenance,
     /// The command is refused because it is for debugging a store.
     Debugs,
-    /// The command is refused because it prepares later commands of its connection, which other clients share.
+    /// The command is refused because it stores names of fields on its connection for later commands
+    /// (`HIMPORT`), and clients share that connection.
     Prepares,
     /// The command is refused because it would change how clients reach the store and log in there, and so
     /// keep weir out (`CONFIG SET requirepass`).

@@ -280,9 +280,9 @@ enum StoreOption {
     Stores,
 }
 
-/// Returns the indices of the first argument, and of the key that receives the result, if any. The options
-/// begin at index `options_from`, and `option` tells of a word what kind of option it is. The last option
-/// that names such a key counts, as in Redis.
+/// Returns the index of the first argument and, if an option names a key that receives the result, the index
+/// of that key. Options begin at index `options_from`, and `option` classifies a word. If several options
+/// name such a key, the last one counts, as in Redis.
 fn with_store(
     arguments: &Arguments<'_>,
     options_from: usize,

@@ -274,8 +274,8 @@ fn listed(list: &[u8]) -> Option<Vec<&[u8]>> {
     reply::elements(list).map(Iterator::collect)
 }
 
-/// Returns the arity (number of words, if negative the least) of a command whose first key stands where `keys` says.
-/// A store may name a smaller one, and leave it to the command to count its words.
+/// Returns a command's arity (number of words; negative for a least number), made large enough to include the
+/// first key that `keys` finds: a store may state a smaller arity and let the command count its words.
 fn at_least(arity: i16, keys: Keys) -> i16 {
     let Keys::Range { first, .. } = keys else { return arity };
     let least = i16::from(first) + 1;

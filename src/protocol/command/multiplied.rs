@@ -7,7 +7,7 @@
 //! | `SRANDMEMBER` and the like with a negative count | elements, which may be the same ones | 16,384 |
 //! | `MGET`, `HMGET`, `HGETEX` | values of keys or fields that are named more than once | 1,024 |
 //! | `SINTER`, `ZUNION`, `BITOP`, `PFCOUNT`, `XREAD` and the like | keys that are named more than once | 16 |
-//! | the last two lines but `MGET` | words, all of which weir compares in one turn | 65,536 |
+//! | the two rows above, except `MGET` | words, all of which weir compares in one turn | 65,536 |
 //! | `SCRIPT EXISTS`, `PUBSUB NUMSUB` and the like | words, whose answers weir joins in one turn | 65,536 |
 //! | `BLPOP`, `XREAD BLOCK` and the like | records of a client that waits: keys | 1,024 |
 //! | `SORT` | values for each element: `GET` patterns | 64 |
@@ -40,9 +40,9 @@ pub struct Excess {
 /// Quantity that multiplies the work of a store.
 #[derive(Clone, Copy, Debug)]
 enum Multiplied {
-    /// Number of elements that a command picks at random, the same one several times.
+    /// Number of elements that a command picks at random, where it may pick the same one several times.
     RandomElements,
-    /// Number of keys or fields that the request has named before.
+    /// Number of keys or fields in a request that are equal to an earlier one of the same request.
     Repeated,
     /// Number of words of a request for several keys, fields, scripts or channels.
     Words,
@@ -57,8 +57,9 @@ enum Multiplied {
 }
 
 impl Command {
-    /// Returns the reason to refuse a request that would make a store do its work too many times; `None` for nearly
-    /// all requests. `counted` returns the number of keys that the request names again, if it has been counted.
+    /// Returns the reason to refuse a request that would make a store do its work too many times; `None` for
+    /// nearly all requests. `counted` returns the number of keys that are equal to an earlier key of the
+    /// request, or `None` if they have not been counted.
     #[inline]
     pub fn excess(
         &'static self,

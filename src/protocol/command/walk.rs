@@ -74,7 +74,8 @@ impl Walk {
         self.pattern.filter(|_| !self.malformed).map(|index| arguments.at(index))
     }
 
-    /// Returns the indices of the values above `most` of all `COUNT` options of the request, in order.
+    /// Returns the indices of those arguments that are values of `COUNT` options and are larger than `most`,
+    /// in order.
     pub fn counts_above(&self, arguments: &Arguments<'_>, most: u32) -> impl Iterator<Item = usize> {
         options(arguments, self.from).filter_map(move |given| match given {
             Given::Count(index) if integer(arguments.at(index))? > i64::from(most) => Some(index),

@@ -128,9 +128,10 @@ pub fn may_be_whole(bytes: &[u8], seen: usize) -> bool {
         || (seen.saturating_sub(1)..bytes.len()).any(|at| is_misplaced(bytes, at))
 }
 
-/// True if the byte at index `at` of an HTTP request's head is a CR or LF alone, or zero. A line ends with
-/// both CR and LF: software that takes one alone for an end sees another request. A CR at the very end may
-/// still get its LF.
+/// True if the byte at index `at` of an HTTP request's head is zero, a CR that another byte than LF follows,
+/// or a LF without a CR before it. Such a head is refused: a line ends with CR and LF, and software that
+/// takes one of them alone for an end sees another request. A CR that is the last byte received so far is not
+/// misplaced.
 fn is_misplaced(head: &[u8], at: usize) -> bool {
     match head[at] {
         b'\n' => at == 0 || head[at - 1] != b'\r',

@@ -73,8 +73,9 @@ enum Kind {
     Transaction {
         left: usize,
     },
-    /// A response that is known before any reply: the shard passes it in as a RESP bulk string in its turn,
-    /// so that responses are sent in the order of requests.
+    /// The response is finished before any RESP reply to the request, such as a refusal. The shard passes it
+    /// in as a RESP bulk string when all earlier replies have been passed in, so that responses are sent in
+    /// the order of requests.
     Told,
 }
 
@@ -365,10 +366,10 @@ impl Conversation {
         }
     }
 
-    /// Refuses the current request with an error reply of weir's own, and returns the response, which is to
-    /// be passed in as that of [`Step::Told`]. The connection lasts only if the request has no body, because
-    /// the bytes after a refused head cannot be trusted to be one. With `is_last` it ends in any case, and
-    /// the response says so.
+    /// Refuses the current request with an error reply of weir's own. Returns the response, which the shard
+    /// passes in later as it does that of [`Step::Told`]. The connection ends after the response if `is_last`
+    /// is true, if the client wants that, or if the request has a body: the bytes after a refused head may
+    /// not be that body. The response says whether the connection ends.
     pub fn refuse(&mut self, error: &str, is_last: bool) -> Vec<u8> {
         let head = match std::mem::replace(&mut self.coming, Coming::Nothing) {
             Coming::Head(head) | Coming::Body(head, _) => Some(head),
@@ -397,8 +398,8 @@ impl Conversation {
         Manner { is_head: head::wants_head_alone(&self.held), ..Manner::LAST }
     }
 
-    /// Answers an HTTP request whose head was parsed with the error `status`, and does not carry it out. The
-    /// connection lasts if the request has no body. Returns the next step.
+    /// Answers with the error `status` an HTTP request whose head was parsed, and does not carry the request
+    /// out. The connection lasts only if the request has no body. Returns the next step.
     fn deny(&mut self, head: &Head, status: Status) -> Step {
         let manner = manner(head, head.keeps && head.has_no_body());
         let mut text = Vec::new();
@@ -417,8 +418,8 @@ impl Conversation {
         self.tell(text, manner.keeps)
     }
 
-    /// Takes the next place in the order of responses for one that is known, and returns the response. If
-    /// `keeps` is false it is the last on the connection.
+    /// Reserves the next place in the order of responses for `response`, which is known already, and returns
+    /// it. The connection ends after that response if `keeps` is false.
     fn tell(&mut self, response: Vec<u8>, keeps: bool) -> Vec<u8> {
         self.asked.push_back(Asked {
             kind: Kind::Told,

@@ -160,8 +160,8 @@ fn plain_text(error: &Error) -> String {
     }
 }
 
-/// Returns the reason for which the engine ended the script, among them that the interpreter ran out of
-/// memory; `None` for any other error.
+/// Returns the reason for which the engine ended the script, which may be that the interpreter ran out of
+/// memory; `None` for an error that does not end scripts.
 pub(super) fn ending(error: &Error) -> Option<Ending> {
     match raised(error) {
         Some(Raised::Ended(ending)) => Some(*ending),

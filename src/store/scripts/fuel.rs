@@ -97,8 +97,9 @@ impl RunTime {
         now
     }
 
-    /// Returns the reason for which no script may begin any more in the request: no effort (steps of work) is left
-    /// for its start, of `most` units for the whole request, or the time of its scripts is over. None if one may.
+    /// Returns the reason why no further script of the request may begin: fewer units of effort (steps of
+    /// work) are `left` than a start takes, or the request's scripts have run for too long. `None` if a
+    /// script may begin. `most` is the limit for the whole request, which the error text names.
     pub(super) fn forbids_start(&self, left: u64, most: u64) -> Option<Ending> {
         if left < SCRIPT_UNITS {
             return Some(Ending::Effort(most));
@@ -141,7 +142,8 @@ impl Fuel {
     }
 
     /// Starts a script that may spend `left` units of effort (steps of work). `most` is the limit for the
-    /// whole request, which the error text names. An error if not even the start of a script is left, or no time.
+    /// whole request, which the error text names. An error if `left` is less than the start of a script
+    /// takes, or if the request's scripts have run for too long.
     pub(super) fn start(&self, most: u64, left: u64) -> Result<(), mlua::Error> {
         self.most.set(most);
         self.left.set(left);

@@ -14,8 +14,8 @@ pub(super) const LUA_PRECISION: usize = 14;
 pub(super) struct Given<'a> {
     lua: &'a Lua,
     values: &'a MultiValue,
-    /// The value that counts as one more argument after the last: nil where a missing argument is reported as
-    /// nil, else `None`.
+    /// The value that stands for an argument after the last one: nil if an error about a missing argument is
+    /// to say `nil`, else `None`.
     behind: Option<&'a Value>,
 }
 

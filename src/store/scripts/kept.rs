@@ -1,5 +1,6 @@
-//! Functions that an interpreter keeps for later calls, in one of its own tables: it has room for 8,000 references from
-//! outside in all, and a script needs one for each argument of a call.
+//! Functions that are kept in a Lua interpreter for later calls. They lie in a Lua table, because an
+//! interpreter has room for only 8,000 references from outside, of which a script needs one for each argument
+//! of a call.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -7,7 +8,8 @@ use std::hash::Hash;
 
 use mlua::{Error, Function, Lua, Table, Value};
 
-/// Functions of an interpreter by keys of type `K`. All of them take a single reference.
+/// Functions of a Lua interpreter, by keys of type `K`. All of them together take one reference to the
+/// interpreter.
 pub(super) struct Kept<K> {
     /// The Lua table in which the functions are kept; the index of each is its place.
     table: Table,

@@ -207,8 +207,8 @@ fn evalsha_ro(call: &mut Call<'_>) -> Done {
     by_digest(call, Access::Readonly)
 }
 
-/// Fails if no script may begin any more in the request. That is found out before the interpreter is touched, which is
-/// dropped after an error of its own.
+/// Fails if no further script of the request may begin. This is checked before the interpreter is used,
+/// because an interpreter whose script the engine ends is dropped with all that it has compiled.
 fn check_start(call: &Call<'_>) -> Done {
     let ending = call.scripts.run_time.forbids_start(call.effort.left(), call.limits.effort_max);
     ending.map_or(Ok(()), |ending| Err(Refusal::Quoting(ending.text())))

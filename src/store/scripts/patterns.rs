@@ -24,8 +24,8 @@ pub(super) enum Fault {
     TooLarge,
 }
 
-/// The second half of a capture's record, after the offset at which the capture begins: its length, or the
-/// state that takes its place.
+/// The length of a capture, or the state that stands in place of a length; the offset at which the capture
+/// begins is stored beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extent {
     /// The capture has begun and not ended yet.

@@ -17,8 +17,8 @@ use crate::values::limits::ENGINE_LIBRARIES_BYTES_MAX;
 /// The units of effort (steps of work) to register a function, besides those for its bytes.
 const REGISTER_UNITS: u64 = 64;
 
-/// The functions that the libraries of one command have registered, in that order. All of them take a single
-/// reference of the interpreter, which has room for 8,000.
+/// The functions that the libraries of one command have registered, in the order of registration. All of them
+/// together take one of the 8,000 references that an interpreter has room for.
 pub(super) struct Registered {
     /// The table of the interpreter that holds the functions, from place 1 on.
     functions: Table,

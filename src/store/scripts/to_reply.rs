@@ -12,7 +12,7 @@ use crate::store::reply::Reply;
 /// The deepest nesting of tables in the value that a script returns; a table beyond it becomes an error in
 /// the reply.
 const DEPTH_MAX: usize = 128;
-/// Number of elements of a table that are counted for the effort (steps of work) of looking at one.
+/// Number of elements of a table whose counting takes as much effort (steps of work) as reading one element.
 const COUNTED_PER_LOOK: usize = 8;
 
 /// The units of effort (steps of work) to convert a table of a script to a reply: its special fields (`err`,
@@ -165,7 +165,8 @@ fn collect(table: &Table) -> Result<Vec<(Value, Value)>, Error> {
     Ok(pairs)
 }
 
-/// True if the engine's counters of errors include the error that this table of a script stands for already.
+/// True if the engine's counters of errors already include the error that this error table of a script
+/// describes.
 pub(super) fn is_counted(table: &Table) -> Result<bool, Error> {
     Ok(table.raw_get::<Value>(errors::COUNTED)? == Value::Boolean(true))
 }

@@ -109,8 +109,8 @@ impl Service {
     }
 }
 
-/// The connections of a service whose engine is running a script, and what must be done with them after the
-/// script.
+/// The connections of a service whose engine is running a script, and a record of what is to be done with
+/// them when the script has ended.
 struct Others<'a> {
     connections: &'a mut Connections<Turns>,
     limits: &'a RequestLimits,

@@ -101,8 +101,8 @@ impl Service {
         control_flow(&mut self.connections, id);
     }
 
-    /// Queues a connection whose requests wait until its client has read replies, if the bytes of unread
-    /// replies are below the limit now.
+    /// Queues a connection again whose requests wait because its client has not read replies, if the unread
+    /// replies now take fewer bytes than the limit.
     pub(super) fn unblock(&mut self, id: ClientId) {
         let Some(connection) = self.connections.get(id) else { return };
         if connection.own.standing == Standing::Blocked && connection.output.len() < ENGINE_OUTPUT_BYTES_HELD
@@ -112,10 +112,10 @@ impl Service {
         }
     }
 
-    /// Carries out requests of the connections in the queue, of each until it has spent what it may in this
-    /// turn, and of all together until about the effort (steps of work) of one turn of a connection is spent;
-    /// then the driver receives and sends again. Connections that have spent more than they may are passed
-    /// over.
+    /// Carries out requests of the connections in the queue: of each until it has spent the effort (steps of
+    /// work) that it may spend in this turn, and of all together until about the effort of one connection's
+    /// turn is spent. Then the driver receives and sends again. A connection that has spent too much is
+    /// queued again without being served.
     pub(super) fn serve_ready(&mut self, now: Now, sockets: &mut dyn Sockets) {
         let mut spent = 0;
         let mut served = false;
@@ -139,9 +139,9 @@ impl Service {
         self.turn += 1;
     }
 
-    /// Lets all connections in the queue spend more effort (steps of work), after none of them could be
-    /// served because each has spent too much: adds the units of as many turns as the one that owes least
-    /// needs to continue.
+    /// Lets connections in the queue continue after none could be served, because each had spent too much
+    /// effort (steps of work). All of them get the units of as many turns as the connection that owes least
+    /// needs.
     fn forgive(&mut self) {
         let Self { ready, connections, .. } = self;
         let mut owed = |id: &ClientId| Some(connections.get(*id)?.own.allowance.turns_owed());

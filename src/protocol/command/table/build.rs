@@ -121,14 +121,14 @@ impl Command {
         self.flags(Flags::HIDDEN_WORK)
     }
 
-    /// Marks a command that works more the further the element that it names is from the start of its
-    /// collection.
+    /// Marks a command whose work grows with a number among its arguments, such as the index of an element in
+    /// a list, or with the square of its number of keys (`WATCH`).
     pub(super) const fn goes_far(self) -> Self {
         self.flags(Flags::FAR_WORK)
     }
 
-    /// Marks a command each of whose words may make a store do its work again, so that their number is limited
-    /// (`../multiplied.rs`).
+    /// Marks a command whose requests may make a store repeat its work (by repeated keys, long patterns and
+    /// the like), so that weir limits how often (`../multiplied.rs`).
     pub(super) const fn multiplies(self) -> Self {
         self.flags(Flags::MULTIPLIES)
     }
