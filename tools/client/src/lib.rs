@@ -16,7 +16,7 @@
 //! | how an attempt ended | throttle | breaker | sent again |
 //! |---|---|---|---|
 //! | answered, or an error of the store's | accepted | closes, and the throttle begins anew | no |
-//! | `-THROTTLED` | rejected | does not mind: it is about a quota | no |
+//! | `-THROTTLED` | rejected | unchanged: it is about a quota | no |
 //! | `-OVERLOADED` `-UNAVAILABLE` `-DEADLINE` | rejected | a failure | no: the target has said that it has no room |
 //! | timed out, connection lost | rejected | a failure | if it may be, after a pause, within budget and deadline |
 //!

@@ -1,6 +1,7 @@
-//! The forwarder's `io_uring`, with safe methods: set up as weir's own (multishot accepts and receives, one ring of
-//! receive buffers for all connections, completions looked for on entry only), so that what differs is not the kernel's
-//! part. The ring owns sockets and bytes that are being sent until the kernel is done with them.
+//! The forwarder's `io_uring`, with safe methods. It is set up as weir's own (multishot accepts and receives,
+//! one ring of receive buffers for all connections, completions delivered only when the thread enters the
+//! kernel), so that a comparison with weir does not measure a difference in the kernel's work. The ring owns
+//! sockets and bytes that are being sent until the kernel is done with them.
 
 #![expect(unsafe_code, reason = "the kernel's interface is made of pointers; this file is its border")]
 

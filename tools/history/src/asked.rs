@@ -85,13 +85,13 @@ pub struct Occasion {
 pub struct Log {
     pub operations: Vec<(u16, Operation)>,
     pub tally: BTreeMap<&'static str, Tally>,
-    /// Descriptions of what was received and is no reply to what was asked: bytes that are no RESP, a reply
-    /// too many, an array of another length.
+    /// Descriptions of received bytes that cannot be the replies to the commands: bytes that are not RESP, a
+    /// reply too many, an array of another length.
     pub broken: Vec<String>,
 }
 
 /// Numbers of commands of one name, by how they ended: carried out, without effect, refused by weir, or
-/// unknown (no reply, or one that leaves it open).
+/// unknown (no reply, or an error after which the command may have taken effect).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     pub done: u64,
@@ -273,8 +273,8 @@ fn fate(error: &[u8], is_split: bool) -> Fate {
     }
 }
 
-/// Reads the value in a reply or in one element of a reply; `None` if it is an error or empty. `run` tells
-/// this run's values from other bytes.
+/// Reads the value in a reply or in one element of a reply; a null or empty one counts as no value
+/// (`Found::Nil`). `None` for an error. `run` tells this run's values from other bytes.
 fn found(reply: &[u8], run: Run) -> Option<Found> {
     if is_nothing(reply) {
         return Some(Found::Nil);

@@ -36,8 +36,8 @@ use keys::{Key, Run};
 use operation::Operation;
 use workload::Workload;
 
-/// The exit code if a read found a value that it cannot have found, or something received was no reply to
-/// what was asked.
+/// The exit code if a read found a value that it cannot have found, or if weir sent bytes that cannot be a
+/// reply to the command.
 const EXIT_VIOLATIONS: u8 = 1;
 /// The exit code if the run could not be carried out.
 const EXIT_NO_RUN: u8 = 2;
@@ -59,8 +59,8 @@ fn main() -> ExitCode {
 }
 
 /// Carries out a run, checks its operations and prints the report. Returns the number of violations: reads
-/// that cannot have happened, and what was no reply to what was asked. The error says why the run could not
-/// be carried out, or that it shows nothing.
+/// that cannot have happened, and bytes that cannot be a reply to their command. The error says why the run
+/// could not be carried out, or that it shows nothing.
 fn run(flags: &HistoryFlags) -> Result<u64, String> {
     let (address, around) = flags.check()?;
     let clock = Clock::start();
@@ -99,7 +99,7 @@ struct Written {
     operations: Vec<Vec<Operation>>,
     /// The counts of commands by name.
     tally: BTreeMap<&'static str, Tally>,
-    /// Descriptions of what was no reply to what was asked.
+    /// Descriptions of received bytes that cannot be replies to the commands.
     broken: Vec<String>,
 }
 
@@ -128,8 +128,8 @@ fn tell_progress(shared: &Shared, asked: u64) {
     eprintln!("{asked} of {} operations were asked for", shared.flags.operations);
 }
 
-/// Checks the operations on each key (`operations` is indexed as `keys`), prints the results, and returns
-/// the number of violations with those in `broken`.
+/// Checks the operations on each key (`operations` is indexed as `keys`), and prints the results. Returns the
+/// number of violations on all keys and of the descriptions in `broken` together.
 fn judge_all(keys: &[Key], operations: Vec<Vec<Operation>>, broken: &[String], rules: &Rules) -> u64 {
     let mut verdicts: Vec<(String, Verdict)> = Vec::new();
     for (key, operations) in keys.iter().zip(operations) {

@@ -41,8 +41,8 @@ pub fn key(name: &str, operations: &[Operation], verdict: &Verdict) -> String {
     )
 }
 
-/// Formats the number of all violations, given by key, and explanations of the first ones. Each description
-/// in `broken`, of what was no reply to what was asked, is one too.
+/// Formats the number of all violations, and explanations of the first ones. `verdicts` has the violations by
+/// key; each description in `broken`, of bytes that cannot be a reply to their command, counts as one more.
 pub fn violations(verdicts: &[(String, Verdict)], broken: &[String]) -> String {
     let explained =
         verdicts.iter().flat_map(|(name, verdict)| verdict.explained.iter().map(move |told| (name, told)));

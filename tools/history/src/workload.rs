@@ -30,7 +30,7 @@ pub struct Batch {
 
 /// The longest lifetime of a value that is written with an expiry, in milliseconds.
 const LIVES_MS_MAX: u64 = 40;
-/// The average number of writes of which one is a FLUSHALL, if `--flushes` asks for those.
+/// One in this many writes, on average, is a FLUSHALL, if `--flushes` is given.
 const FLUSH_ONE_IN: u64 = 2_000;
 /// The last index that LTRIM keeps of a list when it follows a push: four elements are left.
 const LIST_LAST: &[u8] = b"3";

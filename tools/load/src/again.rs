@@ -12,13 +12,13 @@ use weir_client::Retry;
 pub(super) struct Repeat {
     pub request: Request,
     pub ending: Ending,
-    /// The client library's record of the retry, which is asked again before it is sent; `None` for clients
-    /// that retry at once (naive).
+    /// The client library's record of this retry. When the retry is due, the library decides by it whether
+    /// the retry may still be sent. `None` for naive clients, which retry at once.
     pub retry: Option<Retry>,
 }
 
-/// Retries that wait, by the time at which they are due. Their number is bounded: naive clients (which retry
-/// at once) add at most the requests in flight, and the retry budget of a smart client bounds its retries.
+/// Retries that wait until they are due, the earliest first. Their number is bounded: naive clients, which
+/// retry at once, add at most the requests in flight, and a smart client has a retry budget.
 #[derive(Debug, Default)]
 pub(super) struct Again {
     waiting: BTreeMap<(Timestamp, u64), Repeat>,

@@ -255,7 +255,7 @@ impl Group {
     }
 
     /// Asks the smart client, if there is one, whether a retry that is due may be sent, and returns the
-    /// request if so; `None` if not, and then the last attempt's outcome is the request's.
+    /// request if so. `None` if not: the request then ends, with the outcome of its last attempt.
     fn repeat(&mut self, repeat: Repeat, now: Timestamp) -> Option<Request> {
         let mut sent = None;
         if let (Some(smart), Some(retry)) = (&mut self.smart, repeat.retry) {

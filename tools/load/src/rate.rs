@@ -35,8 +35,8 @@ impl Rate {
         }
     }
 
-    /// Returns the rate over the first part of its length, which is `share` of the whole (above 0, up to 1):
-    /// a ramp ends below its end, and steps after it are left out.
+    /// Returns the rate over the first part of its length, which is `share` of the whole (above 0, up to 1).
+    /// A ramp then ends with the rate that it has reached there, and later steps are left out.
     #[must_use]
     pub fn first(&self, share: f64) -> Self {
         let mut left = share;

@@ -130,9 +130,9 @@ impl Run {
         }
     }
 
-    /// Handles that a connection is open, and writes its greeting commands (AUTH, HELLO, QOS SET). Does
-    /// nothing unless `generation`, which tells the connection from earlier ones with the same `id`, is the
-    /// current one.
+    /// Marks a connection as open, and writes its greeting commands (AUTH, HELLO, QOS SET). Does nothing
+    /// unless `generation`, which tells the connection from earlier ones with the same `id`, is the current
+    /// one.
     pub fn handle_connected(&mut self, id: ConnectionId, generation: u32) {
         let connection = &mut self.connections[id.0 as usize];
         if connection.generation != generation {
@@ -173,7 +173,7 @@ impl Run {
         self.offer(id.0);
     }
 
-    /// Handles that the target has ended a connection: counts it as lost, and closes this side too.
+    /// Closes a connection that the target has ended. Its requests in flight end as lost, or are retried.
     /// `generation` tells the connection from earlier ones with the same `id`.
     pub fn handle_end(&mut self, id: ConnectionId, generation: u32, now: Timestamp) {
         if self.connections[id.0 as usize].generation == generation {
@@ -190,8 +190,9 @@ impl Run {
         }
     }
 
-    /// Handles that a connection was lost, or could not be opened: ends its requests and plans to connect
-    /// again. `generation` tells the connection from earlier ones with the same `id`.
+    /// Resets a connection that was lost or could not be opened, and plans to connect again. Its requests in
+    /// flight end as lost, or are retried. `generation` tells the connection from earlier ones with the same
+    /// `id`.
     pub fn handle_lost(&mut self, id: ConnectionId, generation: u32, now: Timestamp) {
         if self.connections[id.0 as usize].generation == generation {
             self.lose(id.0, now);

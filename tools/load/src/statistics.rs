@@ -46,9 +46,9 @@ pub struct Counts {
     pub retries: u64,
     /// Number of requests, a part of `errors`, that ended without a reply because the connection was lost.
     pub lost: u64,
-    /// Number of requests that were served during the time of the phase in whose counts this one stands,
-    /// whichever phase they were due in; of a group, during the time of its load, so not while the last
-    /// replies were awaited. Divided by that time, the rate `/s` of the reports.
+    /// Number of requests that were served during this phase, even if they were due in an earlier one.
+    /// Replies after the group's last phase count in no phase. Divided by the length of the phase, this is
+    /// the rate `/s` of the reports.
     pub served_in_time: u64,
 }
 
@@ -247,7 +247,7 @@ impl Joiner {
         }
     }
 
-    /// Handles that a thread has ended, so that no second waits for its report any more.
+    /// Records that a thread has ended: from now on, a second is complete without this thread's report.
     pub fn handle_end(&mut self, thread: usize) {
         self.told[thread] = u32::MAX;
     }

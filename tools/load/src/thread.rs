@@ -89,9 +89,9 @@ impl Drop for StopUnlessEnded<'_> {
     }
 }
 
-/// Carries out the part of a run of the thread with index `thread`, until it is done or stopped. Sends on
-/// `told` what happens, with that index. The error is one of the `io_uring`; it, or a panic, stops the other
-/// threads, too.
+/// Carries out the part of a run that belongs to the thread with index `thread`, until this part is done or
+/// the run is stopped. Sends events on `told`, with that index. A failure of the `io_uring`, which is
+/// returned, or a panic stops the other threads too.
 pub(super) fn generate(
     plan: Arc<Plan>,
     thread: usize,

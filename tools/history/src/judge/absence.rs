@@ -56,8 +56,8 @@ pub fn find(operations: &[Operation], rules: &Rules, verdict: &mut Verdict) {
     }
 }
 
-/// A read that found nothing, its index among the operations, and the time span (`from` to `until`) within
-/// which a delete or an expiry must lie that explains it.
+/// A read that found nothing, its index among the operations, and a time span (`from` to `until`): a delete
+/// or an expiry explains the read only if it lies in that span.
 #[derive(Clone, Copy)]
 struct Nil {
     from: Timestamp,
@@ -97,8 +97,8 @@ fn unexplained(operations: &[Operation], mut nils: Vec<Nil>, slack: Duration) ->
     found
 }
 
-/// Computes, for each of the time spans (start, end), which are sorted by start, the latest end among it and
-/// the spans before it.
+/// Returns, for each time span (start, end) of a list that is sorted by start, the latest end of that span
+/// and of all spans before it.
 fn latest(reasons: &[(Timestamp, Timestamp)]) -> Vec<Timestamp> {
     let until = reasons.iter().scan(Timestamp::ZERO, |latest, (_, until)| {
         *latest = (*latest).max(*until);
@@ -130,8 +130,8 @@ fn reason(operation: &Operation, slack: Duration) -> Option<(Timestamp, Timestam
 }
 
 /// Operations that prove that the key had a value, in the order of their replies. Each entry has the time of
-/// the operation's reply, and the start and index of the operation that began last among all entries up to
-/// it.
+/// the operation's reply. Its start and index are those of the operation that began last, among the entries
+/// up to this one.
 struct Values(Vec<(Timestamp, Timestamp, u32)>);
 
 impl Values {

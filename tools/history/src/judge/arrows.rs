@@ -27,7 +27,7 @@ pub struct Line {
     /// answered first; `None` if the rule counts no operation of the cluster.
     pub answered_first: Vec<Option<u32>>,
     /// For each cluster (a value of a key with its write and its reads), the index of its operation that was
-    /// asked last, and the earliest time whose state of the key that operation may have seen.
+    /// asked last, and the earliest time at which the key may have been in the state that this operation saw.
     pub asked_last: Vec<(u32, Timestamp)>,
 }
 

@@ -191,9 +191,9 @@ impl<'a> Graph<'a> {
         around.windows(2).filter_map(|pair| self.arrow(operations, arrows, pair[0], pair[1])).collect()
     }
 
-    /// Returns the clusters on a way with the fewest clusters from cluster `from` to another one for which
-    /// `is_goal` holds, both included; `None` if there is no way. A cluster is a value with its write and
-    /// reads.
+    /// Returns a path with as few clusters as possible from cluster `from` to another cluster for which
+    /// `is_goal` holds: the clusters on it, both ends included. `None` if there is no path. A cluster is a
+    /// value with its write and reads.
     fn way(&self, from: usize, is_goal: impl Fn(usize) -> bool) -> Option<Vec<usize>> {
         let clusters = self.clusters.count();
         let mut came_from = vec![usize::MAX; self.nodes()];

@@ -2,12 +2,13 @@
 //! contradictions.
 //!
 //! Values are unique, so each read names its write. A value with its write and its reads is a *cluster*
-//! (Gibbons and Korach, "Testing shared memories", 1997): a register holds it from its write until something
-//! replaces it, and never again. A delete is a cluster of its own, and so is each read that found nothing. A
-//! cluster comes before another if an operation of it does: it was answered before the other was asked, or
-//! the same connection sent it earlier. The history of a key is right if and only if the clusters can be put
-//! into one order (the order of time alone is the rule of forward and backward zones; connections add arrows
-//! that zones cannot tell, such as within a pipeline), and no value is read before it is written.
+//! (Gibbons and Korach, "Testing shared memories", 1997): a register holds the value from its write until a
+//! later write, a delete or an expiry, and never again. A delete is a cluster of its own, and so is each read
+//! that found nothing. A cluster comes before another if one of its operations was answered before an
+//! operation of the other was asked, or if one connection sent these two operations in that order. The
+//! history of a key is right if and only if the clusters can be put into one order, and no value is read
+//! before it is written. (By time alone, this is the rule of forward and backward zones; the order on
+//! connections, such as within a pipeline, adds to it.)
 //!
 //! | file | what it finds |
 //! |---|---|
@@ -25,9 +26,10 @@
 //! The place of a script that does not declare its key is not promised within a pipeline (`Way::Unnamed`), so
 //! for it only time counts.
 //!
-//! **Stale by permission** (`Rules::ttl`, where a client writes past weir): a plain read may be as of any
-//! instant since `ttl` before it was asked, but not before a write through weir that was acknowledged by
-//! then, nor before a value that its own connection wrote or had read with the same command.
+//! **Stale by permission** (`Rules::ttl`, where a client writes past weir): a plain read may show the key as
+//! it was at any instant in the time `ttl` before the read was asked. But it may show no older state than a
+//! write through weir that was acknowledged before the read was asked, and no older value than its own
+//! connection had written, or had read with the same command.
 
 mod absence;
 mod arrows;

@@ -73,8 +73,8 @@ pub struct Second {
     pub number: u32,
     pub all: Moment,
     pub groups: Vec<Moment>,
-    /// Number of requests that had become due since the start of the load, and by the end of the second had
-    /// neither a reply nor any other end.
+    /// Number of requests that became due since the start of the load and had not ended by the end of this
+    /// second, whether by a reply or otherwise (such as a timeout).
     pub open: u64,
 }
 
@@ -198,8 +198,8 @@ impl Results {
     }
 }
 
-/// Returns the rate `/s` of the reports, for a phase, a group or all groups together: requests served within
-/// the load time of their group or phase, by `tally`, per second of the load time `duration`.
+/// Returns the rate `/s` of the reports for a phase, a group or all groups together: the requests counted in
+/// `tally` that were served during the load time, divided by that time (`duration`) in seconds.
 pub fn goodput(tally: &Tally, duration: Duration) -> f64 {
     let served = tally.counts.served_in_time as f64;
     if duration.is_zero() { 0.0 } else { served / duration.as_secs_f64() }

@@ -8,8 +8,8 @@ use hdrhistogram::serialization::interval_log::{IntervalLogWriter, IntervalLogWr
 
 /// The divisor that turns nanoseconds, which the histograms count, into milliseconds for a line's maximum.
 const NANOS_PER_MS: f64 = 1e6;
-/// The version comment that Java's `HdrHistogram` writes first; with `COLUMNS`, its line of column heads.
-/// Its reader needs neither.
+/// The version comment that Java's `HdrHistogram` writes first; `COLUMNS` is the line of column heads that
+/// follows. Readers of the format need neither.
 const VERSION: &str = "[Histogram log format version 1.3]";
 const COLUMNS: &str =
     "\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n";
