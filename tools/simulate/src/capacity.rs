@@ -2,9 +2,9 @@
 //! running cores could have sent them, which is an upper bound for any proxy.
 //!
 //! A request passes through two cores, its client's and its key's home core. While either does not run, the
-//! request does not reach its store, which has only the other requests and those sent before. A proxy that
-//! keeps as much in flight as fills the time in which cores may be away would make every reply late; so no
-//! more than [`AHEAD`] is expected.
+//! request does not reach its store, which has only the other requests and those sent before. With more
+//! requests in flight a proxy could keep a store busy for longer, but all replies would be late; so requests
+//! sent before count for no more than [`AHEAD`].
 
 use std::ops::Range;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use std::time::Duration;
 use super::store::Work;
 use weir::values::Timestamp;
 
-/// The time for which a store's requests in flight keep it busy when no more come, at most: more in flight
-/// would make replies late.
+/// The longest time for which the requests in flight to a store are expected to keep it busy when no more
+/// come: with more in flight, replies would be late.
 const AHEAD: Duration = Duration::from_millis(40);
 
 /// The facts about a simulated world under load (the cores' pauses, the stores' work and stalls) from which

@@ -410,10 +410,10 @@ impl Client {
         self.replies_least = if is_heard { self.replies + self.asked.len() as u64 } else { 0 };
     }
 
-    /// Handles that weir has closed the client's connection. An error if weir should have sent more replies
-    /// first: `may_be_early` is true if weir may close connections before their requests are answered.
-    /// `quiet_least` is the time for which a client without unanswered requests has been quiet at least when
-    /// weir may close it as idle; `None` if it may not.
+    /// Ends the client after weir has closed its connection. An error if weir should have sent more replies
+    /// first. `may_be_early` is true if weir may close connections before their requests are answered. weir
+    /// may close a client without unanswered requests as idle once it has been quiet for `quiet_least`, never
+    /// if that is `None`.
     pub fn closed(
         &mut self,
         may_be_early: bool,

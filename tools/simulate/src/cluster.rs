@@ -83,8 +83,8 @@ const ROLE_OF_PRIMARY: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n";
 
 /// An address that no node has, for false redirects.
 const NOBODY: &str = "10.0.0.99:7099";
-/// The time for which weir may believe a script's false reply that its slot has moved (MOVED); the slot does
-/// not move meanwhile, since the two could not be told apart.
+/// The time for which weir may believe a script's false reply that its slot has moved (MOVED). The slot does
+/// not move meanwhile, since a true redirect could not be told from the false one.
 const FORGED_FELT: Duration = Duration::from_secs(2);
 /// Maximum number of slots that move at the same time; no further move begins meanwhile.
 const OPEN_MOST: usize = 3;
@@ -137,9 +137,9 @@ impl Cluster {
         self.owners[usize::from(slot)] != node && self.owner_as_known(node, slot, now) == node
     }
 
-    /// Decides whether a script on this slot may reply falsely that the slot has moved, although it is
-    /// carried out; if so, records the time. Not while a move or takeover may make that true, since the
-    /// reply could not be told from a refusal then.
+    /// Decides whether a script on this slot may reply falsely that the slot has moved, although the script
+    /// is carried out; if so, records the time. Never during a move of the slot or a takeover: the reply
+    /// might then be true, and could not be told from a refusal.
     pub fn forge(&self, slot: u16, now: Timestamp) -> bool {
         let falls = self.roles.as_ref().is_some_and(|roles| roles.fall.is_some());
         let may_be = falls || self.open.contains_key(&slot);
@@ -363,9 +363,9 @@ impl Cluster {
         None
     }
 
-    /// Begins to move a slot to a random other node; `None` if it must not move now: a node is failing, the
-    /// slot is being moved already, or a request may still come to the new node because of an earlier move
-    /// or a script's false reply, whose refusals could not be told from those of this move.
+    /// Begins to move a slot to a random other node. `None` if the slot must not move now: a node is failing,
+    /// the slot is being moved already, or requests may still follow an earlier redirect of the slot, true or
+    /// false, to the new node. Refusals of these could not be told from those of this move.
     fn begin(&mut self, stores: &[Store], slot: u16, now: Now, random: &mut Random) -> Option<News> {
         let source = self.owners[usize::from(slot)];
         let others: Vec<u16> =

@@ -176,10 +176,10 @@ impl Allowed {
         }
     }
 
-    /// True if the reply to this request may say that the cluster is down. A node must have said so, and
-    /// weir retries for a second before it passes that on, unless a later request was carried out meanwhile,
-    /// or the request is a script. A fetch that a read has joined (it shares another read's reply) may have
-    /// been held for long by then.
+    /// True if the reply to this request may say that the cluster is down. A node must have said so. weir
+    /// retries for about a second before it passes that on, so the request must be that old, unless it is a
+    /// script, or a later request may have been carried out before it, or it is a read that may share the
+    /// fetch of another read: that fetch may have been held for long by then.
     fn may_be_told_down(self, asked: &Asked, history: &History) -> bool {
         let is_fetched = asked.may_be_fetched();
         let since = if is_fetched { self.under_way + SLOT_HELD_MAX } else { Duration::ZERO };
@@ -466,8 +466,8 @@ pub(super) const STALLED: &[u8] = b"-OVERLOADED reason=stalled ";
 const THROTTLED: &[u8] = b"-THROTTLED scope=";
 const OVERSIZED: &[u8] = b"-ERR the reply is larger";
 
-/// The least age of a request at which weir may refuse it as late: weir stops sending less than 500 ms
-/// before its deadline of 5 seconds.
+/// The least age of a request at which weir may refuse it as late. Requests have a deadline of 5 seconds, and
+/// weir gives up sending one less than 500 ms before its deadline.
 const LATE_AFTER: Duration = DEADLINE.saturating_sub(Duration::from_millis(500));
 /// A time slightly below the longest (1 second) for which weir holds back requests on a slot that is being
 /// moved between nodes.

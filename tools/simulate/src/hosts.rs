@@ -31,8 +31,8 @@ const TO_STORE: usize = 2;
 /// Number of ticks (of 100 microseconds) until a message arrives at the control executor of a host (which
 /// runs beside its cores), or comes back from it.
 const TO_CONTROL: usize = 1;
-/// Number of ticks (of 100 microseconds) until a question of a host arrives at the fleet's store, which the
-/// hosts share for their quotas, or its answer comes back.
+/// Number of ticks (of 100 microseconds) until a host's commands about quotas arrive at the fleet's store,
+/// which the hosts share for their quotas, or the replies come back.
 const TO_FLEET: usize = 10;
 const UNIX_MS_AT_START: u64 = 1_700_000_000_000;
 const STORE_BYTES_MAX: u64 = 1 << 30;
@@ -85,9 +85,9 @@ enum Event {
     ToStore(usize, Vec<u8>),
     /// A report of a core to the control executor of the host with this index.
     ToControl(usize, Report),
-    /// A question of the host with this index to the fleet's store, over which hosts share quotas.
+    /// Commands of the host with this index to the fleet's store, over which hosts share quotas.
     ToFleet(usize, Exchange),
-    /// An answer of the fleet's store (over which hosts share quotas): the index of the host, the number of
+    /// The replies of the fleet's store (over which hosts share quotas): the index of the host, the number of
     /// the exchange, and the bytes.
     FromFleet(usize, u64, Vec<u8>),
 }

@@ -49,10 +49,11 @@ struct Count {
 pub(super) struct Ledger {
     elements: Vec<Element>,
     counts: BTreeMap<String, Count>,
-    /// The largest number of elements that calls of clients without a reply, or with an unclear error, may
-    /// have popped.
+    /// The largest number of elements that stores may have popped in calls that got no reply, or an error
+    /// that does not tell whether the call was carried out.
     unanswered: u64,
-    /// The part of `unanswered`, in elements, whose clients had disconnected before they could read a reply.
+    /// The part of `unanswered`, in elements, that belongs to clients which had disconnected before they
+    /// could read a reply.
     unread: u64,
     /// True if weir puts back elements that a store has popped for clients that had disconnected.
     pub gives_back: bool,
@@ -438,9 +439,10 @@ impl Duty {
         }
     }
 
-    /// Handles a reply of weir to the client's oldest unanswered request. Returns true if it is an error
-    /// reply. An error if it is not possible for its request. `step` is the number of the present event of
-    /// the simulation, and `allowed` says which failures are possible.
+    /// Handles a reply of weir to the client's oldest unanswered request. Returns true for an error reply
+    /// that the request may get, false for another reply that it may get. The `Err` describes a reply that it
+    /// cannot get. `step` is the number of the present event of the simulation, and `allowed` says which
+    /// failures are possible.
     pub fn take_reply(
         &mut self,
         reply: &[u8],
@@ -584,8 +586,8 @@ impl Duty {
         }
     }
 
-    /// Handles that weir has closed the client's connection in this stage. `may_be_early` is true if weir
-    /// may do so at any time. An error if weir should not have closed it.
+    /// Ends the client's requests after weir has closed its connection in this stage. `may_be_early` is true
+    /// if weir may close it at any time. An error if weir should not have closed it.
     pub fn closed(&mut self, stage: Stage, may_be_early: bool, ledger: &mut Ledger) -> Result<(), String> {
         // A client is closed behind the error of a call that may have taken an element, and one that has sent its last
         // without an answer to a call that waits.
@@ -600,8 +602,8 @@ impl Duty {
         Ok(())
     }
 
-    /// Ends all requests of the client without a reply, as their effect is unknown. `is_unread` is true if
-    /// their replies may have been on their way.
+    /// Ends all unanswered requests of the client, whose effect stays unknown. `is_unread` is true if replies
+    /// may have been on their way to it.
     fn gone(&mut self, is_unread: bool, ledger: &mut Ledger) {
         let before = ledger.unanswered;
         for asked in self.asked.drain(..) {

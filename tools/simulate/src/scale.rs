@@ -96,12 +96,13 @@ pub struct HotFigures {
     pub oldest: Duration,
 }
 
-/// The number of connections over which the requests of all tenants spread; each tenant has an equal part of
-/// it, but at least 4, and at most as many as there are cores.
+/// The number of clients' connections that all tenants share evenly. Each tenant has at least 4, and at most
+/// one for each core.
 const SEATS: usize = 4_096;
 const SEATS_LEAST: usize = 4;
-/// The mean time for which a tenant's requests come in on the same cores: on one host, and in a fleet, whose
-/// hosts need three to four seconds to find out about a change.
+/// The mean time for which a tenant's requests come in over the same client, and so on the same core (or over
+/// all of its clients): on one host, and in a fleet, whose hosts need three to four seconds to find out about
+/// a change.
 const STAYS: [Duration; 2] = [Duration::from_millis(700), Duration::from_secs(15)];
 /// The time before counting, in which bursts are used up and hosts and cores find their shares of quotas: on
 /// one host, and in a fleet.
@@ -112,8 +113,8 @@ const STORES: u16 = 4;
 const KEY: &[u8] = b"hot";
 const TRACKED_TTL: Duration = Duration::from_secs(300);
 
-/// A tenant's clients (`seats`: the core, and the client's id there), and which of them sends its requests
-/// just now.
+/// A tenant's clients (`seats`: the core, and the client's id there), and the client that sends its requests
+/// at present.
 struct Tenant {
     seats: Vec<(usize, ClientId)>,
     /// The index in `seats` of the client that sends all requests; `None` if they spread over all clients.
@@ -123,12 +124,12 @@ struct Tenant {
     account: Account,
 }
 
-/// The largest excess of admitted request units over a quota in any interval of time, found in one pass.
+/// Finds, in one pass over time, the most request units that were admitted beyond a quota in any interval.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
     admitted: u64,
-    /// The difference between what was admitted so far and the quota so far, in millionths of a request
-    /// unit: `lowest` is its lowest value yet, and `risen` the most that it has risen above an earlier
+    /// The lowest value so far of the balance: what was admitted since the start less the quota since then,
+    /// in millionths of a request unit. `risen` is the most that the balance has risen above an earlier
     /// value.
     lowest: i64,
     risen: i64,
@@ -256,8 +257,8 @@ fn connect(
     (core, client)
 }
 
-/// Sends the next request of a tenant (with the index `number`), over the client at which its requests come
-/// in just now. They come in there for about `stays`; after that at another one, or at any.
+/// Sends the next request of a tenant (with the index `number`), over one of its clients for about `stays`,
+/// or over a random one each time. After that time, a new choice is made.
 fn ask(hosts: &mut Hosts, tenant: &mut Tenant, number: usize, stays: Duration, random: &mut Random) {
     if tenant.moves_at <= hosts.now() {
         tenant.moves_at = hosts.now().after(stays.mul_f64(0.5 + random.unit()));

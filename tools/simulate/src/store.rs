@@ -89,8 +89,8 @@ struct Connection {
     ended: bool,
     /// True if the store reports changes of keys on the connection (CLIENT TRACKING).
     tracks: bool,
-    /// The blocking call that waits on the connection (BLPOP and the like), if one does. `held` is the
-    /// number of later requests that would have been due since.
+    /// The blocking call that waits on the connection (BLPOP and the like), if one does. `held` is the number
+    /// of later requests on the connection that became due while that call waited.
     waits: Option<Waiting>,
     held: usize,
 }
@@ -183,8 +183,8 @@ impl Store {
         self.connections.insert(socket, connection);
     }
 
-    /// Handles that the store itself has dropped a connection at `now`: forgets it, and counts its
-    /// unanswered requests as lost, if that is in the counted time.
+    /// Forgets a connection that the store itself has dropped at `now`. Counts its unanswered requests as
+    /// lost, if `now` is in the counted time.
     pub fn disconnected(&mut self, socket: SocketId, now: Timestamp) {
         let connection = self.drop_connection(socket);
         if self.counted.contains(&now) {
@@ -268,13 +268,14 @@ impl Store {
         }
     }
 
-    /// Drops a connection that weir has reset while the store was stopped: requests that it had not read are
-    /// lost.
+    /// Drops a connection that weir has reset while the store was stopped: requests that the store had not
+    /// read are lost.
     pub fn reset_unread(&mut self, socket: SocketId) {
         self.drop_connection(socket);
     }
 
-    /// Handles that weir has closed a connection, after the store has received everything that weir sent.
+    /// Ends a connection that weir has closed, after the store has received everything that weir sent.
+    /// Requests that are left are carried out first, unless a blocking call waits.
     pub fn ended(&mut self, socket: SocketId) {
         if let Some(connection) = self.connections.get_mut(&socket) {
             connection.ended = true;
@@ -560,8 +561,8 @@ impl Store {
         self.stalled_until > now
     }
 
-    /// True if the store has received ASKING, and the request after it (on a slot that is being imported
-    /// from another node) is still to be carried out.
+    /// True if the store has received ASKING on any connection, and has not carried out the request after it,
+    /// which uses a slot that is being imported from another node.
     pub fn will_be_asked(&self) -> bool {
         let is_asking =
             |waiting: &Waiting| Arguments::new(&waiting.frame, &waiting.places).name() == b"ASKING";
@@ -618,8 +619,8 @@ impl Store {
     }
 }
 
-/// The engine's SCAN cursors that were replaced by their places in this list (from 1) before clients saw
-/// them, because a real cluster's cursors are smaller.
+/// SCAN cursors of the engine. Clients are given the place of a cursor in this list (from 1) instead, because
+/// a real cluster's cursors are smaller than the engine's.
 #[derive(Debug, Default)]
 struct Cursors(Vec<Vec<u8>>);
 
@@ -660,15 +661,15 @@ fn said(engine: &mut Engine, words: &[&[u8]], now: Now) -> Vec<u8> {
     out
 }
 
-/// Makes the transaction to which a refused request belongs fail at EXEC, as in Redis, by an unknown command
-/// in it.
+/// Queues an unknown command in the transaction to which a refused request belongs, so that EXEC fails, as in
+/// Redis.
 fn spoil(engine: &mut Engine, session: &mut Session, now: Now) {
     let words: [Argument; 1] = [Argument { start: 0, length: 1 }];
     engine.execute(session, Arguments::new(b"?", &words), now, &mut Vec::new());
 }
 
-/// Returns the reply of a cluster's node to a request that it does not carry out; `None` if it does.
-/// `cluster` and `node` are the cluster and the node's index in it.
+/// Returns the reply with which a cluster's node refuses or answers a request itself; `None` if the node
+/// carries the request out. `cluster` and `node` are the cluster and the node's index in it.
 fn answer_as_node(
     connection: &mut Connection,
     (engine, random): (&mut Engine, &mut Random),

@@ -16,8 +16,8 @@ use weir::values::{Random, Timestamp};
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub map: Option<Arc<Map>>,
-    /// The time at which the round of questions to the nodes began, if all primaries were asked and agree
-    /// with the map; `None` otherwise.
+    /// The time at which the round began, if all primaries were asked for their views and agree with the map;
+    /// `None` otherwise.
     pub sure_of: Option<Timestamp>,
 }
 
@@ -28,10 +28,12 @@ pub(super) struct Topology {
     began: Timestamp,
     views: Vec<View>,
     awaited: usize,
-    /// True if a round of questions to the nodes is wanted: since the last one began, a core of weir has
-    /// reported that its map may be outdated, a replica has taken over, or no node has answered.
+    /// True if another round, in which nodes are asked for their views, is wanted: since the last round
+    /// began, a core of weir has reported that its map may be outdated, a replica has taken over, or no node
+    /// has answered.
     is_wanted: bool,
-    /// The earliest time for which the next round of questions to the nodes is planned; `None` if none is.
+    /// The earliest time for which the next round, in which nodes are asked for their views, is planned;
+    /// `None` if none is.
     pub due: Option<Timestamp>,
     /// Replicas that are asked whether they have taken over, because weir has lost the connection to their
     /// primary.
@@ -65,8 +67,8 @@ impl Topology {
         Arc::clone(self.known.map())
     }
 
-    /// Handles a core's report (`doubt`) that its map of slots may be outdated, after which a round of
-    /// questions to the nodes is due. Returns a new map if the report names the new owner of a slot; else
+    /// Handles a core's report (`doubt`) that its map of slots may be outdated: makes a round due in which
+    /// nodes are asked for their views. Returns a new map if the report names the new owner of a slot; else
     /// `None`.
     pub fn hear(&mut self, doubt: Doubt) -> Option<Arc<Map>> {
         self.is_wanted = true;
@@ -84,8 +86,8 @@ impl Topology {
         found
     }
 
-    /// Handles the reply of a replica to ROLE, which tells whether it has taken over; `None` if it gave
-    /// none. Returns the pause until it is asked again; `None` if it is not.
+    /// Handles a replica's reply to ROLE, which tells whether the replica has taken over; `said` is `None` if
+    /// none came. Returns the pause until the replica is sent ROLE again; `None` if it is not.
     pub fn replica_told(&mut self, replica: NodeKey, said: Option<Said>, now: Timestamp) -> Option<Duration> {
         let again = self.watched.get_mut(&replica)?.handle(said, now);
         if again.is_none() {
@@ -98,14 +100,15 @@ impl Topology {
         again
     }
 
-    /// Returns the time of the next round of questions to the nodes, if one is planned. At the end of the
-    /// world (`is_over`), only rounds that a core has asked for count.
+    /// Returns the time of the next round in which nodes are asked for their views, if one is planned. At the
+    /// end of the world (`is_over`), a planned round counts only if there is a reason for it, such as a
+    /// core's report.
     pub fn next(&self, is_over: bool) -> Option<Timestamp> {
         self.refresh.poll_deadline().filter(|_| self.is_wanted || !is_over)
     }
 
-    /// Begins a round of questions to the nodes if one is due. Returns the indices of the nodes to ask;
-    /// empty if none is due.
+    /// Begins a round in which nodes are asked for their views, if one is due. Returns the indices of the
+    /// nodes to ask; empty if no round is due.
     pub fn begin(&mut self, now: Timestamp) -> Vec<u16> {
         let map = self.map();
         let asked: Vec<u16> = match self.refresh.poll_round(&map, now) {
@@ -118,8 +121,8 @@ impl Topology {
         asked
     }
 
-    /// Handles the view of the cluster that a node has reported; `None` if it did not answer. After the last
-    /// node's, returns the result of the round; else `None`.
+    /// Takes the view of the cluster that a node has reported; `None` if the node did not answer. When all
+    /// nodes of the round have been heard, returns its result; before that, `None`.
     pub fn told(&mut self, view: Option<View>, now: Timestamp) -> Option<Found> {
         self.views.extend(view);
         self.awaited -= 1;

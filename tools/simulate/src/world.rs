@@ -193,8 +193,8 @@ pub(super) struct World {
     cluster: Option<(Cluster, Lookout)>,
     /// Changes of slots' owners that not all cores of weir know of yet.
     changes: Vec<Change>,
-    /// Takeovers (by index) that all cores know of, while not all know of changes by which the failed node
-    /// had lost slots before; the second number is that node's.
+    /// Takeovers (by index) that all cores know of, each with the number of the failed node, as long as some
+    /// core does not know of an earlier change by which that node had lost slots.
     unsettled: Vec<(usize, u16)>,
     /// Sockets with requests that wait at a stopped node, one entry for each request.
     stopped: Vec<SocketId>,
@@ -239,8 +239,8 @@ const LOOKED_AFTER: Duration = Duration::from_millis(5);
 /// The number of steps after which the move of a client to another shard (core of weir) is given up.
 const STEPS_MOST: u32 = 200;
 
-/// The interval of virtual time at which a world under overload prints, if it prints its events, each
-/// shard's limits of requests in flight to stores and its queues.
+/// The interval of virtual time between two lists of each shard's limits of requests in flight to stores and
+/// its queues. Only a world under overload that prints its events prints them.
 const BETWEEN_TOLD: Duration = Duration::from_millis(100);
 
 fn quotas_of(plan: &Plan) -> Quotas {
@@ -642,9 +642,9 @@ impl World {
 
     // Shards.
 
-    /// Passes an event to a shard (core of weir), unless its socket is closed. While the shard does not read
-    /// that socket, the event is kept back. If the socket's client has moved, the event goes to its new
-    /// shard.
+    /// Queues an event for a shard (core of weir), unless the shard has closed the event's socket. The event
+    /// is kept back while the shard does not read that socket. If the socket's client has moved, the event
+    /// goes to the client's new shard.
     fn come_in(&mut self, shard: usize, input: Input) {
         let mut shard = shard;
         if let Input::Bytes(socket, _) | Input::End(socket) | Input::Lost(socket) | Input::Connected(socket) =
@@ -834,8 +834,8 @@ impl World {
         self.plan.output_bytes_max < 300_000
     }
 
-    /// Drains a shard (core of weir) as the real runtime does: no clients are accepted any more, and each is
-    /// read until its socket has been empty at two checks.
+    /// Drains a shard (core of weir) as the real runtime does: the shard accepts no more clients, and reads
+    /// each client's socket until two checks in a row have found it empty.
     fn drain(&mut self, shard: usize) {
         self.cores[shard].shard.refuse_newcomers();
         let is_overfull = self.is_overfull();
@@ -881,8 +881,8 @@ impl World {
         }
     }
 
-    /// Passes bytes that have come on a socket to a shard, first into the buffer that the shard has lent for
-    /// them, if it has.
+    /// Passes bytes that have come on a socket to a shard. If the shard has lent a buffer for the rest of a
+    /// message on that socket, they go there first.
     fn bytes_come(&mut self, shard: usize, socket: SocketId, mut bytes: &[u8], now: Now) {
         let owner = self.sockets[socket.0].owner.expect("accepting came first");
         while !bytes.is_empty() {
@@ -1273,9 +1273,9 @@ impl World {
         }
     }
 
-    /// Records that slots (those with true) have another owner than node `old`; `takeover` is the index of
-    /// the takeover by which they changed it, if it was one. Sometimes a client that bypasses weir writes
-    /// there at once.
+    /// Records that node `old` has lost slots (those with true) to another owner; `takeover` is the index of
+    /// the takeover that caused it, if one did. Sometimes a client that bypasses weir writes at once to a key
+    /// in one of these slots.
     fn change(&mut self, slots: Vec<bool>, old: u16, takeover: Option<usize>) -> Checked {
         let Some((cluster, lookout)) = &self.cluster else { return Ok(()) };
         let map = lookout.map();
@@ -1300,7 +1300,8 @@ impl World {
         Ok(())
     }
 
-    /// Records for each change of slots' owners whether the current map is the first that contains it.
+    /// Stores the version of the current map in each change of slots' owners that this map is the first to
+    /// contain.
     fn note_map(&mut self) {
         let Some((_, lookout)) = &self.cluster else { return };
         let map = lookout.map();
@@ -1620,7 +1621,8 @@ impl World {
         Ok(())
     }
 
-    /// Sends a store's reply on its connection to weir, which may break during the reply.
+    /// Sends a store's reply (`answer`) to weir on the connection `socket`, in pieces. After a reply that is
+    /// `Broken`, the store drops the connection, and weir sees it end or fail.
     fn send_answer(&mut self, socket: SocketId, answer: StoreAnswer) {
         let (bytes, broken) = match answer {
             StoreAnswer::Reply(bytes) => (bytes, false),

@@ -3,7 +3,7 @@
 //! ```toml
 //! [[phases]]
 //! at = "5s"                 # from the start of the process
-//! duration = "2s"           # for ever, unless it is said
+//! duration = "2s"           # without a duration, the phase never ends
 //! errors = { kind = "LOADING", share = 0.3 }
 //! service_time = "point=1ms,range=exp:5ms"
 //! ```

@@ -77,8 +77,10 @@ impl ScriptedService {
         }
     }
 
-    /// Handles bytes from a client: every whole request in them starts at once or is queued for a server.
-    /// Bytes of a connection that is not served yet are kept.
+    /// Handles bytes (`chunk`) that the store has received from a client. A complete request among them
+    /// starts at once if a server is free, and else is queued; a `STORAGE` command is answered at once. If
+    /// the connection is not served yet (`slow_accept`), its bytes are only kept; with more than 64 MiB of
+    /// them it is closed.
     fn receive(&mut self, id: ClientId, chunk: &[u8], now: Now) {
         self.advance(now);
         let Some(connection) = self.connections.get(id) else { return };
@@ -94,8 +96,8 @@ impl ScriptedService {
         self.release(id);
     }
 
-    /// Does the work that is due by `now`: begins and ends phases of the script, carries out requests whose
-    /// service has started, and sends replies whose time has come.
+    /// Does all work that is due by `now`: begins and ends phases of the script, starts requests for which a
+    /// server has become free, and sends replies whose service time is over.
     fn advance(&mut self, now: Now) {
         self.director.handle_time(now.monotonic);
         if self.director.take_outage() {
@@ -163,7 +165,8 @@ impl ScriptedService {
         }
     }
 
-    /// Handles the bytes that were kept of connections whose `slow_accept` time (not served yet) is over.
+    /// Takes in the bytes that were kept of new connections, once their `slow_accept` time, in which they are
+    /// not served, is over.
     fn heed_ignored(&mut self, now: Now) {
         while self.ignored.first().is_some_and(|(at, _)| *at <= now.monotonic) {
             let Some((_, place)) = self.ignored.pop_first() else { return };
@@ -178,8 +181,7 @@ impl ScriptedService {
         }
     }
 
-    /// Moves replies that are due, and have no earlier reply held back before them, to the connection's
-    /// output.
+    /// Moves the connection's oldest replies to its output, up to the first one that is not due yet.
     fn release(&mut self, id: ClientId) {
         let Some((connection, pool)) = self.connections.get_with_pool(id) else { return };
         while let Some(reply) = connection.own.pending.take() {

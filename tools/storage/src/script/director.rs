@@ -164,8 +164,8 @@ impl Director {
         self.outage_begun = false;
     }
 
-    /// Returns true once after an outage has begun; then the caller closes all connections. All requests in
-    /// flight are dropped and counted as lost.
+    /// Returns true once after an outage has begun, so that the caller closes all connections. All requests
+    /// in flight have then been dropped and counted as lost.
     pub(crate) fn take_outage(&mut self) -> bool {
         if self.outage_begun {
             self.tally.requests_lost += self.stations.clear() as u64;

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    /// The number of the connection's oldest reply that is held back; if none is, that of the next one.
+    /// The number of the connection's oldest reply that is held back. If none is held back, the number that
+    /// the next reply will have.
     first: u64,
     slots: VecDeque<Slot>,
     bytes: usize,

@@ -45,8 +45,8 @@ pub(super) enum Busiest {
     InFlight,
 }
 
-/// The number by which a key whose reads are counted separately is named; valid while a read of it is in
-/// flight.
+/// The number of a key whose reads are counted separately; a key keeps its number at least while a read of it
+/// is in flight.
 pub(crate) type KeyNumber = u32;
 
 #[derive(Debug, Default)]

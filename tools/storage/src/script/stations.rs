@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use weir::values::Timestamp;
 
-/// Simulated servers and their common queue. `J` is the type of a request that waits, `P` that of what is
-/// kept of it while it is served.
+/// Simulated servers and their common queue. `J` is the type of a waiting request, and `P` the type of the
+/// record that is kept of a request in service.
 #[derive(Debug)]
 pub(super) struct Stations<J, P> {
     servers: usize,
@@ -68,7 +68,8 @@ impl<J, P: Ord> Stations<J, P> {
         self.waiting.pop_front().map(|(_, job)| (job, start))
     }
 
-    /// Occupies a free server with a request (`place` is kept of it) from `start` on for the service time.
+    /// Occupies a free server with a request from `start` on, for its service time. `place` is the record
+    /// that is kept of the request.
     pub(super) fn serve(&mut self, place: P, start: Timestamp, service: Duration) {
         debug_assert!(self.in_service.len() < self.servers, "it started because a server was free");
         self.started += 1;
@@ -98,7 +99,8 @@ impl<J, P: Ord> Stations<J, P> {
             .collect();
     }
 
-    /// Ends a stall for waiting requests. Requests in service keep the delay that it gave them.
+    /// Ends a stall early: waiting requests start again. Requests in service keep the delay that the stall
+    /// gave them.
     pub(super) fn end_stall(&mut self, now: Timestamp) {
         self.stalled_until = self.stalled_until.min(now);
     }

@@ -46,8 +46,8 @@ impl Refusals {
     }
 
     /// Returns the error line for a request on this slot, from the first scripted error that applies; `None`
-    /// if none does. `writes` is true for a request that writes. Scripted errors after that one do not count
-    /// the request towards those that they let through.
+    /// if none does. `writes` is true for a request that writes. Each earlier scripted error counts the
+    /// request among those that it lets through; later ones do not.
     pub(super) fn of(&mut self, slot: u16, writes: bool) -> Option<String> {
         let line = self.0.iter_mut().find_map(|refusal| refusal.of(slot, writes));
         self.0.retain(|refusal| refusal.times > 0);
