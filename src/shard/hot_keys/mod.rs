@@ -872,14 +872,11 @@ impl HotKeyStage {
         loop {
             let id = self.to_send.pop_front()?;
             let Some(flight) = self.flights.get(id) else { continue };
-            let mut entry = entry_of(&mut self.entries, flight.hot);
             if flight.is_for_nobody() {
-                if let Some(entry) = &mut entry {
-                    entry.handle_failed(id);
-                }
-                self.flights.end(id);
+                self.drop_fetch(id);
                 continue;
             }
+            let entry = entry_of(&mut self.entries, flight.hot);
             // A reply is kept only if no write is in flight, and then the key's expiry must be known.
             let asked_before = entry.as_ref().filter(|entry| {
                 entry.warmth == Warmth::Warm && entry.snapshot(&self.settings.versions).is_some()
@@ -893,6 +890,16 @@ impl HotKeyStage {
             let envelope = Envelope { tier: flight.tier(), touches, ..flight.envelope };
             return Some((envelope, 1 + flight.lifetime.questions()));
         }
+    }
+
+    /// Drops a fetch (shared read of a hot key) that is not sent. The next fetch of the same reply, which may
+    /// have been waiting for its end, leaves.
+    fn drop_fetch(&mut self, id: FlightId) {
+        let Some(dropped) = self.flights.end(id) else { return };
+        let Some(entry) = entry_of(&mut self.entries, dropped.hot) else { return };
+        let next = self.flights.latest_of(entry.flights_beside(&dropped), dropped.envelope.route);
+        entry.handle_failed(id);
+        next.into_iter().for_each(|next| self.let_leave(next));
     }
 
     /// Records that a fetch (shared read of a hot key) has been put on the connection to the store, and asks
