@@ -186,7 +186,8 @@ fn write_tenants(page: &mut Exposition, quotas: &Quotas, meter: &Meter) {
             family.sample(&[("tenant", &terms.name)], limit.ru_per_second);
         }
     }
-    let help = "Reports of usage that were dropped because their quotas had been replaced.";
+    let help =
+        "Reports of usage that were dropped because their quotas had been replaced more than eight times.";
     page.family("weir_tenant_reports_late_total", help, Kind::Counter).sample(&[], meter.late_reports());
 }
 
