@@ -157,13 +157,14 @@ impl ClientStage {
         let allowed = self.reply_room.usual.max(client.backlog_bytes_max);
         let waits_for_other = client.must_wait(ReplyRoom::UNLIMITED);
         let is_meant = client.identity.tenant.is_some() && !client.is_messaged() && !client.is_monitor;
-        if !is_meant
-            || waits_for_other
-            || client.listed_to_resume
-            || !client.reading_paused
-            || client.order.waiting_bytes() <= allowed
-            || allowed >= self.reply_room.unread
-        {
+        if !is_meant || waits_for_other || client.listed_to_resume || !client.reading_paused {
+            return;
+        }
+        if client.order.waiting_bytes() <= allowed {
+            // A part of what waited has gone to the socket since, which has not sent it and may never do so.
+            return self.resume_next_turn(id);
+        }
+        if allowed >= self.reply_room.unread {
             return;
         }
         if client.backlog_bytes_max == 0 {
