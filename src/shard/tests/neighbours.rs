@@ -148,20 +148,6 @@ fn requests_are_started_by_the_bytes_that_their_replies_are_expected_to_have() {
 }
 
 #[test]
-fn a_pipeline_goes_on_though_all_replies_so_far_are_with_the_socket() {
-    let mut rig = Rig::with(1, 1, |settings| settings.output_bytes_max = 8 << 20);
-    let client = rig.client(0);
-    let echo = request(&["ECHO", &"x".repeat(300_000)]);
-    rig.reading = Reading::Never;
-    rig.raw(client, &echo.repeat(15));
-    assert!(rig.counted(Counter::Requests) < 15);
-    for _ in 0..50 {
-        rig.wait(Duration::from_millis(100));
-    }
-    assert_eq!(rig.counted(Counter::Requests), 15);
-}
-
-#[test]
 fn a_client_may_write_a_long_pipeline_before_it_reads() {
     let mut rig = Rig::with(1, 1, |settings| settings.output_bytes_max = 8 << 20);
     let client = rig.client(0);
