@@ -148,6 +148,24 @@ fn requests_are_started_by_the_bytes_that_their_replies_are_expected_to_have() {
 }
 
 #[test]
+fn a_pipeline_goes_on_though_all_replies_so_far_are_with_a_full_socket() {
+    let mut rig = Rig::with(1, 1, |settings| settings.output_bytes_max = 8 << 20);
+    let client = rig.client(0);
+    let reply = format!("$5000\r\n{}\r\n", "v".repeat(5_000));
+    rig.reading = Reading::Never;
+    rig.raw(client, &request(&["GET", &"k".repeat(200)]).repeat(1_000));
+    for _ in 0..100 {
+        // More than may usually wait comes in one turn, and goes to the socket as one segment.
+        for sent in std::mem::take(&mut rig.at_stores) {
+            rig.shards[0].handle_link_bytes(sent.link, sent.generation, reply.as_bytes(), rig.now);
+        }
+        rig.turns();
+        rig.wait(Duration::from_millis(100));
+    }
+    assert_eq!(rig.counted(Counter::Requests), 1_000);
+}
+
+#[test]
 fn a_client_may_write_a_long_pipeline_before_it_reads() {
     let mut rig = Rig::with(1, 1, |settings| settings.output_bytes_max = 8 << 20);
     let client = rig.client(0);
