@@ -32,7 +32,9 @@ use crate::policy::slice::Verdict;
 use crate::protocol::command::Class;
 use crate::values::allowance::Report;
 use crate::values::time::Now;
-use crate::values::{BucketId, Capacity, ClientId, Grant, MicroUnits, Price, Timestamp, Usage, Weights};
+use crate::values::{
+    BucketId, Capacity, ClientId, Grant, MicroUnits, Price, TenantId, Timestamp, Usage, Weights,
+};
 
 /// The prices and accounts of one core, and the clients that wait for them.
 #[derive(Debug)]
@@ -212,6 +214,11 @@ impl AdmissionStage {
         // Tenants have new ids now, so the waiting requests are tried again.
         self.for_settlement.release();
         self.accounts.handle_quotas(before, after, now);
+    }
+
+    /// Returns the id that a tenant has in the quotas in force, by its id in those before; None if it is gone.
+    pub fn renamed(&self, tenant: TenantId) -> Option<TenantId> {
+        self.accounts.renamed(tenant)
     }
 
     /// Handles the end of a turn (pass of the shard's loop): reports to the control executor what was spent

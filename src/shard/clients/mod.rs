@@ -324,19 +324,21 @@ impl ClientStage {
 
     /// Applies new quotas to all clients. A client keeps its tenant by name; if the tenant is gone, the
     /// client must log in again. If the rights of a client in a transaction have changed, its `EXEC` is
-    /// refused. Returns the clients whose subscriptions, tracked keys or lines of requests the new quotas may
-    /// not permit, which the caller closes.
+    /// refused. Returns the clients whose blocking commands, subscriptions, tracked keys or lines of requests
+    /// the new quotas may not permit, which the caller closes. `waits` says whether a blocking command waits
+    /// on a private link (unshared connection to a store).
     pub fn handle_quotas(
         &mut self,
         env: &Env,
         admission: &mut AdmissionStage,
-        after: &Quotas,
+        (after, waits): (&Quotas, impl Fn(PrivateId) -> bool),
         now: Now,
     ) -> Vec<ClientId> {
         let mut to_close = Vec::new();
         let before = &env.quotas;
         let ids: Vec<ClientId> = self.clients.ids().collect();
         for id in ids {
+            let waits = self.link_at_work(id).is_some_and(&waits);
             let client = self.clients.at(id);
             // Queued requests were permitted by the quotas before.
             if let Some(transaction) = &mut client.transaction
@@ -344,8 +346,8 @@ impl ClientStage {
             {
                 transaction.poison();
             }
-            // A subscription goes on, so it has to be permitted anew.
-            let is_over = (client.is_subscribed() || client.tracks_keys() || client.is_monitor)
+            // A wait or a subscription goes on, so it has to be permitted anew.
+            let is_over = (waits || client.is_subscribed() || client.tracks_keys() || client.is_monitor)
                 && !client.identity.keeps_its_rights(before, after);
             // The new quotas may not accept the HTTP token that was right before.
             client.http_login = None;
@@ -365,11 +367,6 @@ impl ClientStage {
             self.keep_seat(env, id, now);
         }
         to_close
-    }
-
-    /// True if the new quotas (`after`) leave a client's permissions as they were, or if it has no tenant.
-    pub fn keeps_its_rights(&self, id: ClientId, before: &Quotas, after: &Quotas) -> bool {
-        self.clients.peek(id).is_none_or(|client| client.identity.keeps_its_rights(before, after))
     }
 
     /// Starts to drain: every connection that is opened from now on is closed at once.

@@ -77,7 +77,7 @@ use crate::protocol::{Protocol, encode};
 use crate::values::limits::{
     HOT_FRAME_BYTES_MAX, HOT_HELD_BYTES_MAX, HOT_REPLY_BYTES_MAX, HOT_WAITERS_MAX, MESSAGE_READ_BYTES_MAX,
 };
-use crate::values::{BackendId, Database, ShardId, Timestamp};
+use crate::values::{BackendId, Database, ShardId, TenantId, Timestamp};
 use copies::Copies;
 use entry::{Entry, Found, Held, Read, Stale, Warmth, Way};
 use flights::{Flight, Flights, Late, Stage, Waiter};
@@ -299,9 +299,7 @@ impl HotKeyStage {
         if entry.key != key || entry.database != envelope.route.database {
             return Meeting::Passes;
         }
-        // A request that came before the quotas changed has its tenant's former id.
-        let asker = envelope.asker.filter(|asker| asker.version() == env.quotas.version() as u16);
-        entry.last_asker = asker.map_or(NOBODY, Asker::tenant);
+        entry.last_asker = present_tenant(envelope.asker, &env.quotas).unwrap_or(NOBODY);
         let is_on = self.settings.mode == Mode::On;
         let connection = connection_of(env, envelope);
         let is_fit = !is_write && may_be_kept && frame.len() <= HOT_FRAME_BYTES_MAX;
@@ -1962,6 +1960,12 @@ fn number_of_value(key: u64, protocol: Protocol) -> u64 {
 /// while the store is unavailable; zero if it accepts none, or if the quotas have changed since the request
 /// came.
 fn longer(asker: Option<Asker>, quotas: &Quotas) -> Duration {
-    let own = asker.filter(|asker| asker.version() == quotas.version() as u16);
-    own.map_or(Duration::ZERO, |asker| quotas.tenant(asker.tenant()).stale_on_error)
+    present_tenant(asker, quotas).map_or(Duration::ZERO, |tenant| quotas.tenant(tenant).stale_on_error)
+}
+
+/// Returns the tenant of a request's asker; None if it is unknown, or if the quotas have changed since the
+/// request came, so that the asker has the tenant's former id.
+fn present_tenant(asker: Option<Asker>, quotas: &Quotas) -> Option<TenantId> {
+    let present = asker.filter(|asker| asker.version() == quotas.version() as u16);
+    present.map(Asker::tenant)
 }

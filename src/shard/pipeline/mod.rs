@@ -498,25 +498,21 @@ impl Shard {
     /// are closed if their rights have changed.
     pub fn handle_quotas(&mut self, quotas: Arc<Quotas>, now: Now) {
         self.admission.handle_quotas(&self.env.quotas, &quotas, now.monotonic);
-        let waiting = self.waiting_without_rights(&quotas);
-        let revoked = self.clients.handle_quotas(&self.env, &mut self.admission, &quotas, now);
+        let waits = |link| self.private.waits(link);
+        let revoked = self.clients.handle_quotas(&self.env, &mut self.admission, (&quotas, waits), now);
         self.hot_keys.handle_quotas(&quotas);
-        self.rename_tenants(&quotas);
+        self.rename_tenants();
         self.env.quotas = quotas;
-        revoked.into_iter().chain(waiting).for_each(|id| self.revoke(id, now));
+        revoked.into_iter().for_each(|id| self.revoke(id, now));
         self.resume_waiting(now);
     }
 
     /// Gives shared channels (one subscription for all clients), private links (unshared connections to
     /// stores) and filters (patterns and prefixes at stores) new tenant ids: each counts towards a tenant's
-    /// limit, and gets the id that its tenant has in the new quotas (`after`). If the tenant is gone, it gets
-    /// an id that no tenant has.
-    fn rename_tenants(&mut self, after: &Quotas) {
-        let before = &self.env.quotas;
-        let renamed = |tenant: TenantId| {
-            let known = (usize::from(tenant.0) < before.len()).then(|| before.tenant(tenant));
-            known.and_then(|known| after.find(&known.name)).unwrap_or(NOBODY)
-        };
+    /// limit, and gets the id that its tenant has in the new quotas. If the tenant is gone, it gets an id that
+    /// no tenant has.
+    fn rename_tenants(&mut self) {
+        let renamed = |tenant: TenantId| self.admission.renamed(tenant).unwrap_or(NOBODY);
         self.shared_channels.handle_tenants(renamed);
         self.private.handle_tenants(renamed);
         self.clients.handle_tenants_of_filters(renamed);

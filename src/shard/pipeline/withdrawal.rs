@@ -5,7 +5,6 @@
 use std::time::Duration;
 
 use super::Shard;
-use crate::config::Quotas;
 use crate::routing::cluster::NodeRefusal;
 use crate::shard::clients::{Readiness, Withdrawn};
 use crate::shard::private::{Kind, PrivateRequest, Withholding, call};
@@ -83,19 +82,6 @@ impl Shard {
         if let Some(link) = self.waiting_link(id) {
             self.abandon_call((id, link), &[], now);
         }
-    }
-
-    /// Returns the clients that wait in blocking commands which the new quotas (`after`) may not permit.
-    pub(super) fn waiting_without_rights(&self, after: &Quotas) -> Vec<ClientId> {
-        if self.private.lent() == 0 {
-            return Vec::new();
-        }
-        let before = &self.env.quotas;
-        let mut ids = self.clients.ids();
-        ids.retain(|id| {
-            self.waiting_link(*id).is_some() && !self.clients.keeps_its_rights(*id, before, after)
-        });
-        ids
     }
 
     /// True if a client is closed as soon as it is answered, so that it must not wait in a blocking command.

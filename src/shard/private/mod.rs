@@ -174,6 +174,12 @@ impl Waiting {
             may_have_ended: false,
         }
     }
+
+    /// True if the core itself, not a client, has asked the store to end the blocking command, and the store
+    /// has not replied that it does not know it.
+    const fn is_being_withheld(&self) -> bool {
+        self.is_withheld && self.is_asked_to_end
+    }
 }
 
 /// Whether another process can go on with a blocking command for the rest of its wait.

@@ -10,7 +10,7 @@
 //! ```
 
 use super::link::{Errand, Expected, Link, State, Subject};
-use super::{CanMove, Event, PrivateLinks, call};
+use super::{CanMove, Event, PrivateLinks, Waiting, call};
 use crate::protocol::Protocol;
 use crate::shard::env::Env;
 use crate::shard::request::{PrivateId, ReplyTo};
@@ -100,7 +100,7 @@ impl PrivateLinks {
         let Some(waiting) = link.in_flight.as_ref().and_then(|request| request.waiting()) else {
             return Withholding::Never;
         };
-        if waiting.is_withheld && waiting.is_asked_to_end {
+        if waiting.is_being_withheld() {
             return Withholding::Told;
         }
         if link.cannot_be_ended() {
@@ -123,9 +123,7 @@ impl PrivateLinks {
     /// The client then does not get a reply which shows that the command has waited in vain.
     pub fn is_being_withheld(&self, id: PrivateId) -> bool {
         let request = self.peek(id).and_then(|link| link.in_flight.as_ref());
-        request
-            .and_then(|request| request.waiting())
-            .is_some_and(|waiting| waiting.is_withheld && waiting.is_asked_to_end)
+        request.and_then(|request| request.waiting()).is_some_and(Waiting::is_being_withheld)
     }
 
     /// Sets the deadline of the blocking command on a private link (unshared connection to a store) to

@@ -210,6 +210,11 @@ impl Accounts {
         }
     }
 
+    /// Returns the id that a tenant has in the quotas in force, by its id in those before; None if it is gone.
+    pub fn renamed(&self, tenant: TenantId) -> Option<TenantId> {
+        self.former.now(1, tenant)
+    }
+
     /// Returns the current id of a payer's tenant. None if the tenant is gone, or if the payer (account that is
     /// charged) is of quotas so old that their tenants are no longer known.
     pub(super) fn tenant_now(&self, payer: Payer) -> Option<TenantId> {
