@@ -198,6 +198,12 @@ pub struct Flags {
     #[arg(value_parser = request_units, default_value = "0.5")]
     pub ru_latency_ms: u64,
 
+    /// Price of a millisecond for which a request keeps its store busy, in request units, if neither the
+    /// request nor its reply shows how much work it is; 0 = off
+    #[arg(long, env = "WEIR_RU_BUSY_MS", value_name = "RU", help_heading = QUOTAS, hide = true)]
+    #[arg(value_parser = request_units, default_value = "20")]
+    pub ru_busy_ms: u64,
+
     /// Algorithm that enforces quotas
     #[arg(long, env = "WEIR_LIMITER", value_name = "LIMITER", help_heading = QUOTAS, hide = true)]
     #[arg(value_enum, default_value = "buckets")]

@@ -286,6 +286,7 @@ impl Config {
                 row: flags.ru_row,
                 key: flags.ru_key,
                 latency_ms: flags.ru_latency_ms,
+                busy_ms: flags.ru_busy_ms,
             },
             scan_count_max: flags.scan_count_max as u32,
             overload,

@@ -18,6 +18,7 @@
 //! | which of several nodes with the same keys answers a read | `replica_choice.rs` |
 //! | how many requests may be sent again | `retry_budget.rs` |
 //! | how many connections may a tenant hold | `seats.rs` |
+//! | how much of a store's time need a tenant not pay for | `leeway.rs` |
 //! | how much may be spent on work that may be left undone | `byte_rate.rs` |
 //! | is a count of requests per second used up (to compare with) | `fixed_window.rs` |
 
@@ -31,6 +32,7 @@ pub mod fixed_window;
 pub mod fleet;
 pub mod hot_keys;
 pub mod latency_ratio;
+pub mod leeway;
 pub mod price;
 pub mod queue;
 pub mod replica_choice;

@@ -1,7 +1,7 @@
 //! Price of a request, in millionths of a request unit.
 //!
 //! `base + KiB in * in + KiB out * out + rows * row + keys * key + slowness * latency`, and at least the
-//! floor of the kind of command. Base, bytes in and keys are known when the request comes; the others when
+//! floor of the kind of command, and the time for which it keeps the store busy where that alone shows its work. Base, bytes in and keys are known when the request comes; the others when
 //! its reply does. Sums and products saturate, and a [`Price`] is far below that.
 
 use crate::values::{MicroUnits, Price, Weights};
@@ -36,6 +36,9 @@ pub struct Asked {
     /// Part of the request's price that is due besides its base and bytes, whatever the reply is, in
     /// millionths of a request unit.
     pub hidden: MicroUnits,
+    /// True if neither the request nor its reply shows how much work it is, so that its price depends on the
+    /// time for which it keeps a store busy.
+    pub hides_work: bool,
 }
 
 impl Asked {
@@ -48,6 +51,7 @@ impl Asked {
         self.bytes_in = self.bytes_in.saturating_add(other.bytes_in);
         self.keys = self.keys.saturating_add(other.keys);
         self.looks_at = self.looks_at.saturating_add(other.looks_at);
+        self.hides_work |= other.hides_work;
         self.hidden =
             self.hidden.saturating_add(other.hidden).saturating_add(quote.floor.beyond(quote.fixed));
     }
@@ -78,6 +82,9 @@ pub struct Measured {
     pub took_micros: u64,
     /// Latency beyond what requests of the same class usually take, in microseconds.
     pub slowness_micros: u64,
+    /// Time for which the request kept the store busy, in microseconds, where neither the request nor the
+    /// reply shows how much work it was; 0 for all other requests.
+    pub busy_micros: u64,
 }
 
 /// A price, split into the terms whose sum it is.
@@ -95,7 +102,8 @@ pub struct Breakdown {
     pub keys: MicroUnits,
     /// The part of the price that is due for latency beyond the usual.
     pub slowness: MicroUnits,
-    /// Amount added where the other terms stay below the least price of the kind of command (floor).
+    /// Amount added where the other terms stay below the least price of the kind of command (floor), or below
+    /// that of the time for which a request whose work does not show kept the store busy.
     pub to_floor: MicroUnits,
 }
 
@@ -153,7 +161,7 @@ impl Weights {
     pub fn actual(&self, quote: &Quote, measured: &Measured) -> Price {
         // Fast path of nearly every reply: one value, in its usual time, to a request without a floor.
         let more = u64::from(quote.keys | quote.looks_at) | quote.floor.micro();
-        if more | measured.rows | measured.slowness_micros == 0 {
+        if more | measured.rows | measured.slowness_micros | measured.busy_micros == 0 {
             let bytes_out = per_kib(measured.bytes_out, self.kib_out);
             return Price::new(quote.fixed.micro().saturating_add(bytes_out));
         }
@@ -207,7 +215,8 @@ impl Weights {
             0 => 0,
             excess => self.slowness(excess).min(rest.max(floor).saturating_mul(SLOWNESS_SHARE_MAX)),
         };
-        let to_floor = floor.saturating_sub(rest.saturating_add(slowness));
+        let busy = measured.busy_micros.saturating_mul(self.busy_ms) / 1_000;
+        let to_floor = floor.max(busy).saturating_sub(rest.saturating_add(slowness));
         Breakdown { base: 0, bytes_in: 0, bytes_out, rows, keys, slowness, to_floor }
     }
 
@@ -239,7 +248,8 @@ mod tests {
     use crate::values::UNIT;
     use crate::values::limits::PRICE_MAX;
 
-    const GET: Asked = Asked { requests: 1, bytes_in: 1_024, keys: 0, looks_at: 0, floor: 0, hidden: 0 };
+    const GET: Asked =
+        Asked { requests: 1, bytes_in: 1_024, keys: 0, looks_at: 0, floor: 0, hidden: 0, hides_work: false };
 
     fn estimate(asked: &Asked, expected: MicroUnits) -> MicroUnits {
         let weights = Weights::default();
@@ -316,19 +326,28 @@ mod tests {
         assert_eq!(total(&sum, &measured), (14 + 10) * UNIT);
     }
 
+    #[test]
+    fn work_that_does_not_show_costs_its_time_if_that_is_more_than_all_else() {
+        let asked = Asked { floor: 5 * UNIT, hides_work: true, ..GET };
+        for (busy_micros, rows, units) in [(0, 0, 5), (249, 0, 5), (2_000, 0, 40), (2_000, 3_000, 62)] {
+            let measured = Measured { rows, busy_micros, ..Measured::default() };
+            assert_eq!(total(&asked, &measured), units * UNIT, "{busy_micros} us, {rows} rows");
+        }
+    }
+
     proptest! {
         #[test]
         fn no_price_is_more_than_the_most_or_less_than_what_is_known(
-            counts in proptest::array::uniform10(prop_oneof![0..10_u64, any::<u64>()]),
+            counts in proptest::array::uniform11(prop_oneof![0..10_u64, any::<u64>()]),
             weight in 0..=1_000_000 * UNIT,
             times in 0..200_usize,
         ) {
-            let [requests, bytes_in, keys, looks_at, floor, hidden, bytes_out, rows, took_micros, slowness_micros] = counts;
-            let weights = Weights { base: weight, hit: weight, kib_in: weight, kib_out: weight, row: weight, key: weight, latency_ms: weight };
-            let one = Asked { requests, bytes_in, keys, looks_at, floor, hidden };
+            let [requests, bytes_in, keys, looks_at, floor, hidden, bytes_out, rows, took_micros, slowness_micros, busy_micros] = counts;
+            let weights = Weights { base: weight, hit: weight, kib_in: weight, kib_out: weight, row: weight, key: weight, latency_ms: weight, busy_ms: weight };
+            let one = Asked { requests, bytes_in, keys, looks_at, floor, hidden, hides_work: rows % 2 == 0 };
             let mut asked = one;
             (0..times).for_each(|_| asked.add(&one, &weights));
-            let measured = Measured { bytes_out, rows, took_micros, slowness_micros };
+            let measured = Measured { bytes_out, rows, took_micros, slowness_micros, busy_micros };
             let quote = weights.quote(&asked);
             for price in [
                 weights.estimate(&quote, rows), weights.actual(&quote, &measured), weights.breakdown(&asked, &measured).total()

@@ -247,6 +247,12 @@ counters! {
     (HotBypassedFull, "weir_hot_bypass_total", "reason=\"full\"", BYPASSES),
     (HotBypassedLarge, "weir_hot_bypass_total", "reason=\"large\"", BYPASSES),
     (HotBypassedOther, "weir_hot_bypass_total", "reason=\"other\"", BYPASSES),
+    (
+        BusyMicros,
+        "weir_unshown_work_microseconds_total",
+        "",
+        "Time for which requests kept stores busy that do not show how much work they are, such as scripts.",
+    ),
     (HotMatches, "weir_hot_compared_total", "outcome=\"same\"", COMPARISONS),
     (HotMismatches, "weir_hot_compared_total", "outcome=\"different\"", COMPARISONS),
     (

@@ -32,6 +32,7 @@
 //! | what a core is told once | `settings.rs` |
 //! | what is counted, and how long things take | `counters.rs`, `durations.rs` |
 //! | loads, latencies and levels of the bulkheads before backends, shared by cores without a lock | `board.rs` |
+//! | time in which a backend answers nothing, and who shares it | `quiet.rs` |
 //! | health of the stores, shared likewise: counts of failures, and whose requests are refused | `health.rs` |
 //! | the monitors of all cores, and what each may see | `monitor_board.rs` |
 //! | subscriptions of all cores that stores have yet to acknowledge | `subscription_board.rs` |
@@ -80,6 +81,7 @@ mod pending;
 mod pieces;
 mod pipeline;
 mod private;
+mod quiet;
 mod reach;
 mod refusal;
 mod replies;

@@ -10,9 +10,13 @@ use crate::values::Timestamp;
 pub enum Note {
     /// A request is about to be answered without its backend, which may still carry it out.
     Unsettled,
-    /// A request that was answered without its backend is over at the backend, too: it cannot take effect
-    /// after later requests any more.
-    Settled,
+    /// A request that was answered without its backend, or a part of it, is over at the backend, too: it cannot
+    /// take effect after later requests any more.
+    Settled {
+        /// True if the backend has replied to it, or never got it; false if its connection was lost, so that
+        /// it may yet take effect.
+        is_certain: bool,
+    },
     /// A request, or one part of it, is about to be answered before its store replies. The store still works on it,
     /// and the note [`Note::LatePrice`] follows.
     PriceFollows,

@@ -17,6 +17,9 @@ pub enum Outcome {
         /// Time by which the reply took longer than replies to requests of its class usually do, in
         /// microseconds.
         slowness_micros: u32,
+        /// Time for which the request kept the backend busy, in microseconds, where neither the request nor the
+        /// reply shows how much work it was; 0 for all other requests.
+        busy_micros: u32,
     },
     /// The reply was taken from memory, or from the fetch of a hot key that another request had caused.
     Cached {
@@ -34,7 +37,13 @@ impl Outcome {
     /// Returns the outcome of a request that weir answered by itself: only the bytes of its reply cost
     /// anything.
     pub const fn answered(reply_bytes: usize) -> Self {
-        Self::Served { bytes: in_32_bits(reply_bytes), rows: 0, took_micros: 0, slowness_micros: 0 }
+        Self::Served {
+            bytes: in_32_bits(reply_bytes),
+            rows: 0,
+            took_micros: 0,
+            slowness_micros: 0,
+            busy_micros: 0,
+        }
     }
 
     /// Returns the outcome of a request that was answered with the reply to another request.
@@ -73,13 +82,14 @@ impl Settlement {
     #[inline]
     pub fn add(&mut self, outcome: Outcome) {
         match outcome {
-            Outcome::Served { bytes, rows, took_micros, slowness_micros } => {
+            Outcome::Served { bytes, rows, took_micros, slowness_micros, busy_micros } => {
                 self.served = self.served.saturating_add(1);
                 let measured = &mut self.measured;
                 measured.bytes_out = measured.bytes_out.saturating_add(u64::from(bytes));
                 measured.rows = measured.rows.saturating_add(u64::from(rows));
                 measured.took_micros = measured.took_micros.max(u64::from(took_micros));
                 measured.slowness_micros = measured.slowness_micros.max(u64::from(slowness_micros));
+                measured.busy_micros = measured.busy_micros.saturating_add(u64::from(busy_micros));
             }
             Outcome::Cached { bytes } => {
                 if self.lost == 0 {

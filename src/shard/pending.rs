@@ -20,6 +20,9 @@ pub struct InFlight {
     pub odd: Odd,
     /// True if weir has answered the request already, so that the backend's reply is dropped.
     pub is_abandoned: bool,
+    /// Reading of the backend's quiet time (in which it answers nothing) when the request was sent, if the
+    /// request does not show how much work it is; else 0.
+    pub quiet_reading: u32,
 }
 
 /// A reply that a backend owes.
@@ -59,11 +62,16 @@ pub enum Odd {
 
 impl InFlight {
     /// Creates the record of a request that is sent now. `depth` is the number of requests in flight,
-    /// this one included, and `odd` says why its response time is no sample, if it is none.
+    /// this one included, `odd` says why its response time is no sample, if it is none, and `quiet_reading`
+    /// is the reading of the backend's quiet time.
     #[inline]
-    pub fn new(envelope: &Envelope, (depth, odd): (u32, Odd), sent_at: Timestamp) -> Self {
+    pub fn new(
+        envelope: &Envelope,
+        (depth, odd, quiet_reading): (u32, Odd, u32),
+        sent_at: Timestamp,
+    ) -> Self {
         let depth = depth.min(u32::from(u16::MAX)) as u16;
-        Self { envelope: *envelope, sent_at, depth, odd, is_abandoned: false }
+        Self { envelope: *envelope, sent_at, depth, odd, is_abandoned: false, quiet_reading }
     }
 
     /// Returns the time after which the reply is useless; None if the request has no deadline, or its sender

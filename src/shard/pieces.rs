@@ -95,18 +95,26 @@ fn together(one: Outcome, other: Outcome) -> Outcome {
     use Outcome::{Cached, Lost, Refused, Served};
     match (one, other) {
         (Cached { bytes }, Cached { bytes: more }) => Cached { bytes: bytes.saturating_add(more) },
-        (Served { bytes, rows, took_micros, slowness_micros }, Cached { bytes: more })
-        | (Cached { bytes: more }, Served { bytes, rows, took_micros, slowness_micros }) => {
-            Served { bytes: bytes.saturating_add(more), rows, took_micros, slowness_micros }
+        (Served { bytes, rows, took_micros, slowness_micros, busy_micros }, Cached { bytes: more })
+        | (Cached { bytes: more }, Served { bytes, rows, took_micros, slowness_micros, busy_micros }) => {
+            let bytes = bytes.saturating_add(more);
+            Served { bytes, rows, took_micros, slowness_micros, busy_micros }
         }
         (
-            Served { bytes, rows, took_micros, slowness_micros },
-            Served { bytes: more_bytes, rows: more_rows, took_micros: took, slowness_micros: slowness },
+            Served { bytes, rows, took_micros, slowness_micros, busy_micros },
+            Served {
+                bytes: more_bytes,
+                rows: more_rows,
+                took_micros: took,
+                slowness_micros: slowness,
+                busy_micros: busy,
+            },
         ) => Served {
             bytes: bytes.saturating_add(more_bytes),
             rows: rows.saturating_add(more_rows),
             took_micros: took_micros.saturating_add(took),
             slowness_micros: slowness_micros.saturating_add(slowness),
+            busy_micros: busy_micros.saturating_add(busy),
         },
         (Lost, _) | (_, Lost) => Lost,
         (Refused, other) => other,

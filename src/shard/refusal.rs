@@ -203,7 +203,8 @@ impl NotSent {
     /// transaction, `Busy` (the backend is busy with a script) becomes `BusyForTransaction`, because stores
     /// word their error to `EXEC` differently. Any other reason stays as it is.
     pub fn for_nature(self, nature: Nature) -> Self {
-        if self == Self::Busy && nature == Nature::TRANSACTION { Self::BusyForTransaction } else { self }
+        let is_like_transaction = nature == Nature::of_transaction(nature.hides_work());
+        if self == Self::Busy && is_like_transaction { Self::BusyForTransaction } else { self }
     }
 
     /// Returns the text of the error reply, without the `-` and the line end. `backend` is the backend's

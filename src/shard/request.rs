@@ -306,19 +306,68 @@ impl Asker {
 pub struct Nature {
     /// Class of the command: what its price grows with.
     pub class: Class,
-    /// Whether the command reads, writes, or does neither.
-    pub effect: Effect,
+    /// Whether the command reads, writes, or does neither, and whether it hides its work.
+    rest: Rest,
+}
+
+/// Effect of a request, and whether it hides its work. One byte, as each request in flight has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    Read,
+    Write,
+    Neither,
+    HiddenRead,
+    HiddenWrite,
+    HiddenNeither,
 }
 
 impl Nature {
-    /// The nature of every transaction, whatever its requests are.
-    pub const TRANSACTION: Self = Self { class: Class::Multi, effect: Effect::Write };
+    /// Creates the nature of requests whose command has this class and effect. `hides_work` is true if neither the
+    /// request nor its reply shows how much work it is.
+    #[inline]
+    pub const fn new(class: Class, effect: Effect, hides_work: bool) -> Self {
+        let rest = match (effect, hides_work) {
+            (Effect::Read, false) => Rest::Read,
+            (Effect::Write, false) => Rest::Write,
+            (Effect::None, false) => Rest::Neither,
+            (Effect::Read, true) => Rest::HiddenRead,
+            (Effect::Write, true) => Rest::HiddenWrite,
+            (Effect::None, true) => Rest::HiddenNeither,
+        };
+        Self { class, rest }
+    }
+
+    /// Returns whether the command reads, writes, or does neither.
+    #[inline]
+    pub const fn effect(self) -> Effect {
+        match self.rest {
+            Rest::Read | Rest::HiddenRead => Effect::Read,
+            Rest::Write | Rest::HiddenWrite => Effect::Write,
+            Rest::Neither | Rest::HiddenNeither => Effect::None,
+        }
+    }
+
+    /// True if neither the request nor its reply shows how much work it is, so that the time counts for which
+    /// it keeps its store busy.
+    #[inline]
+    pub const fn hides_work(self) -> bool {
+        matches!(self.rest, Rest::HiddenRead | Rest::HiddenWrite | Rest::HiddenNeither)
+    }
+
+    /// Returns the nature of a transaction. `hides_work` is true if one of its requests does not show how much work
+    /// it is.
+    pub const fn of_transaction(hides_work: bool) -> Self {
+        Self::new(Self::TRANSACTION_CLASS, Effect::Write, hides_work)
+    }
+
+    /// The class by which every transaction is priced, whatever its requests are.
+    pub const TRANSACTION_CLASS: Class = Class::Multi;
 
     /// Returns which keys count as touched by a request that is sent from the core that has its client instead
     /// of the key's home: none for a read, which bypasses the kept replies (those held in memory) of hot keys;
     /// unknown ones for any other request, which may change hot keys.
     pub const fn touches(self) -> Touches {
-        match self.effect {
+        match self.effect() {
             Effect::Read => Touches::NOTHING,
             Effect::Write | Effect::None => Touches::UNKNOWN,
         }
@@ -328,10 +377,8 @@ impl Nature {
     /// because it may do anything.
     #[inline]
     pub fn of(command: Option<&Command>) -> Self {
-        command.map_or(Self { class: Class::Script, effect: Effect::Write }, |command| Self {
-            class: command.class,
-            effect: command.effect,
-        })
+        let unknown = Self::new(Class::Script, Effect::Write, true);
+        command.map_or(unknown, |command| Self::new(command.class, command.effect, command.is_work_hidden()))
     }
 }
 

@@ -70,6 +70,9 @@ pub struct Weights {
     pub key: MicroUnits,
     /// Price of a millisecond of latency beyond what requests of the same class usually take.
     pub latency_ms: MicroUnits,
+    /// Price of a millisecond for which a request keeps its store busy, if neither the request nor the reply
+    /// shows how much work it is; counts only if it is more than the rest of the price.
+    pub busy_ms: MicroUnits,
 }
 
 impl Default for Weights {
@@ -82,6 +85,7 @@ impl Default for Weights {
             row: UNIT / 50,
             key: 3 * UNIT / 50,
             latency_ms: UNIT / 2,
+            busy_ms: 20 * UNIT,
         }
     }
 }

@@ -2,7 +2,7 @@
 //! on, and if an option is repeated, the last one counts.
 
 use super::keys::integer;
-use super::{Arguments, Class, Command, Keys};
+use super::{Arguments, Class, Command, Flags, Keys};
 
 /// Number of elements that a store examines for one `SCAN` request without `COUNT`.
 pub const COUNT_DEFAULT: u64 = 10;
@@ -33,9 +33,25 @@ enum Given {
 }
 
 impl Command {
+    /// True for the commands that walk step by step: `SCAN`, `HSCAN`, `SSCAN` and `ZSCAN`.
+    fn is_walk(&self) -> bool {
+        self.class == Class::Scan && self.name.ends_with("scan")
+    }
+
+    /// True if neither a request of this command nor its reply shows how much work it is: it runs a script,
+    /// looks at all keys, or combines, searches or copies collections inside the store.
+    #[inline]
+    pub fn is_work_hidden(&self) -> bool {
+        match self.class {
+            Class::Script => true,
+            Class::Scan => !self.is_walk(),
+            _ => self.flags.contains(Flags::HIDDEN_WORK),
+        }
+    }
+
     /// Returns the options of a request `SCAN`, `HSCAN`, `SSCAN` or `ZSCAN`; `None` for all other commands.
     pub fn walk(&self, arguments: &Arguments<'_>) -> Option<Walk> {
-        if self.class != Class::Scan || !self.name.ends_with("scan") {
+        if !self.is_walk() {
             return None;
         }
         // The cursor is the first argument, or stands behind the key.

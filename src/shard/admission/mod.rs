@@ -113,6 +113,7 @@ impl AdmissionStage {
     /// Charges the rest of the price of a request that was answered before its store replied, and charged its
     /// estimated price then. `reply` has the measurements of all late parts of the reply.
     pub fn settle_late(&mut self, charge: &Charge, reply: &Settlement, now: Now) {
+        let reply = self.accounts.with_billed_time(charge, reply, now);
         let cost = self.settings.weights.actual(&charge.quote, &reply.measured);
         self.accounts.settle_late(charge, cost, now.monotonic);
     }

@@ -20,8 +20,8 @@ const ALL_KEYS_FLOOR: MicroUnits = 100 * UNIT;
 #[inline]
 pub fn asked(command: Option<&Command>, arguments: &Arguments<'_>) -> Asked {
     let bytes_in = arguments.frame().len() as u64;
-    let one = Asked { requests: 1, bytes_in, keys: 0, looks_at: 0, floor: 0, hidden: 0 };
-    let Some(command) = command else { return Asked { floor: HIDDEN_WORK_FLOOR, ..one } };
+    let one = Asked { requests: 1, bytes_in, keys: 0, looks_at: 0, floor: 0, hidden: 0, hides_work: false };
+    let Some(command) = command else { return Asked { floor: HIDDEN_WORK_FLOOR, hides_work: true, ..one } };
     if matches!(command.class, Class::Point | Class::Control)
         && !command.flags.intersects(Flags::UNSHOWN_WORK)
     {
@@ -34,18 +34,24 @@ pub fn asked(command: Option<&Command>, arguments: &Arguments<'_>) -> Asked {
 /// nor reply shows. `one` has the parts of the cost that every request has; the others are added to it.
 #[inline(never)]
 fn asked_of_more(command: &Command, arguments: &Arguments<'_>, one: Asked) -> Asked {
-    let hides_work = command.class == Class::Script || command.flags.contains(Flags::HIDDEN_WORK);
+    let hides_work = command.is_work_hidden();
     let floor = match command.class {
-        Class::Scan if command.walk(arguments).is_none() => ALL_KEYS_FLOOR,
-        _ if hides_work => HIDDEN_WORK_FLOOR,
-        _ => 0,
+        _ if !hides_work => 0,
+        Class::Scan => ALL_KEYS_FLOOR,
+        _ => HIDDEN_WORK_FLOOR,
     };
     // A key that is read counts like a row, whether or not the reply shows it.
     let (written, read) = match (keys_of(command, arguments), command.effect) {
         (keys, Effect::Read) => (0, keys),
         (keys, Effect::Write | Effect::None) => (keys, 0),
     };
-    Asked { keys: written, looks_at: looks_at(command, arguments).saturating_add(read), floor, ..one }
+    Asked {
+        keys: written,
+        looks_at: looks_at(command, arguments).saturating_add(read),
+        floor,
+        hides_work,
+        ..one
+    }
 }
 
 /// Returns the number of keys of a request that names several; 0 for a single key or none, which the base

@@ -28,14 +28,25 @@ impl Accounts {
     #[inline]
     pub fn settle_reply(&mut self, charge: &Charge, reply: &Settlement, weights: &Weights, now: Now) {
         // The fast path of nearly every reply: all of it came from backends.
-        if reply.served > 0 && reply.lost == 0 {
+        if reply.served > 0 && reply.lost == 0 && reply.measured.busy_micros == 0 {
             let cost = weights.actual(&charge.quote, &reply.measured);
             return match self.tab_for(charge) {
                 Some(tab) => tab.settle(charge, cost),
                 None => self.settle(charge, Bill::Cost(cost), now.monotonic),
             };
         }
+        let reply = self.with_billed_time(charge, reply, now);
         self.settle_other(charge, reply.bill(charge, weights), now);
+    }
+
+    /// Returns the measurements of a reply with only as much of the store's time as is billed.
+    pub fn with_billed_time(&mut self, charge: &Charge, reply: &Settlement, now: Now) -> Settlement {
+        let mut reply = *reply;
+        let busy = &mut reply.measured.busy_micros;
+        if *busy > 0 {
+            *busy = self.billed_time(charge.payer, *busy, now.monotonic);
+        }
+        reply
     }
 
     /// Returns the tab (sum of one payer's consecutive requests) on which a charge is settled, if it is open.

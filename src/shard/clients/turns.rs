@@ -290,7 +290,7 @@ impl ClientStage {
             // `Sent` never leaves the core of the request, and no client gets it.
             Note::Sent(_) | Note::PriceFollows | Note::LatePrice(_) => {}
             Note::Unsettled => client.handle_unsettled(),
-            Note::Settled => client.handle_settled(),
+            Note::Settled { .. } => client.handle_settled(),
             Note::Long => {
                 self.turns.congested += u32::from(client.congested == 0);
                 client.congested = client.congested.saturating_add(1);

@@ -22,7 +22,7 @@ use crate::routing::cluster::{NodeKey, NodeRefusal, ReplicaState};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::pending::{InFlight, Odd, whole};
-use crate::shard::request::{Envelope, Nature, Route, Track};
+use crate::shard::request::{Envelope, Route, Track};
 use crate::values::limits::REPLICA_LAG_MAX;
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Random, Timestamp};
@@ -234,7 +234,8 @@ impl Readers {
     /// choices between owner and replicas. Does nothing for writes, for costly reads and those after them,
     /// and if no read might have gone to a replica for 60 s.
     pub fn record_owner(&mut self, backend: BackendId, request: &InFlight, late: Duration, now: Now) {
-        let Nature { class, effect } = request.envelope.nature;
+        let nature = request.envelope.nature;
+        let (class, effect) = (nature.class, nature.effect());
         if effect == Effect::Read && request.odd == Odd::No && self.is_used(now.monotonic) {
             let place = usize::from(backend.0);
             let took = now.monotonic.since(request.sent_at).saturating_sub(late);

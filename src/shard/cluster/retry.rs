@@ -12,7 +12,7 @@ use crate::protocol::command::{Class, Effect};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::pending::{InFlight, Pending};
-use crate::shard::request::{Envelope, Nature, Route, Track};
+use crate::shard::request::{Envelope, Route, Track};
 use crate::shard::settings::Mode;
 use crate::shard::stored::Stored;
 use crate::values::limits::SLOTS;
@@ -95,7 +95,7 @@ impl Slots {
         let is_held = retries.unanswered.next_slot().is_some_and(|slot| self.is_held(slot));
         let Some((sent, frame)) = retries.unanswered.pop(is_chosen || is_held) else { return false };
         let Envelope { reply_to: to, nature, .. } = request.envelope;
-        if retries.was_sent && nature.effect != Effect::Read {
+        if retries.was_sent && nature.effect() != Effect::Read {
             // The request may have been carried out.
             self.record_carried_out(env.pieces.connection(to), to, sent.slot, &frame);
         }
@@ -124,7 +124,7 @@ impl Slots {
 /// script, which may write, not a piece of a split request, and not a fetch of a hot key (one read for all
 /// requests that wait), which is retried elsewhere.
 fn is_mere_read(envelope: &Envelope) -> bool {
-    let Envelope { reply_to: to, nature: Nature { class, effect }, .. } = *envelope;
+    let Envelope { reply_to: to, nature, .. } = *envelope;
     let is_own = to.piece_of().is_none() && to.flight_id().is_none();
-    is_own && effect == Effect::Read && class != Class::Script
+    is_own && nature.effect() == Effect::Read && nature.class != Class::Script
 }

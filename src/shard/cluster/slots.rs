@@ -621,7 +621,7 @@ impl Slots {
             return Err(NotSent::NoOwner);
         };
         let route = Route { backend, ..envelope.route };
-        Ok(if route.track == Track::Replica && envelope.nature.effect == Effect::Read {
+        Ok(if route.track == Track::Replica && envelope.nature.effect() == Effect::Read {
             Place::OwnerOrReplica(route)
         } else {
             Place::Owner(Route { track: track_at_owner(route.track), ..route })
@@ -1036,7 +1036,7 @@ impl Slots {
         let again_at = self.down_until(slot, sent_at, now).1;
         let has_time = again_at < envelope.deadline && now.since(tries.held_since) < SLOT_HELD_MAX;
         // A read of a hot key may get a kept reply at once, so it does not wait.
-        let is_spared = envelope.nature.effect == Effect::Read
+        let is_spared = envelope.nature.effect() == Effect::Read
             && (envelope.reply_to.flight_id().is_some() || envelope.touches.is_reported())
             && !env.quotas.stale_on_error_max().is_zero();
         has_time && !is_spared && self.has_room_for(request.frame.len())
@@ -1161,7 +1161,7 @@ impl Slots {
             return false;
         };
         let to = whole.reply_to;
-        let index = env.pieces.insert(to, (join, whole.nature.effect), whole.route.protocol, pieces.len());
+        let index = env.pieces.insert(to, (join, whole.nature.effect()), whole.route.protocol, pieces.len());
         for (part, piece) in pieces.iter().enumerate() {
             let reply_to = to.piece(env.settings.id, index, part as u16);
             let message = Stored::new(Message::Small(piece), &mut env.pool);

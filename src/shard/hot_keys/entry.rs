@@ -326,7 +326,11 @@ impl Entry {
         if let Some(answer) = place.and_then(|place| self.answers.get_mut(place)) {
             answer.used_at = now;
             if !matches!(found, Found::Kept { .. }) {
-                answer.kept.take_if(|kept| !kept.is_good_for(stale_max, versions, now));
+                // A write in flight may yet turn out not to be carried out, so that the reply is good again.
+                let is_written = versions.snapshot(self.cell, Cell::of_backend(self.backend)).is_none();
+                answer.kept.take_if(|kept| {
+                    kept.is_over(stale_max, now) || !is_written && !versions.is_good(&kept.snapshot)
+                });
             }
         }
         let is_fenced = !matches!(found, Found::Kept { .. }) && self.snapshot(versions).is_none();
@@ -948,7 +952,13 @@ impl Kept {
     /// store was asked for the reply.
     #[inline]
     fn is_good_for(&self, longer: Duration, versions: &Versions, now: Timestamp) -> bool {
-        now < self.good_until.after(longer).min(self.ends_at) && versions.is_good(&self.snapshot)
+        !self.is_over(longer, now) && versions.is_good(&self.snapshot)
+    }
+
+    /// True if the reply expired more than `longer` ago, or the key exists no more.
+    #[inline]
+    fn is_over(&self, longer: Duration, now: Timestamp) -> bool {
+        now >= self.good_until.after(longer).min(self.ends_at)
     }
 }
 

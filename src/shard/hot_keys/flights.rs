@@ -50,6 +50,9 @@ pub struct Flight {
     /// expires: it is sent even if no request waits for it.
     is_ahead_of_time: bool,
     has_failed: bool,
+    /// Reply address of the read that is charged for the fetch (shared read of a hot key) though it has been
+    /// answered: it was the last to wait when its deadline passed. None if a read that still waits is charged.
+    payer: Option<ReplyTo>,
     /// Whether the store was going to report the key's next change (CLIENT TRACKING) when the fetch (shared
     /// read of a hot key) was sent.
     pub registration: Registration,
@@ -124,6 +127,9 @@ impl Flight {
 pub struct Landed {
     waiters: std::vec::IntoIter<Waiter>,
     outcome: Outcome,
+    /// Reply address of the read that is charged for the fetch (shared read of a hot key) though it has been
+    /// answered, because its deadline passed; None if the first read that waits is charged.
+    payer: Option<ReplyTo>,
     /// Requests that get a kept reply (one held in memory) although it has expired (`stale_on_error`),
     /// because the store is unavailable; `stale` is that reply.
     spared: std::vec::IntoIter<Envelope>,
@@ -131,8 +137,17 @@ pub struct Landed {
 }
 
 impl Landed {
-    pub fn new(waiters: Vec<Waiter>, outcome: Outcome) -> Self {
-        Self { waiters: waiters.into_iter(), outcome, spared: Vec::new().into_iter(), stale: Bytes::new() }
+    /// Creates the list of reads (`waiters`) that get the reply to a fetch (shared read of a hot key) with this
+    /// outcome. `payer` is the read that is charged for it, if it has been answered already.
+    pub fn new(waiters: Vec<Waiter>, outcome: Outcome, payer: Option<ReplyTo>) -> Self {
+        let (spared, stale) = (Vec::new().into_iter(), Bytes::new());
+        Self { waiters: waiters.into_iter(), outcome, payer, spared, stale }
+    }
+
+    /// Returns the reply address of the read that is charged for the fetch (shared read of a hot key) though
+    /// it has been answered; None if a read that waits is charged.
+    pub const fn payer(&self) -> Option<ReplyTo> {
+        self.payer
     }
 
     /// Adds requests (`spared`) that get a kept, expired reply (`stale`) instead of the error, because
@@ -149,15 +164,16 @@ impl Landed {
     }
 
     /// Takes the next request that gets the fetched reply: its reply address and its outcome. The first one
-    /// is charged for the fetch (shared read of a hot key); the others count as answered from memory, or as
-    /// refused if the fetch failed. None if there is none left.
+    /// is charged for the fetch (shared read of a hot key), unless an answered one is ([`Self::payer`]); the
+    /// others count as answered from memory, or as refused if the fetch failed. None if there is none left.
     pub fn next(&mut self, reply_bytes: usize) -> Option<(ReplyTo, Outcome)> {
         let to = self.waiters.next()?.envelope.reply_to;
         let others = match self.outcome {
             Outcome::Served { .. } | Outcome::Cached { .. } => Outcome::cached(reply_bytes),
             Outcome::Lost | Outcome::Refused => Outcome::Refused,
         };
-        Some((to, std::mem::replace(&mut self.outcome, others)))
+        let outcome = std::mem::replace(&mut self.outcome, others);
+        Some((to, if self.payer.is_some() { others } else { outcome }))
     }
 }
 
@@ -172,6 +188,9 @@ pub struct Late {
     pub is_bound: bool,
     /// The time since the fetch (shared read of a hot key) was sent; zero if it was not sent.
     pub waited: Duration,
+    /// True if the read is charged for the fetch (shared read of a hot key) although it no longer waits,
+    /// because the fetch was sent and no other read waits for it.
+    pub pays: bool,
 }
 
 /// All unfinished fetches of one core.
@@ -223,6 +242,7 @@ impl Flights {
             lifetime: Lifetime::default(),
             is_ahead_of_time,
             has_failed: false,
+            payer: None,
             registration: Registration::Unregistered,
         });
         id
@@ -368,6 +388,12 @@ impl Flights {
         self.late_at
     }
 
+    /// Takes the read that is charged for a fetch (shared read of a hot key) though it has been answered;
+    /// None if a read that still waits is charged.
+    pub fn take_payer(&mut self, id: FlightId) -> Option<ReplyTo> {
+        self.get(id)?.payer.take()
+    }
+
     /// Removes and returns the waiting reads whose deadline has passed.
     pub fn take_late(&mut self, now: Timestamp) -> Vec<Late> {
         let mut late = Vec::new();
@@ -382,10 +408,19 @@ impl Flights {
             let (hot, generation) = (flight.hot, flight.generation);
             let id = FlightId { index: index as u32, generation };
             let is_over = |waiter: &mut Waiter| waiter.envelope.deadline <= now;
+            let before = late.len();
             late.extend(flight.waiters.extract_if(.., is_over).map(|waiter| {
                 let is_bound = binds_all || waiter.is_bound;
-                Late { envelope: waiter.envelope, hot, flight: id, is_bound, waited }
+                Late { envelope: waiter.envelope, hot, flight: id, is_bound, waited, pays: false }
             }));
+            if is_sent
+                && flight.payer.is_none()
+                && flight.waiters.is_empty()
+                && let Some(last) = late[before..].last_mut()
+            {
+                last.pays = true;
+                flight.payer = Some(last.envelope.reply_to);
+            }
             next = flight.waiters.iter().map(|waiter| waiter.envelope.deadline).fold(next, Timestamp::min);
         }
         self.waiters -= late.len();

@@ -281,7 +281,7 @@ impl HotKeyStage {
         now: Timestamp,
     ) -> Meeting {
         let hash = hash_of(&self.keys, envelope.route.database, key);
-        let is_write = envelope.nature.effect == Effect::Write;
+        let is_write = envelope.nature.effect() == Effect::Write;
         let access = if is_write { Access::Write } else { Access::Read };
         let slot = envelope.route.slot;
         let id = match arrival {
@@ -552,7 +552,7 @@ impl HotKeyStage {
         self.handle_unheld(&held);
         left.extend(held.into_iter().map(|held| (held.envelope, held.frame)));
         for (envelope, frame) in left {
-            let open = if envelope.nature.effect == Effect::Write {
+            let open = if envelope.nature.effect() == Effect::Write {
                 let entry = entry_of(&mut self.entries, id);
                 let cell = entry.map(|entry| {
                     entry.tally.writes += 1;
@@ -598,7 +598,7 @@ impl HotKeyStage {
     pub fn handle_queued(&mut self, env: &Env, id: HotId, envelope: &Envelope, frame: &[u8]) {
         self.handle_unqueued(env, envelope);
         let Some(entry) = entry_of(&mut self.entries, id) else { return };
-        let open = if envelope.nature.effect == Effect::Write {
+        let open = if envelope.nature.effect() == Effect::Write {
             entry.tally.writes += 1;
             let cell = Cell::of_hash(entry.hash);
             self.settings.versions.begin(cell);
@@ -646,7 +646,7 @@ impl HotKeyStage {
         if self.known == 0 {
             return Meeting::Passes;
         }
-        let is_write = envelope.nature.effect == Effect::Write;
+        let is_write = envelope.nature.effect() == Effect::Write;
         let (connection, database) = (connection_of(env, envelope), envelope.route.database);
         let mut found: Vec<(HotId, Option<Cell>)> = Vec::new();
         let mut places: Vec<u32> = Vec::new();
@@ -1030,11 +1030,13 @@ impl HotKeyStage {
                 None => self.handle_own_sent(env, to),
             },
             Note::Unsettled => self.under_way.abandon(to),
-            Note::Settled => {
-                if let Some(open) = self.under_way.settle(to) {
+            Note::Settled { is_certain } => match self.under_way.settle(to, is_certain) {
+                Some((open, true)) => open.for_each_cell(|cell| self.settings.versions.end(cell)),
+                Some((open, false)) => {
                     self.under_way.put_off(open, self.turned_at.after(self.settings.ttl));
                 }
-            }
+                None => {}
+            },
             Note::Long | Note::Eased | Note::NotPrimary | Note::PriceFollows | Note::LatePrice(_) => {}
         }
     }
@@ -1082,9 +1084,10 @@ impl HotKeyStage {
         let is_away = says_away(reply);
         let was_served = matches!(outcome, Outcome::Served { .. });
         let hot = self.flights.get(id)?.hot;
+        let payer = self.flights.take_payer(id);
         let spared = if is_away { self.spare(env, (id, hot), now) } else { Default::default() };
         if !was_served && let Some(told) = self.fetch_again(env, (id, hot)) {
-            return Some(Landed::new(told, outcome).sparing(spared));
+            return Some(Landed::new(told, outcome, payer).sparing(spared));
         }
         let mut flight = self.flights.end(id)?;
         let asked = number_of(&self.keys, &flight.frame, dialect_of(flight.envelope.route));
@@ -1131,7 +1134,7 @@ impl HotKeyStage {
             // The next fetch of the reply may have been waiting for this one's end.
             next.into_iter().for_each(|next| self.let_leave(next));
         }
-        Some(Landed::new(flight.waiters, outcome).sparing(spared))
+        Some(Landed::new(flight.waiters, outcome, payer).sparing(spared))
     }
 
     /// Sends a failed fetch (shared read of a hot key) once more, for waiting reads whose client connection
@@ -1368,17 +1371,18 @@ impl HotKeyStage {
     }
 
     /// Takes requests whose deadline passed while they waited for a fetch (shared read of a hot key) or were
-    /// held back. Returns each with the reason for its refusal.
-    pub fn take_late(&mut self, env: &Env, now: Timestamp) -> Vec<(Envelope, NotSent)> {
+    /// held back. Returns each with the reason for its refusal, and true if it is charged for its fetch all the
+    /// same.
+    pub fn take_late(&mut self, env: &Env, now: Timestamp) -> Vec<(Envelope, NotSent, bool)> {
         let mut late = Vec::new();
-        for Late { envelope, hot, flight, is_bound, waited } in self.flights.take_late(now) {
+        for Late { envelope, hot, flight, is_bound, waited, pays } in self.flights.take_late(now) {
             let connection = connection_of(env, &envelope);
             if let Some(entry) = entry_of(&mut self.entries, hot)
                 && entry.handle_landed(connection, flight, is_bound)
             {
                 self.resuming.push_back((hot, connection));
             }
-            late.push((envelope, NotSent::TooLate(refusal::Stage::Backend, waited)));
+            late.push((envelope, NotSent::TooLate(refusal::Stage::Backend, waited), pays));
         }
         if now >= self.held_until {
             let obeys_deadlines = env.settings.overload.shed == Mode::On;
@@ -1391,7 +1395,7 @@ impl HotKeyStage {
             }
             self.handle_unheld(&held);
             let why = |held: &Held| NotSent::TooLate(refusal::Stage::Queue, now.since(held.since));
-            late.extend(held.into_iter().map(|held| (held.envelope, why(&held))));
+            late.extend(held.into_iter().map(|held| (held.envelope, why(&held), false)));
         }
         late
     }
@@ -1606,7 +1610,7 @@ impl HotKeyStage {
             for Held { envelope, frame, .. } in entry.take_held(connection) {
                 self.held -= 1;
                 self.held_bytes -= frame.len();
-                if envelope.nature.effect == Effect::Write {
+                if envelope.nature.effect() == Effect::Write {
                     let cell = Cell::of_hash(entry.hash);
                     self.settings.versions.begin(cell);
                     self.under_way.open(envelope.reply_to, Open::Write(entry.id, cell));

@@ -115,6 +115,17 @@ struct Passed {
     is_sent: bool,
 }
 
+/// A request that weir answered itself while stores may still carry it out.
+#[derive(Debug)]
+struct Unsettled {
+    open: Open,
+    /// The number of parts of the request that no store has answered yet, unless their connection to the store is
+    /// lost.
+    parts: u32,
+    /// True if no part was lost with its connection so far, so that all parts that are over take effect no more.
+    is_certain: bool,
+}
+
 /// The requests in flight on one core that concern hot keys, or may.
 #[derive(Debug)]
 pub struct UnderWay {
@@ -127,9 +138,8 @@ pub struct UnderWay {
     /// The requests that weir is about to answer itself (their deadline passed, or the store stands still),
     /// while stores may still carry them out, each with how many parts of it are.
     abandoned: HashMap<ReplyTo, u32>,
-    /// Requests that weir answered itself, each with how many parts of it no store has answered yet, unless
-    /// their connection to the store is lost.
-    unsettled: HashMap<ReplyTo, (Open, u32)>,
+    /// Requests that weir answered itself, of which some parts are still at their stores.
+    unsettled: HashMap<ReplyTo, Unsettled>,
     /// Writes that may still be carried out though their connection to the store is lost, each with the time
     /// until which it counts as in flight.
     lost: VecDeque<(Timestamp, Open)>,
@@ -217,13 +227,19 @@ impl UnderWay {
     }
 
     /// Records that a request, or a part of one, that weir answered before its store did is over at the store
-    /// as well: the store has replied too, or the connection to it is lost. With the last such part, removes
-    /// the request and returns its hot keys and the counters of writes (cells) that it has changed. None if
-    /// the request is unknown, or if other parts of it may still be carried out.
-    pub fn settle(&mut self, to: ReplyTo) -> Option<Open> {
+    /// as well: the store has replied too (`is_certain`), or the connection to it is lost. With the last such
+    /// part, removes the request and returns its hot keys and the counters of writes (cells) that it has
+    /// changed, and whether it is certain for all parts that they take effect no more. None if the request is
+    /// unknown, or if other parts of it may still be carried out.
+    pub fn settle(&mut self, to: ReplyTo, is_certain: bool) -> Option<(Open, bool)> {
         if let Entry::Occupied(mut request) = self.unsettled.entry(to) {
-            request.get_mut().1 -= 1;
-            return (request.get().1 == 0).then(|| request.remove().0);
+            let unsettled = request.get_mut();
+            unsettled.parts -= 1;
+            unsettled.is_certain &= is_certain;
+            return (unsettled.parts == 0).then(|| {
+                let Unsettled { open, is_certain, .. } = request.remove();
+                (open, is_certain)
+            });
         }
         if let Entry::Occupied(mut parts) = self.abandoned.entry(to) {
             *parts.get_mut() -= 1;
@@ -240,7 +256,7 @@ impl UnderWay {
     pub fn handle_lost(&mut self, to: ReplyTo, open: Open, until: Timestamp) {
         match self.abandoned.remove(&to) {
             Some(parts) => {
-                self.unsettled.insert(to, (open, parts));
+                self.unsettled.insert(to, Unsettled { open, parts, is_certain: true });
             }
             None => self.put_off(open, until),
         }
@@ -291,18 +307,23 @@ mod tests {
         for settled_before in 0..3 {
             let mut under_way = UnderWay::default();
             under_way.abandon(to);
-            assert!(under_way.settle(to).is_none(), "nothing is known of it");
+            assert!(under_way.settle(to, true).is_none(), "nothing is known of it");
             under_way.open(to, Open::Cell(Cell::of_hash(5)));
             (0..3).for_each(|_| under_way.abandon(to));
             for _ in 0..settled_before {
-                assert!(under_way.settle(to).is_none());
+                assert!(under_way.settle(to, true).is_none());
             }
             let (open, _) = under_way.close(to).expect("it is under way");
             under_way.handle_lost(to, open, Timestamp::from_millis(1));
             for left in (0..3 - settled_before).rev() {
-                assert_eq!(under_way.settle(to).is_some(), left == 0);
+                assert_eq!(
+                    under_way.settle(to, left > 1).map(|(_, is_certain)| is_certain),
+                    (left == 0).then_some(false)
+                );
             }
-            assert!(under_way.settle(to).is_none() && under_way.len() == 0 && under_way.due().is_none());
+            assert!(
+                under_way.settle(to, true).is_none() && under_way.len() == 0 && under_way.due().is_none()
+            );
         }
     }
 }

@@ -23,8 +23,9 @@ impl Links {
     /// Appends a message of `requests` requests (more than one for a transaction, or with commands such as
     /// `ASKING` before a request) to the output of its connection, and records the replies that are owed
     /// for it. `depth` is the number of requests in flight at the backend, this one included; `is_costly`
-    /// says that the request's response time says nothing about that of others. `envelope` is the record of
-    /// the request that counts.
+    /// says that the request's response time says nothing about that of others; `quiet_reading` is the reading
+    /// of the backend's quiet time (in which it answers nothing). `envelope` is the record of the request that
+    /// counts.
     #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
     #[inline(always)]
     pub fn send(
@@ -32,7 +33,7 @@ impl Links {
         env: &mut Env,
         connection: ConnectionId,
         (envelope, message, requests): (&Envelope, Message<'_>, usize),
-        (depth, is_costly): (u32, bool),
+        (depth, is_costly, quiet_reading): (u32, bool, u32),
         now: Now,
     ) {
         let link = &mut self.connections[connection.0 as usize];
@@ -61,7 +62,11 @@ impl Links {
         } else {
             Odd::No
         };
-        link.pending.push_back(Pending::Request(InFlight::new(envelope, (depth, odd), now.monotonic)));
+        link.pending.push_back(Pending::Request(InFlight::new(
+            envelope,
+            (depth, odd, quiet_reading),
+            now.monotonic,
+        )));
         self.in_flight += requests;
         if link.begin_list() {
             self.to_send.push_back(connection);

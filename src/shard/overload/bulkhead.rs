@@ -747,7 +747,7 @@ mod tests {
                 database: Database::FIRST,
             },
             asker: None,
-            nature: Nature::TRANSACTION,
+            nature: Nature::of_transaction(false),
             touches: Touches::NOTHING,
             tier: Tier::Standard,
             weight: 1,

@@ -10,7 +10,6 @@ use crate::protocol::command::{Class, Effect};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::pending::{InFlight, Odd};
-use crate::shard::request::Nature;
 use crate::shard::settings::{BULKHEADS, Mode};
 use crate::values::BackendId;
 use crate::values::limits::COMMAND_CLASSES;
@@ -51,7 +50,8 @@ impl Overload {
         if request.odd == Odd::Refused {
             return;
         }
-        let Nature { class, effect } = request.envelope.nature;
+        let nature = request.envelope.nature;
+        let (class, effect) = (nature.class, nature.effect());
         let sample = Sample {
             sent_at: request.sent_at,
             late,

@@ -325,7 +325,7 @@ mod tests {
             database: Database(3),
         };
         let asker = Some(Asker::new(TenantId(4), 1));
-        let nature = Nature { class: Class::Point, effect: Effect::Read };
+        let nature = Nature::new(Class::Point, Effect::Read, false);
         let request = |sequence| Envelope {
             reply_to: to(sequence),
             route,

@@ -327,7 +327,7 @@ impl Shard {
             LocalCommand::Exec => client
                 .transaction()
                 .and_then(|transaction| transaction.asked())
-                .map(|asked| (asked, Nature::TRANSACTION.class)),
+                .map(|asked| (asked, Nature::TRANSACTION_CLASS)),
             _ if local.is_priced(arguments) => Some((asked(command, arguments), Nature::of(command).class)),
             _ => None,
         };

@@ -364,18 +364,18 @@ impl Shard {
 }
 
 /// Returns which keys a request reads or writes, for the home core (the core through which a key's requests
-/// pass) that the request is sent to. The keys of a script that writes count as unknown, since it may write
-/// keys that it does not name.
+/// pass) that the request is sent to. The keys of a script or of a module's command that writes count as
+/// unknown, since it may write keys that it does not name.
 #[inline]
 pub(super) fn touches_of(command: &Command, arguments: &Arguments<'_>) -> Touches {
     match command.keys {
+        _ if command.class == Class::Script && command.effect == Effect::Write => Touches::UNKNOWN,
         Keys::Range { first, last, .. }
             if i16::from(first) == i16::from(last)
                 || last == -1 && arguments.len() == usize::from(first) + 1 =>
         {
             Touches::key(command, arguments.places()[usize::from(first)])
         }
-        _ if command.class == Class::Script && command.effect == Effect::Write => Touches::UNKNOWN,
         _ => Touches::KEYS,
     }
 }

@@ -16,7 +16,7 @@ use crate::shard::peers::Batch;
 use crate::shard::private::Said;
 use crate::shard::reach;
 use crate::shard::refusal::{NotSent, Refusal};
-use crate::shard::replies::Replies;
+use crate::shard::replies::{Replies, write_refusal};
 use crate::shard::request::{Envelope, Touched};
 use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_NAME_BYTES_SHOWN};
 use crate::values::time::Now;
@@ -261,14 +261,35 @@ impl Shard {
         }
     }
 
+    /// Answers a read whose deadline has passed with the error for `why`. The read is charged its estimated price
+    /// now, and the rest when the fetch that it waited for (one read for all requests that wait) is answered.
+    fn answer_payer(&mut self, envelope: &Envelope, why: NotSent, now: Now) {
+        let (to, backend, tier) = envelope.addressee();
+        let (env, _, mut replies) = self.towards_clients();
+        if let Some(pressure) = why.pressure() {
+            env.count_refused(pressure, tier, backend);
+        }
+        let mut text = env.pool.take();
+        write_refusal(env, backend, why, &mut text);
+        env.counters.add(Counter::RequestsAbandoned, 1);
+        let whole = env.pieces.whole(to);
+        replies.note(env, whole, Note::PriceFollows);
+        replies.reply(env, to, Outcome::Lost, Message::Small(&text), now);
+        env.pool.give(text);
+    }
+
     #[inline(never)]
     fn do_what_is_due(&mut self, now: Now) {
         let Self { env, upstream, hot_keys, .. } = self;
         let is_sent = |place, until| upstream.has_in_flight(place, until);
         hot_keys.handle_turn_end(env, is_sent, now.monotonic);
         self.notice_queued(now);
-        for (envelope, why) in self.hot_keys.take_late(&self.env, now.monotonic) {
-            self.refuse(&envelope, why, now);
+        for (envelope, why, pays) in self.hot_keys.take_late(&self.env, now.monotonic) {
+            if pays {
+                self.answer_payer(&envelope, why, now);
+            } else {
+                self.refuse(&envelope, why, now);
+            }
         }
         if self.hot_keys.has_to_send() {
             self.send_what_is_hot(now);

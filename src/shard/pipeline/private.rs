@@ -342,14 +342,14 @@ impl Shard {
 
     /// Carries out a transaction over a private link (unshared connection to a store): that of a client for
     /// which keys are tracked, or one that is lent until the reply comes, because the transaction selects
-    /// other databases. `block` is the bytes of the transaction and `replies` the number of replies to it;
+    /// other databases. `nature` is the nature of the transaction, `block` its bytes and `replies` the number of replies to it;
     /// `splice` has weir's own replies to be inserted, and `selects` the databases that the transaction
     /// selects.
     pub(super) fn execute_apart(
         &mut self,
         id: ClientId,
         backend: BackendId,
-        (block, replies): (Vec<u8>, usize),
+        (nature, block, replies): (Nature, Vec<u8>, usize),
         (splice, selects): (Splice, Vec<Selected>),
         charge: Option<Charge>,
         now: Now,
@@ -363,7 +363,7 @@ impl Shard {
         };
         // Nodes refuse a redirected transaction as a whole, so it can be sent again to another node.
         self.keep_for_another_node((id, backend), (&block, caching_bytes), replies);
-        let kind = (Nature::TRANSACTION, Kind::Transaction(selects));
+        let kind = (nature, Kind::Transaction(selects));
         let message = (Message::Small(&block), replies);
         self.send_over(id, (link, backend), message, kind, (rewrite, charge), now);
     }
@@ -377,7 +377,7 @@ impl Shard {
         (rewrite, charge): (Rewrite, Option<Charge>),
         now: Now,
     ) {
-        let cells = if nature.effect == Effect::Write {
+        let cells = if nature.effect() == Effect::Write {
             let database = self.clients.client(id).database();
             self.hot_keys.begin_writes(&self.env, (backend, database), message.bytes())
         } else {
@@ -388,8 +388,11 @@ impl Shard {
         client.hold_back_later();
         let deadline = client.deadline();
         let to = ReplyTo::new(self.env.settings.id, id, sequence);
-        let request =
-            PrivateRequest { to, effect: nature.effect, cells, began: now.monotonic, deadline, kind };
+        // A call that waits does not keep its store busy meanwhile.
+        let shares_quiet = (nature.hides_work() && !matches!(kind, Kind::Waits(_)))
+            .then(|| (backend, self.upstream.quiet_mut(backend).handle_sent_privately(now.monotonic)));
+        let (effect, began) = (nature.effect(), now.monotonic);
+        let request = PrivateRequest { to, effect, cells, began, deadline, kind, shares_quiet };
         self.private.send(&mut self.env, link, (message, replies), request, now);
     }
 
@@ -412,11 +415,12 @@ impl Shard {
         let (to, deadline) = (envelope.reply_to, envelope.deadline);
         let request = PrivateRequest {
             to,
-            effect: envelope.nature.effect,
+            effect: envelope.nature.effect(),
             cells: Vec::new(),
             began: now.monotonic,
             deadline,
             kind: Kind::Interrupt,
+            shares_quiet: None,
         };
         self.private.send(&mut self.env, link, (message, 1), request, now);
         true
@@ -469,14 +473,14 @@ impl Shard {
 
     /// Carries out the transaction of a client that watches keys, over its link (unshared connection to a
     /// store). `place` is the store of the transaction's keys, if it has any. If the link is gone, so that
-    /// a watched key may have changed, nothing is sent, and the client gets a null reply. `block` is the
-    /// transaction's bytes and `replies` the number of replies to it; `splice` has weir's own replies,
+    /// a watched key may have changed, nothing is sent, and the client gets a null reply. `nature` is the nature
+    /// of the transaction, `block` its bytes and `replies` the number of replies to it; `splice` has weir's own replies,
     /// `selects` the databases that it selects, and `charge` is the price taken for it.
     pub(super) fn execute_watched(
         &mut self,
         id: ClientId,
         place: Option<(u16, BackendId)>,
-        (block, replies): (&[u8], usize),
+        (nature, block, replies): (Nature, &[u8], usize),
         (splice, selects): (Splice, Vec<Selected>),
         charge: Option<Charge>,
         now: Now,
@@ -497,7 +501,7 @@ impl Shard {
             return self.answer_error(id, &abort_because_of(CROSS_SLOT));
         }
         let rewrite = self.keep_splice(id, splice);
-        let kind = (Nature::TRANSACTION, Kind::Exec(selects));
+        let kind = (nature, Kind::Exec(selects));
         self.send_over(
             id,
             (link, watch.backend),
@@ -553,11 +557,15 @@ impl Shard {
     pub(super) fn handle_private_events(&mut self, now: Now) {
         while let Some(event) = self.private.poll_event() {
             match event {
-                Event::Reply { link, holder, request, reply, rows, step_error } => {
+                Event::Reply { link, holder, mut request, reply, rows, step_error } => {
+                    if let Some(backend) = self.private.backend_of(link) {
+                        self.upstream.handle_heard(backend, now.monotonic);
+                    }
+                    let busy_micros = self.end_share(&mut request);
                     let answer = (reply.as_slice(), step_error.as_deref());
                     if let Some(request) = self.track_elsewhere((link, holder), request, answer, now) {
                         let answer = (reply, step_error.as_deref());
-                        self.take_private_reply((link, holder), request, answer, rows, now);
+                        self.take_private_reply((link, holder), request, answer, (rows, busy_micros), now);
                     }
                 }
                 Event::Pushed { link, holder, message } => {
@@ -655,12 +663,23 @@ impl Shard {
         abort.unwrap_or(reply)
     }
 
+    /// Ends a request's share of its backend's quiet time (in which that answers nothing), and returns it in
+    /// microseconds; 0 for a request that shows how much work it is.
+    fn end_share(&mut self, request: &mut PrivateRequest) -> u32 {
+        let Some((backend, reading)) = request.shares_quiet.take() else { return 0 };
+        let quiet = self.upstream.quiet_mut(backend);
+        quiet.handle_over_privately();
+        let busy_micros = quiet.share_since(reading);
+        self.env.counters.add(Counter::BusyMicros, u64::from(busy_micros));
+        busy_micros
+    }
+
     fn take_private_reply(
         &mut self,
         (link, holder): (PrivateId, ClientId),
         request: PrivateRequest,
         (mut reply, step_error): (Vec<u8>, Option<&[u8]>),
-        rows: u64,
+        (rows, busy_micros): (u64, u32),
         now: Now,
     ) {
         let Some(mut request) = self.ask_elsewhere((link, holder), request, &reply, now) else { return };
@@ -716,6 +735,7 @@ impl Shard {
             rows: in_32_bits(rows),
             took_micros: in_32_bits(took_micros),
             slowness_micros: 0,
+            busy_micros,
         };
         if let Kind::Waits(waiting) = &request.kind
             && let Some(payer) = self.clients.find(holder).and_then(|client| client.payer())
@@ -958,7 +978,8 @@ impl Shard {
     /// its store has not answered it. `was_sent` is false if the request certainly did not reach the store.
     /// Behind the error to a blocking command that may have popped an element the client is closed, as if its
     /// store had died.
-    fn end_unanswered(&mut self, request: PrivateRequest, was_sent: bool, text: &[u8], now: Now) {
+    fn end_unanswered(&mut self, mut request: PrivateRequest, was_sent: bool, text: &[u8], now: Now) {
+        self.end_share(&mut request);
         let (to, waits) = (request.to, request.waits());
         let outcome = if was_sent {
             self.hot_keys.put_off_writes(request.cells, now.monotonic);

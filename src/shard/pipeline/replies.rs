@@ -99,6 +99,9 @@ impl TowardsClients<'_> {
     fn land(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
         let bytes = message.bytes();
         let Some(mut landed) = self.hot_keys.land(env, to, outcome, bytes, now.monotonic) else { return };
+        if let Some(payer) = landed.payer() {
+            self.note(env, payer, Note::LatePrice(outcome));
+        }
         while let Some((to, outcome, reply)) = landed.next_spared() {
             self.hand_on(env, to, outcome, Message::new(&reply, Some(&reply)), now);
         }

@@ -156,7 +156,7 @@ impl Shard {
         charge: Option<Charge>,
         (nature, touches): (Nature, Touches),
     ) -> Envelope {
-        let sequence = self.clients.expect_parts(id, (join, nature.effect), parts, charge);
+        let sequence = self.clients.expect_parts(id, (join, nature.effect()), parts, charge);
         let reply_to = ReplyTo::new(self.env.settings.id, id, sequence);
         let client = self.clients.client(id);
         client.envelope(reply_to, (0, BackendId(0)), (nature, touches), charge.as_ref())

@@ -79,11 +79,19 @@ impl Shard {
         };
         let place = transaction.place();
         let selects = transaction.take_selects();
+        let nature = Nature::of_transaction(transaction.asked().is_some_and(|asked| asked.hides_work));
         if self.watches(id) {
             // An empty transaction must reach the store too, because it fails if a watched key has changed.
             let (block, replies) =
                 transaction.into_block().unwrap_or_else(|| (EMPTY_TRANSACTION.to_vec(), 2));
-            return self.execute_watched(id, place, (&block, replies), (splice, selects), charge, now);
+            return self.execute_watched(
+                id,
+                place,
+                (nature, &block, replies),
+                (splice, selects),
+                charge,
+                now,
+            );
         }
         let place = place.unwrap_or_else(|| self.first_place());
         let Some((block, replies)) = transaction.into_block() else {
@@ -98,10 +106,10 @@ impl Shard {
         };
         // A shared connection must not change its database, and tracked keys need a link of the client.
         if !selects.is_empty() || tracking.is_some() {
-            return self.execute_apart(id, place.1, (block, replies), (splice, selects), charge, now);
+            return self.execute_apart(id, place.1, (nature, block, replies), (splice, selects), charge, now);
         }
         let rewrite = self.keep_splice(id, splice);
-        let envelope = self.envelope_alone(id, place, (rewrite, charge), Nature::TRANSACTION);
+        let envelope = self.envelope_alone(id, place, (rewrite, charge), nature);
         self.send_from_here(&envelope, Message::Shared(&block.into()), replies, now);
     }
 

@@ -84,6 +84,9 @@ pub struct PrivateRequest {
     pub deadline: Timestamp,
     /// Kind of the request (plain, blocking, `WATCH`, transaction), which decides how its reply is handled.
     pub kind: Kind,
+    /// The backend whose quiet time (in which it answers nothing) the request shares, because it does not show
+    /// how much work it is, with the reading of that time when it was sent; None for all other requests.
+    pub shares_quiet: Option<(BackendId, u32)>,
 }
 
 impl PrivateRequest {

@@ -16,7 +16,16 @@ const LIMITED: &str = r"
 fn limited(shards: u16) -> Rig {
     limited_at(
         shards,
-        Weights { base: UNIT, hit: UNIT / 10, kib_in: 0, kib_out: 0, row: UNIT / 100, key: 0, latency_ms: 0 },
+        Weights {
+            base: UNIT,
+            hit: UNIT / 10,
+            kib_in: 0,
+            kib_out: 0,
+            row: UNIT / 100,
+            key: 0,
+            latency_ms: 0,
+            busy_ms: 0,
+        },
     )
 }
 
@@ -189,8 +198,16 @@ fn a_request_that_was_answered_at_its_deadline_costs_the_rest_when_the_reply_com
         for leaves in ["never", "before its deadline", "after its deadline"] {
             let mut rig = limited_with(shards, |settings| {
                 settings.overload.shed = Mode::On;
-                settings.admission.weights =
-                    Weights { base: UNIT, hit: 0, kib_in: 0, kib_out: 0, row, key: 0, latency_ms: 0 };
+                settings.admission.weights = Weights {
+                    base: UNIT,
+                    hit: 0,
+                    kib_in: 0,
+                    kib_out: 0,
+                    row,
+                    key: 0,
+                    latency_ms: 0,
+                    busy_ms: 0,
+                };
             });
             rig.pools = (1_000 * UNIT as i64, false);
             let client = rig.client(0);
@@ -231,7 +248,16 @@ fn elements_that_a_write_stored_or_removed_count_as_far_as_there_was_time_for_th
     ] {
         let mut rig = limited_at(
             1,
-            Weights { base: 100 * UNIT, hit: 0, kib_in: 0, kib_out: 0, row, key: 0, latency_ms: 0 },
+            Weights {
+                base: 100 * UNIT,
+                hit: 0,
+                kib_in: 0,
+                kib_out: 0,
+                row,
+                key: 0,
+                latency_ms: 0,
+                busy_ms: 0,
+            },
         );
         rig.pools = (1_000 * UNIT as i64, false);
         let client = rig.client(0);
@@ -246,8 +272,16 @@ fn elements_that_a_write_stored_or_removed_count_as_far_as_there_was_time_for_th
 fn a_request_that_is_lost_after_its_deadline_costs_no_more() {
     let mut rig = limited_with(1, |settings| {
         settings.overload.shed = Mode::On;
-        settings.admission.weights =
-            Weights { base: UNIT, hit: 0, kib_in: 0, kib_out: 0, row: UNIT, key: 0, latency_ms: 0 };
+        settings.admission.weights = Weights {
+            base: UNIT,
+            hit: 0,
+            kib_in: 0,
+            kib_out: 0,
+            row: UNIT,
+            key: 0,
+            latency_ms: 0,
+            busy_ms: 0,
+        };
     });
     rig.pools = (1_000 * UNIT as i64, false);
     let client = rig.client(0);
@@ -261,8 +295,16 @@ fn a_request_that_is_lost_after_its_deadline_costs_no_more() {
 
 #[test]
 fn a_reply_that_is_too_large_is_billed_by_what_was_read() {
-    let weights =
-        Weights { base: UNIT, hit: UNIT / 10, kib_in: 0, kib_out: UNIT, row: 0, key: 0, latency_ms: 0 };
+    let weights = Weights {
+        base: UNIT,
+        hit: UNIT / 10,
+        kib_in: 0,
+        kib_out: UNIT,
+        row: 0,
+        key: 0,
+        latency_ms: 0,
+        busy_ms: 0,
+    };
     let mut rig = limited_at(1, weights);
     rig.pools = (1_000_000 * UNIT as i64, false);
     let client = rig.client(0);
@@ -438,4 +480,111 @@ fn requests_that_are_never_refused_bring_their_payer_into_debt_for_a_second_at_m
         let second = 10 * UNIT as i64;
         assert!(most.is_some_and(|spent| (second..=4 * second).contains(&spent)), "{flood:?}: {most:?}");
     }
+}
+
+/// Returns the cost of all requests since the last call, in millionths of a request unit.
+fn newly_metered(rig: &mut Rig) -> u64 {
+    let metered = booked(rig).1;
+    rig.reports.clear();
+    metered
+}
+
+/// The price of the second of two requests that keep a store busy for 400 ms each, of which 1 ms counts as
+/// usual: 50 units per millisecond beyond the leeway of half a second and its growth.
+const DEAR: std::ops::Range<u64> = 13_500 * UNIT..14_000 * UNIT;
+
+/// Returns a rig of one core, in which a millisecond of a store's time costs 50 units.
+fn rig_that_bills_time() -> Rig {
+    let mut rig = limited_with(1, |settings| {
+        settings.admission.weights = Weights {
+            base: UNIT,
+            hit: 0,
+            kib_in: 0,
+            kib_out: 0,
+            row: 0,
+            key: 0,
+            latency_ms: 0,
+            busy_ms: 50 * UNIT,
+        };
+        settings.private_links_max = 10;
+    });
+    rig.pools = (1_000_000 * UNIT as i64, false);
+    rig
+}
+
+#[test]
+fn work_that_does_not_show_pays_for_the_time_of_its_store() {
+    let long = Duration::from_millis(400);
+    for (before, request, after, replies) in [
+        (&[][..], &["LCS", "{a}", "{a}b"][..], &[][..], &[":1\r\n"][..]),
+        (&[], &["EVAL", "return 1", "0"], &[], &[":1\r\n"]),
+        (&[], &["MODULE.DOES", "a"], &[], &[":1\r\n"]),
+        (&[], &["KEYS", "*"], &[], &["*0\r\n"]),
+        (&["MULTI"], &["LCS", "{a}", "{a}b"], &["EXEC"], &["+OK\r\n", "+QUEUED\r\n", "*1\r\n:1\r\n"]),
+    ] {
+        let mut rig = rig_that_bills_time();
+        let client = rig.client(0);
+        for is_first in [true, false] {
+            for words in [before, request, after].iter().filter(|words| !words.is_empty()) {
+                rig.send(client, &[words]);
+            }
+            rig.wait(long);
+            replies.iter().for_each(|reply| rig.answer_next(reply));
+            let cost = newly_metered(&mut rig);
+            assert!(if is_first { cost <= 200 * UNIT } else { DEAR.contains(&cost) }, "{request:?}: {cost}");
+        }
+    }
+    let mut rig = rig_that_bills_time();
+    let client = rig.client(0);
+    for _ in 0..3 {
+        rig.send(client, &[&["GET", "a"]]);
+        rig.wait(long);
+        rig.answer_next("$1\r\na\r\n");
+        assert_eq!(newly_metered(&mut rig), UNIT, "a plain request has no part in it");
+    }
+}
+
+#[test]
+fn a_transaction_over_a_private_link_pays_for_its_time_too() {
+    let mut rig = rig_that_bills_time();
+    let client = rig.client(0);
+    for is_first in [true, false] {
+        rig.send(client, &[&["WATCH", "a"]]);
+        if is_first {
+            super::private::greet(&mut rig);
+        }
+        rig.answer_first("WATCH", "+OK\r\n");
+        rig.send(client, &[&["MULTI"], &["SINTER", "{a}", "{a}b"], &["EXEC"]]);
+        rig.wait(Duration::from_millis(400));
+        for (word, reply) in [("MULTI", "+OK\r\n"), ("SINTER", "+QUEUED\r\n"), ("EXEC", "*1\r\n*0\r\n")] {
+            rig.answer_first(word, reply);
+        }
+        let cost = newly_metered(&mut rig);
+        assert!(if is_first { cost <= 20 * UNIT } else { DEAR.contains(&cost) }, "{cost}");
+    }
+}
+
+#[test]
+fn requests_whose_work_does_not_show_share_the_time_and_do_not_pay_for_a_store_that_answers_others() {
+    let mut rig = rig_that_bills_time();
+    let [one, other] = [rig.client(0), rig.client(0)];
+    let half = Duration::from_millis(200);
+    for _ in 0..2 {
+        rig.send(one, &[&["SINTER", "{a}", "{a}b"]]);
+        rig.send(other, &[&["SINTER", "{a}", "{a}b"]]);
+        rig.wait(half + half);
+        (0..2).for_each(|_| rig.answer_next("*0\r\n"));
+    }
+    let cost = newly_metered(&mut rig);
+    assert!((14_000 * UNIT..15_100 * UNIT).contains(&cost), "as much as one alone: {cost}");
+    // Replies to other requests show that the store is not kept busy by this one.
+    rig.send(one, &[&["SINTER", "{b}", "{b}b"]]);
+    for _ in 0..300 {
+        rig.send(other, &[&["GET", "a"]]);
+        rig.wait(Duration::from_millis(1));
+        rig.answer_first("GET", "$-1\r\n");
+    }
+    rig.answer_first("SINTER", "*0\r\n");
+    let cost = newly_metered(&mut rig);
+    assert!(cost <= 305 * UNIT, "{cost}");
 }

@@ -7,7 +7,7 @@ mod transactions;
 use super::*;
 use crate::config::HotScripts;
 use crate::policy::hot_keys::HotSettings as Detection;
-use crate::values::Usage;
+use crate::values::{Usage, Weights};
 
 const TTL: Duration = Duration::from_millis(200);
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -871,6 +871,63 @@ fn what_a_client_sent_behind_a_fetch_that_fails_goes_on() {
 }
 
 #[test]
+fn a_module_may_write_other_keys_than_the_one_that_it_names() {
+    let told =
+        "*1\r\n*6\r\n$12\r\nhottest.move\r\n:-2\r\n*2\r\n$5\r\nwrite\r\n$6\r\nmodule\r\n:1\r\n:1\r\n:1\r\n";
+    crate::protocol::command::learn(told.as_bytes());
+    let mut rig = eager(1, |_| {});
+    let [client, writer] = [rig.client(0), rig.client(0)];
+    let key = rig.key(0, 0);
+    rig.make_hot(client, &key);
+    rig.keep(client, &key, "v");
+    rig.send(writer, &[&["HOTTEST.MOVE", "another"]]);
+    rig.answer_first("HOTTEST.MOVE", "+OK\r\n");
+    assert!(!rig.knows(client, &key, "v"));
+}
+
+#[test]
+fn the_last_to_wait_pays_for_a_fetch_that_comes_too_late_for_it() {
+    // Only bytes of replies cost anything, so that nothing but the large reply counts.
+    let weights =
+        Weights { base: 0, hit: 0, kib_in: 0, kib_out: UNIT, row: 0, key: 0, latency_ms: 0, busy_ms: 0 };
+    let mut rig = eager(1, |settings| {
+        settings.overload = OverloadSettings::new(1, 1);
+        settings.admission.weights = weights;
+    });
+    let [first, second, third] = [(); 3].map(|()| rig.client(0));
+    let key = rig.key(0, 0);
+    rig.make_hot(third, &key);
+    for client in [first, second] {
+        rig.send(client, &[&["QOS", "CALL", "DEADLINE", "50", "GET", &key]]);
+    }
+    rig.wait(51 * MILLISECOND);
+    for client in [first, second] {
+        assert_eq!(rig.told(client), "-DEADLINE stage=backend waited_ms=50\r\n");
+    }
+    // A read that joins the fetch later is answered with its reply, and has caused none.
+    rig.send(third, &[&["GET", &key]]);
+    let value = bulk(&"x".repeat(100 << 10));
+    assert_eq!(rig.serve(":-1\r\n", &value).join(" "), "PTTL GET");
+    assert_eq!((rig.told(third), rig.shards[0].requests_abandoned()), (value, 0));
+    // A fetch that is lost costs no more than was taken at the deadline.
+    rig.wait(TTL);
+    rig.send(first, &[&["QOS", "CALL", "DEADLINE", "50", "GET", &key]]);
+    rig.wait(51 * MILLISECOND);
+    assert_eq!(rig.shards[0].requests_abandoned(), 1);
+    rig.lose("GET");
+    assert_eq!((rig.shards[0].requests_abandoned(), rig.figures().flights), (0, 0));
+    rig.wait(Duration::from_secs(2));
+    rig.turns();
+    let usage = rig.reports.iter().flat_map(|report| &report.usage);
+    let metered = usage.fold([0; 2], |sum, (_, usage)| [sum[0] + usage.admitted, sum[1] + usage.cached]);
+    assert_eq!(
+        metered.map(|cost| cost / UNIT / 100),
+        [1, 1],
+        "{metered:?}: one pays, one has its reply from memory"
+    );
+}
+
+#[test]
 fn everybody_who_waits_has_a_deadline_of_its_own() {
     let overload = OverloadSettings::new(1, 1);
     let mut rig = eager(1, |settings| settings.overload = overload.clone());
@@ -1121,9 +1178,16 @@ fn a_write_that_was_answered_before_its_store_had_is_under_way_until_that_has() 
         rig.wait(10 * MILLISECOND);
     }
     rig.answer_first("SET", "+OK\r\n");
-    rig.wait(TTL);
     rig.keep(client, &key, "new");
     assert_eq!(rig.figures().writes_under_way, 0);
+    // A write whose connection is lost after the deadline may be carried out later.
+    rig.send(writer, &[&["QOS", "CALL", "DEADLINE", "50", "SET", &key, "newer"]]);
+    rig.wait(60 * MILLISECOND);
+    rig.told(writer);
+    rig.lose("SET");
+    assert_eq!(rig.figures().writes_under_way, 1);
+    rig.wait(TTL);
+    assert!(!rig.knows(client, &key, "new"));
 }
 
 #[test]

@@ -295,6 +295,7 @@ fn a_reply_that_nobody_waits_for_any_more_is_paid_for_once_and_not_joined() {
         row: UNIT / 1_000,
         key: 0,
         latency_ms: 0,
+        busy_ms: 0,
     };
     for leaves_in in 0..3 {
         let mut rig = Rig::with(1, 2, |settings| settings.admission.weights = weights);

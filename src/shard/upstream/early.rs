@@ -127,7 +127,7 @@ impl Given {
     fn of(request: &InFlight, now: Timestamp) -> Self {
         Self {
             is_late: request.deadline().is_some_and(|deadline| deadline <= now),
-            was_write: request.envelope.nature.effect == Effect::Write,
+            was_write: request.envelope.nature.effect() == Effect::Write,
             tier: request.envelope.tier,
             waited: now.since(request.sent_at),
         }

@@ -137,7 +137,7 @@ impl Upstream {
             let to = request.envelope.reply_to;
             if request.is_abandoned {
                 replies.note(env, to, Note::LatePrice(outcome));
-                replies.note(env, to, Note::Settled);
+                replies.note(env, to, Note::Settled { is_certain: !was_sent });
             } else {
                 env.counters.add(Counter::RefusedUnavailable, 1);
                 replies.reply(env, to, outcome, Message::Small(&text), now);

@@ -36,6 +36,7 @@ use super::links::{Link, Links};
 use super::note::Note;
 use super::overload::{BulkheadFigures, Overload, bulkhead_for};
 use super::pending::Pending;
+use super::quiet::{OnShared, Quiet};
 use super::replies::Replies;
 use super::request::ReplyTo;
 use super::settings::ShardSettings;
@@ -52,6 +53,8 @@ pub struct Upstream {
     breaker: Breaker,
     cluster: Cluster,
     turn: Turn,
+    /// The quiet time of each backend, in which it answers nothing and requests keep it busy.
+    quiets: Vec<Quiet>,
     /// Notes (such as that a request was sent) about requests of client connections, still to be delivered
     /// to the cores of the clients.
     notes: Vec<(ReplyTo, Note)>,
@@ -70,6 +73,7 @@ impl Upstream {
             breaker: Breaker::new(settings.topology.backends()),
             cluster: Cluster::new(settings),
             turn: Turn::default(),
+            quiets: vec![Quiet::default(); backends],
             notes: Vec::new(),
             backends,
         }
@@ -183,6 +187,23 @@ impl Upstream {
         if let Some(slots) = &mut self.cluster.slots {
             slots.tidy();
         }
+    }
+
+    /// Records that a backend was heard: it sent a reply or a part of one, on any connection.
+    #[inline]
+    pub fn handle_heard(&mut self, backend: BackendId, now: Timestamp) {
+        let Self { links, quiets, turn, backends, .. } = self;
+        let see = || {
+            let mut on_shared = OnShared::default();
+            links.of_backend(backend, *backends).for_each(|(_, link)| on_shared.add(&link.pending));
+            on_shared
+        };
+        quiets[usize::from(backend.0)].handle_heard(turn.late, see, now);
+    }
+
+    /// Returns the quiet time of a backend, in which it answers nothing and requests keep it busy.
+    pub fn quiet_mut(&mut self, backend: BackendId) -> &mut Quiet {
+        &mut self.quiets[usize::from(backend.0)]
     }
 
     /// Returns the index of the bulkhead (window and queue) that the requests of a connection pass.

@@ -51,8 +51,7 @@ impl Upstream {
             }
         }
         // Requests that waited for the connection leave only now, if it has just been opened.
-        let index = self.bulkhead_of(connection);
-        self.overload.bulkhead_mut(index).handle_progress(self.turn.late, now.monotonic);
+        self.handle_progress(connection, now);
         while !chunk.is_empty() {
             match self.links.receive(env, (connection, generation), &mut chunk) {
                 Received::Whole(end, scanned) => {
@@ -81,14 +80,21 @@ impl Upstream {
         if received > 0 {
             link.heard_at = now.monotonic;
             self.begin_turn(now);
-            let index = self.bulkhead_of(connection);
-            self.overload.bulkhead_mut(index).handle_progress(self.turn.late, now.monotonic);
+            self.handle_progress(connection, now);
         }
         match self.links.take_filled((connection, generation), (buffer, received)) {
             Received::Whole(end, scanned) => self.take_whole(env, connection, end, &scanned, replies, now),
             Received::Nothing => {}
             Received::Malformed => self.drop_link(env, connection, "malformed-reply", replies, now),
         }
+    }
+
+    /// Records that a backend sent a reply or a part of one over this connection.
+    #[inline]
+    fn handle_progress(&mut self, connection: ConnectionId, now: Now) {
+        let (index, backend) = (self.bulkhead_of(connection), self.links.at(connection).backend);
+        self.overload.bulkhead_mut(index).handle_progress(self.turn.late, now.monotonic);
+        self.handle_heard(backend, now.monotonic);
     }
 
     /// Handles one complete reply of a backend, of which `end` is the last part.
@@ -151,10 +157,10 @@ impl Upstream {
         let (backend, bytes) = (link.backend, link.reply_bytes(end));
         self.redirect_if_refused(env, connection, (request, scanned.kind), end, replies, now);
         self.links.swallow(env, connection);
-        let outcome = self.measured((backend, bytes), request, scanned, end, now);
+        let outcome = self.measured(env, (backend, bytes), request, scanned, end, now);
         replies.note(env, request.envelope.reply_to, Note::LatePrice(outcome));
         if !self.links.at(connection).is_for_replica() {
-            replies.note(env, request.envelope.reply_to, Note::Settled);
+            replies.note(env, request.envelope.reply_to, Note::Settled { is_certain: true });
         }
     }
 
@@ -172,6 +178,7 @@ impl Upstream {
     #[inline]
     fn measured(
         &mut self,
+        env: &mut Env,
         (backend, bytes): (BackendId, u64),
         request: &InFlight,
         scanned: &Scanned,
@@ -184,12 +191,21 @@ impl Upstream {
             None => scanned.rows,
         };
         let slowness_micros = self.overload.record_time(backend, request, took_nanos);
+        let busy_micros = if request.envelope.nature.hides_work() {
+            self.quiets[usize::from(backend.0)].share_since(request.quiet_reading)
+        } else {
+            0
+        };
+        if busy_micros > 0 {
+            env.counters.add(Counter::BusyMicros, u64::from(busy_micros));
+        }
         let in_32_bits = |number: u64| number.min(u64::from(u32::MAX)) as u32;
         Outcome::Served {
             bytes: in_32_bits(bytes),
             rows: in_32_bits(rows),
             took_micros: in_32_bits(took_nanos / 1_000),
             slowness_micros: in_32_bits(slowness_micros),
+            busy_micros,
         }
     }
 
@@ -212,7 +228,7 @@ impl Upstream {
     ) {
         let reply = self.links.finish(connection, scanned.kind, end);
         let to = request.envelope.reply_to;
-        let outcome = self.measured((reply.backend, reply.bytes), request, scanned, end, now);
+        let outcome = self.measured(env, (reply.backend, reply.bytes), request, scanned, end, now);
         if let Some(text) = reply.abort {
             env.pool.give(self.links.take_partial(connection));
             replies.reply(env, to, outcome, Message::Small(&text), now);
@@ -274,6 +290,6 @@ impl Upstream {
 #[inline]
 fn reported(request: &InFlight, scanned: &Scanned, end: &[u8]) -> Option<u64> {
     let nature = request.envelope.nature;
-    let reports = scanned.kind == b':' && nature.class == Class::Range && nature.effect == Effect::Write;
+    let reports = scanned.kind == b':' && nature.class == Class::Range && nature.effect() == Effect::Write;
     if reports { integer(end).and_then(|count| u64::try_from(count).ok()) } else { None }
 }

@@ -96,7 +96,10 @@ impl Upstream {
         let depth = bulkhead.handle_sent(envelope.tenant(), now.monotonic);
         // Requests of the heavy track have a bulkhead of their own, in which high cost is usual.
         let is_costly = is_costly(nature.class) && route.track == Track::Usual;
-        self.links.send(env, connection, (envelope, message, requests), (depth, is_costly), now);
+        let quiet = &mut self.quiets[usize::from(route.backend.0)];
+        let quiet_reading = if nature.hides_work() { quiet.handle_sent() } else { 0 };
+        let record = (depth, is_costly, quiet_reading);
+        self.links.send(env, connection, (envelope, message, requests), record, now);
         if envelope.deadline != Timestamp::MAX && envelope.overdue == Overdue::Answered {
             self.overload.search_by(envelope.deadline);
         }

@@ -113,6 +113,17 @@ impl Accounts {
         self.handle_booked(charge.payer, now);
     }
 
+    /// Returns the part of a store's time (`busy_micros`, in microseconds) for which a request's payer is billed: the
+    /// part beyond the tenant's leeway. The request kept the store busy for that time without showing how much work
+    /// it is.
+    pub fn billed_time(&mut self, payer: Payer, busy_micros: u64, now: Timestamp) -> u64 {
+        let (tenant, shards) = (self.tenant_now(payer), self.shards);
+        tenant.map_or(0, |tenant| {
+            let known = &mut self.ledger.buckets().tenants[usize::from(tenant.0)];
+            known.leeway.beyond(busy_micros, shards, now)
+        })
+    }
+
     /// Settles the rest of the cost of a request that was answered early, at its estimated price, now that
     /// its store has replied. Takes the part of the real cost that exceeds the price taken before, and learns
     /// the cost for the request's class.

@@ -12,6 +12,7 @@ use super::{Payer, Scope, UserAccount, capacity_of};
 use crate::config::quotas::{Quotas, Tenant};
 use crate::policy::bucket_table::BucketTable;
 use crate::policy::estimate::{Expected, UnderWay};
+use crate::policy::leeway::Leeway;
 use crate::policy::slice::{Rules, Slice};
 use crate::values::limits::USERS_MAX;
 use crate::values::{BucketId, Capacity, MicroUnits, Part, TenantId, Timestamp, Usage, signed};
@@ -43,6 +44,8 @@ pub(super) struct TenantAccount {
     /// The number of the tenant's requests charged at their real cost since this number was last taken to let
     /// waiting requests go on.
     pub settled: u32,
+    /// The time of stores that the tenant's requests whose work does not show may take without being billed.
+    pub leeway: Leeway,
     /// The tenant's usage that has not been reported to the control executor yet.
     pub metered: Usage,
 }
@@ -185,6 +188,7 @@ impl Buckets {
                 under_way: UnderWay::default(),
                 under_way_before: UnderWay::default(),
                 settled: 0,
+                leeway: Leeway::WHOLE,
                 metered: Usage::default(),
             })
             .collect();
@@ -197,7 +201,7 @@ impl Buckets {
         for (old, place) in former.iter_mut().zip(moved) {
             let Some(new) = place else { continue };
             let tenant = &mut self.tenants[usize::from(new.0)];
-            tenant.expected = old.expected;
+            (tenant.expected, tenant.leeway) = (old.expected, old.leeway);
             // Requests of still older quotas are no longer counted: some might never end.
             tenant.under_way_before.add(&old.under_way);
             if let (Some(account), Some(known)) = (&mut tenant.account, old.account.take()) {

@@ -151,6 +151,8 @@ pub struct Accounts {
     shard: ShardId,
     lease: Duration,
     even_share: u32,
+    /// The number of shards, each of which has such accounts.
+    shards: u16,
     version: u64,
     former: FormerTenants,
     ledger: Ledger,
@@ -176,6 +178,7 @@ impl Accounts {
             shard,
             lease: lease_of(settings.period),
             even_share: 65_536 / u32::from(shards),
+            shards,
             version: quotas.version(),
             former: FormerTenants::default(),
             ledger: Ledger::new(Buckets::new(settings.secret, quotas)),

@@ -179,6 +179,12 @@ fn what_a_write_has_not_replaced_is_told_though_somebody_tries() {
     assert_eq!(rig.told(writer), "-LOADING not yet\r\n");
     assert_eq!(rig.ask(client, &["GET", &key], ":-1\r\n", "-LOADING not yet\r\n").0, bulk("v"));
     assert_eq!(rig.figures().writes_under_way, 0);
+    // A read during such a write is sent behind it, and gets the kept reply all the same.
+    rig.send(writer, &[&["SET", &key, "w"]]);
+    rig.send(client, &[&["GET", &key]]);
+    assert_eq!(rig.words_at_stores(), ["SET", "GET"]);
+    (0..2).for_each(|_| rig.answer_next("-LOADING not yet\r\n"));
+    assert_eq!((rig.told(writer), rig.told(client)), ("-LOADING not yet\r\n".to_owned(), bulk("v")));
 }
 
 #[test]

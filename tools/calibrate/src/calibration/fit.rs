@@ -250,6 +250,7 @@ mod tests {
             row: micro(units.row),
             key: micro(units.key),
             latency_ms: 0,
+            busy_ms: 0,
         };
         for (bytes_in, bytes_out, rows, keys) in
             [(30, 70, 0, 0), (40, 65_536, 1, 0), (50, 12_000, 500, 0), (9_000, 5, 0, 300), (900, 800, 9, 9)]
