@@ -325,6 +325,14 @@ impl Shard {
         self.end_wait_at_end_of_input(id, now);
     }
 
+    /// Records that the client's input ends behind bytes that are not read yet, since reading from the client is
+    /// paused. A blocking command in which it waits, now or later, is ended as at the end of its input; the
+    /// bytes are read once reading goes on.
+    pub fn handle_client_end_ahead(&mut self, id: ClientId, now: Now) {
+        self.clients.handle_end_ahead(id);
+        self.end_wait_at_end_of_input(id, now);
+    }
+
     /// Removes a client whose connection is gone. Replies to its requests in flight are still charged, but
     /// not sent.
     pub fn handle_client_lost(&mut self, id: ClientId) {
