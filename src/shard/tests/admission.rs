@@ -439,3 +439,42 @@ fn requests_that_are_never_refused_bring_their_payer_into_debt_for_a_second_at_m
         assert!(most.is_some_and(|spent| (second..=4 * second).contains(&spent)), "{flood:?}: {most:?}");
     }
 }
+
+/// Returns a rig whose pools give much, and in which bytes have prices: a request unit per KiB of a request, a
+/// quarter per KiB of a reply.
+fn priced_by_bytes() -> Rig {
+    let mut rig = limited_with(1, |settings| {
+        settings.private_links_max = 10;
+        settings.admission.weights = Weights {
+            base: UNIT,
+            hit: UNIT / 10,
+            kib_in: UNIT,
+            kib_out: UNIT / 4,
+            row: UNIT / 100,
+            key: 0,
+            latency_ms: 0,
+        };
+    });
+    rig.pools = (100_000 * UNIT as i64, false);
+    rig
+}
+
+#[test]
+fn a_call_that_waits_in_vain_costs_what_a_nil_costs() {
+    let mut rig = priced_by_bytes();
+    let client = rig.client(0);
+    rig.send(client, &[&["LRANGE", "a", "0", "-1"]]);
+    rig.answer_next(&format!("*3000\r\n{}", ":1\r\n".repeat(3_000)));
+    let before = booked(&mut rig);
+    let call = ["XREAD", "BLOCK", "0", "STREAMS", "s", "$"];
+    let base = UNIT + request(&call).len() as u64 * UNIT / 1024;
+    rig.send(client, &[&call]);
+    super::private::greet(&mut rig);
+    let waiting = booked(&mut rig);
+    assert_eq!(waiting.1 - before.1, base);
+    assert!(waiting.0 - before.0 > 2 * 20 * UNIT as i64, "what the reply may cost is taken");
+    rig.answer_first("XREAD", "*-1\r\n");
+    let after = booked(&mut rig);
+    let cost = base + 5 * (UNIT / 4) / 1024;
+    assert_eq!((after.0 - before.0, after.1 - before.1), (2 * cost as i64, cost));
+}
