@@ -601,6 +601,7 @@ impl Client {
             + self.decoder.memory_bytes()
             + self.http.as_ref().map_or(0, |http| http.memory_bytes())
             + self.order.waiting_bytes()
+            + self.order.joining_bytes
             + self.sending_bytes
             + self.order.entries_bytes()
             + held
