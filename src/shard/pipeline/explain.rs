@@ -304,8 +304,10 @@ impl Shard {
                 None
             }
             Ok(Placement::Nowhere) => {
+                let (_, backend) = self.first_place();
+                map.text("backend", backend_name(backend));
                 map.text("place", "no keys: the first backend".to_owned());
-                Some((BackendId(0), own))
+                Some((backend, own))
             }
             Err(error) => {
                 map.text("place", error.to_string());
