@@ -325,7 +325,10 @@ mod tests {
                     (self.watched, self.unwatching) = (true, false);
                 }
                 Want::Unwatch => {
-                    assert!(self.watched && !self.unwatching, "what is cancelled is under way, and not twice");
+                    assert!(
+                        self.watched && !self.unwatching,
+                        "what is cancelled is under way, and not twice"
+                    );
                     self.unwatching = true;
                 }
             }

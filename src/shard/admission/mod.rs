@@ -36,6 +36,11 @@ use crate::values::{
     BucketId, Capacity, ClientId, Grant, MicroUnits, Price, TenantId, Timestamp, Usage, Weights,
 };
 
+/// The most bytes (1 KiB) of a request, or of a reply that weir writes itself, that cost nothing where weir
+/// answers a request by itself and the request has no other price. Requests with which clients open and name
+/// connections are far shorter.
+pub const FREE_BYTES: usize = 1024;
+
 /// The prices and accounts of one core, and the clients that wait for them.
 #[derive(Debug)]
 pub struct AdmissionStage {
@@ -148,6 +153,16 @@ impl AdmissionStage {
             let weights = &self.settings.weights;
             let cost = weights.of_reply(bytes as u64, rows).beyond(Price::new(weights.base));
             self.accounts.book_waited(payer, cost, paid_ahead, now.monotonic);
+        }
+    }
+
+    /// Charges an account for the bytes of a request that weir has answered by itself without an admission, and of
+    /// its reply.
+    pub fn charge_for_own(&mut self, payer: Payer, (bytes_in, bytes_out): (usize, usize), now: Now) {
+        if self.is_priced() {
+            let cost = self.settings.weights.of_bytes(bytes_in as u64, bytes_out as u64);
+            let usage = Usage { admitted: cost.micro(), ..Usage::default() };
+            self.accounts.book(payer, usage, now.monotonic);
         }
     }
 

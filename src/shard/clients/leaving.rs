@@ -80,6 +80,7 @@ impl ClientStage {
     /// and keeps the charges of its requests in flight until the replies come.
     pub fn forget(&mut self, env: &mut Env, id: ClientId) {
         self.remember_charges(id);
+        self.discard_transaction(id);
         let gathers: Vec<u32> =
             self.clients.get(id).map(|client| client.order.open_gathers().collect()).unwrap_or_default();
         for gather in gathers {
