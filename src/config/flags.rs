@@ -425,7 +425,7 @@ pub struct Flags {
     pub max_tenant_clients: Option<u64>,
 
     /// Maximum number of bytes that weir holds for all clients together: requests that are not complete,
-    /// replies that are not read. Above it weir closes the clients that hold most. At least 16MiB
+    /// replies that are not read. Above it weir closes the largest clients of the tenant that holds most. At least 16MiB
     #[arg(long, env = "WEIR_MAX_CLIENTS_BYTES", value_name = "SIZE", help_heading = LIMITS)]
     #[arg(default_value = "1GiB")]
     pub max_clients_bytes: Size,

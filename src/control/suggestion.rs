@@ -53,9 +53,9 @@ pub fn suggestion(meter: &Meter, tenant: TenantId, limit: Option<Limit>, minute:
 }
 
 /// Returns a quota, in request units per second, that is large enough: in nine minutes of ten, demand would
-/// have been at most 80 % of it. Before it is rounded up to two digits, it is at least a quarter above the
-/// current `quota`, so that the change is worthwhile, and at most twice as much, because refused clients
-/// retry and so inflate their demand. `minutes` is the usage in each of the last 60 minutes in which there
+/// have been at most 80 % of it. It has at most two digits before its zeros, as people choose quotas. It is at least a
+/// quarter above the current `quota`, so that the change is worthwhile, and at most twice as much, because refused
+/// clients retry and so inflate their demand. `minutes` is the usage in each of the last 60 minutes in which there
 /// was any.
 fn larger_quota(quota: u64, minutes: Vec<UsageSum>) -> u64 {
     let mut asked: Vec<u128> =
@@ -64,17 +64,22 @@ fn larger_quota(quota: u64, minutes: Vec<UsageSum>) -> u64 {
     asked.sort_unstable();
     let per_second = asked[MINUTES_EASED - 1] / 60 * 100 / NEAR_PERCENT / u128::from(UNIT);
     let least = quota + quota.div_ceil(4);
-    let wanted = u64::try_from(per_second).unwrap_or(u64::MAX).clamp(least, least.max(2 * quota));
-    rounded_up(wanted).min(RU_PER_SECOND_MAX)
+    let most = least.max(2 * quota);
+    let wanted = u64::try_from(per_second).unwrap_or(u64::MAX).clamp(least, most);
+    let rounded = wanted.next_multiple_of(unit_of(wanted));
+    // Rounding down takes less than a tenth off, so a quarter more than the quota is left.
+    let suggested = if rounded > most { most - most % unit_of(most) } else { rounded };
+    suggested.min(RU_PER_SECOND_MAX)
 }
 
-/// Rounds up to a number with at most two digits before its zeros, as people choose quotas.
-fn rounded_up(number: u64) -> u64 {
+/// Returns the step between numbers of the size of `number` that have at most two digits before their zeros: 100
+/// for 1,234.
+fn unit_of(number: u64) -> u64 {
     let mut unit = 1;
     while number / unit >= 100 {
         unit *= 10;
     }
-    number.next_multiple_of(unit)
+    unit
 }
 
 #[cfg(test)]
@@ -133,6 +138,23 @@ mod tests {
     }
 
     #[test]
+    fn rounding_leads_to_no_more_than_twice_the_quota() {
+        for quota in (1..2_000).chain([10_100, 50_049, 999_999, 1_234_567]) {
+            for demand in [quota, quota + quota / 3, 2 * quota, 100 * quota] {
+                let mut meter = Meter::new(&Quotas::trusting());
+                for at in NOW - HOUR..NOW {
+                    let admitted = quota * 60 * UNIT;
+                    let throttled = (demand - quota) * 60 * UNIT;
+                    meter.record(TENANT, Usage { admitted, throttled, ..Usage::default() }, at);
+                }
+                let found = suggestion(&meter, TENANT, Some(limit(quota)), NOW).expect("it is at its quota");
+                let times = quota + quota.div_ceil(4)..=(2 * quota).max(2);
+                assert!(times.contains(&found.ru_per_second), "{quota}: {}", found.ru_per_second);
+            }
+        }
+    }
+
+    #[test]
     fn a_larger_quota_is_a_quarter_more_to_twice_as_much() {
         let for_minutes = |minute| suggested(times(60, minute)).map(|found| found.ru_per_second);
         assert_eq!(for_minutes([800, 0, 0, 0]), Some(1_300));
@@ -160,7 +182,7 @@ mod tests {
     fn quotas_are_rounded_as_people_choose_them() {
         let cases = [(1, 1), (99, 99), (100, 100), (101, 110), (1_250, 1_300), (9_901, 10_000), (990, 990)];
         for (number, rounded) in cases {
-            assert_eq!(rounded_up(number), rounded);
+            assert_eq!(u64::next_multiple_of(number, unit_of(number)), rounded);
         }
     }
 }

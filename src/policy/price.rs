@@ -175,6 +175,11 @@ impl Weights {
         Price::new(self.base.saturating_add(per_kib(bytes_out, self.kib_out)).saturating_add(rows))
     }
 
+    /// Returns the price of the bytes of a request and its reply alone.
+    pub const fn of_bytes(&self, bytes_in: u64, bytes_out: u64) -> Price {
+        Price::new(per_kib(bytes_in, self.kib_in).saturating_add(per_kib(bytes_out, self.kib_out)))
+    }
+
     /// Returns the price of a request that is answered from memory, without a store. `bytes_out` is the size
     /// of its reply in bytes.
     #[inline]

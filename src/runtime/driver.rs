@@ -64,6 +64,9 @@ pub(super) trait Application {
     }
     /// Handles that the peer of a connection has ended its sending side.
     fn handle_end(&mut self, owner: Owner, now: Now);
+    /// Handles that the input of a client ends behind bytes that are not received yet, because the application
+    /// has paused reading: the peer has ended its sending side, the connection has failed, or weir drains.
+    fn handle_end_ahead(&mut self, _owner: Owner, _now: Now) {}
     /// Handles that a connection to a backend could not be opened, with the error; `handle_lost` follows.
     fn note_unreachable(&mut self, _owner: Owner, _error: &io::Error, _now: Now) {}
     /// Handles that accepting a connection failed, with the error; the driver accepts again after 50 ms
@@ -294,11 +297,8 @@ impl Driver {
         self.completions = completions;
         for _ in 0..self.waiting.len().min(TURNS_AT_ONCE) {
             let token = self.waiting.pop_front().expect("counted");
-            if self.socket(token).reception.handle_turn() {
-                self.ring.receive_once(token);
-            } else {
-                self.forget_if_done(token);
-            }
+            let want = self.socket(token).reception.handle_turn();
+            self.carry_on(token, want, application);
         }
         if self.drains || !self.lingering.is_empty() {
             self.part(application, now);
@@ -341,6 +341,9 @@ impl Driver {
                 application.handle_end(socket.owner, now);
             } else {
                 self.drains = true;
+                if socket.reception.is_paused() && last_words.note_told() {
+                    application.handle_end_ahead(socket.owner, now);
+                }
             }
         }
     }
@@ -501,6 +504,15 @@ impl Driver {
             Completion::EndOfStream { socket: token } => self.ended(token, application, now),
             Completion::ReceiveStopped { socket: token, error } => {
                 self.receive_stopped(token, &error, application, now);
+            }
+            Completion::Watched { socket: token, ended } => {
+                let socket = self.socket(token);
+                let (owner, closing) = (socket.owner, socket.closing);
+                let want = socket.reception.handle_watched(ended);
+                if ended && !closing {
+                    application.handle_end_ahead(owner, now);
+                }
+                self.carry_on(token, want, application);
             }
             Completion::Sent { socket: token, segment, result } => {
                 self.sent(token, segment, &result, application, now);
@@ -928,6 +940,8 @@ impl Driver {
             },
             Want::Turn => self.waiting.push_back(token),
             Want::Cancel => self.ring.cancel_receive(token),
+            Want::Watch => self.ring.watch(token),
+            Want::Unwatch => self.ring.cancel_watch(token),
         }
     }
 
@@ -955,7 +969,10 @@ impl Driver {
         }
         socket.closing = true;
         let has_ended = socket.reception.is_over();
-        socket.reception.close();
+        if socket.reception.close() == Want::Unwatch {
+            self.ring.cancel_watch(token);
+        }
+        let socket = self.socket(token);
         if ending == Ending::Orderly
             && !socket.sending
             && !socket.connecting
@@ -1102,6 +1119,7 @@ mod tests {
         stream: Vec<u8>,
         received: Vec<usize>,
         ended: Vec<u32>,
+        ended_ahead: Vec<u32>,
         lost: Vec<u32>,
         actions: VecDeque<Action>,
         to_send: VecDeque<(Owner, Segment)>,
@@ -1140,6 +1158,9 @@ mod tests {
         }
         fn handle_end(&mut self, owner: Owner, _now: Now) {
             self.ended.push(index(owner));
+        }
+        fn handle_end_ahead(&mut self, owner: Owner, _now: Now) {
+            self.ended_ahead.push(index(owner));
         }
         fn handle_lost(&mut self, owner: Owner, _loss: Loss, _now: Now) {
             self.lost.push(index(owner));
@@ -1424,6 +1445,74 @@ mod tests {
         (0..3).for_each(|_| rig.turn());
         assert_eq!(rig.notes.stream, b"one");
         assert!(rig.driver.part_with(client(0)).is_none(), "it is not detained");
+    }
+
+    /// Returns a rig with one client, a TCP connection whose reading is paused, and the client's end of it.
+    fn paused() -> (Rig, TcpStream) {
+        let mut rig = Rig::new();
+        let (listener, address) = listener();
+        let far = TcpStream::connect(address).expect("it listens");
+        let (near, _) = TcpListener::from(listener).accept().expect("it has connected");
+        let now = rig.now();
+        rig.driver.adopt(near.into(), Entrance::Resp, &mut rig.notes, now);
+        rig.turn();
+        rig.notes.actions.push_back(Action::PauseReading(client(0)));
+        (0..3).for_each(|_| rig.turn());
+        (rig, far)
+    }
+
+    #[test]
+    fn an_end_behind_what_is_not_read_yet_is_told_and_what_came_before_it_is_read_later() {
+        let (mut rig, mut far) = paused();
+        far.write_all(b"more").expect("a socket buffer");
+        (0..3).for_each(|_| rig.turn());
+        assert!(rig.notes.ended_ahead.is_empty(), "bytes alone are no end");
+        far.shutdown(std::net::Shutdown::Write).expect("a socket");
+        (0..5).for_each(|_| rig.turn());
+        assert_eq!((rig.notes.received[0], rig.notes.ended.len()), (0, 0));
+        assert_eq!(rig.notes.ended_ahead, [0], "once");
+        rig.notes.actions.push_back(Action::ResumeReading(client(0)));
+        (0..5).for_each(|_| rig.turn());
+        assert_eq!((rig.notes.stream.as_slice(), rig.notes.ended.as_slice()), (&b"more"[..], &[0][..]));
+    }
+
+    #[test]
+    fn a_connection_that_fails_while_it_is_not_read_from_is_told_as_one_that_ends() {
+        let (mut rig, mut far) = paused();
+        rig.notes.to_send.push_back((client(0), Segment::Gathered(b"unread".to_vec())));
+        far.write_all(b"more").expect("a socket buffer");
+        (0..3).for_each(|_| rig.turn());
+        far.peek(&mut [0]).expect("the reply has come");
+        // Closed with an unread reply, so the connection is reset.
+        drop(far);
+        (0..5).for_each(|_| rig.turn());
+        assert_eq!(rig.notes.ended_ahead, [0]);
+    }
+
+    #[test]
+    fn a_socket_that_is_not_read_from_can_be_closed_in_every_way_or_given_away() {
+        for action in [Action::Close(client(0)), Action::Reset(client(0))] {
+            let (mut rig, _far) = paused();
+            rig.notes.actions.push_back(action);
+            (0..5).for_each(|_| rig.turn());
+            assert!(rig.driver.sockets.iter().all(Option::is_none));
+            assert!(rig.notes.ended_ahead.is_empty(), "nobody is told any more");
+        }
+        let (mut rig, mut far) = paused();
+        rig.driver.detain(client(0), &mut rig.notes);
+        (0..3).for_each(|_| rig.turn());
+        let mut near = TcpStream::from(rig.driver.part_with(client(0)).expect("nothing is under way"));
+        far.write_all(b"x").expect("a socket buffer");
+        near.read_exact(&mut [0]).expect("it is connected");
+    }
+
+    #[test]
+    fn a_drain_tells_once_that_a_client_will_be_read_no_further() {
+        let (mut rig, mut far) = paused();
+        far.write_all(b"more").expect("a socket buffer");
+        rig.driver.drain();
+        (0..30).for_each(|_| rig.turn());
+        assert_eq!((rig.notes.ended_ahead.as_slice(), rig.notes.ended.len()), (&[0][..], 0));
     }
 
     #[test]

@@ -29,15 +29,23 @@ pub(super) struct LastWords {
     /// True if the last check found the client's socket empty. Bytes may be on their way through the ring
     /// then, so two checks must agree.
     empty: bool,
+    /// True once the application knows that the client's input will end, although weir does not read it now.
+    told: bool,
 }
 
 impl LastWords {
     pub fn new() -> Self {
-        Self { left: DRAIN_BYTES_MAX, empty: false }
+        Self { left: DRAIN_BYTES_MAX, empty: false, told: false }
     }
 
     pub fn note_received(&mut self, bytes: usize) {
         self.left = self.left.saturating_sub(bytes);
+    }
+
+    /// Records that the application is told of the end of the client's input before weir has read it. False if
+    /// it was told before.
+    pub fn note_told(&mut self) -> bool {
+        !std::mem::replace(&mut self.told, true)
     }
 
     /// True if all bytes that the client had sent were read: the socket was empty at two consecutive calls,

@@ -9,6 +9,10 @@
 //!    └────────────────────────┴── no buffer was left ┴──────────────┘
 //! ```
 //!
+//! A socket whose reading is paused is watched instead (`Watching`), so that weir learns at once that its peer
+//! has ended its side or the connection has failed, although the bytes before that are not read. Receiving and
+//! watching exclude each other: each begins after the other's operation is over.
+//!
 //! The kernel serves a socket with up to 32 buffers per wake-up, so a few sockets that flood would take all
 //! buffers again and again. Where buffers run out, a socket that found none, and one that had many in that
 //! turn, waits for its turn from then on and takes one buffer at a time for a while.
@@ -56,6 +60,10 @@ enum State {
     Armed,
     /// A receive operation is in flight on the socket, and the ring has been asked to cancel it.
     Stopping,
+    /// Reading is paused, and the ring watches whether the peer ends its side or the connection fails.
+    Watching,
+    /// The watch is in flight, and the ring has been asked to cancel it.
+    Unwatching,
 }
 
 /// The operation on a socket that the ring is asked for next.
@@ -72,6 +80,10 @@ pub(super) enum Want {
     Turn,
     /// Asks the ring to cancel the receive operation in flight on the socket.
     Cancel,
+    /// Asks the ring to watch whether the peer ends its side, or the connection fails.
+    Watch,
+    /// Asks the ring to cancel the watch of the socket.
+    Unwatch,
 }
 
 /// The reason why a receive operation has ended although the socket has not failed.
@@ -93,6 +105,9 @@ pub(super) struct Reception {
     /// True once no more bytes are received on the socket: the peer has ended its side, or the socket is
     /// about to be closed.
     over: bool,
+    /// True once a watch has found that the peer has ended its side, or that the connection has failed. What
+    /// came before is still received when reading goes on.
+    end_is_ahead: bool,
     /// The number of remaining receives on the socket that take one buffer each, after queueing for it,
     /// because receive buffers ran out.
     modest: u8,
@@ -108,17 +123,24 @@ pub(super) struct Reception {
 }
 
 impl Reception {
-    /// True while a receive operation is in flight on the socket, or the socket is in the queue of those that
-    /// wait for a receive buffer.
+    /// True while a receive operation or a watch is in flight on the socket, or the socket is in the queue of
+    /// those that wait for a receive buffer.
     pub fn is_busy(&self) -> bool {
         self.state != State::Idle
     }
 
-    /// Asks for a receive, unless one is in flight, reading is paused, or no more bytes are to be received.
-    /// Returns the operation that the ring is asked for.
+    /// Asks for a receive, or while reading is paused for a watch, unless either is in flight or no more bytes
+    /// are to be received. Returns the operation that the ring is asked for.
     pub fn start(&mut self) -> Want {
-        if self.state != State::Idle || self.paused || self.detained || self.over {
+        if self.state != State::Idle || self.detained || self.over {
             return Want::Nothing;
+        }
+        if self.paused {
+            if self.end_is_ahead {
+                return Want::Nothing;
+            }
+            self.state = State::Watching;
+            return Want::Watch;
         }
         let fills = self.single > 0 && self.missing >= REST_BYTES_MIN;
         if self.modest > 0 && !fills {
@@ -133,14 +155,21 @@ impl Reception {
         }
     }
 
+    /// Pauses reading: stops the receive in flight, after which the socket is watched. Returns the operation
+    /// that the ring is asked for.
     pub fn pause(&mut self) -> Want {
         self.paused = true;
-        self.stop()
+        if self.state == State::Armed { self.stop() } else { self.start() }
     }
 
     pub fn resume(&mut self) -> Want {
         self.paused = false;
-        self.start()
+        if self.state == State::Watching { self.stop() } else { self.start() }
+    }
+
+    /// True while reading is paused.
+    pub fn is_paused(&self) -> bool {
+        self.paused
     }
 
     /// Stops receiving until [`Reception::let_go`] is called, even if reading is resumed meanwhile. The driver
@@ -162,21 +191,34 @@ impl Reception {
     }
 
     fn stop(&mut self) -> Want {
-        if self.state != State::Armed {
-            return Want::Nothing;
-        }
-        self.state = State::Stopping;
-        Want::Cancel
+        let (state, want) = match self.state {
+            State::Armed => (State::Stopping, Want::Cancel),
+            State::Watching => (State::Unwatching, Want::Unwatch),
+            other => (other, Want::Nothing),
+        };
+        self.state = state;
+        want
     }
 
     /// Handles that the socket has come to the head of the queue of sockets that wait for a receive buffer.
-    /// True if it is to receive into one buffer; false if it must not receive any more.
-    #[must_use]
-    pub fn handle_turn(&mut self) -> bool {
+    /// Returns the operation that the ring is asked for: one receive, or another if the socket must not
+    /// receive any more.
+    pub fn handle_turn(&mut self) -> Want {
         debug_assert_eq!(self.state, State::Waiting, "only those that wait are in the queue");
-        let wanted = !self.paused && !self.detained && !self.over;
-        self.state = if wanted { State::Armed } else { State::Idle };
-        wanted
+        self.state = State::Idle;
+        if self.paused || self.detained || self.over {
+            return self.start();
+        }
+        self.state = State::Armed;
+        Want::ReceiveOnce
+    }
+
+    /// Handles that a watch is over. `ended` says whether the peer has ended its side, or the connection has
+    /// failed; if not, the watch was cancelled. Returns the operation that the ring is asked for.
+    pub fn handle_watched(&mut self, ended: bool) -> Want {
+        self.state = State::Idle;
+        self.end_is_ahead |= ended;
+        self.start()
     }
 
     /// Handles bytes from a receive operation that repeats and goes on. `missing` bytes of the message being
@@ -236,9 +278,11 @@ impl Reception {
         self.over
     }
 
-    /// Ends receiving because the socket is about to be closed. The receive in flight ends with the socket.
-    pub fn close(&mut self) {
+    /// Ends receiving because the socket is about to be closed. The receive in flight ends with the socket; a
+    /// watch is cancelled. Returns the operation that the ring is asked for.
+    pub fn close(&mut self) -> Want {
         self.over = true;
+        if self.state == State::Watching { self.stop() } else { Want::Nothing }
     }
 
     /// Ends receiving while the socket stays open for replies, so the receive in flight is cancelled. Returns
@@ -261,6 +305,8 @@ mod tests {
         once: bool,
         cancelling: bool,
         queued: usize,
+        watched: bool,
+        unwatching: bool,
     }
 
     impl Kernel {
@@ -274,12 +320,23 @@ mod tests {
                     assert!(self.armed && !self.cancelling, "what is cancelled is under way, and not twice");
                     self.cancelling = true;
                 }
+                Want::Watch => {
+                    assert!(!self.watched && !self.armed && self.queued == 0, "it is watched instead");
+                    (self.watched, self.unwatching) = (true, false);
+                }
+                Want::Unwatch => {
+                    assert!(
+                        self.watched && !self.unwatching,
+                        "what is cancelled is under way, and not twice"
+                    );
+                    self.unwatching = true;
+                }
             }
         }
 
         fn arm(&mut self, once: bool) {
-            assert!(!self.armed, "two receives on one socket would mix its bytes");
-            *self = Self { armed: true, once, cancelling: false, queued: self.queued };
+            assert!(!self.armed && !self.watched, "two receives on one socket would mix its bytes");
+            *self = Self { armed: true, once, queued: self.queued, ..Self::default() };
         }
 
         /// Ends the receive that is under way; a cancellation that comes later has no effect.
@@ -300,18 +357,22 @@ mod tests {
         LastBytes(usize),
         NoBuffer,
         Cancelled,
+        Watched,
+        Unwatched,
         End,
         Close,
     }
 
     fn events() -> impl Strategy<Value = Vec<Event>> {
-        use Event::{Bytes, Cancelled, Close, Detain, End, LastBytes, LetGo, NoBuffer, Pause, Resume, Turn};
+        use Event::{Bytes, Cancelled, Close, Detain, End, LastBytes, LetGo};
+        use Event::{NoBuffer, Pause, Resume, Turn, Unwatched, Watched};
         let mut often = vec![Pause, Resume, Detain, LetGo, LetGo, Turn, Turn, NoBuffer, Cancelled, Cancelled];
+        often.extend([Unwatched, Unwatched]);
         for missing in [0, 0, REST_BYTES_MIN, LARGE_BYTES_MIN] {
             often.extend([Bytes(missing), LastBytes(missing)]);
         }
         let often = prop::sample::select(often);
-        let seldom = prop::sample::select(vec![End, Close]);
+        let seldom = prop::sample::select(vec![End, Close, Watched]);
         prop::collection::vec(prop_oneof![20 => often, 1 => seldom], 0..200)
     }
 
@@ -320,6 +381,7 @@ mod tests {
         fn whatever_happens_it_receives_exactly_while_it_is_wanted(events in events()) {
             let (mut reception, mut kernel) = (Reception::default(), Kernel::default());
             let (mut paused, mut detained, mut over, mut missing) = (false, false, false, 0);
+            let mut end_is_ahead = false;
             kernel.ask(reception.start());
             for (number, event) in events.into_iter().enumerate() {
                 let turn = Turn { number: number as u32 / 10, starved: number % 50 > 25 };
@@ -342,9 +404,7 @@ mod tests {
                     }
                     Event::Turn if kernel.queued > 0 => {
                         kernel.queued -= 1;
-                        if reception.handle_turn() {
-                            kernel.arm(true);
-                        }
+                        kernel.ask(reception.handle_turn());
                     }
                     Event::LastBytes(left) | Event::Bytes(left) if kernel.armed => {
                         missing = left;
@@ -364,6 +424,15 @@ mod tests {
                         kernel.over();
                         kernel.ask(reception.handle_stopped(Stop::Interrupted));
                     }
+                    Event::Watched if kernel.watched => {
+                        end_is_ahead = true;
+                        kernel.watched = false;
+                        kernel.ask(reception.handle_watched(true));
+                    }
+                    Event::Unwatched if kernel.watched && kernel.unwatching => {
+                        kernel.watched = false;
+                        kernel.ask(reception.handle_watched(false));
+                    }
                     Event::End if kernel.armed => {
                         over = true;
                         kernel.over();
@@ -371,7 +440,7 @@ mod tests {
                     }
                     Event::Close => {
                         over = true;
-                        reception.close();
+                        kernel.ask(reception.close());
                     }
                     _ => {}
                 }
@@ -379,11 +448,17 @@ mod tests {
                 if missing >= LARGE_BYTES_MIN && kernel.armed && !kernel.once {
                     prop_assert!(kernel.cancelling, "what is large does not go on through buffers");
                 }
-                prop_assert_eq!(reception.is_busy(), kernel.armed || kernel.queued > 0);
+                prop_assert_eq!(reception.is_busy(), kernel.armed || kernel.watched || kernel.queued > 0);
+                if kernel.watched && (over || detained || !paused) {
+                    prop_assert!(kernel.unwatching, "only a socket whose reading is paused is watched");
+                }
+                if paused && !detained && !over && !end_is_ahead {
+                    prop_assert!(reception.is_busy(), "a paused socket is watched, or will be");
+                }
                 if (paused || detained) && kernel.armed && !over {
                     prop_assert!(kernel.cancelling, "a paused socket is on its way to rest");
                 }
-                prop_assert_eq!(reception.is_detained(), detained && !over && !kernel.armed && kernel.queued == 0);
+                prop_assert_eq!(reception.is_detained(), detained && !over && !reception.is_busy());
                 if !paused && !detained && !over {
                     prop_assert!(reception.is_busy(), "a socket that is read from receives, or will in its turn");
                 }
@@ -396,8 +471,8 @@ mod tests {
         let mut reception = Reception::default();
         assert_eq!(reception.start(), Want::Receive);
         assert_eq!(reception.pause(), Want::Cancel);
-        assert_eq!(reception.handle_received_last(0), Want::Nothing);
-        assert_eq!(reception.resume(), Want::Receive);
+        assert_eq!(reception.handle_received_last(0), Want::Watch);
+        assert_eq!((reception.resume(), reception.handle_watched(false)), (Want::Unwatch, Want::Receive));
         assert_eq!(reception.pause(), Want::Cancel, "the next pause must cancel again");
     }
 
@@ -407,8 +482,7 @@ mod tests {
         assert_eq!(reception.start(), Want::Receive);
         let mut want = reception.handle_stopped(Stop::Starved);
         for _ in 0..MODEST_RECEIVES {
-            assert_eq!(want, Want::Turn);
-            assert!(reception.handle_turn());
+            assert_eq!((want, reception.handle_turn()), (Want::Turn, Want::ReceiveOnce));
             want = reception.handle_received_last(0);
         }
         assert_eq!(want, Want::Receive);
@@ -444,7 +518,7 @@ mod tests {
         let mut reception = Reception::default();
         assert_eq!(reception.start(), Want::Receive);
         assert_eq!(reception.handle_stopped(Stop::Starved), Want::Turn);
-        assert!(reception.handle_turn());
+        assert_eq!(reception.handle_turn(), Want::ReceiveOnce);
         assert_eq!(reception.handle_received_last(LARGE_BYTES_MIN), Want::Fill);
         assert_eq!(reception.handle_received_last(0), Want::Turn);
     }

@@ -62,6 +62,9 @@ pub enum Completion {
     /// A receive operation has ended without data: no buffers were left, it was cancelled, or the socket
     /// failed.
     ReceiveStopped { socket: Token, error: io::Error },
+    /// The watch of a socket that is not received from is over. `ended` says whether the peer has ended its
+    /// sending side, or the connection failed; if not, the watch was cancelled.
+    Watched { socket: Token, ended: bool },
     /// A send is over. `result` is the number of bytes sent by this operation, or the error; the segment
     /// comes back.
     Sent { socket: Token, segment: Segment, result: io::Result<usize> },
@@ -136,6 +139,7 @@ const KIND_RUNG: u64 = 5;
 const KIND_BELL: u64 = 6;
 const KIND_CANCEL: u64 = 7;
 const KIND_FILL: u64 = 8;
+const KIND_WATCH: u64 = 9;
 
 fn tag(kind: u64, value: u64) -> u64 {
     kind << KIND_SHIFT | value
@@ -300,6 +304,20 @@ impl Ring {
     pub fn cancel_receive(&mut self, socket: Token) {
         let kind = if self.rooms.contains_key(&socket) { KIND_FILL } else { KIND_RECEIVE };
         self.cancel(socket, tag(kind, u64::from(socket)));
+    }
+
+    /// Watches a socket that is not received from: a completion `Watched` comes once its peer has ended its
+    /// sending side or the connection has failed, even if bytes that came before are unread.
+    pub fn watch(&mut self, socket: Token) {
+        let fd = Fd(self.descriptors.begin(socket));
+        // The kernel adds errors and the end of both directions by itself.
+        let entry = opcode::PollAdd::new(fd, libc::POLLRDHUP as u32).build();
+        self.push(entry.user_data(tag(KIND_WATCH, u64::from(socket))));
+    }
+
+    /// Cancels the watch of a socket; a completion `Watched` says that it is over.
+    pub fn cancel_watch(&mut self, socket: Token) {
+        self.cancel(socket, tag(KIND_WATCH, u64::from(socket)));
     }
 
     /// Cancels a listener's accept operation; a completion `Accepted` says that it is over.
@@ -556,6 +574,7 @@ fn finished(entry: &cqueue::Entry, completion: Option<&Completion>) -> Option<To
             | Completion::Filled { socket: token, .. }
             | Completion::EndOfStream { socket: token }
             | Completion::ReceiveStopped { socket: token, .. }
+            | Completion::Watched { socket: token, .. }
             | Completion::Sent { socket: token, .. }
             | Completion::Connected { socket: token, .. },
         ) => Some(*token),
@@ -608,6 +627,7 @@ fn interpret(
             unsafe { buffer.set_len(filled) };
             Completion::Filled { socket: value as Token, buffer, result }
         }
+        KIND_WATCH => Completion::Watched { socket: value as Token, ended: result.is_ok() },
         KIND_BORROWED => match borrowed.remove(value as usize) {
             Borrowed::Sending { socket, segment, .. } => {
                 Completion::Sent { socket, segment, result: result.map(|sent| sent as usize) }

@@ -286,6 +286,12 @@ impl Application for Guarded {
         }
     }
 
+    fn handle_end_ahead(&mut self, owner: Owner, now: Now) {
+        if let Owner::Client(id) = owner {
+            self.shard.handle_client_end_ahead(id, now);
+        }
+    }
+
     fn handle_lost(&mut self, owner: Owner, loss: Loss, now: Now) {
         match owner {
             Owner::Client(id) => self.shard.handle_client_lost(id),

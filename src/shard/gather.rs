@@ -103,6 +103,9 @@ struct Gathering {
     /// Bytes of memory that a split request takes: the replies to its parts that have come, except the last,
     /// and the tables of parts, keys and channels.
     bytes: usize,
+    /// Bytes of the last part's reply while the reply to the whole request is joined over several turns (passes of
+    /// the shard's loop); 0 before.
+    last_bytes: usize,
     settlement: Settlement,
     /// The reply to a split request as far as it is joined from the parts' replies, if that takes several
     /// turns (passes of the shard's loop); None else.
@@ -152,8 +155,13 @@ pub enum Arrival {
         settlement: Settlement,
     },
     /// The last part has come, and there are so many values that the caller joins them over several turns
-    /// (passes of the shard's loop), with [`Gathers::go_on_joining`]. The measurements are those of all parts.
-    Complete(Settlement),
+    /// (passes of the shard's loop), with [`Gathers::go_on_joining`].
+    Complete {
+        /// The number of bytes of the last part's reply, which is stored until then.
+        stored: usize,
+        /// The measurements of all parts, from which the cost of the request follows.
+        settlement: Settlement,
+    },
 }
 
 /// The requests of a shard that wait for the replies to their parts.
@@ -188,6 +196,7 @@ impl Gathers {
             parts: places,
             missing: parts,
             bytes,
+            last_bytes: 0,
             settlement: Settlement::default(),
             joining: None,
         });
@@ -218,7 +227,9 @@ impl Gathers {
         }
         if gathering.has_many_values() {
             debug_assert!(left_out.is_empty(), "requests to nodes have no values of keys");
-            return Arrival::Complete(gathering.settlement);
+            let stored = message.bytes().len();
+            gathering.last_bytes = stored;
+            return Arrival::Complete { stored, settlement: gathering.settlement };
         }
         let mut gathering = self.0.remove(index as usize);
         let out = left_out.iter().filter_map(|part| gathering.parts.get_mut(usize::from(*part))?.take());
@@ -232,21 +243,21 @@ impl Gathers {
 
     /// Joins up to 4,096 more values into the array that answers the request with this index (such as an
     /// `MGET`), all of whose parts have replied. Once all values are joined, removes the request, and returns
-    /// the array and the bytes of memory that the tables and the earlier replies took until then. None while
-    /// values are left, and if no request has this index. An array of more than `bytes_max` bytes is replaced
+    /// the array, the bytes of memory that the tables and the earlier replies took until then, and those of the last
+    /// reply. None while values are left, and if no request has this index. An array of more than `bytes_max` bytes is replaced
     /// by an error.
     pub fn go_on_joining(
         &mut self,
         index: u32,
         bytes_max: usize,
         pool: &mut BufferPool,
-    ) -> Option<(Vec<u8>, usize)> {
+    ) -> Option<(Vec<u8>, usize, usize)> {
         let gathering = self.0.get_mut(index as usize)?;
         let reply = gathering.join_more(bytes_max, KEYS_PER_TURN)?;
         let gathering = self.0.remove(index as usize);
-        let waited = gathering.bytes;
+        let (waited, last) = (gathering.bytes, gathering.last_bytes);
         gathering.release(pool);
-        Some((reply, waited))
+        Some((reply, waited, last))
     }
 
     /// Frees unused memory if no request is waiting for parts.
@@ -630,8 +641,16 @@ mod tests {
             let joined = match gathers.part_arrived(index, part, &[], 1_000, &mut pool) {
                 Arrival::Stored(_) => continue,
                 Arrival::Joined { reply, waited, .. } => (reply, waited),
-                Arrival::Complete(_) => {
-                    (0..1_000).find_map(|_| gathers.go_on_joining(index, 1_000, &mut pool)).expect("it ends")
+                Arrival::Complete { stored, .. } => {
+                    let (joined, waited, last) = (0..1_000)
+                        .find_map(|_| gathers.go_on_joining(index, 1_000, &mut pool))
+                        .expect("it ends");
+                    assert_eq!(
+                        (stored, last),
+                        (reply.len(), reply.len()),
+                        "the last part is stored until then"
+                    );
+                    (joined, waited)
                 }
             };
             assert_eq!(joined.1, listed + parts.iter().skip(1).map(|(part, _)| part.len()).sum::<usize>());

@@ -158,6 +158,44 @@ impl AdmissionStage {
                 self.accounts.begin(payer, class);
                 Admission::Passed(Some(Charge { taken: cost, quote, payer, class, is_unrefused: false }))
             }
+            decision => self.handle_not_admitted(env, (payer, cost), decision, now),
+        }
+    }
+
+    /// Decides on a request that weir answers by itself and whose only price is that of its bytes and its reply's.
+    /// Takes that price, which is final, if the request is admitted.
+    pub fn admit_bytes(
+        &mut self,
+        env: &mut Env,
+        payer: Payer,
+        (bytes_in, bytes_out): (usize, usize),
+        now: Now,
+    ) -> Admission {
+        if !self.is_priced() {
+            return Admission::Passed(None);
+        }
+        let cost = self.settings.weights.of_bytes(bytes_in as u64, bytes_out as u64);
+        match self.accounts.admit(payer, cost, now.monotonic) {
+            Decision::Admitted => {
+                let usage = Usage { admitted: cost.micro(), ..Usage::default() };
+                self.accounts.meter(payer.tenant(), usage, now.monotonic);
+                Admission::Passed(None)
+            }
+            decision => self.handle_not_admitted(env, (payer, cost), decision, now),
+        }
+    }
+
+    /// Returns what follows from a decision that does not admit a request now: the request waits for the control
+    /// executor's answer or is refused, or in shadow mode passes. `cost` is its price.
+    fn handle_not_admitted(
+        &mut self,
+        env: &mut Env,
+        (payer, cost): (Payer, Price),
+        decision: Decision,
+        now: Now,
+    ) -> Admission {
+        match decision {
+            Decision::Admitted => Admission::Passed(None),
             // In shadow mode no request waits: the decision that it would have got is found out later.
             Decision::Wait if self.is_shadow() => {
                 self.undecided_in_shadow.push((payer, cost));

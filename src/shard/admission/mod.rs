@@ -27,7 +27,7 @@ use self::waiting::Waiting;
 use super::outcome::Settlement;
 use super::settings::{AdmissionSettings, Limiter, ShardSettings};
 use crate::config::{Quotas, Tenant};
-use crate::policy::price::Asked;
+use crate::policy::price::{Asked, Measured};
 use crate::policy::slice::Verdict;
 use crate::protocol::command::Class;
 use crate::values::allowance::Report;
@@ -35,6 +35,11 @@ use crate::values::time::Now;
 use crate::values::{
     BucketId, Capacity, ClientId, Grant, MicroUnits, Price, TenantId, Timestamp, Usage, Weights,
 };
+
+/// The most bytes (1 KiB) of a request, or of a reply that weir writes itself, that cost nothing where weir
+/// answers a request by itself and the request has no other price. Requests with which clients open and name
+/// connections are far shorter.
+pub const FREE_BYTES: usize = 1024;
 
 /// The prices and accounts of one core, and the clients that wait for them.
 #[derive(Debug)]
@@ -127,9 +132,17 @@ impl AdmissionStage {
         }
     }
 
+    /// Settles a blocking command that begins to wait, so that no other request of its tenant waits for its real
+    /// cost. Returns the part of the price taken that was for the reply, which stays taken until the reply comes
+    /// ([`Self::charge_for_waited`]).
+    pub fn settle_waiting(&mut self, charge: &Charge, now: Now) -> MicroUnits {
+        let without_reply = self.settings.weights.actual(&charge.quote, &Measured::default());
+        self.accounts.settle_waiting(charge, without_reply, now.monotonic)
+    }
+
     /// Charges an account for the reply to a blocking command, whose price was settled when the command began
-    /// to wait. The reply costs its bytes and elements (`rows`), less the part of that price which was for
-    /// the reply (`paid_ahead`).
+    /// to wait. The reply costs its bytes and elements (`rows`); the part of that price which was for the reply
+    /// (`paid_ahead`) is given back.
     pub fn charge_for_waited(
         &mut self,
         payer: Payer,
@@ -140,8 +153,16 @@ impl AdmissionStage {
         if !self.lets_all_pass() {
             let weights = &self.settings.weights;
             let cost = weights.of_reply(bytes as u64, rows).beyond(Price::new(weights.base));
-            let cost = cost.saturating_sub(paid_ahead);
-            let usage = Usage { admitted: cost, ..Usage::default() };
+            self.accounts.book_waited(payer, cost, paid_ahead, now.monotonic);
+        }
+    }
+
+    /// Charges an account for the bytes of a request that weir has answered by itself without an admission, and of
+    /// its reply.
+    pub fn charge_for_own(&mut self, payer: Payer, (bytes_in, bytes_out): (usize, usize), now: Now) {
+        if self.is_priced() {
+            let cost = self.settings.weights.of_bytes(bytes_in as u64, bytes_out as u64);
+            let usage = Usage { admitted: cost.micro(), ..Usage::default() };
             self.accounts.book(payer, usage, now.monotonic);
         }
     }

@@ -201,7 +201,8 @@ impl ClientStage {
                         client.order.stored_bytes += bytes;
                         self.after_answer(env, id);
                     }
-                    Arrival::Complete(settlement) => {
+                    Arrival::Complete { stored, settlement } => {
+                        client.order.joining_bytes += stored;
                         let charge = client.order.take_charge(to.sequence);
                         settle(charge.as_ref(), &settlement);
                         self.turns.list_to_join(id, to.sequence, index);
@@ -232,12 +233,13 @@ impl ClientStage {
             return self.turns.end_join();
         }
         let bytes_max = env.settings.output_bytes_max;
-        let Some((reply, waited)) = self.gathers.go_on_joining(index, bytes_max, &mut env.pool) else {
+        let Some((reply, waited, last)) = self.gathers.go_on_joining(index, bytes_max, &mut env.pool) else {
             return;
         };
         self.turns.end_join();
         let client = self.clients.at(id);
         client.order.stored_bytes -= waited;
+        client.order.joining_bytes -= last;
         let is_own = client.speaks_http && is_worded_as_own(&reply);
         let reply = if is_own { marked(reply) } else { reply };
         self.answer_rewritten(env, id, sequence, reply);

@@ -136,6 +136,9 @@ pub struct Client {
     /// handled, the time at which that request arrived.
     pub(super) came: Timestamp,
     pub(super) ending: Ending,
+    /// True once it is known that the client's input ends behind bytes that are not read yet, since reading
+    /// from it is paused.
+    pub(super) end_is_ahead: bool,
     /// The time since which a segment (block of replies) has been with the client's socket, or at which the
     /// client last accepted a part of it; None if no segment is there.
     pub(super) sending_since: Option<Timestamp>,
@@ -206,6 +209,7 @@ impl Client {
             congested: 0,
             came: now,
             ending: Ending::Open,
+            end_is_ahead: false,
             sending_since: None,
             sending_bytes: 0,
             backlog_bytes_max: 0,
@@ -597,6 +601,7 @@ impl Client {
             + self.decoder.memory_bytes()
             + self.http.as_ref().map_or(0, |http| http.memory_bytes())
             + self.order.waiting_bytes()
+            + self.order.joining_bytes
             + self.sending_bytes
             + self.order.entries_bytes()
             + held

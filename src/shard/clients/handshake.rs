@@ -197,8 +197,8 @@ impl ClientStage {
     /// Answers `RESET`: drops the transaction and the name, ends `MONITOR`, `CLIENT NO-EVICT` and `CLIENT
     /// REPLY OFF`, and returns the client to RESP2, to the first database, and to the identity of a new connection.
     pub fn reset(&mut self, env: &mut Env, id: ClientId, now: Now) {
+        self.discard_transaction(id);
         let client = self.clients.at(id);
-        client.transaction = None;
         client.is_monitor = false;
         client.no_evict = false;
         // As in Redis, a `CLIENT REPLY SKIP` right before it leaves out the reply to `RESET` itself.

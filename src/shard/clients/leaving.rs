@@ -22,6 +22,14 @@ impl ClientStage {
         self.close_if_done(env, id);
     }
 
+    /// Records that a client's input ends behind bytes that are not read yet. Reading goes on as before; a
+    /// blocking command that is withdrawn from its store then closes the client.
+    pub fn handle_end_ahead(&mut self, id: ClientId) {
+        if let Some(client) = self.clients.get(id) {
+            client.end_is_ahead = true;
+        }
+    }
+
     /// Ends a connection in order: no further request is started; earlier ones are answered, then the
     /// connection is closed.
     pub fn stop_listening(&mut self, env: &mut Env, id: ClientId) {
@@ -41,9 +49,10 @@ impl ClientStage {
         }
     }
 
-    /// True if a connection is ending: it is closed as soon as its client is answered.
+    /// True if a connection is ending: it is closed as soon as its client is answered, or its client's input is
+    /// known to end behind bytes that are not read yet.
     pub fn is_ending(&self, id: ClientId) -> bool {
-        self.clients.peek(id).is_some_and(|client| client.ending != Ending::Open)
+        self.clients.peek(id).is_some_and(|client| client.ending != Ending::Open || client.end_is_ahead)
     }
 
     /// Closes a connection that is ending, once every request was answered and every reply was sent. A
@@ -71,6 +80,7 @@ impl ClientStage {
     /// and keeps the charges of its requests in flight until the replies come.
     pub fn forget(&mut self, env: &mut Env, id: ClientId) {
         self.remember_charges(id);
+        self.discard_transaction(id);
         let gathers: Vec<u32> =
             self.clients.get(id).map(|client| client.order.open_gathers().collect()).unwrap_or_default();
         for gather in gathers {

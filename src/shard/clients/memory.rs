@@ -1,14 +1,16 @@
 //! The memory that clients hold together: incomplete requests, waiting requests, unread replies. Each of
 //! these is bounded for one client, but many clients together could hold too much. Therefore the sum is
-//! measured after every 8 MiB received, and the clients that hold most are closed when it is too much.
+//! measured after every 8 MiB received, and when it is too much, the largest clients of the tenants that hold most in
+//! sum are closed.
 
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use super::ClientStage;
 use super::client::Client;
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
-use crate::values::ClientId;
+use crate::values::{ClientId, TenantId};
 
 /// The bytes received, from clients, backends and other cores or written by weir, after which the memory of
 /// clients is measured again (8 MiB). Clients can hold little more in between.
@@ -39,8 +41,8 @@ impl ClientStage {
         self.holdings.bytes > env.settings.clients_bytes_share()
     }
 
-    /// Closes the clients of this core that hold the most memory, because clients of all cores hold `excess`
-    /// bytes too much. Frees no more than about the bytes that this core holds above its share, and spares
+    /// Closes the largest clients of the tenants that hold the most memory on this core, because clients of all
+    /// cores hold `excess` bytes too much. Frees no more than about the bytes that this core holds above its share, and spares
     /// clients of administrators with `CLIENT NO-EVICT`.
     pub fn handle_memory_exceeded(&mut self, env: &mut Env, excess: usize) {
         let above = self.holdings.bytes.saturating_sub(env.settings.clients_bytes_share());
@@ -83,27 +85,63 @@ impl ClientStage {
         }
     }
 
-    /// Closes the clients that hold the most memory, among those that `concerned` selects, until `excess`
-    /// bytes are free. `concerned` is asked about each client.
+    /// Closes clients, among those that `concerned` selects, until `excess` bytes are free: each time the one that
+    /// holds most among the clients of the tenant that then holds most in sum. So a tenant with many connections
+    /// does not cost tenants with few, but larger ones theirs. Clients that have not logged in count as one tenant.
+    /// `concerned` is asked about each client.
     fn close_largest(&mut self, env: &mut Env, mut excess: usize, concerned: impl Fn(&Client) -> bool) {
         if excess == 0 {
             return;
         }
-        let mut largest: Vec<(usize, ClientId)> = Vec::new();
+        let mut held: Vec<Held> = Vec::new();
         for id in self.clients.ids() {
             let client = self.clients.peek(id).filter(|client| concerned(client));
-            largest.extend(client.map(|client| (client.memory_bytes(), id)));
+            held.extend(client.map(|client| Held {
+                tenant: client.identity.tenant,
+                bytes: client.memory_bytes(),
+                id,
+            }));
         }
-        largest.sort_unstable_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-        for (bytes, id) in largest {
-            if excess == 0 {
-                return;
-            }
+        held.sort_unstable_by_key(|held| (held.tenant, std::cmp::Reverse(held.bytes)));
+        let mut tenants = BinaryHeap::new();
+        let mut first = 0;
+        for clients in held.chunk_by(|one, other| one.tenant == other.tenant) {
+            let end = first + clients.len();
+            tenants
+                .push(TenantHeld { bytes: clients.iter().map(|held| held.bytes).sum(), left: (first, end) });
+            first = end;
+        }
+        while excess > 0
+            && let Some(tenant) = tenants.pop()
+        {
+            let (next, end) = tenant.left;
+            let Held { bytes, id, .. } = held[next];
             self.expel(env, id, Counter::ClientsClosedMemory);
             self.holdings.bytes = self.holdings.bytes.saturating_sub(bytes);
             excess = excess.saturating_sub(bytes);
+            if next + 1 < end {
+                tenants.push(TenantHeld { bytes: tenant.bytes - bytes, left: (next + 1, end) });
+            }
         }
     }
+}
+
+/// The memory of one client that may be closed for it.
+struct Held {
+    /// The client's tenant; None before it has logged in.
+    tenant: Option<TenantId>,
+    /// The bytes of memory that the client takes.
+    bytes: usize,
+    id: ClientId,
+}
+
+/// The clients of one tenant that may still be closed for memory. Ordered by the bytes that they hold.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct TenantHeld {
+    /// The bytes of memory that these clients take together.
+    bytes: usize,
+    /// The range of these clients in the list of all that may be closed, the largest first.
+    left: (usize, usize),
 }
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ pub use turns::Progress;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::admission::{AdmissionStage, Charge};
+use super::admission::{AdmissionStage, Charge, FREE_BYTES, Payer};
 use super::counters::Counter;
 use super::env::Env;
 use super::gather::{Gathers, Join};
@@ -195,6 +195,9 @@ pub struct ClientStage {
     /// Clients by the channels and patterns that they are subscribed to, as far as weir has one subscription
     /// to them for all its clients.
     listeners: Box<Listeners>,
+    /// The accounts of clients whose transactions were discarded since the last call of
+    /// [`Self::take_unpaid`], with the bytes of the queued requests, which are still to be charged.
+    unpaid: Vec<(Payer, usize)>,
     /// The pauses in force (`CLIENT PAUSE`), at most one per tenant and one for all clients.
     pauses: Vec<Pause>,
     /// The buffer that collects weir's own replies while a transaction is carried out; None at any other
@@ -242,6 +245,7 @@ impl ClientStage {
             publications: Publications::default(),
             filters: Box::default(),
             listeners: Box::default(),
+            unpaid: Vec::new(),
             pauses: Vec::new(),
             captured: None,
             holdings: Holdings::default(),
@@ -463,6 +467,39 @@ impl ClientStage {
         let sequence = self.ask_unheard(env, id, charge, question);
         transaction.await_answer(sequence);
         self.clients.at(id).put_back_transaction(transaction);
+    }
+
+    /// Discards a client's transaction, whose queued requests are charged for their bytes. False if the client is in
+    /// none.
+    pub fn discard_transaction(&mut self, id: ClientId) -> bool {
+        let discarded = self.clients.get(id).and_then(Client::take_transaction);
+        if let Some(transaction) = &discarded {
+            self.note_discarded(id, transaction);
+        }
+        discarded.is_some()
+    }
+
+    /// Records that a client's transaction is not carried out, so that its queued requests are charged for their
+    /// bytes ([`Self::take_unpaid`]). Up to 1 KiB is free.
+    pub fn note_discarded(&mut self, id: ClientId, transaction: &Transaction) {
+        let bytes = transaction.priced_bytes();
+        let payer = self.clients.get(id).and_then(|client| client.payer());
+        let Some(payer) = payer.filter(|_| bytes > FREE_BYTES) else { return };
+        match self.unpaid.last_mut() {
+            Some((last, sum)) if *last == payer => *sum = sum.saturating_add(bytes),
+            _ => self.unpaid.push((payer, bytes)),
+        }
+    }
+
+    /// True if bytes of discarded transactions are still to be charged.
+    #[inline]
+    pub fn has_unpaid(&self) -> bool {
+        !self.unpaid.is_empty()
+    }
+
+    /// Takes the bytes of discarded transactions that are still to be charged, each with the account that pays.
+    pub fn take_unpaid(&mut self) -> Vec<(Payer, usize)> {
+        std::mem::take(&mut self.unpaid)
     }
 
     /// Takes a reply of the control executor that a client's `EXEC` waits for. Returns false, and does not take

@@ -117,6 +117,9 @@ impl ClientStage {
         let Some(client) = self.clients.get(id) else { return };
         let ties = client.ties_mut();
         (ties.link, ties.withdrawn) = (None, Some(Box::new(withdrawn)));
+        if client.end_is_ahead && client.ending == Ending::Open {
+            client.ending = Ending::NoMoreInput;
+        }
         self.close_if_done(env, id);
     }
 

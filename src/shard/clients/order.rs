@@ -101,6 +101,10 @@ pub struct Order {
     /// The bytes of replies that wait for earlier replies, and of partial replies that wait for the other
     /// parts.
     pub stored_bytes: usize,
+    /// The bytes of the last parts of replies that are being joined over several turns (passes of the shard's
+    /// loop). They count as memory of the client, and not as replies that wait for it: a reply that turns out too
+    /// long becomes an error.
+    pub joining_bytes: usize,
     /// The size in bytes that a reply to a request in flight is expected to have at most: that of the largest
     /// reply, which counts less with each smaller one after it.
     expected_bytes: usize,

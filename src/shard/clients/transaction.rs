@@ -5,6 +5,7 @@ use super::pause::is_held_as_write;
 use crate::policy::price::Asked;
 use crate::protocol::command::{Command, LocalCommand};
 use crate::protocol::{Arguments, RequestDecoder, RequestLimits, encode, reply};
+use crate::shard::admission::FREE_BYTES;
 use crate::shard::request::Selected;
 use crate::shard::script_board::ScriptBoard;
 use crate::values::limits::DESCRIPTION_BYTES_MAX;
@@ -95,6 +96,11 @@ impl Transaction {
     /// refused.
     pub fn asked(&self) -> Option<Asked> {
         (!self.poisoned && self.len() > 0).then_some(self.asked)
+    }
+
+    /// Returns the number of bytes of the queued requests that have a price.
+    pub fn priced_bytes(&self) -> usize {
+        self.asked.bytes_in as usize
     }
 
     /// Returns the slot and the backend of the transaction, or None if its requests name no keys. The slot is
@@ -280,6 +286,8 @@ impl Transaction {
         }
         if local.is_priced(&Arguments::new(&request.frame, &request.places)) {
             self.asked.add(asked, weights);
+        } else if request.frame.len() > FREE_BYTES {
+            self.asked.add(&Asked { bytes_in: asked.bytes_in, ..Asked::default() }, weights);
         }
         let position = self.len();
         self.locals.push(LocalRequest { position, database, local, command, request, answer: None });

@@ -10,7 +10,7 @@ use crate::policy::price::Asked;
 use crate::protocol::command::{Class, Command, FanOut, Flags, Handling, LocalCommand, PrivateUse};
 use crate::protocol::{Arguments, Request, encode, http};
 use crate::routing::cluster::WalkStep;
-use crate::shard::admission::{Admission, Charge, Payer, Scope, Throttled, asked};
+use crate::shard::admission::{Admission, Charge, FREE_BYTES, Payer, Scope, Throttled, asked};
 use crate::shard::clients::{MAP_PATIENCE, Rewrite};
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
@@ -100,6 +100,7 @@ impl Shard {
         now: Now,
     ) {
         let (arguments, nature) = (&request.arguments, Nature::of(command));
+        self.is_paid |= charge.is_some();
         let message = Message::new(arguments.frame(), request.shared);
         if let Some(command) = command {
             self.note_script(command, arguments);
@@ -144,7 +145,15 @@ impl Shard {
                 self.split(id, command, gather, charge, arguments, now);
             }
             (Destination::Weir(local), Some(command)) => {
+                // A longer request has paid, and the one in `QOS CALL` pays by itself.
+                let is_free =
+                    charge.is_none() && message.bytes().len() <= FREE_BYTES && local != LocalCommand::Qos;
+                let (payer, written) = (self.payer_of(id), self.env.counters.get(Counter::AnswerBytes));
                 self.answer_locally(id, command, local, charge, request, now);
+                let written = (self.env.counters.get(Counter::AnswerBytes) - written) as usize;
+                if is_free && written > FREE_BYTES {
+                    self.charge_for_own(payer, (0, written), now);
+                }
             }
             (Destination::Home { .. }, _) => unreachable!("seen to by who calls this"),
             (Destination::Parts(_) | Destination::Weir(_) | Destination::Private { .. }, None) => {
@@ -207,6 +216,7 @@ impl Shard {
                     self.show_request(id, command, destination, arguments, now);
                 }
                 self.change_subscriptions(id, usage, None, arguments, now);
+                self.is_paid = true;
                 self.charge_for_bytes(id, arguments.frame().len(), now);
                 true
             }
@@ -319,6 +329,7 @@ impl Shard {
             (local, command)
         {
             let is_priced = local.is_priced(arguments);
+            self.is_paid |= is_priced;
             return Ok(if is_priced { self.charge_afterwards(id, command, arguments) } else { None });
         }
         let client = self.clients.client(id);
@@ -331,8 +342,45 @@ impl Shard {
             _ if local.is_priced(arguments) => Some((asked(command, arguments), Nature::of(command).class)),
             _ => None,
         };
-        let (Some((asked, class)), Some(payer)) = (asked, client.payer()) else { return Ok(None) };
+        let Some(payer) = client.payer() else { return Ok(None) };
+        let Some((asked, class)) = asked else {
+            return self.admit_bytes(id, payer, local, arguments, now).map(|()| None);
+        };
         self.admit_off_tab(id, payer, (&asked, class), (None, Track::Usual), arguments, now)
+    }
+
+    /// Admits a request that weir answers by itself and that has no price (`local` is the command): if it has more
+    /// than 1 KiB, takes the price of its bytes and of those that weir sends back. An error if it is refused or has
+    /// to wait.
+    fn admit_bytes(
+        &mut self,
+        id: ClientId,
+        payer: Payer,
+        local: LocalCommand,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) -> Result<(), Stopped> {
+        let bytes_in = arguments.frame().len();
+        // The request in `QOS CALL` is admitted by itself.
+        if bytes_in <= FREE_BYTES || local == LocalCommand::Qos {
+            return Ok(());
+        }
+        let bytes_out = if matches!(local, LocalCommand::Echo | LocalCommand::Ping) { bytes_in } else { 0 };
+        match self.admission.admit_bytes(&mut self.env, payer, (bytes_in, bytes_out), now) {
+            Admission::Passed(_) => {
+                self.is_paid = true;
+                return Ok(());
+            }
+            Admission::AfterGrant => {
+                self.clients.hold_for_grant(id, arguments);
+                self.admission.await_grant(id);
+            }
+            Admission::Throttled(throttled) => self.throttle(id, &throttled, now),
+            Admission::AfterReplies | Admission::AfterSettlement => {
+                unreachable!("a request whose whole price is known waits for no other")
+            }
+        }
+        Err(Stopped)
     }
 
     /// Admits a request (takes its price from its payer's quotas) that cannot be charged to the tab (the
@@ -396,7 +444,10 @@ impl Shard {
         let Some(payer) = self.payer_of(id) else { return Ok(None) };
         let asked = (&asked(Some(command), arguments), Nature::of(Some(command)).class);
         match self.admission.admit_in_debt(&mut self.env, payer, asked, now) {
-            Admission::Passed(charge) => Ok(charge),
+            Admission::Passed(charge) => {
+                self.is_paid = true;
+                Ok(charge)
+            }
             Admission::Throttled(throttled) => {
                 self.throttle(id, &throttled, now);
                 Err(Stopped)
@@ -411,6 +462,7 @@ impl Shard {
     /// until a retry. A transaction that it belongs to is discarded.
     fn throttle(&mut self, id: ClientId, throttled: &Throttled, now: Now) {
         let Throttled { scope: refused, limit, remaining, retry_after } = *throttled;
+        self.is_paid = true;
         let mut text = self.env.pool.take();
         self.discard_refused(id);
         let identity = self.clients.client(id).identity();
@@ -521,6 +573,7 @@ impl Shard {
     /// has taken its place in the order of the client's replies. A transaction that it belongs to is
     /// discarded.
     pub(super) fn answer_not_sent(&mut self, id: ClientId, backend: BackendId, why: NotSent) {
+        self.is_paid = true;
         self.discard_refused(id);
         let tier = self.clients.client(id).identity().tier;
         let mut text = self.env.pool.take();

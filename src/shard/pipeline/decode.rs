@@ -6,6 +6,7 @@ use super::Shard;
 use super::destination::step_of;
 use crate::protocol::command::{self, Class, Command, Handling, LocalCommand, PrivateUse};
 use crate::protocol::{Argument, Arguments, Request, RequestDecoder, encode};
+use crate::shard::admission::{FREE_BYTES, Payer};
 use crate::shard::clients::{Identity, Progress};
 use crate::shard::counters::Counter;
 use crate::shard::refusal::abort_because_of;
@@ -163,6 +164,50 @@ impl Shard {
     /// Handles one whole request of a client: finds its command, and sends, queues, answers or refuses it.
     /// Every request handled here is answered exactly once.
     pub(super) fn handle_request(&mut self, id: ClientId, request: Request<'_>, now: Now) {
+        if request.arguments.frame().len() > FREE_BYTES {
+            return self.handle_large_request(id, request, now);
+        }
+        self.handle_any_request(id, request, now);
+    }
+
+    /// Handles a request of more than 1 KiB. If weir answers it by itself and has taken no price for it (with an
+    /// error, say), its client pays for its bytes and those of the reply.
+    #[inline(never)]
+    fn handle_large_request(&mut self, id: ClientId, request: Request<'_>, now: Now) {
+        let (bytes_in, payer) = (request.arguments.frame().len(), self.payer_of(id));
+        let answers = |shard: &Self| {
+            [Counter::AnsweredHere, Counter::AnswerBytes].map(|counter| shard.env.counters.get(counter))
+        };
+        let [answered, written] = answers(self);
+        self.is_paid = false;
+        self.handle_any_request(id, request, now);
+        let [answered_now, written_now] = answers(self);
+        if answered_now > answered && !self.is_paid {
+            // So that the request around it (`QOS CALL`) does not pay once more.
+            self.is_paid = true;
+            self.charge_for_own(payer, (bytes_in, (written_now - written) as usize), now);
+        }
+    }
+
+    /// Charges the account `payer` for a request that weir has answered by itself, and that has no other price: for
+    /// its bytes (`bytes_in`) and those of its reply (`bytes_out`).
+    pub(super) fn charge_for_own(&mut self, payer: Option<Payer>, bytes: (usize, usize), now: Now) {
+        if let Some(payer) = payer {
+            self.admission.charge_for_own(payer, bytes, now);
+        }
+    }
+
+    /// Charges the accounts of clients whose transactions were discarded for the bytes of the queued requests.
+    #[cold]
+    pub(super) fn charge_for_discarded(&mut self, now: Now) {
+        for (payer, bytes) in self.clients.take_unpaid() {
+            self.admission.charge_for_own(payer, (bytes, 0), now);
+        }
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "every request: it is the rest of its one usual caller")]
+    fn handle_any_request(&mut self, id: ClientId, request: Request<'_>, now: Now) {
         if let Some(command) = command::recognise_plain(&request.arguments) {
             return self.handle_command(id, command, request, now);
         }
@@ -178,8 +223,7 @@ impl Shard {
             Err(command::Unrecognised::Command(_)) => self.handle_unknown(id, request, now),
             // As in Redis, a malformed `EXEC` is over.
             Err(command::Unrecognised::Arity(exec)) if exec.name == "exec" => {
-                self.discard_refused(id);
-                self.end_watch(id, now);
+                self.discard_unpaid(id);
                 let error = command::Unrecognised::Arity(exec).to_string();
                 self.answer_error(id, &abort_because_of(error.trim_start_matches("ERR ")));
             }

@@ -15,7 +15,7 @@ use super::shared_channels::may_share;
 use crate::policy::slice::Verdict;
 use crate::protocol::command::{Class, Command, Handling, PrivateUse, recognise};
 use crate::protocol::{Arguments, Protocol, encode};
-use crate::shard::admission::{Estimate, Payer, Scope, asked};
+use crate::shard::admission::{Estimate, FREE_BYTES, Payer, Scope, asked};
 use crate::shard::backend_levels;
 use crate::shard::clients::{Chosen, Identity};
 use crate::shard::clients::{Question, ScopeLimit};
@@ -135,7 +135,8 @@ impl Shard {
         }
         match handling {
             Handling::Local(local) => {
-                let price = if local.is_priced(arguments) { "priced by its bytes" } else { "at no cost" };
+                let is_priced = local.is_priced(arguments) || arguments.frame().len() > FREE_BYTES;
+                let price = if is_priced { "priced by its bytes" } else { "at no cost" };
                 map.text("handled", format!("answered by weir, {price}"));
                 return map;
             }
@@ -304,8 +305,10 @@ impl Shard {
                 None
             }
             Ok(Placement::Nowhere) => {
+                let (_, backend) = self.first_place();
+                map.text("backend", backend_name(backend));
                 map.text("place", "no keys: the first backend".to_owned());
-                Some((BackendId(0), own))
+                Some((backend, own))
             }
             Err(error) => {
                 map.text("place", error.to_string());

@@ -112,9 +112,7 @@ impl Shard {
     /// came in is refused: its identity, options or database were not accepted. A transaction of the
     /// request is discarded.
     fn refuse_void(&mut self, id: ClientId, error: &str) {
-        if let Some(client) = self.clients.find(id) {
-            client.take_transaction();
-        }
+        self.clients.discard_transaction(id);
         self.answer_error(id, error);
     }
 }

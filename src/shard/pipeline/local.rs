@@ -332,6 +332,8 @@ impl Shard {
     /// from the `reply`; does nothing without a charge.
     pub(super) fn settle(&mut self, charge: Option<Charge>, reply: &Settlement, now: Now) {
         if let Some(charge) = charge {
+            // A price that is given back has not paid for the request's bytes.
+            self.is_paid &= *reply != Settlement::default();
             self.admission.settle(&charge, reply, now);
         }
     }

@@ -112,6 +112,9 @@ pub struct Shard {
     /// Lines that show requests to monitors (clients that have sent `MONITOR`), and what may be spent on
     /// them.
     monitors: MonitorStage,
+    /// True once the request being handled needs no charge for its bytes: it was admitted, or queued in a
+    /// transaction, or refused because of a quota or an overload. Kept only for requests of more than 1 KiB.
+    is_paid: bool,
     /// Batches of messages that are being filled for other cores.
     peers: PeerStage,
     /// Times at which timeouts are checked and unused memory is given back.
@@ -130,6 +133,7 @@ impl Shard {
             private_doubt: None,
             orphans_said_at: None,
             leaving: Vec::new(),
+            is_paid: false,
             clients: ClientStage::new(&settings),
             admission: AdmissionStage::new(&settings, &quotas),
             hot_keys: HotKeyStage::new(settings.hot.clone(), &quotas),
@@ -322,6 +326,14 @@ impl Shard {
     /// in which it waits, now or later, is ended at its store, and the client is closed.
     pub fn handle_client_end(&mut self, id: ClientId, now: Now) {
         self.clients.handle_end(&mut self.env, id);
+        self.end_wait_at_end_of_input(id, now);
+    }
+
+    /// Records that the client's input ends behind bytes that are not read yet, since reading from the client is
+    /// paused. A blocking command in which it waits, now or later, is ended as at the end of its input; the
+    /// bytes are read once reading goes on.
+    pub fn handle_client_end_ahead(&mut self, id: ClientId, now: Now) {
+        self.clients.handle_end_ahead(id);
         self.end_wait_at_end_of_input(id, now);
     }
 
@@ -633,6 +645,9 @@ impl Shard {
             for (charge, settlement) in self.clients.late_prices().take_known() {
                 self.admission.settle_late(&charge, &settlement, now);
             }
+        }
+        if self.clients.has_unpaid() {
+            self.charge_for_discarded(now);
         }
         if self.admission.is_settlement_awaited() {
             self.resume_settled(now);

@@ -30,7 +30,7 @@ use crate::shard::refusal::{NotSent, Refusal, Stage, abort_because_of, reasoned_
 use crate::shard::request::{Envelope, Nature, PrivateId, ReplyTo, Selected};
 use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX, WATCHED_KEYS_MAX};
 use crate::values::time::Now;
-use crate::values::{BackendId, ClientId, Database};
+use crate::values::{BackendId, ClientId, Database, MicroUnits};
 
 /// Two requests, and their number, that are sent right before a command that waits for replicas (`WAIT`). The
 /// command counts the replicas that have all that the store sent them up to a certain request of the
@@ -212,8 +212,7 @@ impl Shard {
                 let frame = arguments.frame();
                 let (kind, charge) = if waits {
                     // A call may wait for ever, so its cost is not awaited like that of others.
-                    let paid_ahead = charge.map_or(0, |charge| charge.taken.beyond(charge.quote.fixed));
-                    self.settle(charge, &Settlement::of(Outcome::Lost), now);
+                    let paid_ahead = charge.map_or(0, |charge| self.admission.settle_waiting(&charge, now));
                     let waiting = Waiting::new(arguments, slot, self.clients.has_own_terms());
                     (Kind::Waits(Waiting { paid_ahead, ..waiting }), None)
                 } else {
@@ -737,10 +736,8 @@ impl Shard {
             slowness_micros: 0,
             busy_micros,
         };
-        if let Kind::Waits(waiting) = &request.kind
-            && let Some(payer) = self.clients.find(holder).and_then(|client| client.payer())
-        {
-            self.admission.charge_for_waited(payer, (reply.len(), rows), waiting.paid_ahead, now);
+        if let Kind::Waits(waiting) = &request.kind {
+            self.charge_for_waited(holder, (reply.len(), rows), waiting.paid_ahead, now);
         }
         if reply.len() > COPY_BYTES_MAX {
             self.give_back(request.to, outcome, Message::Shared(&reply.into()), now);
@@ -748,6 +745,20 @@ impl Shard {
             self.give_back(request.to, outcome, Message::Small(&reply), now);
         }
         self.end_tracked_request(holder, now);
+    }
+
+    /// Charges a client (`holder`) for the reply to its blocking command: its bytes and elements (`rows`), less
+    /// the part of the command's price that was for the reply (`paid_ahead`). Does nothing if the client has left.
+    pub(super) fn charge_for_waited(
+        &mut self,
+        holder: ClientId,
+        (bytes, rows): (usize, u64),
+        paid_ahead: MicroUnits,
+        now: Now,
+    ) {
+        if let Some(payer) = self.clients.find(holder).and_then(|client| client.payer()) {
+            self.admission.charge_for_waited(payer, (bytes, rows), paid_ahead, now);
+        }
     }
 
     /// Changes the database of a client (`holder`) and of its private link (unshared connection to a store)

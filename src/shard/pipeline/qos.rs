@@ -120,7 +120,7 @@ impl Shard {
     /// a malformed `QOS CALL ... EXEC` ends the transaction.
     fn refuse_call(&mut self, id: ClientId, arguments: &Arguments<'_>, text: &str) {
         if inner_name(arguments.iter().skip(2)).is_some_and(|name| name.eq_ignore_ascii_case(b"exec")) {
-            self.discard_refused(id);
+            self.discard_unpaid(id);
         }
         self.refuse_in_transaction(id, text);
     }

@@ -31,18 +31,29 @@ impl Shard {
     }
 
     pub(super) fn discard_transaction(&mut self, id: ClientId, now: Now) {
-        let discarded = self.clients.client(id).take_transaction();
-        if discarded.is_some() {
+        let discarded = self.clients.discard_transaction(id);
+        if discarded {
             self.end_watch(id, now);
         }
-        self.clients.answer_now(&mut self.env, id, |out, _| match discarded {
-            Some(_) => encode::simple(out, "OK"),
-            None => encode::error(out, "ERR DISCARD without MULTI"),
+        self.clients.answer_now(&mut self.env, id, |out, _| {
+            if discarded {
+                encode::simple(out, "OK");
+            } else {
+                encode::error(out, "ERR DISCARD without MULTI");
+            }
         });
     }
 
-    /// Discards a client's transaction, because its `EXEC` is refused, and ends the client's watch of keys.
-    /// Does nothing if the client is in no transaction.
+    /// Discards a client's transaction, because its `EXEC` is malformed, and ends the client's watch of keys. The
+    /// client pays for the bytes of the queued requests.
+    pub(super) fn discard_unpaid(&mut self, id: ClientId) {
+        self.clients.discard_transaction(id);
+        self.end_watch(id, self.turn);
+    }
+
+    /// Discards a client's transaction, because its `EXEC` is refused for want of quota or by an overload, and ends
+    /// the client's watch of keys. The queued requests cost nothing. Does nothing if the client is in no
+    /// transaction.
     pub(super) fn discard_refused(&mut self, id: ClientId) {
         if self.clients.client(id).take_transaction().is_some() {
             self.end_watch(id, self.turn);
@@ -62,6 +73,7 @@ impl Shard {
         }
         if transaction.is_poisoned() {
             self.settle(charge, &Settlement::default(), now);
+            self.clients.note_discarded(id, &transaction);
             self.end_watch(id, now);
             let text = "EXECABORT Transaction discarded because of previous errors.";
             return self.answer_error(id, text);
@@ -71,6 +83,7 @@ impl Shard {
         }
         let Some(splice) = self.answer_locals(id, transaction.locals(), now) else {
             self.settle(charge, &Settlement::default(), now);
+            self.clients.note_discarded(id, &transaction);
             self.end_watch(id, now);
             let text = format!(
                 "EXECABORT Transaction discarded because weir's own answers in it are longer than {DESCRIPTION_BYTES_MAX} bytes."
@@ -340,7 +353,11 @@ impl Shard {
 
     fn handle_queued(&mut self, id: ClientId, queued: Result<(), NotQueued>) {
         match queued {
-            Ok(()) => self.clients.answer_now(&mut self.env, id, |out, _| encode::simple(out, "QUEUED")),
+            Ok(()) => {
+                // The bytes are paid for with the transaction.
+                self.is_paid = true;
+                self.clients.answer_now(&mut self.env, id, |out, _| encode::simple(out, "QUEUED"));
+            }
             Err(NotQueued::Apart) => self.refuse_in_transaction(id, CROSS_SLOT),
             Err(NotQueued::TooLarge) => {
                 let bytes_max = self.env.settings.request_bytes_max;

@@ -140,6 +140,7 @@ impl Shard {
             return false;
         }
         self.hot_keys.end_writes(&request.cells);
+        self.charge_for_waited(holder, (reply.len(), 0), waiting.paid_ahead, now);
         let frame = std::mem::take(&mut waiting.frame);
         let withdrawn = Withdrawn { frame, began: request.began, deadline: request.deadline };
         self.clients.withdraw(&mut self.env, holder, withdrawn);

@@ -482,6 +482,140 @@ fn requests_that_are_never_refused_bring_their_payer_into_debt_for_a_second_at_m
     }
 }
 
+/// Returns a rig whose pools give much, and in which bytes have prices: a request unit per KiB of a request, a
+/// quarter per KiB of a reply.
+fn priced_by_bytes() -> Rig {
+    let mut rig = limited_with(1, |settings| {
+        settings.private_links_max = 10;
+        settings.admission.weights = Weights {
+            base: UNIT,
+            hit: UNIT / 10,
+            kib_in: UNIT,
+            kib_out: UNIT / 4,
+            row: UNIT / 100,
+            key: 0,
+            latency_ms: 0,
+            busy_ms: 0,
+        };
+    });
+    rig.pools = (100_000 * UNIT as i64, false);
+    rig
+}
+
+#[test]
+fn what_weir_answers_by_itself_pays_for_its_bytes_beyond_a_kib() {
+    let large = "x".repeat(100 * 1024);
+    let short = "x".repeat(900);
+    let with_spaces = " ".repeat(100 * 1024);
+    for (requests, kib_in, kib_out) in [
+        (vec![&["PING"][..], &["ECHO", &short], &["CLIENT", "SETNAME", &short], &["HELLO", "3"]], 0, 0),
+        (vec![&["MULTI"], &["SET", "a", &short], &["SET", "b", &short], &["DISCARD"]], 1, 0),
+        (vec![&["ECHO", &large]], 100, 100),
+        (vec![&["PING", &large]], 100, 100),
+        (vec![&["CLIENT", "SETNAME", &with_spaces]], 100, 0),
+        (vec![&["MULTI"], &["SET", "a", &large], &["DISCARD"]], 100, 0),
+        (vec![&["MULTI"], &["SET", "a", &large], &["GET"], &["EXEC"]], 100, 0),
+        (vec![&["MULTI"], &["SET", "a", &large], &["EXEC", "now"]], 100, 0),
+        (vec![&["MULTI"], &["SET", "a", &large], &["RESET"]], 100, 0),
+        (vec![&["MULTI"], &["CLIENT", "SETNAME", &large], &["EXEC"]], 100, 0),
+        (vec![&["GET", "a", &large]], 100, 0),
+        (vec![&["CLIENT", "NOSUCH", &large]], 100, 0),
+        (vec![&["QOS", "CALL", "TIER", "batch", "ECHO", &large]], 100, 100),
+        (vec![&["QOS", "SET", "USER", &large]], 100, 0),
+    ] {
+        let mut rig = priced_by_bytes();
+        let client = rig.client(0);
+        let words: Vec<String> = requests.iter().map(|words| words[..words.len().min(2)].join(" ")).collect();
+        rig.send(client, &requests);
+        assert!(!rig.told(client).contains("THROTTLED"));
+        let least = kib_in * UNIT + kib_out * UNIT / 4;
+        let (taken, metered) = booked(&mut rig);
+        let name = words.iter().map(|words| &words[..words.len().min(20)]).collect::<Vec<_>>();
+        assert!((least..least + UNIT).contains(&metered), "{name:?}: {metered}");
+        assert_eq!(taken, 2 * metered as i64, "{name:?}: from the global and the tenant's bucket");
+    }
+}
+
+#[test]
+fn a_long_answer_to_a_short_request_is_paid_for() {
+    let mut rig = priced_by_bytes();
+    let client = rig.client(0);
+    let (one, other) = ("a".repeat(900), "b".repeat(900));
+    rig.send(client, &[&["HELLO", "3"]]);
+    rig.send(client, &[&["CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", &one, "PREFIX", &other]]);
+    super::key_tracking::greet(&mut rig);
+    rig.answer_first("TRACKING", "+OK\r\n");
+    assert!(rig.told(client).ends_with("+OK\r\n"));
+    let before = booked(&mut rig);
+    rig.send(client, &[&["CLIENT", "TRACKINGINFO"]]);
+    let bytes = rig.told(client).len() as u64;
+    assert!(bytes > 1_800);
+    assert_eq!(booked(&mut rig).1 - before.1, bytes * (UNIT / 4) / 1024);
+}
+
+#[test]
+fn a_transaction_that_its_client_leaves_behind_is_paid_for_by_its_bytes() {
+    let mut rig = priced_by_bytes();
+    let client = rig.client(0);
+    rig.send(client, &[&["MULTI"], &["SET", "a", &"x".repeat(100 * 1024)]]);
+    assert_eq!(booked(&mut rig), (0, 0));
+    let id = rig.id(client);
+    rig.shards[0].handle_client_lost(id);
+    rig.turns();
+    let (taken, metered) = booked(&mut rig);
+    assert!((100 * UNIT..101 * UNIT).contains(&metered) && taken == 2 * metered as i64, "{taken} {metered}");
+}
+
+#[test]
+fn a_tenant_without_quota_is_refused_large_requests_that_weir_would_answer_and_small_ones_are_free() {
+    let mut rig = limited_at(
+        1,
+        Weights {
+            base: UNIT,
+            hit: UNIT / 10,
+            kib_in: UNIT,
+            kib_out: UNIT,
+            row: 0,
+            key: 0,
+            latency_ms: 0,
+            busy_ms: 0,
+        },
+    );
+    let client = rig.client(0);
+    let large = "x".repeat(2_000);
+    rig.send(client, &[&["ECHO", &large]]);
+    assert!(rig.told(client).starts_with("$2000\r\n"), "the first runs on credit");
+    rig.send(client, &[&["ECHO", &large], &["PING"], &["MULTI"], &["DISCARD"], &["GET", "a"]]);
+    let told = rig.told(client);
+    assert!(told.starts_with("-THROTTLED scope=tenant name=default limit=10 "), "{told}");
+    assert!(told.contains("\r\n+PONG\r\n+OK\r\n+OK\r\n-THROTTLED "), "{told}");
+    assert_eq!(rig.counted(Counter::RefusedThrottled), 2);
+    let before = booked(&mut rig);
+    rig.send(client, &[&["ECHO", &large]]);
+    assert!(rig.told(client).starts_with("-THROTTLED "));
+    assert_eq!(booked(&mut rig), before, "what is refused for want of quota costs nothing");
+}
+
+#[test]
+fn a_call_that_waits_in_vain_costs_what_a_nil_costs() {
+    let mut rig = priced_by_bytes();
+    let client = rig.client(0);
+    rig.send(client, &[&["LRANGE", "a", "0", "-1"]]);
+    rig.answer_next(&format!("*3000\r\n{}", ":1\r\n".repeat(3_000)));
+    let before = booked(&mut rig);
+    let call = ["XREAD", "BLOCK", "0", "STREAMS", "s", "$"];
+    let base = UNIT + request(&call).len() as u64 * UNIT / 1024;
+    rig.send(client, &[&call]);
+    super::private::greet(&mut rig);
+    let waiting = booked(&mut rig);
+    assert_eq!(waiting.1 - before.1, base);
+    assert!(waiting.0 - before.0 > 2 * 20 * UNIT as i64, "what the reply may cost is taken");
+    rig.answer_first("XREAD", "*-1\r\n");
+    let after = booked(&mut rig);
+    let cost = base + 5 * (UNIT / 4) / 1024;
+    assert_eq!((after.0 - before.0, after.1 - before.1), (2 * cost as i64, cost));
+}
+
 /// Returns the cost of all requests since the last call, in millionths of a request unit.
 fn newly_metered(rig: &mut Rig) -> u64 {
     let metered = booked(rig).1;

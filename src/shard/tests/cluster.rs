@@ -1203,3 +1203,28 @@ fn moved_to_a_fallen_node_counts_no_longer_than_it_takes_to_know_better() {
     rig.answer_next("$1\r\n2\r\n");
     assert_eq!(rig.told(client), "$1\r\n1\r\n$1\r\n2\r\n");
 }
+
+#[test]
+fn an_explanation_of_a_request_without_keys_names_the_primary_that_it_goes_to() {
+    let mut rig = clustered(1, |_| {});
+    // The first node has become a replica of the second.
+    let epoch = (rig.cluster.map().version() + 1) * 10;
+    let told = format!(
+        "{:040} 10.0.0.0:7000@1 myself,slave {:040} 0 0 {epoch} connected\n\
+         {:040} 10.0.0.1:7001@1 master - 0 0 {} connected 0-16383\n",
+        0,
+        1,
+        1,
+        epoch + 1
+    );
+    let asked = ServerAddress { host: "10.0.0.0".to_owned(), port: 7000 };
+    rig.publish_view(View::parse(&asked, b"*0\r\n", bulk(&told).as_bytes()).expect("a view"));
+    let client = rig.client(0);
+    rig.send(client, &[&["QOS", "EXPLAIN", "EVAL", "return 1", "0"]]);
+    let explained = rig.told(client);
+    rig.send(client, &[&["EVAL", "return 1", "0"]]);
+    assert_eq!(rig.at_nodes(), ["1 EVAL"]);
+    let backend = &explained[explained.find("backend\r\n").expect("it names one")..];
+    let name = backend.split("\r\n").nth(2).expect("a bulk string");
+    assert_eq!(name, "10.0.0.1:7001");
+}

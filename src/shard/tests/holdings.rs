@@ -45,6 +45,23 @@ fn those_who_hold_most_are_closed_when_all_hold_too_much() {
 }
 
 #[test]
+fn a_tenant_with_many_clients_does_not_cost_another_its_few_larger_ones() {
+    let mut rig = Rig::with(1, 1, |settings| settings.clients.bytes_max = 16 << 20);
+    rig.put_in_force(TWO_TENANTS);
+    let large: Vec<usize> = (0..4).map(|_| rig.signed_in("root", "r")).collect();
+    large.iter().for_each(|client| rig.raw(*client, &unfinished(900_000)));
+    let many: Vec<usize> = (0..40).map(|_| rig.signed_in("acme", "a")).collect();
+    many.iter().for_each(|client| rig.raw(*client, &unfinished(500_000)));
+    rig.shards[0].weigh_clients();
+    let excess = rig.shards[0].clients_bytes().saturating_sub(16 << 20);
+    rig.shards[0].handle_memory_exceeded(excess);
+    assert!(rig.shards[0].clients_bytes() <= 16 << 20);
+    assert!(large.iter().all(|client| rig.is_open(*client)), "their tenant holds less in sum");
+    let left = many.iter().filter(|client| rig.is_open(**client)).count();
+    assert!((10..35).contains(&left), "no more are closed than have to be: {left} are left");
+}
+
+#[test]
 fn names_requests_that_wait_and_replies_that_wait_are_weighed() {
     let mut rig = Rig::with(1, 2, |settings| settings.output_bytes_max = 8 << 20);
     let client = rig.client(0);

@@ -368,6 +368,43 @@ fn a_call_that_begins_after_the_end_of_input_does_not_wait() {
     }
 }
 
+/// Returns a rig and a client that waits in `BLPOP` and has sent so much behind it that reading from it is
+/// paused. The input has ended, so far as the runtime knows, after `waited`.
+fn ended_ahead(waited: Duration) -> (Rig, usize) {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    let behind = request(&["ECHO", &"x".repeat(100_000)]);
+    rig.raw(client, &[request(&["BLPOP", "q", "0"]), behind].concat());
+    greet(&mut rig);
+    let (shard, id) = rig.clients[client];
+    assert!(rig.actions.contains(&(shard, Action::PauseReading(Owner::Client(id)))));
+    rig.wait(waited);
+    rig.shards[shard].handle_client_end_ahead(id, rig.now);
+    rig.turns();
+    (rig, client)
+}
+
+#[test]
+fn a_call_does_not_wait_for_a_client_whose_input_ends_behind_what_is_not_read_yet() {
+    let (mut rig, client) = ended_ahead(Duration::from_millis(20));
+    assert_eq!((rig.told(client).as_str(), rig.shards[0].clients_open(), orphans(&rig)), ("", 0, (0, 0)));
+
+    let (mut rig, client) = ended_ahead(Duration::ZERO);
+    greet(&mut rig);
+    rig.answer_first("UNBLOCK", ":1\r\n");
+    assert_eq!(rig.shards[0].clients_open(), 1, "an element may have been popped");
+    rig.answer_first("BLPOP", "*-1\r\n");
+    assert_eq!((rig.told(client).as_str(), rig.shards[0].clients_open()), ("", 0));
+
+    let (mut rig, client) = ended_ahead(Duration::ZERO);
+    greet(&mut rig);
+    rig.answer_first("UNBLOCK", ":0\r\n");
+    rig.answer_first("BLPOP", POPPED);
+    assert!(rig.told(client).starts_with(&format!("{POPPED}$100000\r\n")), "what is behind the call follows");
+    let (shard, id) = rig.clients[client];
+    assert!(rig.actions.contains(&(shard, Action::ResumeReading(Owner::Client(id)))));
+}
+
 #[test]
 fn replies_to_requests_before_a_call_are_sent_though_its_client_has_ended_its_input() {
     for has_waited in [false, true] {

@@ -138,6 +138,31 @@ impl Accounts {
         self.take_difference(charge, tenant, Price::new(rest).signed(), now);
     }
 
+    /// Settles a request that may wait at its store for ever: counts what it costs whatever its reply is (`due`)
+    /// as its tenant's usage, and learns nothing. Returns the part of the price taken beyond that, in millionths
+    /// of a request unit, which stays taken.
+    pub fn settle_waiting(&mut self, charge: &Charge, due: Price, now: Timestamp) -> MicroUnits {
+        self.end(charge);
+        let due = due.min(charge.taken);
+        let tenant = self.tenant_now(charge.payer);
+        if let Some(tenant) = tenant {
+            self.meter(tenant, Usage { admitted: due.micro(), ..Usage::default() }, now);
+        }
+        self.take_difference(charge, tenant, 0, now);
+        charge.taken.beyond(due)
+    }
+
+    /// Charges the reply to a request that was settled when it began to wait at its store: counts its `cost` as
+    /// the tenant's usage, and takes what exceeds the part already paid (`paid_ahead`) from all buckets of the
+    /// payer (account that is charged), or gives the rest of that part back.
+    pub fn book_waited(&mut self, payer: Payer, cost: MicroUnits, paid_ahead: MicroUnits, now: Timestamp) {
+        let tenant = self.tenant_now(payer);
+        if let Some(tenant) = tenant {
+            self.meter(tenant, Usage { admitted: cost, ..Usage::default() }, now);
+        }
+        self.correct(payer, tenant, Price::new(cost).signed() - Price::new(paid_ahead).signed(), now);
+    }
+
     /// Charges a cost that belongs to no unsettled request (bytes of a published message, say) to all buckets of
     /// the payer (account that is charged), and counts it as the tenant's usage.
     #[inline(never)]
