@@ -105,9 +105,10 @@ pub(super) struct Reception {
     /// True once no more bytes are received on the socket: the peer has ended its side, or the socket is
     /// about to be closed.
     over: bool,
-    /// True once a watch has found that the peer has ended its side, or that the connection has failed. What
-    /// came before is still received when reading goes on.
-    end_is_ahead: bool,
+    /// True once a watch has ended without having been cancelled, so that the socket is not watched again: the peer
+    /// has ended its side, the connection has failed, or the kernel could not watch it. What came before is still
+    /// received when reading goes on.
+    is_watched_out: bool,
     /// The number of remaining receives on the socket that take one buffer each, after queueing for it,
     /// because receive buffers ran out.
     modest: u8,
@@ -136,7 +137,7 @@ impl Reception {
             return Want::Nothing;
         }
         if self.paused {
-            if self.end_is_ahead {
+            if self.is_watched_out {
                 return Want::Nothing;
             }
             self.state = State::Watching;
@@ -214,10 +215,11 @@ impl Reception {
     }
 
     /// Handles that a watch is over. `ended` says whether the peer has ended its side, or the connection has
-    /// failed; if not, the watch was cancelled. Returns the operation that the ring is asked for.
+    /// failed; if not, the watch was cancelled, or the kernel could not keep it up. Returns the operation that the
+    /// ring is asked for.
     pub fn handle_watched(&mut self, ended: bool) -> Want {
+        self.is_watched_out |= ended || self.state == State::Watching;
         self.state = State::Idle;
-        self.end_is_ahead |= ended;
         self.start()
     }
 

@@ -63,7 +63,7 @@ pub enum Completion {
     /// failed.
     ReceiveStopped { socket: Token, error: io::Error },
     /// The watch of a socket that is not received from is over. `ended` says whether the peer has ended its
-    /// sending side, or the connection failed; if not, the watch was cancelled.
+    /// sending side, or the connection failed; if not, the watch was cancelled, or the kernel refused it.
     Watched { socket: Token, ended: bool },
     /// A send is over. `result` is the number of bytes sent by this operation, or the error; the segment
     /// comes back.
