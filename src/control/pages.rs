@@ -1,8 +1,10 @@
 //! The pages of the admin port: which page a request gets, and what the pages are made from.
 
+use std::time::Duration;
+
 use super::bulkhead_series::write_bulkheads;
 use super::cluster::cluster_page;
-use super::exposition::{CONTENT_TYPE, Exposition, Kind};
+use super::exposition::{CONTENT_TYPE, Exposition, Kind, Value};
 use super::fleet_series::write_fleet;
 use super::hot_keys::hot_keys_page;
 use super::hot_series::write_hot;
@@ -290,7 +292,7 @@ fn write_users(page: &mut Exposition, totals: &Totals) {
 }
 
 /// Writes the metrics that are counters of shards. Rows of the table `COUNTERS` that stand next to each other
-/// and differ only in their label are one family of samples.
+/// and differ only in their label are one family of samples. A metric in seconds counts microseconds.
 fn write_counters(page: &mut Exposition, totals: &Totals) {
     for rows in COUNTERS.chunk_by(|one, other| one.1 == other.1) {
         let (_, name, _, help) = rows[0];
@@ -298,7 +300,10 @@ fn write_counters(page: &mut Exposition, totals: &Totals) {
         for (counter, _, label, _) in rows {
             for (shard, report) in totals.shards.iter().enumerate() {
                 let shard = shard.to_string();
-                let value = report.counters.get(*counter);
+                let count = report.counters.get(*counter);
+                let is_time = name.ends_with("_seconds_total");
+                let value: Value =
+                    if is_time { Duration::from_micros(count).as_secs_f64().into() } else { count.into() };
                 match label.split_once('=') {
                     Some((name, word)) => {
                         family.sample(&[("shard", &shard), (name, word.trim_matches('"'))], value)

@@ -6,7 +6,8 @@ use crate::values::Tier;
 /// `name="value"`), and the metric's help text.
 macro_rules! counters {
     ($(($counter:ident, $metric:literal, $label:literal, $help:expr $(,)?),)*) => {
-        /// The events that a shard counts. Every counter only grows.
+        /// The events that a shard counts, or the microseconds where the metric is in seconds. Every counter only
+        /// grows.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
         #[expect(missing_docs, reason = "the help texts say what each is")]
@@ -249,7 +250,7 @@ counters! {
     (HotBypassedOther, "weir_hot_bypass_total", "reason=\"other\"", BYPASSES),
     (
         BusyMicros,
-        "weir_unshown_work_microseconds_total",
+        "weir_unshown_work_seconds_total",
         "",
         "Time for which requests kept stores busy that do not show how much work they are, such as scripts.",
     ),
