@@ -1,8 +1,9 @@
 //! Price of a request, in millionths of a request unit.
 //!
 //! `base + KiB in * in + KiB out * out + rows * row + keys * key + slowness * latency`, and at least the
-//! floor of the kind of command, and the time for which it keeps the store busy where that alone shows its work. Base, bytes in and keys are known when the request comes; the others when
-//! its reply does. Sums and products saturate, and a [`Price`] is far below that.
+//! floor of the kind of command. Where only time shows a request's work, the price is also at least that of
+//! the time for which it kept the store busy. Base, bytes in and keys are known when the request comes; the
+//! others when its reply does. Sums and products saturate, and a [`Price`] is far below that.
 
 use crate::values::{MicroUnits, Price, Weights};
 

@@ -741,7 +741,7 @@ impl HotKeyStage {
                     return cells.push(cell);
                 }
                 let asked = match inner.part {
-                    Some(_) => number_of_value(hash, protocol),
+                    Some(_) => hash,
                     None => number_of(keys, inner.frame, (protocol, database)),
                 };
                 read.push(InnerRead { place: (inner.element, inner.part), asked, cell });
@@ -1006,15 +1006,22 @@ impl HotKeyStage {
     /// Adds the cost of a reply, in request units, to the counts of the key and its slot, if the request
     /// (`open`) was for one key.
     fn note_cost(&mut self, env: &Env, open: &Open, outcome: Outcome) {
+        match open {
+            Open::Costly(slot, hash) => self.note_cost_of_key(env, (*slot, *hash), outcome),
+            Open::Read(id, _) | Open::Write(id, _) => self.note_cost_of_hot(env, *id, outcome),
+            Open::Keys(_) | Open::Values(_) | Open::Anywhere { .. } | Open::Cell(_) => {}
+        }
+    }
+
+    fn note_cost_of_hot(&mut self, env: &Env, id: HotId, outcome: Outcome) {
+        if let Some(entry) = entry_of(&mut self.entries, id) {
+            let place = (entry.slot, entry.hash);
+            self.note_cost_of_key(env, place, outcome);
+        }
+    }
+
+    fn note_cost_of_key(&mut self, env: &Env, (slot, hash): (u16, u64), outcome: Outcome) {
         let Outcome::Served { bytes, rows, .. } = outcome else { return };
-        let (slot, hash) = match open {
-            Open::Costly(slot, hash) => (*slot, *hash),
-            Open::Read(id, _) | Open::Write(id, _) => match entry_of(&mut self.entries, *id) {
-                Some(entry) => (entry.slot, entry.hash),
-                None => return,
-            },
-            Open::Keys(_) | Open::Values(_) | Open::Anywhere { .. } | Open::Cell(_) => return,
-        };
         let cost = env.settings.admission.weights.of_reply(u64::from(bytes), u64::from(rows));
         self.keys.note_cost(slot, cost);
         self.keys.note_key_cost(hash, cost);
@@ -1085,6 +1092,7 @@ impl HotKeyStage {
         let was_served = matches!(outcome, Outcome::Served { .. });
         let hot = self.flights.get(id)?.hot;
         let payer = self.flights.take_payer(id);
+        self.note_cost_of_hot(env, hot, outcome);
         let spared = if is_away { self.spare(env, (id, hot), now) } else { Default::default() };
         if !was_served && let Some(told) = self.fetch_again(env, (id, hot)) {
             return Some(Landed::new(told, outcome, payer).sparing(spared));
@@ -1270,7 +1278,7 @@ impl HotKeyStage {
             let hash = entry_of(&mut self.entries, *id).map(|entry| entry.hash);
             // The value of one key may be an error, if a part of the split `MGET` failed.
             if let Some(hash) = hash.filter(|_| !value::is_error(told)) {
-                self.compare(env, (*id, number_of_value(hash, values.protocol)), told, now);
+                self.compare(env, (*id, hash), told, now);
             }
             if keys.peek().is_none() {
                 return;
@@ -1940,10 +1948,10 @@ fn dialect_of(route: Route) -> (Protocol, Database) {
 }
 
 /// Returns a hash that identifies a read by its bytes (`frame`), RESP version and database. `GET` and `MGET`
-/// of one key have the same hash, because they ask for the same value.
+/// of one key have the key's hash in both RESP versions, because they ask for the same value.
 fn number_of(keys: &HotKeys, frame: &[u8], (protocol, database): (Protocol, Database)) -> u64 {
     match value::key_of(frame) {
-        Some(key) => number_of_value(hash_of(keys, database, key), protocol),
+        Some(key) => hash_of(keys, database, key),
         None => keys.hash(frame) ^ mark_of(database) ^ protocol as u64,
     }
 }
@@ -1954,10 +1962,6 @@ fn told(keys: &HotKeys, asked: u64, reply: &[u8]) -> Told {
     let reply = value::told(reply);
     let is_large = reply.len() > HOT_REPLY_BYTES_MAX;
     Told::new(asked, if is_large { reply.len() as u64 } else { keys.hash(reply) })
-}
-
-fn number_of_value(key: u64, protocol: Protocol) -> u64 {
-    key ^ protocol as u64
 }
 
 /// Returns the time for which the asker's tenant accepts a kept reply (one held in memory) after its expiry

@@ -23,9 +23,11 @@ pub fn is_asked_of_several(frame: &[u8]) -> bool {
     after_line(frame).is_some_and(|name| after(name, ASKED_OF_SEVERAL_BY).is_some())
 }
 
-/// Returns the value within a reply to `GET` or to `MGET` of one key, without the array header.
+/// Returns the value within a reply to `GET` or to `MGET` of one key, without the array header. Nil is that of
+/// RESP2 in both RESP versions.
 pub fn told(reply: &[u8]) -> &[u8] {
-    reply.strip_prefix(ALONE).unwrap_or(reply)
+    let value = reply.strip_prefix(ALONE).unwrap_or(reply);
+    if NULLS.contains(&value) { NULLS[0] } else { value }
 }
 
 /// Converts a kept reply (one held in memory) into the form that a request (`frame`) asks for: with the array
@@ -44,7 +46,7 @@ pub fn as_asked(frame: &[u8], reply: Bytes) -> Bytes {
 /// not differ from an error.
 pub fn differ(kept: &[u8], reply: &[u8]) -> bool {
     // `MGET` answers nil for a key that holds no string, as for a missing one.
-    let says_as_little = kept.starts_with(ALONE) && NULLS.contains(&told(kept)) && is_error(reply);
+    let says_as_little = kept.starts_with(ALONE) && told(kept) == NULLS[0] && is_error(reply);
     told(kept) != told(reply) && !says_as_little
 }
 

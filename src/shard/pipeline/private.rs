@@ -341,9 +341,9 @@ impl Shard {
 
     /// Carries out a transaction over a private link (unshared connection to a store): that of a client for
     /// which keys are tracked, or one that is lent until the reply comes, because the transaction selects
-    /// other databases. `nature` is the nature of the transaction, `block` its bytes and `replies` the number of replies to it;
-    /// `splice` has weir's own replies to be inserted, and `selects` the databases that the transaction
-    /// selects.
+    /// other databases. `nature` is the nature of the transaction, `block` its bytes and `replies` the number
+    /// of replies to it; `splice` has weir's own replies to be inserted, and `selects` the databases that the
+    /// transaction selects.
     pub(super) fn execute_apart(
         &mut self,
         id: ClientId,
@@ -473,8 +473,8 @@ impl Shard {
     /// Carries out the transaction of a client that watches keys, over its link (unshared connection to a
     /// store). `place` is the store of the transaction's keys, if it has any. If the link is gone, so that
     /// a watched key may have changed, nothing is sent, and the client gets a null reply. `nature` is the nature
-    /// of the transaction, `block` its bytes and `replies` the number of replies to it; `splice` has weir's own replies,
-    /// `selects` the databases that it selects, and `charge` is the price taken for it.
+    /// of the transaction, `block` its bytes and `replies` the number of replies to it; `splice` has weir's own
+    /// replies, `selects` the databases that it selects, and `charge` is the price taken for it.
     pub(super) fn execute_watched(
         &mut self,
         id: ClientId,

@@ -871,6 +871,21 @@ fn what_a_client_sent_behind_a_fetch_that_fails_goes_on() {
 }
 
 #[test]
+fn a_write_around_weir_that_one_dialect_has_seen_is_known_in_the_other() {
+    for (kept, seen, is_same) in [("$3\r\nold\r\n", "$3\r\nnew\r\n", false), ("$-1\r\n", "_\r\n", true)] {
+        let mut rig = eager(1, |_| {});
+        let [client, modern] = [rig.client(0), rig.modern_client(0)];
+        let key = rig.key(0, 0);
+        rig.make_hot(client, &key);
+        assert_eq!(rig.ask(client, &["GET", &key], ":-1\r\n", kept).0, kept);
+        assert_eq!(rig.ask(modern, &["GET", &key], ":-1\r\n", seen).0, seen);
+        rig.send(client, &[&["GET", &key]]);
+        assert_eq!(rig.at_stores.is_empty(), is_same, "{kept}");
+        assert_eq!(rig.counted(Counter::HotWrittenPast), u64::from(!is_same));
+    }
+}
+
+#[test]
 fn a_module_may_write_other_keys_than_the_one_that_it_names() {
     let told =
         "*1\r\n*6\r\n$12\r\nhottest.move\r\n:-2\r\n*2\r\n$5\r\nwrite\r\n$6\r\nmodule\r\n:1\r\n:1\r\n:1\r\n";
@@ -1239,6 +1254,27 @@ fn a_key_whose_replies_cost_much_is_told_of_though_it_is_asked_for_seldom() {
     let told = rig.shards[0].hot_keys();
     let found = told.iter().find(|told| told.key == key.as_bytes()).expect("it is told of");
     assert!(found.hot_for.is_none() && found.request_units > 1_500.0, "{found:?}");
+}
+
+#[test]
+fn what_a_hot_key_costs_has_its_fetches_in_it() {
+    let mut rig = eager(1, |_| {});
+    let (client, key) = (rig.client(0), rig.key(0, 0));
+    rig.make_hot(client, &key);
+    for round in 0..40 {
+        rig.wait(MILLISECOND * 50);
+        let value = bulk(&"x".repeat(60_000 + round));
+        rig.send(client, &[&["GET", &key][..]; 20]);
+        rig.serve(":-1\r\n", &value);
+        rig.take_all();
+        rig.wait(MILLISECOND);
+        rig.send(client, &[&["SET", &key, "v"]]);
+        rig.answer_first("SET", "+OK\r\n");
+    }
+    let told = rig.shards[0].hot_keys();
+    let found = told.iter().find(|told| told.key == key.as_bytes()).expect("it is hot");
+    // Twenty fetches of nearly 60 KiB a second, at a quarter of a unit per KiB.
+    assert!(found.hot_for.is_some() && found.request_units > 150.0, "{found:?}");
 }
 
 #[test]
