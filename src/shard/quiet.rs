@@ -11,6 +11,10 @@ use crate::values::Timestamp;
 /// scheduler may delay any reply by so much.
 const USUAL: Duration = Duration::from_millis(1);
 
+/// The most that one silence of a backend counts as quiet time (1 s). A store that is stopped or cut off is silent for
+/// longer, and requests that wait for it are its victims; few requests take as long.
+const LONGEST: Duration = Duration::from_secs(1);
+
 /// The quiet time of one backend, as one core sees it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quiet {
@@ -66,7 +70,7 @@ impl Quiet {
         // The backend was not quiet while nothing was asked of it.
         let asked_since = Timestamp::earliest([on_shared.oldest, private_since]).unwrap_or(now);
         let silent = now.since(heard_at.max(asked_since)).saturating_sub(late);
-        let micros = silent.saturating_sub(USUAL).as_micros() as u32;
+        let micros = silent.saturating_sub(USUAL).min(LONGEST).as_micros() as u32;
         let requests = on_shared.hiding.saturating_add(self.on_private_links);
         self.shared_micros = self.shared_micros.wrapping_add(micros.checked_div(requests).unwrap_or(0));
     }
@@ -137,6 +141,10 @@ mod tests {
         assert_eq!(quiet.share_since(reading), 2_000);
         quiet.handle_heard(Duration::ZERO, OnShared::default, at(7_000_000));
         assert_eq!(quiet.share_since(reading), 2_000);
+        // A store that was stopped does not make those pay who waited for it.
+        let reading = quiet.handle_sent();
+        quiet.handle_heard(Duration::ZERO, || on_shared(2, 8_000_000), at(60_000_000));
+        assert_eq!(quiet.share_since(reading), 500_000);
     }
 
     #[test]
