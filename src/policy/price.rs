@@ -37,9 +37,6 @@ pub struct Asked {
     /// Part of the request's price that is due besides its base and bytes, whatever the reply is, in
     /// millionths of a request unit.
     pub hidden: MicroUnits,
-    /// True if neither the request nor its reply shows how much work it is, so that its price depends on the
-    /// time for which it keeps a store busy.
-    pub hides_work: bool,
 }
 
 impl Asked {
@@ -52,7 +49,6 @@ impl Asked {
         self.bytes_in = self.bytes_in.saturating_add(other.bytes_in);
         self.keys = self.keys.saturating_add(other.keys);
         self.looks_at = self.looks_at.saturating_add(other.looks_at);
-        self.hides_work |= other.hides_work;
         self.hidden =
             self.hidden.saturating_add(other.hidden).saturating_add(quote.floor.beyond(quote.fixed));
     }
@@ -254,8 +250,7 @@ mod tests {
     use crate::values::UNIT;
     use crate::values::limits::PRICE_MAX;
 
-    const GET: Asked =
-        Asked { requests: 1, bytes_in: 1_024, keys: 0, looks_at: 0, floor: 0, hidden: 0, hides_work: false };
+    const GET: Asked = Asked { requests: 1, bytes_in: 1_024, keys: 0, looks_at: 0, floor: 0, hidden: 0 };
 
     fn estimate(asked: &Asked, expected: MicroUnits) -> MicroUnits {
         let weights = Weights::default();
@@ -334,7 +329,7 @@ mod tests {
 
     #[test]
     fn work_that_does_not_show_costs_its_time_if_that_is_more_than_all_else() {
-        let asked = Asked { floor: 5 * UNIT, hides_work: true, ..GET };
+        let asked = Asked { floor: 5 * UNIT, ..GET };
         for (busy_micros, rows, units) in [(0, 0, 5), (249, 0, 5), (2_000, 0, 40), (2_000, 3_000, 62)] {
             let measured = Measured { rows, busy_micros, ..Measured::default() };
             assert_eq!(total(&asked, &measured), units * UNIT, "{busy_micros} us, {rows} rows");
@@ -350,7 +345,7 @@ mod tests {
         ) {
             let [requests, bytes_in, keys, looks_at, floor, hidden, bytes_out, rows, took_micros, slowness_micros, busy_micros] = counts;
             let weights = Weights { base: weight, hit: weight, kib_in: weight, kib_out: weight, row: weight, key: weight, latency_ms: weight, busy_ms: weight };
-            let one = Asked { requests, bytes_in, keys, looks_at, floor, hidden, hides_work: rows % 2 == 0 };
+            let one = Asked { requests, bytes_in, keys, looks_at, floor, hidden };
             let mut asked = one;
             (0..times).for_each(|_| asked.add(&one, &weights));
             let measured = Measured { bytes_out, rows, took_micros, slowness_micros, busy_micros };

@@ -18,9 +18,16 @@ pub trait Replies {
     fn note(&mut self, env: &mut Env, to: ReplyTo, note: Note);
 }
 
-/// Refuses a request: answers its client with the error for `why`, and counts it. `to`, `backend` and `tier`
-/// are the request's reply address, backend and importance.
-pub fn turn_away(
+/// Refuses a request that was sent to no backend: answers its client with the error for `why`, and counts it.
+/// `to` has the request's reply address, backend and importance.
+pub fn turn_away(env: &mut Env, replies: &mut impl Replies, to: Addressee, why: NotSent, now: Now) {
+    turn_away_as(Outcome::Refused, env, replies, to, why, now);
+}
+
+/// Answers a request's client with the error for `why`, and counts it. The request's price follows from `outcome`;
+/// `to`, `backend` and `tier` are its reply address, backend and importance.
+pub fn turn_away_as(
+    outcome: Outcome,
     env: &mut Env,
     replies: &mut impl Replies,
     (to, backend, tier): Addressee,
@@ -32,7 +39,7 @@ pub fn turn_away(
     }
     let mut text = env.pool.take();
     write_refusal(env, backend, why, &mut text);
-    replies.reply(env, to, Outcome::Refused, Message::Small(&text), now);
+    replies.reply(env, to, outcome, Message::Small(&text), now);
     env.pool.give(text);
 }
 

@@ -49,8 +49,12 @@ use crate::values::allowance::Report;
 use crate::values::time::Now;
 use crate::values::{
     Action, BackendId, ClientId, ConnectionId, Demand, Grant, Loss, Owner, ShardId, StoreVersion, Timestamp,
-    UNIT, limits,
+    UNIT, Weights, limits,
 };
+
+/// Weights at which nothing costs anything.
+const FREE: Weights =
+    Weights { base: 0, hit: 0, kib_in: 0, kib_out: 0, row: 0, key: 0, latency_ms: 0, busy_ms: 0 };
 
 #[test]
 fn replies_keep_the_order_of_requests_across_cores() {

@@ -20,8 +20,8 @@ const ALL_KEYS_FLOOR: MicroUnits = 100 * UNIT;
 #[inline]
 pub fn asked(command: Option<&Command>, arguments: &Arguments<'_>) -> Asked {
     let bytes_in = arguments.frame().len() as u64;
-    let one = Asked { requests: 1, bytes_in, keys: 0, looks_at: 0, floor: 0, hidden: 0, hides_work: false };
-    let Some(command) = command else { return Asked { floor: HIDDEN_WORK_FLOOR, hides_work: true, ..one } };
+    let one = Asked { requests: 1, bytes_in, keys: 0, looks_at: 0, floor: 0, hidden: 0 };
+    let Some(command) = command else { return Asked { floor: HIDDEN_WORK_FLOOR, ..one } };
     if matches!(command.class, Class::Point | Class::Control)
         && !command.flags.intersects(Flags::UNSHOWN_WORK)
     {
@@ -34,9 +34,8 @@ pub fn asked(command: Option<&Command>, arguments: &Arguments<'_>) -> Asked {
 /// nor reply shows. `one` has the parts of the cost that every request has; the others are added to it.
 #[inline(never)]
 fn asked_of_more(command: &Command, arguments: &Arguments<'_>, one: Asked) -> Asked {
-    let hides_work = command.is_work_hidden();
     let floor = match command.class {
-        _ if !hides_work => 0,
+        _ if !command.is_work_hidden() => 0,
         Class::Scan => ALL_KEYS_FLOOR,
         _ => HIDDEN_WORK_FLOOR,
     };
@@ -45,13 +44,7 @@ fn asked_of_more(command: &Command, arguments: &Arguments<'_>, one: Asked) -> As
         (keys, Effect::Read) => (0, keys),
         (keys, Effect::Write | Effect::None) => (keys, 0),
     };
-    Asked {
-        keys: written,
-        looks_at: looks_at(command, arguments).saturating_add(read),
-        floor,
-        hides_work,
-        ..one
-    }
+    Asked { keys: written, looks_at: looks_at(command, arguments).saturating_add(read), floor, ..one }
 }
 
 /// Returns the number of keys of a request that names several; 0 for a single key or none, which the base

@@ -29,6 +29,8 @@ pub struct Transaction {
     selects: Vec<Selected>,
     /// True if a queued request may write.
     may_write: bool,
+    /// True if a queued request does not show how much work it is.
+    hides_work: bool,
     /// True if a request could not be queued, so that `EXEC` will refuse the transaction.
     poisoned: bool,
     /// Sequence number, in the client's order of replies, of the question to the control executor that `EXEC`
@@ -114,9 +116,16 @@ impl Transaction {
         self.may_write
     }
 
-    /// Records whether a request that is about to be queued is one that `CLIENT PAUSE ... WRITE` holds back.
+    /// True if neither a queued request nor its reply shows how much work it is.
+    pub fn hides_work(&self) -> bool {
+        self.hides_work
+    }
+
+    /// Records of a request that is about to be queued whether `CLIENT PAUSE ... WRITE` holds it back, and whether it
+    /// shows how much work it is.
     pub fn note_request(&mut self, command: &Command, arguments: &Arguments<'_>, scripts: &ScriptBoard) {
         self.may_write |= is_held_as_write(command, arguments, scripts);
+        self.hides_work |= command.is_work_hidden();
     }
 
     /// Returns the database that is selected after the requests queued so far; None if none of them selects

@@ -16,7 +16,7 @@ use crate::shard::peers::Batch;
 use crate::shard::private::Said;
 use crate::shard::reach;
 use crate::shard::refusal::{NotSent, Refusal};
-use crate::shard::replies::{Replies, write_refusal};
+use crate::shard::replies::{Replies, turn_away_as};
 use crate::shard::request::{Envelope, Touched};
 use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_NAME_BYTES_SHOWN};
 use crate::values::time::Now;
@@ -264,18 +264,11 @@ impl Shard {
     /// Answers a read whose deadline has passed with the error for `why`. The read is charged its estimated price
     /// now, and the rest when the fetch that it waited for (one read for all requests that wait) is answered.
     fn answer_payer(&mut self, envelope: &Envelope, why: NotSent, now: Now) {
-        let (to, backend, tier) = envelope.addressee();
         let (env, _, mut replies) = self.towards_clients();
-        if let Some(pressure) = why.pressure() {
-            env.count_refused(pressure, tier, backend);
-        }
-        let mut text = env.pool.take();
-        write_refusal(env, backend, why, &mut text);
         env.counters.add(Counter::RequestsAbandoned, 1);
-        let whole = env.pieces.whole(to);
+        let whole = env.pieces.whole(envelope.reply_to);
         replies.note(env, whole, Note::PriceFollows);
-        replies.reply(env, to, Outcome::Lost, Message::Small(&text), now);
-        env.pool.give(text);
+        turn_away_as(Outcome::Lost, env, &mut replies, envelope.addressee(), why, now);
     }
 
     #[inline(never)]

@@ -92,7 +92,7 @@ impl Shard {
         };
         let place = transaction.place();
         let selects = transaction.take_selects();
-        let nature = Nature::of_transaction(transaction.asked().is_some_and(|asked| asked.hides_work));
+        let nature = Nature::of_transaction(transaction.hides_work());
         if self.watches(id) {
             // An empty transaction must reach the store too, because it fails if a watched key has changed.
             let (block, replies) =

@@ -1,7 +1,7 @@
 //! Tests of admission in the pipeline: prices of requests, and quotas.
 
 use super::*;
-use crate::values::{BucketId, Weights};
+use crate::values::BucketId;
 
 const LIMITED: &str = r"
     [global]
@@ -14,19 +14,7 @@ const LIMITED: &str = r"
 
 /// Returns a rig whose pools grant only what was already spent on credit.
 fn limited(shards: u16) -> Rig {
-    limited_at(
-        shards,
-        Weights {
-            base: UNIT,
-            hit: UNIT / 10,
-            kib_in: 0,
-            kib_out: 0,
-            row: UNIT / 100,
-            key: 0,
-            latency_ms: 0,
-            busy_ms: 0,
-        },
-    )
+    limited_at(shards, Weights { base: UNIT, hit: UNIT / 10, row: UNIT / 100, ..FREE })
 }
 
 fn limited_at(shards: u16, weights: Weights) -> Rig {
@@ -198,16 +186,7 @@ fn a_request_that_was_answered_at_its_deadline_costs_the_rest_when_the_reply_com
         for leaves in ["never", "before its deadline", "after its deadline"] {
             let mut rig = limited_with(shards, |settings| {
                 settings.overload.shed = Mode::On;
-                settings.admission.weights = Weights {
-                    base: UNIT,
-                    hit: 0,
-                    kib_in: 0,
-                    kib_out: 0,
-                    row,
-                    key: 0,
-                    latency_ms: 0,
-                    busy_ms: 0,
-                };
+                settings.admission.weights = Weights { base: UNIT, row, ..FREE };
             });
             rig.pools = (1_000 * UNIT as i64, false);
             let client = rig.client(0);
@@ -246,19 +225,7 @@ fn elements_that_a_write_stored_or_removed_count_as_far_as_there_was_time_for_th
         (&["ZREMRANGEBYRANK", "{a}", "0", "-1"], 1_000, 1_000),
         (&["INCR", "{a}"], 1_000, 0),
     ] {
-        let mut rig = limited_at(
-            1,
-            Weights {
-                base: 100 * UNIT,
-                hit: 0,
-                kib_in: 0,
-                kib_out: 0,
-                row,
-                key: 0,
-                latency_ms: 0,
-                busy_ms: 0,
-            },
-        );
+        let mut rig = limited_at(1, Weights { base: 100 * UNIT, row, ..FREE });
         rig.pools = (1_000 * UNIT as i64, false);
         let client = rig.client(0);
         rig.send(client, &[request]);
@@ -272,16 +239,7 @@ fn elements_that_a_write_stored_or_removed_count_as_far_as_there_was_time_for_th
 fn a_request_that_is_lost_after_its_deadline_costs_no_more() {
     let mut rig = limited_with(1, |settings| {
         settings.overload.shed = Mode::On;
-        settings.admission.weights = Weights {
-            base: UNIT,
-            hit: 0,
-            kib_in: 0,
-            kib_out: 0,
-            row: UNIT,
-            key: 0,
-            latency_ms: 0,
-            busy_ms: 0,
-        };
+        settings.admission.weights = Weights { base: UNIT, row: UNIT, ..FREE };
     });
     rig.pools = (1_000 * UNIT as i64, false);
     let client = rig.client(0);
@@ -295,16 +253,7 @@ fn a_request_that_is_lost_after_its_deadline_costs_no_more() {
 
 #[test]
 fn a_reply_that_is_too_large_is_billed_by_what_was_read() {
-    let weights = Weights {
-        base: UNIT,
-        hit: UNIT / 10,
-        kib_in: 0,
-        kib_out: UNIT,
-        row: 0,
-        key: 0,
-        latency_ms: 0,
-        busy_ms: 0,
-    };
+    let weights = Weights { base: UNIT, hit: UNIT / 10, kib_out: UNIT, ..FREE };
     let mut rig = limited_at(1, weights);
     rig.pools = (1_000_000 * UNIT as i64, false);
     let client = rig.client(0);
@@ -487,16 +436,8 @@ fn requests_that_are_never_refused_bring_their_payer_into_debt_for_a_second_at_m
 fn priced_by_bytes() -> Rig {
     let mut rig = limited_with(1, |settings| {
         settings.private_links_max = 10;
-        settings.admission.weights = Weights {
-            base: UNIT,
-            hit: UNIT / 10,
-            kib_in: UNIT,
-            kib_out: UNIT / 4,
-            row: UNIT / 100,
-            key: 0,
-            latency_ms: 0,
-            busy_ms: 0,
-        };
+        settings.admission.weights =
+            Weights { base: UNIT, hit: UNIT / 10, kib_in: UNIT, kib_out: UNIT / 4, row: UNIT / 100, ..FREE };
     });
     rig.pools = (100_000 * UNIT as i64, false);
     rig
@@ -568,19 +509,7 @@ fn a_transaction_that_its_client_leaves_behind_is_paid_for_by_its_bytes() {
 
 #[test]
 fn a_tenant_without_quota_is_refused_large_requests_that_weir_would_answer_and_small_ones_are_free() {
-    let mut rig = limited_at(
-        1,
-        Weights {
-            base: UNIT,
-            hit: UNIT / 10,
-            kib_in: UNIT,
-            kib_out: UNIT,
-            row: 0,
-            key: 0,
-            latency_ms: 0,
-            busy_ms: 0,
-        },
-    );
+    let mut rig = limited_at(1, Weights { base: UNIT, hit: UNIT / 10, kib_in: UNIT, kib_out: UNIT, ..FREE });
     let client = rig.client(0);
     let large = "x".repeat(2_000);
     rig.send(client, &[&["ECHO", &large]]);
@@ -630,16 +559,7 @@ const DEAR: std::ops::Range<u64> = 13_500 * UNIT..14_000 * UNIT;
 /// Returns a rig of one core, in which a millisecond of a store's time costs 50 units.
 fn rig_that_bills_time() -> Rig {
     let mut rig = limited_with(1, |settings| {
-        settings.admission.weights = Weights {
-            base: UNIT,
-            hit: 0,
-            kib_in: 0,
-            kib_out: 0,
-            row: 0,
-            key: 0,
-            latency_ms: 0,
-            busy_ms: 50 * UNIT,
-        };
+        settings.admission.weights = Weights { base: UNIT, busy_ms: 50 * UNIT, ..FREE };
         settings.private_links_max = 10;
     });
     rig.pools = (1_000_000 * UNIT as i64, false);

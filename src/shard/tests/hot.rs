@@ -7,7 +7,7 @@ mod transactions;
 use super::*;
 use crate::config::HotScripts;
 use crate::policy::hot_keys::HotSettings as Detection;
-use crate::values::{Usage, Weights};
+use crate::values::Usage;
 
 const TTL: Duration = Duration::from_millis(200);
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -903,8 +903,7 @@ fn a_module_may_write_other_keys_than_the_one_that_it_names() {
 #[test]
 fn the_last_to_wait_pays_for_a_fetch_that_comes_too_late_for_it() {
     // Only bytes of replies cost anything, so that nothing but the large reply counts.
-    let weights =
-        Weights { base: 0, hit: 0, kib_in: 0, kib_out: UNIT, row: 0, key: 0, latency_ms: 0, busy_ms: 0 };
+    let weights = Weights { kib_out: UNIT, ..FREE };
     let mut rig = eager(1, |settings| {
         settings.overload = OverloadSettings::new(1, 1);
         settings.admission.weights = weights;

@@ -287,16 +287,7 @@ fn a_client_that_sends_no_more_is_answered_before_it_is_closed() {
 
 #[test]
 fn a_reply_that_nobody_waits_for_any_more_is_paid_for_once_and_not_joined() {
-    let weights = crate::values::Weights {
-        base: UNIT,
-        hit: 0,
-        kib_in: 0,
-        kib_out: 0,
-        row: UNIT / 1_000,
-        key: 0,
-        latency_ms: 0,
-        busy_ms: 0,
-    };
+    let weights = Weights { base: UNIT, row: UNIT / 1_000, ..FREE };
     for leaves_in in 0..3 {
         let mut rig = Rig::with(1, 2, |settings| settings.admission.weights = weights);
         rig.put_in_force("[default]\nru_per_second = 1_000_000\n");

@@ -192,7 +192,7 @@ impl Accounts {
     /// in a bucket, as the time in which the bucket's rate pays it off. Other cores may add as much debt
     /// before this core learns of it.
     fn owed_max_here(&self) -> Duration {
-        OWED_MAX * self.even_share / 65_536
+        OWED_MAX / u32::from(self.shards)
     }
 
     /// Takes the cost of a request that is never refused from the buckets of its payer (account that is

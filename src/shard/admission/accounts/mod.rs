@@ -150,7 +150,6 @@ pub struct UserFigures {
 pub struct Accounts {
     shard: ShardId,
     lease: Duration,
-    even_share: u32,
     /// The number of shards, each of which has such accounts.
     shards: u16,
     version: u64,
@@ -177,7 +176,6 @@ impl Accounts {
         Self {
             shard,
             lease: lease_of(settings.period),
-            even_share: 65_536 / u32::from(shards),
             shards,
             version: quotas.version(),
             former: FormerTenants::default(),

@@ -125,7 +125,7 @@ impl Accounts {
             period: self.agenda.period,
             lease: self.lease,
             silent: self.is_alone(now),
-            even_share: self.even_share,
+            even_share: 65_536 / u32::from(self.shards),
         }
     }
 
