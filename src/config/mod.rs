@@ -59,6 +59,9 @@ const SHARD_FILES: usize = 16;
 /// Number of file descriptors that the process needs besides those of shards and connections: for files, for
 /// the admin port, for connections that ask stores about themselves.
 const FILES_SPARE: usize = 256;
+/// Divisor that gives the part (a quarter) of the limit of open files that clients and private links have at least,
+/// where it is too low for anything else.
+const FILES_LEFT_PARTS: usize = 4;
 /// Longest timeout that a flag may set; a longer one is taken for a mistake.
 const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
@@ -329,18 +332,44 @@ impl Config {
         }
     }
 
-    /// Returns the number of files that the process may have open at most with this number of shards:
-    /// connections of clients, connections to stores (in one database, with both RESP versions in use), and
-    /// its own.
-    pub fn files_max(&self, shards: usize) -> usize {
+    /// Lowers the numbers of clients and of private links, where the process may not open enough files for all
+    /// of them and for what else `shards` shards need: clients must not take the descriptors of connections to
+    /// stores. `files` is the limit of open files. Returns a warning if anything was lowered.
+    pub fn fit_files(&mut self, files: u64, shards: usize) -> Option<String> {
+        let ends = self.ends_of_link();
+        let wanted = self.files_besides(shards) + self.clients_max + ends * self.private_links;
+        let files = usize::try_from(files).unwrap_or(usize::MAX);
+        if files >= wanted {
+            return None;
+        }
+        let left = files.saturating_sub(self.files_besides(shards)).max(files / FILES_LEFT_PARTS);
+        let of_clients = (left * 3 / 4).max(left.saturating_sub(ends * self.private_links)).max(1);
+        self.clients_max = self.clients_max.min(of_clients);
+        self.private_links = self.private_links.min(left.saturating_sub(self.clients_max) / ends);
+        self.tenant_clients_max = self.tenant_clients_max.min((self.clients_max * 4 / 5).max(1));
+        Some(format!(
+            "the limit of open files is {files}, and {wanted} may be needed, for connections to stores and as many \
+             clients as --max-clients allows: a higher limit is expected (LimitNOFILE= in systemd, `ulimit -n`); until \
+             then at most {} clients and {} private links are open at once",
+            self.clients_max, self.private_links
+        ))
+    }
+
+    /// Returns the number of files that the process may have open with this number of shards besides clients and
+    /// private links: connections to stores (in one database, with both RESP versions in use), and its own.
+    fn files_besides(&self, shards: usize) -> usize {
         let replica_connections = usize::from(matches!(self.storage, Storage::Cluster { .. }));
         let of_version = usize::from(self.backend_connections + self.heavy_connections) + replica_connections;
-        let links = shards * self.storage.backends_max() * 2 * of_version + self.private_links;
-        // Both ends of a connection to the embedded store are this process's.
-        let ends = if self.storage == Storage::Embedded { 2 } else { 1 };
+        let links = shards * self.storage.backends_max() * 2 * of_version;
         let handshakes = if self.tls.is_some() { TLS_HANDSHAKES_MAX + TLS_IN_TRANSIT_MAX } else { 0 };
         let of_shards = shards * (SHARD_FILES + CLIENTS_LINGERING_MAX);
-        self.clients_max + ends * links + handshakes + of_shards + FILES_SPARE
+        self.ends_of_link() * links + handshakes + of_shards + FILES_SPARE
+    }
+
+    /// Returns the number of files that a connection to a store takes: both ends of one to the embedded store are
+    /// this process's.
+    fn ends_of_link(&self) -> usize {
+        if self.storage == Storage::Embedded { 2 } else { 1 }
     }
 }
 
@@ -637,7 +666,15 @@ mod tests {
 
     #[test]
     fn files_are_counted_for_clients_for_stores_and_for_shards() {
-        let files = |flags| config(flags).expect("they go together").files_max(32);
+        let files = |flags| {
+            let mut config = config(flags).expect("they go together");
+            let (clients, links) = (config.clients_max, config.private_links);
+            let wanted = config.files_besides(32) + clients + config.ends_of_link() * links;
+            assert_eq!(config.fit_files(wanted as u64, 32), None);
+            assert!(config.fit_files(wanted as u64 - 1, 32).is_some());
+            assert!(config.clients_max + 1 >= clients && config.private_links + 1 >= links);
+            wanted
+        };
         let own = 32 * (16 + 64) + 256;
         let stores: Vec<String> = (0..16).map(|number| format!("s{number}")).collect();
         let servers = format!("--storage redis://{} --max-clients 5000 --private-links 7", stores.join(","));
@@ -647,6 +684,38 @@ mod tests {
         assert_eq!(files(cluster), 5_000 + 32 * 128 * 2 * 3 + 7 + own);
         let tls = "--tls-listen 127.0.0.1:0 --tls-cert c --tls-key k";
         assert_eq!(files(&format!("{cluster} {tls}")), files(cluster) + 512 + 1_024);
+    }
+
+    #[test]
+    fn with_few_files_clients_and_private_links_leave_room_for_connections_to_stores() {
+        for files in [0, 1, 64, 256, 600, 1_024, 4_096, 12_000, u64::MAX] {
+            for flags in
+                ["", "--storage redis://a", "--private-links 0", "--max-clients 3 --private-links 10000"]
+            {
+                let mut config = config(flags).expect("they go together");
+                let before = config.clone();
+                let warning = config.fit_files(files, 2);
+                let asked = config.clients_max + config.ends_of_link() * config.private_links;
+                let left =
+                    (files as usize).saturating_sub(config.files_besides(2)).max(files as usize / 4).max(1);
+                assert!(asked <= left, "{asked} of {left} with {files} and {flags}");
+                assert!(
+                    config.clients_max >= before.clients_max.min((left / 4 * 3).max(1)),
+                    "{files} {flags}"
+                );
+                assert!(config.tenant_clients_max <= config.clients_max && config.clients_max > 0);
+                let lowered =
+                    config.clients_max < before.clients_max || config.private_links < before.private_links;
+                assert_eq!(warning.is_some(), lowered, "{files} {flags}: {warning:?}");
+            }
+        }
+        let mut config = config("--storage redis://a").expect("they go together");
+        let warning = config.fit_files(1_024, 2).expect("it is too low");
+        let told = format!("{} clients and {} private links", config.clients_max, config.private_links);
+        assert!(
+            warning.contains(&told) && config.clients_max > 400 && config.private_links > 100,
+            "{warning}"
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 mod users;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -142,6 +143,17 @@ struct Place {
     told: Option<Part>,
 }
 
+/// A part of a shared quota that the process before this one gave out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InheritedPart {
+    /// The key of the quota's counter in the fleet's store.
+    pub key: String,
+    /// The id of the quota's bucket, which is that of this process only if users' quotas are shared.
+    pub bucket: BucketId,
+    /// The part of the quota that the process before this one gave out.
+    pub part: Part,
+}
+
 /// The prices of a tenant's requests in this period: of those admitted and of those refused.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asked {
@@ -172,6 +184,8 @@ pub struct FleetQuotas {
     repairs: usize,
     /// True if the last reply had a counter that could not be read, which was logged then.
     unread_told: bool,
+    /// Parts of users' quotas that the process before this one gave out, as long as they are in force here.
+    inherited: BTreeMap<BucketId, Part>,
     /// The number of the exchange with the fleet's store whose reply is awaited; None if none is.
     awaited: Option<u64>,
     begun_at: Option<Timestamp>,
@@ -199,6 +213,7 @@ impl FleetQuotas {
             damaged: Vec::new(),
             repairs: 0,
             unread_told: false,
+            inherited: BTreeMap::new(),
             awaited: None,
             begun_at: None,
             counts: [0; Ending::ALL.len()],
@@ -227,7 +242,7 @@ impl FleetQuotas {
         let mut before = std::mem::take(&mut self.places);
         let mut moved = vec![None; next.len()];
         // A map, although both are sorted: it is as long as the quota file, and this stays short.
-        let by_bucket: std::collections::BTreeMap<BucketId, usize> =
+        let by_bucket: BTreeMap<BucketId, usize> =
             before.iter().enumerate().map(|(at, place)| (place.bucket, at)).collect();
         for (place, from) in next.iter_mut().zip(&mut moved) {
             *from = by_bucket.get(&place.bucket).copied();
@@ -373,6 +388,7 @@ impl FleetQuotas {
             }
             Err((ending, problem)) => self.handle_loss(ending, &problem),
         }
+        self.end_inheritance(pools);
         self.settle_state(now);
         self.apply(pools, now);
     }
@@ -491,6 +507,50 @@ impl FleetQuotas {
     /// start of the process.
     pub fn start(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         self.apply(pools, now);
+    }
+
+    /// Returns this host's parts of the shared quotas, of which a process that takes its clients over gives out
+    /// as much at first.
+    pub fn heritage(&self, now: Timestamp) -> Vec<InheritedPart> {
+        let inherited = |(at, place): (usize, &Place)| InheritedPart {
+            key: place.key.clone(),
+            bucket: place.bucket,
+            part: self.fleet.part(at, now),
+        };
+        self.places.iter().enumerate().map(inherited).collect()
+    }
+
+    /// Takes over the parts of shared quotas that the process before this one gave out, until the fleet's store
+    /// has answered three times. Those of tenants that have no quota here are ignored. Updates this host's parts
+    /// in `pools`.
+    pub fn inherit(&mut self, parts: &[InheritedPart], pools: &mut Reconciliation, now: Timestamp) {
+        self.fleet.begin_inheritance(now);
+        let places: BTreeMap<&str, usize> =
+            self.places.iter().enumerate().map(|(at, place)| (place.key.as_str(), at)).collect();
+        for InheritedPart { key, bucket, part } in parts {
+            match places.get(key.as_str()) {
+                Some(at) => self.fleet.inherit(*at, *part),
+                // The user will be counted with the fleet once it shows demand here.
+                None if bucket.is_user() && self.inherited.len() < self.settings.users_max => {
+                    pools.inherit_part(*bucket, *part);
+                    self.inherited.insert(*bucket, *part);
+                }
+                None => {}
+            }
+        }
+        self.apply(pools, now);
+    }
+
+    /// Ends the inheritance of users' parts once they are no longer in force.
+    fn end_inheritance(&mut self, pools: &mut Reconciliation) {
+        if self.fleet.inherits() || self.inherited.is_empty() {
+            return;
+        }
+        let mut inherited = std::mem::take(&mut self.inherited);
+        for place in &self.places {
+            inherited.remove(&place.bucket);
+        }
+        inherited.keys().for_each(|bucket| pools.forget_part(*bucket));
     }
 
     /// Returns the next line about the fleet (weir processes that share quotas) to be logged; None if there

@@ -36,7 +36,7 @@ mod tls_series;
 pub mod top;
 
 pub use cluster::{node_names, slots_line};
-pub use fleet::{Exchange, FleetQuotas, FleetSettings, PERIOD as FLEET_PERIOD, UserFigures};
+pub use fleet::{Exchange, FleetQuotas, FleetSettings, InheritedPart, PERIOD as FLEET_PERIOD, UserFigures};
 pub use history::{History, PERIOD as HISTORY_PERIOD};
 pub use hot_keys::write_hot_keys;
 pub use info::{StoresTold, info, info_needs_everything, info_needs_stores};

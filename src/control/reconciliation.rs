@@ -93,6 +93,11 @@ impl Reconciliation {
         }
     }
 
+    /// Sets the part of a shared bucket that is not in use here yet.
+    pub fn inherit_part(&mut self, bucket: BucketId, part: Part) {
+        self.parts.insert(bucket, part);
+    }
+
     /// Sets the terms for users without parts of their own, and begins to look for users with high demand.
     /// Levels of buckets stay when the part of such users changes.
     pub fn share_users(&mut self, terms: UserTerms) {

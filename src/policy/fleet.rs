@@ -34,6 +34,9 @@ const MISSED_MAX: u32 = 3;
 const FORGOTTEN_AFTER: u32 = 60;
 /// Time for which shares of quotas stay in force without a reply of the fleet's store.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Number of answers of the fleet's store for which shares that were taken over from a process before stay in
+/// force: until then the counters hold demand of the clients that still move.
+const INHERITED_ANSWERS: u32 = 3;
 /// The most demand on a quota that a host reports for a period, as a multiple of the quota's income in the
 /// period; refused requests count up to that.
 const CLAIM_QUOTAS: u64 = 4;
@@ -97,6 +100,8 @@ struct Scope {
     /// grows to it only with the next reply.
     target: Part,
     part: Part,
+    /// Part that the process before this one gave out, which this one gives out at least, at first.
+    inherited: Part,
     heard_at: Option<Timestamp>,
 }
 
@@ -140,6 +145,9 @@ pub struct Fleet {
     asked: Option<Asked>,
     asked_at: Option<Timestamp>,
     heard_at: Option<Timestamp>,
+    /// Number of answers of the fleet's store for which shares taken over from the process before stay in force.
+    inherits: u32,
+    inherited_at: Option<Timestamp>,
 }
 
 impl Fleet {
@@ -157,7 +165,26 @@ impl Fleet {
             asked: None,
             asked_at: None,
             heard_at: None,
+            inherits: 0,
+            inherited_at: None,
         }
+    }
+
+    /// Prepares for shares that the process before this one, whose clients this one takes over, gave out
+    /// ([`Fleet::inherit`]). They stay in force for three answers of the fleet's store.
+    pub fn begin_inheritance(&mut self, now: Timestamp) {
+        (self.inherits, self.inherited_at) = (INHERITED_ANSWERS, Some(now));
+    }
+
+    /// Takes over the part of the quota with index `place` that the process before this one gave out.
+    pub fn inherit(&mut self, place: usize, part: Part) {
+        let scope = &mut self.scopes[place];
+        (scope.inherited, scope.part) = (part, scope.part.max(part));
+    }
+
+    /// True while shares that were taken over from the process before are in force.
+    pub fn inherits(&self) -> bool {
+        self.inherits > 0
     }
 
     /// Adds the quota of a heavily used user at the end of the list of shared quotas; `ru_per_second` is its
@@ -326,6 +353,10 @@ impl Fleet {
             self.scopes[place].start_over();
             self.scopes[place].heard_at = heard_at;
         }
+        self.inherits = self.inherits.saturating_sub(1);
+        if self.inherits == 0 {
+            self.scopes.iter_mut().for_each(|scope| scope.inherited = Part::NONE);
+        }
         Outcome::Heard
     }
 
@@ -359,6 +390,9 @@ impl Fleet {
     /// Returns the part of the quota with index `scope` that this host may give out now.
     pub fn part(&self, scope: usize, now: Timestamp) -> Part {
         let Some(scope) = self.scopes.get(scope) else { return Part::WHOLE };
+        if self.heard_at.is_none() && is_too_old(self.inherited_at, now) {
+            return scope.part.min(UNKNOWN);
+        }
         if scope.is_out_of_patience(now) { scope.part.min(Part::even(self.hosts())) } else { scope.part }
     }
 
@@ -394,7 +428,16 @@ impl Fleet {
 
 impl Scope {
     const fn new(ru_per_second: u64, part: Part) -> Self {
-        Self { ru_per_second, demand: 0, demand_shown: 0, total: None, target: part, part, heard_at: None }
+        Self {
+            ru_per_second,
+            demand: 0,
+            demand_shown: 0,
+            total: None,
+            target: part,
+            part,
+            inherited: Part::NONE,
+            heard_at: None,
+        }
     }
 
     fn is_out_of_patience(&self, now: Timestamp) -> bool {
@@ -457,7 +500,7 @@ impl Scope {
     /// Sets the part that this host may give out of the quota: it shrinks to `target` at once, and grows only
     /// to a value that two consecutive replies allow.
     fn settle(&mut self, target: Part) {
-        self.part = target.min(self.target);
+        self.part = target.min(self.target).max(self.inherited);
         self.target = target;
     }
 }

@@ -285,7 +285,17 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
         ToControl::Deaf => {
             this.deaf += 1;
             if this.deaf == this.settings.shards.len() {
+                if let Some((fleet, _)) = &this.settings.fleet {
+                    let parts = fleet.heritage(this.settings.clock.now().monotonic);
+                    this.tell_successor(ToTakeover::Parts(parts));
+                }
                 this.tell_successor(ToTakeover::Deaf);
+            }
+        }
+        ToControl::Takeover(Takeover::Parts(parts)) => {
+            let Control { settings, .. } = &mut *this;
+            if let Some((fleet, _)) = &mut settings.fleet {
+                fleet.inherit(&parts, &mut settings.pools, settings.clock.now().monotonic);
             }
         }
         ToControl::Takeover(Takeover::Listen) => {

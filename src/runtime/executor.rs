@@ -133,11 +133,23 @@ pub(super) fn files_too_few() -> String {
     )
 }
 
-/// Raises the process's limits of locked memory and open files as far as allowed. Returns warnings, or an
+/// Raises the process's limits of locked memory and open files as far as allowed. Returns a warning, or an
 /// error, with the exact setting to change. `files_wanted` is the number of files that the process may have
 /// open at most, by which it is told whether the limit is too low, and `purpose` says in a warning what they
 /// are for.
-pub fn raise_limits(files_wanted: u64, purpose: &str) -> Result<Vec<String>, String> {
+pub fn raise_limits(files_wanted: u64, purpose: &str) -> Result<Option<String>, String> {
+    let files = raise_limits_fully()?;
+    Ok((files < files_wanted).then(|| {
+        format!(
+            "the limit of open files is {files}, and {files_wanted} may be needed, for {purpose}: a higher limit is \
+             expected (LimitNOFILE= in systemd, `ulimit -n`)"
+        )
+    }))
+}
+
+/// Raises the process's limits of locked memory and open files as far as allowed. Returns the limit of open files,
+/// or an error with the exact setting to change.
+pub(super) fn raise_limits_fully() -> Result<u64, String> {
     let memlock = raise(Resource::Memlock, u64::MAX);
     if memlock < MEMLOCK_BYTES_MIN {
         return Err(format!(
@@ -146,15 +158,7 @@ pub fn raise_limits(files_wanted: u64, purpose: &str) -> Result<Vec<String>, Str
              for a container"
         ));
     }
-    let files = raise(Resource::Nofile, u64::MAX);
-    let mut warnings = Vec::new();
-    if files < files_wanted {
-        warnings.push(format!(
-            "the limit of open files is {files}, and {files_wanted} may be needed, for {purpose}: a higher \
-             limit is expected (LimitNOFILE= in systemd, `ulimit -n`)"
-        ));
-    }
-    Ok(warnings)
+    Ok(raise(Resource::Nofile, u64::MAX))
 }
 
 /// Raises a soft resource limit of the process towards `wanted`, at most to the hard limit. Returns the soft

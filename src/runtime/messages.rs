@@ -40,7 +40,7 @@ use super::log;
 use super::tls::SecureClient;
 use crate::config::{AdminToken, QuotaError, Quotas};
 use crate::control::explain_page::ExplainQuery;
-use crate::control::{Exchange, QuotaSource, ShardReport, StoresTold};
+use crate::control::{Exchange, InheritedPart, QuotaSource, ShardReport, StoresTold};
 use crate::routing::cluster::{Map, ReplicaState};
 use crate::shard::{ClientsAsked, ClientsTold, Explained, Question, ReplyTo, Session};
 use crate::store::EngineStatistics;
@@ -110,6 +110,8 @@ pub(super) enum Takeover {
     Line(String),
     /// The successor process is ready: this process hands its clients over and ends.
     Ready { pid: i32, version: String },
+    /// Parts that the previous process gave out of the quotas that the fleet shares.
+    Parts(Vec<InheritedPart>),
     /// The previous process has stopped accepting at the admin port, so this process begins to accept there.
     Listen,
     /// All clients were handed over to the successor process.
@@ -119,6 +121,8 @@ pub(super) enum Takeover {
 /// A message from the control executor to the thread that communicates with another process in a takeover.
 #[derive(Debug)]
 pub(super) enum ToTakeover {
+    /// This process's parts of the quotas that the fleet shares.
+    Parts(Vec<InheritedPart>),
     /// All shards have stopped accepting clients.
     Deaf,
     /// A client to be handed to the successor process.

@@ -101,6 +101,11 @@ pub fn run(config: &Config) -> Result<(), String> {
     log::end_at_panic();
     let cpus = placement(config)?;
     check_places(config, cpus.len())?;
+    let mut config = config.clone();
+    if let Some(warning) = config.fit_files(executor::raise_limits_fully()?, cpus.len()) {
+        log::line(&warning);
+    }
+    let config = &config;
     let clock = Clock::start();
     // The watch begins before the file is read, so that no change is missed between the two.
     let quota_file = config
@@ -114,12 +119,9 @@ pub fn run(config: &Config) -> Result<(), String> {
     let store_tls = certificates.store_tls();
     // The fleet's store has a TLS setting of its own, independent of `--storage`.
     let storage_tls = store_tls.clone().filter(|_| config.storage.is_secure());
-    let purpose = "connections to stores and as many clients as --max-clients allows";
-    for warning in executor::raise_limits(config.files_max(cpus.len()) as u64, purpose)? {
-        log::line(&warning);
-    }
     probe_ring()?;
-    let mut predecessor = config.takeover.as_deref().map(Predecessor::find).transpose()?.flatten();
+    let find = |path| Predecessor::find(path, config.fleet.is_some());
+    let mut predecessor = config.takeover.as_deref().map(find).transpose()?.flatten();
     let environment = Manager::from_environment(predecessor.as_ref().map(|before| &before.manager));
     let manager = Notify::of(&environment)?;
     let mut opened = listeners::open(config, cpus.len(), &mut predecessor)?;
@@ -1026,7 +1028,7 @@ pub fn run_storage<S: StoreService + 'static>(
     listen_on: SocketAddr,
     service: impl FnOnce() -> S + Send + 'static,
 ) -> Result<(), String> {
-    for warning in executor::raise_limits(STORAGE_FILES, "clients")? {
+    if let Some(warning) = executor::raise_limits(STORAGE_FILES, "clients")? {
         log::line(&warning);
     }
     probe_ring()?;

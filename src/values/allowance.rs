@@ -41,7 +41,12 @@ impl BucketId {
     /// a tenant or of all tenants.
     pub const fn tenant_group(self) -> Option<usize> {
         let group = (self.0 >> Self::TENANT_SHIFT) as usize % Self::TENANT_GROUPS;
-        if self.0 & Self::USER == 0 { None } else { Some(group) }
+        if self.is_user() { Some(group) } else { None }
+    }
+
+    /// True for the bucket of a user.
+    pub const fn is_user(self) -> bool {
+        self.0 & Self::USER != 0
     }
 }
 
@@ -119,6 +124,8 @@ impl Capacity {
 pub struct Part(u32);
 
 impl Part {
+    /// The part (share of a quota) of a host that may spend nothing.
+    pub const NONE: Self = Self(0);
     /// The part (share of a quota) of a host that may spend the whole quota.
     pub const WHOLE: Self = Self(1_000_000_000);
 

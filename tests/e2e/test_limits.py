@@ -12,7 +12,7 @@ import time
 import pytest
 
 from harness import metrics
-from harness.processes import CLOCK_TICKS, Redis, Server, Weir, binary
+from harness.processes import CLOCK_TICKS, Redis, Server, Weir, binary, with_files
 from harness.resp import Closed, Connection, encode, shorten
 from harness.waiting import until
 
@@ -405,6 +405,37 @@ def test_a_slow_reader_gets_everything(servers):
 
 
 @pytest.mark.weir_only
+def test_strangers_do_not_take_the_descriptors_of_connections_to_stores(servers):
+    class Limited(Weir):
+        def command(self) -> list[str]:
+            return with_files(1_024, super().command())
+
+    store = servers.redis()
+    weir = servers.keep(Limited(store, flags=["--shards", "2"])).start()
+    assert "the limit of open files is 1024" in weir.output()
+    strangers = []
+    with weir.connect() as client:
+        assert client.ok("SET", "key", "1") == b"OK"
+        try:
+            for _ in range(1_100):
+                try:
+                    strangers.append(socket.create_connection(("127.0.0.1", weir.port), timeout=5))
+                except OSError:
+                    break
+            # Connections to the store are opened again after they were lost.
+            for _ in range(3):
+                with store.connect() as direct:
+                    direct.ok("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+                until(lambda: client.call("GET", "key").plain() == b"1", "the client is served again")
+            with weir.connect() as refused:
+                assert "reason=clients" in refused.read().text
+            assert weir.descriptors() < 1_000
+        finally:
+            for stranger in strangers:
+                stranger.close()
+        assert client.ok("GET", "key") == b"1"
+
+
 def test_max_clients(servers):
     weir = servers.weir(servers.redis(), flags=["--shards", "1", "--max-clients", "10"])
     admitted = [weir.connect() for _ in range(10)]

@@ -181,6 +181,35 @@ def test_restarts_under_load(servers, tmp_path: Path):
     print(f"{TAKEOVERS} takeovers, {sum(load.counts.values())} requests: {load.counts}")
 
 
+def test_the_share_of_a_fleets_quota_goes_along(servers, tmp_path: Path):
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text('[tenants.acme]\npassword = "sesame"\nru_per_second = 100_000\n[tenants.zeta]\npassword = "poppy"\n')
+    counters, store = servers.redis(), servers.redis()
+    flags = ["--quotas", str(quotas), "--fleet", f"redis://{counters.address}", "--disable", "hot"]
+    other = servers.weir(store, flags=flags)
+    weir = servers.keep(Successor(store, path=tmp_path / "takeover", flags=flags)).start()
+
+    def share(of: Weir) -> float:
+        return json.loads(of.admin("/fleet")[1])["scopes"][0]["share"]
+
+    client = weir.connect()
+    client.ok("AUTH", "acme", "sesame")
+
+    def asks_much() -> float:
+        for _ in range(100):
+            client.call("PING")
+            client.call("GET", "key")
+        return share(weir)
+
+    until(lambda: asks_much() > 0.9, "all demand is at this host")
+    weir = take_over(servers, weir, flags=flags)
+    # Less than what the first answers of the store alone would lead to.
+    assert asks_much() > 0.9
+    until(lambda: json.loads(weir.admin("/fleet")[1])["exchanges"]["answered"] >= 6 or asks_much() < 0.5, "the share has held")
+    assert share(weir) > 0.5
+    until(lambda: json.loads(other.admin("/fleet")[1])["hosts"] == 2, "the process that has ended is no host any more")
+
+
 def test_what_waits_to_be_accepted_is_served_by_the_successor(servers, tmp_path: Path):
     """Connections that weir has not accepted when the takeover begins, in the queues of sockets of which the successor has
     fewer.
@@ -350,7 +379,7 @@ def test_one_signal_while_clients_move_is_not_the_second_one(servers, tmp_path: 
 
 def test_clients_beyond_the_limit_of_open_files_are_told_of(servers, tmp_path: Path):
     weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover")).start()
-    files, clients = weir.descriptors() + 40, 200
+    files, clients = weir.descriptors() + 8, 200
 
     class Limited(Successor):
         def command(self) -> list[str]:

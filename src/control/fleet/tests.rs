@@ -93,6 +93,33 @@ impl Rig {
 }
 
 #[test]
+fn the_parts_of_the_process_before_hold_for_three_answers() {
+    let part = |percent: u64| Part::of_billionths(percent * 10_000_000);
+    let (mut before, mut rig) = (Rig::new(), Rig::counting_users(1));
+    for second in 1..=3 {
+        before.asks("acme", 500, 700);
+        before.pass([0, 1_200_000 * second, 0]);
+    }
+    let mut told = before.fleet.heritage(before.now());
+    let acme = before.part("acme");
+    assert!(acme > 0.9, "{told:?}");
+    let users = [1, 2].map(|hash| BucketId::of_user(7, hash));
+    told.extend(users.map(|bucket| InheritedPart { key: "user".to_owned(), bucket, part: part(60) }));
+    told.push(InheritedPart { key: "gone".to_owned(), bucket: BucketId::of_tenant(9), part: part(60) });
+    let now = rig.now();
+    rig.fleet.inherit(&told, &mut rig.pools, now);
+    for answers in 0..3 {
+        assert!((rig.part("acme") - acme).abs() < 1e-9, "{answers}");
+        assert_eq!(rig.pools.part(users[0]), part(60));
+        assert_eq!(rig.pools.part(users[1]), rig.fleet.fleet.uncounted(), "there is room for one");
+        rig.pass([0, 2_000_000 * (answers + 2), 0]);
+    }
+    rig.pass([0, 10_000_000, 0]);
+    assert!(rig.part("acme") < 0.2, "{}", rig.part("acme"));
+    assert_eq!(rig.pools.part(users[0]), rig.fleet.fleet.uncounted());
+}
+
+#[test]
 fn what_is_sent() {
     let mut rig = Rig::new();
     rig.asks("acme", 500, 700);

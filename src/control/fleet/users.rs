@@ -126,6 +126,9 @@ impl FleetQuotas {
     fn admit(&mut self, user: &HeavyUser) {
         self.fleet.admit(user.capacity.ru_per_second());
         self.fleet.handle_demand(self.places.len(), user.asked);
+        if let Some(part) = self.inherited.get(&user.bucket) {
+            self.fleet.inherit(self.places.len(), *part);
+        }
         self.places.push(Place {
             whose: Whose::User { quiet: 0 },
             key: self.settings.key(&format!("user:{:016x}", user.bucket.0)),

@@ -100,6 +100,32 @@ fn who_never_heard_of_others_gives_out_a_tenth_and_alone_all_of_it() {
 }
 
 #[test]
+fn shares_taken_over_hold_for_three_answers_and_then_follow_demand() {
+    let inherits = |mut rig: Rig| {
+        rig.fleet.begin_inheritance(at(rig.ms));
+        rig.fleet.inherit(0, Part::of_billionths(700_000_000));
+        rig
+    };
+    let mut rig = inherits(Rig::among(3));
+    assert!(close(rig.share(), 0.7));
+    for answer in 1..=INHERITED_ANSWERS {
+        assert!(close(rig.pass(100, 900), 0.7), "answer {answer}");
+    }
+    let by_demand = 0.1 / 4.0 + 0.9 / 10.0;
+    assert!(close(rig.pass(100, 900), by_demand), "{}", rig.share());
+
+    // With as much demand as before, the share stays where it was.
+    let mut rig = inherits(Rig::among(3));
+    let shares: Vec<f64> = (0..8).map(|_| rig.pass(900, 300)).collect();
+    assert!(shares.iter().all(|share| (0.699..=0.701).contains(share)), "{shares:?}");
+
+    // What the store never confirms ends like what it no longer confirms.
+    let rig = inherits(Rig::new());
+    let part = |ms| rig.fleet.part(0, at(rig.ms + ms)).ratio();
+    assert!(close(part(60_000), 0.7) && close(part(60_001), 0.1), "{}", part(60_001));
+}
+
+#[test]
 fn shares_hold_for_a_minute_without_answers_and_then_an_even_part_at_most() {
     let mut rig = Rig::among(2);
     rig.pass(1_000, 0);

@@ -14,13 +14,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::Socket;
 
 use super::successor::Predecessor;
-use super::wire::{Manager, Message, Offer, PROTOCOL, Peer, SOCKETS_MAX, has_ended};
+use super::wire::{Manager, Message, Offer, PARTS_MAX, PROTOCOL, Peer, SOCKETS_MAX, has_ended};
+use crate::control::InheritedPart;
 use crate::runtime::clock::Clock;
 use crate::runtime::executor::files_too_few;
 use crate::runtime::messages::{Mailbox, Moved, Takeover, ToControl, ToShard, ToTakeover};
 use crate::runtime::notify::Notify;
 use crate::runtime::socket_file::SocketFile;
-use crate::values::Timestamp;
+use crate::values::{BucketId, Part, Timestamp};
 
 /// The longest time from a successor's connecting until it reports that it is ready to serve; it reads quotas
 /// and asks stores meanwhile. After that the takeover is given up.
@@ -57,6 +58,7 @@ pub struct Incumbent {
 struct Suitor {
     peer: Peer,
     version: String,
+    is_in_fleet: bool,
     deadline: Timestamp,
 }
 
@@ -123,6 +125,15 @@ impl Incumbent {
                         shard.post(ToShard::Adopt(Box::new(Moved { socket, session })));
                         clients += 1;
                         waiting += usize::from(waits);
+                    }
+                    Message::Parts { parts } => {
+                        let part = |(key, bucket, part)| InheritedPart {
+                            key,
+                            bucket: BucketId(bucket),
+                            part: Part::of_billionths(part),
+                        };
+                        let parts = parts.into_iter().map(part).collect();
+                        self.control.post(ToControl::Takeover(Takeover::Parts(parts)));
                     }
                     Message::Deaf => self.listen(&mut deadline),
                     Message::Done => break String::new(),
@@ -203,6 +214,14 @@ impl Incumbent {
                         Err(error) => lost = Some(error),
                     }
                 }
+                ToTakeover::Parts(parts) if successor.is_in_fleet => {
+                    for some in parts.chunks(PARTS_MAX) {
+                        let told = |of: &InheritedPart| (of.key.clone(), of.bucket.0, of.part.billionths());
+                        let parts = some.iter().map(told).collect();
+                        let _ = successor.peer.tell(&Message::Parts { parts });
+                    }
+                }
+                ToTakeover::Parts(_) => {}
                 ToTakeover::Deaf => {
                     let _ = successor.peer.tell(&Message::Deaf);
                 }
@@ -225,27 +244,27 @@ impl Incumbent {
         let peer = self.accept()?;
         let heard = peer.receive().map_err(|error| format!("sent a message that is not valid: {error}")).and_then(|received| {
             match received.message {
-                Message::Hello { protocol: PROTOCOL, version } => Ok(version),
-                Message::Hello { protocol, version } => Err(format!(
+                Message::Hello { protocol: PROTOCOL, version, is_in_fleet } => Ok((version, is_in_fleet)),
+                Message::Hello { protocol, version, .. } => Err(format!(
                     "is version {version}, which speaks {protocol} here, and this is {PROTOCOL}: end one, start the other"
                 )),
                 other => Err(format!("sent an unexpected message ({other:?})")),
             }
         });
-        let given = heard.and_then(|version| {
+        let given = heard.and_then(|hello| {
             let is_near = Path::new("/proc").join(peer.pid.to_string()).exists();
             if is_near && ends_all(std::process::id()) {
                 return Err(format!("cannot take over: {ENDS_ALL}"));
             }
             self.give_sockets(&peer)
-                .map(|()| version)
+                .map(|()| hello)
                 .map_err(|error| format!("did not take the sockets: {error}"))
         });
         match given {
-            Ok(version) => {
+            Ok((version, is_in_fleet)) => {
                 self.line(format!("process {} (version {version}) is about to take over", peer.pid));
                 let deadline = self.clock.now().monotonic.after(START_PATIENCE);
-                Some(Suitor { peer, version, deadline })
+                Some(Suitor { peer, version, is_in_fleet, deadline })
             }
             Err(why) => {
                 self.give_up(&peer, &why);
@@ -436,7 +455,7 @@ mod tests {
     }
 
     fn suitor(peer: Peer) -> Suitor {
-        Suitor { peer, version: String::new(), deadline: Timestamp::ZERO }
+        Suitor { peer, version: String::new(), is_in_fleet: false, deadline: Timestamp::ZERO }
     }
 
     const LATE: Events = Events { is_called: false, has_answered: false };

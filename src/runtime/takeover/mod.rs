@@ -9,7 +9,8 @@
 //!      │ <──────────────────────── Started   │
 //!      │ starts its shards                   │ goes on as if nothing were
 //!      │ Ready ────────────────────────────> │
-//!      │ <─────────────────────────── Deaf   │ accepts no more
+//!      │ <── Parts, of a fleet's quotas ──   │ accepts no more
+//!      │ <─────────────────────────── Deaf   │
 //!      │ accepts                             │
 //!      │ <──── Client, with its socket ...   │ each as soon as nothing of it is under way
 //!      │ <─────────────────────────── Done   │ ends

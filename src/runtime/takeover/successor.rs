@@ -32,18 +32,19 @@ pub enum Succession {
 impl Predecessor {
     /// Connects to the running process, which listens at a path for a successor, and receives its listening
     /// sockets. None if no process listens there; the error is a message for the operator.
-    pub fn find(path: &Path) -> Result<Option<Self>, String> {
+    pub fn find(path: &Path, is_in_fleet: bool) -> Result<Option<Self>, String> {
         let failed = |what: String| format!("--takeover {}: {what}", path.display());
         let Some(socket) = wire::connect(path).map_err(|error| failed(error.to_string()))? else {
             return Ok(None);
         };
         let peer = Peer::new(socket).map_err(failed)?;
-        Self::meet(peer).map(Some).map_err(failed)
+        Self::meet(peer, is_in_fleet).map(Some).map_err(failed)
     }
 
-    fn meet(mut peer: Peer) -> Result<Self, String> {
+    fn meet(mut peer: Peer, is_in_fleet: bool) -> Result<Self, String> {
         let unwell = |error| format!("the running process does not answer: {error}");
-        let hello = Message::Hello { protocol: PROTOCOL, version: env!("CARGO_PKG_VERSION").to_owned() };
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let hello = Message::Hello { protocol: PROTOCOL, version, is_in_fleet };
         peer.tell(&hello).map_err(unwell)?;
         let (version, manager) = match peer.receive().map_err(unwell)?.message {
             Message::Welcome { pid, version, manager } => {

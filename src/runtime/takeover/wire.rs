@@ -25,6 +25,8 @@ use crate::values::limits::{COPY_BYTES_MAX, MOVED_BYTES_MAX};
 pub const PROTOCOL: u32 = 3;
 /// Maximum number of descriptors of sockets in a message of a takeover; the kernel would take 253.
 pub const SOCKETS_MAX: usize = 64;
+/// Maximum number of parts of shared quotas in one message of a takeover.
+pub const PARTS_MAX: usize = 100;
 /// Maximum number of bytes of a message of a takeover, which may hold a client's blocking command that is
 /// still in progress, and the bytes that the client has sent of its next request.
 const MESSAGE_BYTES_MAX: usize = COPY_BYTES_MAX + MOVED_BYTES_MAX + 64 * 1024;
@@ -58,14 +60,37 @@ pub struct Manager {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "message", rename_all = "snake_case")]
 pub enum Message {
-    Hello { protocol: u32, version: String },
-    Refused { pid: i32, why: String },
-    Welcome { pid: i32, version: String, manager: Manager },
-    Listener { entrance: String, address: String },
+    Hello {
+        protocol: u32,
+        version: String,
+        /// True if the process that takes over belongs to a fleet, so that it wants the parts of shared quotas.
+        #[serde(default)]
+        is_in_fleet: bool,
+    },
+    Refused {
+        pid: i32,
+        why: String,
+    },
+    Welcome {
+        pid: i32,
+        version: String,
+        manager: Manager,
+    },
+    Listener {
+        entrance: String,
+        address: String,
+    },
     Started,
     Ready,
+    /// Parts of quotas that the fleet shares: for each the key of its counter, the id of its bucket, and the part
+    /// in billionths.
+    Parts {
+        parts: Vec<(String, u64, u64)>,
+    },
     Deaf,
-    Client { session: Session },
+    Client {
+        session: Session,
+    },
     Done,
 }
 

@@ -354,6 +354,7 @@ impl ClientStage {
                 Some(http) => http_segment(http, &mut client.order.output),
             };
             if let Some(segment) = segment {
+                self.turns.count_unanswered(client);
                 client.sending_since = Some(turn_started);
                 client.sending_bytes = segment.own_bytes();
                 self.outbox.in_flight += 1;

@@ -154,6 +154,8 @@ pub struct Client {
     /// The number of requests of this client that may still be started in the turn (pass of the shard's loop)
     /// whose number is `turn`.
     pub(super) turn_left: u32,
+    /// Number of unanswered requests with which the client counts among those of all clients.
+    pub(super) counted: usize,
     /// True while received bytes have not been decoded yet, because the client has to wait.
     pub(super) stalled: bool,
     /// True while the client is in the outbox's list of clients with replies to send.
@@ -217,6 +219,7 @@ impl Client {
             reading_paused: false,
             turn: 0,
             turn_left: REQUESTS_PER_TURN,
+            counted: 0,
             stalled: false,
             listed_to_send: false,
             listed_partial: false,

@@ -110,7 +110,7 @@ impl ClientStage {
                 ties.tracking.iter().for_each(|left| self.leave_targets(own, id, left.targets()));
                 ties.inbox.into_iter().for_each(|mut left| self.dissolve(own, id, &mut left));
             }
-            self.end_turns_of(client.congested > 0);
+            self.end_turns_of(&client);
         }
     }
 

@@ -234,7 +234,7 @@ impl ClientStage {
             clients: Clients::default(),
             opened: 0,
             limits: RequestLimits::trusted(settings.request_bytes_max),
-            turns: Turns::default(),
+            turns: Turns::new(settings),
             resumed: None,
             outbox: Outbox::default(),
             gathers: Gathers::default(),

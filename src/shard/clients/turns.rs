@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::ClientStage;
-use super::client::Ending;
+use super::client::{Client, Ending};
 use super::held::HeldRequest;
 use crate::protocol::command::{self, Flags};
 use crate::protocol::http::Conversation;
@@ -17,6 +17,7 @@ use crate::shard::env::Env;
 use crate::shard::note::Note;
 use crate::shard::partition::Partition;
 use crate::shard::request::ReplyTo;
+use crate::shard::settings::ShardSettings;
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner, limits};
 
@@ -28,8 +29,21 @@ const HELD_BYTES_PAUSE: usize = 64 * 1024;
 /// client that may be started in a turn (pass of the shard's loop) is halved.
 const CONGESTED_MANY: u32 = 16;
 
+/// Divisor of the limit on requests that wait for a store on one shard. All shards together start requests freely
+/// as long as fewer than this part of the limit are unanswered, even if one shard is the home of all their keys.
+const UNANSWERED_PARTS: usize = 2;
+
+/// Smallest number of unanswered requests of one shard that counts as many.
+const UNANSWERED_LEAST: usize = 256;
+/// Divisor of the number of unanswered requests that counts as many: a turn (pass of the shard's loop) starts this
+/// part of it while so many are unanswered. Until queues have had time to hold their clients back, no more requests
+/// come than they have room for.
+const DEEP_PARTS: usize = 8;
+/// Least number of clients that share the requests of a turn (pass of the shard's loop) while many are unanswered.
+const CLIENTS_OF_DEEP_TURN: u32 = 16;
+
 /// The schedule of a shard's clients: which of them have further requests decoded, and when.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Turns {
     /// The number of the shard's current turn (pass of its loop). A client's count of started requests that
     /// has another number is out of date.
@@ -37,6 +51,13 @@ pub struct Turns {
     /// The number of requests of all clients started in this turn (pass of the shard's loop), and of those
     /// that the client being decoded may still start.
     taken: u32,
+    /// Maximum number of requests of all clients that are started in this turn (pass of the shard's loop).
+    most: u32,
+    /// Number of requests that are unanswered, of all clients together, as counted when requests of a client
+    /// were last started or replies sent to it.
+    unanswered: usize,
+    /// Number of unanswered requests above which a turn (pass of the shard's loop) starts few.
+    unanswered_many: usize,
     /// The number of congested clients: those with so many requests in backend queues that no more are
     /// started.
     congested: u32,
@@ -61,11 +82,39 @@ pub struct Turns {
 }
 
 impl Turns {
+    pub fn new(settings: &ShardSettings) -> Self {
+        let shards = usize::from(settings.topology.shards());
+        let many = settings.overload.queue_limit.requests / (UNANSWERED_PARTS * shards);
+        let many = many.max(UNANSWERED_LEAST);
+        Self {
+            number: 0,
+            taken: 0,
+            most: most_of_all(many, 0),
+            unanswered: 0,
+            unanswered_many: many,
+            congested: 0,
+            to_resume: VecDeque::new(),
+            next: VecDeque::new(),
+            partitioning: VecDeque::new(),
+            joining: VecDeque::new(),
+            in_steps: 0,
+        }
+    }
+
+    /// Counts the unanswered requests of a client anew.
+    pub(super) fn count_unanswered(&mut self, client: &mut Client) {
+        let unanswered = client.unanswered();
+        self.unanswered = self.unanswered + unanswered - std::mem::replace(&mut client.counted, unanswered);
+    }
+
     /// Returns the most requests of one client that are started in a turn (pass of the shard's loop), at
     /// least 1. Many congested clients halve it repeatedly, since other clients may turn out to be congested
-    /// only after their requests were started.
+    /// only after their requests were started. While many requests are unanswered, several clients share a turn.
     fn most_of_one(&self) -> u32 {
-        (limits::REQUESTS_PER_TURN >> (self.congested / CONGESTED_MANY).min(31)).max(1)
+        let usual = limits::REQUESTS_PER_TURN >> (self.congested / CONGESTED_MANY).min(31);
+        let share =
+            if self.unanswered < self.unanswered_many { usual } else { self.most / CLIENTS_OF_DEEP_TURN };
+        usual.min(share).max(1)
     }
 
     /// Lists a client's request whose reply is to be joined over several turns (passes of the shard's loop),
@@ -86,6 +135,13 @@ impl Turns {
         self.joining.pop_front();
         self.in_steps -= 1;
     }
+}
+
+/// Returns the most requests of all clients that a turn (pass of the shard's loop) starts while so many are
+/// `unanswered`. `many` is the number of those that counts as many.
+fn most_of_all(many: usize, unanswered: usize) -> u32 {
+    let free = many.saturating_sub(unanswered).max(many / DEEP_PARTS);
+    free.min(limits::REQUESTS_PER_TURN_OF_ALL as usize) as u32
 }
 
 /// The result of decoding the bytes that a client has sent.
@@ -119,7 +175,7 @@ impl ClientStage {
             client.order.expect_at_least(self.reply_room.first_expected());
         }
         // The unused rest is given back in `end_decoding`.
-        client.turn_left = client.turn_left.min(limits::REQUESTS_PER_TURN_OF_ALL - self.turns.taken);
+        client.turn_left = client.turn_left.min(self.turns.most - self.turns.taken);
         self.turns.taken += client.turn_left;
         Some((std::mem::take(&mut client.decoder), client.http.take()))
     }
@@ -152,6 +208,7 @@ impl ClientStage {
         let Some(client) = self.clients.get(id) else { return };
         client.decoder = decoder;
         self.turns.taken -= client.turn_left;
+        self.turns.count_unanswered(client);
         client.stalled = progress == Progress::Stalled;
         let goes_on_next_turn = client.stalled && client.turn_left == 0 && !client.listed_to_resume;
         let full = client.stalled && client.held_bytes() > HELD_BYTES_PAUSE;
@@ -350,13 +407,13 @@ impl ClientStage {
     /// Reserves half of the requests that a turn (pass of the shard's loop) may start for clients that waited
     /// for it, however many new requests came in.
     pub fn reserve_for_waiting(&mut self) {
-        self.turns.taken = self.turns.taken.min(limits::REQUESTS_PER_TURN_OF_ALL / 2);
+        self.turns.taken = self.turns.taken.min(self.turns.most / 2);
     }
 
     /// Takes the next client that waited for this turn (pass of the shard's loop). None if there is no other,
     /// or if no more requests may be started in this turn.
     pub fn take_next_turn(&mut self) -> Option<ClientId> {
-        if self.turns.taken == limits::REQUESTS_PER_TURN_OF_ALL { None } else { self.turns.next.pop_front() }
+        if self.turns.taken == self.turns.most { None } else { self.turns.next.pop_front() }
     }
 
     /// Removes and returns the next client that no longer has to wait, so that its requests are continued.
@@ -365,10 +422,10 @@ impl ClientStage {
         self.turns.to_resume.pop_front()
     }
 
-    /// Corrects the number of congested clients when a client disconnects; `was_congested` says whether it
-    /// was one.
-    pub(super) fn end_turns_of(&mut self, was_congested: bool) {
-        self.turns.congested -= u32::from(was_congested);
+    /// Corrects the numbers of congested clients and of unanswered requests when a client disconnects.
+    pub(super) fn end_turns_of(&mut self, client: &Client) {
+        self.turns.congested -= u32::from(client.congested > 0);
+        self.turns.unanswered -= client.counted;
     }
 
     /// Begins the next turn (pass of the shard's loop), in which requests of all clients may be started
@@ -376,5 +433,6 @@ impl ClientStage {
     pub fn begin_turn(&mut self) {
         self.turns.number = self.turns.number.wrapping_add(1);
         self.turns.taken = 0;
+        self.turns.most = most_of_all(self.turns.unanswered_many, self.turns.unanswered);
     }
 }

@@ -20,7 +20,7 @@ use slab::Slab;
 
 use crate::policy::breaker::Stage as BreakerStage;
 use crate::policy::queue::{Choice, Circumstances, Held, Queue, Refused, Taken, Waiting};
-use crate::policy::window::{Sample, Window};
+use crate::policy::window::{Neighbours, Sample, Window};
 use crate::shard::board::{Load, Section};
 use crate::shard::refusal::NotSent;
 use crate::shard::request::Envelope;
@@ -240,9 +240,21 @@ impl Bulkhead {
         self.mode != Mode::Off && self.window.wants(sent_at, now)
     }
 
-    /// Adjusts the window (limit on requests in flight) by a sampled reply.
+    /// Takes the number of expensive requests in flight to the same backend, for which there is another bulkhead.
+    pub fn handle_expensive(&mut self, in_flight: u32) {
+        self.window.handle_expensive(in_flight);
+    }
+
+    /// Adjusts the window (limit on requests in flight) by a sampled reply. `usual` has the records about the
+    /// window for usual requests to the same backend, if this is the one for expensive requests.
     #[inline(never)]
-    pub fn handle_reply(&mut self, sample: &Sample, now: Timestamp, mut board: Section<'_>) {
+    pub fn handle_reply(
+        &mut self,
+        sample: &Sample,
+        now: Timestamp,
+        (mut board, usual): (Section<'_>, Option<Section<'_>>),
+    ) {
+        self.window.handle_neighbours(usual.and_then(|usual| Neighbours::on(&usual, now)));
         self.took = Some(now.since(sample.sent_at));
         self.window.handle_reply(sample, now, &mut board);
         self.full_nanos = self.window.expected(usize::MAX).as_nanos() as u64;
@@ -705,7 +717,7 @@ mod tests {
             let in_flight = bulkhead.handle_over(TENANT);
             let late = Duration::ZERO;
             let sample = Sample { sent_at, late, in_flight, depth, kind: 0, is_costly: false, left: None };
-            bulkhead.handle_reply(&sample, now, settings.board.of(ShardId(0), 0));
+            bulkhead.handle_reply(&sample, now, (settings.board.of(ShardId(0), 0), None));
         }
         assert!(bulkhead.figures().median > took.mul_f64(0.99), "{:?}", bulkhead.figures());
         (bulkhead, now)

@@ -10,6 +10,7 @@ use crate::protocol::command::{Class, Effect};
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::pending::{InFlight, Odd};
+use crate::shard::request::Track;
 use crate::shard::settings::{BULKHEADS, Mode};
 use crate::values::BackendId;
 use crate::values::limits::COMMAND_CLASSES;
@@ -65,8 +66,16 @@ impl Overload {
         if took > Duration::ZERO {
             self.ratios[index / BULKHEADS].record(class.index(), took.as_micros() as u64);
         }
-        let section = env.settings.overload.board.of(env.settings.id, index);
-        self.bulkheads[index].handle_reply(&sample, now.monotonic, section);
+        let board = &env.settings.overload.board;
+        let first = index - index % BULKHEADS;
+        let (usual, heavy) = (first + Track::Usual as usize, first + Track::Heavy as usize);
+        if index == usual {
+            let expensive = self.bulkheads[heavy].in_flight();
+            self.bulkheads[index].handle_expensive(expensive);
+        }
+        let usual = (index == heavy).then(|| board.of(env.settings.id, usual));
+        let section = board.of(env.settings.id, index);
+        self.bulkheads[index].handle_reply(&sample, now.monotonic, (section, usual));
     }
 
     /// Records the time that a backend took for a reply, in nanoseconds. Returns by how many microseconds that

@@ -61,6 +61,33 @@ fn what_there_is_no_room_for_waits_and_goes_on_in_the_order_sent() {
 }
 
 #[test]
+fn many_long_pipelines_that_arrive_at_once_are_held_back_and_not_refused() {
+    for (shards, home) in [(1, 0), (2, 0), (2, 1)] {
+        let mut rig = crowded(shards, 1, |overload| overload.queue_limit.requests = 1_000);
+        let clients: Vec<usize> = (0..40).map(|number| rig.client(number % usize::from(shards))).collect();
+        let (bytes, now) = (gets(&rig, home, 0..100), rig.now);
+        for client in &clients {
+            let (shard, id) = rig.clients[*client];
+            rig.shards[shard].handle_client_bytes(id, &bytes, now);
+        }
+        rig.turns();
+        let waits = waiting(&rig);
+        assert!(waits > 40 && waits < 1_000, "{waits}");
+        while !rig.at_stores.is_empty() {
+            rig.now.monotonic = rig.now.monotonic.after(Duration::from_micros(10));
+            rig.answer_next("$-1\r\n");
+        }
+        for client in clients {
+            let told = rig.told(client);
+            assert!(
+                replies(&told).len() == 100 && replies(&told).iter().all(|line| *line == "$-1"),
+                "{told}"
+            );
+        }
+    }
+}
+
+#[test]
 fn who_matters_less_makes_way_and_who_comes_too_late_is_told_when_to_come_back() {
     let mut rig = crowded(1, 1, |overload| overload.queue_limit.requests = 10);
     let [filler, standard] = [0; 2].map(|_| rig.client(0));

@@ -65,7 +65,7 @@ pub fn run_load(
     let connections: usize = plan.groups.iter().map(|group| group.connections).sum();
     let (threads, groups) = (plan.threads, plan.groups.len());
     let files = connections as u64 + threads as u64 * FILES_PER_THREAD + FILES_SPARE;
-    let warnings = raise_limits(files, "connections and threads")?;
+    let warning = raise_limits(files, "connections and threads")?;
     let clock = Clock::start();
     let (plan, gate) = (Arc::new(plan), Arc::new(Gate::default()));
     let interrupted = signal_flag()?;
@@ -89,7 +89,7 @@ pub fn run_load(
         took: Duration::ZERO,
         cpu: Duration::ZERO,
         interrupted: false,
-        complaints: warnings,
+        complaints: Vec::from_iter(warning),
     };
     let mut ready = 0;
     let mut by_group = vec![0; groups];
