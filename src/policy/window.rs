@@ -475,8 +475,8 @@ pub struct Window {
     /// Base latencies of all cores (latencies when few requests wait at the backend), in a buffer that each
     /// round of replies uses again.
     bases: Vec<f64>,
-    /// Most expensive requests in flight to the same backend in this base period (10 s), for the window of cheap
-    /// ones.
+    /// Largest number of expensive requests in flight to the same backend in this base period (10 s), for the
+    /// window of cheap ones.
     expensive: u32,
     /// Latency of cheap requests to the same backend, for the window of expensive ones; None for other windows.
     neighbours: Option<Neighbours>,
@@ -1322,8 +1322,9 @@ mod tests {
     }
 
     /// Simulates a backend that serves one request after another: after 3 s expensive ones of 30 clients, which
-    /// take 2 ms, and from the start every 10 ms a cheap one of `cheap` seconds, each kind behind a window of its own. Returns the
-    /// median latency of cheap requests, and the number of expensive ones answered, in the second half.
+    /// take 2 ms, and from the start every 10 ms a cheap one of `cheap` seconds, each kind behind a window of its
+    /// own. Returns the median latency of cheap requests, and the number of expensive ones answered, in the second
+    /// half; and the window of the latter.
     fn beside(cheap: f64) -> (f64, usize, Window) {
         let (mut windows, mut boards) =
             ([(); 2].map(|()| Window::new(1, Bounds::default())), [(); 2].map(|()| Alone::default()));

@@ -288,6 +288,7 @@ impl ClientStage {
     #[cold]
     fn after_silence(&mut self, env: &mut Env, id: ClientId) {
         let client = self.clients.at(id);
+        self.turns.count_unanswered(client);
         if client.is_stuck() {
             self.list_to_resume(id);
         }

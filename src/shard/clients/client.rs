@@ -154,7 +154,7 @@ pub struct Client {
     /// The number of requests of this client that may still be started in the turn (pass of the shard's loop)
     /// whose number is `turn`.
     pub(super) turn_left: u32,
-    /// Number of unanswered requests with which the client counts among those of all clients.
+    /// Number of unanswered requests of the client that count among those of all clients: those beyond a few.
     pub(super) counted: usize,
     /// True while received bytes have not been decoded yet, because the client has to wait.
     pub(super) stalled: bool,

@@ -33,6 +33,8 @@ const CONGESTED_MANY: u32 = 16;
 /// as long as fewer than this part of the limit are unanswered, even if one shard is the home of all their keys.
 const UNANSWERED_PARTS: usize = 2;
 
+/// Number of unanswered requests of one client that do not count.
+const SHORT_PIPELINE: usize = 8;
 /// Smallest number of unanswered requests of one shard that counts as many.
 const UNANSWERED_LEAST: usize = 256;
 /// Divisor of the number of unanswered requests that counts as many: a turn (pass of the shard's loop) starts this
@@ -53,8 +55,8 @@ pub struct Turns {
     taken: u32,
     /// Maximum number of requests of all clients that are started in this turn (pass of the shard's loop).
     most: u32,
-    /// Number of requests that are unanswered, of all clients together, as counted when requests of a client
-    /// were last started or replies sent to it.
+    /// Number of requests that are unanswered, of all clients together, beyond a few of each, as counted when
+    /// requests of a client were last started or replies sent to it.
     unanswered: usize,
     /// Number of unanswered requests above which a turn (pass of the shard's loop) starts few.
     unanswered_many: usize,
@@ -101,9 +103,10 @@ impl Turns {
         }
     }
 
-    /// Counts the unanswered requests of a client anew.
+    /// Counts the unanswered requests of a client anew, as far as they are more than a short pipeline: a request
+    /// that waits at its store, such as BLPOP, is alone.
     pub(super) fn count_unanswered(&mut self, client: &mut Client) {
-        let unanswered = client.unanswered();
+        let unanswered = client.unanswered().saturating_sub(SHORT_PIPELINE);
         self.unanswered = self.unanswered + unanswered - std::mem::replace(&mut client.counted, unanswered);
     }
 
