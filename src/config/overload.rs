@@ -19,6 +19,8 @@ pub struct OverloadLimits {
     pub window_least: u16,
     /// Largest size of a backend's window, in requests in flight.
     pub window_most: u16,
+    /// True if the window of expensive requests shrinks while replies to cheap ones come late.
+    pub heavy_yields: bool,
     /// Maximum number of requests that wait in the queue of one backend.
     pub queue_requests: usize,
     /// Maximum number of bytes of the requests in the queues of all backends together.
@@ -51,6 +53,7 @@ impl OverloadLimits {
             return Ok(Self {
                 window_least: window_min as u16,
                 window_most: window_max as u16,
+                heavy_yields: flags.heavy_yields,
                 queue_requests: flags.queue_limit as usize,
                 queue_bytes: queue_bytes.bytes(),
                 queue_target,

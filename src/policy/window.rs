@@ -16,7 +16,7 @@
 //! | some kinds of requests always take longer | each kind has a base of its own, and counts by what it took beyond that |
 //! | requests miss their deadlines, so the window is never full | the window is cut all the same |
 //! | a window is not used | it shrinks to twice what was in flight lately |
-//! | expensive requests, which have a window of their own, hold up cheap ones | their window shrinks while replies to cheap ones come late |
+//! | expensive requests, which have a window of their own, hold up cheap ones | with `--heavy-yields` their window shrinks while replies to cheap ones come late |
 //! | service times are irregular, and replies of a connection leave in order | latency is compared with that at a quarter of the window |
 //! | replies come after their deadlines | the median latency may take 60 % of the time that deadlines leave when requests are sent |
 //!

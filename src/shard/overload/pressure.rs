@@ -69,11 +69,12 @@ impl Overload {
         let board = &env.settings.overload.board;
         let first = index - index % BULKHEADS;
         let (usual, heavy) = (first + Track::Usual as usize, first + Track::Heavy as usize);
-        if index == usual {
+        let heavy_yields = env.settings.overload.heavy_yields;
+        if heavy_yields && index == usual {
             let expensive = self.bulkheads[heavy].in_flight();
             self.bulkheads[index].handle_expensive(expensive);
         }
-        let usual = (index == heavy).then(|| board.of(env.settings.id, usual));
+        let usual = (heavy_yields && index == heavy).then(|| board.of(env.settings.id, usual));
         let section = board.of(env.settings.id, index);
         self.bulkheads[index].handle_reply(&sample, now.monotonic, (section, usual));
     }
