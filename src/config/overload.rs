@@ -100,12 +100,13 @@ mod tests {
     #[test]
     fn flags_reach_the_limits() {
         let limits = limits(
-            "--queue-limit 5 --queue-bytes 2MiB --queue-target 2ms --queue-interval 50ms --window-min 2 \
+            "--queue-limit 5 --queue-bytes 2MiB --queue-target 2ms --queue-interval 50ms --heavy-yields --window-min 2 \
              --window-max 9 --shed-levels 0.9,0.25,0.1",
         );
         let wanted = OverloadLimits {
             window_least: 2,
             window_most: 9,
+            heavy_yields: true,
             queue_requests: 5,
             queue_bytes: 2 << 20,
             queue_target: Duration::from_millis(2),
