@@ -431,8 +431,6 @@ pub struct Window {
     floor: u32,
     /// Median latency of the last round of replies over all cores, in seconds.
     median: f64,
-    /// Median number of requests in flight in the last round of replies.
-    depth: f64,
     /// True while the window (limit on requests in flight) grows by a quarter or more per round of replies.
     is_growing: bool,
     /// Base of each kind of requests: latency of its replies when little waits at the backend.
@@ -530,7 +528,6 @@ impl Window {
             above: 0,
             floor: 0,
             median: 0.0,
-            depth: 0.0,
             is_growing: true,
             floors: std::array::from_fn(|_| Floor::default()),
             period_ends: at + BASE_PERIOD,
@@ -725,7 +722,7 @@ impl Window {
         if part >= CUT || self.size <= self.least {
             return false;
         }
-        let in_use = self.size.min(self.depth.max(1.0));
+        let in_use = self.size.min(median_of(&mut self.seen, |seen| seen.depth).max(1.0));
         self.size = self.least.max(in_use * part.clamp(CUT_DEEPEST, CUT));
         (self.yielded_at, self.yields_until) = (at, at + YIELDS);
         (self.above, self.is_draining) = (0, true);
@@ -855,7 +852,6 @@ impl Window {
         }
         if self.seen.len() >= SAMPLES_LEAST {
             self.left = median_of(&mut self.seen, |seen| seen.left);
-            self.depth = median_of(&mut self.seen, |seen| seen.depth);
         }
         let mut record = Record {
             at: now,

@@ -119,7 +119,7 @@ fn shares_taken_over_hold_for_three_answers_and_then_follow_demand() {
     let shares: Vec<f64> = (0..8).map(|_| rig.pass(900, 300)).collect();
     assert!(shares.iter().all(|share| (0.699..=0.701).contains(share)), "{shares:?}");
 
-    // What the store never confirms ends like what it no longer confirms.
+    // If the store never answers, the inherited share is in force for a minute, and then a tenth of the quota.
     let rig = inherits(Rig::new());
     let part = |ms| rig.fleet.part(0, at(rig.ms + ms)).ratio();
     assert!(close(part(60_000), 0.7) && close(part(60_001), 0.1), "{}", part(60_001));
