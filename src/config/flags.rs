@@ -281,12 +281,6 @@ pub struct Flags {
     #[arg(value_parser = number(1, WINDOW_MAX), default_value = "4096")]
     pub window_max: u64,
 
-    /// Lets the window of expensive requests shrink while replies to cheap ones come late. Off by default: where a
-    /// store serves several requests at once, a queue of expensive requests builds up that then comes all at once
-    #[arg(long, env = "WEIR_HEAVY_YIELDS", help_heading = OVERLOAD, hide = true)]
-    #[arg(action = ArgAction::SetTrue, value_parser = BoolishValueParser::new())]
-    pub heavy_yields: bool,
-
     /// Three latency ratios (usual latency divided by the present one). Below the first, sheddable requests
     /// cost more; below the second, batch requests too; below the third, sheddable requests are refused
     #[arg(long, env = "WEIR_SHED_LEVELS", value_name = "RATIO,RATIO,RATIO", help_heading = OVERLOAD, hide = true)]

@@ -14,6 +14,8 @@ pub enum Layer {
     Queue,
     /// The window of requests in flight at each backend.
     Window,
+    /// The cap on expensive requests in flight, which yield to cheap ones.
+    Yields,
     /// The hot-key cache, and fetches from the store that several waiting reads of a hot key share.
     Hot,
     /// Connections on which stores report changes of hot keys.
@@ -28,7 +30,7 @@ pub enum Layer {
 
 impl Layer {
     /// All layers of traffic management, in the order in which a request meets them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Rate,
         Self::Hot,
         Self::Tracking,
@@ -37,6 +39,7 @@ impl Layer {
         Self::Breaker,
         Self::Queue,
         Self::Window,
+        Self::Yields,
         Self::Retries,
     ];
 
@@ -47,6 +50,7 @@ impl Layer {
             Self::Rate => " (quotas)",
             Self::Shed => " (deadlines, also those passed on to a weir behind, and tiers)",
             Self::Queue | Self::Window => "",
+            Self::Yields => " (fewer expensive requests in flight while cheap ones are slow)",
             Self::Hot => " (cache of hot keys)",
             Self::Tracking => " (of hot keys: stores tell of their changes)",
             Self::Breaker => " (ejects failing stores)",
@@ -58,7 +62,7 @@ impl Layer {
     /// True if the layer (part of the traffic management) can run without effect (`--shadow`), deciding and
     /// counting only.
     pub const fn has_shadow(self) -> bool {
-        !matches!(self, Self::Replicas | Self::Tracking)
+        !matches!(self, Self::Replicas | Self::Tracking | Self::Yields)
     }
 
     /// Builds the help text of `--disable`.
@@ -84,6 +88,7 @@ impl Layer {
             Self::Shed => "shed",
             Self::Queue => "queue",
             Self::Window => "window",
+            Self::Yields => "yields",
             Self::Hot => "hot",
             Self::Tracking => "tracking",
             Self::Breaker => "breaker",
@@ -136,7 +141,7 @@ mod tests {
         let told = "cold".parse::<Layer>().expect_err("no such layer");
         assert_eq!(
             told,
-            "rate, hot, tracking, replicas, shed, breaker, queue, window or retries is expected, or several of them with commas \
+            "rate, hot, tracking, replicas, shed, breaker, queue, window, yields or retries is expected, or several of them with commas \
              between"
         );
     }

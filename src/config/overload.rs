@@ -19,8 +19,6 @@ pub struct OverloadLimits {
     pub window_least: u16,
     /// Largest size of a backend's window, in requests in flight.
     pub window_most: u16,
-    /// True if the window of expensive requests shrinks while replies to cheap ones come late.
-    pub heavy_yields: bool,
     /// Maximum number of requests that wait in the queue of one backend.
     pub queue_requests: usize,
     /// Maximum number of bytes of the requests in the queues of all backends together.
@@ -53,7 +51,6 @@ impl OverloadLimits {
             return Ok(Self {
                 window_least: window_min as u16,
                 window_most: window_max as u16,
-                heavy_yields: flags.heavy_yields,
                 queue_requests: flags.queue_limit as usize,
                 queue_bytes: queue_bytes.bytes(),
                 queue_target,
@@ -100,13 +97,12 @@ mod tests {
     #[test]
     fn flags_reach_the_limits() {
         let limits = limits(
-            "--queue-limit 5 --queue-bytes 2MiB --queue-target 2ms --queue-interval 50ms --heavy-yields --window-min 2 \
+            "--queue-limit 5 --queue-bytes 2MiB --queue-target 2ms --queue-interval 50ms --window-min 2 \
              --window-max 9 --shed-levels 0.9,0.25,0.1",
         );
         let wanted = OverloadLimits {
             window_least: 2,
             window_most: 9,
-            heavy_yields: true,
             queue_requests: 5,
             queue_bytes: 2 << 20,
             queue_target: Duration::from_millis(2),

@@ -7,6 +7,7 @@
 //! | what requests of a class cost lately | `estimate.rs` |
 //! | how slow is slow, for a class of commands | `baseline.rs` |
 //! | how many requests are in flight at a backend | `window.rs` |
+//! | how many of those may be expensive beside cheap ones | `yielding.rs` |
 //! | which request gets room in a window next, and which waited for too long | `queue.rs` |
 //! | is a backend slower than it used to be, and what is held back for it | `latency_ratio.rs` |
 //! | is a backend sick, so that it should be ejected | `breaker.rs` |
@@ -40,3 +41,4 @@ pub mod retry_budget;
 pub mod seats;
 pub mod slice;
 pub mod window;
+pub mod yielding;

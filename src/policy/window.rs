@@ -16,7 +16,6 @@
 //! | some kinds of requests always take longer | each kind has a base of its own, and counts by what it took beyond that |
 //! | requests miss their deadlines, so the window is never full | the window is cut all the same |
 //! | a window is not used | it shrinks to twice what was in flight lately |
-//! | expensive requests, which have a window of their own, hold up cheap ones | with `--heavy-yields` their window shrinks while replies to cheap ones come late |
 //! | service times are irregular, and replies of a connection leave in order | latency is compared with that at a quarter of the window |
 //! | replies come after their deadlines | the median latency may take 60 % of the time that deadlines leave when requests are sent |
 //!
@@ -126,15 +125,8 @@ const CROWDED: f64 = 0.75;
 /// Time after a probe (measurement of the base latency) for which the window does not grow, as a multiple of
 /// the full window's latency.
 const SETTLES: f64 = 2.0;
-/// Time, in seconds, for which replies to cheap requests count for the window of expensive ones.
-const NEIGHBOURS_LAST: f64 = 1.0;
 /// Number of expensive requests in flight that hardly make other requests to the backend late.
 const EXPENSIVE_FEW: u32 = 2;
-/// Time, in seconds, for which a window of expensive requests grows in small steps after it has become smaller
-/// because replies to cheap requests came late.
-const YIELDS: f64 = 10.0;
-/// Part by which a window of expensive requests grows in one of these small steps; at least one request.
-const YIELDING_GROWTH: f64 = 0.05;
 /// Median latency, as a multiple of the base (latency when few requests wait at the backend), above which load
 /// may be what makes replies slow.
 const RAISED: f64 = 1.5;
@@ -476,12 +468,6 @@ pub struct Window {
     /// Largest number of expensive requests in flight to the same backend in this base period (10 s), for the
     /// window of cheap ones.
     expensive: u32,
-    /// Latency of cheap requests to the same backend, for the window of expensive ones; None for other windows.
-    neighbours: Option<Neighbours>,
-    /// Time at which the window was last changed because of the latency of cheap requests, in seconds.
-    yielded_at: f64,
-    /// Time until which the window grows in small steps, in seconds.
-    yields_until: f64,
     /// Maximum number of requests in flight in this period (5 s), after which a window that was not used up
     /// may shrink.
     peak: usize,
@@ -547,9 +533,6 @@ impl Window {
             left: f64::INFINITY,
             bases: Vec::new(),
             expensive: 0,
-            neighbours: None,
-            yielded_at: 0.0,
-            yields_until: 0.0,
             peak: 0,
             peak_before: 0,
             peak_since: at,
@@ -692,7 +675,7 @@ impl Window {
     /// Returns the median latency, in seconds, up to which the window (limit on requests in flight) is not
     /// too large for the backend.
     fn allowed(&self) -> f64 {
-        calm(self.base).max(QUARTERS * self.quarter).min(self.useful())
+        calm_seconds(self.base).max(QUARTERS * self.quarter).min(self.useful())
     }
 
     /// Takes the number of expensive requests in flight to the same backend, which have a window of their own: as
@@ -705,34 +688,6 @@ impl Window {
     /// still counts.
     fn may_forget_base(&self) -> bool {
         self.expensive <= EXPENSIVE_FEW || self.median <= RAISED * self.base
-    }
-
-    /// Takes the latency of cheap requests to the same backend, which have a window of their own: if their
-    /// replies come late, this window of expensive requests becomes smaller. None if no such replies came
-    /// lately, or if the cheap requests crowd the backend themselves.
-    pub fn handle_neighbours(&mut self, neighbours: Option<Neighbours>) {
-        self.neighbours = neighbours;
-    }
-
-    /// Makes the window smaller if replies to cheap requests came late since it was last changed for their
-    /// sake. Returns whether it did. `at` is the present time, in seconds.
-    fn yield_to_neighbours(&mut self, at: f64) -> bool {
-        let Some(neighbours) = self.fresh_neighbours() else { return false };
-        let part = CUT * neighbours.allowed / neighbours.median.max(LATENCY_LEAST);
-        if part >= CUT || self.size <= self.least {
-            return false;
-        }
-        let in_use = self.size.min(median_of(&mut self.seen, |seen| seen.depth).max(1.0));
-        self.size = self.least.max(in_use * part.clamp(CUT_DEEPEST, CUT));
-        (self.yielded_at, self.yields_until) = (at, at + YIELDS);
-        (self.above, self.is_draining) = (0, true);
-        true
-    }
-
-    /// Returns the latency of cheap requests, if it was measured since this window was last changed for their
-    /// sake.
-    fn fresh_neighbours(&self) -> Option<Neighbours> {
-        self.neighbours.filter(|neighbours| seconds(neighbours.at) > self.yielded_at)
     }
 
     /// Returns the median latency, in seconds, above which too many replies would come after their deadlines,
@@ -993,9 +948,6 @@ impl Window {
     }
 
     fn judge(&mut self, at: f64, limited: bool, common: &Common) {
-        if self.yield_to_neighbours(at) {
-            return;
-        }
         let (allowed, seen) = (self.allowed(), self.median);
         let is_too_much = self.is_missed && seen > allowed;
         if !limited && !is_too_much {
@@ -1029,13 +981,7 @@ impl Window {
             if at < self.settles_until {
                 return;
             }
-            let mut growth = (2.0 * room - 1.0).clamp(0.05, 1.0);
-            if at < self.yields_until && self.neighbours.is_some() {
-                if self.fresh_neighbours().is_none() {
-                    return;
-                }
-                (growth, self.yielded_at) = (YIELDING_GROWTH, at);
-            }
+            let growth = (2.0 * room - 1.0).clamp(0.05, 1.0);
             self.size = self.most.min(self.size + (self.size * growth).max(1.0));
         }
     }
@@ -1118,40 +1064,15 @@ pub trait Board {
     fn records(&self) -> impl Iterator<Item = Record>;
 }
 
-/// The latency of cheap requests to a backend, by which the window of expensive ones is adjusted.
-#[derive(Clone, Copy, Debug)]
-pub struct Neighbours {
-    /// Time of the last measurement.
-    at: Timestamp,
-    /// The median latency, in seconds.
-    median: f64,
-    /// The largest median latency, in seconds, at which the backend is not crowded.
-    allowed: f64,
-}
-
-impl Neighbours {
-    /// Returns the latency of the requests whose windows the records on `board` are about; None if no replies
-    /// to them came lately, or if their own windows are full, so that they crowd the backend themselves.
-    pub fn on(board: &impl Board, now: Timestamp) -> Option<Self> {
-        let oldest = now.before(duration(NEIGHBOURS_LAST));
-        let (mut at, mut samples, mut above, mut bases) = (Timestamp::ZERO, 0.0, 0.0, 0.0);
-        for record in board.records().filter(|record| record.at >= oldest && record.base > 0.0) {
-            if record.is_limited {
-                return None;
-            }
-            at = at.max(record.at);
-            samples += f64::from(record.samples);
-            above += (record.median - record.base) * f64::from(record.samples);
-            bases += record.base * f64::from(record.samples);
-        }
-        let (base, above) = (bases / samples, above / samples);
-        (samples > 0.0).then(|| Self { at, median: base + above, allowed: calm(base) })
-    }
+/// Returns the largest median latency at which a backend is not crowded. `base` is its latency when few requests
+/// wait there.
+pub fn calm(base: Duration) -> Duration {
+    duration(calm_seconds(base.as_secs_f64()))
 }
 
 /// Returns the largest median latency, in seconds, at which a backend with this base (latency when few requests
-/// wait there) is not crowded.
-fn calm(base: f64) -> f64 {
+/// wait there, in seconds) is not crowded.
+fn calm_seconds(base: f64) -> f64 {
     let slack = (SLACK_PARTS * base).clamp(SLACK_LEAST, SLACK_MOST);
     (2.0 * base).max(base + slack)
 }
@@ -1315,74 +1236,6 @@ mod tests {
         }
         assert_eq!(punctual.median(), late.median());
         assert!(late.size() >= punctual.size() / 2, "{} and {}", late.size(), punctual.size());
-    }
-
-    /// Simulates a backend that serves one request after another: after 3 s expensive ones of 30 clients, which
-    /// take 2 ms, and from the start every 10 ms a cheap one of `cheap` seconds, each kind behind a window of its
-    /// own. Returns the median latency of cheap requests, and the number of expensive ones answered, in the second
-    /// half; and the window of the latter.
-    fn beside(cheap: f64) -> (f64, usize, Window) {
-        let (mut windows, mut boards) =
-            ([(); 2].map(|()| Window::new(1, Bounds::default())), [(); 2].map(|()| Alone::default()));
-        let at = |seconds: f64| Timestamp::from_nanos((seconds * 1e9) as u64);
-        let mut in_flight: std::collections::VecDeque<(usize, f64, u32)> = std::collections::VecDeque::new();
-        let (mut now, mut next, mut counts) = (0.0, 0.0, [0_usize; 2]);
-        let (mut latencies, mut served) = (Vec::new(), 0);
-        while now < 40.0 {
-            let clients = if now < 3.0 { 0 } else { 30 };
-            while counts[1] < windows[1].size().min(clients) {
-                counts[1] += 1;
-                in_flight.push_back((1, now, counts[1] as u32));
-            }
-            if counts[1] < clients {
-                windows[1].handle_limited();
-            }
-            while next <= now {
-                counts[0] += 1;
-                in_flight.push_back((0, next, counts[0] as u32));
-                next += 0.010;
-            }
-            let Some((kind, sent_at, depth)) = in_flight.pop_front() else {
-                now = next;
-                continue;
-            };
-            now += if kind == 0 { cheap } else { 0.002 };
-            let sample = Sample {
-                sent_at: at(sent_at),
-                late: Duration::ZERO,
-                in_flight: counts[kind],
-                depth,
-                kind: 0,
-                is_costly: false,
-                left: None,
-            };
-            counts[kind] -= 1;
-            if kind == 1 {
-                windows[1].handle_neighbours(Neighbours::on(&boards[0], at(now)));
-                served += usize::from(now > 20.0);
-            } else {
-                windows[0].handle_expensive(counts[1] as u32);
-                if now > 20.0 {
-                    latencies.push(now - sent_at);
-                }
-            }
-            windows[kind].handle_reply(&sample, at(now), &mut boards[kind]);
-        }
-        let [_, expensive] = windows;
-        (median_of(&mut latencies, |seconds| *seconds), served, expensive)
-    }
-
-    #[test]
-    fn expensive_requests_hold_up_cheap_ones_no_longer_than_crowded_backends_may() {
-        let (latency, served, window) = beside(0.000_1);
-        assert!(latency < 0.016, "{latency} s: {window:?}");
-        assert!(served > 8_500, "the backend has always work: {served} in 20 s");
-    }
-
-    #[test]
-    fn cheap_requests_to_a_backend_that_is_slow_by_itself_do_not_hold_up_expensive_ones_for_ever() {
-        let (_, served, window) = beside(0.008);
-        assert!(served > 1_000 && window.size() > 1, "{served} of {window:?}");
     }
 
     /// Feeds 59 replies, 10 ms apart, each after `took`, and returns the size of the window then. `depth` is

@@ -736,7 +736,7 @@ fn overload_settings(config: &Config, shards: usize, backends: usize) -> Overloa
         shed: mode_of(config, Layer::Shed),
         breaker: mode_of(config, Layer::Breaker),
         window_bounds: Bounds { least: limits.window_least, most: limits.window_most },
-        heavy_yields: limits.heavy_yields,
+        heavy_yields: mode_of(config, Layer::Yields) == Mode::On,
         queue_limit: Held { requests: limits.queue_requests, bytes: limits.queue_bytes },
         queue_patience: Patience { target: limits.queue_target, interval: limits.queue_interval },
         shed_levels: limits.shed_levels,

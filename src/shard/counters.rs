@@ -99,6 +99,12 @@ counters! {
         "layer=\"window\"",
         "Requests that would have waited or been refused without --shadow.",
     ),
+    (
+        HeavyYielded,
+        "weir_heavy_yielded_total",
+        "",
+        "Times that a shard allowed fewer expensive requests in flight at a backend, because replies to cheap ones came late.",
+    ),
     (LevelChanges, "weir_level_changes_total", "", "Times a shard changed the shedding level of a backend."),
     (RefusedUnavailable, "weir_refusals_total", "reason=\"unavailable\"", REFUSALS),
     (RefusedOverloaded, "weir_refusals_total", "reason=\"overloaded\"", REFUSALS),

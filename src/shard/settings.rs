@@ -206,8 +206,7 @@ pub struct OverloadSettings {
     pub shed: Mode,
     /// The smallest and the largest size of a window, in requests.
     pub window_bounds: Bounds,
-    /// True if the window (limit on requests in flight) of expensive requests shrinks while replies to cheap ones
-    /// come late.
+    /// True if fewer expensive requests may be in flight while replies to cheap ones come late.
     pub heavy_yields: bool,
     /// The largest number of this core's requests that may wait in front of each backend, and of their bytes
     /// in front of all backends together.
@@ -234,7 +233,7 @@ impl OverloadSettings {
             queue: Mode::On,
             shed: Mode::On,
             window_bounds: Bounds::default(),
-            heavy_yields: false,
+            heavy_yields: true,
             queue_limit: Held { requests: 8192, bytes: 64 << 20 },
             queue_patience: Patience::default(),
             shed_levels: [0.7, 0.5, 0.3],

@@ -274,7 +274,7 @@ pub const HOT_COPIES_MAX: usize = 256;
 /// earlier ones.
 pub const HOT_HELD_BYTES_MAX: usize = 16 << 20;
 /// Maximum number of requests that wait for one fetch of a hot key.
-pub const HOT_WAITERS_PER_FLIGHT_MAX: usize = 4_096;
+pub const HOT_WAITERS_PER_FLIGHT_MAX: usize = 16_384;
 /// Maximum number of requests that wait for fetches of hot keys on one core.
 pub const HOT_WAITERS_MAX: usize = 65_536;
 /// The longest deadline that a client, or a tenant's quotas, may set for requests: a day, in milliseconds.

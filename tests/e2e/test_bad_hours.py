@@ -26,7 +26,7 @@ SECONDS_SCALES = {"faulty-host": 1}
 SECONDS_MAX = 120
 # Lines about percentiles, the time to recovery, and counts of requests served within a time.
 NEEDS_A_QUIET_MACHINE = re.compile(r"\.p\d|\.max\b|recovery|\(\d+m?s\)")
-BAD_HOURS = ("viral-key", "many-hot-keys", "hot-and-written", "written-around", "hot-in-two-dialects", "hot-counter", "tenant-flood", "near-quota", "faulty-host", "quota-accuracy")
+BAD_HOURS = ("viral-key", "many-hot-keys", "hot-and-written", "written-around", "hot-in-two-dialects", "hot-counter", "tenant-flood", "near-quota", "reports-beside", "faulty-host", "quota-accuracy")
 
 
 @pytest.mark.parametrize("name", BAD_HOURS)

@@ -18,7 +18,7 @@ use crate::shard::admission::{Charge, Payer};
 use crate::shard::request::{Asker, Envelope, Nature, ReplyTo, Route, Touches, Track};
 use crate::shard::script_board::ScriptBoard;
 use crate::shard::settings::ShardSettings;
-use crate::values::limits::{PIPELINE_MAX, REQUESTS_PER_TURN, TLS_CLIENT_BYTES, TLS_SEND_BYTES_MAX};
+use crate::values::limits::{REQUESTS_PER_TURN, TLS_CLIENT_BYTES, TLS_SEND_BYTES_MAX};
 use crate::values::{BackendId, Database, TenantId, Timestamp};
 
 /// How far a client connection has ended: what is still read from it, carried out and answered.
@@ -565,7 +565,7 @@ impl Client {
             || self.waits_for_quota
             || self.waits_by_order
             || self.turn_left == 0
-            || self.unanswered() >= PIPELINE_MAX
+            || self.unanswered() >= room.pipeline
             || self.order.waiting_bytes() > room.usual && self.is_backlog_full()
             || self.unanswered() > 0 && self.order.foreseen_bytes() > room.foreseen
     }

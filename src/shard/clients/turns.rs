@@ -18,6 +18,7 @@ use crate::shard::note::Note;
 use crate::shard::partition::Partition;
 use crate::shard::request::ReplyTo;
 use crate::shard::settings::ShardSettings;
+use crate::values::limits::PIPELINE_MAX;
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner, limits};
 
@@ -58,8 +59,11 @@ pub struct Turns {
     /// Number of requests that are unanswered, of all clients together, beyond a few of each, as counted when
     /// requests of a client were last started or replies sent to it.
     unanswered: usize,
-    /// Number of unanswered requests above which a turn (pass of the shard's loop) starts few.
+    /// Number of unanswered requests from which on a turn (pass of the shard's loop) starts few, and each client may
+    /// have few.
     unanswered_many: usize,
+    /// Number of clients with more unanswered requests than a few.
+    deep: usize,
     /// The number of congested clients: those with so many requests in backend queues that no more are
     /// started.
     congested: u32,
@@ -94,6 +98,7 @@ impl Turns {
             most: most_of_all(many, 0),
             unanswered: 0,
             unanswered_many: many,
+            deep: 0,
             congested: 0,
             to_resume: VecDeque::new(),
             next: VecDeque::new(),
@@ -107,7 +112,20 @@ impl Turns {
     /// that waits at its store, such as BLPOP, is alone.
     pub(super) fn count_unanswered(&mut self, client: &mut Client) {
         let unanswered = client.unanswered().saturating_sub(SHORT_PIPELINE);
-        self.unanswered = self.unanswered + unanswered - std::mem::replace(&mut client.counted, unanswered);
+        let before = std::mem::replace(&mut client.counted, unanswered);
+        self.unanswered = self.unanswered + unanswered - before;
+        self.deep = self.deep + usize::from(unanswered > 0) - usize::from(before > 0);
+    }
+
+    /// Returns the most unanswered requests that a client may have. While many are unanswered, that is its part of as
+    /// many, if all clients that pipeline or wait for their turn have the same part: no queue, and no fetch of a hot
+    /// key, has room for whole pipelines of many clients.
+    fn pipeline_most(&self) -> usize {
+        if self.unanswered < self.unanswered_many {
+            return PIPELINE_MAX;
+        }
+        let clients = self.deep + self.next.len();
+        (self.unanswered_many / clients.max(1)).clamp(1, PIPELINE_MAX)
     }
 
     /// Returns the most requests of one client that are started in a turn (pass of the shard's loop), at
@@ -429,6 +447,7 @@ impl ClientStage {
     pub(super) fn end_turns_of(&mut self, client: &Client) {
         self.turns.congested -= u32::from(client.congested > 0);
         self.turns.unanswered -= client.counted;
+        self.turns.deep -= usize::from(client.counted > 0);
     }
 
     /// Begins the next turn (pass of the shard's loop), in which requests of all clients may be started
@@ -437,5 +456,6 @@ impl ClientStage {
         self.turns.number = self.turns.number.wrapping_add(1);
         self.turns.taken = 0;
         self.turns.most = most_of_all(self.turns.unanswered_many, self.turns.unanswered);
+        self.reply_room.pipeline = self.turns.pipeline_most();
     }
 }

@@ -303,7 +303,7 @@ impl Flights {
     }
 
     /// Adds a read to those that wait for a fetch (shared read of a hot key). False if the fetch has ended,
-    /// or if 4,096 reads wait for it already, or 65,536 on this core. `obeys_deadlines` says that the read
+    /// or if 16,384 reads wait for it already, or 65,536 on this core. `obeys_deadlines` says that the read
     /// stops waiting at its deadline.
     pub fn join(&mut self, id: FlightId, envelope: &Envelope, obeys_deadlines: bool) -> bool {
         let has_room = self.waiters < HOT_WAITERS_MAX;

@@ -20,7 +20,8 @@ use slab::Slab;
 
 use crate::policy::breaker::Stage as BreakerStage;
 use crate::policy::queue::{Choice, Circumstances, Held, Queue, Refused, Taken, Waiting};
-use crate::policy::window::{Neighbours, Sample, Window};
+use crate::policy::window::{Sample, Window};
+use crate::policy::yielding::{Cheap, Expensive, Yielding};
 use crate::shard::board::{Load, Section};
 use crate::shard::refusal::NotSent;
 use crate::shard::request::Envelope;
@@ -70,6 +71,9 @@ pub struct Parked {
 #[derive(Debug)]
 pub struct Bulkhead {
     window: Window,
+    /// Cap on the window (limit on requests in flight) for the sake of cheap requests; without effect where the
+    /// requests of this bulkhead are cheap ones.
+    yielding: Yielding,
     mode: Mode,
     queue: Queue<u32>,
     is_queue_obeyed: bool,
@@ -111,6 +115,7 @@ impl Bulkhead {
     pub fn new(shards: u16, settings: &OverloadSettings, is_patient: bool) -> Self {
         let mut bulkhead = Self {
             window: Window::new(shards, settings.window_bounds),
+            yielding: Yielding::new(settings.window_bounds.least),
             mode: settings.window,
             queue: Queue::new(settings.queue_limit, settings.queue_patience, Timestamp::ZERO),
             is_queue_obeyed: settings.queue == Mode::On,
@@ -137,6 +142,7 @@ impl Bulkhead {
     /// because another server has its place.
     pub fn forget_times(&mut self, now: Timestamp, mut others: Section<'_>) {
         self.window.forget(now, &mut others);
+        self.yielding.forget();
         (self.full_nanos, self.took) = (0, None);
         self.set_limit();
     }
@@ -240,25 +246,39 @@ impl Bulkhead {
         self.mode != Mode::Off && self.window.wants(sent_at, now)
     }
 
-    /// Takes the number of expensive requests in flight to the same backend, for which there is another bulkhead.
-    pub fn handle_expensive(&mut self, in_flight: u32) {
-        self.window.handle_expensive(in_flight);
-    }
-
-    /// Adjusts the window (limit on requests in flight) by a sampled reply. `usual` has the records about the
-    /// window for usual requests to the same backend, if this is the one for expensive requests.
+    /// Adjusts the window (limit on requests in flight) by a sampled reply.
     #[inline(never)]
-    pub fn handle_reply(
-        &mut self,
-        sample: &Sample,
-        now: Timestamp,
-        (mut board, usual): (Section<'_>, Option<Section<'_>>),
-    ) {
-        self.window.handle_neighbours(usual.and_then(|usual| Neighbours::on(&usual, now)));
+    pub fn handle_reply(&mut self, sample: &Sample, now: Timestamp, mut board: Section<'_>) {
         self.took = Some(now.since(sample.sent_at));
         self.window.handle_reply(sample, now, &mut board);
         self.full_nanos = self.window.expected(usize::MAX).as_nanos() as u64;
         self.set_limit();
+    }
+
+    /// Takes the number of expensive requests in flight to the same backend, for which there is another bulkhead
+    /// (window and queue).
+    pub fn handle_expensive(&mut self, in_flight: u32) {
+        self.window.handle_expensive(in_flight);
+    }
+
+    /// Looks at the latency of cheap requests to the same backend, for which there is another bulkhead (window and
+    /// queue), about every 100 ms: while they come late, fewer of this bulkhead's expensive requests may be in
+    /// flight. Returns whether fewer may than before.
+    pub fn yield_to(&mut self, cheap: Option<Cheap>, now: Timestamp) -> bool {
+        let expensive = Expensive { in_flight: self.in_flight, waits: !self.is_empty() };
+        let has_yielded = self.yielding.handle_look(cheap, expensive, now);
+        self.set_limit();
+        has_yielded
+    }
+
+    /// Returns the number of expensive requests in flight that may be why replies to cheap ones come late.
+    pub fn in_the_way(&self, now: Timestamp) -> u32 {
+        if self.yielding.rests(now) { 0 } else { self.in_flight }
+    }
+
+    /// Returns how many requests may be in flight at the backend: the window, or the cap on it.
+    fn size(&self) -> usize {
+        self.window.size().min(self.yielding.cap())
     }
 
     /// Records that bytes came from the backend. Nothing was sent to it while it was stalled (silent for too
@@ -388,7 +408,7 @@ impl Bulkhead {
     /// Returns the retry delay named to clients when the queue is full: the time in which it is expected to
     /// empty, 10 ms (100 ms under lasting overload) to 1 s.
     pub fn retry_full(&self) -> Duration {
-        let places = self.window.size().max(1) as f64;
+        let places = self.size().max(1) as f64;
         let wait =
             self.window.median().min(RETRY_FULL.1).mul_f64((self.queue.len() as f64 / places).min(1e6));
         let least = if self.queue.is_any_over() { RETRY_OVER } else { RETRY_FULL.0 };
@@ -517,7 +537,7 @@ impl Bulkhead {
     /// refused if the queue were not in shadow mode. While several tenants wait in a tier (importance), none
     /// of them is given more than half of the window, rounded up.
     pub fn take(&mut self) -> Option<((Parked, bool), bool)> {
-        let size = self.window.size() as u32;
+        let size = self.size() as u32;
         let is_reserved = self.fetches.is_empty() && !self.queue.has_any_of(Tier::Critical);
         let size = if is_reserved { size - size / RESERVED } else { size };
         if self.takes_nothing() || self.is_gated || self.in_flight >= size {
@@ -549,7 +569,7 @@ impl Bulkhead {
     /// True if the window (limit on requests in flight) permits another request, whether or not others wait
     /// for it, or if windows are not in force.
     pub fn has_place(&self) -> bool {
-        self.mode != Mode::On || (self.in_flight as usize) < self.window.size()
+        self.mode != Mode::On || (self.in_flight as usize) < self.size()
     }
 
     /// Takes the next waiting request although the backend is ejected (taken out of use), so that the breaker
@@ -599,7 +619,7 @@ impl Bulkhead {
     }
 
     fn set_limit(&mut self) {
-        let size = self.window.size() as u32;
+        let size = self.size() as u32;
         self.limit = match self.mode {
             _ if self.is_gated || self.is_busy => 0,
             Mode::Off => u32::MAX,
@@ -622,7 +642,7 @@ impl Bulkhead {
     pub fn figures(&self) -> Figures {
         Figures {
             in_flight: self.in_flight as usize,
-            window: self.window.size(),
+            window: self.size(),
             held: self.queue.held(),
             age: self.queue.age(),
             base: self.window.base(),
@@ -717,7 +737,7 @@ mod tests {
             let in_flight = bulkhead.handle_over(TENANT);
             let late = Duration::ZERO;
             let sample = Sample { sent_at, late, in_flight, depth, kind: 0, is_costly: false, left: None };
-            bulkhead.handle_reply(&sample, now, (settings.board.of(ShardId(0), 0), None));
+            bulkhead.handle_reply(&sample, now, settings.board.of(ShardId(0), 0));
         }
         assert!(bulkhead.figures().median > took.mul_f64(0.99), "{:?}", bulkhead.figures());
         (bulkhead, now)

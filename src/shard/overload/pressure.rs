@@ -5,18 +5,23 @@ use std::time::Duration;
 
 use super::Overload;
 use crate::policy::latency_ratio::{Change, Company, Seen};
-use crate::policy::window::{KINDS, Sample};
+use crate::policy::window::{self, Board as _, KINDS, Sample};
+use crate::policy::yielding::Cheap;
 use crate::protocol::command::{Class, Effect};
+use crate::shard::board::Section;
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::pending::{InFlight, Odd};
 use crate::shard::request::Track;
 use crate::shard::settings::{BULKHEADS, Mode};
-use crate::values::BackendId;
 use crate::values::limits::COMMAND_CLASSES;
 use crate::values::time::Now;
+use crate::values::{BackendId, Timestamp};
 
 const _: () = assert!(KINDS >= 2 * COMMAND_CLASSES, "reads and writes of each class are a kind");
+
+/// Time for which the last replies to cheap requests count for the expensive ones.
+const CHEAP_LAST: Duration = Duration::from_secs(1);
 
 impl Overload {
     /// Counts an answered request (`request` is its record) as no longer in flight and, if its reply is
@@ -66,17 +71,25 @@ impl Overload {
         if took > Duration::ZERO {
             self.ratios[index / BULKHEADS].record(class.index(), took.as_micros() as u64);
         }
-        let board = &env.settings.overload.board;
-        let first = index - index % BULKHEADS;
-        let (usual, heavy) = (first + Track::Usual as usize, first + Track::Heavy as usize);
-        let heavy_yields = env.settings.overload.heavy_yields;
-        if heavy_yields && index == usual {
-            let expensive = self.bulkheads[heavy].in_flight();
-            self.bulkheads[index].handle_expensive(expensive);
+        let section = env.settings.overload.board.of(env.settings.id, index);
+        self.bulkheads[index].handle_reply(&sample, now.monotonic, section);
+    }
+
+    /// Compares, for each backend, the latency of cheap requests with that of a backend that is not crowded: while
+    /// it is longer, fewer expensive ones may be in flight. Called with the regular checks, about every 100 ms.
+    pub fn yield_to_cheap(&mut self, env: &mut Env, now: Now) {
+        let settings = &env.settings.overload;
+        if !settings.heavy_yields || settings.window != Mode::On {
+            return;
         }
-        let usual = (heavy_yields && index == heavy).then(|| board.of(env.settings.id, usual));
-        let section = board.of(env.settings.id, index);
-        self.bulkheads[index].handle_reply(&sample, now.monotonic, (section, usual));
+        for bulkheads in self.bulkheads.chunks_exact_mut(BULKHEADS).enumerate() {
+            let (backend, [usual, heavy]) = bulkheads else { continue };
+            let section = settings.board.of(env.settings.id, backend * BULKHEADS + Track::Usual as usize);
+            if heavy.yield_to(latency_of_cheap(section, now.monotonic), now.monotonic) {
+                env.counters.add(Counter::HeavyYielded, 1);
+            }
+            usual.handle_expensive(heavy.in_the_way(now.monotonic));
+        }
     }
 
     /// Records the time that a backend took for a reply, in nanoseconds. Returns by how many microseconds that
@@ -135,4 +148,26 @@ fn described(shard: usize, backend: &str, change: &Change) -> String {
         "shard {shard}: backend {backend}: level {} ({from:?}) -> {} ({to:?}), {why}",
         from as u8, to as u8
     )
+}
+
+/// Returns the latency of cheap requests to a backend, as all cores' records about their windows (limits on requests
+/// in flight) show it; None if no replies to them came within a second.
+fn latency_of_cheap(records: Section<'_>, now: Timestamp) -> Option<Cheap> {
+    let oldest = now.before(CHEAP_LAST);
+    let (mut at, mut is_limited) = (Timestamp::ZERO, false);
+    let (mut samples, mut medians, mut bases) = (0.0, 0.0, 0.0);
+    for record in records.records().filter(|record| record.at >= oldest && record.base > 0.0) {
+        at = at.max(record.at);
+        is_limited |= record.is_limited;
+        samples += f64::from(record.samples);
+        medians += record.median * f64::from(record.samples);
+        bases += record.base * f64::from(record.samples);
+    }
+    let mean = |sum: f64| Duration::try_from_secs_f64(sum / samples).unwrap_or_default();
+    (samples > 0.0).then(|| Cheap {
+        at,
+        median: mean(medians),
+        allowed: window::calm(mean(bases)),
+        is_limited,
+    })
 }

@@ -172,9 +172,11 @@ impl Upstream {
         self.overload.handle_sign(settings, backend, is_busy);
     }
 
-    /// Compares recent response times of each backend with its usual ones, and publishes the shedding level
-    /// (which requests are refused or cost more) that follows. Called with the regular checks.
+    /// Compares recent response times of each backend with its usual ones: publishes the shedding level (which
+    /// requests are refused or cost more) that follows, and lets expensive requests yield to cheap ones. Called
+    /// with the regular checks, about every 100 ms.
     pub fn compare_latencies(&mut self, env: &mut Env, now: Now) {
+        self.overload.yield_to_cheap(env, now);
         self.overload.compare_latencies(env, now);
     }
 }

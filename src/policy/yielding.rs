@@ -1,0 +1,436 @@
+//! Cap on the expensive requests that one core has in flight at a backend, for the sake of cheap ones: a backend
+//! of one thread, or one whose servers are all busy, answers a cheap request only after the expensive ones before it.
+//!
+//! Cheap requests and expensive ones have windows (limits on requests in flight) of their own, and each window
+//! follows the latency of its own requests. If cheap requests are few, their window is never full, so nothing
+//! that it does makes their replies come sooner; and for expensive requests, which take long anyway, the backend
+//! does not look crowded. Therefore the latency of the cheap ones decides here about the expensive ones:
+//!
+//! | seen | done |
+//! |---|---|
+//! | replies to cheap requests came late in two rounds in a row | the cap becomes a fifth to a half smaller |
+//! | they came in time, and expensive requests wait | the cap grows by one request or 5 %, up to 80 % of what was in flight when they were last late |
+//! | this lasted 10 s, longer each time it was in vain | the cap grows beyond that, to find out whether the backend can do more |
+//! | they come no sooner with a quarter of the expensive requests | those were not the reason: the cap is lifted for a minute |
+//! | there were no cheap requests for 10 s | the cap is lifted |
+//!
+//! A backend with several servers is why cuts are small and what was too much is remembered: a cap of one would
+//! leave its other servers idle, a queue of expensive requests would build up, and then leave all at once.
+
+use std::time::Duration;
+
+use crate::values::Timestamp;
+
+/// Number of rounds (stretches of replies whose median latency is taken) in a row in which replies to cheap
+/// requests must be late before the cap becomes smaller.
+const LATE_ROUNDS: u32 = 2;
+/// Largest part of what is in flight that a smaller cap leaves.
+const CUT: f64 = 0.8;
+/// Smallest part of what is in flight that a smaller cap leaves.
+const CUT_DEEPEST: f64 = 0.5;
+/// Part by which the cap grows in one step; at least one request.
+const GROWTH: f64 = 0.05;
+/// Shortest time for which the cap stays below what was in flight when replies to cheap requests were late.
+const HOLD: Duration = Duration::from_secs(10);
+/// Longest such time, after the cap has several times grown in vain.
+const HOLD_MOST: Duration = Duration::from_secs(60);
+/// Time without replies to cheap requests after which the cap is lifted.
+const ALONE: Duration = Duration::from_secs(10);
+/// Part of the expensive requests with which it is judged whether fewer of them help.
+const JUDGED_AT: f64 = 0.25;
+/// Part of the latency of cheap requests before the cap, above which a cap that leaves a quarter or less of the
+/// expensive requests has not helped.
+const IN_VAIN: f64 = 0.7;
+/// Time for which there is no cap after one that has not helped.
+const RESTS: Duration = Duration::from_secs(60);
+
+/// The latency of cheap requests to a backend, as its last round of replies showed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cheap {
+    /// Time at which the round of replies ended.
+    pub at: Timestamp,
+    /// The median latency.
+    pub median: Duration,
+    /// The largest median latency at which a backend does not count as crowded.
+    pub allowed: Duration,
+    /// True if cheap requests wait for room in their own window (limit on requests in flight), so that they may
+    /// crowd the backend themselves.
+    pub is_limited: bool,
+}
+
+/// The expensive requests of one core to a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expensive {
+    /// Number of requests in flight.
+    pub in_flight: u32,
+    /// True if requests wait.
+    pub waits: bool,
+}
+
+/// What was seen before the cap first became smaller.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Before {
+    /// Number of expensive requests in flight.
+    in_flight: f64,
+    /// The median latency of cheap requests.
+    median: Duration,
+}
+
+/// Cap on the expensive requests of one core in flight at a backend, which follows the latency of cheap ones.
+#[derive(Clone, Debug)]
+pub struct Yielding {
+    /// Smallest cap, in requests.
+    least: f64,
+    /// Largest number of expensive requests in flight; infinite while there is no cap.
+    cap: f64,
+    /// Number of expensive requests in flight when replies to cheap ones were last late; infinite if unknown.
+    too_many: f64,
+    /// Time until which the cap stays below `too_many`.
+    holds_until: Timestamp,
+    /// Time for which it stays below that when replies are late again.
+    hold: Duration,
+    /// Number of rounds of replies in a row in which those to cheap requests were late.
+    late_rounds: u32,
+    /// End of the round of replies that was looked at last.
+    looked_at: Timestamp,
+    /// Time from which on no more were in flight than the cap permitted. Replies to cheap requests sent earlier do
+    /// not count.
+    obeyed_at: Timestamp,
+    /// Time at which replies to cheap requests were last known.
+    company_at: Timestamp,
+    /// State before the cap first became smaller; None while replies to cheap requests are in time.
+    before: Option<Before>,
+    /// Time until which there is no cap, because the last one has not helped.
+    rests_until: Timestamp,
+    /// Number of expensive requests in flight at the last look.
+    in_flight: u32,
+}
+
+impl Yielding {
+    /// Creates the state of a core that has seen nothing, and has no cap. `least` is the smallest cap, in requests.
+    pub fn new(least: u16) -> Self {
+        Self::beginning(f64::from(least.max(1)))
+    }
+
+    /// Forgets all that was seen, because another server has taken the backend's place. There is no cap then.
+    pub fn forget(&mut self) {
+        *self = Self::beginning(self.least);
+    }
+
+    fn beginning(least: f64) -> Self {
+        Self {
+            least,
+            cap: f64::INFINITY,
+            too_many: f64::INFINITY,
+            holds_until: Timestamp::ZERO,
+            hold: HOLD,
+            late_rounds: 0,
+            looked_at: Timestamp::ZERO,
+            obeyed_at: Timestamp::ZERO,
+            company_at: Timestamp::ZERO,
+            before: None,
+            rests_until: Timestamp::ZERO,
+            in_flight: 0,
+        }
+    }
+
+    /// Returns the largest number of expensive requests that may be in flight; `usize::MAX` without a cap.
+    pub fn cap(&self) -> usize {
+        self.cap as usize
+    }
+
+    /// True while there is no cap because the last one has not made replies to cheap requests come sooner:
+    /// expensive requests are not the reason why they come late.
+    pub fn rests(&self, now: Timestamp) -> bool {
+        now < self.rests_until
+    }
+
+    /// Looks at the latency of cheap requests, about every 100 ms, and changes the cap accordingly. `cheap` is
+    /// None if they had no reply lately. Returns whether the cap became smaller.
+    pub fn handle_look(&mut self, cheap: Option<Cheap>, expensive: Expensive, now: Timestamp) -> bool {
+        let in_flight =
+            f64::from(expensive.in_flight.max(std::mem::replace(&mut self.in_flight, expensive.in_flight)));
+        if cheap.is_some() {
+            self.company_at = now;
+        } else if now.since(self.company_at) > ALONE {
+            *self = Self {
+                rests_until: self.rests_until,
+                in_flight: self.in_flight,
+                ..Self::beginning(self.least)
+            };
+        }
+        if self.rests(now) {
+            return false;
+        }
+        if f64::from(expensive.in_flight) > self.cap {
+            (self.obeyed_at, self.late_rounds) = (now, 0);
+            return false;
+        }
+        let counts =
+            |cheap: &Cheap| cheap.at > self.looked_at && cheap.at.before(cheap.median) >= self.obeyed_at;
+        let Some(cheap) = cheap.filter(counts) else { return false };
+        self.looked_at = cheap.at;
+        if cheap.median > cheap.allowed {
+            return self.handle_late(&cheap, in_flight, now);
+        }
+        (self.late_rounds, self.before) = (0, None);
+        if expensive.waits && self.cap.is_finite() {
+            self.grow(now);
+        }
+        false
+    }
+
+    fn handle_late(&mut self, cheap: &Cheap, in_flight: f64, now: Timestamp) -> bool {
+        self.late_rounds += 1;
+        if self.late_rounds < LATE_ROUNDS || cheap.is_limited {
+            return false;
+        }
+        self.late_rounds = 0;
+        let in_use = in_flight.min(self.cap);
+        if let Some(before) = self.before
+            && in_use <= (before.in_flight * JUDGED_AT).max(self.least)
+            && cheap.median > before.median.mul_f64(IN_VAIN)
+        {
+            *self = Self { rests_until: now.after(RESTS), company_at: now, ..Self::beginning(self.least) };
+            return false;
+        }
+        if in_use <= self.least {
+            return false;
+        }
+        self.before.get_or_insert(Before { in_flight: in_use, median: cheap.median });
+        if in_use > 2.0 * self.too_many {
+            self.hold = HOLD;
+        } else if in_use > CUT * self.too_many {
+            self.hold = (2 * self.hold).min(HOLD_MOST);
+        }
+        let part = CUT * cheap.allowed.as_secs_f64() / cheap.median.as_secs_f64();
+        (self.too_many, self.holds_until, self.obeyed_at) = (in_use, now.after(self.hold), now);
+        self.cap = (in_use * part.clamp(CUT_DEEPEST, CUT)).floor().max(self.least);
+        true
+    }
+
+    fn grow(&mut self, now: Timestamp) {
+        let most = if now < self.holds_until { (CUT * self.too_many).floor() } else { f64::INFINITY };
+        let grown = (self.cap * (1.0 + GROWTH)).floor().max(self.cap + 1.0);
+        self.cap = self.cap.max(grown.min(most));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BinaryHeap;
+
+    use super::*;
+
+    /// Interval between two looks at the cap.
+    const LOOKS: f64 = 0.1;
+
+    /// A backend whose `servers` take one request after another, in the order in which those came.
+    #[derive(Clone, Copy, Debug)]
+    struct Store {
+        servers: usize,
+        /// Time that an expensive request takes, in seconds.
+        expensive: f64,
+        /// Time that a cheap request takes, in seconds.
+        cheap: f64,
+    }
+
+    /// Load of one core on the backend.
+    #[derive(Clone, Copy, Debug)]
+    struct Load {
+        /// Number of clients that each have one expensive request at a time.
+        clients: u32,
+        /// Time between two cheap requests, in seconds; infinite for none.
+        every: f64,
+    }
+
+    /// The second half of a minute of load.
+    #[derive(Clone, Copy, Debug, Default)]
+    struct Seen {
+        /// Number of expensive requests answered.
+        served: usize,
+        /// The median latency of cheap requests, in seconds.
+        median: f64,
+        /// The part of the looks at which there was no cap.
+        uncapped: f64,
+    }
+
+    /// Returns the largest median latency at which a backend with this base is not crowded, both in seconds.
+    fn calm(base: f64) -> f64 {
+        (2.0 * base).max(base + (8.0 * base).clamp(0.005, 0.040))
+    }
+
+    fn at(seconds: f64) -> Timestamp {
+        Timestamp::from_nanos((seconds * 1e9) as u64)
+    }
+
+    fn median(values: &mut [f64]) -> f64 {
+        values.sort_unstable_by(f64::total_cmp);
+        values.get(values.len() / 2).copied().unwrap_or_default()
+    }
+
+    /// Simulates a minute in which `cap` decides how many expensive requests are in flight; after 3 s there are
+    /// clients with expensive ones. `usual` is the latency of cheap requests that the core takes for the backend's
+    /// own.
+    fn minute(
+        store: Store,
+        load: Load,
+        usual: f64,
+        mut cap: impl FnMut(Option<Cheap>, Expensive, Timestamp) -> usize,
+    ) -> Seen {
+        // Times in nanoseconds at which servers become free, and at which requests are answered, negative so that
+        // the earliest is the greatest.
+        let mut free: BinaryHeap<i64> = (0..store.servers).map(|_| 0).collect();
+        let mut answers: BinaryHeap<(i64, bool, i64)> = BinaryHeap::new();
+        let (mut seen, mut latencies, mut looks) = (Seen::default(), Vec::new(), 0);
+        let (mut round, mut began, mut latest) = (Vec::new(), 0.0, None);
+        let (mut in_flight, mut most) = (0, usize::MAX);
+        let (mut now, mut next_cheap, mut next_look) = (0.0_f64, 0.0, LOOKS);
+        let nanos = |seconds: f64| (seconds * 1e9) as i64;
+        while now < 60.0 {
+            let mut send = |is_cheap: bool, now: f64| {
+                let begins = (-free.pop().expect("there are servers")).max(nanos(now));
+                let ends = begins + nanos(if is_cheap { store.cheap } else { store.expensive });
+                free.push(-ends);
+                answers.push((-ends, is_cheap, nanos(now)));
+            };
+            if next_cheap <= now {
+                send(true, now);
+                next_cheap += load.every;
+            }
+            let clients = if now < 3.0 { 0 } else { load.clients };
+            while in_flight < clients && (in_flight as usize) < most {
+                in_flight += 1;
+                send(false, now);
+            }
+            if next_look <= now {
+                next_look += LOOKS;
+                most = cap(latest.take(), Expensive { in_flight, waits: in_flight < clients }, at(now));
+                if now > 30.0 {
+                    looks += 1;
+                    seen.uncapped += f64::from(u8::from(most == usize::MAX));
+                }
+            }
+            let next = next_cheap.min(next_look);
+            match answers.peek() {
+                Some((ends, _, _)) if -ends <= nanos(next) => {
+                    let (ends, is_cheap, sent) = answers.pop().expect("there is one");
+                    now = -ends as f64 / 1e9;
+                    let latency = (-ends - sent) as f64 / 1e9;
+                    if is_cheap {
+                        round.push(latency);
+                        if now > 30.0 {
+                            latencies.push(latency);
+                        }
+                    } else {
+                        in_flight -= 1;
+                        seen.served += usize::from(now > 30.0);
+                    }
+                    if round.len() >= 3 && now - began >= 0.010 {
+                        let allowed = Duration::from_secs_f64(calm(usual));
+                        let median = Duration::from_secs_f64(median(&mut round));
+                        latest = Some(Cheap { at: at(now), median, allowed, is_limited: false });
+                        (round, began) = (Vec::new(), now);
+                    }
+                }
+                _ => now = next,
+            }
+        }
+        seen.median = median(&mut latencies);
+        seen.uncapped /= f64::from(looks);
+        seen
+    }
+
+    fn with_policy(store: Store, load: Load, usual: f64) -> Seen {
+        let mut yielding = Yielding::new(1);
+        minute(store, load, usual, |cheap, expensive, now| {
+            yielding.handle_look(cheap, expensive, now);
+            yielding.cap()
+        })
+    }
+
+    #[test]
+    fn nearly_as_much_is_served_as_with_the_best_fixed_cap_and_cheap_requests_are_in_time() {
+        for (servers, expensive, cheap) in [
+            (1, 0.002, 0.000_1),
+            (1, 0.020, 0.000_1),
+            (8, 0.100, 0.002),
+            (3, 0.050, 0.001),
+            (16, 0.005, 0.000_2),
+        ] {
+            let store = Store { servers, expensive, cheap };
+            let allowed = calm(cheap);
+            for load in [Load { clients: 60, every: 0.010 }, Load { clients: 20, every: 0.030 }] {
+                let best = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 60]
+                    .into_iter()
+                    .map(|cap| minute(store, load, cheap, |_, _, _| cap))
+                    .filter(|seen| seen.median <= allowed)
+                    .map(|seen| seen.served)
+                    .max();
+                let least = best.unwrap_or_else(|| minute(store, load, cheap, |_, _, _| 1).served);
+                let seen = with_policy(store, load, cheap);
+                let all = minute(store, load, cheap, |_, _, _| usize::MAX);
+                assert!(
+                    seen.served * 10 >= least * 7,
+                    "{store:?} {load:?}: {seen:?}, best {least}, all {all:?}"
+                );
+                let late = if best.is_some() { 1.2 * allowed } else { 2.0 * expensive };
+                assert!(seen.median <= late, "{store:?} {load:?}: {seen:?} of {allowed}, all {all:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn expensive_requests_that_are_not_the_reason_are_held_back_only_now_and_then() {
+        let store = Store { servers: 64, expensive: 0.010, cheap: 0.050 };
+        let load = Load { clients: 20, every: 0.010 };
+        let seen = with_policy(store, load, 0.001);
+        let all = minute(store, load, 0.001, |_, _, _| usize::MAX);
+        assert!(seen.uncapped > 0.9 && seen.served * 10 > all.served * 9, "{seen:?}, {all:?}");
+    }
+
+    #[test]
+    fn without_cheap_requests_there_is_no_cap_any_more() {
+        let mut yielding = Yielding::new(1);
+        let late = Duration::from_millis(50);
+        let mut look = |millis: u64, has_cheap: bool| {
+            let now = Timestamp::from_millis(millis);
+            let cheap = Cheap { at: now, median: late, allowed: late / 5, is_limited: false };
+            let in_flight = yielding.cap().min(20) as u32;
+            yielding.handle_look(has_cheap.then_some(cheap), Expensive { in_flight, waits: true }, now);
+            yielding.cap()
+        };
+        assert_eq!([look(100, true), look(200, true), look(300, false)], [usize::MAX, 10, 10]);
+        assert_eq!([look(10_200, false), look(10_301, false)], [10, usize::MAX]);
+    }
+
+    #[test]
+    fn cheap_requests_that_crowd_the_backend_themselves_hold_back_no_others() {
+        let mut yielding = Yielding::new(1);
+        for round in 1..100 {
+            let now = Timestamp::from_millis(100 * round);
+            let cheap = Cheap {
+                at: now,
+                median: Duration::from_millis(50),
+                allowed: Duration::from_millis(10),
+                is_limited: true,
+            };
+            assert!(!yielding.handle_look(Some(cheap), Expensive { in_flight: 20, waits: true }, now));
+        }
+        assert_eq!(yielding.cap(), usize::MAX);
+    }
+
+    #[test]
+    fn the_cap_is_never_below_the_least() {
+        let mut yielding = Yielding::new(5);
+        for round in 1..100 {
+            let now = Timestamp::from_millis(100 * round);
+            // The fewer are in flight, the sooner come the replies.
+            let in_flight = yielding.cap().min(20) as u32;
+            let median = Duration::from_millis(20) * in_flight;
+            let cheap = Cheap { at: now, median, allowed: Duration::from_millis(10), is_limited: false };
+            yielding.handle_look(Some(cheap), Expensive { in_flight, waits: true }, now);
+        }
+        assert_eq!(yielding.cap(), 5);
+    }
+}
