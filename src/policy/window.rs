@@ -465,9 +465,10 @@ pub struct Window {
     /// Base latencies of all cores (latencies when few requests wait at the backend), in a buffer that each
     /// round of replies uses again.
     bases: Vec<f64>,
-    /// Largest number of expensive requests in flight to the same backend in this base period (10 s), for the
-    /// window of cheap ones.
+    /// Number of expensive requests in flight to the same backend, for the window of cheap ones.
     expensive: u32,
+    /// Largest number of expensive requests in flight to the same backend in this base period (10 s).
+    expensive_most: u32,
     /// Maximum number of requests in flight in this period (5 s), after which a window that was not used up
     /// may shrink.
     peak: usize,
@@ -533,6 +534,7 @@ impl Window {
             left: f64::INFINITY,
             bases: Vec::new(),
             expensive: 0,
+            expensive_most: 0,
             peak: 0,
             peak_before: 0,
             peak_since: at,
@@ -681,13 +683,14 @@ impl Window {
     /// Takes the number of expensive requests in flight to the same backend, which have a window of their own: as
     /// long as there are several, they may be why replies of this window come late.
     pub fn handle_expensive(&mut self, in_flight: u32) {
-        self.expensive = self.expensive.max(in_flight);
+        self.expensive = in_flight;
+        self.expensive_most = self.expensive_most.max(in_flight);
     }
 
     /// True unless expensive requests may be what makes replies slow, so that a lower base of earlier periods
     /// still counts.
     fn may_forget_base(&self) -> bool {
-        self.expensive <= EXPENSIVE_FEW || self.median <= RAISED * self.base
+        self.expensive_most <= EXPENSIVE_FEW || self.median <= RAISED * self.base
     }
 
     /// Returns the median latency, in seconds, above which too many replies would come after their deadlines,
@@ -755,6 +758,10 @@ impl Window {
     /// wait at the backend: the backend is slow by itself, rather than because of too many requests in
     /// flight. `at` is the present time, in seconds.
     fn learn_anew(&mut self, at: f64, median: f64) {
+        if self.expensive > EXPENSIVE_FEW {
+            // The backend may be slow because of those.
+            return;
+        }
         let times = if self.own_base > 0.0 { median / self.own_base } else { 1.0 };
         for floor in self.floors.iter_mut().filter(|floor| floor.is_known()) {
             floor.set(floor.base * times);
@@ -796,7 +803,7 @@ impl Window {
             if self.may_forget_base() {
                 self.floors.iter_mut().for_each(Floor::end_period);
             }
-            (self.period_ends, self.expensive) = (at + BASE_PERIOD, 0);
+            (self.period_ends, self.expensive_most) = (at + BASE_PERIOD, self.expensive);
         }
         let own = median_of(&mut self.seen, |seen| seen.low);
         let of_mix = self.own_base;
@@ -1290,6 +1297,23 @@ mod tests {
         fn records(&self) -> impl Iterator<Item = Record> {
             [self.0, self.1].into_iter()
         }
+    }
+
+    #[test]
+    fn a_backend_is_not_found_slow_while_expensive_requests_may_be_the_reason() {
+        let mut window = Window::new(1, Bounds::default());
+        let mut now = crowd(&mut window, 0.0, 5.0, 16, 0.001);
+        let base = window.base();
+        for _ in 0..5 {
+            window.handle_expensive(EXPENSIVE_FEW + 1);
+            now = crowd(&mut window, now, 3.0, 1_000, 0.1);
+        }
+        assert_eq!(window.base(), base);
+        for _ in 0..5 {
+            window.handle_expensive(EXPENSIVE_FEW);
+            now = crowd(&mut window, now, 3.0, 1_000, 0.1);
+        }
+        assert!(window.base() > 10 * base, "{:?}", window.base());
     }
 
     #[test]

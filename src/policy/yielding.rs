@@ -8,7 +8,7 @@
 //!
 //! | seen | done |
 //! |---|---|
-//! | replies to cheap requests came late in two rounds in a row | the cap becomes a fifth to a half smaller |
+//! | replies to cheap requests came late in two rounds in a row, and expensive ones take more of the backend's time | the cap becomes a fifth to a half smaller |
 //! | they came in time, and expensive requests wait | the cap grows by one request or 5 %, up to 80 % of what was in flight when they were last late |
 //! | this lasted 10 s, longer each time it was in vain | the cap grows beyond that, to find out whether the backend can do more |
 //! | they come no sooner with a quarter of the expensive requests | those were not the reason: the cap is lifted for a minute |
@@ -53,9 +53,9 @@ pub struct Cheap {
     pub median: Duration,
     /// The largest median latency at which a backend does not count as crowded.
     pub allowed: Duration,
-    /// True if cheap requests wait for room in their own window (limit on requests in flight), so that they may
-    /// crowd the backend themselves.
-    pub is_limited: bool,
+    /// Time for which the cheap requests in flight keep the backend busy, if others wait for room in their own
+    /// window (limit on requests in flight), so that they may crowd the backend themselves; zero otherwise.
+    pub work: Duration,
 }
 
 /// The expensive requests of one core to a backend.
@@ -63,6 +63,8 @@ pub struct Cheap {
 pub struct Expensive {
     /// Number of requests in flight.
     pub in_flight: u32,
+    /// Time for which all cores' expensive requests in flight keep the backend busy.
+    pub work: Duration,
     /// True if requests wait.
     pub waits: bool,
 }
@@ -171,7 +173,7 @@ impl Yielding {
         let Some(cheap) = cheap.filter(counts) else { return false };
         self.looked_at = cheap.at;
         if cheap.median > cheap.allowed {
-            return self.handle_late(&cheap, in_flight, now);
+            return self.handle_late(&cheap, (in_flight, expensive.work), now);
         }
         (self.late_rounds, self.before) = (0, None);
         if expensive.waits && self.cap.is_finite() {
@@ -180,9 +182,9 @@ impl Yielding {
         false
     }
 
-    fn handle_late(&mut self, cheap: &Cheap, in_flight: f64, now: Timestamp) -> bool {
+    fn handle_late(&mut self, cheap: &Cheap, (in_flight, work): (f64, Duration), now: Timestamp) -> bool {
         self.late_rounds += 1;
-        if self.late_rounds < LATE_ROUNDS || cheap.is_limited {
+        if self.late_rounds < LATE_ROUNDS || cheap.work > work {
             return false;
         }
         self.late_rounds = 0;
@@ -305,7 +307,11 @@ mod tests {
             }
             if next_look <= now {
                 next_look += LOOKS;
-                most = cap(latest.take(), Expensive { in_flight, waits: in_flight < clients }, at(now));
+                most = cap(
+                    latest.take(),
+                    Expensive { in_flight, work: Duration::ZERO, waits: in_flight < clients },
+                    at(now),
+                );
                 if now > 30.0 {
                     looks += 1;
                     seen.uncapped += f64::from(u8::from(most == usize::MAX));
@@ -329,7 +335,7 @@ mod tests {
                     if round.len() >= 3 && now - began >= 0.010 {
                         let allowed = Duration::from_secs_f64(calm(usual));
                         let median = Duration::from_secs_f64(median(&mut round));
-                        latest = Some(Cheap { at: at(now), median, allowed, is_limited: false });
+                        latest = Some(Cheap { at: at(now), median, allowed, work: Duration::ZERO });
                         (round, began) = (Vec::new(), now);
                     }
                 }
@@ -395,9 +401,13 @@ mod tests {
         let late = Duration::from_millis(50);
         let mut look = |millis: u64, has_cheap: bool| {
             let now = Timestamp::from_millis(millis);
-            let cheap = Cheap { at: now, median: late, allowed: late / 5, is_limited: false };
+            let cheap = Cheap { at: now, median: late, allowed: late / 5, work: Duration::ZERO };
             let in_flight = yielding.cap().min(20) as u32;
-            yielding.handle_look(has_cheap.then_some(cheap), Expensive { in_flight, waits: true }, now);
+            yielding.handle_look(
+                has_cheap.then_some(cheap),
+                Expensive { in_flight, work: Duration::ZERO, waits: true },
+                now,
+            );
             yielding.cap()
         };
         assert_eq!([look(100, true), look(200, true), look(300, false)], [usize::MAX, 10, 10]);
@@ -406,18 +416,42 @@ mod tests {
 
     #[test]
     fn cheap_requests_that_crowd_the_backend_themselves_hold_back_no_others() {
-        let mut yielding = Yielding::new(1);
-        for round in 1..100 {
-            let now = Timestamp::from_millis(100 * round);
-            let cheap = Cheap {
-                at: now,
-                median: Duration::from_millis(50),
-                allowed: Duration::from_millis(10),
-                is_limited: true,
-            };
-            assert!(!yielding.handle_look(Some(cheap), Expensive { in_flight: 20, waits: true }, now));
+        for (millis, is_capped) in [(19, true), (21, false)] {
+            let mut yielding = Yielding::new(1);
+            for round in 1..10 {
+                let now = Timestamp::from_millis(100 * round);
+                let (median, allowed) = (Duration::from_millis(50), Duration::from_millis(10));
+                let cheap = Cheap { at: now, median, allowed, work: Duration::from_millis(millis) };
+                let in_flight = yielding.cap().min(20) as u32;
+                let expensive = Expensive { in_flight, work: Duration::from_millis(20), waits: true };
+                yielding.handle_look(Some(cheap), expensive, now);
+                assert!(is_capped || yielding.cap() == usize::MAX);
+                if is_capped && yielding.cap() < 20 {
+                    break;
+                }
+                assert!(round < 9 || !is_capped, "{yielding:?}");
+            }
         }
-        assert_eq!(yielding.cap(), usize::MAX);
+    }
+
+    #[test]
+    fn after_a_cut_the_cap_stays_below_what_was_too_much() {
+        let mut yielding = Yielding::new(1);
+        let (mut most_held, mut cut_at) = (0, None);
+        for round in 1..400 {
+            let now = Timestamp::from_millis(100 * round);
+            // Replies come late with eight in flight or more.
+            let in_flight = yielding.cap().min(20) as u32;
+            let median = Duration::from_millis(if in_flight >= 8 { 30 } else { 5 });
+            let cheap = Cheap { at: now, median, allowed: Duration::from_millis(10), work: Duration::ZERO };
+            let expensive = Expensive { in_flight, work: Duration::ZERO, waits: true };
+            if yielding.handle_look(Some(cheap), expensive, now) {
+                (cut_at, most_held) = (Some(now), 0);
+            } else if cut_at.is_some_and(|at| now.since(at) < HOLD) {
+                most_held = most_held.max(yielding.cap());
+            }
+        }
+        assert_eq!(most_held, 6, "four fifths of eight");
     }
 
     #[test]
@@ -428,8 +462,12 @@ mod tests {
             // The fewer are in flight, the sooner come the replies.
             let in_flight = yielding.cap().min(20) as u32;
             let median = Duration::from_millis(20) * in_flight;
-            let cheap = Cheap { at: now, median, allowed: Duration::from_millis(10), is_limited: false };
-            yielding.handle_look(Some(cheap), Expensive { in_flight, waits: true }, now);
+            let cheap = Cheap { at: now, median, allowed: Duration::from_millis(10), work: Duration::ZERO };
+            yielding.handle_look(
+                Some(cheap),
+                Expensive { in_flight, work: Duration::ZERO, waits: true },
+                now,
+            );
         }
         assert_eq!(yielding.cap(), 5);
     }

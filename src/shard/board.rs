@@ -143,6 +143,11 @@ impl Section<'_> {
         }
     }
 
+    /// Returns the number of requests in flight at the bulkhead's backend, of all cores together as they wrote it last.
+    pub fn in_flight(&self) -> u32 {
+        self.places.iter().map(|place| place.load.load(Ordering::Relaxed) as u32).sum()
+    }
+
     /// True if any core has written that the bulkhead's backend is busy with a script.
     pub fn is_busy(&self) -> bool {
         self.places.iter().any(|place| place.load.load(Ordering::Relaxed) >> BUSY & 1 == 1)

@@ -263,17 +263,20 @@ impl Bulkhead {
 
     /// Looks at the latency of cheap requests to the same backend, for which there is another bulkhead (window and
     /// queue), about every 100 ms: while they come late, fewer of this bulkhead's expensive requests may be in
-    /// flight. Returns whether fewer may than before.
-    pub fn yield_to(&mut self, cheap: Option<Cheap>, now: Timestamp) -> bool {
-        let expensive = Expensive { in_flight: self.in_flight, waits: !self.is_empty() };
+    /// flight. Returns whether fewer may than before. `in_flight` is the number of all cores' expensive requests in
+    /// flight.
+    pub fn yield_to(&mut self, cheap: Option<Cheap>, in_flight: u32, now: Timestamp) -> bool {
+        let work = self.window.base() * in_flight;
+        let expensive = Expensive { in_flight: self.in_flight, work, waits: !self.is_empty() };
         let has_yielded = self.yielding.handle_look(cheap, expensive, now);
         self.set_limit();
         has_yielded
     }
 
-    /// Returns the number of expensive requests in flight that may be why replies to cheap ones come late.
-    pub fn in_the_way(&self, now: Timestamp) -> u32 {
-        if self.yielding.rests(now) { 0 } else { self.in_flight }
+    /// True unless it is known that this bulkhead's expensive requests are not the reason why replies to cheap ones
+    /// come late.
+    pub fn may_be_in_the_way(&self, now: Timestamp) -> bool {
+        !self.yielding.rests(now)
     }
 
     /// Returns how many requests may be in flight at the backend: the window, or the cap on it.

@@ -84,11 +84,14 @@ impl Overload {
         }
         for bulkheads in self.bulkheads.chunks_exact_mut(BULKHEADS).enumerate() {
             let (backend, [usual, heavy]) = bulkheads else { continue };
-            let section = settings.board.of(env.settings.id, backend * BULKHEADS + Track::Usual as usize);
-            if heavy.yield_to(latency_of_cheap(section, now.monotonic), now.monotonic) {
+            let [of_usual, of_heavy] = [Track::Usual, Track::Heavy]
+                .map(|track| settings.board.of(env.settings.id, backend * BULKHEADS + track as usize));
+            let in_flight = of_heavy.in_flight();
+            if heavy.yield_to(latency_of_cheap(of_usual, now.monotonic), in_flight, now.monotonic) {
                 env.counters.add(Counter::HeavyYielded, 1);
             }
-            usual.handle_expensive(heavy.in_the_way(now.monotonic));
+            let may_be_in_the_way = heavy.may_be_in_the_way(now.monotonic);
+            usual.handle_expensive(if may_be_in_the_way { in_flight } else { 0 });
         }
     }
 
@@ -164,10 +167,6 @@ fn latency_of_cheap(records: Section<'_>, now: Timestamp) -> Option<Cheap> {
         bases += record.base * f64::from(record.samples);
     }
     let mean = |sum: f64| Duration::try_from_secs_f64(sum / samples).unwrap_or_default();
-    (samples > 0.0).then(|| Cheap {
-        at,
-        median: mean(medians),
-        allowed: window::calm(mean(bases)),
-        is_limited,
-    })
+    let work = if is_limited { mean(bases) * records.in_flight() } else { Duration::ZERO };
+    (samples > 0.0).then(|| Cheap { at, median: mean(medians), allowed: window::calm(mean(bases)), work })
 }
