@@ -125,8 +125,6 @@ const CROWDED: f64 = 0.75;
 /// Time after a probe (measurement of the base latency) for which the window does not grow, as a multiple of
 /// the full window's latency.
 const SETTLES: f64 = 2.0;
-/// Number of expensive requests in flight that hardly make other requests to the backend late.
-const EXPENSIVE_FEW: u32 = 2;
 /// Median latency, as a multiple of the base (latency when few requests wait at the backend), above which load
 /// may be what makes replies slow.
 const RAISED: f64 = 1.5;
@@ -681,7 +679,7 @@ impl Window {
     }
 
     /// Takes the number of expensive requests in flight to the same backend, which have a window of their own: as
-    /// long as there are several, they may be why replies of this window come late.
+    /// long as there are any, they may be why replies of this window come late.
     pub fn handle_expensive(&mut self, in_flight: u32) {
         self.expensive = in_flight;
         self.expensive_most = self.expensive_most.max(in_flight);
@@ -690,7 +688,7 @@ impl Window {
     /// True unless expensive requests may be what makes replies slow, so that a lower base of earlier periods
     /// still counts.
     fn may_forget_base(&self) -> bool {
-        self.expensive_most <= EXPENSIVE_FEW || self.median <= RAISED * self.base
+        self.expensive_most == 0 || self.median <= RAISED * self.base
     }
 
     /// Returns the median latency, in seconds, above which too many replies would come after their deadlines,
@@ -758,7 +756,7 @@ impl Window {
     /// wait at the backend: the backend is slow by itself, rather than because of too many requests in
     /// flight. `at` is the present time, in seconds.
     fn learn_anew(&mut self, at: f64, median: f64) {
-        if self.expensive > EXPENSIVE_FEW {
+        if self.expensive > 0 {
             // The backend may be slow because of those.
             return;
         }
@@ -1305,12 +1303,12 @@ mod tests {
         let mut now = crowd(&mut window, 0.0, 5.0, 16, 0.001);
         let base = window.base();
         for _ in 0..5 {
-            window.handle_expensive(EXPENSIVE_FEW + 1);
+            window.handle_expensive(1);
             now = crowd(&mut window, now, 3.0, 1_000, 0.1);
         }
         assert_eq!(window.base(), base);
         for _ in 0..5 {
-            window.handle_expensive(EXPENSIVE_FEW);
+            window.handle_expensive(0);
             now = crowd(&mut window, now, 3.0, 1_000, 0.1);
         }
         assert!(window.base() > 10 * base, "{:?}", window.base());

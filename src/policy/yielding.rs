@@ -11,7 +11,7 @@
 //! | replies to cheap requests came late in two rounds in a row, and expensive ones take more of the backend's time | the cap becomes a fifth to a half smaller |
 //! | they came in time, and expensive requests wait | the cap grows by one request or 5 %, up to 80 % of what was in flight when they were last late |
 //! | this lasted 10 s, longer each time it was in vain | the cap grows beyond that, to find out whether the backend can do more |
-//! | they come no sooner with a quarter of the expensive requests | those were not the reason: the cap is lifted for a minute |
+//! | they come no sooner with a quarter of the expensive requests, or fewer | those were not the reason: the cap is lifted for a minute |
 //! | there were no cheap requests for 10 s | the cap is lifted |
 //!
 //! A backend with several servers is why cuts are small and what was too much is remembered: a cap of one would
@@ -69,12 +69,12 @@ pub struct Expensive {
     pub waits: bool,
 }
 
-/// What was seen before the cap first became smaller.
+/// What was seen since replies to cheap requests were last in time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Before {
-    /// Number of expensive requests in flight.
+    /// Number of expensive requests in flight before the cap first became smaller.
     in_flight: f64,
-    /// The median latency of cheap requests.
+    /// The largest median latency of cheap requests.
     median: Duration,
 }
 
@@ -100,7 +100,7 @@ pub struct Yielding {
     obeyed_at: Timestamp,
     /// Time at which replies to cheap requests were last known.
     company_at: Timestamp,
-    /// State before the cap first became smaller; None while replies to cheap requests are in time.
+    /// State since replies to cheap requests were last in time; None while they are.
     before: Option<Before>,
     /// Time until which there is no cap, because the last one has not helped.
     rests_until: Timestamp,
@@ -190,7 +190,7 @@ impl Yielding {
         self.late_rounds = 0;
         let in_use = in_flight.min(self.cap);
         if let Some(before) = self.before
-            && in_use <= (before.in_flight * JUDGED_AT).max(self.least)
+            && in_use <= before.in_flight * JUDGED_AT
             && cheap.median > before.median.mul_f64(IN_VAIN)
         {
             *self = Self { rests_until: now.after(RESTS), company_at: now, ..Self::beginning(self.least) };
@@ -199,7 +199,8 @@ impl Yielding {
         if in_use <= self.least {
             return false;
         }
-        self.before.get_or_insert(Before { in_flight: in_use, median: cheap.median });
+        let before = self.before.get_or_insert(Before { in_flight: in_use, median: cheap.median });
+        before.median = before.median.max(cheap.median);
         if in_use > 2.0 * self.too_many {
             self.hold = HOLD;
         } else if in_use > CUT * self.too_many {

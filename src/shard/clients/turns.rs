@@ -42,6 +42,8 @@ const UNANSWERED_LEAST: usize = 256;
 /// part of it while so many are unanswered. Until queues have had time to hold their clients back, no more requests
 /// come than they have room for.
 const DEEP_PARTS: usize = 8;
+/// While many requests are unanswered, a client may have this part of those by which fewer than twice as many are.
+const PARTS_OF_THE_REST: usize = 16;
 /// Least number of clients that share the requests of a turn (pass of the shard's loop) while many are unanswered.
 const CLIENTS_OF_DEEP_TURN: u32 = 16;
 
@@ -62,8 +64,6 @@ pub struct Turns {
     /// Number of unanswered requests from which on a turn (pass of the shard's loop) starts few, and each client may
     /// have few.
     unanswered_many: usize,
-    /// Number of clients with more unanswered requests than a few.
-    deep: usize,
     /// The number of congested clients: those with so many requests in backend queues that no more are
     /// started.
     congested: u32,
@@ -98,7 +98,6 @@ impl Turns {
             most: most_of_all(many, 0),
             unanswered: 0,
             unanswered_many: many,
-            deep: 0,
             congested: 0,
             to_resume: VecDeque::new(),
             next: VecDeque::new(),
@@ -112,20 +111,17 @@ impl Turns {
     /// that waits at its store, such as BLPOP, is alone.
     pub(super) fn count_unanswered(&mut self, client: &mut Client) {
         let unanswered = client.unanswered().saturating_sub(SHORT_PIPELINE);
-        let before = std::mem::replace(&mut client.counted, unanswered);
-        self.unanswered = self.unanswered + unanswered - before;
-        self.deep = self.deep + usize::from(unanswered > 0) - usize::from(before > 0);
+        self.unanswered = self.unanswered + unanswered - std::mem::replace(&mut client.counted, unanswered);
     }
 
-    /// Returns the most unanswered requests that a client may have. While many are unanswered, that is its part of as
-    /// many, if all clients that pipeline or wait for their turn have the same part: no queue, and no fetch of a hot
-    /// key, has room for whole pipelines of many clients.
+    /// Returns the most unanswered requests that a client may have. While many are unanswered, that is a part of what
+    /// is left up to twice as many: no queue, and no fetch of a hot key, has room for whole pipelines of many clients.
     fn pipeline_most(&self) -> usize {
         if self.unanswered < self.unanswered_many {
             return PIPELINE_MAX;
         }
-        let clients = self.deep + self.next.len();
-        (self.unanswered_many / clients.max(1)).clamp(1, PIPELINE_MAX)
+        let left = (2 * self.unanswered_many).saturating_sub(self.unanswered);
+        (left / PARTS_OF_THE_REST).clamp(1, PIPELINE_MAX)
     }
 
     /// Returns the most requests of one client that are started in a turn (pass of the shard's loop), at
@@ -447,7 +443,6 @@ impl ClientStage {
     pub(super) fn end_turns_of(&mut self, client: &Client) {
         self.turns.congested -= u32::from(client.congested > 0);
         self.turns.unanswered -= client.counted;
-        self.turns.deep -= usize::from(client.counted > 0);
     }
 
     /// Begins the next turn (pass of the shard's loop), in which requests of all clients may be started
