@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 90.0
 POLL_SECONDS = 0.05
 STARTED = "weir-load: started"
 # The layers that --disable switches off one by one, those apart that only matter before a cluster or for writes past weir.
-LAYERS = ("rate", "shed", "queue", "window", "hot", "breaker")
+LAYERS = ("rate", "shed", "queue", "window", "yields", "hot", "breaker")
 # Names of the files that weir-load leaves.
 LOAD_JSON, LOAD_HTML, LOAD_TOML = "load.json", "report.html", "load.toml"
 AROUND_JSON, AROUND_TOML = "around.json", "around.toml"
