@@ -10,6 +10,7 @@ use super::pause::{Paused, is_held_as_write};
 use super::ties::{Ties, Watch};
 use super::track::Tracks;
 use super::transaction::{Splice, Transaction};
+use super::turns::Counted;
 use super::{BACKLOG_PIPELINE_MAX, ReplyRoom};
 use crate::protocol::command::{Command, Handling, LocalCommand};
 use crate::protocol::http::Conversation;
@@ -155,7 +156,7 @@ pub struct Client {
     /// whose number is `turn`.
     pub(super) turn_left: u32,
     /// Number of unanswered requests of the client that count among those of all clients: those beyond a few.
-    pub(super) counted: usize,
+    pub(super) counted: Counted,
     /// True while received bytes have not been decoded yet, because the client has to wait.
     pub(super) stalled: bool,
     /// True while the client is in the outbox's list of clients with replies to send.
@@ -219,7 +220,7 @@ impl Client {
             reading_paused: false,
             turn: 0,
             turn_left: REQUESTS_PER_TURN,
-            counted: 0,
+            counted: Counted::default(),
             stalled: false,
             listed_to_send: false,
             listed_partial: false,
@@ -557,15 +558,16 @@ impl Client {
         self.waits_by_order && (self.stalled || self.held_request.is_some())
     }
 
-    /// True if the client's next request may not be started yet.
+    /// True if the client's next request may not be started yet. `pipeline_most` is the number of unanswered requests
+    /// that it may have.
     #[inline]
-    pub(super) fn must_wait(&self, room: ReplyRoom) -> bool {
+    pub(super) fn must_wait(&self, room: ReplyRoom, pipeline_most: usize) -> bool {
         self.barrier
             || self.congested > 0
             || self.waits_for_quota
             || self.waits_by_order
             || self.turn_left == 0
-            || self.unanswered() >= room.pipeline
+            || self.unanswered() >= pipeline_most
             || self.order.waiting_bytes() > room.usual && self.is_backlog_full()
             || self.unanswered() > 0 && self.order.foreseen_bytes() > room.foreseen
     }

@@ -96,7 +96,7 @@ use super::tracking_redirect::RedirectMessage;
 use crate::config::Quotas;
 use crate::protocol::RequestLimits;
 use crate::protocol::command::Effect;
-use crate::values::limits::{HOT_REPLY_BYTES_MAX, PIPELINE_MAX};
+use crate::values::limits::HOT_REPLY_BYTES_MAX;
 use crate::values::time::Now;
 use crate::values::{ClientId, ShardId, StoreVersion, Timestamp};
 use abandoned::Abandoned;
@@ -130,12 +130,9 @@ const REQUESTS_AT_FIRST: usize = 64;
 /// a time.
 const BACKLOG_GROWTH: usize = 4;
 
-/// Limits on one client above which no more of its requests are started: bytes of its replies, and requests that
-/// are unanswered.
+/// Maximum numbers of bytes of replies for one client above which no more of its requests are started.
 #[derive(Clone, Copy, Debug)]
 struct ReplyRoom {
-    /// Maximum number of unanswered requests.
-    pipeline: usize,
     /// Maximum number of bytes that usually may wait for the client, until it reads or until the earlier reply
     /// comes that those bytes wait for.
     usual: usize,
@@ -147,16 +144,14 @@ struct ReplyRoom {
 }
 
 impl ReplyRoom {
-    /// No limits but that on unanswered requests.
-    const UNLIMITED: Self =
-        Self { pipeline: PIPELINE_MAX, usual: usize::MAX, unread: usize::MAX, foreseen: usize::MAX };
+    /// No limits.
+    const UNLIMITED: Self = Self { usual: usize::MAX, unread: usize::MAX, foreseen: usize::MAX };
 
     /// Returns the limits for a client for which at most `bytes_max` bytes of replies may wait.
     fn within(bytes_max: usize) -> Self {
         // Leaves room for one kept reply: the last request that is taken on may be answered at once with one.
         let room = bytes_max.saturating_sub(HOT_REPLY_BYTES_MAX);
         Self {
-            pipeline: PIPELINE_MAX,
             usual: room.min(REPLIES_BYTES_PAUSE),
             unread: room / 4 * 3,
             foreseen: room.max(bytes_max / 2) / 4 * 3,

@@ -20,7 +20,7 @@ use crate::shard::request::ReplyTo;
 use crate::shard::settings::ShardSettings;
 use crate::values::limits::PIPELINE_MAX;
 use crate::values::time::Now;
-use crate::values::{Action, ClientId, Owner, limits};
+use crate::values::{Action, ClientId, IdMap, Owner, TenantId, limits};
 
 /// Number of undecoded bytes (64 KiB) above which weir stops reading from a client whose next request may not
 /// be started.
@@ -47,6 +47,18 @@ const PARTS_OF_THE_REST: usize = 16;
 /// Least number of clients that share the requests of a turn (pass of the shard's loop) while many are unanswered.
 const CLIENTS_OF_DEEP_TURN: u32 = 16;
 
+/// The unanswered requests of one client that its shard's schedule has counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counted {
+    /// Number of unanswered requests beyond a short pipeline.
+    requests: usize,
+    /// The tenant among whose requests they are counted.
+    tenant: Option<TenantId>,
+    /// True if requests of the client were started, or replies sent to it, since the last search for clients that
+    /// wait for long.
+    has_changed: bool,
+}
+
 /// The schedule of a shard's clients: which of them have further requests decoded, and when.
 #[derive(Debug)]
 pub struct Turns {
@@ -61,8 +73,10 @@ pub struct Turns {
     /// Number of requests that are unanswered, of all clients together, beyond a few of each, as counted when
     /// requests of a client were last started or replies sent to it.
     unanswered: usize,
-    /// Number of unanswered requests from which on a turn (pass of the shard's loop) starts few, and each client may
-    /// have few.
+    /// Number of these requests of each tenant. Tenants that have none are not in it.
+    unanswered_of: IdMap<TenantId, usize>,
+    /// Number of unanswered requests from which on a turn (pass of the shard's loop) starts few, and each client of a
+    /// tenant that has so many may have few.
     unanswered_many: usize,
     /// The number of congested clients: those with so many requests in backend queues that no more are
     /// started.
@@ -97,6 +111,7 @@ impl Turns {
             taken: 0,
             most: most_of_all(many, 0),
             unanswered: 0,
+            unanswered_of: IdMap::default(),
             unanswered_many: many,
             congested: 0,
             to_resume: VecDeque::new(),
@@ -108,20 +123,56 @@ impl Turns {
     }
 
     /// Counts the unanswered requests of a client anew, as far as they are more than a short pipeline: a request
-    /// that waits at its store, such as BLPOP, is alone.
+    /// that waits at its store, such as BLPOP, is alone. Called whenever requests of the client were started or
+    /// replies sent to it.
     pub(super) fn count_unanswered(&mut self, client: &mut Client) {
+        client.counted.has_changed = true;
         let unanswered = client.unanswered().saturating_sub(SHORT_PIPELINE);
-        self.unanswered = self.unanswered + unanswered - std::mem::replace(&mut client.counted, unanswered);
+        self.count(client, unanswered);
     }
 
-    /// Returns the most unanswered requests that a client may have. While many are unanswered, that is a part of what
-    /// is left up to twice as many: no queue, and no fetch of a hot key, has room for whole pipelines of many clients.
-    fn pipeline_most(&self) -> usize {
-        if self.unanswered < self.unanswered_many {
+    fn count(&mut self, client: &mut Client, requests: usize) {
+        let tenant = client.identity.tenant.filter(|_| requests > 0);
+        if client.counted.requests == requests && client.counted.tenant == tenant {
+            return;
+        }
+        self.discount(&client.counted);
+        (client.counted.requests, client.counted.tenant) = (requests, tenant);
+        self.unanswered += requests;
+        if let Some(tenant) = tenant {
+            *self.unanswered_of.entry(tenant).or_default() += requests;
+        }
+    }
+
+    fn discount(&mut self, counted: &Counted) {
+        self.unanswered -= counted.requests;
+        if let Some(tenant) = counted.tenant
+            && let Some(of_tenant) = self.unanswered_of.get_mut(&tenant)
+        {
+            *of_tenant -= counted.requests;
+            if *of_tenant == 0 {
+                self.unanswered_of.remove(&tenant);
+            }
+        }
+    }
+
+    /// Returns the most unanswered requests that a client may have. While clients of its tenant have many, that is a
+    /// part of what is left up to twice as many, and at least a short pipeline: no queue, and no fetch of a hot key,
+    /// has room for whole pipelines of many clients. Clients of other tenants may have as many as ever.
+    #[inline]
+    fn pipeline_most(&self, client: &Client) -> usize {
+        if self.unanswered < self.unanswered_many { PIPELINE_MAX } else { self.pipeline_most_of(client) }
+    }
+
+    #[cold]
+    fn pipeline_most_of(&self, client: &Client) -> usize {
+        let of_tenant = client.identity.tenant.and_then(|tenant| self.unanswered_of.get(&tenant));
+        let unanswered = of_tenant.copied().unwrap_or_default();
+        if unanswered < self.unanswered_many {
             return PIPELINE_MAX;
         }
-        let left = (2 * self.unanswered_many).saturating_sub(self.unanswered);
-        (left / PARTS_OF_THE_REST).clamp(1, PIPELINE_MAX)
+        let left = (2 * self.unanswered_many).saturating_sub(unanswered);
+        (left / PARTS_OF_THE_REST).clamp(SHORT_PIPELINE, PIPELINE_MAX)
     }
 
     /// Returns the most requests of one client that are started in a turn (pass of the shard's loop), at
@@ -206,7 +257,7 @@ impl ClientStage {
         if client.ending == Ending::Deaf {
             return Err(Progress::Done);
         }
-        if client.must_wait(self.reply_room) {
+        if client.must_wait(self.reply_room, self.turns.pipeline_most(client)) {
             return Err(Progress::Stalled);
         }
         // An HTTP request has limits of its own for head and body, and is taken on only once its sender is
@@ -389,8 +440,12 @@ impl ClientStage {
         if !client.is_stuck() || client.listed_to_resume {
             return;
         }
-        let may_go_on =
-            if client.barrier { client.unanswered() == 0 } else { !client.must_wait(self.reply_room) };
+        let pipeline_most = self.turns.pipeline_most(client);
+        let may_go_on = if client.barrier {
+            client.unanswered() == 0
+        } else {
+            !client.must_wait(self.reply_room, pipeline_most)
+        };
         if may_go_on {
             client.listed_to_resume = true;
             self.turns.to_resume.push_back(id);
@@ -442,7 +497,23 @@ impl ClientStage {
     /// Corrects the numbers of congested clients and of unanswered requests when a client disconnects.
     pub(super) fn end_turns_of(&mut self, client: &Client) {
         self.turns.congested -= u32::from(client.congested > 0);
-        self.turns.unanswered -= client.counted;
+        self.turns.discount(&client.counted);
+    }
+
+    /// While many requests are unanswered, leaves those of clients out of the count that had no reply, and no request
+    /// started, since the last call: they wait for something that takes long, such as BLPOP. Called with the regular
+    /// checks, about every 100 ms.
+    pub fn leave_out_waiting(&mut self) {
+        if self.turns.unanswered < self.turns.unanswered_many {
+            return;
+        }
+        for place in 0..self.clients.places() {
+            let Some(id) = self.clients.in_place(place) else { continue };
+            let client = self.clients.at(id);
+            if !std::mem::take(&mut client.counted.has_changed) {
+                self.turns.count(client, 0);
+            }
+        }
     }
 
     /// Begins the next turn (pass of the shard's loop), in which requests of all clients may be started
@@ -451,6 +522,5 @@ impl ClientStage {
         self.turns.number = self.turns.number.wrapping_add(1);
         self.turns.taken = 0;
         self.turns.most = most_of_all(self.turns.unanswered_many, self.turns.unanswered);
-        self.reply_room.pipeline = self.turns.pipeline_most();
     }
 }

@@ -805,6 +805,7 @@ impl Shard {
         self.look_after_private(now);
         self.tell_monitors(now);
         self.clients.look_after_stuck(&mut self.env, now);
+        self.clients.leave_out_waiting();
         self.clients.close_strangers(&mut self.env, now);
         self.clients.close_slow_http(&mut self.env, now);
         if self.clients.holds_much(&self.env) {

@@ -49,6 +49,42 @@ impl Rig {
 }
 
 #[test]
+fn long_pipelines_hold_back_only_clients_of_their_tenant_and_only_while_they_move() {
+    let mut rig = Rig::with(1, 1, |settings| {
+        settings.overload.window = Mode::Off;
+        settings.overload.queue_limit.requests = 512;
+        settings.hot.mode = Mode::Off;
+    });
+    rig.put_in_force(TWO_TENANTS);
+    let gets = |count: usize| request(&["GET", "shared:k"]).repeat(count);
+    let crowd: Vec<usize> = (0..40).map(|_| rig.signed_in("acme", "a")).collect();
+    let [late, last, other] = [("acme", "a"), ("acme", "a"), ("root", "r")]
+        .map(|(tenant, password)| rig.signed_in(tenant, password));
+    // After some replies it is known that replies are small, so that more than 64 requests of each may be unanswered.
+    for client in crowd.iter().chain([&late, &last, &other]) {
+        rig.raw(*client, &gets(60));
+        (0..60).for_each(|_| rig.answer_next("$-1\r\n"));
+        assert_eq!(rig.told(*client), "$-1\r\n".repeat(60));
+    }
+    crowd.iter().for_each(|client| rig.raw(*client, &gets(100)));
+    let held_back = rig.owed();
+    assert!((512..40 * 24).contains(&held_back), "{held_back} of 4,000");
+    rig.raw(other, &gets(100));
+    assert_eq!(rig.owed() - held_back, 100, "another tenant is not held back");
+    rig.raw(late, &gets(100));
+    let started = rig.owed() - held_back - 100;
+    assert!((8..=16).contains(&started), "but another client is: {started} of 100");
+    (0..3).for_each(|_| rig.wait(Duration::from_millis(110)));
+    rig.raw(last, &gets(100));
+    assert_eq!(rig.owed() - held_back, 100 + started + 100, "until the others only wait");
+    while rig.owed() > 0 {
+        rig.answer_next("$-1\r\n");
+    }
+    let everybody = crowd.iter().chain([&late, &last, &other]);
+    everybody.for_each(|client| assert_eq!(rig.told(*client), "$-1\r\n".repeat(100)));
+}
+
+#[test]
 fn replies_that_wait_for_an_earlier_one_count_as_waiting() {
     let mut rig = Rig::with(1, 2, |settings| settings.heavy_links = 0);
     let client = rig.client(0);
