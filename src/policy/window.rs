@@ -465,6 +465,8 @@ pub struct Window {
     bases: Vec<f64>,
     /// Number of expensive requests in flight to the same backend, for the window of cheap ones.
     expensive: u32,
+    /// True if fewer expensive requests may soon be in flight because replies of this window come late.
+    may_yield: bool,
     /// Largest number of expensive requests in flight to the same backend in this base period (10 s).
     expensive_most: u32,
     /// Maximum number of requests in flight in this period (5 s), after which a window that was not used up
@@ -532,6 +534,7 @@ impl Window {
             left: f64::INFINITY,
             bases: Vec::new(),
             expensive: 0,
+            may_yield: false,
             expensive_most: 0,
             peak: 0,
             peak_before: 0,
@@ -679,9 +682,10 @@ impl Window {
     }
 
     /// Takes the number of expensive requests in flight to the same backend, which have a window of their own: as
-    /// long as there are any, they may be why replies of this window come late.
-    pub fn handle_expensive(&mut self, in_flight: u32) {
-        self.expensive = in_flight;
+    /// long as there are any, they may be why replies of this window come late. `may_yield` is true if fewer of
+    /// them may soon be in flight for that reason.
+    pub fn handle_expensive(&mut self, in_flight: u32, may_yield: bool) {
+        (self.expensive, self.may_yield) = (in_flight, may_yield);
         self.expensive_most = self.expensive_most.max(in_flight);
     }
 
@@ -756,7 +760,7 @@ impl Window {
     /// wait at the backend: the backend is slow by itself, rather than because of too many requests in
     /// flight. `at` is the present time, in seconds.
     fn learn_anew(&mut self, at: f64, median: f64) {
-        if self.expensive > 0 {
+        if self.expensive > 0 && self.may_yield {
             // The backend may be slow because of those.
             return;
         }
@@ -1303,12 +1307,12 @@ mod tests {
         let mut now = crowd(&mut window, 0.0, 5.0, 16, 0.001);
         let base = window.base();
         for _ in 0..5 {
-            window.handle_expensive(1);
+            window.handle_expensive(1, true);
             now = crowd(&mut window, now, 3.0, 1_000, 0.1);
         }
         assert_eq!(window.base(), base);
         for _ in 0..5 {
-            window.handle_expensive(0);
+            window.handle_expensive(1, false);
             now = crowd(&mut window, now, 3.0, 1_000, 0.1);
         }
         assert!(window.base() > 10 * base, "{:?}", window.base());

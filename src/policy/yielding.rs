@@ -43,6 +43,8 @@ const JUDGED_AT: f64 = 0.25;
 const IN_VAIN: f64 = 0.7;
 /// Time for which there is no cap after one that has not helped.
 const RESTS: Duration = Duration::from_secs(60);
+/// Time after which late replies to cheap requests beside the least number of expensive ones have another reason.
+const LEAST_LASTS: Duration = Duration::from_secs(2);
 
 /// The latency of cheap requests to a backend, as its last round of replies showed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -104,6 +106,12 @@ pub struct Yielding {
     before: Option<Before>,
     /// Time until which there is no cap, because the last one has not helped.
     rests_until: Timestamp,
+    /// Time from which on replies to cheap requests have been late although no more expensive ones were in flight than
+    /// the least; None while that is not so.
+    least_since: Option<Timestamp>,
+    /// True if replies to cheap requests were late in the last round, and cheap requests take more of the backend's
+    /// time.
+    is_theirs: bool,
     /// Number of expensive requests in flight at the last look.
     in_flight: u32,
 }
@@ -132,6 +140,8 @@ impl Yielding {
             company_at: Timestamp::ZERO,
             before: None,
             rests_until: Timestamp::ZERO,
+            least_since: None,
+            is_theirs: false,
             in_flight: 0,
         }
     }
@@ -145,6 +155,13 @@ impl Yielding {
     /// expensive requests are not the reason why they come late.
     pub fn rests(&self, now: Timestamp) -> bool {
         now < self.rests_until
+    }
+
+    /// True if expensive requests may be the reason why replies to cheap ones come late, and fewer of the former may
+    /// soon be in flight. False if the backend has to be taken as it is.
+    pub fn may_help(&self, now: Timestamp) -> bool {
+        let least_lasts = self.least_since.is_some_and(|since| now.since(since) >= LEAST_LASTS);
+        !self.rests(now) && !self.is_theirs && !least_lasts
     }
 
     /// Looks at the latency of cheap requests, about every 100 ms, and changes the cap accordingly. `cheap` is
@@ -175,7 +192,7 @@ impl Yielding {
         if cheap.median > cheap.allowed {
             return self.handle_late(&cheap, (in_flight, expensive.work), now);
         }
-        (self.late_rounds, self.before) = (0, None);
+        (self.late_rounds, self.before, self.least_since, self.is_theirs) = (0, None, None, false);
         if expensive.waits && self.cap.is_finite() {
             self.grow(now);
         }
@@ -184,11 +201,17 @@ impl Yielding {
 
     fn handle_late(&mut self, cheap: &Cheap, (in_flight, work): (f64, Duration), now: Timestamp) -> bool {
         self.late_rounds += 1;
-        if self.late_rounds < LATE_ROUNDS || cheap.work > work {
+        self.is_theirs = cheap.work > work;
+        let in_use = in_flight.min(self.cap);
+        if in_use > self.least {
+            self.least_since = None;
+        } else {
+            self.least_since.get_or_insert(now);
+        }
+        if self.late_rounds < LATE_ROUNDS || self.is_theirs {
             return false;
         }
         self.late_rounds = 0;
-        let in_use = in_flight.min(self.cap);
         if let Some(before) = self.before
             && in_use <= before.in_flight * JUDGED_AT
             && cheap.median > before.median.mul_f64(IN_VAIN)
@@ -433,6 +456,24 @@ mod tests {
                 assert!(round < 9 || !is_capped, "{yielding:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_backend_has_to_be_taken_as_it_is_where_fewer_expensive_requests_are_no_help() {
+        let allowed = Duration::from_millis(10);
+        let mut yielding = Yielding::new(1);
+        let mut look = |millis: u64, (median, work): (u64, u64), in_flight: u32| {
+            let now = Timestamp::from_millis(millis);
+            let [median, work] = [median, work].map(Duration::from_millis);
+            let expensive = Expensive { in_flight, work: Duration::from_millis(20), waits: true };
+            yielding.handle_look(Some(Cheap { at: now, median, allowed, work }), expensive, now);
+            yielding.may_help(now)
+        };
+        assert!(look(100, (50, 0), 1) && look(2_000, (50, 0), 1), "for less than 2 s");
+        assert!(!look(2_100, (50, 0), 1), "there is only one");
+        assert!(look(2_200, (9, 0), 1), "in time");
+        assert!(!look(2_300, (50, 21), 1), "the cheap ones themselves are more");
+        assert!(look(2_400, (50, 19), 1));
     }
 
     #[test]

@@ -256,9 +256,10 @@ impl Bulkhead {
     }
 
     /// Takes the number of expensive requests in flight to the same backend, for which there is another bulkhead
-    /// (window and queue).
-    pub fn handle_expensive(&mut self, in_flight: u32) {
-        self.window.handle_expensive(in_flight);
+    /// (window and queue). `may_yield` is true if fewer of them may soon be in flight because replies to requests of
+    /// this one come late.
+    pub fn handle_expensive(&mut self, in_flight: u32, may_yield: bool) {
+        self.window.handle_expensive(in_flight, may_yield);
     }
 
     /// Looks at the latency of cheap requests to the same backend, for which there is another bulkhead (window and
@@ -277,6 +278,12 @@ impl Bulkhead {
     /// come late.
     pub fn may_be_in_the_way(&self, now: Timestamp) -> bool {
         !self.yielding.rests(now)
+    }
+
+    /// True if fewer of this bulkhead's expensive requests may soon be in flight because replies to cheap ones come
+    /// late.
+    pub fn may_yield(&self, now: Timestamp) -> bool {
+        self.yielding.may_help(now)
     }
 
     /// Returns how many requests may be in flight at the backend: the window, or the cap on it.

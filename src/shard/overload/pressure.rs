@@ -90,8 +90,8 @@ impl Overload {
             if heavy.yield_to(latency_of_cheap(of_usual, now.monotonic), in_flight, now.monotonic) {
                 env.counters.add(Counter::HeavyYielded, 1);
             }
-            let may_be_in_the_way = heavy.may_be_in_the_way(now.monotonic);
-            usual.handle_expensive(if may_be_in_the_way { in_flight } else { 0 });
+            let in_the_way = if heavy.may_be_in_the_way(now.monotonic) { in_flight } else { 0 };
+            usual.handle_expensive(in_the_way, heavy.may_yield(now.monotonic));
         }
     }
 
