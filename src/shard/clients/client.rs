@@ -10,7 +10,6 @@ use super::pause::{Paused, is_held_as_write};
 use super::ties::{Ties, Watch};
 use super::track::Tracks;
 use super::transaction::{Splice, Transaction};
-use super::turns::Counted;
 use super::{BACKLOG_PIPELINE_MAX, ReplyRoom};
 use crate::protocol::command::{Command, Handling, LocalCommand};
 use crate::protocol::http::Conversation;
@@ -42,6 +41,18 @@ pub struct Address {
     pub peer: Box<str>,
     /// Weir's own address, on which the client connected.
     pub local: Box<str>,
+}
+
+/// The unanswered requests of one client that its shard's schedule has counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counted {
+    /// Number of unanswered requests beyond a short pipeline.
+    pub(super) requests: usize,
+    /// The tenant among whose requests they are counted.
+    pub(super) tenant: Option<TenantId>,
+    /// True if requests of the client were started, or replies sent to it, since the last search for clients that
+    /// wait for long.
+    pub(super) has_changed: bool,
 }
 
 /// The state of one client connection.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::ClientStage;
-use super::client::{Client, Ending};
+use super::client::{Client, Counted, Ending};
 use super::held::HeldRequest;
 use crate::protocol::command::{self, Flags};
 use crate::protocol::http::Conversation;
@@ -46,18 +46,6 @@ const DEEP_PARTS: usize = 8;
 const PARTS_OF_THE_REST: usize = 16;
 /// Least number of clients that share the requests of a turn (pass of the shard's loop) while many are unanswered.
 const CLIENTS_OF_DEEP_TURN: u32 = 16;
-
-/// The unanswered requests of one client that its shard's schedule has counted.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counted {
-    /// Number of unanswered requests beyond a short pipeline.
-    requests: usize,
-    /// The tenant among whose requests they are counted.
-    tenant: Option<TenantId>,
-    /// True if requests of the client were started, or replies sent to it, since the last search for clients that
-    /// wait for long.
-    has_changed: bool,
-}
 
 /// The schedule of a shard's clients: which of them have further requests decoded, and when.
 #[derive(Debug)]
