@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::net::SocketFlags;
@@ -261,6 +262,10 @@ impl Driver {
         application: &mut impl Application,
         now: Now,
     ) {
+        // All shards share the socket of --unix, and with it the mode that is changed here: one that set it back would
+        // let another one wait in its accept for ever.
+        static ALONE: Mutex<()> = Mutex::new(());
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         // A blocking accept would stop the core. The loop is bounded by the backlog.
         if rustix::io::ioctl_fionbio(self.ring.descriptor(listener), true).is_ok() {
             for _ in 0..=BACKLOG {
