@@ -463,12 +463,12 @@ pub struct Window {
     /// Base latencies of all cores (latencies when few requests wait at the backend), in a buffer that each
     /// round of replies uses again.
     bases: Vec<f64>,
-    /// Number of expensive requests in flight to the same backend, for the window of cheap ones.
-    expensive: u32,
+    /// True if expensive requests, which have a window of their own, are in flight to the same backend.
+    is_beside_expensive: bool,
+    /// True if they were at any time in this base period (10 s).
+    was_beside_expensive: bool,
     /// True if fewer expensive requests may soon be in flight because replies of this window come late.
     may_yield: bool,
-    /// Largest number of expensive requests in flight to the same backend in this base period (10 s).
-    expensive_most: u32,
     /// Maximum number of requests in flight in this period (5 s), after which a window that was not used up
     /// may shrink.
     peak: usize,
@@ -533,9 +533,9 @@ impl Window {
             asked_at: 0.0,
             left: f64::INFINITY,
             bases: Vec::new(),
-            expensive: 0,
+            is_beside_expensive: false,
+            was_beside_expensive: false,
             may_yield: false,
-            expensive_most: 0,
             peak: 0,
             peak_before: 0,
             peak_since: at,
@@ -681,18 +681,18 @@ impl Window {
         calm_seconds(self.base).max(QUARTERS * self.quarter).min(self.useful())
     }
 
-    /// Takes the number of expensive requests in flight to the same backend, which have a window of their own: as
-    /// long as there are any, they may be why replies of this window come late. `may_yield` is true if fewer of
-    /// them may soon be in flight for that reason.
-    pub fn handle_expensive(&mut self, in_flight: u32, may_yield: bool) {
-        (self.expensive, self.may_yield) = (in_flight, may_yield);
-        self.expensive_most = self.expensive_most.max(in_flight);
+    /// Takes whether expensive requests, which have a window of their own, are in flight to the same backend: as long
+    /// as they are, they may be why replies of this window come late. `may_yield` is true if fewer of them may soon
+    /// be in flight for that reason.
+    pub fn handle_expensive(&mut self, are_in_flight: bool, may_yield: bool) {
+        (self.is_beside_expensive, self.may_yield) = (are_in_flight, may_yield);
+        self.was_beside_expensive |= are_in_flight;
     }
 
     /// True unless expensive requests may be what makes replies slow, so that a lower base of earlier periods
     /// still counts.
     fn may_forget_base(&self) -> bool {
-        self.expensive_most == 0 || self.median <= RAISED * self.base
+        !self.was_beside_expensive || self.median <= RAISED * self.base
     }
 
     /// Returns the median latency, in seconds, above which too many replies would come after their deadlines,
@@ -760,7 +760,7 @@ impl Window {
     /// wait at the backend: the backend is slow by itself, rather than because of too many requests in
     /// flight. `at` is the present time, in seconds.
     fn learn_anew(&mut self, at: f64, median: f64) {
-        if self.expensive > 0 && self.may_yield {
+        if self.is_beside_expensive && self.may_yield {
             // The backend may be slow because of those.
             return;
         }
@@ -805,7 +805,7 @@ impl Window {
             if self.may_forget_base() {
                 self.floors.iter_mut().for_each(Floor::end_period);
             }
-            (self.period_ends, self.expensive_most) = (at + BASE_PERIOD, self.expensive);
+            (self.period_ends, self.was_beside_expensive) = (at + BASE_PERIOD, self.is_beside_expensive);
         }
         let own = median_of(&mut self.seen, |seen| seen.low);
         let of_mix = self.own_base;
@@ -1307,12 +1307,12 @@ mod tests {
         let mut now = crowd(&mut window, 0.0, 5.0, 16, 0.001);
         let base = window.base();
         for _ in 0..5 {
-            window.handle_expensive(1, true);
+            window.handle_expensive(true, true);
             now = crowd(&mut window, now, 3.0, 1_000, 0.1);
         }
         assert_eq!(window.base(), base);
         for _ in 0..5 {
-            window.handle_expensive(1, false);
+            window.handle_expensive(true, false);
             now = crowd(&mut window, now, 3.0, 1_000, 0.1);
         }
         assert!(window.base() > 10 * base, "{:?}", window.base());

@@ -71,7 +71,7 @@ pub struct Expensive {
     pub waits: bool,
 }
 
-/// What was seen since replies to cheap requests were last in time.
+/// The worst that was seen while replies to cheap requests have been late without a break.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Before {
     /// Number of expensive requests in flight before the cap first became smaller.
@@ -102,7 +102,7 @@ pub struct Yielding {
     obeyed_at: Timestamp,
     /// Time at which replies to cheap requests were last known.
     company_at: Timestamp,
-    /// State since replies to cheap requests were last in time; None while they are.
+    /// The worst since replies to cheap requests were last in time; None while they are.
     before: Option<Before>,
     /// Time until which there is no cap, because the last one has not helped.
     rests_until: Timestamp,

@@ -43,7 +43,7 @@ pub struct Address {
     pub local: Box<str>,
 }
 
-/// The unanswered requests of one client that its shard's schedule has counted.
+/// The unanswered requests of one client as its shard's schedule has counted them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counted {
     /// Number of unanswered requests beyond a short pipeline.
@@ -166,7 +166,7 @@ pub struct Client {
     /// The number of requests of this client that may still be started in the turn (pass of the shard's loop)
     /// whose number is `turn`.
     pub(super) turn_left: u32,
-    /// Number of unanswered requests of the client that count among those of all clients: those beyond a few.
+    /// The client's part of the unanswered requests that its shard's schedule counts.
     pub(super) counted: Counted,
     /// True while received bytes have not been decoded yet, because the client has to wait.
     pub(super) stalled: bool,

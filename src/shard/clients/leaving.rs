@@ -8,7 +8,6 @@ use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::outcome::Settlement;
 use crate::shard::request::PrivateId;
-use crate::values::limits::PIPELINE_MAX;
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Owner};
 
@@ -166,7 +165,7 @@ impl ClientStage {
     fn allow_backlog(&mut self, env: &mut Env, id: ClientId) {
         let client = self.clients.at(id);
         let allowed = self.reply_room.usual.max(client.backlog_bytes_max);
-        let waits_for_other = client.must_wait(ReplyRoom::UNLIMITED, PIPELINE_MAX);
+        let waits_for_other = client.must_wait(ReplyRoom::UNLIMITED, self.turns.pipeline_most(client));
         let is_meant = client.identity.tenant.is_some() && !client.is_messaged() && !client.is_monitor;
         if !is_meant || waits_for_other || client.listed_to_resume || !client.reading_paused {
             return;

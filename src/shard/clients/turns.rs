@@ -148,7 +148,7 @@ impl Turns {
     /// part of what is left up to twice as many, and at least a short pipeline: no queue, and no fetch of a hot key,
     /// has room for whole pipelines of many clients. Clients of other tenants may have as many as ever.
     #[inline]
-    fn pipeline_most(&self, client: &Client) -> usize {
+    pub(super) fn pipeline_most(&self, client: &Client) -> usize {
         if self.unanswered < self.unanswered_many { PIPELINE_MAX } else { self.pipeline_most_of(client) }
     }
 
@@ -428,11 +428,10 @@ impl ClientStage {
         if !client.is_stuck() || client.listed_to_resume {
             return;
         }
-        let pipeline_most = self.turns.pipeline_most(client);
         let may_go_on = if client.barrier {
             client.unanswered() == 0
         } else {
-            !client.must_wait(self.reply_room, pipeline_most)
+            !client.must_wait(self.reply_room, self.turns.pipeline_most(client))
         };
         if may_go_on {
             client.listed_to_resume = true;

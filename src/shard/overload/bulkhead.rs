@@ -255,11 +255,11 @@ impl Bulkhead {
         self.set_limit();
     }
 
-    /// Takes the number of expensive requests in flight to the same backend, for which there is another bulkhead
+    /// Takes whether expensive requests are in flight to the same backend, for which there is another bulkhead
     /// (window and queue). `may_yield` is true if fewer of them may soon be in flight because replies to requests of
     /// this one come late.
-    pub fn handle_expensive(&mut self, in_flight: u32, may_yield: bool) {
-        self.window.handle_expensive(in_flight, may_yield);
+    pub fn handle_expensive(&mut self, are_in_flight: bool, may_yield: bool) {
+        self.window.handle_expensive(are_in_flight, may_yield);
     }
 
     /// Looks at the latency of cheap requests to the same backend, for which there is another bulkhead (window and

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::Overload;
+use super::{Overload, bulkhead_for};
 use crate::policy::latency_ratio::{Change, Company, Seen};
 use crate::policy::window::{self, Board as _, KINDS, Sample};
 use crate::policy::yielding::Cheap;
@@ -82,16 +82,18 @@ impl Overload {
         if !settings.heavy_yields || settings.window != Mode::On {
             return;
         }
-        for bulkheads in self.bulkheads.chunks_exact_mut(BULKHEADS).enumerate() {
-            let (backend, [usual, heavy]) = bulkheads else { continue };
-            let [of_usual, of_heavy] = [Track::Usual, Track::Heavy]
-                .map(|track| settings.board.of(env.settings.id, backend * BULKHEADS + track as usize));
-            let in_flight = of_heavy.in_flight();
-            if heavy.yield_to(latency_of_cheap(of_usual, now.monotonic), in_flight, now.monotonic) {
+        let now = now.monotonic;
+        for backend in env.settings.topology.all_backends() {
+            let [usual, heavy] = [Track::Usual, Track::Heavy].map(|track| bulkhead_for(backend, track));
+            let cheap = latency_of_cheap(settings.board.of(env.settings.id, usual), now);
+            let in_flight = settings.board.of(env.settings.id, heavy).in_flight();
+            let expensive = &mut self.bulkheads[heavy];
+            if expensive.yield_to(cheap, in_flight, now) {
                 env.counters.add(Counter::HeavyYielded, 1);
             }
-            let in_the_way = if heavy.may_be_in_the_way(now.monotonic) { in_flight } else { 0 };
-            usual.handle_expensive(in_the_way, heavy.may_yield(now.monotonic));
+            let are_in_the_way = in_flight > 0 && expensive.may_be_in_the_way(now);
+            let may_yield = expensive.may_yield(now);
+            self.bulkheads[usual].handle_expensive(are_in_the_way, may_yield);
         }
     }
 
