@@ -13,9 +13,13 @@
 //! | this lasted 10 s, longer each time it was in vain | the cap grows beyond that, to find out whether the backend can do more |
 //! | they come no sooner with a quarter of the expensive requests, or fewer | those were not the reason: the cap is lifted for a minute |
 //! | there were no cheap requests for 10 s | the cap is lifted |
+//! | there are cheap requests for the first time, or again | the cap begins at the least, and doubles after half a second |
 //!
 //! A backend with several servers is why cuts are small and what was too much is remembered: a cap of one would
 //! leave its other servers idle, a queue of expensive requests would build up, and then leave all at once.
+//!
+//! Late means later than usual, and what is usual is known only from replies beside few expensive requests. weir may
+//! start, or the first cheap requests may come, while expensive ones crowd the backend already. Hence the last row.
 
 use std::time::Duration;
 
@@ -36,6 +40,12 @@ const HOLD: Duration = Duration::from_secs(10);
 const HOLD_MOST: Duration = Duration::from_secs(60);
 /// Time without replies to cheap requests after which the cap is lifted.
 const ALONE: Duration = Duration::from_secs(10);
+/// Time for which the cap is the least when replies to cheap requests are known for the first time, or again.
+const START_HOLDS: Duration = Duration::from_millis(500);
+/// Factor by which the cap then grows about every 100 ms.
+const START_GROWTH: f64 = 2.0;
+/// Time after which the cap that begins so small is lifted in any case.
+const START_MOST: Duration = Duration::from_secs(3);
 /// Part of the expensive requests with which it is judged whether fewer of them help.
 const JUDGED_AT: f64 = 0.25;
 /// Part of the latency of cheap requests before the cap, above which a cap that leaves a quarter or less of the
@@ -100,8 +110,10 @@ pub struct Yielding {
     /// Time from which on no more were in flight than the cap permitted. Replies to cheap requests sent earlier do
     /// not count.
     obeyed_at: Timestamp,
-    /// Time at which replies to cheap requests were last known.
-    company_at: Timestamp,
+    /// Time at which replies to cheap requests were last known; None if there were none for 10 s.
+    company_at: Option<Timestamp>,
+    /// Time at which replies to cheap requests became known, until the cap that then begins at the least is lifted.
+    starts_at: Option<Timestamp>,
     /// The worst since replies to cheap requests were last in time; None while they are.
     before: Option<Before>,
     /// Time until which there is no cap, because the last one has not helped.
@@ -137,7 +149,8 @@ impl Yielding {
             late_rounds: 0,
             looked_at: Timestamp::ZERO,
             obeyed_at: Timestamp::ZERO,
-            company_at: Timestamp::ZERO,
+            company_at: None,
+            starts_at: None,
             before: None,
             rests_until: Timestamp::ZERO,
             least_since: None,
@@ -169,21 +182,19 @@ impl Yielding {
     pub fn handle_look(&mut self, cheap: Option<Cheap>, expensive: Expensive, now: Timestamp) -> bool {
         let in_flight =
             f64::from(expensive.in_flight.max(std::mem::replace(&mut self.in_flight, expensive.in_flight)));
-        if cheap.is_some() {
-            self.company_at = now;
-        } else if now.since(self.company_at) > ALONE {
-            *self = Self {
-                rests_until: self.rests_until,
-                in_flight: self.in_flight,
-                ..Self::beginning(self.least)
-            };
-        }
+        self.handle_company(cheap.is_some(), now);
         if self.rests(now) {
             return false;
+        }
+        if self.starts_at.is_some_and(|at| now.since(at) > START_MOST) {
+            (self.cap, self.starts_at) = (f64::INFINITY, None);
         }
         if f64::from(expensive.in_flight) > self.cap {
             (self.obeyed_at, self.late_rounds) = (now, 0);
             return false;
+        }
+        if self.starts_at.is_some() && now.since(self.obeyed_at) >= START_HOLDS {
+            self.cap *= START_GROWTH;
         }
         let counts =
             |cheap: &Cheap| cheap.at > self.looked_at && cheap.at.before(cheap.median) >= self.obeyed_at;
@@ -193,10 +204,25 @@ impl Yielding {
             return self.handle_late(&cheap, (in_flight, expensive.work), now);
         }
         (self.late_rounds, self.before, self.least_since, self.is_theirs) = (0, None, None, false);
-        if expensive.waits && self.cap.is_finite() {
+        if expensive.waits && self.cap.is_finite() && self.starts_at.is_none() {
             self.grow(now);
         }
         false
+    }
+
+    /// Begins with the least cap when replies to cheap requests are known for the first time, or again, and lifts
+    /// the cap when there were none for 10 s.
+    fn handle_company(&mut self, has_cheap: bool, now: Timestamp) {
+        if !has_cheap && self.company_at.is_some_and(|at| now.since(at) > ALONE) {
+            *self = Self {
+                rests_until: self.rests_until,
+                in_flight: self.in_flight,
+                ..Self::beginning(self.least)
+            };
+        }
+        if has_cheap && self.company_at.replace(now).is_none() && !self.rests(now) {
+            (self.cap, self.starts_at, self.obeyed_at) = (self.least, Some(now), now);
+        }
     }
 
     fn handle_late(&mut self, cheap: &Cheap, (in_flight, work): (f64, Duration), now: Timestamp) -> bool {
@@ -216,7 +242,8 @@ impl Yielding {
             && in_use <= before.in_flight * JUDGED_AT
             && cheap.median > before.median.mul_f64(IN_VAIN)
         {
-            *self = Self { rests_until: now.after(RESTS), company_at: now, ..Self::beginning(self.least) };
+            *self =
+                Self { rests_until: now.after(RESTS), company_at: Some(now), ..Self::beginning(self.least) };
             return false;
         }
         if in_use <= self.least {
@@ -232,6 +259,7 @@ impl Yielding {
         let part = CUT * cheap.allowed.as_secs_f64() / cheap.median.as_secs_f64();
         (self.too_many, self.holds_until, self.obeyed_at) = (in_use, now.after(self.hold), now);
         self.cap = (in_use * part.clamp(CUT_DEEPEST, CUT)).floor().max(self.least);
+        self.starts_at = None;
         true
     }
 
@@ -270,6 +298,11 @@ mod tests {
         every: f64,
     }
 
+    /// The state of a core that has known replies to cheap requests for a while, and has no cap.
+    fn acquainted(least: u16) -> Yielding {
+        Yielding { company_at: Some(Timestamp::ZERO), ..Yielding::new(least) }
+    }
+
     /// The second half of a minute of load.
     #[derive(Clone, Copy, Debug, Default)]
     struct Seen {
@@ -295,13 +328,13 @@ mod tests {
         values.get(values.len() / 2).copied().unwrap_or_default()
     }
 
-    /// Simulates a minute in which `cap` decides how many expensive requests are in flight; after 3 s there are
-    /// clients with expensive ones. `usual` is the latency of cheap requests that the core takes for the backend's
-    /// own.
+    /// Simulates a minute in which `cap` decides how many expensive requests are in flight. `usual` is the latency of
+    /// cheap requests that the core takes for the backend's own; infinite if it takes the least that it sees. Clients
+    /// with expensive requests come after 3 s, or from the beginning if nothing is known then.
     fn minute(
         store: Store,
         load: Load,
-        usual: f64,
+        mut usual: f64,
         mut cap: impl FnMut(Option<Cheap>, Expensive, Timestamp) -> usize,
     ) -> Seen {
         // Times in nanoseconds at which servers become free, and at which requests are answered, negative so that
@@ -310,7 +343,7 @@ mod tests {
         let mut answers: BinaryHeap<(i64, bool, i64)> = BinaryHeap::new();
         let (mut seen, mut latencies, mut looks) = (Seen::default(), Vec::new(), 0);
         let (mut round, mut began, mut latest) = (Vec::new(), 0.0, None);
-        let (mut in_flight, mut most) = (0, usize::MAX);
+        let (mut in_flight, mut most, is_known) = (0, usize::MAX, usual.is_finite());
         let (mut now, mut next_cheap, mut next_look) = (0.0_f64, 0.0, LOOKS);
         let nanos = |seconds: f64| (seconds * 1e9) as i64;
         while now < 60.0 {
@@ -324,7 +357,7 @@ mod tests {
                 send(true, now);
                 next_cheap += load.every;
             }
-            let clients = if now < 3.0 { 0 } else { load.clients };
+            let clients = if now < 3.0 && is_known { 0 } else { load.clients };
             while in_flight < clients && (in_flight as usize) < most {
                 in_flight += 1;
                 send(false, now);
@@ -357,8 +390,9 @@ mod tests {
                         seen.served += usize::from(now > 30.0);
                     }
                     if round.len() >= 3 && now - began >= 0.010 {
-                        let allowed = Duration::from_secs_f64(calm(usual));
-                        let median = Duration::from_secs_f64(median(&mut round));
+                        let median = median(&mut round);
+                        usual = if is_known { usual } else { usual.min(median) };
+                        let [median, allowed] = [median, calm(usual)].map(Duration::from_secs_f64);
                         latest = Some(Cheap { at: at(now), median, allowed, work: Duration::ZERO });
                         (round, began) = (Vec::new(), now);
                     }
@@ -411,6 +445,40 @@ mod tests {
     }
 
     #[test]
+    fn the_usual_latency_is_found_although_expensive_requests_crowd_the_backend_from_the_beginning() {
+        for (servers, expensive, cheap) in [(1, 0.002, 0.000_1), (8, 0.100, 0.002), (3, 0.020, 0.001)] {
+            let store = Store { servers, expensive, cheap };
+            let load = Load { clients: 60, every: 0.010 };
+            let known = with_policy(store, load, cheap);
+            let seen = with_policy(store, load, f64::INFINITY);
+            let context = format!("{store:?}: {seen:?}, where it is known {known:?}");
+            // Beside one expensive request a cheap one may wait for its rest.
+            let late = if servers == 1 { calm(cheap + expensive) } else { calm(cheap) };
+            assert!(seen.median <= 1.2 * late, "{context}");
+            assert!(seen.served * 10 >= known.served * 9, "{context}");
+        }
+    }
+
+    #[test]
+    fn the_cap_begins_small_for_half_a_second_each_time_cheap_requests_come() {
+        let mut yielding = Yielding::new(2);
+        let mut look = |millis: u64, has_cheap: bool, in_flight: u32| {
+            let now = Timestamp::from_millis(millis);
+            let median = Duration::from_millis(5);
+            let cheap = Cheap { at: now, median, allowed: 2 * median, work: Duration::ZERO };
+            let expensive = Expensive { in_flight, work: Duration::ZERO, waits: true };
+            yielding.handle_look(has_cheap.then_some(cheap), expensive, now);
+            yielding.cap()
+        };
+        assert_eq!([look(100, false, 50), look(200, true, 50)], [usize::MAX, 2]);
+        assert_eq!([look(300, true, 20), look(400, true, 2)], [2, 2], "50 were too many until 300 ms");
+        assert_eq!([look(799, true, 2), look(800, true, 2), look(900, true, 4)], [2, 4, 8]);
+        assert_eq!([look(3_100, true, 8), look(3_201, true, 50)], [16, usize::MAX]);
+        assert_eq!([look(13_202, false, 50), look(14_000, true, 50)], [usize::MAX, 2]);
+        assert_eq!(look(17_001, true, 50), usize::MAX, "even if so many have stayed in flight");
+    }
+
+    #[test]
     fn expensive_requests_that_are_not_the_reason_are_held_back_only_now_and_then() {
         let store = Store { servers: 64, expensive: 0.010, cheap: 0.050 };
         let load = Load { clients: 20, every: 0.010 };
@@ -421,7 +489,7 @@ mod tests {
 
     #[test]
     fn without_cheap_requests_there_is_no_cap_any_more() {
-        let mut yielding = Yielding::new(1);
+        let mut yielding = acquainted(1);
         let late = Duration::from_millis(50);
         let mut look = |millis: u64, has_cheap: bool| {
             let now = Timestamp::from_millis(millis);
@@ -441,7 +509,7 @@ mod tests {
     #[test]
     fn cheap_requests_that_crowd_the_backend_themselves_hold_back_no_others() {
         for (millis, is_capped) in [(19, true), (21, false)] {
-            let mut yielding = Yielding::new(1);
+            let mut yielding = acquainted(1);
             for round in 1..10 {
                 let now = Timestamp::from_millis(100 * round);
                 let (median, allowed) = (Duration::from_millis(50), Duration::from_millis(10));
@@ -461,7 +529,7 @@ mod tests {
     #[test]
     fn a_backend_has_to_be_taken_as_it_is_where_fewer_expensive_requests_are_no_help() {
         let allowed = Duration::from_millis(10);
-        let mut yielding = Yielding::new(1);
+        let mut yielding = acquainted(1);
         let mut look = |millis: u64, (median, work): (u64, u64), in_flight: u32| {
             let now = Timestamp::from_millis(millis);
             let [median, work] = [median, work].map(Duration::from_millis);
@@ -478,7 +546,7 @@ mod tests {
 
     #[test]
     fn after_a_cut_the_cap_stays_below_what_was_too_much() {
-        let mut yielding = Yielding::new(1);
+        let mut yielding = acquainted(1);
         let (mut most_held, mut cut_at) = (0, None);
         for round in 1..400 {
             let now = Timestamp::from_millis(100 * round);
@@ -498,7 +566,7 @@ mod tests {
 
     #[test]
     fn the_cap_is_never_below_the_least() {
-        let mut yielding = Yielding::new(5);
+        let mut yielding = acquainted(5);
         for round in 1..100 {
             let now = Timestamp::from_millis(100 * round);
             // The fewer are in flight, the sooner come the replies.
