@@ -187,8 +187,8 @@ mod tests {
         let slow = BulkheadFigures { base: Duration::from_millis(2), level: 1, is_stalled: true, ..usual };
         let heavy = BulkheadFigures { window: 9, in_flight: 1, ..BulkheadFigures::default() };
         let mut pressures = Pressures::default();
-        pressures.add(Pressure::Queue, Tier::Batch);
-        pressures.add(Pressure::Queue, Tier::Critical);
+        pressures.add(Pressure::Queue, Tier::Batch, 1);
+        pressures.add(Pressure::Queue, Tier::Critical, 1);
         let report = |usual| ShardReport {
             bulkheads: vec![usual, heavy],
             pressures: pressures.clone(),

@@ -404,9 +404,9 @@ impl Pressure {
 pub struct Pressures([[u64; Tier::ALL.len()]; Pressure::ALL.len()]);
 
 impl Pressures {
-    /// Counts one request of a tier (importance), refused for a reason.
-    pub fn add(&mut self, pressure: Pressure, tier: Tier) {
-        self.0[pressure as usize][tier as usize] += 1;
+    /// Counts requests of a tier (importance), refused for a reason.
+    pub fn add(&mut self, pressure: Pressure, tier: Tier, requests: u64) {
+        self.0[pressure as usize][tier as usize] += requests;
     }
 
     /// Returns the number of requests of a tier (importance) that were refused for a reason.

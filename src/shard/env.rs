@@ -105,12 +105,12 @@ impl Env {
         }
     }
 
-    /// Counts a request of a tier (importance) that was refused because of this backend's overload;
+    /// Counts requests of a tier (importance) that were refused because of this backend's overload;
     /// `pressure` is the kind of overload.
-    pub fn count_refused(&mut self, pressure: Pressure, tier: Tier, backend: BackendId) {
-        self.pressures.add(pressure, tier);
+    pub fn count_refused(&mut self, pressure: Pressure, tier: Tier, backend: BackendId, requests: u64) {
+        self.pressures.add(pressure, tier, requests);
         if let Some(count) = self.refused_for.get_mut(usize::from(backend.0)) {
-            *count += 1;
+            *count += requests;
         }
     }
 

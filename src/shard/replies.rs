@@ -12,8 +12,10 @@ use crate::values::time::Now;
 /// The receiver of backends' replies and of notes (messages about requests to the cores of their clients).
 pub trait Replies {
     /// Passes on a reply (`message`) to the request with this reply address, of this core or another;
-    /// `outcome` is the result from which its price follows.
-    fn reply(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now);
+    /// `outcome` is the result from which its price follows. Returns the number of requests that are answered with
+    /// it: those that wait for a fetch (shared read of a hot key) are many, and none is if weir gives another reply
+    /// that it holds in memory.
+    fn reply(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) -> u64;
     /// Passes on a note about a request, such as that the request was sent, to the core that has its client.
     fn note(&mut self, env: &mut Env, to: ReplyTo, note: Note);
 }
@@ -34,13 +36,15 @@ pub fn turn_away_as(
     why: NotSent,
     now: Now,
 ) {
-    if let Some(pressure) = why.pressure() {
-        env.count_refused(pressure, tier, backend);
-    }
     let mut text = env.pool.take();
-    write_refusal(env, backend, why, &mut text);
-    replies.reply(env, to, outcome, Message::Small(&text), now);
+    let (counter, refusal) = why.refusal(env.backend_name(backend));
+    refusal.encode(&mut text);
+    let refused = replies.reply(env, to, outcome, Message::Small(&text), now);
     env.pool.give(text);
+    env.counters.add(counter, refused);
+    if let Some(pressure) = why.pressure() {
+        env.count_refused(pressure, tier, backend, refused);
+    }
 }
 
 /// Appends the error reply to a request for `backend` that was not sent for this reason, and counts the refusal.

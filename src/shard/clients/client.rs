@@ -46,7 +46,7 @@ pub struct Address {
 /// The unanswered requests of one client as its shard's schedule has counted them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counted {
-    /// Number of unanswered requests beyond a short pipeline.
+    /// Number of unanswered requests if they are more than one, or else 0.
     pub(super) requests: usize,
     /// The tenant among whose requests they are counted.
     pub(super) tenant: Option<TenantId>,

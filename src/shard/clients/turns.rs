@@ -34,7 +34,8 @@ const CONGESTED_MANY: u32 = 16;
 /// as long as fewer than this part of the limit are unanswered, even if one shard is the home of all their keys.
 const UNANSWERED_PARTS: usize = 2;
 
-/// Number of unanswered requests of one client that do not count.
+/// Number of unanswered requests that a client may have, however many others have, as long as there is room for so many
+/// of each.
 const SHORT_PIPELINE: usize = 8;
 /// Smallest number of unanswered requests of one shard that counts as many.
 const UNANSWERED_LEAST: usize = 256;
@@ -42,7 +43,8 @@ const UNANSWERED_LEAST: usize = 256;
 /// part of it while so many are unanswered. Until queues have had time to hold their clients back, no more requests
 /// come than they have room for.
 const DEEP_PARTS: usize = 8;
-/// While many requests are unanswered, a client may have this part of those by which fewer than twice as many are.
+/// While many requests are unanswered, a client may have this part of those by which they are fewer than one and a half
+/// times as many.
 const PARTS_OF_THE_REST: usize = 16;
 /// Least number of clients that share the requests of a turn (pass of the shard's loop) while many are unanswered.
 const CLIENTS_OF_DEEP_TURN: u32 = 16;
@@ -58,11 +60,11 @@ pub struct Turns {
     taken: u32,
     /// Maximum number of requests of all clients that are started in this turn (pass of the shard's loop).
     most: u32,
-    /// Number of requests that are unanswered, of all clients together, beyond a few of each, as counted when
-    /// requests of a client were last started or replies sent to it.
+    /// Number of requests that are unanswered, of all clients with more than one, as counted when requests of a
+    /// client were last started or replies sent to it.
     unanswered: usize,
-    /// Number of these requests of each tenant. Tenants that have none are not in it.
-    unanswered_of: IdMap<TenantId, usize>,
+    /// The same for each tenant. Tenants that have none are not in it.
+    unanswered_of: IdMap<TenantId, Unanswered>,
     /// Number of unanswered requests from which on a turn (pass of the shard's loop) starts few, and each client of a
     /// tenant that has so many may have few.
     unanswered_many: usize,
@@ -89,6 +91,15 @@ pub struct Turns {
     in_steps: u32,
 }
 
+/// The unanswered requests of those clients of a tenant that have more than one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unanswered {
+    /// Number of requests.
+    requests: usize,
+    /// Number of these clients, at least 1.
+    clients: usize,
+}
+
 impl Turns {
     pub fn new(settings: &ShardSettings) -> Self {
         let shards = usize::from(settings.topology.shards());
@@ -110,13 +121,13 @@ impl Turns {
         }
     }
 
-    /// Counts the unanswered requests of a client anew, as far as they are more than a short pipeline: a request
+    /// Counts the unanswered requests of a client anew if it has more than one: a request
     /// that waits at its store, such as BLPOP, is alone. Called whenever requests of the client were started or
     /// replies sent to it.
     pub(super) fn count_unanswered(&mut self, client: &mut Client) {
         client.counted.has_changed = true;
-        let unanswered = client.unanswered().saturating_sub(SHORT_PIPELINE);
-        self.count(client, unanswered);
+        let unanswered = client.unanswered();
+        self.count(client, if unanswered > 1 { unanswered } else { 0 });
     }
 
     fn count(&mut self, client: &mut Client, requests: usize) {
@@ -128,7 +139,9 @@ impl Turns {
         (client.counted.requests, client.counted.tenant) = (requests, tenant);
         self.unanswered += requests;
         if let Some(tenant) = tenant {
-            *self.unanswered_of.entry(tenant).or_default() += requests;
+            let of_tenant = self.unanswered_of.entry(tenant).or_default();
+            of_tenant.requests += requests;
+            of_tenant.clients += 1;
         }
     }
 
@@ -137,16 +150,18 @@ impl Turns {
         if let Some(tenant) = counted.tenant
             && let Some(of_tenant) = self.unanswered_of.get_mut(&tenant)
         {
-            *of_tenant -= counted.requests;
-            if *of_tenant == 0 {
+            of_tenant.requests -= counted.requests;
+            of_tenant.clients -= 1;
+            if of_tenant.clients == 0 {
                 self.unanswered_of.remove(&tenant);
             }
         }
     }
 
     /// Returns the most unanswered requests that a client may have. While clients of its tenant have many, that is a
-    /// part of what is left up to twice as many, and at least a short pipeline: no queue, and no fetch of a hot key,
-    /// has room for whole pipelines of many clients. Clients of other tenants may have as many as ever.
+    /// part of what is left up to one and a half times as many, and at least a short pipeline or its part of the other
+    /// half: no queue, and no fetch of a hot key, has room for whole pipelines of many clients. Clients of other tenants
+    /// may have as many as ever.
     #[inline]
     pub(super) fn pipeline_most(&self, client: &Client) -> usize {
         if self.unanswered < self.unanswered_many { PIPELINE_MAX } else { self.pipeline_most_of(client) }
@@ -155,12 +170,13 @@ impl Turns {
     #[cold]
     fn pipeline_most_of(&self, client: &Client) -> usize {
         let of_tenant = client.identity.tenant.and_then(|tenant| self.unanswered_of.get(&tenant));
-        let unanswered = of_tenant.copied().unwrap_or_default();
-        if unanswered < self.unanswered_many {
+        let Some(of_tenant) = of_tenant.filter(|of_tenant| of_tenant.requests >= self.unanswered_many) else {
             return PIPELINE_MAX;
-        }
-        let left = (2 * self.unanswered_many).saturating_sub(unanswered);
-        (left / PARTS_OF_THE_REST).clamp(SHORT_PIPELINE, PIPELINE_MAX)
+        };
+        let half = self.unanswered_many / 2;
+        let left = (self.unanswered_many + half).saturating_sub(of_tenant.requests);
+        let least = (half / of_tenant.clients).clamp(1, SHORT_PIPELINE);
+        (left / PARTS_OF_THE_REST).clamp(least, PIPELINE_MAX)
     }
 
     /// Returns the most requests of one client that are started in a turn (pass of the shard's loop), at

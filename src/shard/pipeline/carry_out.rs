@@ -579,7 +579,7 @@ impl Shard {
         let mut text = self.env.pool.take();
         write_refusal(&mut self.env, backend, why, &mut text);
         if let Some(pressure) = why.pressure() {
-            self.env.count_refused(pressure, tier, backend);
+            self.env.count_refused(pressure, tier, backend, 1);
         }
         self.clients.answer_now(&mut self.env, id, |out, _| out.extend_from_slice(&text));
         self.env.pool.give(text);

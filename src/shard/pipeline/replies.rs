@@ -36,22 +36,27 @@ pub(super) struct Delivery<'a> {
 
 impl Replies for TowardsClients<'_> {
     #[inline]
-    fn reply(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
+    fn reply(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) -> u64 {
         if to.flight_id().is_some() {
             return self.land(env, to, outcome, message, now);
         }
         if let Some(whole) = to.piece_of() {
             self.hot_keys.handle_reply(env, to, outcome, message.bytes(), now.monotonic);
-            return self.join(env, (whole, to.part), outcome, message, now);
+            self.join(env, (whole, to.part), outcome, message, now);
+            return 1;
         }
         match self.hot_keys.handle_reply(env, to, outcome, message.bytes(), now.monotonic) {
-            None => self.clients.give(env, to, outcome, message, now),
+            None => {
+                self.clients.give(env, to, outcome, message, now);
+                return 1;
+            }
             // The store works on a request that was answered early, so it is paid for all the same.
             Some(instead) if outcome == Outcome::Lost => {
                 self.clients.give(env, to, outcome, Message::new(&instead, Some(&instead)), now);
             }
             Some(instead) => self.clients.give_cached(env, to, &instead, now),
         }
+        0
     }
 
     fn note(&mut self, env: &mut Env, to: ReplyTo, note: Note) {
@@ -94,20 +99,23 @@ impl TowardsClients<'_> {
     }
 
     /// Handles the reply to a fetch (shared read) of a hot key, or its failure, and answers all requests
-    /// that wait for it.
+    /// that wait for it. Returns the number of those that get this reply.
     #[inline(never)]
-    fn land(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
+    fn land(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) -> u64 {
         let bytes = message.bytes();
-        let Some(mut landed) = self.hot_keys.land(env, to, outcome, bytes, now.monotonic) else { return };
+        let Some(mut landed) = self.hot_keys.land(env, to, outcome, bytes, now.monotonic) else { return 0 };
         if let Some(payer) = landed.payer() {
             self.note(env, payer, Note::LatePrice(outcome));
         }
         while let Some((to, outcome, reply)) = landed.next_spared() {
             self.hand_on(env, to, outcome, Message::new(&reply, Some(&reply)), now);
         }
+        let mut answered = 0;
         while let Some((to, outcome)) = landed.next(bytes.len()) {
             self.hand_on(env, to, outcome, message, now);
+            answered += 1;
         }
+        answered
     }
 
     /// Passes on the reply to a request that was not sent to a store by itself, since a fetch of a hot key

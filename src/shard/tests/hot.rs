@@ -843,6 +843,8 @@ fn when_a_fetch_fails_one_is_told_so_and_the_next_one_tries_and_then_all_are() {
             assert_eq!([second, third].map(|client| rig.told(client)), [bulk("v"), bulk("v")]);
         }
         assert_eq!((rig.figures().flights, rig.figures().waiters, rig.owed()), (0, 0, 0));
+        let refused = rig.counted(Counter::RefusedUnavailable);
+        assert_eq!(refused, if fails_again { 3 } else { 1 }, "each one that is told so counts");
         rig.wait(60 * MILLISECOND);
         rig.told(first);
         let is_known = rig.knows(first, &key, "v");
@@ -971,9 +973,9 @@ fn everybody_who_waits_has_a_deadline_of_its_own() {
 #[test]
 fn no_more_wait_for_one_fetch_than_may() {
     let (mut rig, [client, _], key) = with_hot_key();
-    let crowd: Vec<usize> = (0..2_100).map(|_| rig.client(0)).collect();
+    let crowd: Vec<usize> = (0..16_800).map(|_| rig.client(0)).collect();
     for client in &crowd {
-        rig.raw(*client, &request(&["GET", &key]).repeat(8));
+        rig.raw(*client, &request(&["GET", &key]));
     }
     assert_eq!(rig.figures().waiters, limits::HOT_WAITERS_PER_FLIGHT_MAX);
     rig.send(client, &[&["GET", &key]]);

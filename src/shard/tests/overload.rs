@@ -62,7 +62,7 @@ fn what_there_is_no_room_for_waits_and_goes_on_in_the_order_sent() {
 
 #[test]
 fn many_long_pipelines_that_arrive_at_once_are_held_back_and_not_refused() {
-    for (shards, home, number) in [(1, 0, 40), (2, 0, 40), (2, 1, 40), (2, 0, 120)] {
+    for (shards, home, number) in [(1, 0, 40), (2, 0, 40), (2, 1, 40), (2, 0, 120), (2, 0, 240)] {
         let mut rig = crowded(shards, 1, |overload| overload.queue_limit.requests = 1_000);
         let clients: Vec<usize> =
             (0..number).map(|number| rig.client(number % usize::from(shards))).collect();

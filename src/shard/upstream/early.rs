@@ -58,8 +58,6 @@ impl Upstream {
                 text.clear();
                 let (counter, refusal) = given.refusal(env.backend_name(backend), retry_after);
                 refusal.encode(&mut text);
-                env.counters.add(counter, 1);
-                env.count_refused(given.pressure(), given.tier, backend);
                 env.counters.add(Counter::RequestsAbandoned, 1);
                 // The request is charged its estimated cost, like one whose connection was lost, and the rest when
                 // the reply comes.
@@ -68,7 +66,9 @@ impl Upstream {
                 if !link.is_for_replica() {
                     replies.note(env, whole, Note::Unsettled);
                 }
-                replies.reply(env, to, Outcome::Lost, Message::Small(&text), now);
+                let refused = replies.reply(env, to, Outcome::Lost, Message::Small(&text), now);
+                env.counters.add(counter, refused);
+                env.count_refused(given.pressure(), given.tier, backend, refused);
             }
             env.pool.give(text);
         }

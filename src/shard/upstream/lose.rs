@@ -139,8 +139,8 @@ impl Upstream {
                 replies.note(env, to, Note::LatePrice(outcome));
                 replies.note(env, to, Note::Settled { is_certain: !was_sent });
             } else {
-                env.counters.add(Counter::RefusedUnavailable, 1);
-                replies.reply(env, to, outcome, Message::Small(&text), now);
+                let refused = replies.reply(env, to, outcome, Message::Small(&text), now);
+                env.counters.add(Counter::RefusedUnavailable, refused);
             }
         }
         env.pool.give(text);

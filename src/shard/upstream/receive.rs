@@ -256,7 +256,8 @@ impl Upstream {
             env.counters.add(Counter::RepliesOversized, 1);
             let bytes_max = env.settings.reply_bytes_max;
             let text = format!("-ERR the reply is larger than {bytes_max} bytes (--max-reply-bytes)\r\n");
-            return replies.reply(env, to, outcome, Message::Small(text.as_bytes()), now);
+            replies.reply(env, to, outcome, Message::Small(text.as_bytes()), now);
+            return;
         };
         if reply.len() > COPY_BYTES_MAX {
             replies.reply(env, to, outcome, Message::Shared(&Bytes::from(reply)), now);
