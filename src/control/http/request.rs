@@ -3,8 +3,8 @@
 use httparse::{EMPTY_HEADER, Error, Header, Request, Status as Parse};
 
 use super::{Host, Method, PAGES, Persistence, Response, Route, Status};
-use crate::protocol::http::Source;
 use crate::protocol::http::headers::{credentials, lasts, length_of, values};
+use crate::protocol::http::{RequestTarget, Source};
 
 /// Maximum number of bytes of a request up to the end of its headers; a longer one is refused.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
@@ -86,7 +86,8 @@ pub fn receive(bytes: &[u8]) -> Received {
 }
 
 fn understand(request: &Request<'_, '_>, length: usize) -> Result<Head, Response> {
-    let (route, query) = target(request.path.unwrap_or_default());
+    let target = RequestTarget::read(request.path.unwrap_or_default());
+    let route = target.map_or(Route::NotFound, |target| page_at(target.path));
     let method = match request.method {
         Some("GET") => Method::Get,
         Some("HEAD") => Method::Head,
@@ -101,12 +102,16 @@ fn understand(request: &Request<'_, '_>, length: usize) -> Result<Head, Response
         }
         Method::Post => body(headers).map_err(Response::refusal)?,
     };
-    let host = Host::read(values(headers, "host")).ok_or_else(|| Response::refusal(Status::BadRequest))?;
+    let host = match (Host::read(values(headers, "host")), target) {
+        (Some(said), Some(target)) => target.host(said),
+        (said, _) => said,
+    };
+    let host = host.ok_or_else(|| Response::refusal(Status::BadRequest))?;
     let bearer = values(headers, "authorization").next();
     let bearer = bearer.and_then(|value| credentials(value, "bearer")).map(<[u8]>::to_vec);
     Ok(Head {
         route,
-        query: query.to_owned(),
+        query: target.map_or("", |target| target.query).to_owned(),
         host,
         method,
         persistence: if lasts(headers, request.version == Some(1)) {
@@ -150,16 +155,9 @@ fn body(headers: &[Header<'_>]) -> Result<Body, Status> {
     Ok(if waits { Body::Waits(bytes) } else { Body::Follows(bytes) })
 }
 
-/// Splits a request target into its page and query string.
-fn target(target: &str) -> (Route, &str) {
-    let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    // A proxy sends the target with scheme and host.
-    let path = match path.strip_prefix("http://") {
-        Some(rest) => rest.find('/').map_or("/", |slash| &rest[slash..]),
-        None => path,
-    };
-    let found = PAGES.iter().find(|(name, _, _)| *name == path);
-    (found.map_or(Route::NotFound, |(_, route, _)| *route), query)
+/// Returns the page at a path.
+fn page_at(path: &str) -> Route {
+    PAGES.iter().find(|(name, _, _)| *name == path).map_or(Route::NotFound, |(_, route, _)| *route)
 }
 
 #[cfg(test)]
@@ -202,6 +200,18 @@ mod tests {
             let head = head(&format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n"));
             assert_eq!((head.route, head.query.as_str()), (route, query), "{path}");
         }
+    }
+
+    #[test]
+    fn a_name_in_the_target_counts_as_one_in_the_header() {
+        let named =
+            |target: &str, host: &str| head(&format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n")).host;
+        let evil = Host::Name("evil.example".to_owned());
+        assert_eq!(named("http://evil.example/metrics", "127.0.0.1"), evil);
+        assert_eq!(named("HTTPS://evil.example:1?x", "localhost"), evil);
+        assert_eq!(named("http://127.0.0.1/metrics", "evil.example"), evil);
+        assert_eq!(named("http://[::1]/metrics", "localhost"), Host::Address);
+        assert_eq!(refused("GET http://a:b/metrics HTTP/1.1\r\nHost: h\r\n\r\n").status, Status::BadRequest);
     }
 
     #[test]

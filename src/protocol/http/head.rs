@@ -9,6 +9,7 @@ use httparse::{EMPTY_HEADER, Error, Header, Request, Status as Parse};
 use super::Status;
 use super::headers::{lasts, length_of, values};
 use super::host::Host;
+use super::request_target::RequestTarget;
 use super::source::Source;
 use crate::values::percent_decoded;
 
@@ -187,18 +188,12 @@ fn understand(request: &Request<'_, '_>) -> Result<Head, Status> {
         return Err(Status::BadRequest("one header Host is expected"));
     }
     let host = Host::read(values(headers, "host"));
-    let mut host = host.ok_or(Status::BadRequest("the header Host is no name and no address"))?;
+    let host = host.ok_or(Status::BadRequest("the header Host is no name and no address"))?;
     let length = length(headers, is_modern)?;
-    let (authority, path, query) = parts_of(request.path.unwrap_or_default())?;
-    if let Some(authority) = authority {
-        // RFC 9112, 3.2.2: the target's name goes before Host. A name in either of them is checked.
-        let said = Host::read(std::iter::once(authority.as_bytes()));
-        let said = said.ok_or(Status::BadRequest("the target has no name and no address"))?;
-        if let Host::Name(_) = said {
-            host = said;
-        }
-    }
-    let (target, allowed) = target(path, query)?;
+    let parts = RequestTarget::read(request.path.unwrap_or_default());
+    let parts = parts.ok_or(Status::BadRequest("a path is expected"))?;
+    let host = parts.host(host).ok_or(Status::BadRequest("the target has no name and no address"))?;
+    let (target, allowed) = target(parts.path, parts.query)?;
     let source = Source::of(headers);
     let asks_for_page =
         source != Source::Unsaid && values(headers, "access-control-request-method").next().is_some();
@@ -283,27 +278,6 @@ fn length(headers: &[Header<'_>], is_modern: bool) -> Result<Option<Length>, Sta
                 .ok_or(Status::BadRequest("one Content-Length, a number, is expected"))
         }
     }
-}
-
-/// Splits the target of an HTTP request into server, path and query. The server is named only by an absolute
-/// target (`http://...`), as clients send to proxies, and is None otherwise. The error is the refusal of a
-/// target without a path.
-fn parts_of(target: &str) -> Result<(Option<&str>, &str, &str), Status> {
-    let (authority, origin) = match target.split_once("://") {
-        Some((scheme, rest))
-            if scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https") =>
-        {
-            let end = rest.find(['/', '?']).unwrap_or(rest.len());
-            let origin = if rest[end..].starts_with('/') { &rest[end..] } else { "/" };
-            (Some(&rest[..end]), origin)
-        }
-        _ => (None, target),
-    };
-    if !origin.starts_with('/') {
-        return Err(Status::BadRequest("a path is expected"));
-    }
-    let (path, query) = origin.split_once('?').unwrap_or((origin, ""));
-    Ok((authority, path, query))
 }
 
 /// True unless a header says that the body is not JSON. A web page of another site can have a browser send

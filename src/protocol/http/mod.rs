@@ -25,6 +25,7 @@ mod head;
 pub mod headers;
 mod host;
 mod quotas;
+mod request_target;
 mod response;
 mod source;
 
@@ -37,6 +38,7 @@ pub use command::OF_CONNECTIONS;
 use head::{HEAD_BYTES_MAX, Head, Method, Target};
 pub use host::Host;
 pub use quotas::note_quotas;
+pub use request_target::RequestTarget;
 pub use response::Status;
 use response::{Failure, Manner};
 pub use source::{Authority, Rules, Source};
