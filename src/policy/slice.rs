@@ -502,10 +502,13 @@ mod tests {
     #[test]
     fn a_request_without_a_price_is_asked_about_too() {
         let mut slice = told(8 * UNIT, None);
+        let report =
+            |slice: &mut Slice| slice.report(BucketId(1), CAPACITY, 0, Timestamp::from_millis(400), RULES);
+        (slice.wanted_milli, slice.wanted_before_milli, slice.spent) = (0, 0, 0);
+        assert_eq!(report(&mut slice), None, "there is nothing to tell");
         assert_eq!(check(&mut slice, 0, 400), Verdict::Ask, "the lease is over");
         assert!(!slice.await_answer());
-        let report = slice.report(BucketId(1), CAPACITY, 0, Timestamp::from_millis(400), RULES);
-        assert!(report.is_some(), "somebody waits for the answer");
+        assert!(report(&mut slice).is_some(), "somebody waits for the answer");
         assert!(slice.await_answer(), "the answer is still to come");
     }
 
