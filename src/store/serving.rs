@@ -14,9 +14,6 @@ use crate::protocol::{Argument, Arguments};
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// The error of an XREADGROUP whose stream was deleted or replaced while it waited.
-const STREAM_GONE: Refusal = Refusal::Words("UNBLOCKED the stream key no longer exists");
-
 /// The command name of the made-up request with which a blocking call that has waited is served. Only the
 /// keys of the call's own request are kept.
 const NAME: &[u8] = b"serve";
@@ -57,7 +54,7 @@ impl Engine {
             if Some(want.kind()) != kind {
                 continue;
             }
-            self.serve_call(ticket, effort, now, &mut |call, waiter| serve(call, waiter, key));
+            self.serve_call(ticket, effort, now);
             if kind != Some(Kind::Stream) && self.kind_at(key) != kind {
                 return;
             }
@@ -65,7 +62,7 @@ impl Engine {
     }
 
     /// Refuses the calls that wait to read the stream at `key` for a consumer group, because the key does not
-    /// hold a stream any more.
+    /// hold a stream any more. Their error is that of an XREADGROUP which comes now, as in Redis 7.2.
     fn refuse_row(&mut self, key: &[u8], effort: &Effort, now: Now) {
         let mut behind = 0;
         while let Some((ticket, want)) =
@@ -74,21 +71,14 @@ impl Engine {
             behind = ticket;
             effort.charge(FIND);
             if matches!(want, Want::Deliveries { .. }) {
-                self.serve_call(ticket, effort, now, &mut |_, _| Err(STREAM_GONE));
+                self.serve_call(ticket, effort, now);
             }
         }
     }
 
-    /// Serves the waiting call with number `ticket` by calling `serve`, and sends the reply or error to the
-    /// call's connection. If `serve` returns false, because the value has nothing for the call, the call
-    /// waits on.
-    fn serve_call(
-        &mut self,
-        ticket: u64,
-        effort: &Effort,
-        now: Now,
-        serve: &mut dyn FnMut(&mut Call<'_>, &Waiter) -> Result<bool, Refusal>,
-    ) {
+    /// Serves the waiting call with number `ticket`, and sends the reply or error to the call's connection. If the
+    /// keys have nothing for the call, it waits on.
+    fn serve_call(&mut self, ticket: u64, effort: &Effort, now: Now) {
         let Some(waiter) = self.keyspace.interest.waits.take_out(ticket) else { return };
         let mut session = Session::new(waiter.session);
         session.protocol = waiter.protocol;
@@ -156,19 +146,25 @@ impl Engine {
     }
 }
 
-/// Serves a blocking call that has waited with the value at `key`, which is of the kind that the call wants:
-/// writes its reply. False if the value has nothing for it.
-fn serve(call: &mut Call<'_>, waiter: &Waiter, key: &[u8]) -> Result<bool, Refusal> {
-    match &waiter.want {
-        want @ (Want::Item(_) | Want::Items(..) | Want::Moved { .. }) => lists::serve(call, want, key),
-        want @ (Want::Member(_) | Want::Members(..)) => sorted_sets::serve(call, want, key),
-        Want::Entries { after, count } => {
-            let position = waiter.keys.iter().position(|name| **name == *key);
-            let after = position.and_then(|position| after.get(position));
-            after.map_or(Ok(false), |after| streams::serve(call, key, *after, *count))
+/// Serves a blocking call that has waited, now that one of its keys is ready, and writes its reply. As in Redis 7.2,
+/// which carries the command out anew, the call looks at all of its keys in the order in which it names them.
+/// False if they have nothing for it.
+fn serve(call: &mut Call<'_>, waiter: &Waiter) -> Result<bool, Refusal> {
+    let keys = &waiter.keys;
+    let first = |call: &mut Call<'_>, pop: fn(&mut Call<'_>, &Want, &[u8]) -> Result<bool, Refusal>| {
+        for key in keys {
+            if pop(call, &waiter.want, key)? {
+                return Ok(true);
+            }
         }
+        Ok(false)
+    };
+    match &waiter.want {
+        Want::Item(_) | Want::Items(..) | Want::Moved { .. } => first(call, lists::serve),
+        Want::Member(_) | Want::Members(..) => first(call, sorted_sets::serve),
+        Want::Entries { after, count } => streams::serve(call, keys, after, *count),
         Want::Deliveries { group, consumer, count, forgets } => {
-            stream_groups::serve(call, key, (group, consumer), *count, *forgets)
+            stream_groups::serve(call, keys, (group, consumer), *count, *forgets)
         }
         Want::Replicas | Want::Copies => Ok(false),
     }

@@ -220,10 +220,7 @@ fn xreadgroup(call: &mut Call<'_>) -> Done {
     let mut starts = Vec::with_capacity(options.streams);
     for at in 0..options.streams {
         let key = call.at(options.keys + at);
-        let stream = call.keyspace.read_as::<Stream>(key)?;
-        if stream.is_none_or(|stream| stream.group(group).is_none()) {
-            return Err(no_such_key_or_group(key, group, " in XREADGROUP with GROUP option"));
-        }
+        check_group(call, key, group)?;
         let index = options.keys + options.streams + at;
         starts.push(match call.at(index) {
             b"$" => {
@@ -254,6 +251,8 @@ fn xreadgroup(call: &mut Call<'_>) -> Done {
     }
     call.out.check()?;
     let told = deliveries.iter().flatten().count();
+    let keys: Vec<&[u8]> = (0..options.streams).map(|at| call.at(options.keys + at)).collect();
+    note_deliveries(call, &keys, deliveries, (group, consumer), options.forgets)?;
     if told == 0
         && let Some(timeout) = options.timeout
     {
@@ -263,45 +262,49 @@ fn xreadgroup(call: &mut Call<'_>) -> Done {
             return Ok(());
         }
     }
-    let keys: Vec<&[u8]> = (0..options.streams).map(|at| call.at(options.keys + at)).collect();
-    note_deliveries(call, &keys, deliveries, (group, consumer), options.forgets)?;
     finish_streams(call, told);
     Ok(())
 }
 
-/// Serves an XREADGROUP that has waited with entries of the stream at `key` that `group` has not delivered
-/// yet, at most `count` of them: writes the reply for `consumer`, and records the entries as delivered. With
-/// `forgets` (NOACK) they do not become pending. False if there are none; an error if there is no such group.
+/// Checks that `key` holds a stream that has the group of consumers `group`, which XREADGROUP reads.
+fn check_group(call: &mut Call<'_>, key: &[u8], group: &[u8]) -> Done {
+    let stream = call.keyspace.read_as::<Stream>(key)?;
+    if stream.is_none_or(|stream| stream.group(group).is_none()) {
+        return Err(no_such_key_or_group(key, group, " in XREADGROUP with GROUP option"));
+    }
+    Ok(())
+}
+
+/// Serves an XREADGROUP that has waited with the entries of the streams at `keys` that `group` has not delivered
+/// yet, at most `count` of each: writes the reply for `consumer`, and records the entries as delivered. With
+/// `forgets` (NOACK) they do not become pending. False if there are none; an error if one of the keys does not
+/// hold a stream with such a group any more, as when the request comes in anew.
 pub(super) fn serve(
     call: &mut Call<'_>,
-    key: &[u8],
+    keys: &[Box<[u8]>],
     (group, consumer): (&[u8], &[u8]),
     count: Option<usize>,
     forgets: bool,
 ) -> Result<bool, Refusal> {
-    const GROUP_GONE: Refusal =
-        Refusal::Words("NOGROUP the consumer group this client was blocked on no longer exists");
-    let Some(stream) = call.keyspace.peek_as::<Stream>(key)? else { return Ok(false) };
-    if stream.group(group).ok_or(GROUP_GONE)?.last >= stream.log.last {
-        return Ok(false);
+    let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+    keys.iter().try_for_each(|key| check_group(call, key, group))?;
+    let mut deliveries = Vec::with_capacity(keys.len());
+    for key in &keys {
+        deliveries.push(write_deliveries(call, key, count, (From::New, Id::LEAST), (group, consumer))?);
     }
-    let delivery = write_deliveries(call, key, count, (From::New, Id::LEAST), (group, consumer))?;
     call.out.check()?;
-    let Some(delivery) = delivery else {
-        // All new entries were deleted at once.
-        begin_stream(&mut call.out, call.session.protocol, key);
-        call.out.array(0);
-        finish_streams(call, 1);
-        return Ok(true);
-    };
-    note_deliveries(call, &[key], vec![Some(delivery)], (group, consumer), forgets)?;
-    finish_streams(call, 1);
-    Ok(true)
+    let told = deliveries.iter().flatten().count();
+    note_deliveries(call, &keys, deliveries, (group, consumer), forgets)?;
+    if told > 0 {
+        finish_streams(call, told);
+    }
+    Ok(told > 0)
 }
 
 /// Records the entries that were written into the reply as delivered; `deliveries` has an item for each stream
 /// of `keys`. They become pending with `consumer` of `group`; with `forgets` (NOACK), entries that are delivered
-/// for the first time do not. Creates the consumer if it does not exist.
+/// for the first time do not. Creates the consumer in each stream that does not know it, even without entries,
+/// as Redis 7.2 does.
 fn note_deliveries(
     call: &mut Call<'_>,
     keys: &[&[u8]],
@@ -317,19 +320,17 @@ fn note_deliveries(
             .and_then(|stream| stream.group(group))
             .is_some_and(|group| group.consumers.contains_key(consumer))
     };
-    let told = keys.iter().zip(&deliveries).filter(|(key, delivery)| delivery.is_some() && !knows(key));
-    let names = told.count() * (CONSUMER_BYTES + consumer.len());
+    let names = keys.iter().filter(|key| !knows(key)).count() * (CONSUMER_BYTES + consumer.len());
     call.afford(if forgets { 0 } else { pending * PENDING_BYTES } + names)?;
     call.effort.charge(pending as u64 * RANK);
     let now_ms = call.keyspace.now_ms();
     for (key, delivery) in keys.iter().zip(deliveries) {
-        let Some((from, ids)) = delivery else { continue };
+        let (from, ids) = delivery.unwrap_or((From::New, Vec::new()));
         let forgets = forgets && matches!(from, From::New);
         let mut created = false;
         call.keyspace.change(key, |stream: &mut Stream| {
             stream.change_group(group, |log, group| {
-                created = !group.consumers.contains_key(consumer);
-                group.see(consumer, now_ms);
+                created = group.see(consumer, now_ms);
                 for id in ids {
                     deliver(log, group, consumer, id, (from, forgets, now_ms));
                 }
@@ -642,10 +643,7 @@ fn xclaim(call: &mut Call<'_>) -> Done {
     let claimed = call.keyspace.change(call.at(1), |stream: &mut Stream| {
         stream.change_group(group, |_, group| {
             group.last = group.last.max(claim.last);
-            if !claimed.is_empty() {
-                created = !group.consumers.contains_key(consumer);
-                group.see(consumer, now_ms);
-            }
+            created = group.see(consumer, now_ms);
             for id in gone {
                 group.acknowledge(id);
             }
@@ -735,9 +733,8 @@ fn xautoclaim(call: &mut Call<'_>) -> Done {
     let mut created = false;
     call.keyspace.change(call.at(1), |stream: &mut Stream| {
         stream.change_group(group, |_, group| {
+            created = group.see(consumer, now_ms);
             if !claimed.is_empty() {
-                created = !group.consumers.contains_key(consumer);
-                group.see(consumer, now_ms);
                 group.note_active(consumer, now_ms);
             }
             for id in &gone {
@@ -831,6 +828,26 @@ mod tests {
             ("DEL x", ":1|"),
         ]);
         assert_eq!(bench.engine.statistics().bytes_used, 0);
+    }
+
+    #[test]
+    fn a_consumer_is_created_even_if_there_is_nothing_for_it() {
+        let mut bench = Bench::new();
+        bench.talk(&[
+            ("XGROUP CREATE x g $ MKSTREAM", "+OK|"),
+            ("XREADGROUP GROUP g read STREAMS x >", "*-1|"),
+            ("XGROUP CREATECONSUMER x g read", ":0|"),
+            ("XREADGROUP GROUP g waited BLOCK 0 STREAMS x >", "+WAITS|"),
+            ("XGROUP CREATECONSUMER x g waited", ":0|"),
+            ("XCLAIM x g claimed 0 1-1", "*0|"),
+            ("XGROUP CREATECONSUMER x g claimed", ":0|"),
+            ("XAUTOCLAIM x g auto 0 0", "*3|$3|0-0|*0|*0|"),
+            ("XGROUP CREATECONSUMER x g auto", ":0|"),
+        ]);
+        bench.wait_ms(5);
+        bench.send("XREADGROUP GROUP g read STREAMS x >");
+        let consumers = bench.send("XINFO CONSUMERS x g");
+        assert!(consumers.contains("$4|read|$7|pending|:0|$4|idle|:0|$8|inactive|:-1|"), "{consumers}");
     }
 
     #[test]

@@ -509,16 +509,9 @@ fn xread(call: &mut Call<'_>) -> Done {
             text => id(text, 0)?,
         });
     }
-    let mut told = 0;
-    for (at, after) in after.iter().enumerate() {
-        let key = call.arguments.at(options.keys + at);
-        let stream = call.keyspace.peek_as::<Stream>(key)?.filter(|stream| stream.log.newest() > *after);
-        let Some((stream, first)) = stream.zip(after.next()) else { continue };
-        told += 1;
-        begin_stream(&mut call.out, call.session.protocol, key);
-        let range = stream.log.range(first..=Id::GREATEST).take(options.count.unwrap_or(usize::MAX));
-        write_entries(&mut call.out, call.effort, range)?;
-    }
+    let arguments = call.arguments;
+    let starts = after.iter().enumerate().map(|(at, after)| (arguments.at(options.keys + at), *after));
+    let told = write_after(call, starts, options.count)?;
     if told == 0
         && let Some(timeout) = options.timeout
     {
@@ -531,21 +524,42 @@ fn xread(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Serves an XREAD that has waited with the entries of the stream at `key` after the id `after`: writes the
-/// reply, of at most `count` entries. False if there are none.
+/// Serves an XREAD that has waited with the entries of the streams at `keys` after the ids `after`, at most
+/// `count` of each: writes the reply. False if there are none; an error if one of the keys holds a value of another
+/// type by now, as when the request comes in anew.
 pub(super) fn serve(
     call: &mut Call<'_>,
-    key: &[u8],
-    after: Id,
+    keys: &[Box<[u8]>],
+    after: &[Id],
     count: Option<usize>,
 ) -> Result<bool, Refusal> {
-    let stream = call.keyspace.peek_as::<Stream>(key)?.filter(|stream| stream.log.last > after);
-    let Some((stream, first)) = stream.zip(after.next()) else { return Ok(false) };
-    begin_stream(&mut call.out, call.session.protocol, key);
-    let range = stream.log.range(first..=Id::GREATEST).take(count.unwrap_or(usize::MAX));
-    write_entries(&mut call.out, call.effort, range)?;
-    finish_streams(call, 1);
-    Ok(true)
+    for key in keys {
+        call.keyspace.read_as::<Stream>(key)?;
+    }
+    let told = write_after(call, keys.iter().map(|key| &**key).zip(after.iter().copied()), count)?;
+    if told > 0 {
+        finish_streams(call, told);
+    }
+    Ok(told > 0)
+}
+
+/// Writes the entries of each stream (`starts` has its key) after an id, at most `count`, and leaves out streams
+/// without any. Returns the number of streams written.
+fn write_after<'a>(
+    call: &mut Call<'_>,
+    starts: impl Iterator<Item = (&'a [u8], Id)>,
+    count: Option<usize>,
+) -> Result<usize, Refusal> {
+    let mut told = 0;
+    for (key, after) in starts {
+        let stream = call.keyspace.peek_as::<Stream>(key)?.filter(|stream| stream.log.newest() > after);
+        let Some((stream, first)) = stream.zip(after.next()) else { continue };
+        told += 1;
+        begin_stream(&mut call.out, call.session.protocol, key);
+        let range = stream.log.range(first..=Id::GREATEST).take(count.unwrap_or(usize::MAX));
+        write_entries(&mut call.out, call.effort, range)?;
+    }
+    Ok(told)
 }
 
 /// Writes the part of the reply to XREAD or XREADGROUP that comes before the entries of one stream: its key,

@@ -201,11 +201,49 @@ fn readers_of_streams_wait_for_entries_and_learn_of_the_end() {
     bench.send(grouped, "XREADGROUP GROUP g c BLOCK 0 STREAMS x >");
     bench.send(other, "XREADGROUP GROUP h c BLOCK 0 STREAMS x >");
     bench.send(writer, "XGROUP DESTROY x g|DEL x");
-    assert_eq!(
-        bench.told(grouped),
-        "-NOGROUP the consumer group this client was blocked on no longer exists|"
-    );
-    assert_eq!(bench.told(other), "-UNBLOCKED the stream key no longer exists|");
+    let gone = |group: &str| {
+        format!("-NOGROUP No such key 'x' or consumer group '{group}' in XREADGROUP with GROUP option|")
+    };
+    assert_eq!(bench.told(grouped), gone("g"));
+    assert_eq!(bench.told(other), gone("h"));
+    for (change, error) in [
+        ("SET x v", "-WRONGTYPE Operation against a key holding the wrong kind of value|".to_owned()),
+        ("FLUSHALL", gone("g")),
+        ("SWAPDB 0 1", gone("g")),
+        ("MULTI|DEL x|XADD x 1-1 f v|EXEC", gone("g")),
+    ] {
+        bench.ask(writer, "DEL x|XGROUP CREATE x g $ MKSTREAM");
+        bench.send(grouped, "XREADGROUP GROUP g c BLOCK 0 STREAMS x >");
+        bench.send(writer, change);
+        assert_eq!(bench.told(grouped), error, "{change}");
+        bench.told(writer);
+    }
+}
+
+#[test]
+fn a_call_that_waited_looks_at_all_its_keys_in_their_order() {
+    let mut bench = Bench::new();
+    let [popper, reader, grouped, writer] = bench.open();
+    bench.ask(writer, "XGROUP CREATE x g $ MKSTREAM|XGROUP CREATE y g $ MKSTREAM");
+    bench.send(popper, "BLPOP k l 0");
+    bench.send(reader, "XREAD BLOCK 0 STREAMS x y $ $");
+    bench.send(grouped, "XREADGROUP GROUP g c BLOCK 0 STREAMS x y > >");
+    bench.send(writer, "MULTI|RPUSH l 2|RPUSH k 1|XADD y 2-1 f w|XADD x 1-1 f v|EXEC");
+    assert_eq!(bench.told(popper), "*2|$1|k|$1|1|");
+    let entries = "*2|*2|$1|x|*1|*2|$3|1-1|*2|$1|f|$1|v|*2|$1|y|*1|*2|$3|2-1|*2|$1|f|$1|w|";
+    assert_eq!((bench.told(reader).as_str(), bench.told(grouped).as_str()), (entries, entries));
+    bench.told(writer);
+    bench.send(popper, "BLPOP k l 0");
+    assert_eq!(bench.told(popper), "*2|$1|l|$1|2|");
+    bench.send(popper, "BLPOP k l 0");
+    bench.send(writer, "MULTI|SET k v|RPUSH l 3|EXEC");
+    assert!(bench.told(popper).starts_with("-WRONGTYPE"));
+    // Entries that are deleted within the transaction that adds them end no wait.
+    bench.send(grouped, "XREADGROUP GROUP g c BLOCK 0 STREAMS x >");
+    bench.send(writer, "MULTI|XADD x 2-1 f v|XDEL x 2-1|EXEC");
+    assert_eq!(bench.told(grouped), "");
+    bench.send(writer, "XADD x 3-1 f v");
+    assert_eq!(bench.told(grouped), "*1|*2|$1|x|*1|*2|$3|3-1|*2|$1|f|$1|v|");
 }
 
 #[test]
