@@ -1,5 +1,7 @@
 //! The value of a list: its items, in a ring buffer that grows at both ends.
 
+use super::packed;
+use super::shapes::{LISTPACK_BYTES, ListLimit};
 use super::text::Text;
 use std::collections::VecDeque;
 
@@ -15,11 +17,60 @@ pub(super) enum End {
 pub(super) struct Items {
     ring: VecDeque<Text>,
     bytes: usize,
+    /// The bytes of the items in a listpack.
+    packed_bytes: usize,
+    /// True if Redis keeps the list as a quicklist of several listpacks.
+    large: bool,
 }
 
 impl Items {
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    pub(super) fn is_small(&self) -> bool {
+        !self.large
+    }
+
+    /// Makes a small list a large one if it passes `limit` when `items` are added, or take the place of others. As
+    /// in Redis, an item counts with its own bytes until it is in the list.
+    pub(super) fn expect<'a>(&mut self, limit: ListLimit, items: impl ExactSizeIterator<Item = &'a [u8]>) {
+        if self.large {
+            return;
+        }
+        let count = self.len().saturating_add(items.len());
+        let bytes = LISTPACK_BYTES + self.packed_bytes + items.map(<[u8]>::len).sum::<usize>();
+        self.large = bytes > limit.bytes || count > limit.items;
+    }
+
+    /// Makes a large list a small one if it is within half of `limit`, after it has lost items.
+    ///
+    /// Redis also asks that all items are in one listpack of the quicklist. Lists have no listpacks here, so that a
+    /// list of several short ones becomes small a few items earlier.
+    pub(super) fn settle(&mut self, limit: ListLimit) {
+        self.settle_within(limit.bytes / 2, limit.items / 2);
+    }
+
+    /// Makes a list that was made as a whole small if it is within `limit`, or else large.
+    pub(super) fn settle_new(&mut self, limit: ListLimit) {
+        self.large = true;
+        self.settle_within(limit.bytes, limit.items);
+    }
+
+    fn settle_within(&mut self, bytes_max: usize, items_max: usize) {
+        if LISTPACK_BYTES + self.packed_bytes <= bytes_max && self.len() <= items_max {
+            self.large = false;
+        }
+    }
+
+    fn count(&mut self, item: &Text) {
+        self.bytes += item.cost();
+        self.packed_bytes += packed::text_bytes(item.as_bytes());
+    }
+
+    fn discount(&mut self, item: &Text) {
+        self.bytes -= item.cost();
+        self.packed_bytes -= packed::text_bytes(item.as_bytes());
     }
 
     pub(super) fn len(&self) -> usize {
@@ -40,7 +91,7 @@ impl Items {
     }
 
     pub(super) fn push(&mut self, end: End, item: Text) {
-        self.bytes += item.cost();
+        self.count(&item);
         match end {
             End::Left => self.ring.push_front(item),
             End::Right => self.ring.push_back(item),
@@ -52,7 +103,7 @@ impl Items {
             End::Left => self.ring.pop_front(),
             End::Right => self.ring.pop_back(),
         }?;
-        self.bytes -= item.cost();
+        self.discount(&item);
         self.shrink();
         Some(item)
     }
@@ -66,12 +117,13 @@ impl Items {
 
     /// Replaces the item of the list at `position`, which must exist.
     pub(super) fn set(&mut self, position: usize, item: Text) {
-        self.bytes = self.bytes + item.cost() - self.ring[position].cost();
-        self.ring[position] = item;
+        self.count(&item);
+        let former = std::mem::replace(&mut self.ring[position], item);
+        self.discount(&former);
     }
 
     pub(super) fn insert(&mut self, position: usize, item: Text) {
-        self.bytes += item.cost();
+        self.count(&item);
         self.ring.insert(position, item);
     }
 
@@ -79,10 +131,13 @@ impl Items {
     /// many it removed. Only the removed items are read.
     pub(super) fn keep(&mut self, start: usize, end: usize) -> usize {
         let before = self.ring.len();
-        let gone: usize = self.ring.drain(end..).map(|item| item.cost()).sum();
-        self.bytes -= gone;
-        let gone: usize = self.ring.drain(..start.min(end)).map(|item| item.cost()).sum();
-        self.bytes -= gone;
+        let gone = |(bytes, packed): (usize, usize), item: Text| {
+            (bytes + item.cost(), packed + packed::text_bytes(item.as_bytes()))
+        };
+        let behind = self.ring.drain(end..).fold((0, 0), gone);
+        let (bytes, packed_bytes) = self.ring.drain(..start.min(end)).fold(behind, gone);
+        self.bytes -= bytes;
+        self.packed_bytes -= packed_bytes;
         self.shrink();
         before - self.ring.len()
     }
@@ -103,6 +158,7 @@ impl Items {
             !(first < met && met <= first + goes)
         });
         self.bytes -= goes * Text::new(item).cost();
+        self.packed_bytes -= goes * packed::text_bytes(item);
         goes
     }
 }

@@ -8,6 +8,7 @@ use super::keyspace::Keyspace;
 use super::numbers;
 use super::refusal::Refusal;
 use super::reply::bulk_bytes;
+use super::shapes::ListLimit;
 use super::text::Text;
 use super::waits::Want;
 
@@ -31,6 +32,11 @@ pub(super) const COMMANDS: &[Command] = &[
     command("lmpop", -4, Effect::Write, lmpop),
 ];
 
+/// Returns the size limits of small lists.
+fn limit(keyspace: &Keyspace) -> ListLimit {
+    keyspace.hasher().shapes().list()
+}
+
 fn lpush(call: &mut Call<'_>) -> Done {
     push(call, End::Left)
 }
@@ -40,8 +46,9 @@ fn rpush(call: &mut Call<'_>) -> Done {
 }
 
 fn push(call: &mut Call<'_>, end: End) -> Done {
-    let new = call.rest(2);
+    let (new, added, limit) = (call.rest(2), call.rest(2), limit(call.keyspace));
     let length = call.keyspace.change_or_create(call.at(1), |items: &mut Items| {
+        items.expect(limit, added);
         new.for_each(|item| items.push(end, Text::new(item)));
         items.len()
     })?;
@@ -58,8 +65,9 @@ fn rpushx(call: &mut Call<'_>) -> Done {
 }
 
 fn push_if_present(call: &mut Call<'_>, end: End) -> Done {
-    let new = call.rest(2);
+    let (new, added, limit) = (call.rest(2), call.rest(2), limit(call.keyspace));
     let length = call.keyspace.change(call.at(1), |items: &mut Items| {
+        items.expect(limit, added);
         new.for_each(|item| items.push(end, Text::new(item)));
         items.len()
     })?;
@@ -91,7 +99,13 @@ fn pop(call: &mut Call<'_>, end: End, name: &'static str) -> Done {
     match call.count() {
         2 => {
             expect_popped(call, end, 1)?;
-            let item = call.keyspace.change(call.at(1), |items: &mut Items| items.pop(end))?.flatten();
+            let limit = limit(call.keyspace);
+            let item = call.keyspace.change(call.at(1), |items: &mut Items| {
+                let item = items.pop(end);
+                items.settle(limit);
+                item
+            })?;
+            let item = item.flatten();
             if item.is_some() {
                 call.announce(Class::List, popped_at(end), call.at(1));
             }
@@ -106,6 +120,7 @@ fn pop_several(call: &mut Call<'_>, end: End) -> Done {
     let count = numbers::integer(call.at(2)).filter(|count| *count >= 0);
     let count = count.ok_or(Refusal::Words("ERR value is out of range, must be positive"))? as usize;
     expect_popped(call, end, count)?;
+    let limit = limit(call.keyspace);
     let out = &mut call.out;
     let popped = call.keyspace.change(call.arguments.at(1), |items: &mut Items| {
         let count = count.min(items.len());
@@ -114,6 +129,7 @@ fn pop_several(call: &mut Call<'_>, end: End) -> Done {
             let item = items.pop(end).expect("there are at least as many");
             out.bulk(item.as_bytes());
         }
+        items.settle(limit);
         count
     })?;
     match popped {
@@ -201,9 +217,11 @@ pub(super) fn serve(call: &mut Call<'_>, want: &Want, key: &[u8]) -> Result<bool
         call.out.array(count);
     }
     expect_popped_from(call, key, end, count)?;
+    let limit = limit(call.keyspace);
     let out = &mut call.out;
     call.keyspace.change(key, |items: &mut Items| {
         (0..count).filter_map(|_| items.pop(end)).for_each(|item| out.bulk(item.as_bytes()));
+        items.settle(limit);
     })?;
     call.announce(Class::List, popped_at(end), key);
     Ok(true)
@@ -256,11 +274,14 @@ fn lindex(call: &mut Call<'_>) -> Done {
 
 fn lset(call: &mut Call<'_>) -> Done {
     let (index, item) = (numbers::integer(call.at(2)), call.at(3));
+    let limit = limit(call.keyspace);
     call.keyspace
         .change(call.at(1), |items: &mut Items| {
             let index = index.ok_or(Refusal::NotAnInteger)?;
             let position = position(index, items.len()).ok_or(Refusal::OutOfRange)?;
+            items.expect(limit, std::iter::once(item));
             items.set(position, Text::new(item));
+            items.settle(limit);
             Ok(())
         })?
         .ok_or(Refusal::NoSuchKey)??;
@@ -283,7 +304,9 @@ fn linsert(call: &mut Call<'_>) -> Done {
     let effort = if found.is_none() { items.len() } else { found.unwrap_or(looked_at) };
     call.effort.spend(effort, LOOK)?;
     let Some(found) = found else { return call.integer(-1) };
+    let limit = limit(call.keyspace);
     let length = call.keyspace.change(call.at(1), |items: &mut Items| {
+        items.expect(limit, std::iter::once(item));
         items.insert(found + after, Text::new(item));
         items.len()
     })?;
@@ -300,7 +323,14 @@ fn lrem(call: &mut Call<'_>) -> Done {
     };
     let length = call.keyspace.peek_as::<Items>(call.at(1))?.map_or(0, Items::len);
     call.effort.spend(length, LOOK)?;
-    let removed = call.keyspace.change(call.at(1), |items: &mut Items| items.remove(item, count, end))?;
+    let limit = limit(call.keyspace);
+    let removed = call.keyspace.change(call.at(1), |items: &mut Items| {
+        let removed = items.remove(item, count, end);
+        if removed > 0 {
+            items.settle(limit);
+        }
+        removed
+    })?;
     match removed {
         None => {}
         Some(0) => call.keyspace.interest.withdraw(),
@@ -311,9 +341,12 @@ fn lrem(call: &mut Call<'_>) -> Done {
 
 fn ltrim(call: &mut Call<'_>) -> Done {
     let (start, stop) = (call.integer_at(2)?, call.integer_at(3)?);
+    let limit = limit(call.keyspace);
     let removed = call.keyspace.change(call.at(1), |items: &mut Items| {
         let (start, end) = positions(start, stop, items.len());
-        items.keep(start, end)
+        let removed = items.keep(start, end);
+        items.settle(limit);
+        removed
     })?;
     if removed.is_some() {
         call.announce(Class::List, "ltrim", call.at(1));
@@ -363,18 +396,29 @@ fn transfer(
 }
 
 fn moved(keyspace: &mut Keyspace, source: &[u8], target: &[u8], from: End, to: End) -> Result<Text, Refusal> {
+    let limit = limit(keyspace);
+    let push = |items: &mut Items, item: Text| {
+        items.expect(limit, std::iter::once(item.as_bytes()));
+        items.push(to, item);
+    };
+    let pop = |items: &mut Items| items.pop(from);
     if source == target {
         // A single change, so that a list of one item is not removed in between, and its lifetime with it.
         let rotated = keyspace.change(source, |items: &mut Items| {
-            let item = items.pop(from).expect("no list is empty");
-            items.push(to, item.clone());
+            let item = pop(items).expect("no list is empty");
+            push(items, item.clone());
+            items.settle(limit);
             item
         })?;
         return rotated.ok_or(Refusal::NoSuchKey);
     }
-    let item = keyspace.change(source, |items: &mut Items| items.pop(from))?.flatten();
-    let item = item.ok_or(Refusal::NoSuchKey)?;
-    keyspace.change_or_create(target, |items: &mut Items| items.push(to, item.clone()))?;
+    let item = keyspace.change(source, |items: &mut Items| {
+        let item = pop(items);
+        items.settle(limit);
+        item
+    })?;
+    let item = item.flatten().ok_or(Refusal::NoSuchKey)?;
+    keyspace.change_or_create(target, |items: &mut Items| push(items, item.clone()))?;
     Ok(item)
 }
 
@@ -464,6 +508,58 @@ fn lpos_options(call: &Call<'_>) -> Result<Search, Refusal> {
 #[cfg(test)]
 mod tests {
     use crate::store::bench::Bench;
+
+    #[test]
+    fn short_lists_are_listpacks() {
+        let mut bench = Bench::new();
+        let (small, large) = ("$8|listpack|", "$9|quicklist|");
+        let kilobyte = "x".repeat(1_000);
+        let push = format!("RPUSH l{}", format!(" {kilobyte}").repeat(8));
+        bench.talk(&[
+            // 8 items of 1,004 bytes each, and 7 of the listpack itself, leave 153 of 8,192 bytes.
+            (&push, ":8|"),
+            ("OBJECT ENCODING l", small),
+            ("COPY l same", ":1|"),
+            (&format!("RPUSH same {}", "x".repeat(153)), ":9|"),
+            ("OBJECT ENCODING same", small),
+            (&format!("RPUSH l {}", "x".repeat(154)), ":9|"),
+            ("OBJECT ENCODING l", large),
+            ("COPY l copied", ":1|"),
+            ("OBJECT ENCODING copied", large),
+            ("LTRIM l 0 3", "+OK|"),
+            ("OBJECT ENCODING l", small),
+            ("LPOP copied 4", &format!("*4|{}", format!("$1000|{kilobyte}|").repeat(4))),
+            ("OBJECT ENCODING copied", large),
+            ("LREM copied 1 x", ":0|"),
+            (&format!("LREM copied 1 {kilobyte}"), ":1|"),
+            ("OBJECT ENCODING copied", small),
+            (&format!("LSET copied 0 {}", "y".repeat(8_000)), "+OK|"),
+            ("OBJECT ENCODING copied", large),
+            ("LSET copied 0 1", "+OK|"),
+            ("OBJECT ENCODING copied", small),
+            ("CONFIG SET list-max-listpack-size 4", "+OK|"),
+            ("RPUSH m 1 2 3 4", ":4|"),
+            ("OBJECT ENCODING m", small),
+            ("LINSERT m BEFORE 1 0", ":5|"),
+            ("OBJECT ENCODING m", large),
+            ("RPOP m", "$1|4|"),
+            ("RPOP m", "$1|3|"),
+            ("OBJECT ENCODING m", large),
+            ("LMOVE m m LEFT RIGHT", "$1|0|"),
+            ("LMOVE m n LEFT RIGHT", "$1|1|"),
+            ("OBJECT ENCODING m", small),
+            ("OBJECT ENCODING n", small),
+            ("SADD s 1 2 3 4 5", ":5|"),
+            ("SORT s STORE sorted", ":5|"),
+            ("OBJECT ENCODING sorted", large),
+            ("SORT s LIMIT 0 4 STORE sorted", ":4|"),
+            ("OBJECT ENCODING sorted", small),
+        ]);
+        let dump = bench.send_bytes(&[b"DUMP", b"sorted"]);
+        let start = dump.windows(2).position(|pair| pair == b"\r\n").expect("a bulk string") + 2;
+        assert_eq!(bench.send_bytes(&[b"RESTORE", b"back", b"0", &dump[start..dump.len() - 2]]), b"+OK\r\n");
+        bench.talk(&[("OBJECT ENCODING back", small)]);
+    }
 
     #[test]
     fn items_move_between_ends() {

@@ -20,6 +20,7 @@ use super::numbers::{self, Digits};
 use super::packed;
 use super::ranking::Ranking;
 use super::refusal::Refusal;
+use super::shapes::Size;
 use super::stream::{Group, PENDING_BYTES, Stream};
 use super::stream_nodes;
 use super::table::Hasher;
@@ -319,11 +320,19 @@ impl<'a> Reader<'a> {
             }
             self.afford(items.bytes())?;
         }
+        items.settle_new(self.hasher.shapes().list());
         Ok(Value::List(Box::new(items)))
     }
 
     fn set(&mut self, kind: u8) -> Result<Value, Refusal> {
         let mut members = Members::new(self.hasher);
+        let count = if kind == SET { self.length()? } else { 0 };
+        // Redis chooses the encoding by the form of the dump, not only by the members.
+        if kind == PACKED_SET {
+            members.begin_packed();
+        } else if count as usize > self.hasher.shapes().get(Size::Integers) {
+            members.begin_spread();
+        }
         let mut add = |reader: &Self, member: &[u8]| {
             let new = members.insert(member);
             reader.afford(members.bytes())?;
@@ -331,7 +340,7 @@ impl<'a> Reader<'a> {
         };
         match kind {
             SET => {
-                for _ in 0..self.length()? {
+                for _ in 0..count {
                     let member = self.text()?;
                     add(self, &member)?;
                 }

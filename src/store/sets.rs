@@ -34,8 +34,9 @@ pub(super) const COMMANDS: &[Command] = &[
 ];
 
 fn sadd(call: &mut Call<'_>) -> Done {
-    let new = call.rest(2);
+    let (new, first) = (call.rest(2), call.at(2));
     let added = call.keyspace.change_or_create(call.at(1), |members: &mut Members| {
+        members.expect(first, new.len());
         new.filter(|member| members.insert(member)).count()
     })?;
     if added == 0 {
@@ -109,6 +110,9 @@ fn spop(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
+/// SPOP makes a new set of the members that it leaves if it removes at least this many times as many, as in Redis.
+const REST_SHARE: usize = 5;
+
 /// Removes and returns up to `count` random members of the set in argument 1; removes none if the reply could
 /// not hold them all. `None` if there is no such key.
 fn pop(call: &mut Call<'_>, random: &mut Random, count: usize) -> Result<Option<Vec<Text>>, Refusal> {
@@ -118,6 +122,10 @@ fn pop(call: &mut Call<'_>, random: &mut Random, count: usize) -> Result<Option<
         effort.spend(count, INSERT)?;
         let popped: Vec<Text> = (0..count).filter_map(|_| members.pop(random)).collect();
         let bytes = popped.iter().map(|member| bulk_bytes(member.as_bytes().len())).sum();
+        // Redis makes a new set of the rest if it is small.
+        if members.len() > 0 && members.len().saturating_mul(REST_SHARE) <= popped.len() {
+            members.pack_rest();
+        }
         let fits = out.expect(bytes);
         if fits.is_err() {
             popped.iter().for_each(|member| {
@@ -169,7 +177,10 @@ fn smove(call: &mut Call<'_>) -> Done {
         call.announce(Class::Set, "srem", source);
         // A target that has the member does not change, so that a watch of it goes on.
         if !is_there {
-            call.keyspace.change_or_create(target, |members: &mut Members| members.insert(member))?;
+            call.keyspace.change_or_create(target, |members: &mut Members| {
+                members.expect(member, 1);
+                members.insert(member)
+            })?;
             call.announce(Class::Set, "sadd", target);
         }
     }
@@ -263,7 +274,10 @@ fn combined(
     };
     match combination {
         Combination::Union => unite(&sets, add)?,
-        Combination::Intersection => in_all(&sets, call.effort, add)?,
+        Combination::Intersection => {
+            in_all(&sets, call.effort, add)?;
+            result.pack_integers();
+        }
         Combination::Difference => in_first_only(&sets, call.effort, add)?,
     }
     Ok(result)

@@ -270,11 +270,16 @@ impl Settings {
             ("zset-max-listpack-entries", Size::RankingMembers),
             ("zset-max-listpack-value", Size::RankingBytes),
             ("set-max-intset-entries", Size::Integers),
+            ("set-max-listpack-entries", Size::SetMembers),
+            ("set-max-listpack-value", Size::SetBytes),
         ] {
             let position = Self::find(name.as_bytes());
             let value = position.and_then(|position| self.text(position).parse().ok());
             value.into_iter().for_each(|value| shapes.set(size, value));
         }
+        let position = Self::find(b"list-max-listpack-size");
+        let value = position.and_then(|position| self.text(position).parse().ok());
+        value.into_iter().for_each(|value| shapes.set_list(value));
     }
 
     /// Parses the value of the setting at `position` of the table of settings into the field that the store

@@ -314,6 +314,7 @@ fn store(call: &mut Call<'_>, options: &Options<'_>, wanted: &[&Text], target: &
         }
     }
     call.afford(items.bytes())?;
+    items.settle_new(call.keyspace.hasher().shapes().list());
     let count = items.len();
     if count == 0 {
         call.remove_key(target);

@@ -1,4 +1,4 @@
-//! The settings of Redis 7.0, in the order of their names.
+//! The settings of Redis 7.2, in the order of their names.
 
 use super::Kind;
 
@@ -187,6 +187,8 @@ pub(in crate::store) const ROWS: &[Row] = &[
     row("save", Kind::Saves, ""),
     row("server_cpulist", Kind::Immutable, ""),
     row("set-max-intset-entries", Kind::Number(0, i64::MAX), "512"),
+    row("set-max-listpack-entries", Kind::Number(0, i64::MAX), "128"),
+    row("set-max-listpack-value", Kind::Memory(0), "64"),
     row("set-proc-title", Kind::Immutable, "yes"),
     row("shutdown-on-sigint", Kind::Choices(&["default", "save", "nosave", "now", "force"]), "default"),
     row("shutdown-on-sigterm", Kind::Choices(&["default", "save", "nosave", "now", "force"]), "default"),
