@@ -62,12 +62,12 @@ fn bit_offset(call: &Call<'_>, index: usize) -> Result<usize, Refusal> {
 const COUNT_COST: usize = 2;
 
 fn bitcount(call: &mut Call<'_>) -> Done {
-    let range = bit_range(call);
+    let range = bit_range(call)?;
     let effort = call.effort;
     let counted = call.keyspace.read_string(call.at(1), |bytes| {
         let Some(bytes) = bytes else { return Ok(0) };
         let spend = |bytes: &[u8]| effort.spend_bytes(bytes.len().saturating_mul(COUNT_COST));
-        let Some((start, end, unit)) = range? else {
+        let Some((start, end, unit)) = range else {
             spend(bytes)?;
             return Ok(ones(bytes));
         };
@@ -99,8 +99,6 @@ fn bit_range(call: &Call<'_>) -> Result<Option<(i64, i64, BitUnit)>, Refusal> {
     }
     let (start, end) = (call.integer_at(2)?, call.integer_at(3)?);
     let unit = match call.count() {
-        // Redis does not check the unit either in this case, even if it is misspelled.
-        _ if start < 0 && end < 0 && start > end => BitUnit::Byte,
         5 if call.is(4, "bit") => BitUnit::Bit,
         5 if !call.is(4, "byte") => return Err(Refusal::Syntax),
         _ => BitUnit::Byte,
@@ -140,6 +138,8 @@ fn bitpos(call: &mut Call<'_>) -> Done {
         1 => 1,
         _ => return Err(Refusal::Words("ERR The bit argument must be 1 or 0.")),
     };
+    // As in Redis 7.2, the range is checked even if there is no such key.
+    searched_bits(call, 0)?;
     if call.keyspace.read(call.at(1)).is_none() {
         return call.integer(-i64::from(bit));
     }
@@ -341,6 +341,12 @@ mod tests {
             ("BITCOUNT b 7 -7 BIT", ":2|"),
             ("BITCOUNT b 1 1", ":1|"),
             ("BITCOUNT b 0 1 FOO", "-ERR syntax error|"),
+            ("BITCOUNT b -1 -2 FOO", "-ERR syntax error|"),
+            ("BITCOUNT b -1 -2", ":0|"),
+            ("BITCOUNT nothing 0", "-ERR syntax error|"),
+            ("BITCOUNT nothing 0 x", "-ERR value is not an integer or out of range|"),
+            ("BITCOUNT nothing 0 1 FOO", "-ERR syntax error|"),
+            ("BITCOUNT nothing 0 1", ":0|"),
             ("SETBIT b 4294967296 1", "-ERR bit offset is not an integer or out of range|"),
             ("OBJECT ENCODING b", "$3|raw|"),
         ]);
@@ -356,7 +362,10 @@ mod tests {
             ("BITPOS b 1 7 15 BIT", ":9|"),
             ("BITPOS b 1 -1 -2", ":-1|"),
             ("BITPOS b 2", "-ERR The bit argument must be 1 or 0.|"),
-            ("BITPOS nothing 0 x", ":0|"),
+            ("BITPOS nothing 0 x", "-ERR value is not an integer or out of range|"),
+            ("BITPOS nothing 0 0 1 FOO", "-ERR syntax error|"),
+            ("BITPOS nothing 0 0 1 BIT x", "-ERR syntax error|"),
+            ("BITPOS nothing 0 0", ":0|"),
             ("BITPOS nothing 1", ":-1|"),
             ("SET a foof", "+OK|"),
             ("BITOP XOR d a a nothing", ":4|"),

@@ -190,7 +190,10 @@ fn move_to_database(call: &mut Call<'_>) -> Done {
 }
 
 fn swapdb(call: &mut Call<'_>) -> Done {
-    let number = |index, words| numbers::integer(call.at(index)).ok_or(Refusal::Words(words));
+    let number = |index, words| {
+        let number = numbers::integer(call.at(index)).filter(|number| i32::try_from(*number).is_ok());
+        number.ok_or(Refusal::Words(words))
+    };
     let first = number(1, "ERR invalid first DB index")?;
     let second = number(2, "ERR invalid second DB index")?;
     let (first, second) = (database(first)?, database(second)?);
@@ -427,6 +430,9 @@ mod tests {
             ("COPY k l DB -2147483649", refusal),
             ("SELECT 9223372036854775807", refusal),
             ("MOVE k 2147483647", "-ERR DB index is out of range|"),
+            ("SWAPDB 0 2147483648", "-ERR invalid second DB index|"),
+            ("SWAPDB -2147483649 0", "-ERR invalid first DB index|"),
+            ("SWAPDB 0 2147483647", "-ERR DB index is out of range|"),
         ]);
     }
 

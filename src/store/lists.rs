@@ -484,6 +484,11 @@ fn lpos_options(call: &Call<'_>) -> Result<Search, Refusal> {
         }
         if call.is(index, "rank") {
             let rank = call.integer_at(index + 1)?;
+            if rank == i64::MIN {
+                return Err(Refusal::Words(
+                    "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
+                ));
+            }
             if rank == 0 {
                 return Err(Refusal::Words(
                     "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use \
@@ -589,6 +594,11 @@ mod tests {
             ("LRANGE l 0 -1", "*3|$1|a|$1|b|$1|c|"),
             ("RPUSH l a a", ":5|"),
             ("LPOS l a RANK -1 COUNT 0", "*3|:4|:3|:0|"),
+            (
+                "LPOS l a RANK -9223372036854775808",
+                "-ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807|",
+            ),
+            ("LPOS l a RANK -9223372036854775807", "$-1|"),
             ("LREM l 2 a", ":2|"),
             ("LRANGE l 0 -1", "*3|$1|b|$1|c|$1|a|"),
             ("LREM l 0 x", ":0|"),

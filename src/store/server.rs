@@ -91,11 +91,15 @@ fn clients_section(call: &Call<'_>, text: &mut String) {
     text.push_str("# Clients\r\n");
     add(text, "connected_clients", 1);
     let (watching, watched) = call.keyspace.interest.watches.counts();
-    add(text, "blocked_clients", call.keyspace.interest.waits.len());
+    let waits = &call.keyspace.interest.waits;
+    add(text, "blocked_clients", waits.len());
     add(text, "tracking_clients", call.keyspace.interest.tracking.clients());
     add(text, "pubsub_clients", call.post.channels.clients());
     add(text, "watching_clients", watching);
     add(text, "total_watched_keys", watched);
+    let (blocking, ended_by_removal) = waits.count_keys();
+    add(text, "total_blocking_keys", blocking);
+    add(text, "total_blocking_keys_on_nokey", ended_by_removal);
 }
 
 fn memory_section(call: &Call<'_>, text: &mut String) {

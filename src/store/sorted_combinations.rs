@@ -40,10 +40,11 @@ enum Aggregate {
 impl Aggregate {
     fn of(self, left: f64, right: f64) -> f64 {
         match self {
-            // Opposite infinities make 0, as in Redis.
+            // Opposite infinities make 0, and so does NaN, as in Redis.
             Self::Sum => Some(left + right).filter(|sum| !sum.is_nan()).unwrap_or(0.0),
-            Self::Least => left.min(right),
-            Self::Greatest => left.max(right),
+            Self::Least if right < left => right,
+            Self::Greatest if right > left => right,
+            Self::Least | Self::Greatest => left,
         }
     }
 }
@@ -185,7 +186,9 @@ impl<'a> Request<'a> {
             for (other, weight) in others {
                 result.effort.spend(1, FIND)?;
                 let Some(score) = other.score(member) else { return Ok(()) };
-                sum = self.aggregate.of(sum, weighed(*weight, score));
+                // As in Redis, only the first score counts as 0 where its weight makes it NaN: the sum with a
+                // later one is 0, and a later one is neither less nor greater.
+                sum = self.aggregate.of(sum, weight * score);
             }
             result.set(member, sum)
         })
@@ -338,6 +341,21 @@ fn store_combined(call: &mut Call<'_>, combination: Combination) -> Done {
 #[cfg(test)]
 mod tests {
     use crate::store::bench::Bench;
+
+    #[test]
+    fn infinite_scores_times_zero_count_as_in_redis() {
+        let mut bench = Bench::new();
+        bench.talk(&[("ZADD a 5 x", ":1|"), ("ZADD b inf x", ":1|")]);
+        for (command, score) in [
+            ("ZUNIONSTORE u 2 a b WEIGHTS 1 0", "$1|5|"),
+            ("ZINTERSTORE u 2 a b WEIGHTS 1 0", "$1|0|"),
+            ("ZINTERSTORE u 2 b a WEIGHTS 0 1", "$1|5|"),
+            ("ZINTERSTORE u 2 a b WEIGHTS 1 0 AGGREGATE MIN", "$1|5|"),
+            ("ZUNIONSTORE u 2 a b WEIGHTS 1 0 AGGREGATE MIN", "$1|0|"),
+        ] {
+            bench.talk(&[(command, ":1|"), ("ZSCORE u x", score)]);
+        }
+    }
 
     #[test]
     fn scores_are_weighed_and_aggregated() {

@@ -42,9 +42,13 @@ fn part(text: &[u8]) -> Option<u64> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
+/// Maximum number of bytes of the text of an id of a stream entry, as in Redis.
+const ID_BYTES_MAX: usize = 127;
+
 /// Parses an id of a stream entry, `ms` or `ms-sequence`; in the first form the sequence number is
-/// `missing_sequence`. An error for any other text.
+/// `missing_sequence`. An error for any other text. As in Redis, which parses a C string, a zero byte ends the text.
 fn id(text: &[u8], missing_sequence: u64) -> Result<Id, Refusal> {
+    let text = if text.len() > ID_BYTES_MAX { &[] } else { c_string(text) };
     let parsed = match text.iter().position(|byte| *byte == b'-') {
         None => part(text).map(|ms| Id { ms, sequence: missing_sequence }),
         Some(at) => part(&text[..at]).zip(part(&text[at + 1..])).map(|(ms, sequence)| Id { ms, sequence }),
@@ -58,6 +62,11 @@ pub(super) fn id_at(call: &Call<'_>, index: usize) -> Result<Id, Refusal> {
     id(call.at(index), 0)
 }
 
+/// Returns the bytes before the first zero byte.
+fn c_string(text: &[u8]) -> &[u8] {
+    text.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
 /// The end of an interval of ids (of stream entries) that an argument names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bound {
@@ -69,17 +78,17 @@ pub(super) enum Bound {
 /// for the greatest, or `(` before an id that is not included. Returns the first or last id that is included.
 pub(super) fn bound(text: &[u8], bound: Bound) -> Result<Id, Refusal> {
     let missing = if bound == Bound::Start { 0 } else { u64::MAX };
-    match text {
+    match c_string(text) {
         b"-" => Ok(Id::LEAST),
         b"+" => Ok(Id::GREATEST),
-        [b'(', text @ ..] if !text.is_empty() => {
-            let id = id(text, missing)?;
+        [b'(', ..] if text.len() > 1 => {
+            let id = id(&text[1..], missing)?;
             match bound {
                 Bound::Start => id.next().ok_or(Refusal::Words("ERR invalid start ID for the interval")),
                 Bound::End => id.previous().ok_or(Refusal::Words("ERR invalid end ID for the interval")),
             }
         }
-        text => id(text, missing),
+        _ => id(text, missing),
     }
 }
 
@@ -94,10 +103,10 @@ enum Wanted {
 
 impl Wanted {
     fn parse(text: &[u8]) -> Result<Self, Refusal> {
-        match text {
+        match c_string(text) {
             b"*" => Ok(Self::Any),
             [ms @ .., b'-', b'*'] => id(ms, 0).map(|id| Self::Within(id.ms)),
-            text => id(text, 0).map(Self::Exactly),
+            _ => id(text, 0).map(Self::Exactly),
         }
     }
 
@@ -179,7 +188,7 @@ impl Options {
             ));
         }
         if purpose == Purpose::Trimming && self.trim.is_none() {
-            return Err(Refusal::Words("ERR syntax error, XTRIM must be called with MAXLEN or MINID"));
+            return Err(Refusal::Words("ERR syntax error, XTRIM must be called with a trimming strategy"));
         }
         if self.limit.is_some() && !approximate {
             return Err(Refusal::Words(
@@ -398,8 +407,13 @@ fn xsetid(call: &mut Call<'_>) -> Done {
 }
 
 /// Checks that a new last id and a new count of entries ever added (`added`), which XSETID sets, agree with
-/// the entries that the stream has.
+/// the entries that the stream has and has had.
 fn check_entries(log: &Log, last: Id, added: Option<u64>) -> Result<(), Refusal> {
+    if last < log.deleted {
+        return Err(Refusal::Words(
+            "ERR The ID specified in XSETID is smaller than current max_deleted_entry_id",
+        ));
+    }
     if log.len() > 0 && last < log.newest() {
         return Err(Refusal::Words(
             "ERR The ID specified in XSETID is smaller than the target stream top item",
@@ -619,6 +633,22 @@ mod tests {
     }
 
     #[test]
+    fn a_zero_byte_ends_an_id() {
+        let mut bench = Bench::new();
+        for (id, reply) in [
+            (&b"1-1\0x"[..], "$3|1-1|"),
+            (b"1-*\0", "$3|1-2|"),
+            (b"\0", "-ERR Invalid stream ID specified as stream command argument|"),
+            (&[b'1'; 128], "-ERR Invalid stream ID specified as stream command argument|"),
+        ] {
+            let told = bench.send_bytes(&[b"XADD", b"x", id, b"f", b"v"]);
+            assert_eq!(String::from_utf8_lossy(&told).replace("\r\n", "|"), reply);
+        }
+        let told = bench.send_bytes(&[b"XRANGE", b"x", b"(1-1\0", b"+\0"]);
+        assert_eq!(String::from_utf8_lossy(&told).replace("\r\n", "|"), "*1|*2|$3|1-2|*2|$1|f|$1|v|");
+    }
+
+    #[test]
     fn entries_are_added_and_read() {
         let mut bench = Bench::new();
         bench.talk(&[
@@ -652,8 +682,10 @@ mod tests {
             ("XLEN x", ":0|"),
             ("XREAD STREAMS x +", "*-1|"),
             ("TYPE x", "+stream|"),
-            ("XSETID x 5-5", "+OK|"),
+            ("XSETID x 5-5", "-ERR The ID specified in XSETID is smaller than current max_deleted_entry_id|"),
+            ("XSETID x 1700000000001-0", "+OK|"),
             ("XSETID nothing 5-5", "-ERR no such key|"),
+            ("XTRIM x LIMIT 0", "-ERR syntax error, XTRIM must be called with a trimming strategy|"),
             (
                 "XTRIM x MAXLEN 1 LIMIT 1",
                 "-ERR syntax error, LIMIT cannot be used without the special ~ option|",

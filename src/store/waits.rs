@@ -194,6 +194,17 @@ impl Waits {
         self.by_ticket.len()
     }
 
+    /// Returns the number of keys, in all databases, that blocking calls wait for, and how many of them have a call
+    /// that ends when its key is removed (XREADGROUP).
+    pub(super) fn count_keys(&self) -> (usize, usize) {
+        let rows = || self.by_key.iter().flat_map(BTreeMap::values);
+        let ends_with_key = |ticket: &u64| {
+            let waiter = self.by_ticket.get(ticket);
+            waiter.is_some_and(|waiter| matches!(waiter.want, Want::Deliveries { .. }))
+        };
+        (rows().count(), rows().filter(|row| row.iter().any(ends_with_key)).count())
+    }
+
     /// Returns the keys of a database that blocking calls wait for.
     pub(super) fn keys(&self, database: u8) -> impl Iterator<Item = Name> {
         self.by_key[usize::from(database)].keys().cloned()

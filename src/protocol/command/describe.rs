@@ -287,13 +287,15 @@ fn write_keys(out: &mut Vec<u8>, arguments: &Arguments<'_>, write_key: impl Fn(&
 /// error is the text of the reply.
 fn keys_of<'a>(arguments: &Arguments<'a>) -> Result<Vec<(&'a [u8], Access)>, &'static str> {
     const INVALID: &str = "ERR Invalid arguments specified for command";
+    const NO_KEYS: &str = "ERR The command has no key arguments";
     let request = arguments.skip(2).ok_or(INVALID)?;
     let command = recognise(&request).map_err(|unrecognised| match unrecognised {
+        Unrecognised::Arity(command) if command.keys == Keys::None => NO_KEYS,
         Unrecognised::Arity(_) => "ERR Invalid number of arguments specified for command",
         Unrecognised::Command(_) | Unrecognised::Subcommand { .. } => "ERR Invalid command specified",
     })?;
     if command.keys == Keys::None {
-        return Err("ERR The command has no key arguments");
+        return Err(NO_KEYS);
     }
     let mut keys = Vec::new();
     specs::for_each_access(command, &request, &mut |index, access| keys.push((request.at(index), access)))
@@ -406,6 +408,7 @@ mod tests {
             ("COMMAND GETKEYS MSET a 1 b 2", "*2 $1 a $1 b "),
             ("COMMAND GETKEYS EVAL code 0", "*0 "),
             ("COMMAND GETKEYS PING", "-ERR The command has no key arguments "),
+            ("COMMAND GETKEYS ECHO", "-ERR The command has no key arguments "),
             ("COMMAND GETKEYS nope a", "-ERR Invalid command specified "),
             ("COMMAND GETKEYS OBJECT nope a", "-ERR Invalid command specified "),
             ("COMMAND GETKEYS GET", "-ERR Invalid number of arguments specified for command "),

@@ -100,6 +100,7 @@ fn calls_are_served_in_the_order_in_which_they_came() {
     bench.send(third, "BLMPOP 0 2 c b LEFT COUNT 5");
     let info = bench.ask(pusher, "INFO clients");
     assert!(info.contains("|blocked_clients:3|"), "{info}");
+    assert!(info.contains("|total_blocking_keys:3|total_blocking_keys_on_nokey:0|"), "{info}");
     assert_eq!(bench.ask(pusher, "RPUSH b 1 2 3 4"), ":4|");
     assert_eq!(bench.told(first), "*2|$1|b|$1|1|$6|behind|");
     assert_eq!(bench.told(second), "*2|$1|b|$1|4|");
@@ -228,6 +229,8 @@ fn a_call_that_waited_looks_at_all_its_keys_in_their_order() {
     bench.send(popper, "BLPOP k l 0");
     bench.send(reader, "XREAD BLOCK 0 STREAMS x y $ $");
     bench.send(grouped, "XREADGROUP GROUP g c BLOCK 0 STREAMS x y > >");
+    let info = bench.ask(writer, "INFO clients");
+    assert!(info.contains("|total_blocking_keys:4|total_blocking_keys_on_nokey:2|"), "{info}");
     bench.send(writer, "MULTI|RPUSH l 2|RPUSH k 1|XADD y 2-1 f w|XADD x 1-1 f v|EXEC");
     assert_eq!(bench.told(popper), "*2|$1|k|$1|1|");
     let entries = "*2|*2|$1|x|*1|*2|$3|1-1|*2|$1|f|$1|v|*2|$1|y|*1|*2|$3|2-1|*2|$1|f|$1|w|";
