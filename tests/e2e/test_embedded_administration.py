@@ -18,7 +18,7 @@ SAME = [
     "SLOWLOG", "SLOWLOG x", "SLOWLOG GET x", "SLOWLOG GET -2", "SLOWLOG GET 1 2", "SLOWLOG LEN x", "SLOWLOG RESET", "SLOWLOG LEN", "SLOWLOG GET", "SLOWLOG GET -1",
     "LATENCY", "LATENCY x", "LATENCY LATEST", "LATENCY LATEST x", "LATENCY HISTORY command", "LATENCY HISTORY", "LATENCY RESET", "LATENCY RESET x y", "LATENCY GRAPH x", "LATENCY HISTOGRAM nosuch",
     "MEMORY", "MEMORY x", "MEMORY PURGE", "MEMORY PURGE x", "MEMORY DOCTOR x", "MEMORY STATS x", "MODULE LIST", "MODULE", "MODULE LIST x", "MODULE x",
-    "ACL", "ACL x", "ACL LIST", "ACL USERS", "ACL WHOAMI", "ACL WHOAMI x", "ACL GETUSER default", "ACL GETUSER x", "ACL GETUSER", "ACL CAT", "ACL CAT x", "ACL LOG", "ACL LOG RESET", "ACL LOG x", "ACL LOG 5",
+    "ACL", "ACL x", "ACL USERS", "ACL WHOAMI", "ACL WHOAMI x", "ACL GETUSER x", "ACL GETUSER", "ACL CAT", "ACL CAT x", "ACL LOG", "ACL LOG RESET", "ACL LOG x", "ACL LOG 5",
     "ROLE", "ROLE x", "SAVE x", "BGREWRITEAOF x", "CONFIG REWRITE", "CONFIG SET slowlog-max-len x", "CONFIG SET slowlog-max-len", "CONFIG SET slowlog-log-slower-than x", "CONFIG SET slowlog-log-slower-than -2",
     "CONFIG SET nosuch 1", "CONFIG SET hz", "CONFIG SET hz 1 timeout", "CONFIG SET hz x", "CONFIG SET hz -1", "CONFIG SET timeout 3 nosuch 1", "CONFIG GET timeout", "CONFIG SET lua-time-limit 1 busy-reply-threshold 5000", "CONFIG GET lua-time-limit",
     "CONFIG SET appendfsync sometimes", "CONFIG SET maxmemory x", "CONFIG SET maxmemory 1 maxmemory 2", "CONFIG SET repl-backlog-size 3mb", "CONFIG GET repl-backlog-size", "CONFIG SET repl-backlog-size 1mb", "CONFIG SET databases 3",
