@@ -22,8 +22,13 @@ pub fn simple(out: &mut Vec<u8>, text: &str) {
 
 /// Appends a RESP error, `-text`. Line breaks in the text (it may quote a client) become spaces.
 pub fn error(out: &mut Vec<u8>, text: &str) {
+    error_bytes(out, text.as_bytes());
+}
+
+/// Appends a RESP error, `-text`, that may quote bytes which are no UTF-8; line ends become spaces.
+pub fn error_bytes(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'-');
-    out.extend(text.bytes().map(|byte| if byte == b'\r' || byte == b'\n' { b' ' } else { byte }));
+    out.extend(text.iter().copied().map(|byte| if byte == b'\r' || byte == b'\n' { b' ' } else { byte }));
     out.extend_from_slice(b"\r\n");
 }
 

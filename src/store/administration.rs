@@ -17,7 +17,7 @@ pub(super) const COMMANDS: &[Command] = &[
 ];
 
 /// The store's only user, in the format of ACL LIST.
-const USER: &str = "user default on nopass ~* &* +@all";
+const USER: &str = "user default on nopass sanitize-payload ~* &* +@all";
 
 /// The command categories that ACL CAT lists, in the order of Redis.
 const CATEGORIES: [&str; 21] = [
@@ -127,9 +127,10 @@ fn acl_getuser(call: &mut Call<'_>) -> Done {
     let (protocol, out) = (call.session.protocol, &mut call.out);
     out.map(protocol, 6);
     out.bulk(b"flags");
-    out.set(protocol, 2);
-    out.bulk(b"on");
-    out.bulk(b"nopass");
+    out.set(protocol, 3);
+    for flag in ["on", "nopass", "sanitize-payload"] {
+        out.bulk(flag.as_bytes());
+    }
     out.bulk(b"passwords");
     out.array(0);
     for (field, value) in [("commands", "+@all"), ("keys", "~*"), ("channels", "&*")] {
@@ -199,7 +200,7 @@ mod tests {
     fn replies_say_what_there_is() {
         Bench::new().talk(&[
             ("ACL WHOAMI", "$7|default|"),
-            ("ACL LIST", "*1|$34|user default on nopass ~* &* +@all|"),
+            ("ACL LIST", "*1|$51|user default on nopass sanitize-payload ~* &* +@all|"),
             ("ACL CAT nosuch", "-ERR Unknown category 'nosuch'|"),
             ("ACL SETUSER x", "-ERR the embedded store has one user, who cannot be changed|"),
             ("ACL LOG x", "-ERR value is not an integer or out of range|"),
@@ -208,6 +209,9 @@ mod tests {
             ("BGSAVE", "-ERR BGSAVE is refused: the embedded store keeps nothing on disk|"),
             ("WAITAOF 0 0 0", "*2|:0|:0|"),
             ("WAITAOF 0 1 10", "+WAITS|"),
+            ("WAITAOF 2 0 0", "-ERR value is out of range, value must between 0 and 1|"),
+            ("WAITAOF x 0 0", "-ERR value is not an integer or out of range|"),
+            ("WAITAOF 0 x 0", "-ERR value is out of range, must be positive|"),
             (
                 "WAITAOF 1 0 0",
                 "-ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.|",

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::call::{Call, Command, Done, Effect, command};
 use super::items::End;
 use super::lists::{self, PopRequest, end_at};
+use super::numbers;
 use super::post::Delivery;
 use super::refusal::Refusal;
 use super::sorted_sets::{self, Extreme};
@@ -113,10 +114,11 @@ fn wait(call: &mut Call<'_>) -> Done {
 /// write: the reply is two zeros, after the timeout if the call asks for replicas.
 fn waitaof(call: &mut Call<'_>) -> Done {
     let local = call.integer_at(1)?;
-    let replicas = call.integer_at(2)?;
-    if !(0..=1).contains(&local) || replicas < 0 {
-        return Err(Refusal::Words("ERR value is out of range, must be positive"));
+    if !(0..=1).contains(&local) {
+        return Err(Refusal::Words("ERR value is out of range, value must between 0 and 1"));
     }
+    let replicas = numbers::integer(call.at(2)).filter(|replicas| *replicas >= 0);
+    let replicas = replicas.ok_or(Refusal::Words("ERR value is out of range, must be positive"))?;
     let timeout = waits::milliseconds_at(call, 3)?;
     if local > 0 {
         return Err(Refusal::Words(

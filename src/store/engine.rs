@@ -225,7 +225,7 @@ impl Engine {
                 if let Some(transaction) = &mut session.transaction {
                     transaction.spoiled = true;
                 }
-                encode::error(out, &refusal.text());
+                encode::error_bytes(out, &refusal.bytes());
                 return Disposition::Continue;
             }
         };
@@ -409,6 +409,15 @@ mod tests {
             ("OBJECT FOO k", "-ERR unknown subcommand 'FOO'. Try OBJECT HELP.|"),
             ("CLIENT SETNAME", "-ERR wrong number of arguments for 'client|setname' command|"),
         ]);
+    }
+
+    #[test]
+    fn unknown_words_are_quoted_byte_for_byte() {
+        let mut bench = Bench::new();
+        let told = bench.send_bytes(&[b"\xffFOO", b"\xe9"]);
+        assert_eq!(told, b"-ERR unknown command '\xffFOO', with args beginning with: '\xe9' \r\n");
+        let told = bench.send_bytes(&[b"OBJECT", b"\xff", b"k"]);
+        assert_eq!(told, b"-ERR unknown subcommand '\xff'. Try OBJECT HELP.\r\n");
     }
 
     #[test]

@@ -30,9 +30,19 @@ pub(super) enum Refusal {
     Words(&'static str),
     /// A complete error text, with its code (such as ERR), that quotes the client's input or other details.
     Quoting(String),
+    /// A complete error text, with its code, that quotes words of the client which may be no UTF-8.
+    QuotingBytes(Vec<u8>),
 }
 
 impl Refusal {
+    /// Returns the bytes of the error reply, without the leading minus.
+    pub(super) fn bytes(&self) -> std::borrow::Cow<'_, [u8]> {
+        match self {
+            Self::QuotingBytes(text) => text.as_slice().into(),
+            _ => self.text().into_owned().into_bytes().into(),
+        }
+    }
+
     /// Returns the text of the error reply, without the leading minus.
     pub(super) fn text(&self) -> std::borrow::Cow<'static, str> {
         match self {
@@ -64,6 +74,7 @@ impl Refusal {
             }
             Self::Words(words) => words,
             Self::Quoting(text) => return text.clone().into(),
+            Self::QuotingBytes(text) => return String::from_utf8_lossy(text).into_owned().into(),
         }
         .into()
     }
@@ -86,20 +97,17 @@ pub(super) fn unknown(arguments: Arguments<'_>) -> Refusal {
         quoted.extend_from_slice(c_string(argument, room));
         quoted.extend_from_slice(b"' ");
     }
-    Refusal::Quoting(format!(
-        "ERR unknown command '{}', with args beginning with: {}",
-        String::from_utf8_lossy(c_string(arguments.name(), QUOTED_BYTES_MAX)),
-        String::from_utf8_lossy(&quoted),
-    ))
+    let name = c_string(arguments.name(), QUOTED_BYTES_MAX);
+    Refusal::QuotingBytes(
+        [b"ERR unknown command '", name, b"', with args beginning with: ", &quoted].concat(),
+    )
 }
 
 /// Returns the refusal of a request whose command does not have the subcommand that its second word names.
 pub(super) fn unknown_subcommand(arguments: Arguments<'_>) -> Refusal {
-    Refusal::Quoting(format!(
-        "ERR unknown subcommand '{}'. Try {} HELP.",
-        quoted(arguments.get(1).unwrap_or_default()),
-        String::from_utf8_lossy(arguments.name()).to_ascii_uppercase(),
-    ))
+    let given = c_string(arguments.get(1).unwrap_or_default(), QUOTED_BYTES_MAX);
+    let name = arguments.name().to_ascii_uppercase();
+    Refusal::QuotingBytes([b"ERR unknown subcommand '", given, b"'. Try ", &name, b" HELP."].concat())
 }
 
 /// Returns a client's input for an error text: up to its first zero byte and at most 128 bytes, so that no

@@ -83,9 +83,9 @@ impl<'a> Reply<'a> {
     /// Replaces everything that the command has written with the error reply for `refusal`.
     pub(super) fn refuse(&mut self, refusal: &Refusal) {
         self.out.truncate(self.start);
-        let text = refusal.text();
+        let text = refusal.bytes();
         let fits = text.len() + FRAMING_BYTES <= self.refusal_bytes_max;
-        encode::error(self.out, if fits { &text } else { "ERR no room for this reply" });
+        encode::error_bytes(self.out, if fits { &text } else { b"ERR no room for this reply" });
     }
 
     /// Appends a simple string (`+text`) to the reply.

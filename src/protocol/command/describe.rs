@@ -298,9 +298,15 @@ fn keys_of<'a>(arguments: &Arguments<'a>) -> Result<Vec<(&'a [u8], Access)>, &'s
         return Err(NO_KEYS);
     }
     let mut keys = Vec::new();
-    specs::for_each_access(command, &request, &mut |index, access| keys.push((request.at(index), access)))
-        .map_err(|_| INVALID)?;
-    Ok(keys)
+    let named = specs::for_each_access(command, &request, &mut |index, access| {
+        keys.push((request.at(index), access));
+    });
+    match named {
+        Ok(()) => Ok(keys),
+        // As in Redis, a script whose number of keys is wrong has no keys.
+        Err(_) if command.flags.contains(Flags::NO_MANDATORY_KEYS) => Ok(Vec::new()),
+        Err(_) => Err(INVALID),
+    }
 }
 
 #[cfg(test)]
@@ -407,6 +413,8 @@ mod tests {
         let cases = [
             ("COMMAND GETKEYS MSET a 1 b 2", "*2 $1 a $1 b "),
             ("COMMAND GETKEYS EVAL code 0", "*0 "),
+            ("COMMAND GETKEYS EVAL code x", "*0 "),
+            ("COMMAND GETKEYS FCALL f 2 a", "*0 "),
             ("COMMAND GETKEYS PING", "-ERR The command has no key arguments "),
             ("COMMAND GETKEYS ECHO", "-ERR The command has no key arguments "),
             ("COMMAND GETKEYS nope a", "-ERR Invalid command specified "),

@@ -211,40 +211,46 @@ const QUOTED_BYTES_MAX: usize = 128;
 
 /// Returns a client's bytes (a word of its request) as text for an error reply, at most 128 bytes of them.
 pub fn quoted(bytes: &[u8]) -> Cow<'_, str> {
-    quotable(bytes, QUOTED_BYTES_MAX)
+    String::from_utf8_lossy(beginning(bytes, QUOTED_BYTES_MAX))
 }
 
-impl fmt::Display for Unrecognised<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Unrecognised<'_> {
+    /// Returns the text of the error reply. It quotes the client's words byte for byte, so it may be no UTF-8.
+    pub fn text(&self) -> Vec<u8> {
         match self {
             Self::Command(arguments) => {
-                let name = quoted(arguments.name());
-                write!(out, "ERR unknown command '{name}', with args beginning with: ")?;
+                let name = beginning(arguments.name(), QUOTED_BYTES_MAX);
+                let mut text = [b"ERR unknown command '", name, b"', with args beginning with: "].concat();
                 let mut room = QUOTED_BYTES_MAX;
                 for argument in arguments.iter().skip(1) {
                     if room == 0 {
                         break;
                     }
-                    write!(out, "'{}' ", quotable(argument, room))?;
+                    text.extend_from_slice(&[b"'", beginning(argument, room), b"' "].concat());
                     room = room.saturating_sub(argument.len() + 3);
                 }
-                Ok(())
+                text
             }
-            Self::Subcommand { container, given } => write!(
-                out,
-                "ERR unknown subcommand '{}'. Try {} HELP.",
-                quoted(given),
-                container.spoken_name()
-            ),
+            Self::Subcommand { container, given } => {
+                let (given, name) = (beginning(given, QUOTED_BYTES_MAX), container.spoken_name());
+                [b"ERR unknown subcommand '", given, b"'. Try ", name.as_bytes(), b" HELP."].concat()
+            }
             Self::Arity(command) => {
-                write!(out, "ERR wrong number of arguments for '{}' command", command.name)
+                format!("ERR wrong number of arguments for '{}' command", command.name).into_bytes()
             }
         }
     }
 }
 
-fn quotable(bytes: &[u8], length_max: usize) -> Cow<'_, str> {
-    String::from_utf8_lossy(&bytes[..bytes.len().min(length_max)])
+impl fmt::Display for Unrecognised<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&String::from_utf8_lossy(&self.text()))
+    }
+}
+
+/// Returns the first bytes of a client's word, at most `length_max` of them.
+fn beginning(bytes: &[u8], length_max: usize) -> &[u8] {
+    &bytes[..bytes.len().min(length_max)]
 }
 
 #[cfg(test)]

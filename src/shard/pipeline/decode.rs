@@ -227,7 +227,7 @@ impl Shard {
                 let error = command::Unrecognised::Arity(exec).to_string();
                 self.answer_error(id, &abort_because_of(error.trim_start_matches("ERR ")));
             }
-            Err(error) => self.refuse_in_transaction(id, &error.to_string()),
+            Err(error) => self.refuse_unrecognised(id, &error),
         }
     }
 
@@ -315,8 +315,7 @@ impl Shard {
         }
         // The store would report an unknown command in a transaction only at its end.
         if self.clients.client(id).transaction().is_some() {
-            let text = command::Unrecognised::Command(request.arguments).to_string();
-            return self.refuse_in_transaction(id, &text);
+            return self.refuse_unrecognised(id, &command::Unrecognised::Command(request.arguments));
         }
         let destination = self.destination_of_unknown(&request.arguments);
         self.carry_out(id, None, destination, request, now);
@@ -347,6 +346,15 @@ impl Shard {
     /// Answers the client's request that is being handled with an error. `text` has no `-` and no line end.
     pub(super) fn answer_error(&mut self, id: ClientId, text: &str) {
         self.clients.answer_now(&mut self.env, id, |out, _| encode::error(out, text));
+    }
+
+    /// Answers the client's request that is being handled with the error of an unknown command, or of a wrong number
+    /// of words. If the client is in a transaction, its `EXEC` will fail.
+    fn refuse_unrecognised(&mut self, id: ClientId, error: &command::Unrecognised<'_>) {
+        if let Some(client) = self.clients.find(id) {
+            client.poison_transaction();
+        }
+        self.clients.answer_now(&mut self.env, id, |out, _| encode::error_bytes(out, &error.text()));
     }
 
     /// Answers the client's request that is being handled with an error. If the client is in a transaction,

@@ -141,7 +141,7 @@ impl Shard {
             return self.answer_error(id, &error);
         }
         self.clients.answer_now(&mut self.env, id, |out, _| match arguments.get(1) {
-            word if is_among_messages => {
+            word if is_among_messages && arguments.len() <= 2 => {
                 encode::array(out, 2);
                 encode::bulk(out, b"pong");
                 encode::bulk(out, word.unwrap_or_default());

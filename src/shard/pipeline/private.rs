@@ -81,11 +81,9 @@ impl Shard {
         }
         if client.is_subscriber_only() {
             use LocalCommand::{Ping, Quit, Reset};
-            let arguments = &request.arguments;
             match handling {
                 Handling::Private(PrivateUse::Subscribes(_) | PrivateUse::Unsubscribes(_))
-                | Handling::Local(Quit | Reset) => return false,
-                Handling::Local(Ping) if arguments.len() <= 2 => return false,
+                | Handling::Local(Ping | Quit | Reset) => return false,
                 _ => {
                     let name = command.name;
                     let text = format!(

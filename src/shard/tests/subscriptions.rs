@@ -614,6 +614,9 @@ fn hello_passes_while_subscribed_unless_it_changes_the_version() {
     greet(&mut rig);
     rig.answer_next(&said("subscribe", "c", 1));
     rig.told(client);
+    rig.send(client, &[&["PING", "x", "y"], &["PING", "x"]]);
+    let arity = "-ERR wrong number of arguments for 'ping' command\r\n";
+    assert_eq!(rig.told(client), format!("{arity}*2\r\n$4\r\npong\r\n$1\r\nx\r\n"));
     rig.send(client, &[&["GET", "k"], &["EXEC"]]);
     let context =
         "only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context\r\n";
