@@ -246,6 +246,13 @@ fn memory(call: &mut Call<'_>) -> Done {
     if call.count() < 3 {
         return Err(Refusal::WrongArity("memory|usage"));
     }
+    let mut index = 3;
+    while index < call.count() {
+        if !call.is(index, "samples") || index + 1 == call.count() || call.integer_at(index + 1)? < 0 {
+            return Err(Refusal::Syntax);
+        }
+        index += 2;
+    }
     match call.keyspace.peek(call.arguments.at(2)).map(super::keyspace::Entry::cost) {
         Some(bytes) => call.integer(bytes as i64),
         None => call.null(),
@@ -289,4 +296,20 @@ fn memory_stats(call: &mut Call<'_>) -> Done {
         call.out.integer(figure as i64);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::store::bench::Bench;
+
+    #[test]
+    fn memory_usage_checks_its_options() {
+        Bench::new().talk(&[
+            ("MEMORY USAGE k SAMPLES -1", "-ERR syntax error|"),
+            ("MEMORY USAGE k SAMPLES", "-ERR syntax error|"),
+            ("MEMORY USAGE k FOO 1", "-ERR syntax error|"),
+            ("MEMORY USAGE k SAMPLES x", "-ERR value is not an integer or out of range|"),
+            ("MEMORY USAGE k SAMPLES 0", "$-1|"),
+        ]);
+    }
 }
