@@ -28,7 +28,8 @@
 //! grows with what is in flight though servers are idle. A single round cannot tell this from a queue.
 //! Therefore no window is cut mildly before all cores have probed together with a quarter of it: as long as
 //! the full window takes less than twice the latency of a quarter, it brings more than twice the throughput,
-//! and stays.
+//! and stays. A backend that is not crowded with a quarter is allowed the same slack above that latency as above
+//! the base, which may be that of a quicker time: a small window has small quarters, and would otherwise stay small.
 //!
 //! `tests/overload.rs` runs this together with the queue (`queue.rs`) in virtual time.
 
@@ -114,7 +115,7 @@ const LOOK_STEP_MEDIANS: f64 = 5.0;
 /// the backend has changed.
 const LOOK_PART: f64 = 0.5;
 /// Latency of replies with a full window, as a multiple of that with a quarter of the window, up to which the
-/// backend does not count as crowded.
+/// backend does not count as crowded. It is the multiple of the base that is allowed in any case, too.
 const QUARTERS: f64 = 2.0;
 /// Time, in seconds, for which the latency at a quarter of the window (limit on requests in flight) that a
 /// probe has measured is used.
@@ -678,7 +679,7 @@ impl Window {
     /// Returns the median latency, in seconds, up to which the window (limit on requests in flight) is not
     /// too large for the backend.
     fn allowed(&self) -> f64 {
-        calm_seconds(self.base).max(QUARTERS * self.quarter).min(self.useful())
+        calm_seconds(self.base.max(self.quarter)).min(self.useful())
     }
 
     /// Takes whether expensive requests, which have a window of their own, are in flight to the same backend: as long
@@ -1083,7 +1084,7 @@ pub fn calm(base: Duration) -> Duration {
 /// wait there, in seconds) is not crowded.
 fn calm_seconds(base: f64) -> f64 {
     let slack = (SLACK_PARTS * base).clamp(SLACK_LEAST, SLACK_MOST);
-    (2.0 * base).max(base + slack)
+    (QUARTERS * base).max(base + slack)
 }
 
 /// Returns the median of `values` by a key (the upper one of an even number), or 0 if there are none. Changes

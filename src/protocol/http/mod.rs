@@ -10,7 +10,7 @@
 //!
 //! | what | file |
 //! |---|---|
-//! | head of a request, and its checks | `head.rs`, `headers.rs` |
+//! | head of a request, and its checks | `head.rs`, `headers.rs`, `request_target.rs` |
 //! | names by which the server may be called, and web pages that may ask | `host.rs`, `source.rs` |
 //! | body: a known length, or chunks | `body.rs` |
 //! | a request as commands | `command.rs` |
