@@ -199,8 +199,8 @@ pub struct Circumstances {
     pub in_flight: usize,
     /// Median latency of the backend's recent replies.
     pub median: Duration,
-    /// True while the window (limit on requests in flight) still grows, so that the backend's capacity is not
-    /// known yet.
+    /// True while the window (limit on requests in flight) still grows, or is small because it has just begun, so that
+    /// the backend's capacity is not known yet.
     pub is_growing: bool,
 }
 

@@ -44,8 +44,9 @@ const ALONE: Duration = Duration::from_secs(10);
 const START_HOLDS: Duration = Duration::from_millis(500);
 /// Factor by which the cap then grows about every 100 ms.
 const START_GROWTH: f64 = 2.0;
-/// Time after which the cap that begins so small is lifted in any case.
-const START_MOST: Duration = Duration::from_secs(3);
+/// Time after which the cap that begins so small is lifted in any case. The clock by which a queue measures waiting
+/// stands still for as long.
+const START_MOST: Duration = Duration::from_secs(1);
 /// Part of the expensive requests with which it is judged whether fewer of them help.
 const JUDGED_AT: f64 = 0.25;
 /// Part of the latency of cheap requests before the cap, above which a cap that leaves a quarter or less of the
@@ -162,6 +163,12 @@ impl Yielding {
     /// Returns the largest number of expensive requests that may be in flight; `usize::MAX` without a cap.
     pub fn cap(&self) -> usize {
         self.cap as usize
+    }
+
+    /// True while the cap is small because replies to cheap requests have just become known, which is no sign that
+    /// the backend is crowded.
+    pub fn is_starting(&self) -> bool {
+        self.starts_at.is_some()
     }
 
     /// True while there is no cap because the last one has not made replies to cheap requests come sooner:
@@ -473,9 +480,9 @@ mod tests {
         assert_eq!([look(100, false, 50), look(200, true, 50)], [usize::MAX, 2]);
         assert_eq!([look(300, true, 20), look(400, true, 2)], [2, 2], "50 were too many until 300 ms");
         assert_eq!([look(799, true, 2), look(800, true, 2), look(900, true, 4)], [2, 4, 8]);
-        assert_eq!([look(3_100, true, 8), look(3_201, true, 50)], [16, usize::MAX]);
-        assert_eq!([look(13_202, false, 50), look(14_000, true, 50)], [usize::MAX, 2]);
-        assert_eq!(look(17_001, true, 50), usize::MAX, "even if so many have stayed in flight");
+        assert_eq!([look(1_200, true, 8), look(1_201, true, 50)], [16, usize::MAX]);
+        assert_eq!([look(11_202, false, 50), look(12_000, true, 50)], [usize::MAX, 2]);
+        assert_eq!(look(13_001, true, 50), usize::MAX, "even if so many have stayed in flight");
     }
 
     #[test]

@@ -97,7 +97,7 @@ fn clients_section(call: &Call<'_>, text: &mut String) {
     add(text, "pubsub_clients", call.post.channels.clients());
     add(text, "watching_clients", watching);
     add(text, "total_watched_keys", watched);
-    let (blocking, ended_by_removal) = waits.count_keys();
+    let (blocking, ended_by_removal) = waits.count_keys(call.effort);
     add(text, "total_blocking_keys", blocking);
     add(text, "total_blocking_keys_on_nokey", ended_by_removal);
 }

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::call::Call;
+use super::effort::{Effort, RANK};
 use super::items::End;
 use super::log::Id;
 use super::long_double;
@@ -195,14 +196,19 @@ impl Waits {
     }
 
     /// Returns the number of keys, in all databases, that blocking calls wait for, and how many of them have a call
-    /// that ends when its key is removed (XREADGROUP).
-    pub(super) fn count_keys(&self) -> (usize, usize) {
-        let rows = || self.by_key.iter().flat_map(BTreeMap::values);
-        let ends_with_key = |ticket: &u64| {
-            let waiter = self.by_ticket.get(ticket);
-            waiter.is_some_and(|waiter| matches!(waiter.want, Want::Deliveries { .. }))
-        };
-        (rows().count(), rows().filter(|row| row.iter().any(ends_with_key)).count())
+    /// that ends when its key is removed (XREADGROUP). Charges `effort` for the search for the latter.
+    pub(super) fn count_keys(&self, effort: &Effort) -> (usize, usize) {
+        let mut ended_by_removal = BTreeSet::new();
+        if self.by_kind[Kind::Stream as usize] > 0 {
+            effort.charge(self.by_ticket.len() as u64);
+            for waiter in self.by_ticket.values() {
+                if let Want::Deliveries { .. } = waiter.want {
+                    effort.charge(RANK * waiter.keys.len() as u64);
+                    ended_by_removal.extend(waiter.keys.iter().map(|key| (waiter.database, key)));
+                }
+            }
+        }
+        (self.by_key.iter().map(BTreeMap::len).sum(), ended_by_removal.len())
     }
 
     /// Returns the keys of a database that blocking calls wait for.

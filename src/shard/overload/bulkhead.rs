@@ -375,7 +375,7 @@ impl Bulkhead {
             late,
             in_flight: self.in_flight as usize,
             median: self.window.median(),
-            is_growing: self.window.is_growing(),
+            is_growing: self.window.is_growing() || self.yielding.is_starting(),
         };
         self.queue.handle_turn(now, &circumstances);
     }
