@@ -8,6 +8,7 @@ import json
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -131,7 +132,10 @@ def test_a_peer_that_cannot_be_is_refused(peer, said):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_is_told_to_end_takes_its_servers_along(tmp_path, number):
     flags = ["--targets", "weir", "--weir-binary", str(binary("weir")), "--rounds", "100000", "--folder", str(tmp_path)]
-    run = subprocess.Popen([COMPARE, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # A shell has whatever it starts in the background ignore SIGINT, these tests among them.
+    heeds = partial(signal.signal, number, signal.SIG_DFL)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    run = subprocess.Popen([COMPARE, *flags], preexec_fn=heeds, **quiet)
     try:
         children: list[str] = []
 
