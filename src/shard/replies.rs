@@ -1,5 +1,6 @@
 //! Replies on their way to the requests that wait for them, on this core or another.
 
+use super::counters::Counter;
 use super::env::Env;
 use super::message::Message;
 use super::note::Note;
@@ -37,8 +38,7 @@ pub fn turn_away_as(
     now: Now,
 ) {
     let mut text = env.pool.take();
-    let (counter, refusal) = why.refusal(env.backend_name(backend));
-    refusal.encode(&mut text);
+    let counter = encode_refusal(env, backend, why, &mut text);
     let refused = replies.reply(env, to, outcome, Message::Small(&text), now);
     env.pool.give(text);
     env.counters.add(counter, refused);
@@ -49,7 +49,14 @@ pub fn turn_away_as(
 
 /// Appends the error reply to a request for `backend` that was not sent for this reason, and counts the refusal.
 pub fn write_refusal(env: &mut Env, backend: BackendId, why: NotSent, out: &mut Vec<u8>) {
+    let counter = encode_refusal(env, backend, why, out);
+    env.counters.add(counter, 1);
+}
+
+/// Appends the error reply to a request for `backend` that was not sent for this reason. Returns the counter of such
+/// refusals.
+fn encode_refusal(env: &Env, backend: BackendId, why: NotSent, out: &mut Vec<u8>) -> Counter {
     let (counter, refusal) = why.refusal(env.backend_name(backend));
     refusal.encode(out);
-    env.counters.add(counter, 1);
+    counter
 }

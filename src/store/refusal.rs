@@ -116,9 +116,8 @@ pub(super) fn quoted(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(c_string(bytes, QUOTED_BYTES_MAX))
 }
 
-/// Returns the bytes before the first zero byte, as C's `printf` would show them, but at most the first
-/// `length`.
-fn c_string(bytes: &[u8], length: usize) -> &[u8] {
+/// Returns the bytes before the first zero byte, where a string of C ends, but at most the first `length`.
+pub(super) fn c_string(bytes: &[u8], length: usize) -> &[u8] {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     &bytes[..end.min(length)]
 }

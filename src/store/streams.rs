@@ -6,7 +6,7 @@ use super::effort::{Effort, FIND, INSERT, LOOK};
 use super::events::Class;
 use super::log::{Entry, Id, Keep, Log, NodeSize, Precision};
 use super::numbers;
-use super::refusal::Refusal;
+use super::refusal::{Refusal, c_string};
 use super::reply::Reply;
 use super::stream::Stream;
 use super::text::Text;
@@ -48,7 +48,7 @@ const ID_BYTES_MAX: usize = 127;
 /// Parses an id of a stream entry, `ms` or `ms-sequence`; in the first form the sequence number is
 /// `missing_sequence`. An error for any other text. As in Redis, which parses a C string, a zero byte ends the text.
 fn id(text: &[u8], missing_sequence: u64) -> Result<Id, Refusal> {
-    let text = if text.len() > ID_BYTES_MAX { &[] } else { c_string(text) };
+    let text = if text.len() > ID_BYTES_MAX { &[] } else { c_string(text, ID_BYTES_MAX) };
     let parsed = match text.iter().position(|byte| *byte == b'-') {
         None => part(text).map(|ms| Id { ms, sequence: missing_sequence }),
         Some(at) => part(&text[..at]).zip(part(&text[at + 1..])).map(|(ms, sequence)| Id { ms, sequence }),
@@ -62,11 +62,6 @@ pub(super) fn id_at(call: &Call<'_>, index: usize) -> Result<Id, Refusal> {
     id(call.at(index), 0)
 }
 
-/// Returns the bytes before the first zero byte.
-fn c_string(text: &[u8]) -> &[u8] {
-    text.split(|byte| *byte == 0).next().unwrap_or_default()
-}
-
 /// The end of an interval of ids (of stream entries) that an argument names.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bound {
@@ -78,7 +73,7 @@ pub(super) enum Bound {
 /// for the greatest, or `(` before an id that is not included. Returns the first or last id that is included.
 pub(super) fn bound(text: &[u8], bound: Bound) -> Result<Id, Refusal> {
     let missing = if bound == Bound::Start { 0 } else { u64::MAX };
-    match c_string(text) {
+    match c_string(text, text.len()) {
         b"-" => Ok(Id::LEAST),
         b"+" => Ok(Id::GREATEST),
         [b'(', ..] if text.len() > 1 => {
@@ -103,7 +98,7 @@ enum Wanted {
 
 impl Wanted {
     fn parse(text: &[u8]) -> Result<Self, Refusal> {
-        match c_string(text) {
+        match c_string(text, text.len()) {
             b"*" => Ok(Self::Any),
             [ms @ .., b'-', b'*'] => id(ms, 0).map(|id| Self::Within(id.ms)),
             _ => id(text, 0).map(Self::Exactly),

@@ -63,7 +63,7 @@ pub struct Turns {
     /// Number of requests that are unanswered, of all clients with more than one, as counted when requests of a
     /// client were last started or replies sent to it.
     unanswered: usize,
-    /// The same for each tenant. Tenants that have none are not in it.
+    /// The part of each tenant in `unanswered`. Tenants whose clients have at most one request unanswered are not in it.
     unanswered_of: IdMap<TenantId, Unanswered>,
     /// Number of unanswered requests from which on a turn (pass of the shard's loop) starts few, and each client of a
     /// tenant that has so many may have few.
@@ -121,9 +121,8 @@ impl Turns {
         }
     }
 
-    /// Counts the unanswered requests of a client anew if it has more than one: a request
-    /// that waits at its store, such as BLPOP, is alone. Called whenever requests of the client were started or
-    /// replies sent to it.
+    /// Counts the unanswered requests of a client anew if it has more than one: a request that waits at its store, such
+    /// as BLPOP, is alone. Called whenever requests of the client were started or replies sent to it.
     pub(super) fn count_unanswered(&mut self, client: &mut Client) {
         client.counted.has_changed = true;
         let unanswered = client.unanswered();

@@ -227,7 +227,7 @@ impl Shard {
                 let error = command::Unrecognised::Arity(exec).to_string();
                 self.answer_error(id, &abort_because_of(error.trim_start_matches("ERR ")));
             }
-            Err(error) => self.refuse_unrecognised(id, &error),
+            Err(error) => self.refuse_with_bytes(id, &error.text()),
         }
     }
 
@@ -315,7 +315,8 @@ impl Shard {
         }
         // The store would report an unknown command in a transaction only at its end.
         if self.clients.client(id).transaction().is_some() {
-            return self.refuse_unrecognised(id, &command::Unrecognised::Command(request.arguments));
+            let text = command::Unrecognised::Command(request.arguments).text();
+            return self.refuse_with_bytes(id, &text);
         }
         let destination = self.destination_of_unknown(&request.arguments);
         self.carry_out(id, None, destination, request, now);
@@ -348,22 +349,18 @@ impl Shard {
         self.clients.answer_now(&mut self.env, id, |out, _| encode::error(out, text));
     }
 
-    /// Answers the client's request that is being handled with the error of an unknown command, or of a wrong number
-    /// of words. If the client is in a transaction, its `EXEC` will fail.
-    fn refuse_unrecognised(&mut self, id: ClientId, error: &command::Unrecognised<'_>) {
-        if let Some(client) = self.clients.find(id) {
-            client.poison_transaction();
-        }
-        self.clients.answer_now(&mut self.env, id, |out, _| encode::error_bytes(out, &error.text()));
-    }
-
     /// Answers the client's request that is being handled with an error. If the client is in a transaction,
     /// its `EXEC` will fail.
     pub(super) fn refuse_in_transaction(&mut self, id: ClientId, text: &str) {
+        self.refuse_with_bytes(id, text.as_bytes());
+    }
+
+    /// Answers like [`Self::refuse_in_transaction`], with a text that may be no UTF-8, because it quotes the client.
+    fn refuse_with_bytes(&mut self, id: ClientId, text: &[u8]) {
         if let Some(client) = self.clients.find(id) {
             client.poison_transaction();
         }
-        self.answer_error(id, text);
+        self.clients.answer_now(&mut self.env, id, |out, _| encode::error_bytes(out, text));
     }
 }
 
