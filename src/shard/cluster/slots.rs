@@ -193,9 +193,6 @@ struct Until {
 struct Doubted {
     version: u64,
     at: Timestamp,
-    /// True if the refusing node was the slot's owner on the map when the refusal came. If false, a map
-    /// that names another owner does not confirm the refusal, because it may be older than the refusal.
-    by_owner: bool,
 }
 
 /// The requests of one slot that are held back, and the conditions for sending them.
@@ -1068,8 +1065,7 @@ impl Slots {
             Some(Way::Owner) => Until::default(),
             Some(Way::Ask(backend)) => Until { ask: Some((backend, now.monotonic)), ..Until::default() },
             Some(Way::AfterRefresh) => {
-                let (version, by_owner) = (self.map.version(), self.map.owner(slot) == Some(*sender));
-                let doubted = Some(Doubted { version, at: now.monotonic, by_owner });
+                let doubted = Some(Doubted { version: self.map.version(), at: now.monotonic });
                 Until { doubted, ..Until::default() }
             }
             None => {
@@ -1210,24 +1206,23 @@ impl Held {
         self.doubted.is_some() && self.envelope.nature.class == Class::Script
     }
 
-    /// True if this held request is a script and its redirect is not confirmed: no map shows that the slot
-    /// has left the node that ran the script.
+    /// True if this held request is a script and its redirect is not confirmed. All primaries must have said,
+    /// after the redirect, that the slot has left the node that ran the script: what one other node says may be
+    /// older than the redirect, however new the map is.
     fn is_unproven(&self, env: &Env, map: &Map) -> bool {
-        let Some(Doubted { at, by_owner, .. }) = self.doubted.filter(|_| self.is_scripts_word()) else {
+        let Some(Doubted { at, .. }) = self.doubted.filter(|_| self.is_scripts_word()) else {
             return false;
         };
         let Route { slot, backend, .. } = self.envelope.route;
         let is_elsewhere = map.owner(slot) != Some(backend) && !map.is_hearsay(slot);
-        !(is_elsewhere && (by_owner || env.is_sure(at)))
+        !(is_elsewhere && env.is_sure(at))
     }
 
-    /// True as long as no newer map shows whether the refusal of this held request was true, so that it
-    /// waits. A script's redirect needs a map on which the slot has left the node, or a map confirmed by
-    /// all primaries after the redirect.
+    /// True as long as it is not known whether the refusal of this held request was true, so that it waits. A
+    /// script's redirect needs a map confirmed by all primaries after the redirect, any other a newer map.
     fn is_doubted(&self, env: &Env, map: &Map) -> bool {
-        let Some(Doubted { version, at, .. }) = self.doubted else { return false };
-        let is_told = map.version() > version && !self.is_unproven(env, map);
-        !(is_told || self.is_scripts_word() && env.is_sure(at))
+        let Some(Doubted { version, at }) = self.doubted else { return false };
+        if self.is_scripts_word() { !env.is_sure(at) } else { map.version() <= version }
     }
 
     fn is_late(&self, now: Timestamp) -> bool {

@@ -378,6 +378,8 @@ fn a_script_may_say_what_it_likes() {
     rig.send(client, &[&script]);
     rig.answer_next(&moved(&key, 1));
     rig.publish(|_| Some(1));
+    assert_eq!(rig.at_nodes(), [""; 0], "a new map alone may be what a late node believes");
+    rig.confirm();
     assert_eq!(rig.at_nodes(), ["1 EVAL"]);
     rig.answer_next(":7\r\n");
     assert_eq!(rig.told(client), ":7\r\n");

@@ -320,8 +320,9 @@ impl Cluster {
         let slots: Vec<u16> = self.open.keys().copied().collect();
         let slot = *random.pick(&slots);
         let Open { source, target, claimed } = self.open[&slot];
-        // A stalled node neither gives nor takes keys.
-        if [source, target].iter().any(|node| stores[usize::from(*node)].stands_still(now.monotonic)) {
+        // A stalled node neither gives nor takes keys. Else a slot could leave it and come back while one of its
+        // connections stands still, whose requests no other node can end.
+        if [source, target].iter().any(|node| stores[usize::from(*node)].is_stuck(now.monotonic)) {
             return None;
         }
         let keys = stores[usize::from(source)].keys(now);

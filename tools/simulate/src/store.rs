@@ -117,6 +117,9 @@ pub(super) struct Store {
     killed: Vec<SocketId>,
     loading_until: Timestamp,
     stalled_until: Timestamp,
+    /// The time at which the last of all stalls so far ends. A later stall may be shorter: then only the
+    /// connections whose requests came before it still wait.
+    all_go_on_at: Timestamp,
     /// The time at which each server of the store is free again; `None` if connections do not share servers.
     servers: Option<Vec<Timestamp>>,
     stall: Option<Stall>,
@@ -142,6 +145,7 @@ impl Store {
             killed: Vec::new(),
             loading_until: Timestamp::ZERO,
             stalled_until: Timestamp::ZERO,
+            all_go_on_at: Timestamp::ZERO,
             servers: plan.store_servers.map(|servers| vec![Timestamp::ZERO; servers]),
             stall,
             work: Work::default(),
@@ -376,6 +380,7 @@ impl Store {
             }
             if self.random.per_mille(self.faults.stall) {
                 self.stalled_until = now.after(Duration::from_millis(self.random.between(1, 10_000)));
+                self.all_go_on_at = self.all_go_on_at.max(self.stalled_until);
             }
             let from = now.max(self.stalled_until);
             let done = if let Some(servers) = &mut self.servers {
@@ -554,6 +559,11 @@ impl Store {
         let mut keys: Vec<Vec<u8>> = keys.map(<[u8]>::to_vec).collect();
         keys.sort();
         keys
+    }
+
+    /// True if the store stalls at `now`, on all connections or on some.
+    pub fn is_stuck(&self, now: Timestamp) -> bool {
+        self.all_go_on_at > now
     }
 
     /// True if the store stalls at `now`, so that it does nothing.

@@ -2,6 +2,7 @@
 //! intervals, a few nodes or all of them. The resulting map reaches each core with a delay.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use super::cluster::Cluster;
 use weir::routing::cluster::failover_probe::{Said, Watch, to_watch};
 use weir::routing::cluster::{Ask, Cluster as Known, Map, NodeKey, Outcome, Reason, Refresh, View};
 use weir::shard::Doubt;
+use weir::values::limits::SLOTS;
 use weir::values::{Random, Timestamp};
 
 /// The result of a round in which nodes were asked for their views of the cluster: a new map (owners of
@@ -144,4 +146,21 @@ impl Topology {
 pub(super) fn delay_of_news(longest: Duration, random: &mut Random) -> Duration {
     let longest = if random.per_mille(800) { longest / 20 } else { longest };
     Duration::from_nanos(random.below(longest.as_nanos() as u64 + 1))
+}
+
+/// Describes a map of the cluster for the list of events: its nodes, and the ranges of slots that each owns.
+pub(super) fn described(map: &Map) -> String {
+    let mut told = format!("map {}:", map.version());
+    for node in map.nodes() {
+        let own = Some(node.key.backend);
+        let failed = if node.failed { " failed" } else { "" };
+        _ = write!(told, " {}{failed} epoch {} {:?}", node.key.backend.0, node.epoch, node.role);
+        let slots: Vec<u16> = (0..SLOTS).filter(|slot| map.owner(*slot) == own).collect();
+        for range in slots.chunk_by(|one, next| one + 1 == *next) {
+            let by_redirect = if map.is_hearsay(range[0]) { "?" } else { "" };
+            _ = write!(told, " {}..={}{by_redirect}", range[0], range[range.len() - 1]);
+        }
+        told.push(';');
+    }
+    told
 }

@@ -18,7 +18,7 @@ use super::plan::{ASKED, Load, Plan};
 use super::queues::{Ledger, Left};
 use super::store::{Delivered, Store, StoreAnswer};
 use super::token::{Token, tokens, value};
-use super::topology::{Found, Topology as Lookout, delay_of_news};
+use super::topology::{Found, Topology as Lookout, delay_of_news, described};
 use super::trace::Trace;
 use super::{Summary, Voice};
 use weir::config::Quotas;
@@ -546,6 +546,9 @@ impl World {
                     text.split('[').next().unwrap_or_default(),
                     bytes[..bytes.len().min(300)].escape_ascii()
                 );
+            }
+            if let Event::Input(shard, Input::Slots(map)) = event {
+                text = format!("Input({shard}, {})", described(map));
             }
             text.truncate(600);
             eprintln!("{:>6} {:>12} {text}", self.step, self.now.as_nanos());
