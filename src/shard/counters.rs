@@ -165,6 +165,12 @@ counters! {
         "",
         "Replies of backends larger than --max-reply-bytes.",
     ),
+    (
+        LargeRepliesPaused,
+        "weir_large_replies_paused_total",
+        "",
+        "Large replies of backends that weir did not read on with, because others took the room for them (a quarter of --max-clients-bytes, at least one of --max-reply-bytes on each core).",
+    ),
     (LinksOpened, "weir_backend_connections_opened_total", "", "Connections to backends opened."),
     (
         LinksLost,

@@ -5,15 +5,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::backend_levels::BackendLevels;
-use super::counters::{Counters, Pressure, Pressures};
+use super::counters::{Counter, Counters, Pressure, Pressures};
 use super::fence::Fences;
+use super::large_replies::LargeReplies;
 use super::pieces::Pieces;
 use super::settings::ShardSettings;
 use crate::config::Quotas;
 use crate::protocol::BufferPool;
 use crate::routing::cluster::{Databases, Map, Walks};
 use crate::values::random::Random;
-use crate::values::{Action, BackendId, Tier, Timestamp};
+use crate::values::{Action, BackendId, ConnectionId, Tier, Timestamp};
 
 /// The largest number of spare buffers that a shard keeps.
 const SPARE_BUFFERS_MAX: usize = 1024;
@@ -59,6 +60,8 @@ pub struct Env {
     /// stores are asked to kill these connections, so that the unanswered requests take effect before the
     /// later ones, or never.
     pub fences: Fences,
+    /// Large replies that are being received from stores, over all connections of this core.
+    pub large_replies: LargeReplies,
     /// Log lines that wait to be written.
     pub lines: VecDeque<String>,
     random: Random,
@@ -77,6 +80,7 @@ impl Env {
         let fences = Fences::new(settings.id, usize::from(settings.topology.shards()));
         let backend_levels = BackendLevels::new(backends);
         let databases = Some(Databases::Numbered(settings.databases));
+        let large_replies = LargeReplies::new(settings.large_replies_bytes());
         Self {
             settings,
             quotas,
@@ -93,8 +97,26 @@ impl Env {
             node_names: Vec::new(),
             backend_levels,
             fences,
+            large_replies,
             lines: VecDeque::new(),
             random,
+        }
+    }
+
+    /// Records that a reply is being received from a store over a connection: of a large one, `part` has the
+    /// bytes received and those announced besides.
+    pub fn handle_reply_part(&mut self, connection: (ConnectionId, u32), part: (usize, usize)) {
+        let paused = self.large_replies.handle_part(connection, part, &mut self.actions);
+        if paused > 0 {
+            self.counters.add(Counter::LargeRepliesPaused, paused);
+        }
+    }
+
+    /// Records that a reply has been received to its end over a connection, or will not be.
+    #[inline]
+    pub fn handle_reply_end(&mut self, connection: (ConnectionId, u32)) {
+        if !self.large_replies.is_empty() {
+            self.large_replies.handle_end(connection, &mut self.actions);
         }
     }
 

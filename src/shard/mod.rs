@@ -51,6 +51,7 @@
 //! | what became of a request, why it went no further, and what its client's core is told besides | `outcome.rs`, `refusal.rs`, `note.rs` |
 //! | counts of writes and the replies given last, as all cores see them, and replies of hot keys that one core lends another | `versions.rs`, `last_told.rs`, `copy.rs` |
 //! | what is left of a backend connection that was given up | `fence.rs` |
+//! | large replies that are being received, and the room that they share | `large_replies.rs` |
 
 mod admission;
 mod backend_levels;
@@ -67,6 +68,7 @@ mod filter_board;
 mod gather;
 mod health;
 mod hot_keys;
+mod large_replies;
 mod last_told;
 mod links;
 mod message;

@@ -365,6 +365,12 @@ impl ShardSettings {
         self.clients.bytes_max / usize::from(self.topology.shards())
     }
 
+    /// Returns the bytes that large replies may take on this core while they are being received from stores: a
+    /// quarter of the clients' share, but at least the largest permitted reply.
+    pub fn large_replies_bytes(&self) -> usize {
+        (self.clients_bytes_share() / 4).max(self.reply_bytes_max)
+    }
+
     /// Returns the most bytes of messages that may wait for one subscriber before it is closed.
     pub fn subscriber_bytes_max(&self) -> usize {
         self.clients.subscriber_bytes_max.min(self.output_bytes_max)

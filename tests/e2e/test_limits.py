@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from harness import metrics
+from harness import large_replies, metrics
 from harness.processes import CLOCK_TICKS, Redis, Server, Weir, binary, with_files
 from harness.resp import Closed, Connection, encode, shorten
 from harness.waiting import until
@@ -329,6 +329,11 @@ def test_a_client_that_reads_slowly_gets_its_reply_whole(servers):
             time.sleep(max(0.0, begun + received / (4 * MEBIBYTE) - time.monotonic()))
         assert time.monotonic() - begun > 3
         assert slow.ok("PING") == b"PONG"
+
+
+@pytest.mark.weir_only
+def test_large_replies_of_many_connections_take_turns(servers):
+    large_replies.take_turns(servers.weir(servers.redis(), flags=large_replies.FLAGS))
 
 
 def is_closed(connection: Connection) -> bool:

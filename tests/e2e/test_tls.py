@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from harness import metrics
+from harness import large_replies, metrics
 from harness.certificates import Authority, Pair
 from harness.ports import free_port
 from harness.processes import TARGET, Redis, Weir
@@ -644,6 +644,13 @@ def test_stores_with_tls(servers, certificates):
         until(lambda: not any(plain.call("GET", f"k{n}").is_error for n in range(200)), "it is found again")
     done = weir.handshakes("done", "weir_tls_store_handshakes_total")
     assert done >= 4
+
+
+def test_large_replies_of_many_connections_with_tls_take_turns(servers, certificates):
+    storage = f"rediss://localhost:{secure_redis(servers, certificates).secure_port}"
+    authority = str(certificates.authority.certificate)
+    flags = [*large_replies.FLAGS, "--storage-tls-ca", authority]
+    large_replies.take_turns(started(servers, certificates, storage=storage, flags=flags))
 
 
 def test_a_store_that_is_not_the_right_one_is_as_good_as_away(servers, certificates):

@@ -28,6 +28,7 @@ impl Links {
     /// place.
     pub fn take_filled(
         &mut self,
+        env: &mut Env,
         (connection, generation): (ConnectionId, u32),
         (buffer, received): (Vec<u8>, usize),
     ) -> Received<'static> {
@@ -38,7 +39,11 @@ impl Links {
             return Received::Nothing;
         }
         let Ok(scanned) = link.scanner.scan(&link.partial[before..]) else { return Received::Malformed };
-        let Some(scanned) = scanned else { return Received::Nothing };
+        let Some(scanned) = scanned else {
+            self.count_partial(env, connection);
+            return Received::Nothing;
+        };
+        env.handle_reply_end((connection, generation));
         debug_assert_eq!(scanned.end, received, "no more is received than is missing");
         Received::Whole(&[], scanned)
     }

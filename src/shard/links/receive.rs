@@ -53,6 +53,7 @@ impl Links {
             self.keep_partial(env, connection, chunk);
             return Received::Nothing;
         };
+        env.handle_reply_end((connection, generation));
         let (end, rest) = chunk.split_at(scanned.end);
         *chunk = rest;
         Received::Whole(end, scanned)
@@ -147,6 +148,7 @@ impl Links {
         if link.partial.len() + chunk.len() > env.settings.reply_bytes_max {
             link.let_go = (link.partial.len() + chunk.len()) as u64;
             link.partial = Vec::new();
+            env.handle_reply_end((connection, link.generation));
             return;
         }
         let missing = usize::try_from(link.scanner.missing()).unwrap_or(usize::MAX);
@@ -159,6 +161,15 @@ impl Links {
         let expected = link.scanner.expected(link.partial.len());
         let bytes_left = env.settings.reply_bytes_max - link.partial.len();
         room::expect_many(&mut link.partial, expected.min(bytes_left));
+        self.count_partial(env, connection);
+    }
+
+    /// Counts the reply that is being received on a connection among the large ones, if it is one.
+    pub(super) fn count_partial(&self, env: &mut Env, connection: ConnectionId) {
+        let link = &self.connections[connection.0 as usize];
+        let held = link.partial.len();
+        let missing = link.missing().min(env.settings.reply_bytes_max.saturating_sub(held));
+        env.handle_reply_part((connection, link.generation), (held, missing));
     }
 
     /// Closes the socket of a connection that is given up, and drops unsent bytes. If requests are
@@ -182,6 +193,7 @@ impl Links {
         spread: u8,
     ) -> VecDeque<Pending> {
         let link = &mut self.connections[connection.0 as usize];
+        env.handle_reply_end((connection, link.generation));
         self.in_flight -= link.clear(&mut env.pool);
         link.lost(now, spread);
         let pending = std::mem::take(&mut link.pending);

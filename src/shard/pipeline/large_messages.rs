@@ -53,4 +53,16 @@ impl Shard {
         upstream.handle_filled(env, (connection, generation), (buffer, received), &mut replies, now);
         self.upstream.missing((connection, generation))
     }
+
+    /// Excuses the silence of stores on connections that this core does not read at present, because large
+    /// replies on others take all room.
+    pub(super) fn excuse_paused(&mut self, now: Now) {
+        for connection in self.env.large_replies.paused() {
+            if self.private.is_mine(connection.0) {
+                self.private.excuse(connection, now.monotonic);
+            } else {
+                self.upstream.excuse(connection, now);
+            }
+        }
+    }
 }

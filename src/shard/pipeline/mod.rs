@@ -618,6 +618,9 @@ impl Shard {
     /// calls it before the `poll_*` methods.
     pub fn handle_turn_end(&mut self, now: Now) {
         self.turn = now;
+        if !self.env.large_replies.is_empty() {
+            self.excuse_paused(now);
+        }
         if self.env.backend_levels.is_due(now.monotonic) {
             let Env { backend_levels, settings, .. } = &mut self.env;
             backend_levels.look(settings, now.monotonic);

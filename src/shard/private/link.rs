@@ -413,20 +413,19 @@ impl Link {
         segment
     }
 
-    /// Returns the number of bytes kept of the reply that is being received and has not come to its end.
-    pub(super) fn partial_bytes(&self) -> usize {
-        self.partial.len()
-    }
-
-    /// Keeps the beginning (`chunk`) of a reply until the rest comes. A reply that exceeds `bytes_max` is
-    /// dropped, and its bytes are only counted.
-    pub(super) fn keep_partial(&mut self, chunk: &[u8], bytes_max: usize) {
+    /// Keeps the beginning (`chunk`) of a reply until the rest comes. Returns the number of bytes kept, and of
+    /// those that the store has announced besides. A reply that exceeds `bytes_max` is dropped, its bytes are
+    /// only counted, and None is returned.
+    pub(super) fn keep_partial(&mut self, chunk: &[u8], bytes_max: usize) -> Option<(usize, usize)> {
         if self.let_go > 0 || self.partial.len() + chunk.len() > bytes_max {
             self.let_go += (self.partial.len() + chunk.len()) as u64;
             self.partial = Vec::new();
-            return;
+            return None;
         }
         self.partial.extend_from_slice(chunk);
+        let held = self.partial.len();
+        let missing = usize::try_from(self.scanner.missing()).unwrap_or(usize::MAX);
+        Some((held, missing.min(bytes_max - held)))
     }
 
     /// Takes a reply that has been received to its end, of which `end` is the last part and which may have
@@ -434,7 +433,6 @@ impl Link {
     pub(super) fn take_whole(&mut self, end: &[u8], bytes_max: usize) -> Vec<u8> {
         let mut whole = std::mem::take(&mut self.partial);
         if std::mem::take(&mut self.let_go) > 0 || whole.len() + end.len() > bytes_max {
-            // The reply, together with others received at the same time, was larger than the limit.
             return format!("-ERR the reply is larger than {bytes_max} bytes (--max-reply-bytes)\r\n").into();
         }
         whole.extend_from_slice(end);

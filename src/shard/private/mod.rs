@@ -461,9 +461,6 @@ pub struct PrivateLinks {
     events: VecDeque<Event>,
     /// The number of links (unshared connections to stores) whose request in flight is to be sent once more.
     put_off: usize,
-    /// The number of bytes kept of replies of which only a part has come, over all private links of the
-    /// core.
-    partial_bytes: usize,
 }
 
 impl PrivateLinks {
@@ -484,7 +481,6 @@ impl PrivateLinks {
             to_send: VecDeque::new(),
             events: VecDeque::new(),
             put_off: 0,
-            partial_bytes: 0,
         }
     }
 
@@ -1224,7 +1220,7 @@ impl PrivateLinks {
         let place =
             self.places.get_mut(id.place as usize).filter(|place| place.generation == id.generation)?;
         let mut link = place.link.take()?;
-        self.partial_bytes -= link.partial_bytes();
+        env.handle_reply_end((ConnectionId(self.first + id.place), id.generation));
         self.put_off -= usize::from(link.put_off_until.is_some());
         link.output.clear(&mut env.pool);
         if let Some(request) = link.abandoned.take() {
@@ -1324,26 +1320,35 @@ impl PrivateLinks {
         env.counters.add(Counter::BackendBytesReceived, chunk.len() as u64);
         let id = self.id_of(connection, generation);
         while !chunk.is_empty() {
-            let partial_bytes = self.partial_bytes;
             let Some(link) = self.at(id) else { return };
             link.heard_at = now.monotonic;
-            // All replies that are being received share the room of the largest one.
-            let before = link.partial_bytes();
-            let bytes_max = env.settings.reply_bytes_max - (partial_bytes - before);
+            let bytes_max = env.settings.reply_bytes_max;
             let Ok(scanned) = link.scanner.scan(chunk) else {
                 return self.give_up(env, id, "malformed-reply");
             };
             let Some(scanned) = scanned else {
-                link.keep_partial(chunk, bytes_max);
-                self.partial_bytes = partial_bytes - before + link.partial_bytes();
+                match link.keep_partial(chunk, bytes_max) {
+                    Some(part) => env.handle_reply_part((connection, generation), part),
+                    None => env.handle_reply_end((connection, generation)),
+                }
                 return;
             };
+            env.handle_reply_end((connection, generation));
             let (end, rest) = chunk.split_at(scanned.end);
             chunk = rest;
             env.counters.add(Counter::RepliesReceived, 1);
-            let reply = link.take_whole(end, env.settings.reply_bytes_max);
-            self.partial_bytes = partial_bytes - before;
+            let reply = link.take_whole(end, bytes_max);
             self.take_reply(env, id, (scanned.kind, scanned.rows), reply, now);
+        }
+    }
+
+    /// Excuses the silence of a store on a link (unshared connection to a store) that weir does not read at
+    /// present, because large replies on others take all room. `generation` tells the connection from earlier
+    /// ones in its place.
+    pub fn excuse(&mut self, (connection, generation): (ConnectionId, u32), now: Timestamp) {
+        let id = self.id_of(connection, generation);
+        if let Some(link) = self.at(id) {
+            link.heard_at = now;
         }
     }
 

@@ -89,3 +89,85 @@ fn a_room_outlives_who_lent_it() {
     rig.turns();
     assert_eq!(rig.shards[0].clients_open(), 0);
 }
+
+/// Returns the beginning of a reply of `bytes` bytes, which announces all of it, and the rest.
+fn large_reply(bytes: usize) -> (String, String) {
+    let reply = format!("${bytes}\r\n{}\r\n", "x".repeat(bytes));
+    let (first, rest) = reply.split_at(20_000);
+    (first.to_owned(), rest.to_owned())
+}
+
+/// The connections to stores that the core reads no more or again by its actions since the last call, in order.
+fn readings(rig: &mut Rig) -> Vec<(bool, ConnectionId)> {
+    let readings = rig.actions.drain(..).filter_map(|(_, action)| match action {
+        Action::PauseReading(Owner::Link(connection, _)) => Some((false, connection)),
+        Action::ResumeReading(Owner::Link(connection, _)) => Some((true, connection)),
+        _ => None,
+    });
+    readings.collect()
+}
+
+#[test]
+fn large_replies_of_several_connections_take_turns_in_the_room_that_they_share() {
+    let mut rig = Rig::with(1, 1, |settings| {
+        (settings.reply_bytes_max, settings.clients.bytes_max) = (1 << 20, 4 << 20);
+        (settings.reply_timeout, settings.private_links_max) = (Duration::from_secs(2), 10);
+    });
+    // Connections of two databases, and one that a client has to itself.
+    let clients = [rig.client(0), rig.client(0), rig.client(0)];
+    rig.send(clients[1], &[&["SELECT", "1"]]);
+    rig.send(clients[2], &[&["WATCH", "k"]]);
+    super::private::greet(&mut rig);
+    rig.answer_first("WATCH", "+OK\r\n");
+    rig.send(clients[0], &[&["GET", "k"]]);
+    rig.send(clients[1], &[&["GET", "k"]]);
+    rig.send(clients[2], &[&["GET", "k"]]);
+    clients.iter().for_each(|client| drop(rig.told(*client)));
+    let sent: Vec<_> = std::mem::take(&mut rig.at_stores);
+    let links: Vec<_> = sent.iter().map(|sent| (sent.link, sent.generation)).collect();
+    assert_eq!(links.len(), 3, "{sent:?}");
+    readings(&mut rig);
+    let (first, rest) = large_reply(700_000);
+    for (link, generation) in &links {
+        let now = rig.now;
+        rig.shards[0].handle_link_bytes(*link, *generation, first.as_bytes(), now);
+        rig.turns();
+    }
+    assert_eq!(readings(&mut rig), [(false, links[1].0), (false, links[2].0)]);
+    for (place, (link, generation)) in links.iter().enumerate() {
+        // The stores of the others are not blamed for the time in which they are not read.
+        for piece in rest.as_bytes().chunks(100_000) {
+            rig.wait(Duration::from_millis(500));
+            let now = rig.now;
+            rig.shards[0].handle_link_bytes(*link, *generation, piece, now);
+            rig.turns();
+        }
+        let told = rig.told(clients[place]);
+        assert!(told.len() == first.len() + rest.len(), "{place}: {}", &told[..told.len().min(200)]);
+        let next = links.get(place + 1).map(|next| (true, next.0));
+        assert_eq!(readings(&mut rig), next.into_iter().collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_connection_lost_while_large_replies_wait_makes_room_for_the_next() {
+    let mut rig = Rig::with(1, 2, |settings| {
+        (settings.reply_bytes_max, settings.clients.bytes_max) = (1 << 20, 4 << 20);
+    });
+    let keys = [rig.key(0, 0), rig.key(0, 1)];
+    let client = rig.client(0);
+    rig.send(client, &[&["GET", &keys[0]], &["GET", &keys[1]]]);
+    let links: Vec<_> = rig.at_stores.drain(..).map(|sent| (sent.link, sent.generation)).collect();
+    let (first, _) = large_reply(700_000);
+    readings(&mut rig);
+    for (link, generation) in &links {
+        let now = rig.now;
+        rig.shards[0].handle_link_bytes(*link, *generation, first.as_bytes(), now);
+    }
+    rig.turns();
+    assert_eq!(readings(&mut rig), [(false, links[1].0)]);
+    let now = rig.now;
+    rig.shards[0].handle_link_lost(links[0].0, links[0].1, Loss::ByPeer, now);
+    rig.turns();
+    assert_eq!(readings(&mut rig), [(true, links[1].0)]);
+}

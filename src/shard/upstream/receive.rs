@@ -82,10 +82,20 @@ impl Upstream {
             self.begin_turn(now);
             self.handle_progress(connection, now);
         }
-        match self.links.take_filled((connection, generation), (buffer, received)) {
+        match self.links.take_filled(env, (connection, generation), (buffer, received)) {
             Received::Whole(end, scanned) => self.take_whole(env, connection, end, &scanned, replies, now),
             Received::Nothing => {}
             Received::Malformed => self.drop_link(env, connection, "malformed-reply", replies, now),
+        }
+    }
+
+    /// Excuses the silence of a backend on a connection that weir does not read at present, because large
+    /// replies on others take all room. `generation` tells the connection from earlier ones in its place.
+    pub fn excuse(&mut self, (connection, generation): (ConnectionId, u32), now: Now) {
+        self.begin_turn(now);
+        if let Some(link) = self.links.current(connection, generation) {
+            link.heard_at = now.monotonic;
+            self.handle_progress(connection, now);
         }
     }
 

@@ -1,0 +1,216 @@
+//! Large replies that one core is receiving from stores: they share a room, whatever connections they come over.
+//!
+//! A reply is kept until it is complete. Without a common bound, as many bytes as the largest permitted reply
+//! has would be kept for each connection: of each track, of each database, of each private link.
+//!
+//! ```text
+//!   begins ──> received ──> complete: the next one that waits goes on, if there is room for it
+//!                 │  ^
+//!       no room   v  │ its turn, or no other is being received
+//!               paused: weir does not read the connection
+//! ```
+//!
+//! Bytes that a store has announced count from the announcement on, so that replies take turns as a whole. At
+//! least one reply is received at any time, and none is refused for want of room.
+
+use std::collections::VecDeque;
+
+use crate::values::{Action, ConnectionId, Owner};
+
+/// The least size in bytes of a reply, as far as it is known, that takes part in the common room. Smaller ones
+/// are received without regard to it.
+const LARGE_BYTES_MIN: usize = 64 << 10;
+
+/// A connection to a store: its number, and the generation that tells it from earlier ones in its place.
+type Connection = (ConnectionId, u32);
+
+/// A large reply that has not been received to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Listed {
+    connection: Connection,
+    /// The number of bytes received.
+    held: usize,
+    /// The number of bytes received, and of those that the store has announced.
+    known: usize,
+    is_paused: bool,
+}
+
+impl Listed {
+    fn bytes(&self) -> usize {
+        if self.is_paused { self.held } else { self.known }
+    }
+}
+
+/// The large replies that one core is receiving, and the room that they share.
+#[derive(Debug)]
+pub struct LargeReplies {
+    bytes_max: usize,
+    /// The replies in the order in which they began, or were paused.
+    listed: Vec<Listed>,
+}
+
+impl LargeReplies {
+    /// Creates an empty room of `bytes_max` bytes, which should have space for the largest permitted reply.
+    pub fn new(bytes_max: usize) -> Self {
+        Self { bytes_max, listed: Vec::new() }
+    }
+
+    /// Records that a reply is being received over a connection: `held` bytes of it have come, and `missing`
+    /// more are announced. Pauses reading of connections, by actions for the runtime, if the room is full and
+    /// more than one reply is being received. Returns how many connections were paused.
+    pub fn handle_part(
+        &mut self,
+        connection: Connection,
+        (held, missing): (usize, usize),
+        actions: &mut VecDeque<Action>,
+    ) -> u64 {
+        let known = held.saturating_add(missing);
+        if known < LARGE_BYTES_MIN {
+            return 0;
+        }
+        let place = self.place_of(connection).unwrap_or_else(|| {
+            self.listed.push(Listed { connection, held, known, is_paused: false });
+            self.listed.len() - 1
+        });
+        (self.listed[place].held, self.listed[place].known) = (held, known);
+        // What has grown waits first, then the last that began.
+        let mut next = Some(place).filter(|place| !self.listed[*place].is_paused);
+        let mut count = 0;
+        while self.active() > 1 && self.bytes() > self.bytes_max {
+            let Some(place) = next.or_else(|| self.listed.iter().rposition(|listed| !listed.is_paused))
+            else {
+                break;
+            };
+            next = None;
+            count += 1;
+            let paused = Listed { is_paused: true, ..self.listed.remove(place) };
+            self.listed.push(paused);
+            actions.push_back(Action::PauseReading(owner(paused.connection)));
+        }
+        count
+    }
+
+    /// Records that no reply is being received over a connection any more: it is complete, is too large and
+    /// dropped, or the connection is lost. Others go on, by actions for the runtime, if there is room for them.
+    pub fn handle_end(&mut self, connection: Connection, actions: &mut VecDeque<Action>) {
+        let Some(place) = self.place_of(connection) else { return };
+        if self.listed.remove(place).is_paused {
+            // Bytes that had arrived before the pause can complete a reply.
+            actions.push_back(Action::ResumeReading(owner(connection)));
+        }
+        while let Some(next) = self.listed.iter().position(|listed| listed.is_paused) {
+            let Listed { connection, held, known, .. } = self.listed[next];
+            if self.active() > 0 && self.bytes() - held + known > self.bytes_max {
+                return;
+            }
+            self.listed[next].is_paused = false;
+            actions.push_back(Action::ResumeReading(owner(connection)));
+        }
+    }
+
+    /// True if no large reply is being received.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.listed.is_empty()
+    }
+
+    /// Returns the connections whose reading is paused.
+    pub fn paused(&self) -> impl Iterator<Item = Connection> {
+        self.listed.iter().filter(|listed| listed.is_paused).map(|listed| listed.connection)
+    }
+
+    /// Returns the number of bytes that the replies take: those received, and those announced on connections
+    /// that are being read.
+    fn bytes(&self) -> usize {
+        self.listed.iter().fold(0, |sum, listed| sum.saturating_add(listed.bytes()))
+    }
+
+    /// Returns the number of connections with large replies that are being read.
+    fn active(&self) -> usize {
+        self.listed.iter().filter(|listed| !listed.is_paused).count()
+    }
+
+    fn place_of(&self, connection: Connection) -> Option<usize> {
+        self.listed.iter().position(|listed| listed.connection == connection)
+    }
+}
+
+fn owner((connection, generation): Connection) -> Owner {
+    Owner::Link(connection, generation)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const MAX: usize = 1 << 20;
+
+    fn carry_out(actions: &mut VecDeque<Action>, paused: &mut BTreeSet<u32>) {
+        for action in actions.drain(..) {
+            match action {
+                Action::PauseReading(Owner::Link(connection, _)) => assert!(paused.insert(connection.0)),
+                Action::ResumeReading(Owner::Link(connection, _)) => assert!(paused.remove(&connection.0)),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn replies_that_have_no_room_together_take_turns_in_order() {
+        let (mut room, mut actions, mut paused) = (LargeReplies::new(MAX), VecDeque::new(), BTreeSet::new());
+        for connection in 0..4 {
+            room.handle_part((ConnectionId(connection), 1), (20_000, 580_000), &mut actions);
+        }
+        carry_out(&mut actions, &mut paused);
+        assert_eq!(paused, BTreeSet::from([1, 2, 3]));
+        for ended in 0..4 {
+            room.handle_end((ConnectionId(ended), 1), &mut actions);
+            carry_out(&mut actions, &mut paused);
+            assert_eq!(paused.iter().copied().collect::<Vec<_>>(), (ended + 2..4).collect::<Vec<_>>());
+        }
+        assert!(room.is_empty());
+    }
+
+    #[test]
+    fn a_reply_larger_than_the_room_is_received_alone() {
+        let (mut room, mut actions, mut paused) = (LargeReplies::new(MAX), VecDeque::new(), BTreeSet::new());
+        room.handle_part((ConnectionId(0), 1), (5 * MAX, 0), &mut actions);
+        room.handle_part((ConnectionId(1), 1), (5_000, 0), &mut actions);
+        assert_eq!((actions.len(), room.listed.len()), (0, 1), "small ones take no part");
+        room.handle_part((ConnectionId(1), 1), (70_000, 0), &mut actions);
+        carry_out(&mut actions, &mut paused);
+        assert_eq!(paused, BTreeSet::from([1]));
+        room.handle_part((ConnectionId(0), 1), (6 * MAX, 0), &mut actions);
+        assert!(actions.is_empty(), "the one that is left goes on");
+    }
+
+    proptest::proptest! {
+        /// Replies that grow beyond what was announced, end and are lost in any order: two or more are received
+        /// at once only within the room, and never do all wait.
+        #[test]
+        fn the_room_is_kept_and_somebody_goes_on(
+            steps in proptest::collection::vec((0..12_u32, 0..8_u8, 0..400_000_usize, 0..800_000_usize), 1..300),
+        ) {
+            let (mut room, mut actions, mut paused) = (LargeReplies::new(MAX), VecDeque::new(), BTreeSet::new());
+            let mut held = [0_usize; 12];
+            for (connection, what, more, missing) in steps {
+                let id = (ConnectionId(connection), 7);
+                let own = &mut held[connection as usize];
+                if what == 0 {
+                    *own = 0;
+                    room.handle_end(id, &mut actions);
+                } else {
+                    // Bytes may still arrive after a pause.
+                    *own += if paused.contains(&connection) { more / 10 } else { more };
+                    room.handle_part(id, (*own, missing), &mut actions);
+                }
+                carry_out(&mut actions, &mut paused);
+                proptest::prop_assert_eq!(room.paused().map(|at| at.0.0).collect::<BTreeSet<_>>(), paused.clone());
+                proptest::prop_assert!(room.active() > 0 || room.is_empty());
+                proptest::prop_assert!(room.active() < 2 || room.bytes() <= MAX, "{} of {MAX}", room.bytes());
+            }
+        }
+    }
+}
