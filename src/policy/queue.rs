@@ -268,6 +268,9 @@ struct Chain {
     is_long: bool,
     /// Moment at which the present first request of the connection became the first.
     since: Moment,
+    /// Time, by the queue's clock, at which a request of the connection was last refused because it could not be
+    /// answered before its deadline; `None` if none was while others waited behind it.
+    missed_at: Option<Duration>,
     /// Indices of the neighbours in the ring of the tenant's connections, which take turns.
     in_ring: Links,
 }
@@ -548,6 +551,7 @@ impl<T: Copy> Queue<T> {
             held,
             is_long: false,
             since,
+            missed_at: None,
             in_ring,
         };
         let chain = self.chains.insert(chain) as u32;
@@ -683,7 +687,11 @@ impl<T: Copy> Queue<T> {
         let mut late: Vec<_> = self.nodes.iter().filter(|(_, node)| is_late(node)).collect();
         late.sort_unstable_by_key(|(_, node)| node.came);
         let late: Vec<u32> = late.into_iter().map(|(index, _)| index as u32).collect();
-        late.into_iter().for_each(|index| refuse(self.remove(index), Refused::Deadline));
+        for index in late {
+            let place = self.chain_of[&self.nodes[index as usize].waiting.connection];
+            self.chains[place as usize].missed_at = Some(self.clock);
+            refuse(self.remove(index), Refused::Deadline);
+        }
         let deadlines = self.nodes.iter().filter_map(|(_, node)| node.waiting.deadline);
         self.soonest = deadlines.min().unwrap_or(Timestamp::MAX);
     }
@@ -730,8 +738,10 @@ impl<T: Copy> Queue<T> {
     }
 
     /// True if the queue of a tier (importance, by its index) is long only because clients pipeline: at least
-    /// 8 requests per connection wait, none of them for 4 intervals (100 ms each by default), and no
-    /// connection a quarter of an interval for its turn.
+    /// 8 requests per connection wait, none of them for 4 intervals (100 ms each by default), no connection a
+    /// quarter of an interval for its turn, and less than half of them behind others that missed their deadlines
+    /// in the last 4 intervals. Clients that wait for their own pipelines leave them the time for that; where they
+    /// do not, most would be sent in vain, as their replies wait for those of requests that are too late.
     fn is_deep(&self, tier: usize) -> bool {
         let queue = &self.tiers[tier];
         let is_within = |clock: Duration, intervals: f64| {
@@ -745,6 +755,13 @@ impl<T: Copy> Queue<T> {
                 let next = self.chains.get(share.ring.first as usize);
                 next.is_none_or(|chain| is_within(chain.since.clock, DEEP_WAIT_NEXT))
             })
+            && {
+                let misses = |chain: &&Chain| {
+                    chain.tier == tier && chain.missed_at.is_some_and(|clock| is_within(clock, DEEP_WAIT))
+                };
+                let chains = self.chains.iter().map(|(_, chain)| chain);
+                chains.filter(misses).map(|chain| chain.held.requests).sum::<usize>() * 2 < queue.list.length
+            }
     }
 
     /// Removes the request at the index `index` from the queue and all its lists, and returns it.

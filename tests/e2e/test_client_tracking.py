@@ -99,6 +99,25 @@ def test_a_hot_key_is_read_at_its_store_by_who_tracks_it(weir: Weir, writer: Con
             assert reader.read().plain() == changed("hot")
 
 
+def test_an_exception_within_a_transaction(weir: Weir, writer: Connection):
+    with tracker(weir, "OPTIN") as reader:
+        for command in (["MULTI"], ["CLIENT", "CACHING", "YES"], ["GET", "{o}yes"], ["EXEC"]):
+            reader.send(*command)
+        told = [reader.read() for _ in range(4)]
+        assert [reply.text for reply in told[:3]] == ["OK", "QUEUED", "QUEUED"]
+        assert told[3].plain()[0] == b"OK" and len(told[3].plain()) == 2
+        reader.ok("GET", "{o}not")
+        for key in ("{o}not", "{o}yes"):
+            writer.ok("SET", key, "x")
+        assert reader.read().plain() == changed("{o}yes")
+        # A transaction without a read uses it up.
+        for command in (["MULTI"], ["CLIENT", "CACHING", "YES"], ["EXEC"]):
+            reader.call(*command)
+        reader.ok("GET", "{o}not")
+        writer.ok("SET", "{o}not", "y")
+        assert reader.ok("PING", "nothing") == b"nothing"
+
+
 def test_opt_in_opt_out_and_noloop(weir: Weir, writer: Connection):
     with tracker(weir, "OPTIN", "NOLOOP") as reader:
         info = reader.ok("CLIENT", "TRACKINGINFO")

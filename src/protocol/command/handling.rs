@@ -307,6 +307,7 @@ impl LocalCommand {
                 | Self::AclList
                 | Self::AclUsers
                 | Self::AclWhoAmI
+                | Self::ClientCaching
                 | Self::ClientGetName
                 | Self::ClientGetRedir
                 | Self::ClientId

@@ -229,7 +229,14 @@ impl Shard {
     /// a transaction it lasts until `EXEC`.
     pub(super) fn end_caching(&mut self, id: ClientId, command: &Command) {
         let goes_on = command.name.starts_with("client") || matches!(command.name, "multi" | "exec");
-        if !goes_on && let Some(tracking) = self.tracking_of(id) {
+        if !goes_on {
+            self.forget_caching(id);
+        }
+    }
+
+    /// Ends the effect of `CLIENT CACHING`, if the client has sent it.
+    pub(super) fn forget_caching(&mut self, id: ClientId) {
+        if let Some(tracking) = self.tracking_of(id) {
             tracking.take_caching();
         }
     }

@@ -108,6 +108,7 @@ impl Shard {
         }
         let place = place.unwrap_or_else(|| self.first_place());
         let Some((block, replies)) = transaction.into_block() else {
+            self.forget_caching(id);
             return self.answer_priced(id, charge, now, |out, _| out.extend(splice.put_into(b"*0\r\n")));
         };
         let tracking = match self.link_for_tracking(id, place.1, now) {
@@ -258,6 +259,12 @@ impl Shard {
             {
                 false
             }
+            // It takes effect before the block, which would leave keys that the block reads before it untracked.
+            Handling::Local(LocalCommand::ClientCaching)
+                if arguments.at(2).eq_ignore_ascii_case(b"no") && !self.is_first_in_transaction(id) =>
+            {
+                false
+            }
             Handling::Local(local) if local.stands_in_transaction() => {
                 return self.queue_local(id, command, local, arguments);
             }
@@ -302,6 +309,10 @@ impl Shard {
         let price = (&asked, self.admission.weights());
         let queued = transaction.queue_local((command, local), request, price, bytes_max);
         self.handle_queued(id, queued);
+    }
+
+    fn is_first_in_transaction(&mut self, id: ClientId) -> bool {
+        self.clients.client(id).transaction().is_none_or(|transaction| transaction.len() == 0)
     }
 
     /// True if a client gets replies at this point of its transaction: they are not off (`CLIENT REPLY`), or a queued

@@ -87,6 +87,31 @@ fn what_is_asked_about_caching_goes_with_the_next_request() {
 }
 
 #[test]
+fn what_is_asked_about_caching_in_a_transaction_goes_before_it() {
+    let mut rig = Rig::with(1, 1, |settings| settings.private_links_max = 20);
+    let client = rig.client(0);
+    rig.send(client, &[&["HELLO", "3"], &["CLIENT", "TRACKING", "ON", "OPTIN"]]);
+    greet(&mut rig);
+    rig.answer_first("TRACKING", "+OK\r\n");
+    rig.told(client);
+    rig.send(client, &[&["MULTI"], &["CLIENT", "CACHING", "YES"], &["GET", "k"], &["EXEC"]]);
+    assert_eq!(rig.words_at_stores(), ["CLIENT", "MULTI", "GET", "EXEC"]);
+    for reply in ["+OK\r\n", "+OK\r\n", "+QUEUED\r\n", "*1\r\n$1\r\n1\r\n"] {
+        rig.answer_next(reply);
+    }
+    assert_eq!(rig.told(client), "+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n+OK\r\n$1\r\n1\r\n");
+    // Without requests for the store it is used up all the same.
+    rig.send(client, &[&["MULTI"], &["CLIENT", "CACHING", "YES"], &["EXEC"], &["GET", "k"]]);
+    assert_eq!(rig.told(client), "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n");
+    assert_eq!(rig.words_at_stores(), ["GET"]);
+    rig.answer_next("$1\r\n1\r\n");
+    rig.told(client);
+    // `NO` would also hold for what the block has read before.
+    rig.send(client, &[&["MULTI"], &["GET", "k"], &["CLIENT", "CACHING", "NO"], &["EXEC"]]);
+    assert!(rig.told(client).contains("-ERR CLIENT CACHING cannot stand in a transaction"));
+}
+
+#[test]
 fn what_is_asked_about_caching_ends_with_the_next_command_that_is_not_about_clients() {
     for (between, lasts) in [(&["PING"][..], false), (&["CLIENT", "ID"], true)] {
         let mut rig = Rig::with(1, 1, |settings| settings.private_links_max = 20);
