@@ -744,24 +744,29 @@ impl<T: Copy> Queue<T> {
     /// do not, most would be sent in vain, as their replies wait for those of requests that are too late.
     fn is_deep(&self, tier: usize) -> bool {
         let queue = &self.tiers[tier];
-        let is_within = |clock: Duration, intervals: f64| {
-            self.clock.saturating_sub(clock) < self.patience.interval.mul_f64(intervals)
-        };
         let oldest = self.nodes.get(queue.list.first as usize);
         queue.list.length >= DEEP * queue.connections
-            && oldest.is_some_and(|node| is_within(node.clock, DEEP_WAIT))
+            && oldest.is_some_and(|node| self.is_within(node.clock, DEEP_WAIT))
             // The first of a ring has waited longest for its turn.
             && queue.tenants.values().all(|share| {
                 let next = self.chains.get(share.ring.first as usize);
-                next.is_none_or(|chain| is_within(chain.since.clock, DEEP_WAIT_NEXT))
+                next.is_none_or(|chain| self.is_within(chain.since.clock, DEEP_WAIT_NEXT))
             })
-            && {
-                let misses = |chain: &&Chain| {
-                    chain.tier == tier && chain.missed_at.is_some_and(|clock| is_within(clock, DEEP_WAIT))
-                };
-                let chains = self.chains.iter().map(|(_, chain)| chain);
-                chains.filter(misses).map(|chain| chain.held.requests).sum::<usize>() * 2 < queue.list.length
-            }
+            && self.behind_missed(tier) * 2 < queue.list.length
+    }
+
+    /// Returns the number of requests of a tier (importance, by its index) whose connections missed a deadline in the
+    /// last 4 intervals (100 ms each by default).
+    fn behind_missed(&self, tier: usize) -> usize {
+        let own = self.chains.iter().map(|(_, chain)| chain).filter(|chain| chain.tier == tier);
+        own.filter(|chain| chain.missed_at.is_some_and(|clock| self.is_within(clock, DEEP_WAIT)))
+            .map(|chain| chain.held.requests)
+            .sum()
+    }
+
+    /// True if a time, by the queue's clock, is less than so many intervals (100 ms each by default) ago.
+    fn is_within(&self, clock: Duration, intervals: f64) -> bool {
+        self.clock.saturating_sub(clock) < self.patience.interval.mul_f64(intervals)
     }
 
     /// Removes the request at the index `index` from the queue and all its lists, and returns it.

@@ -73,15 +73,12 @@ impl LargeReplies {
             self.listed.len() - 1
         });
         (self.listed[place].held, self.listed[place].known) = (held, known);
-        // What has grown waits first, then the last that began.
+        // The reply that has grown is paused first, then the one that began last.
         let mut next = Some(place).filter(|place| !self.listed[*place].is_paused);
         let mut count = 0;
         while self.active() > 1 && self.bytes() > self.bytes_max {
-            let Some(place) = next.or_else(|| self.listed.iter().rposition(|listed| !listed.is_paused))
-            else {
-                break;
-            };
-            next = None;
+            let last = || self.listed.iter().rposition(|listed| !listed.is_paused);
+            let Some(place) = next.take().or_else(last) else { break };
             count += 1;
             let paused = Listed { is_paused: true, ..self.listed.remove(place) };
             self.listed.push(paused);

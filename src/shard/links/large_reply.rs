@@ -19,7 +19,7 @@ impl Links {
     pub fn lend_room(&mut self, env: &Env, (connection, generation): (ConnectionId, u32)) -> Option<Room> {
         let bytes_max = env.settings.reply_bytes_max;
         let link = self.current(connection, generation)?;
-        let missing = link.missing().min(bytes_max.saturating_sub(link.partial.len()));
+        let missing = link.missing_within(bytes_max);
         Room::in_buffer(&mut link.partial, missing)
     }
 

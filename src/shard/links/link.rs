@@ -221,6 +221,12 @@ impl Link {
         if wanted { usize::try_from(self.scanner.missing()).unwrap_or(usize::MAX) } else { 0 }
     }
 
+    /// Returns the number of bytes known to be missing of the reply that is being received, as far as they are kept:
+    /// a reply has at most `bytes_max`.
+    pub fn missing_within(&self, bytes_max: usize) -> usize {
+        self.missing().min(bytes_max.saturating_sub(self.partial.len()))
+    }
+
     /// Records the reply to one request of a transaction before its `EXEC`; `kind` is the reply's first
     /// byte, `end` its last part. The first error is kept, up to 512 bytes of it, until the next `MULTI` is
     /// answered.

@@ -167,9 +167,8 @@ impl Links {
     /// Counts the reply that is being received on a connection among the large ones, if it is one.
     pub(super) fn count_partial(&self, env: &mut Env, connection: ConnectionId) {
         let link = &self.connections[connection.0 as usize];
-        let held = link.partial.len();
-        let missing = link.missing().min(env.settings.reply_bytes_max.saturating_sub(held));
-        env.handle_reply_part((connection, link.generation), (held, missing));
+        let part = (link.partial.len(), link.missing_within(env.settings.reply_bytes_max));
+        env.handle_reply_part((connection, link.generation), part);
     }
 
     /// Closes the socket of a connection that is given up, and drops unsent bytes. If requests are

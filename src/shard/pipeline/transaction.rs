@@ -259,7 +259,7 @@ impl Shard {
             {
                 false
             }
-            // It takes effect before the block, which would leave keys that the block reads before it untracked.
+            // `CLIENT CACHING` takes effect on the whole block, so `NO` would leave keys untracked that were read before it.
             Handling::Local(LocalCommand::ClientCaching)
                 if arguments.at(2).eq_ignore_ascii_case(b"no") && !self.is_first_in_transaction(id) =>
             {
@@ -311,6 +311,7 @@ impl Shard {
         self.handle_queued(id, queued);
     }
 
+    /// True if no request is queued in a client's transaction yet.
     fn is_first_in_transaction(&mut self, id: ClientId) -> bool {
         self.clients.client(id).transaction().is_none_or(|transaction| transaction.len() == 0)
     }

@@ -5,9 +5,15 @@ use crate::shard::clients::client_filter::ClientFilter;
 use crate::shard::filter_board::FilterKind;
 
 fn tracking(backends: u16) -> (Rig, usize) {
+    tracking_with(backends, &[])
+}
+
+/// Returns two cores before `backends` stores, and a client of the first that tracks keys with these options.
+fn tracking_with(backends: u16, options: &[&str]) -> (Rig, usize) {
     let mut rig = Rig::with(2, backends, |settings| settings.private_links_max = 20);
     let client = rig.client(0);
-    rig.send(client, &[&["HELLO", "3"], &["CLIENT", "TRACKING", "ON"]]);
+    let words = [&["CLIENT", "TRACKING", "ON"], options].concat();
+    rig.send(client, &[&["HELLO", "3"], &words]);
     rig.told(client);
     greet(&mut rig);
     for _ in 1..backends {
@@ -71,12 +77,7 @@ fn requests_about_keys_go_over_the_links_on_which_they_are_tracked() {
 
 #[test]
 fn what_is_asked_about_caching_goes_with_the_next_request() {
-    let mut rig = Rig::with(1, 1, |settings| settings.private_links_max = 20);
-    let client = rig.client(0);
-    rig.send(client, &[&["HELLO", "3"], &["CLIENT", "TRACKING", "ON", "OPTIN"]]);
-    greet(&mut rig);
-    rig.answer_first("TRACKING", "+OK\r\n");
-    rig.told(client);
+    let (mut rig, client) = tracking_with(1, &["OPTIN"]);
     rig.send(client, &[&["CLIENT", "CACHING", "yes"], &["GET", "k"], &["GET", "k"]]);
     assert_eq!(rig.words_at_stores(), ["CLIENT", "GET"]);
     rig.answer_next("+OK\r\n");
@@ -88,12 +89,7 @@ fn what_is_asked_about_caching_goes_with_the_next_request() {
 
 #[test]
 fn what_is_asked_about_caching_in_a_transaction_goes_before_it() {
-    let mut rig = Rig::with(1, 1, |settings| settings.private_links_max = 20);
-    let client = rig.client(0);
-    rig.send(client, &[&["HELLO", "3"], &["CLIENT", "TRACKING", "ON", "OPTIN"]]);
-    greet(&mut rig);
-    rig.answer_first("TRACKING", "+OK\r\n");
-    rig.told(client);
+    let (mut rig, client) = tracking_with(1, &["OPTIN"]);
     rig.send(client, &[&["MULTI"], &["CLIENT", "CACHING", "YES"], &["GET", "k"], &["EXEC"]]);
     assert_eq!(rig.words_at_stores(), ["CLIENT", "MULTI", "GET", "EXEC"]);
     for reply in ["+OK\r\n", "+OK\r\n", "+QUEUED\r\n", "*1\r\n$1\r\n1\r\n"] {
@@ -114,11 +110,7 @@ fn what_is_asked_about_caching_in_a_transaction_goes_before_it() {
 #[test]
 fn what_is_asked_about_caching_ends_with_the_next_command_that_is_not_about_clients() {
     for (between, lasts) in [(&["PING"][..], false), (&["CLIENT", "ID"], true)] {
-        let mut rig = Rig::with(1, 1, |settings| settings.private_links_max = 20);
-        let client = rig.client(0);
-        rig.send(client, &[&["HELLO", "3"], &["CLIENT", "TRACKING", "ON", "OPTOUT"]]);
-        greet(&mut rig);
-        rig.answer_first("TRACKING", "+OK\r\n");
+        let (mut rig, client) = tracking_with(1, &["OPTOUT"]);
         rig.send(client, &[&["CLIENT", "CACHING", "no"], between, &["GET", "k"]]);
         let at_store: &[&str] = if lasts { &["CLIENT", "GET"] } else { &["GET"] };
         assert_eq!(rig.words_at_stores(), at_store, "{between:?}");
