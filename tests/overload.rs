@@ -916,25 +916,29 @@ fn more_connections_let_an_irregular_store_do_what_it_can() {
 /// fifths of what the store can do was of use here.
 #[test]
 fn an_overload_by_few_connections_wastes_nothing() {
-    for (connections, servers, (name, times), mean, least) in [
-        (10, 20, CONSTANT, 0.005, 0.95),
-        (20, 20, CONSTANT, 0.005, 0.95),
-        (10, 100, CONSTANT, 0.020, 0.95),
-        (40, 100, CONSTANT, 0.020, 0.95),
-        (10, 20, EXPONENTIAL, 0.020, 0.85),
-        (10, 100, EXPONENTIAL, 0.020, 0.7),
+    for (connections, servers, links, (name, times), mean, least) in [
+        (10, 20, 1, CONSTANT, 0.005, 0.95),
+        (20, 20, 1, CONSTANT, 0.005, 0.95),
+        (10, 100, 1, CONSTANT, 0.020, 0.95),
+        (40, 100, 1, CONSTANT, 0.020, 0.95),
+        (10, 20, 1, EXPONENTIAL, 0.020, 0.85),
+        (10, 20, 8, EXPONENTIAL, 0.020, 0.9),
+        (10, 100, 1, EXPONENTIAL, 0.020, 0.7),
+        (10, 100, 8, EXPONENTIAL, 0.020, 0.9),
+        (3, 100, 8, EXPONENTIAL, 0.020, 0.9),
     ] {
         for deadline in [250, 1_000] {
             let can = servers as f64 / mean;
-            let mut world = World::new(2, servers, USUAL, times(mean));
+            let mut world = World::new(2, servers, USUAL, times(mean)).with_links(links);
             let rates = vec![(0, seconds(3.0), 0.4 * can), (seconds(3.0), seconds(15.0), 1.8 * can)];
-            let deadline = deadline * MS;
-            let group = Group { deadline: Some(deadline), pipeline: 1_024, ..Group::new(connections, rates) };
+            let within = deadline * MS;
+            let group = Group { deadline: Some(within), pipeline: 1_024, ..Group::new(connections, rates) };
             let group = world.group(group);
             world.run(seconds(16.0));
-            let during = summary(&world, &[group], seconds(6.0), seconds(14.0), deadline);
-            let what =
-                format!("{connections} connections, {servers} servers, {name}, {deadline} ns: {during:?}");
+            let during = summary(&world, &[group], seconds(6.0), seconds(14.0), within);
+            let what = format!(
+                "{connections} connections, {servers} servers, {links} links, {name}, {deadline} ms: {during:?}"
+            );
             assert!(during.goodput >= least * can, "{what}");
         }
     }

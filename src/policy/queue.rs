@@ -60,6 +60,9 @@ const DEEP_WAIT: f64 = 4.0;
 /// A tier counts as deep (long only because clients pipeline) only while no connection has waited for this
 /// part of an interval (100 ms by default) for its oldest request to be sent.
 const DEEP_WAIT_NEXT: f64 = 0.25;
+/// A tier counts as deep (long only because clients pipeline) only while most of its requests are of connections
+/// whose oldest one has waited for less than this part of the time that its deadline left it.
+const DEEP_PARTS: u32 = 3;
 /// A request is refused once it has been the oldest waiting request of its connection for this many intervals
 /// (100 ms by default), if other connections wait in its tier (importance).
 const AGE_CALM: f64 = 1.5;
@@ -268,9 +271,6 @@ struct Chain {
     is_long: bool,
     /// Moment at which the present first request of the connection became the first.
     since: Moment,
-    /// Time, by the queue's clock, at which a request of the connection was last refused because it could not be
-    /// answered before its deadline; `None` if none was while others waited behind it.
-    missed_at: Option<Duration>,
     /// Indices of the neighbours in the ring of the tenant's connections, which take turns.
     in_ring: Links,
 }
@@ -551,7 +551,6 @@ impl<T: Copy> Queue<T> {
             held,
             is_long: false,
             since,
-            missed_at: None,
             in_ring,
         };
         let chain = self.chains.insert(chain) as u32;
@@ -688,8 +687,6 @@ impl<T: Copy> Queue<T> {
         late.sort_unstable_by_key(|(_, node)| node.came);
         let late: Vec<u32> = late.into_iter().map(|(index, _)| index as u32).collect();
         for index in late {
-            let place = self.chain_of[&self.nodes[index as usize].waiting.connection];
-            self.chains[place as usize].missed_at = Some(self.clock);
             refuse(self.remove(index), Refused::Deadline);
         }
         let deadlines = self.nodes.iter().filter_map(|(_, node)| node.waiting.deadline);
@@ -739,9 +736,9 @@ impl<T: Copy> Queue<T> {
 
     /// True if the queue of a tier (importance, by its index) is long only because clients pipeline: at least
     /// 8 requests per connection wait, none of them for 4 intervals (100 ms each by default), no connection a
-    /// quarter of an interval for its turn, and less than half of them behind others that missed their deadlines
-    /// in the last 4 intervals. Clients that wait for their own pipelines leave them the time for that; where they
-    /// do not, most would be sent in vain, as their replies wait for those of requests that are too late.
+    /// quarter of an interval for its turn, and most of them are of connections whose oldest request has waited for
+    /// less than a third of the time to its deadline. Clients that wait for their own pipelines leave them the time
+    /// for that; where they do not, most would be sent in vain, as replies wait for those before them.
     fn is_deep(&self, tier: usize) -> bool {
         let queue = &self.tiers[tier];
         let oldest = self.nodes.get(queue.list.first as usize);
@@ -752,16 +749,20 @@ impl<T: Copy> Queue<T> {
                 let next = self.chains.get(share.ring.first as usize);
                 next.is_none_or(|chain| self.is_within(chain.since.clock, DEEP_WAIT_NEXT))
             })
-            && self.behind_missed(tier) * 2 < queue.list.length
+            && self.pressed(tier) * 2 < queue.list.length
     }
 
-    /// Returns the number of requests of a tier (importance, by its index) whose connections missed a deadline in the
-    /// last 4 intervals (100 ms each by default).
-    fn behind_missed(&self, tier: usize) -> usize {
+    /// Returns the number of requests of a tier (importance, by its index) whose connection's oldest waiting request
+    /// has waited for a third of the time that its deadline left it.
+    fn pressed(&self, tier: usize) -> usize {
+        let here = self.turned_at.before(self.away);
         let own = self.chains.iter().map(|(_, chain)| chain).filter(|chain| chain.tier == tier);
-        own.filter(|chain| chain.missed_at.is_some_and(|clock| self.is_within(clock, DEEP_WAIT)))
-            .map(|chain| chain.held.requests)
-            .sum()
+        let is_pressed = |chain: &Chain| {
+            let Node { waiting, came, .. } = &self.nodes[chain.first as usize];
+            let left = waiting.deadline.map(|deadline| deadline.since(*came));
+            left.is_some_and(|left| here.since(*came) * DEEP_PARTS >= left)
+        };
+        own.filter(|chain| is_pressed(chain)).map(|chain| chain.held.requests).sum()
     }
 
     /// True if a time, by the queue's clock, is less than so many intervals (100 ms each by default) ago.

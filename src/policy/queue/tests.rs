@@ -137,31 +137,32 @@ fn clients_that_want_many_replies_at_a_time_wait_for_their_own() {
 }
 
 #[test]
-fn clients_whose_deadlines_pass_do_not_wait_for_their_own_pipelines() {
-    // Of 20 connections with 50 waiting requests each, so many miss a deadline in each millisecond.
-    for (missing, is_over) in [(0, false), (5, false), (15, true), (20, true)] {
+fn clients_whose_deadlines_are_near_do_not_wait_for_their_own_pipelines() {
+    // Of 20 connections with 50 waiting requests each, so many have deadlines of 20 ms. Each request waits 10 ms.
+    for (pressed, is_over) in [(0, false), (9, false), (11, true), (20, true)] {
         let mut queue = queue();
+        let one = |number: u32, now: u64| {
+            let connection = u64::from(number % 20);
+            let deadline = if connection < pressed { now + 20 } else { now + 100 };
+            Waiting { deadline: Some(at(deadline)), ..request(number, connection, 0, Tier::Standard) }
+        };
         for number in 0..20 * 50 {
-            let one = request(number, u64::from(number % 20), 0, Tier::Standard);
-            queue.push(one, at(0)).expect("there is room");
+            queue.push(one(number, u64::from(number / 100)), at(0)).expect("there is room");
         }
         let mut now = 0;
         while now < 350 && !queue.is_over(Tier::Standard) {
             for _ in 0..100 {
-                let connection = take(&mut queue).expect("more waits") % 20;
-                let one = request(connection, u64::from(connection), 0, Tier::Standard);
-                queue.push(one, at(now)).expect("there is room");
-            }
-            for connection in 0..missing {
-                let one = request(connection, u64::from(connection), 0, Tier::Standard);
-                queue.push(Waiting { deadline: Some(at(now)), ..one }, at(now)).expect("there is room");
+                let number = take(&mut queue).expect("more waits");
+                queue.push(one(number, now), at(now)).expect("there is room");
             }
             now = pass(&mut queue, now, 1);
-            let told = refused(&mut queue, now);
-            let late = told.iter().filter(|(_, why)| *why == Refused::Deadline).count();
-            assert_eq!(late, missing as usize);
+            assert!(queue.is_over(Tier::Standard) || refused(&mut queue, now).is_empty());
         }
-        assert_eq!(queue.is_over(Tier::Standard), is_over, "{missing} of 20 connections miss deadlines");
+        assert_eq!(
+            queue.is_over(Tier::Standard),
+            is_over,
+            "the deadlines of {pressed} of 20 connections are near"
+        );
     }
 }
 

@@ -1,6 +1,7 @@
 //! The state of one client connection: its identity, its unanswered requests, and whatever its next request
 //! waits for.
 
+use super::arrivals::Arrivals;
 use super::held::HeldRequest;
 use super::http_login::HttpLogin;
 use super::identity::Identity;
@@ -144,9 +145,12 @@ pub struct Client {
     /// The number of backend queues that hold so many of this client's requests that no further request of
     /// the client is started.
     pub(super) congested: u16,
-    /// The time at which bytes of this client arrived last. While a held request (kept to be handled later) is
-    /// handled, the time at which that request arrived.
+    /// The time at which the request arrived that was decoded last, or with no bytes left to decode, the time at which
+    /// bytes arrived last. While a held request (kept to be handled later) is handled, the time at which that request
+    /// arrived.
     pub(super) came: Timestamp,
+    /// The times at which those bytes arrived that have to wait to be decoded.
+    pub(super) arrivals: Arrivals,
     pub(super) ending: Ending,
     /// True once it is known that the client's input ends behind bytes that are not read yet, since reading
     /// from it is paused.
@@ -222,6 +226,7 @@ impl Client {
             is_unsettled_alone: false,
             congested: 0,
             came: now,
+            arrivals: Arrivals::default(),
             ending: Ending::Open,
             end_is_ahead: false,
             sending_since: None,
@@ -244,6 +249,17 @@ impl Client {
         self.decoder.held_bytes() + self.http.as_ref().map_or(0, |http| http.held_bytes())
     }
 
+    /// Corrects the times of arrival of the bytes that wait, after decoding: those that now wait for the first time
+    /// arrived when the request decoded last did, or later.
+    #[cold]
+    pub(super) fn date_undecoded(&mut self) {
+        if self.stalled {
+            self.arrivals.correct(self.held_bytes(), self.came);
+        } else {
+            self.arrivals.clear();
+        }
+    }
+
     /// True if the client speaks HTTP.
     pub fn speaks_http(&self) -> bool {
         self.speaks_http
@@ -259,8 +275,7 @@ impl Client {
         &self.address.peer
     }
 
-    /// Returns the time of arrival of the request that is being handled: that of the last bytes received, or
-    /// of a held request (kept to be handled later) that is resumed.
+    /// Returns the time of arrival of the request that is being handled, however long it had to wait since.
     pub fn came(&self) -> Timestamp {
         self.came
     }
@@ -615,6 +630,7 @@ impl Client {
         size_of::<Self>()
             + tls
             + self.decoder.memory_bytes()
+            + self.arrivals.memory_bytes()
             + self.http.as_ref().map_or(0, |http| http.memory_bytes())
             + self.order.waiting_bytes()
             + self.order.joining_bytes
@@ -632,6 +648,7 @@ impl Client {
     pub(super) fn tidy(&mut self) {
         self.order.tidy();
         self.decoder.tidy();
+        self.arrivals.tidy();
     }
 }
 

@@ -67,8 +67,7 @@ pub struct Resumed {
     /// True once the request has to be held again, because it must wait for something else.
     is_held_again: bool,
     partition: Option<Box<Partition>>,
-    /// The time at which bytes of the client arrived last, which becomes the client's time of arrival again
-    /// when the request has been handled.
+    /// The client's time of arrival before, which becomes that again when the request has been handled.
     newest: Timestamp,
 }
 

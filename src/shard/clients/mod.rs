@@ -9,6 +9,7 @@
 //! | the identity of a client: tenant, tier, deadline | `identity.rs`, `handshake.rs`, `request_options.rs` |
 //! | a buffer for the rest of a large request | `large_request.rs` |
 //! | whether a client's next request may be taken on | `turns.rs`, `held.rs`, `track.rs`, `pause.rs`, `pauses.rs` |
+//! | times of arrival of bytes that wait to be decoded | `arrivals.rs` |
 //! | requests queued since `MULTI` | `transaction.rs` |
 //! | private links to stores, watched keys | `ties.rs` |
 //! | keys that stores track for the client | `key_tracking.rs` |
@@ -29,6 +30,7 @@
 
 mod abandoned;
 mod answer;
+mod arrivals;
 mod client;
 pub mod client_filter;
 mod client_list;

@@ -225,11 +225,16 @@ pub enum Progress {
 }
 
 impl ClientStage {
-    /// Records that bytes of a client have arrived. False if the client has disconnected or weir no longer
+    /// Records that so many bytes of a client have arrived. False if the client has disconnected or weir no longer
     /// listens to it.
-    pub fn hear(&mut self, id: ClientId, now: Now) -> bool {
+    pub fn hear(&mut self, id: ClientId, bytes: usize, now: Now) -> bool {
         let Some(client) = self.clients.get(id) else { return false };
-        (client.last_heard, client.came) = (now.monotonic, now.monotonic);
+        client.last_heard = now.monotonic;
+        if client.stalled {
+            client.arrivals.add(bytes, now.monotonic);
+        } else {
+            client.came = now.monotonic;
+        }
         client.ending == Ending::Open
     }
 
@@ -273,6 +278,20 @@ impl ClientStage {
         Ok((&mut client.turn_left, limits))
     }
 
+    /// True if bytes of a client had to wait to be decoded, so that its next request arrived earlier than now.
+    #[inline]
+    pub fn has_waited(&mut self, id: ClientId) -> bool {
+        self.find(id).is_some_and(|client| !client.arrivals.is_empty())
+    }
+
+    /// Sets a client's time of arrival to that of a request that had to wait to be decoded: so many bytes (`behind`)
+    /// wait behind it.
+    #[cold]
+    pub fn date_request(&mut self, id: ClientId, behind: usize) {
+        let client = self.clients.at(id);
+        client.came = client.arrivals.take_until(behind).unwrap_or(client.came);
+    }
+
     /// Puts a client's decoder back after decoding. Stops reading from a client that holds too many undecoded
     /// bytes, and resumes reading once its requests go on.
     pub fn end_decoding(&mut self, env: &mut Env, id: ClientId, decoder: RequestDecoder, progress: Progress) {
@@ -281,6 +300,9 @@ impl ClientStage {
         self.turns.taken -= client.turn_left;
         self.turns.count_unanswered(client);
         client.stalled = progress == Progress::Stalled;
+        if client.stalled || !client.arrivals.is_empty() {
+            client.date_undecoded();
+        }
         let goes_on_next_turn = client.stalled && client.turn_left == 0 && !client.listed_to_resume;
         let full = client.stalled && client.held_bytes() > HELD_BYTES_PAUSE;
         if full && !client.reading_paused && client.ending == Ending::Open {

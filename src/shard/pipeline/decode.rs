@@ -76,7 +76,7 @@ impl Shard {
         chunk: &[u8],
         now: Now,
     ) -> Progress {
-        let mut consumed = 0;
+        let (mut consumed, has_waited) = (0, self.clients.has_waited(id));
         loop {
             let (turn_left, limits) = match self.clients.may_take_on(id) {
                 Ok(may) => may,
@@ -87,9 +87,14 @@ impl Shard {
                     return progress;
                 }
             };
+            let undecoded = if has_waited { decoder.held_bytes() + chunk.len() - consumed } else { 0 };
             match decoder.next(chunk, &mut consumed, &limits) {
                 Ok(Some(request)) => {
                     *turn_left = turn_left.saturating_sub(share_of_turn(&request.arguments));
+                    if has_waited {
+                        let own = request.arguments.frame().len();
+                        self.clients.date_request(id, undecoded.saturating_sub(own));
+                    }
                     self.env.counters.add(Counter::Requests, 1);
                     if request.arguments.len() > KEYS_PER_TURN
                         && let Some((step, frame)) = self.step_if_split(id, &request)

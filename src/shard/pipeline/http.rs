@@ -55,6 +55,7 @@ impl Shard {
     }
 
     fn converse(&mut self, id: ClientId, http: &mut Conversation, now: Now) -> Progress {
+        let has_waited = self.clients.has_waited(id);
         loop {
             let (turn_left, limits) = match self.clients.may_take_on(id) {
                 Ok(may) => may,
@@ -86,6 +87,9 @@ impl Shard {
             };
             *turn_left = turn_left.saturating_sub(share_of_turn(&request.arguments));
             self.env.counters.add(Counter::Requests, 1);
+            if has_waited {
+                self.clients.date_request(id, http.held_bytes().saturating_sub(consumed));
+            }
             let refusal = match http.void() {
                 Some(error) => Some(error.to_owned()),
                 None => self.assume(id, http, now).err(),

@@ -319,7 +319,7 @@ impl Shard {
     /// missing, 0 while the client should not be read from.
     pub fn handle_client_bytes(&mut self, id: ClientId, chunk: &[u8], now: Now) -> usize {
         self.env.counters.add(Counter::ClientBytesReceived, chunk.len() as u64);
-        if self.clients.hear(id, now) { self.decode(id, chunk, now) } else { 0 }
+        if self.clients.hear(id, chunk.len(), now) { self.decode(id, chunk, now) } else { 0 }
     }
 
     /// Records that the client will send no more requests; it may still read its replies. A blocking command

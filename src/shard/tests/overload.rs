@@ -252,6 +252,27 @@ fn what_touches_no_store_passes_while_a_write_is_unsettled_and_no_other_dialect_
 }
 
 #[test]
+fn a_deadline_counts_from_the_arrival_however_long_a_request_waits_to_be_decoded() {
+    let mut rig = crowded(1, 1, |_| {});
+    let client = rig.client(0);
+    // As many requests fill the window and the queue as one client may have there.
+    let bytes = gets(&rig, 0, 0..AT_ONCE + 64);
+    rig.raw(client, &bytes);
+    let key = rig.key(0, 0);
+    for (number, deadline) in [(900, "50"), (901, "1000"), (902, "1000")] {
+        let key = format!("{{{key}}}:{number}:");
+        rig.send(client, &[&["QOS", "CALL", "DEADLINE", deadline, "GET", &key]]);
+        rig.wait(Duration::from_millis(20));
+    }
+    let served = serve_all(&mut rig);
+    assert_eq!(served[AT_ONCE + 64..], [901, 902]);
+    let told = rig.told(client);
+    let told = replies(&told);
+    assert!(told[AT_ONCE + 64].starts_with("-DEADLINE stage=arrival "), "{told:?}");
+    assert_eq!(told[AT_ONCE + 65..], ["$-1", "$-1"]);
+}
+
+#[test]
 fn nobody_waits_beyond_a_deadline_wherever_the_request_is_then() {
     let mut rig = crowded(1, 2, |_| {});
     let [client, filler] = [rig.client(0), rig.client(0)];

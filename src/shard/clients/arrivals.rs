@@ -1,0 +1,145 @@
+//! Times of arrival of the bytes that a client has sent and whose requests may not be started yet. Deadlines count
+//! from them, however long the bytes wait to be decoded.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::values::Timestamp;
+
+/// Bytes that arrive within this time of each other count as arrived together.
+const TOGETHER: Duration = Duration::from_millis(1);
+/// Bytes count as arrived together with those before them if the time between is at most this part of the time for
+/// which the oldest have waited. A few hundred times of arrival then cover any wait.
+const PARTS: u32 = 32;
+
+/// Undecoded bytes that arrived together.
+#[derive(Clone, Copy, Debug)]
+struct Arrival {
+    bytes: usize,
+    at: Timestamp,
+}
+
+/// When the undecoded bytes of one client arrived. Empty for a client whose next request may be started at once.
+#[derive(Debug, Default)]
+pub struct Arrivals {
+    /// The undecoded bytes, the oldest first, without the bytes that are decoded.
+    waiting: VecDeque<Arrival>,
+    /// Number of bytes in `waiting`.
+    bytes: usize,
+}
+
+impl Arrivals {
+    /// True if no bytes wait.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Adds bytes that have arrived behind those that wait.
+    pub fn add(&mut self, bytes: usize, at: Timestamp) {
+        self.bytes += bytes;
+        let oldest = self.waiting.front().map_or(at, |first| first.at);
+        let together = TOGETHER.max(at.since(oldest) / PARTS);
+        match self.waiting.back_mut() {
+            Some(last) if at.since(last.at) <= together => last.bytes += bytes,
+            _ => self.waiting.push_back(Arrival { bytes, at }),
+        }
+    }
+
+    /// Removes the oldest bytes until `left` are left, and returns the time at which the last of the removed bytes
+    /// arrived; `None` if no bytes waited.
+    pub fn take_until(&mut self, left: usize) -> Option<Timestamp> {
+        let mut at = self.waiting.front()?.at;
+        let mut taken = self.bytes.saturating_sub(left);
+        self.bytes -= taken;
+        while taken > 0 {
+            let first = self.waiting.front_mut().expect("as many bytes wait as are counted");
+            at = first.at;
+            if first.bytes > taken {
+                first.bytes -= taken;
+                break;
+            }
+            taken -= first.bytes;
+            self.waiting.pop_front();
+        }
+        Some(at)
+    }
+
+    /// Corrects the number of waiting bytes to `bytes`. Those that are not known yet arrived at the time `at`.
+    pub fn correct(&mut self, bytes: usize, at: Timestamp) {
+        if bytes > self.bytes {
+            self.add(bytes - self.bytes, at);
+        } else {
+            self.take_until(bytes);
+        }
+    }
+
+    /// Removes all bytes, because none wait any more.
+    pub fn clear(&mut self) {
+        self.waiting.clear();
+        self.bytes = 0;
+    }
+
+    /// Frees the memory of times of arrival, unless bytes wait.
+    pub fn tidy(&mut self) {
+        if self.is_empty() {
+            self.waiting = VecDeque::new();
+        }
+    }
+
+    /// Returns the bytes of memory that the times of arrival take.
+    pub fn memory_bytes(&self) -> usize {
+        self.waiting.capacity() * size_of::<Arrival>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(micros: u64) -> Timestamp {
+        Timestamp::ZERO.after(Duration::from_micros(micros))
+    }
+
+    proptest::proptest! {
+        /// A list of the times of all bytes is the model. A time is early by at most 1 ms or a 32nd of the longest wait,
+        /// and never late.
+        #[test]
+        fn bytes_are_as_old_as_they_are(
+            steps in proptest::collection::vec((0..20_000_u64, 1..400_usize, 0..500_usize), 1..400),
+        ) {
+            let (mut arrivals, mut model, mut now) = (Arrivals::default(), VecDeque::new(), 0);
+            let mut longest = 0;
+            for (later, bytes, taken) in steps {
+                now += later;
+                arrivals.add(bytes, at(now));
+                model.extend(std::iter::repeat_n(now, bytes));
+                longest = longest.max(now - model[0]);
+                let taken = taken.min(model.len());
+                let last = model.drain(..taken).next_back();
+                let told = arrivals.take_until(model.len());
+                if let (Some(told), Some(last)) = (told, last) {
+                    let early = at(last).since(told);
+                    let most = TOGETHER.max(Duration::from_micros(longest) / PARTS);
+                    proptest::prop_assert!(told <= at(last) && early <= most, "{told:?} for {last} at {now}");
+                }
+                proptest::prop_assert_eq!(arrivals.is_empty(), model.is_empty());
+            }
+            arrivals.correct(model.len() + 1, at(now));
+            arrivals.correct(0, at(now));
+            proptest::prop_assert!(arrivals.is_empty());
+        }
+    }
+
+    #[test]
+    fn the_times_of_a_long_wait_take_little_memory() {
+        let mut arrivals = Arrivals::default();
+        for millis in 0..3_600_000 {
+            arrivals.add(1, at(millis * 1_000));
+        }
+        assert!(arrivals.memory_bytes() <= 16 * 1024, "{}", arrivals.memory_bytes());
+        arrivals.take_until(0);
+        arrivals.tidy();
+        assert_eq!(arrivals.memory_bytes(), 0);
+    }
+}
