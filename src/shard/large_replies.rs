@@ -10,19 +10,34 @@
 //!               paused: weir does not read the connection
 //! ```
 //!
-//! Bytes that a store has announced count from the announcement on, so that replies take turns as a whole. At
-//! least one reply is received at any time, and none is refused for want of room.
+//! Bytes that a store has announced count from the announcement on, so that replies take turns as a whole. They
+//! do not count while the store sends nothing: then others use the room meanwhile. At least one reply is received
+//! at any time, and none is refused for want of room.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
-use crate::values::{Action, ConnectionId, Owner};
+use crate::values::{Action, ConnectionId, Owner, Timestamp};
 
 /// The least size in bytes of a reply, as far as it is known, that takes part in the common room. Smaller ones
 /// are received without regard to it.
 const LARGE_BYTES_MIN: usize = 64 << 10;
+/// Time without a byte of a reply after which its store counts as silent.
+const SILENT: Duration = Duration::from_millis(250);
 
 /// A connection to a store: its number, and the generation that tells it from earlier ones in its place.
 type Connection = (ConnectionId, u32);
+
+/// How a large reply is being received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    /// Bytes come.
+    Goes,
+    /// No bytes have come for a while, though the connection is being read.
+    Silent,
+    /// The connection is not being read, for want of room.
+    Paused,
+}
 
 /// A large reply that has not been received to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +47,18 @@ struct Listed {
     held: usize,
     /// The number of bytes received, and of those that the store has announced.
     known: usize,
-    is_paused: bool,
+    reading: Reading,
+    /// The time at which the reply was last found to have grown; `None` if it has grown since.
+    grew_at: Option<Timestamp>,
 }
 
 impl Listed {
     fn bytes(&self) -> usize {
-        if self.is_paused { self.held } else { self.known }
+        if self.reading == Reading::Goes { self.known } else { self.held }
+    }
+
+    fn is_paused(&self) -> bool {
+        self.reading == Reading::Paused
     }
 }
 
@@ -69,18 +90,22 @@ impl LargeReplies {
             return 0;
         }
         let place = self.place_of(connection).unwrap_or_else(|| {
-            self.listed.push(Listed { connection, held, known, is_paused: false });
+            self.listed.push(Listed { connection, held, known, reading: Reading::Goes, grew_at: None });
             self.listed.len() - 1
         });
-        (self.listed[place].held, self.listed[place].known) = (held, known);
+        let listed = &mut self.listed[place];
+        (listed.held, listed.known, listed.grew_at) = (held, known, None);
+        if listed.reading == Reading::Silent {
+            listed.reading = Reading::Goes;
+        }
         // The reply that has grown is paused first, then the one that began last.
-        let mut next = Some(place).filter(|place| !self.listed[*place].is_paused);
+        let mut next = Some(place).filter(|place| !self.listed[*place].is_paused());
         let mut count = 0;
-        while self.active() > 1 && self.bytes() > self.bytes_max {
-            let last = || self.listed.iter().rposition(|listed| !listed.is_paused);
+        while self.read() > 1 && self.bytes() > self.bytes_max {
+            let last = || self.listed.iter().rposition(|listed| listed.reading == Reading::Goes);
             let Some(place) = next.take().or_else(last) else { break };
             count += 1;
-            let paused = Listed { is_paused: true, ..self.listed.remove(place) };
+            let paused = Listed { reading: Reading::Paused, ..self.listed.remove(place) };
             self.listed.push(paused);
             actions.push_back(Action::PauseReading(owner(paused.connection)));
         }
@@ -91,16 +116,39 @@ impl LargeReplies {
     /// dropped, or the connection is lost. Others go on, by actions for the runtime, if there is room for them.
     pub fn handle_end(&mut self, connection: Connection, actions: &mut VecDeque<Action>) {
         let Some(place) = self.place_of(connection) else { return };
-        if self.listed.remove(place).is_paused {
+        if self.listed.remove(place).is_paused() {
             // Bytes that had arrived before the pause can complete a reply.
             actions.push_back(Action::ResumeReading(owner(connection)));
         }
-        while let Some(next) = self.listed.iter().position(|listed| listed.is_paused) {
+        self.go_on(actions);
+    }
+
+    /// Looks for replies of which no bytes have come for 250 ms. Others go on in their room, by actions for the
+    /// runtime.
+    pub fn handle_time(&mut self, now: Timestamp, actions: &mut VecDeque<Action>) {
+        for listed in self.listed.iter_mut().filter(|listed| listed.reading == Reading::Goes) {
+            if now.since(*listed.grew_at.get_or_insert(now)) >= SILENT {
+                listed.reading = Reading::Silent;
+            }
+        }
+        self.go_on(actions);
+    }
+
+    /// Returns the time at which [`Self::handle_time`] should be called; `None` if no reply waits for room.
+    pub fn poll_deadline(&self) -> Option<Timestamp> {
+        self.paused().next()?;
+        let going = self.listed.iter().filter(|listed| listed.reading == Reading::Goes);
+        going.filter_map(|listed| listed.grew_at).min().map(|at| at.after(SILENT))
+    }
+
+    /// Lets replies that wait go on in their order, as far as there is room.
+    fn go_on(&mut self, actions: &mut VecDeque<Action>) {
+        while let Some(next) = self.listed.iter().position(Listed::is_paused) {
             let Listed { connection, held, known, .. } = self.listed[next];
-            if self.active() > 0 && self.bytes() - held + known > self.bytes_max {
+            if self.read() > 0 && self.bytes() - held + known > self.bytes_max {
                 return;
             }
-            self.listed[next].is_paused = false;
+            (self.listed[next].reading, self.listed[next].grew_at) = (Reading::Goes, None);
             actions.push_back(Action::ResumeReading(owner(connection)));
         }
     }
@@ -113,18 +161,18 @@ impl LargeReplies {
 
     /// Returns the connections whose reading is paused.
     pub fn paused(&self) -> impl Iterator<Item = Connection> {
-        self.listed.iter().filter(|listed| listed.is_paused).map(|listed| listed.connection)
+        self.listed.iter().filter(|listed| listed.is_paused()).map(|listed| listed.connection)
     }
 
     /// Returns the number of bytes that the replies take: those received, and those announced on connections
-    /// that are being read.
+    /// that are being read and not silent.
     fn bytes(&self) -> usize {
         self.listed.iter().fold(0, |sum, listed| sum.saturating_add(listed.bytes()))
     }
 
     /// Returns the number of connections with large replies that are being read.
-    fn active(&self) -> usize {
-        self.listed.iter().filter(|listed| !listed.is_paused).count()
+    fn read(&self) -> usize {
+        self.listed.iter().filter(|listed| !listed.is_paused()).count()
     }
 
     fn place_of(&self, connection: Connection) -> Option<usize> {
@@ -183,17 +231,50 @@ mod tests {
         assert!(actions.is_empty(), "the one that is left goes on");
     }
 
+    #[test]
+    fn the_room_of_a_reply_whose_store_is_silent_is_used_by_others() {
+        let (mut room, mut actions, mut paused) = (LargeReplies::new(MAX), VecDeque::new(), BTreeSet::new());
+        let at = Timestamp::from_millis;
+        room.handle_part((ConnectionId(0), 1), (100_000, 900_000), &mut actions);
+        room.handle_part((ConnectionId(1), 1), (20_000, 580_000), &mut actions);
+        room.handle_part((ConnectionId(2), 1), (20_000, 580_000), &mut actions);
+        room.handle_time(at(0), &mut actions);
+        room.handle_time(at(249), &mut actions);
+        carry_out(&mut actions, &mut paused);
+        assert_eq!((paused.clone(), room.poll_deadline()), (BTreeSet::from([1, 2]), Some(at(250))));
+        room.handle_time(at(250), &mut actions);
+        carry_out(&mut actions, &mut paused);
+        assert_eq!(paused, BTreeSet::from([2]), "the first one keeps only what has come of it");
+        // Once it goes on, it waits for its turn behind the others.
+        room.handle_part((ConnectionId(0), 1), (110_000, 890_000), &mut actions);
+        carry_out(&mut actions, &mut paused);
+        assert_eq!(paused, BTreeSet::from([0, 2]));
+        for (ended, left) in [(1, [0].as_slice()), (2, &[]), (0, &[])] {
+            room.handle_end((ConnectionId(ended), 1), &mut actions);
+            carry_out(&mut actions, &mut paused);
+            assert_eq!(paused.iter().copied().collect::<Vec<_>>(), left);
+        }
+        assert_eq!((room.is_empty(), room.poll_deadline()), (true, None));
+    }
+
     proptest::proptest! {
-        /// Replies that grow beyond what was announced, end and are lost in any order: two or more are received
-        /// at once only within the room, and never do all wait.
+        /// Replies that grow beyond what was announced, fall silent, end and are lost in any order: two or more are
+        /// received at once only within the room, and never do all wait.
         #[test]
         fn the_room_is_kept_and_somebody_goes_on(
             steps in proptest::collection::vec((0..12_u32, 0..8_u8, 0..400_000_usize, 0..800_000_usize), 1..300),
         ) {
             let (mut room, mut actions, mut paused) = (LargeReplies::new(MAX), VecDeque::new(), BTreeSet::new());
-            let mut held = [0_usize; 12];
+            let (mut held, mut now) = ([0_usize; 12], Timestamp::ZERO);
             for (connection, what, more, missing) in steps {
                 let id = (ConnectionId(connection), 7);
+                now = now.after(Duration::from_micros(more as u64));
+                room.handle_time(now, &mut actions);
+                if room.listed.iter().all(|listed| listed.reading != Reading::Goes) {
+                    let next = room.listed.iter().find(|listed| listed.is_paused());
+                    let others: usize = room.listed.iter().map(|listed| listed.held).sum();
+                    proptest::prop_assert!(next.is_none_or(|next| others - next.held + next.known > MAX));
+                }
                 let own = &mut held[connection as usize];
                 if what == 0 {
                     *own = 0;
@@ -205,8 +286,10 @@ mod tests {
                 }
                 carry_out(&mut actions, &mut paused);
                 proptest::prop_assert_eq!(room.paused().map(|at| at.0.0).collect::<BTreeSet<_>>(), paused.clone());
-                proptest::prop_assert!(room.active() > 0 || room.is_empty());
-                proptest::prop_assert!(room.active() < 2 || room.bytes() <= MAX, "{} of {MAX}", room.bytes());
+                proptest::prop_assert!(room.read() > 0 || room.is_empty());
+                let goes_any = room.listed.iter().any(|listed| listed.reading == Reading::Goes);
+                let is_kept = !goes_any || room.read() < 2 || room.bytes() <= MAX;
+                proptest::prop_assert!(is_kept, "{} of {MAX}", room.bytes());
             }
         }
     }

@@ -14,6 +14,11 @@ pub fn reason_of_refused_select(error: &[u8]) -> &'static str {
     if is_not_ready(error) { NOT_READY } else { NO_DATABASE }
 }
 
+/// Returns the error reply in place of a store's reply of more than `bytes_max` bytes.
+pub fn oversized(bytes_max: usize) -> String {
+    format!("-ERR the reply is larger than {bytes_max} bytes (--max-reply-bytes)\r\n")
+}
+
 /// True if a store's whole reply is an error which says that the store can serve no request at present: it is
 /// busy with a script, loads its data, or has lost its primary.
 pub fn is_not_ready(reply: &[u8]) -> bool {

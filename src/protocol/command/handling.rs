@@ -374,6 +374,9 @@ pub enum Refusal {
     Tracks,
     /// The command is refused because it manages the users of a store (`ACL`).
     Users,
+    /// The command is refused because it tells the permissions of a store's users (`ACL LOG`), and weir checks
+    /// permissions of its own.
+    Permissions,
     /// The command is refused because it asks for announcements of maintenance (`CLIENT
     /// MAINT_NOTIFICATIONS`), and weir makes none.
     Maintenance,
@@ -409,6 +412,9 @@ impl Refusal {
             Self::Migrates => "moves keys to a server that weir does not know",
             Self::Tracks => "asks for messages about changes, and connections to the store are shared",
             Self::Users => "manages users, and weir takes them from its quota file",
+            Self::Permissions => {
+                "is about permissions of a store's users, and weir has its own: see weir_refusals_total and QOS EXPLAIN"
+            }
             Self::Maintenance => "asks for notice of maintenance, and weir sends none",
             Self::Prepares => {
                 "keeps names of fields on its connection, and connections to the store are shared"

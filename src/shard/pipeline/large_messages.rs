@@ -54,9 +54,10 @@ impl Shard {
         self.upstream.missing((connection, generation))
     }
 
-    /// Excuses the silence of stores on connections that this core does not read at present, because large
-    /// replies on others take all room.
-    pub(super) fn excuse_paused(&mut self, now: Now) {
+    /// Gives the room of large replies whose stores are silent to others. Excuses the silence of stores on
+    /// connections that this core does not read at present, because large replies on others take all room.
+    pub(super) fn look_after_large_replies(&mut self, now: Now) {
+        self.env.large_replies.handle_time(now.monotonic, &mut self.env.actions);
         for connection in self.env.large_replies.paused() {
             if self.private.is_mine(connection.0) {
                 self.private.excuse(connection, now.monotonic);

@@ -619,7 +619,7 @@ impl Shard {
     pub fn handle_turn_end(&mut self, now: Now) {
         self.turn = now;
         if !self.env.large_replies.is_empty() {
-            self.excuse_paused(now);
+            self.look_after_large_replies(now);
         }
         if self.env.backend_levels.is_due(now.monotonic) {
             let Env { backend_levels, settings, .. } = &mut self.env;
@@ -767,6 +767,7 @@ impl Shard {
             self.clients.pause_ends(),
             self.clients.map_confirmation_deadline(),
             self.clients.publications_deadline(),
+            self.env.large_replies.poll_deadline(),
         ])
     }
 

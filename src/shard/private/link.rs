@@ -429,14 +429,14 @@ impl Link {
     }
 
     /// Takes a reply that has been received to its end, of which `end` is the last part and which may have
-    /// at most `bytes_max` bytes. Returns an error in place of a larger one.
-    pub(super) fn take_whole(&mut self, end: &[u8], bytes_max: usize) -> Vec<u8> {
+    /// at most `bytes_max` bytes. A larger one is dropped, and None is returned.
+    pub(super) fn take_whole(&mut self, end: &[u8], bytes_max: usize) -> Option<Vec<u8>> {
         let mut whole = std::mem::take(&mut self.partial);
         if std::mem::take(&mut self.let_go) > 0 || whole.len() + end.len() > bytes_max {
-            return format!("-ERR the reply is larger than {bytes_max} bytes (--max-reply-bytes)\r\n").into();
+            return None;
         }
         whole.extend_from_slice(end);
-        whole
+        Some(whole)
     }
 
     /// Returns the reason to give up the link (unshared connection to a store): its socket was not connected

@@ -44,7 +44,7 @@ use super::counters::Counter;
 use super::env::Env;
 use super::fence::store_client;
 use super::message::Message;
-use super::refusal::reason_of_refused_select;
+use super::refusal::{oversized, reason_of_refused_select};
 use super::request::{PrivateId, ReplyTo, Selected};
 use super::settings::ShardSettings;
 use super::versions::Cell;
@@ -1337,7 +1337,10 @@ impl PrivateLinks {
             let (end, rest) = chunk.split_at(scanned.end);
             chunk = rest;
             env.counters.add(Counter::RepliesReceived, 1);
-            let reply = link.take_whole(end, bytes_max);
+            let reply = link.take_whole(end, bytes_max).unwrap_or_else(|| {
+                env.counters.add(Counter::RepliesOversized, 1);
+                oversized(bytes_max).into()
+            });
             self.take_reply(env, id, (scanned.kind, scanned.rows), reply, now);
         }
     }

@@ -111,7 +111,7 @@ fn readings(rig: &mut Rig) -> Vec<(bool, ConnectionId)> {
 fn large_replies_of_several_connections_take_turns_in_the_room_that_they_share() {
     let mut rig = Rig::with(1, 1, |settings| {
         (settings.reply_bytes_max, settings.clients.bytes_max) = (1 << 20, 4 << 20);
-        (settings.reply_timeout, settings.private_links_max) = (Duration::from_secs(2), 10);
+        (settings.reply_timeout, settings.private_links_max) = (Duration::from_secs(1), 10);
     });
     // Connections of two databases, and one that a client has to itself.
     let clients = [rig.client(0), rig.client(0), rig.client(0)];
@@ -137,7 +137,7 @@ fn large_replies_of_several_connections_take_turns_in_the_room_that_they_share()
     for (place, (link, generation)) in links.iter().enumerate() {
         // The stores of the others are not blamed for the time in which they are not read.
         for piece in rest.as_bytes().chunks(100_000) {
-            rig.wait(Duration::from_millis(500));
+            rig.wait(Duration::from_millis(200));
             let now = rig.now;
             rig.shards[0].handle_link_bytes(*link, *generation, piece, now);
             rig.turns();
@@ -146,6 +146,61 @@ fn large_replies_of_several_connections_take_turns_in_the_room_that_they_share()
         assert!(told.len() == first.len() + rest.len(), "{place}: {}", &told[..told.len().min(200)]);
         let next = links.get(place + 1).map(|next| (true, next.0));
         assert_eq!(readings(&mut rig), next.into_iter().collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_store_that_falls_silent_amid_a_large_reply_keeps_no_other_waiting_and_is_given_up() {
+    let mut rig = Rig::with(1, 2, |settings| {
+        (settings.reply_bytes_max, settings.clients.bytes_max) = (1 << 20, 4 << 20);
+        settings.reply_timeout = Duration::from_secs(1);
+    });
+    let clients = [rig.client(0), rig.client(0)];
+    for (place, client) in clients.iter().enumerate() {
+        let key = rig.key(0, place as u16);
+        rig.send(*client, &[&["GET", &key]]);
+    }
+    let links: Vec<_> = rig.at_stores.drain(..).map(|sent| (sent.link, sent.generation)).collect();
+    let (first, rest) = large_reply(700_000);
+    readings(&mut rig);
+    for (link, generation) in &links {
+        let now = rig.now;
+        rig.shards[0].handle_link_bytes(*link, *generation, first.as_bytes(), now);
+    }
+    rig.turns();
+    assert_eq!(readings(&mut rig), [(false, links[1].0)]);
+    rig.wait(Duration::from_millis(260));
+    assert_eq!(readings(&mut rig), [(true, links[1].0)]);
+    let now = rig.now;
+    rig.shards[0].handle_link_bytes(links[1].0, links[1].1, rest.as_bytes(), now);
+    rig.turns();
+    assert_eq!(rig.told(clients[1]).len(), first.len() + rest.len());
+    rig.wait(Duration::from_secs(1));
+    let told = rig.told(clients[0]);
+    assert!(told.starts_with("-UNAVAILABLE backend=store0 reason=reply-timeout "), "{told}");
+}
+
+#[test]
+fn replies_that_are_too_large_are_told_and_counted_whatever_connection_they_come_over() {
+    let mut rig = Rig::with(1, 1, |settings| {
+        (settings.reply_bytes_max, settings.private_links_max) = (100_000, 1);
+    });
+    let [client, own] = [rig.client(0), rig.client(0)];
+    rig.send(own, &[&["WATCH", "k"]]);
+    super::private::greet(&mut rig);
+    rig.answer_first("WATCH", "+OK\r\n");
+    assert_eq!(rig.told(own), "+OK\r\n");
+    for (place, client) in [client, own].into_iter().enumerate() {
+        rig.send(client, &[&["GET", "k"]]);
+        let sent = rig.at_stores.remove(0);
+        let (first, rest) = large_reply(200_000);
+        for piece in (first + &rest).as_bytes().chunks(60_000) {
+            let now = rig.now;
+            rig.shards[0].handle_link_bytes(sent.link, sent.generation, piece, now);
+        }
+        rig.turns();
+        assert_eq!(rig.told(client), "-ERR the reply is larger than 100000 bytes (--max-reply-bytes)\r\n");
+        assert_eq!(rig.counted(Counter::RepliesOversized), 1 + place as u64);
     }
 }
 

@@ -15,6 +15,7 @@ use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
 use crate::shard::pending::{InFlight, Pending};
+use crate::shard::refusal::oversized;
 use crate::shard::replies::Replies;
 use crate::shard::request::ReplyTo;
 use crate::values::limits::COPY_BYTES_MAX;
@@ -264,8 +265,7 @@ impl Upstream {
     ) {
         let Some(reply) = self.links.take_parts(connection, end) else {
             env.counters.add(Counter::RepliesOversized, 1);
-            let bytes_max = env.settings.reply_bytes_max;
-            let text = format!("-ERR the reply is larger than {bytes_max} bytes (--max-reply-bytes)\r\n");
+            let text = oversized(env.settings.reply_bytes_max);
             replies.reply(env, to, outcome, Message::Small(text.as_bytes()), now);
             return;
         };
