@@ -60,9 +60,9 @@ const DEEP_WAIT: f64 = 4.0;
 /// A tier counts as deep (long only because clients pipeline) only while no connection has waited for this
 /// part of an interval (100 ms by default) for its oldest request to be sent.
 const DEEP_WAIT_NEXT: f64 = 0.25;
-/// A tier counts as deep (long only because clients pipeline) only while most of its requests are of connections
-/// whose oldest one has waited for less than this part of the time that its deadline left it.
-const DEEP_PARTS: u32 = 3;
+/// Divisor of the time that a deadline leaves a request. A tier counts as deep (long only because clients pipeline) only
+/// while most of its requests are of connections whose oldest one has waited for less than that part.
+const DEEP_PARTS: u32 = 2;
 /// A request is refused once it has been the oldest waiting request of its connection for this many intervals
 /// (100 ms by default), if other connections wait in its tier (importance).
 const AGE_CALM: f64 = 1.5;
@@ -737,7 +737,7 @@ impl<T: Copy> Queue<T> {
     /// True if the queue of a tier (importance, by its index) is long only because clients pipeline: at least
     /// 8 requests per connection wait, none of them for 4 intervals (100 ms each by default), no connection a
     /// quarter of an interval for its turn, and most of them are of connections whose oldest request has waited for
-    /// less than a third of the time to its deadline. Clients that wait for their own pipelines leave them the time
+    /// less than half of the time to its deadline. Clients that wait for their own pipelines leave them the time
     /// for that; where they do not, most would be sent in vain, as replies wait for those before them.
     fn is_deep(&self, tier: usize) -> bool {
         let queue = &self.tiers[tier];
@@ -753,7 +753,7 @@ impl<T: Copy> Queue<T> {
     }
 
     /// Returns the number of requests of a tier (importance, by its index) whose connection's oldest waiting request
-    /// has waited for a third of the time that its deadline left it.
+    /// has waited for half of the time that its deadline left it.
     fn pressed(&self, tier: usize) -> usize {
         let here = self.turned_at.before(self.away);
         let own = self.chains.iter().map(|(_, chain)| chain).filter(|chain| chain.tier == tier);

@@ -138,12 +138,12 @@ fn clients_that_want_many_replies_at_a_time_wait_for_their_own() {
 
 #[test]
 fn clients_whose_deadlines_are_near_do_not_wait_for_their_own_pipelines() {
-    // Of 20 connections with 50 waiting requests each, so many have deadlines of 20 ms. Each request waits 10 ms.
+    // Of 20 connections with 50 waiting requests each, so many have deadlines of 18 ms. Each request waits 10 ms.
     for (pressed, is_over) in [(0, false), (9, false), (11, true), (20, true)] {
         let mut queue = queue();
         let one = |number: u32, now: u64| {
             let connection = u64::from(number % 20);
-            let deadline = if connection < pressed { now + 20 } else { now + 100 };
+            let deadline = if connection < pressed { now + 18 } else { now + 100 };
             Waiting { deadline: Some(at(deadline)), ..request(number, connection, 0, Tier::Standard) }
         };
         for number in 0..20 * 50 {
