@@ -149,6 +149,9 @@ pub struct Client {
     /// bytes arrived last. While a held request (kept to be handled later) is handled, the time at which that request
     /// arrived.
     pub(super) came: Timestamp,
+    /// The time at which requests of the client were decoded last. While a held request (kept to be handled later) is
+    /// handled, the time at which it was decoded.
+    pub(super) began: Timestamp,
     /// The times at which those bytes arrived that have to wait to be decoded.
     pub(super) arrivals: Arrivals,
     pub(super) ending: Ending,
@@ -226,6 +229,7 @@ impl Client {
             is_unsettled_alone: false,
             congested: 0,
             came: now,
+            began: now,
             arrivals: Arrivals::default(),
             ending: Ending::Open,
             end_is_ahead: false,
@@ -275,9 +279,9 @@ impl Client {
         &self.address.peer
     }
 
-    /// Returns the time of arrival of the request that is being handled, however long it had to wait since.
-    pub fn came(&self) -> Timestamp {
-        self.came
+    /// Returns the time at which the request that is being handled was decoded.
+    pub fn began(&self) -> Timestamp {
+        self.began
     }
 
     /// Returns the client's RESP version (RESP2 or RESP3).
@@ -416,7 +420,7 @@ impl Client {
     /// Copies a request of this client, with the client's identity and the time of arrival, to be handled
     /// later. Returns the copy.
     pub fn held(&self, arguments: &Arguments<'_>) -> HeldRequest {
-        HeldRequest::new(arguments, &self.identity, self.came)
+        HeldRequest::new(arguments, &self.identity, (self.came, self.began))
     }
 
     /// Returns the transaction in which requests are queued since `MULTI`; None outside of a transaction.

@@ -22,32 +22,40 @@ pub struct HeldRequest {
     pub identity: Identity,
     /// Time at which the request arrived, from which its deadline counts.
     pub came: Timestamp,
+    /// Time at which the request was decoded.
+    pub began: Timestamp,
     /// The split of the request by key, if it has so many keys that this takes several turns (passes of the
     /// shard's loop); None for any other request.
     pub partition: Option<Box<Partition>>,
 }
 
 impl HeldRequest {
-    /// Copies a request, to be carried out later under this identity. Deadlines count from `came`.
-    pub fn new(arguments: &Arguments<'_>, identity: &Identity, came: Timestamp) -> Self {
+    /// Copies a request, to be carried out later under this identity. It arrived at `came`, from which deadlines count,
+    /// and was decoded at `began`.
+    pub fn new(
+        arguments: &Arguments<'_>,
+        identity: &Identity,
+        (came, began): (Timestamp, Timestamp),
+    ) -> Self {
         Self {
             frame: Bytes::copy_from_slice(arguments.frame()),
             places: arguments.places().to_vec(),
             identity: identity.clone(),
             came,
+            began,
             partition: None,
         }
     }
 
     /// Holds a large request, without a copy of its bytes, while weir computes its `partition` (which keys go
-    /// to which backend) over several turns (passes of the shard's loop).
+    /// to which backend) over several turns (passes of the shard's loop). It arrived at `came` and was decoded at `began`.
     pub fn to_partition(
         (frame, places): (Bytes, Vec<Argument>),
         partition: Partition,
         identity: &Identity,
-        came: Timestamp,
+        (came, began): (Timestamp, Timestamp),
     ) -> Self {
-        Self { frame, places, identity: identity.clone(), came, partition: Some(Box::new(partition)) }
+        Self { frame, places, identity: identity.clone(), came, began, partition: Some(Box::new(partition)) }
     }
 
     /// Returns the bytes of memory that the held request (kept to be handled later) takes.
@@ -67,8 +75,8 @@ pub struct Resumed {
     /// True once the request has to be held again, because it must wait for something else.
     is_held_again: bool,
     partition: Option<Box<Partition>>,
-    /// The client's time of arrival before, which becomes that again when the request has been handled.
-    newest: Timestamp,
+    /// The client's times of arrival and decoding before, which become these again when the request has been handled.
+    newest: (Timestamp, Timestamp),
 }
 
 impl Resumed {
@@ -78,21 +86,23 @@ impl Resumed {
 }
 
 impl ClientStage {
-    /// Begins to handle a held request (kept to be handled later). Until [`Self::end_held`], the client's time
-    /// of arrival is that of the request, from which deadlines count.
+    /// Begins to handle a held request (kept to be handled later). Until [`Self::end_held`], the client's times
+    /// of arrival, from which deadlines count, and of decoding are those of the request.
     pub fn begin_held(&mut self, id: ClientId, held: &mut HeldRequest) {
         debug_assert!(self.resumed.is_none(), "held requests are handled one after the other");
-        let newest = std::mem::replace(&mut self.clients.at(id).came, held.came);
+        let client = self.clients.at(id);
+        let newest = (client.came, client.began);
+        (client.came, client.began) = (held.came, held.began);
         let (address, partition) = (held.frame.as_ptr().addr(), held.partition.take());
         self.resumed = Some(Resumed { address, is_held_again: false, partition, newest });
     }
 
-    /// Ends the handling of a held request (kept to be handled later): restores the client's time of arrival,
-    /// which [`Self::begin_held`] changed, and keeps the request if it has to wait again.
+    /// Ends the handling of a held request (kept to be handled later): restores the client's times of arrival and
+    /// decoding, which [`Self::begin_held`] changed, and keeps the request if it has to wait again.
     pub fn end_held(&mut self, id: ClientId, mut held: Box<HeldRequest>) {
         let Some(Resumed { is_held_again, partition, newest, .. }) = self.resumed.take() else { return };
         let Some(client) = self.clients.get(id) else { return };
-        client.came = newest;
+        (client.came, client.began) = newest;
         if is_held_again {
             held.partition = partition;
             client.held_request = Some(held);

@@ -49,7 +49,7 @@ impl Publications {
 
 impl ClientStage {
     /// Holds a message (`PUBLISH`), and later requests of its client after it, if stores have not
-    /// acknowledged a subscription of the tenant to its channel or to a pattern, and the message arrived less
+    /// acknowledged a subscription of the tenant to its channel or to a pattern, and the message was decoded less
     /// than `--publish-wait` ago. False if it may be sent.
     pub fn hold_for_subscriptions(
         &mut self,
@@ -60,7 +60,7 @@ impl ClientStage {
     ) -> bool {
         let limits = &env.settings.clients;
         let client = self.clients.at(id);
-        let until = client.came.after(limits.publish_wait);
+        let until = client.began.after(limits.publish_wait);
         if now.monotonic >= until {
             return false;
         }

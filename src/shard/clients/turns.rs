@@ -242,8 +242,13 @@ impl ClientStage {
     /// because requests that are being handled borrow from them. [`Self::end_decoding`] puts the decoder
     /// back. None if the client has disconnected.
     #[inline]
-    pub fn begin_decoding(&mut self, id: ClientId) -> Option<(RequestDecoder, Option<Box<Conversation>>)> {
+    pub fn begin_decoding(
+        &mut self,
+        id: ClientId,
+        now: Now,
+    ) -> Option<(RequestDecoder, Option<Box<Conversation>>)> {
         let client = self.clients.get(id)?;
+        client.began = now.monotonic;
         if client.turn != self.turns.number {
             (client.turn, client.turn_left) = (self.turns.number, self.turns.most_of_one());
         }
@@ -372,7 +377,8 @@ impl ClientStage {
         }
         let client = self.clients.at(id);
         debug_assert!(client.held_request.is_none());
-        let held = HeldRequest::to_partition(request, partition, &client.identity, client.came);
+        let held =
+            HeldRequest::to_partition(request, partition, &client.identity, (client.came, client.began));
         client.held_request = Some(Box::new(held));
         client.waits_for_quota = true;
         self.turns.partitioning.push_back(id);

@@ -233,9 +233,9 @@ impl Shard {
     }
 
     /// Holds a client's request until the cluster's primaries have confirmed the map of slots. Refuses it
-    /// if it came 2 s ago or more.
+    /// if it was decoded 2 s ago or more.
     fn wait_for_map(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
-        if now.monotonic.since(self.clients.client(id).came()) >= MAP_PATIENCE {
+        if now.monotonic.since(self.clients.client(id).began()) >= MAP_PATIENCE {
             return self.answer_not_sent(id, BackendId(0), NotSent::Unconfirmed);
         }
         self.env.counters.add(Counter::RequestsHeld, 1);
@@ -399,10 +399,10 @@ impl Shard {
         now: Now,
     ) -> Result<Option<Charge>, Stopped> {
         let client = self.clients.client(id);
-        let came = client.came();
+        let began = client.began();
         let percent = self.env.backend_levels.percent(backend, client.identity().tier);
         let take_track = |track: Track| client.take_track(track.or(usual));
-        match self.admission.admit(&mut self.env, payer, came, (asked, class, percent), take_track, now) {
+        match self.admission.admit(&mut self.env, payer, began, (asked, class, percent), take_track, now) {
             Admission::Passed(charge) => return Ok(charge),
             Admission::AfterReplies => self.clients.hold_for_replies(&mut self.env, id, arguments),
             Admission::AfterSettlement => {

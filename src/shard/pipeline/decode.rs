@@ -59,7 +59,7 @@ impl Shard {
     /// in flight now. Returns how many bytes are known to be missing of its next request, 0 while the client
     /// should not be read from.
     pub(super) fn decode(&mut self, id: ClientId, chunk: &[u8], now: Now) -> usize {
-        let Some((mut decoder, http)) = self.clients.begin_decoding(id) else { return 0 };
+        let Some((mut decoder, http)) = self.clients.begin_decoding(id, now) else { return 0 };
         let progress = match http {
             None => self.decode_with(id, &mut decoder, chunk, now),
             Some(http) => self.decode_http(id, http, chunk, now),

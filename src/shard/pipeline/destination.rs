@@ -197,8 +197,7 @@ impl Shard {
             }
             Handling::FanOut(FanOut::Scan) if self.env.slots.is_some() => {
                 let cursor = std::str::from_utf8(arguments.at(1)).ok().and_then(|word| word.parse().ok());
-                let came = self.clients.client(id).came();
-                let is_sure = self.env.is_sure(came);
+                let is_sure = self.env.is_sure(self.clients.client(id).began());
                 Ok(Destination::Walk(self.env.walks.step(cursor.ok_or("ERR invalid cursor")?, is_sure)))
             }
             Handling::FanOut(FanOut::Scan) => {

@@ -175,6 +175,19 @@ fn a_message_waits_no_longer_than_it_may_and_for_nobody_who_has_left() {
     assert_eq!(rig.frames("PUBLISH").len(), 1, "it is switched off");
 }
 
+#[test]
+fn a_message_that_waited_to_be_decoded_waits_for_subscriptions_all_the_same() {
+    let mut rig = lending(1, 1);
+    let [client, publisher, operator] = [rig.client(0), rig.client(0), rig.client(0)];
+    rig.send(client, &[&["SUBSCRIBE", "news"]]);
+    assert_eq!(rig.asks(operator, &["CLIENT", "PAUSE", "500"]), "+OK\r\n");
+    rig.send(publisher, &[&["PING"], &["PUBLISH", "news", "x"]]);
+    rig.wait(550 * MILLISECOND);
+    assert_eq!((rig.frames("PUBLISH").len(), rig.counted(Counter::PublicationsHeld)), (0, 1));
+    rig.wait(100 * MILLISECOND);
+    assert_eq!(rig.frames("PUBLISH").len(), 1, "the store has not acknowledged for too long");
+}
+
 /// Breaks the link over which a request was sent.
 fn lose(rig: &mut Rig, sent: &Sent) {
     rig.at_stores.retain(|other| other.link != sent.link);
