@@ -91,8 +91,8 @@ impl ReplyScanner {
 
     /// Returns the number of bytes that are still missing of the bulk string being received, its line end
     /// included; 0 outside a bulk string.
-    pub fn missing(&self) -> u64 {
-        self.payload_left
+    pub fn missing(&self) -> usize {
+        usize::try_from(self.payload_left).unwrap_or(usize::MAX)
     }
 
     /// Returns an estimate of the bytes that the reply's remaining elements will take, if they are as long on

@@ -2,7 +2,7 @@
 //! waits for.
 
 use super::arrivals::Arrivals;
-use super::held::HeldRequest;
+use super::held::{HeldRequest, Times};
 use super::http_login::HttpLogin;
 use super::identity::Identity;
 use super::map_confirmation::{Addressed, FirstTry};
@@ -145,13 +145,9 @@ pub struct Client {
     /// The number of backend queues that hold so many of this client's requests that no further request of
     /// the client is started.
     pub(super) congested: u16,
-    /// The time at which the request arrived that was decoded last, or with no bytes left to decode, the time at which
-    /// bytes arrived last. While a held request (kept to be handled later) is handled, the time at which that request
-    /// arrived.
-    pub(super) came: Timestamp,
-    /// The time at which requests of the client were decoded last. While a held request (kept to be handled later) is
-    /// handled, the time at which it was decoded.
-    pub(super) began: Timestamp,
+    /// The times at which the request arrived and was decoded that was decoded last; with no bytes left to decode, the
+    /// time of arrival is that of the last bytes. While a held request (kept to be handled later) is handled, its times.
+    pub(super) times: Times,
     /// The times at which those bytes arrived that have to wait to be decoded.
     pub(super) arrivals: Arrivals,
     pub(super) ending: Ending,
@@ -228,8 +224,7 @@ impl Client {
             unsettled: 0,
             is_unsettled_alone: false,
             congested: 0,
-            came: now,
-            began: now,
+            times: Times { came: now, began: now },
             arrivals: Arrivals::default(),
             ending: Ending::Open,
             end_is_ahead: false,
@@ -258,7 +253,7 @@ impl Client {
     #[cold]
     pub(super) fn date_undecoded(&mut self) {
         if self.stalled {
-            self.arrivals.correct(self.held_bytes(), self.came);
+            self.arrivals.correct(self.held_bytes(), self.times.came);
         } else {
             self.arrivals.clear();
         }
@@ -281,7 +276,7 @@ impl Client {
 
     /// Returns the time at which the request that is being handled was decoded.
     pub fn began(&self) -> Timestamp {
-        self.began
+        self.times.began
     }
 
     /// Returns the client's RESP version (RESP2 or RESP3).
@@ -406,7 +401,7 @@ impl Client {
     /// a deadline.
     #[inline]
     pub fn deadline(&self) -> Timestamp {
-        self.identity.deadline.map_or(Timestamp::MAX, |deadline| self.came.after(deadline))
+        self.identity.deadline.map_or(Timestamp::MAX, |deadline| self.times.came.after(deadline))
     }
 
     /// True if a new request could overtake one that weir answered before its backend did, and that the
@@ -420,7 +415,7 @@ impl Client {
     /// Copies a request of this client, with the client's identity and the time of arrival, to be handled
     /// later. Returns the copy.
     pub fn held(&self, arguments: &Arguments<'_>) -> HeldRequest {
-        HeldRequest::new(arguments, &self.identity, (self.came, self.began))
+        HeldRequest::new(arguments, &self.identity, self.times)
     }
 
     /// Returns the transaction in which requests are queued since `MULTI`; None outside of a transaction.

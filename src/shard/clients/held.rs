@@ -1,4 +1,4 @@
-//! A request that is kept until it may be carried out, and the handling of it then.
+//! A request that is kept until it may be carried out, the handling of it then, and the times from which it waits.
 
 use bytes::Bytes;
 
@@ -8,6 +8,15 @@ use crate::protocol::{Argument, Arguments};
 use crate::shard::env::Env;
 use crate::shard::partition::Partition;
 use crate::values::{ClientId, Timestamp};
+
+/// The times from which waits of a request count.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// Time at which the request arrived, from which its deadline counts.
+    pub came: Timestamp,
+    /// Time at which the request was decoded, from which it waits for anything but earlier requests of its client.
+    pub began: Timestamp,
+}
 
 /// A copy of a request that may not be carried out yet: it waits for earlier replies, for quotas, for the map
 /// of a cluster, or for the end of a `CLIENT PAUSE`. Requests queued in a transaction for weir itself are
@@ -20,42 +29,34 @@ pub struct HeldRequest {
     pub places: Vec<Argument>,
     /// The identity under which the request is carried out.
     pub identity: Identity,
-    /// Time at which the request arrived, from which its deadline counts.
-    pub came: Timestamp,
-    /// Time at which the request was decoded.
-    pub began: Timestamp,
+    /// The times at which the request arrived and was decoded.
+    pub times: Times,
     /// The split of the request by key, if it has so many keys that this takes several turns (passes of the
     /// shard's loop); None for any other request.
     pub partition: Option<Box<Partition>>,
 }
 
 impl HeldRequest {
-    /// Copies a request, to be carried out later under this identity. It arrived at `came`, from which deadlines count,
-    /// and was decoded at `began`.
-    pub fn new(
-        arguments: &Arguments<'_>,
-        identity: &Identity,
-        (came, began): (Timestamp, Timestamp),
-    ) -> Self {
+    /// Copies a request, to be carried out later under this identity. Its waits count from `times`.
+    pub fn new(arguments: &Arguments<'_>, identity: &Identity, times: Times) -> Self {
         Self {
             frame: Bytes::copy_from_slice(arguments.frame()),
             places: arguments.places().to_vec(),
             identity: identity.clone(),
-            came,
-            began,
+            times,
             partition: None,
         }
     }
 
     /// Holds a large request, without a copy of its bytes, while weir computes its `partition` (which keys go
-    /// to which backend) over several turns (passes of the shard's loop). It arrived at `came` and was decoded at `began`.
+    /// to which backend) over several turns (passes of the shard's loop). Its waits count from `times`.
     pub fn to_partition(
         (frame, places): (Bytes, Vec<Argument>),
         partition: Partition,
         identity: &Identity,
-        (came, began): (Timestamp, Timestamp),
+        times: Times,
     ) -> Self {
-        Self { frame, places, identity: identity.clone(), came, began, partition: Some(Box::new(partition)) }
+        Self { frame, places, identity: identity.clone(), times, partition: Some(Box::new(partition)) }
     }
 
     /// Returns the bytes of memory that the held request (kept to be handled later) takes.
@@ -75,8 +76,8 @@ pub struct Resumed {
     /// True once the request has to be held again, because it must wait for something else.
     is_held_again: bool,
     partition: Option<Box<Partition>>,
-    /// The client's times of arrival and decoding before, which become these again when the request has been handled.
-    newest: (Timestamp, Timestamp),
+    /// The client's times before, which become its times again when the request has been handled.
+    newest: Times,
 }
 
 impl Resumed {
@@ -90,9 +91,7 @@ impl ClientStage {
     /// of arrival, from which deadlines count, and of decoding are those of the request.
     pub fn begin_held(&mut self, id: ClientId, held: &mut HeldRequest) {
         debug_assert!(self.resumed.is_none(), "held requests are handled one after the other");
-        let client = self.clients.at(id);
-        let newest = (client.came, client.began);
-        (client.came, client.began) = (held.came, held.began);
+        let newest = std::mem::replace(&mut self.clients.at(id).times, held.times);
         let (address, partition) = (held.frame.as_ptr().addr(), held.partition.take());
         self.resumed = Some(Resumed { address, is_held_again: false, partition, newest });
     }
@@ -102,7 +101,7 @@ impl ClientStage {
     pub fn end_held(&mut self, id: ClientId, mut held: Box<HeldRequest>) {
         let Some(Resumed { is_held_again, partition, newest, .. }) = self.resumed.take() else { return };
         let Some(client) = self.clients.get(id) else { return };
-        (client.came, client.began) = newest;
+        client.times = newest;
         if is_held_again {
             held.partition = partition;
             client.held_request = Some(held);

@@ -60,7 +60,7 @@ impl ClientStage {
     ) -> bool {
         let limits = &env.settings.clients;
         let client = self.clients.at(id);
-        let until = client.began.after(limits.publish_wait);
+        let until = client.times.began.after(limits.publish_wait);
         if now.monotonic >= until {
             return false;
         }

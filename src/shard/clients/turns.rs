@@ -233,7 +233,7 @@ impl ClientStage {
         if client.stalled {
             client.arrivals.add(bytes, now.monotonic);
         } else {
-            client.came = now.monotonic;
+            client.times.came = now.monotonic;
         }
         client.ending == Ending::Open
     }
@@ -248,7 +248,7 @@ impl ClientStage {
         now: Now,
     ) -> Option<(RequestDecoder, Option<Box<Conversation>>)> {
         let client = self.clients.get(id)?;
-        client.began = now.monotonic;
+        client.times.began = now.monotonic;
         if client.turn != self.turns.number {
             (client.turn, client.turn_left) = (self.turns.number, self.turns.most_of_one());
         }
@@ -294,7 +294,8 @@ impl ClientStage {
     #[cold]
     pub fn date_request(&mut self, id: ClientId, behind: usize) {
         let client = self.clients.at(id);
-        client.came = client.arrivals.take_until(behind).unwrap_or(client.came);
+        let came = client.arrivals.take_until(behind);
+        client.times.came = came.unwrap_or(client.times.came);
     }
 
     /// Puts a client's decoder back after decoding. Stops reading from a client that holds too many undecoded
@@ -377,8 +378,7 @@ impl ClientStage {
         }
         let client = self.clients.at(id);
         debug_assert!(client.held_request.is_none());
-        let held =
-            HeldRequest::to_partition(request, partition, &client.identity, (client.came, client.began));
+        let held = HeldRequest::to_partition(request, partition, &client.identity, client.times);
         client.held_request = Some(Box::new(held));
         client.waits_for_quota = true;
         self.turns.partitioning.push_back(id);

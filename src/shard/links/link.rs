@@ -218,7 +218,7 @@ impl Link {
     /// dropped or none is.
     pub fn missing(&self) -> usize {
         let wanted = !self.partial.is_empty() && self.let_go == 0 && self.greetings.is_empty();
-        if wanted { usize::try_from(self.scanner.missing()).unwrap_or(usize::MAX) } else { 0 }
+        if wanted { self.scanner.missing() } else { 0 }
     }
 
     /// Returns the number of bytes known to be missing of the reply that is being received, as far as they are kept:

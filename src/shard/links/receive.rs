@@ -151,7 +151,7 @@ impl Links {
             env.handle_reply_end((connection, link.generation));
             return;
         }
-        let missing = usize::try_from(link.scanner.missing()).unwrap_or(usize::MAX);
+        let missing = link.scanner.missing();
         // A large reply is passed on in its buffer, so it takes none from the pool.
         if link.partial.capacity() == 0 && missing <= COPY_BYTES_MAX {
             link.partial = env.pool.take();

@@ -424,8 +424,7 @@ impl Link {
         }
         self.partial.extend_from_slice(chunk);
         let held = self.partial.len();
-        let missing = usize::try_from(self.scanner.missing()).unwrap_or(usize::MAX);
-        Some((held, missing.min(bytes_max - held)))
+        Some((held, self.scanner.missing().min(bytes_max - held)))
     }
 
     /// Takes a reply that has been received to its end, of which `end` is the last part and which may have

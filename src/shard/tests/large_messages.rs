@@ -107,6 +107,28 @@ fn readings(rig: &mut Rig) -> Vec<(bool, ConnectionId)> {
     readings.collect()
 }
 
+/// The connection over which a request was sent to a store.
+type Over = (ConnectionId, u32);
+
+/// Gives a core bytes of a store, and lets it run its turn.
+fn receive(rig: &mut Rig, (link, generation): Over, bytes: &[u8]) {
+    let now = rig.now;
+    rig.shards[0].handle_link_bytes(link, generation, bytes, now);
+    rig.turns();
+}
+
+/// Number of bytes of each reply that [`begin_large_replies`] begins, with its framing.
+const LARGE_REPLY_BYTES: usize = "$700000\r\n\r\n".len() + 700_000;
+
+/// Begins replies of 700,000 bytes to all requests at the stores. Returns their connections, and the rest of each reply.
+fn begin_large_replies(rig: &mut Rig) -> (Vec<Over>, String) {
+    let links: Vec<_> = rig.at_stores.drain(..).map(|sent| (sent.link, sent.generation)).collect();
+    let (first, rest) = large_reply(700_000);
+    readings(rig);
+    links.iter().for_each(|link| receive(rig, *link, first.as_bytes()));
+    (links, rest)
+}
+
 #[test]
 fn large_replies_of_several_connections_take_turns_in_the_room_that_they_share() {
     let mut rig = Rig::with(1, 1, |settings| {
@@ -123,27 +145,17 @@ fn large_replies_of_several_connections_take_turns_in_the_room_that_they_share()
     rig.send(clients[1], &[&["GET", "k"]]);
     rig.send(clients[2], &[&["GET", "k"]]);
     clients.iter().for_each(|client| drop(rig.told(*client)));
-    let sent: Vec<_> = std::mem::take(&mut rig.at_stores);
-    let links: Vec<_> = sent.iter().map(|sent| (sent.link, sent.generation)).collect();
-    assert_eq!(links.len(), 3, "{sent:?}");
-    readings(&mut rig);
-    let (first, rest) = large_reply(700_000);
-    for (link, generation) in &links {
-        let now = rig.now;
-        rig.shards[0].handle_link_bytes(*link, *generation, first.as_bytes(), now);
-        rig.turns();
-    }
+    assert_eq!(rig.at_stores.len(), 3, "{:?}", rig.at_stores);
+    let (links, rest) = begin_large_replies(&mut rig);
     assert_eq!(readings(&mut rig), [(false, links[1].0), (false, links[2].0)]);
-    for (place, (link, generation)) in links.iter().enumerate() {
+    for (place, link) in links.iter().enumerate() {
         // The stores of the others are not blamed for the time in which they are not read.
         for piece in rest.as_bytes().chunks(100_000) {
             rig.wait(Duration::from_millis(200));
-            let now = rig.now;
-            rig.shards[0].handle_link_bytes(*link, *generation, piece, now);
-            rig.turns();
+            receive(&mut rig, *link, piece);
         }
         let told = rig.told(clients[place]);
-        assert!(told.len() == first.len() + rest.len(), "{place}: {}", &told[..told.len().min(200)]);
+        assert!(told.len() == LARGE_REPLY_BYTES, "{place}: {}", &told[..told.len().min(200)]);
         let next = links.get(place + 1).map(|next| (true, next.0));
         assert_eq!(readings(&mut rig), next.into_iter().collect::<Vec<_>>());
     }
@@ -160,21 +172,12 @@ fn a_store_that_falls_silent_amid_a_large_reply_keeps_no_other_waiting_and_is_gi
         let key = rig.key(0, place as u16);
         rig.send(*client, &[&["GET", &key]]);
     }
-    let links: Vec<_> = rig.at_stores.drain(..).map(|sent| (sent.link, sent.generation)).collect();
-    let (first, rest) = large_reply(700_000);
-    readings(&mut rig);
-    for (link, generation) in &links {
-        let now = rig.now;
-        rig.shards[0].handle_link_bytes(*link, *generation, first.as_bytes(), now);
-    }
-    rig.turns();
+    let (links, rest) = begin_large_replies(&mut rig);
     assert_eq!(readings(&mut rig), [(false, links[1].0)]);
     rig.wait(Duration::from_millis(260));
     assert_eq!(readings(&mut rig), [(true, links[1].0)]);
-    let now = rig.now;
-    rig.shards[0].handle_link_bytes(links[1].0, links[1].1, rest.as_bytes(), now);
-    rig.turns();
-    assert_eq!(rig.told(clients[1]).len(), first.len() + rest.len());
+    receive(&mut rig, links[1], rest.as_bytes());
+    assert_eq!(rig.told(clients[1]).len(), LARGE_REPLY_BYTES);
     rig.wait(Duration::from_secs(1));
     let told = rig.told(clients[0]);
     assert!(told.starts_with("-UNAVAILABLE backend=store0 reason=reply-timeout "), "{told}");
@@ -195,10 +198,8 @@ fn replies_that_are_too_large_are_told_and_counted_whatever_connection_they_come
         let sent = rig.at_stores.remove(0);
         let (first, rest) = large_reply(200_000);
         for piece in (first + &rest).as_bytes().chunks(60_000) {
-            let now = rig.now;
-            rig.shards[0].handle_link_bytes(sent.link, sent.generation, piece, now);
+            receive(&mut rig, (sent.link, sent.generation), piece);
         }
-        rig.turns();
         assert_eq!(rig.told(client), "-ERR the reply is larger than 100000 bytes (--max-reply-bytes)\r\n");
         assert_eq!(rig.counted(Counter::RepliesOversized), 1 + place as u64);
     }
@@ -212,14 +213,7 @@ fn a_connection_lost_while_large_replies_wait_makes_room_for_the_next() {
     let keys = [rig.key(0, 0), rig.key(0, 1)];
     let client = rig.client(0);
     rig.send(client, &[&["GET", &keys[0]], &["GET", &keys[1]]]);
-    let links: Vec<_> = rig.at_stores.drain(..).map(|sent| (sent.link, sent.generation)).collect();
-    let (first, _) = large_reply(700_000);
-    readings(&mut rig);
-    for (link, generation) in &links {
-        let now = rig.now;
-        rig.shards[0].handle_link_bytes(*link, *generation, first.as_bytes(), now);
-    }
-    rig.turns();
+    let (links, _) = begin_large_replies(&mut rig);
     assert_eq!(readings(&mut rig), [(false, links[1].0)]);
     let now = rig.now;
     rig.shards[0].handle_link_lost(links[0].0, links[0].1, Loss::ByPeer, now);
