@@ -64,12 +64,12 @@ def dramatiq(port: int, database: int) -> list:
     return [each, chain, late]
 
 
-async def subscribed_to_group(url: str) -> None:
-    """Waits until the store knows of a subscriber of a group. The caller sets a timeout."""
+async def subscribed(url: str, pattern: str) -> None:
+    """Waits until the store knows of a subscriber of a channel. The caller sets a timeout."""
     import redis.asyncio
 
     client = redis.asyncio.Redis.from_url(url)
-    while not await client.pubsub_channels("*group*"):
+    while not await client.pubsub_channels(pattern):
         await asyncio.sleep(0.01)
     await client.aclose()
 
@@ -85,6 +85,10 @@ def channels(port: int, database: int, is_pubsub: bool = False) -> list:
     async def work() -> list:
         one, two = await layer.new_channel(), await layer.new_channel()
         waiting = asyncio.ensure_future(layer.receive(two))
+        if is_pubsub:
+            # The layer does not wait for the reply to SUBSCRIBE, and PUBLISH goes over another connection.
+            await subscribed(url, f"*{one}")
+            await subscribed(url, f"*{two}")
         await layer.send(one, {"type": "t", "number": 1})
         told = [await layer.receive(one)]
         await layer.send(two, {"type": "t", "number": 2})
@@ -92,8 +96,7 @@ def channels(port: int, database: int, is_pubsub: bool = False) -> list:
         await layer.group_add("all", one)
         await layer.group_add("all", two)
         if is_pubsub:
-            # The layer does not wait for the reply to SUBSCRIBE, and PUBLISH goes over another connection.
-            await subscribed_to_group(url)
+            await subscribed(url, "*group*")
         await layer.group_send("all", {"type": "t", "number": 3})
         told += [await layer.receive(one), await layer.receive(two)]
         await layer.group_discard("all", one)
