@@ -944,6 +944,63 @@ fn an_overload_by_few_connections_wastes_nothing() {
     }
 }
 
+/// Where replies are few and slow, the latency of the next request has to be known from the latest ones. A store of
+/// one thread with deadlines of ten times its service time did a quarter (100 ms) to four fifths (5 ms) of what it
+/// can.
+#[test]
+fn little_is_done_in_vain_where_deadlines_are_few_service_times() {
+    for (servers, (name, times), mean, parts, least) in [
+        (1, CONSTANT, 0.005, 10, 0.9),
+        (1, CONSTANT, 0.020, 10, 0.75),
+        (1, CONSTANT, 0.100, 20, 0.55),
+        (1, EXPONENTIAL, 0.020, 20, 0.8),
+        (4, EXPONENTIAL, 0.100, 10, 0.8),
+        (100, CONSTANT, 0.020, 2, 0.75),
+        (100, LOGNORMAL, 0.020, 5, 0.65),
+    ] {
+        let can = servers as f64 / mean;
+        let mut world = World::new(2, servers, USUAL, times(mean)).with_links(8);
+        let lasts = (2_000.0 / can).clamp(8.0, 40.0);
+        let rates = vec![(0, seconds(5.0), 0.3 * can), (seconds(5.0), seconds(5.0 + lasts), 3.0 * can)];
+        let within = (f64::from(parts) * mean * 1e9) as u64;
+        let group = Group { deadline: Some(within), pipeline: 1_024, ..Group::new(100, rates) };
+        let group = world.group(group);
+        world.run(seconds(10.0 + lasts));
+        let during = summary(&world, &[group], seconds(6.0), seconds(4.0 + lasts), within);
+        let what = format!("{servers} servers, {name} {mean} s, {parts} times as long: {during:?}");
+        assert!(during.goodput >= least * can, "{what}");
+    }
+}
+
+/// What little a burst after a calm time meets is no reason to refuse it.
+#[test]
+fn bursts_are_not_refused_for_the_few_replies_before_them() {
+    for (servers, (name, times), mean) in [(100, EXPONENTIAL, 0.020), (50, EXPONENTIAL, 0.010)] {
+        let can = servers as f64 / mean;
+        let mut world = World::new(2, servers, USUAL, times(mean)).with_links(8);
+        let burst_lasts = 0.1 * mean;
+        let rates = (0..10)
+            .map(f64::from)
+            .flat_map(|second| {
+                let burst = second + 0.9;
+                let end = burst + burst_lasts;
+                [
+                    (seconds(second), seconds(burst), 0.02 * can),
+                    // As many requests as half of the servers.
+                    (seconds(burst), seconds(end), 5.0 * can),
+                    (seconds(end), seconds(second + 1.0), 0.02 * can),
+                ]
+            })
+            .collect();
+        let within = (8.0 * mean * 1e9) as u64;
+        let group = Group { deadline: Some(within), pipeline: 1_024, ..Group::new(100, rates) };
+        let group = world.group(group);
+        world.run(seconds(12.0));
+        let all = summary(&world, &[group], seconds(2.0), seconds(10.0), within);
+        assert!(all.in_time >= 0.98 && all.refused < 0.01, "{servers} servers, {name} {mean} s: {all:?}");
+    }
+}
+
 #[test]
 fn a_store_of_one_thread_that_becomes_slower_does_what_it_then_can() {
     for cores in [1, 2, 8] {

@@ -18,6 +18,7 @@
 //! | a window is not used | it shrinks to twice what was in flight lately |
 //! | service times are irregular, and replies of a connection leave in order | latency is compared with that at a quarter of the window |
 //! | replies come after their deadlines | the median latency may take 60 % of the time that deadlines leave when requests are sent |
+//! | rounds of slow replies take long | the latency of the next request is expected from the latest replies, and not from a round |
 //!
 //! # Crowded or irregular
 //!
@@ -143,6 +144,14 @@ const DEADLINE_PART: f64 = 0.6;
 /// Latency, as a multiple of the base (latency when few requests wait at the backend), below which deadlines
 /// of requests never lower the allowed latency: no smaller window would be faster.
 const DEADLINE_BASES: f64 = 1.5;
+/// Number of latest replies from which the latency of the next request is expected.
+const LATEST: usize = 8;
+/// Maximum number of requests in flight, as a multiple of the number when an earlier request was sent, for which
+/// the latency of that request is extrapolated. A burst after a calm time is not judged by the few before it.
+const FAR: f64 = 4.0;
+/// Part of the latency beyond the base that is expected on top of it while requests wait for room in the window or
+/// miss their deadlines: replies vary, and a request that is sent just in time makes the next ones late.
+const CAUTION: f64 = 0.5;
 /// Interval, in seconds, at which a window (limit on requests in flight) is lowered to twice the most
 /// requests that were in flight during the last two such intervals, though not below the window's first size.
 const UNUSED: f64 = 5.0;
@@ -292,6 +301,25 @@ struct Seen {
     depth: f64,
     /// Time between sending and deadline, in seconds; infinite without deadline.
     left: f64,
+}
+
+/// One of the latest replies, from which the latency of the next request is expected.
+#[derive(Clone, Copy, Debug)]
+struct Latest {
+    /// The backend's part of the latency beyond the base of the request's kind, in seconds.
+    beyond: f64,
+    /// Number of requests in flight when the request was sent, itself included.
+    depth: f64,
+}
+
+impl Latest {
+    const NONE: Self = Self { beyond: 0.0, depth: 1.0 };
+
+    /// Returns the latency beyond the base, in seconds, of a request that is sent with so many in flight, if the
+    /// backend answers at the pace of this reply.
+    fn beyond_with(&self, in_flight: f64) -> f64 {
+        self.beyond * (in_flight / self.depth).min(FAR)
+    }
 }
 
 /// Base of one kind of requests: the latency of its replies when few requests wait at the backend.
@@ -477,6 +505,10 @@ pub struct Window {
     peak_before: usize,
     /// Start of the period in which `peak` is measured, in seconds.
     peak_since: f64,
+    /// The latest replies, in a ring.
+    latest: [Latest; LATEST],
+    /// Index in `latest` that the next reply takes.
+    latest_next: usize,
 }
 
 impl Window {
@@ -540,6 +572,8 @@ impl Window {
             peak: 0,
             peak_before: 0,
             peak_since: at,
+            latest: [Latest::NONE; LATEST],
+            latest_next: 0,
         }
     }
 
@@ -554,12 +588,15 @@ impl Window {
         duration(self.base)
     }
 
-    /// Returns the latency expected of a request sent now: the base (latency when few requests wait at the
-    /// backend) if no request is in flight, the last median if the window is full, and in between a value in
-    /// proportion.
+    /// Returns the latency expected of a request sent now, with so many others of this core in flight: the base
+    /// (latency when few requests wait at the backend), and beyond it as much as the latest replies took in
+    /// proportion to what was in flight before them. The quickest of them counts; if requests lately waited for room
+    /// in the window or missed their deadlines, half as much again as the median one.
     pub fn expected(&self, in_flight: usize) -> Duration {
-        let full = (in_flight as f64 / self.size).min(1.0);
-        duration(self.base + (self.median - self.base).max(0.0) * full)
+        let mut beyond = self.latest.map(|reply| reply.beyond_with(in_flight as f64));
+        beyond.sort_unstable_by(f64::total_cmp);
+        let is_pressed = self.is_limited || self.was_limited || self.is_missed;
+        duration(self.base + if is_pressed { (1.0 + CAUTION) * beyond[LATEST / 2] } else { beyond[0] })
     }
 
     /// Returns the median latency of the last round (stretch of replies that decides about the window), over
@@ -617,6 +654,7 @@ impl Window {
         if at >= self.probe_at {
             self.probe(at);
         }
+        self.keep_latest(sample, at);
         if self.is_draining {
             if sample.in_flight as f64 > self.size {
                 return;
@@ -657,6 +695,17 @@ impl Window {
             }
             self.end_round(now, others);
         }
+    }
+
+    /// Keeps a reply as one of the latest.
+    fn keep_latest(&mut self, sample: &Sample, at: f64) {
+        let (sent_at, floor) = (seconds(sample.sent_at), &self.floors[sample.kind % KINDS]);
+        if sample.is_costly || !floor.is_known() {
+            return;
+        }
+        let beyond = (at - sent_at - sample.late.as_secs_f64() - floor.base).max(0.0);
+        self.latest[self.latest_next] = Latest { beyond, depth: f64::from(sample.depth.max(1)) };
+        self.latest_next = (self.latest_next + 1) % LATEST;
     }
 
     fn keep(&mut self, seen: Seen) {
@@ -770,6 +819,8 @@ impl Window {
             floor.set(floor.base * times);
         }
         (self.base, self.own_base) = (median, median);
+        // They are beyond another base.
+        self.latest = [Latest::NONE; LATEST];
         self.probe_every = PROBE_MOST.min(power_of_two_above((40.0 * median).max(1.0)));
         self.probe_at = next_multiple(self.probe_every, at);
     }
@@ -1370,15 +1421,46 @@ mod tests {
         }
     }
 
+    /// Feeds a window replies that took these times in milliseconds, 10 ms apart, to requests that were sent with 8 in
+    /// flight.
+    fn took(window: &mut Window, millis: &[u64], board: &mut Alone) {
+        let mut now = window.looked_at.0;
+        for took in millis {
+            now = now.after(Duration::from_millis(10));
+            let sent_at = now.before(Duration::from_millis(*took));
+            let sample = Sample {
+                sent_at,
+                late: Duration::ZERO,
+                in_flight: 8,
+                depth: 8,
+                kind: 0,
+                is_costly: false,
+                left: None,
+            };
+            window.handle_reply(&sample, now, board);
+        }
+    }
+
     #[test]
-    fn a_reply_is_expected_after_the_base_with_nothing_in_flight_and_the_median_with_a_window_full() {
+    fn the_next_reply_is_expected_at_the_pace_of_the_latest() {
         let mut window = Window::new(1, Bounds::default());
-        crowd(&mut window, 0.0, 5.0, 4, 0.001);
-        assert!(window.median() > window.base());
-        assert_eq!(window.expected(0), window.base());
-        assert_eq!(window.expected(window.size() + 1), window.median());
-        let half = window.expected(window.size() / 2);
-        assert!(half > window.base() && half < window.median());
+        replies(&mut window, Duration::from_millis(1), 8, |_| {});
+        let (base, mut board) = (window.base().as_secs_f64(), Alone::default());
+        let expected = |window: &Window, in_flight| window.expected(in_flight).as_secs_f64();
+        took(&mut window, &[90, 90, 90, 90, 81, 90, 90, 90], &mut board);
+        // The quickest counts, as nothing waits for room in the window.
+        let beyond = 0.081 - base;
+        for (in_flight, parts) in
+            [(0, 0.0), (2, 0.25), (8, 1.0), (16, 2.0), (32, 4.0), (64, 4.0), (usize::MAX, 4.0)]
+        {
+            let found = expected(&window, in_flight);
+            assert!((found - base - parts * beyond).abs() < 1e-6, "{in_flight}: {found} s");
+        }
+        // One quick reply is no sign that overload is over, where requests wait.
+        took(&mut window, &[1], &mut board);
+        assert!(expected(&window, 8) < 0.002);
+        window.handle_limited();
+        assert!(expected(&window, 8) > 0.12);
     }
 
     #[test]
