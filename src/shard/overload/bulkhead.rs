@@ -85,9 +85,8 @@ pub struct Bulkhead {
     /// The number of requests in flight from which on each further request is checked more closely by
     /// [`Bulkhead::decide`]; 0 if all requests are checked.
     limit: u32,
-    /// The expected response time of the backend while the window (limit on requests in flight) is full, in
-    /// nanoseconds.
-    full_nanos: u64,
+    /// The longest response time expected of the backend, with however many requests in flight, in nanoseconds.
+    longest_nanos: u64,
     /// True for the set of connections (track) for expensive requests, which may take long, so that a silent
     /// backend does not count as stalled.
     is_patient: bool,
@@ -123,7 +122,7 @@ impl Bulkhead {
             fetches: VecDeque::new(),
             in_flight: 0,
             limit: u32::MAX,
-            full_nanos: 0,
+            longest_nanos: 0,
             is_patient,
             is_stalled: false,
             is_silent: false,
@@ -143,15 +142,15 @@ impl Bulkhead {
     pub fn forget_times(&mut self, now: Timestamp, mut others: Section<'_>) {
         self.window.forget(now, &mut others);
         self.yielding.forget();
-        (self.full_nanos, self.took) = (0, None);
+        (self.longest_nanos, self.took) = (0, None);
         self.set_limit();
     }
 
     /// True if a request may be sent without a closer check: the window (limit on requests in flight) has
-    /// room, and the deadline would be met even with the window full.
+    /// room, and the deadline would be met with any number of requests in flight.
     #[inline]
     pub fn has_room(&self, deadline: Timestamp, now: Timestamp) -> bool {
-        self.in_flight < self.limit && now.as_nanos() + self.full_nanos <= deadline.as_nanos()
+        self.in_flight < self.limit && now.as_nanos() + self.longest_nanos <= deadline.as_nanos()
     }
 
     /// True if a request cannot be answered by its deadline, judging by response times. The window (limit on
@@ -251,7 +250,7 @@ impl Bulkhead {
     pub fn handle_reply(&mut self, sample: &Sample, now: Timestamp, mut board: Section<'_>) {
         self.took = Some(now.since(sample.sent_at));
         self.window.handle_reply(sample, now, &mut board);
-        self.full_nanos = self.window.expected(usize::MAX).as_nanos() as u64;
+        self.longest_nanos = self.window.expected(usize::MAX).as_nanos() as u64;
         self.set_limit();
     }
 
