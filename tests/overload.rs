@@ -972,7 +972,8 @@ fn little_is_done_in_vain_where_deadlines_are_few_service_times() {
     }
 }
 
-/// What little a burst after a calm time meets is no reason to refuse it.
+/// A burst that the store can serve before the deadlines is not refused because a few replies in the calm time
+/// before it were slow.
 #[test]
 fn bursts_are_not_refused_for_the_few_replies_before_them() {
     for (servers, (name, times), mean) in [(100, EXPONENTIAL, 0.020), (50, EXPONENTIAL, 0.010)] {

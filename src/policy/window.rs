@@ -819,7 +819,7 @@ impl Window {
             floor.set(floor.base * times);
         }
         (self.base, self.own_base) = (median, median);
-        // They are beyond another base.
+        // The latencies of the latest replies are those beyond the former base.
         self.latest = [Latest::NONE; LATEST];
         self.probe_every = PROBE_MOST.min(power_of_two_above((40.0 * median).max(1.0)));
         self.probe_at = next_multiple(self.probe_every, at);
@@ -1173,6 +1173,13 @@ fn next_multiple(of: f64, after: f64) -> f64 {
 mod tests {
     use super::*;
 
+    /// The reply to a request without a deadline, of the usual price and the first kind, that a punctual core sent at
+    /// this time with `depth` requests in flight. As many are in flight when the reply comes.
+    fn usual(sent_at: Timestamp, depth: u32) -> Sample {
+        let in_flight = depth as usize;
+        Sample { sent_at, late: Duration::ZERO, in_flight, depth, kind: 0, is_costly: false, left: None }
+    }
+
     /// The board (shared records of windows) of a single core.
     #[derive(Default)]
     struct Alone(Record);
@@ -1206,15 +1213,7 @@ mod tests {
             window.handle_limited();
             let (sent_at, done, depth) = in_flight.pop_front().expect("just sent");
             now = now.max(done);
-            let sample = Sample {
-                sent_at: at(sent_at),
-                late: Duration::ZERO,
-                in_flight: in_flight.len() + 1,
-                depth,
-                kind: 0,
-                is_costly: false,
-                left: None,
-            };
+            let sample = Sample { in_flight: in_flight.len() + 1, ..usual(at(sent_at), depth) };
             window.handle_reply(&sample, at(now), &mut board);
         }
         now
@@ -1283,15 +1282,7 @@ mod tests {
                 let now = Timestamp::from_millis(1_000 + number * 60);
                 let took = Duration::from_millis(1 + lateness);
                 let late = Duration::from_millis(lateness);
-                let sample = Sample {
-                    sent_at: now.before(took),
-                    late,
-                    in_flight: 4,
-                    depth: 4,
-                    kind: 0,
-                    is_costly: false,
-                    left: None,
-                };
+                let sample = Sample { late, ..usual(now.before(took), 4) };
                 window.handle_reply(&sample, now, &mut board);
             }
         }
@@ -1310,16 +1301,7 @@ mod tests {
                 .after(took)
                 .after(Duration::from_millis(10 * number));
             let in_flight = window.size().min(depth as usize);
-            let sent_at = now.before(took);
-            let sample = Sample {
-                sent_at,
-                late: Duration::ZERO,
-                in_flight,
-                depth,
-                kind: 0,
-                is_costly: false,
-                left: None,
-            };
+            let sample = Sample { in_flight, ..usual(now.before(took), depth) };
             window.handle_reply(&sample, now, &mut board);
         }
         window.size()
@@ -1427,17 +1409,7 @@ mod tests {
         let mut now = window.looked_at.0;
         for took in millis {
             now = now.after(Duration::from_millis(10));
-            let sent_at = now.before(Duration::from_millis(*took));
-            let sample = Sample {
-                sent_at,
-                late: Duration::ZERO,
-                in_flight: 8,
-                depth: 8,
-                kind: 0,
-                is_costly: false,
-                left: None,
-            };
-            window.handle_reply(&sample, now, board);
+            window.handle_reply(&usual(now.before(Duration::from_millis(*took)), 8), now, board);
         }
     }
 
@@ -1483,15 +1455,7 @@ mod tests {
         for costly in [true, false] {
             for number in 0..100 {
                 let sent_at = now.before(Duration::from_secs(if costly { 0 } else { 5 }));
-                let sample = Sample {
-                    sent_at,
-                    late: Duration::ZERO,
-                    in_flight: 3,
-                    depth: 3,
-                    kind: 0,
-                    is_costly: costly,
-                    left: None,
-                };
+                let sample = Sample { is_costly: costly, ..usual(sent_at, 3) };
                 window.handle_reply(&sample, now.after(Duration::from_millis(number)), &mut board);
             }
         }
@@ -1548,9 +1512,8 @@ mod tests {
                 let depth = window.size();
                 for _ in 0..SAMPLES_LEAST {
                     let sample = Sample {
-                        sent_at: now.before(Duration::from_micros(micros)),
                         late: Duration::from_micros(if what == 1 { late } else { 0 }),
-                        in_flight: depth, depth: depth as u32, kind: 0, is_costly: false, left: None,
+                        ..usual(now.before(Duration::from_micros(micros)), depth as u32)
                     };
                     window.handle_limited();
                     let (before, trial) = (window.size, window.trial);
@@ -1601,16 +1564,7 @@ mod tests {
         while now < 20.0 {
             now += 0.001;
             let at = Timestamp::from_nanos((now * 1e9) as u64);
-            let sample = Sample {
-                sent_at: at.before(Duration::from_millis(1)),
-                late: Duration::ZERO,
-                in_flight: 2,
-                depth: 2,
-                kind: 0,
-                is_costly: false,
-                left: None,
-            };
-            window.handle_reply(&sample, at, &mut board);
+            window.handle_reply(&usual(at.before(Duration::from_millis(1)), 2), at, &mut board);
         }
         assert!(window.size() <= 64, "{} of {large}", window.size());
     }

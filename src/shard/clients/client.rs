@@ -145,8 +145,8 @@ pub struct Client {
     /// The number of backend queues that hold so many of this client's requests that no further request of
     /// the client is started.
     pub(super) congested: u16,
-    /// The times at which the request arrived and was decoded that was decoded last; with no bytes left to decode, the
-    /// time of arrival is that of the last bytes. While a held request (kept to be handled later) is handled, its times.
+    /// The times of the request that was decoded last; with no bytes left to decode, the time of arrival is that of the
+    /// last bytes. While a held request (kept to be handled later) is handled, its times.
     pub(super) times: Times,
     /// The times at which those bytes arrived that have to wait to be decoded.
     pub(super) arrivals: Arrivals,
