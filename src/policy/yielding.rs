@@ -11,9 +11,14 @@
 //! | replies to cheap requests came late in two rounds in a row, and expensive ones take more of the backend's time | the cap becomes a fifth to a half smaller |
 //! | they came in time, and expensive requests wait | the cap grows by one request or 5 %, up to 80 % of what was in flight when they were last late |
 //! | this lasted 10 s, longer each time it was in vain | the cap grows beyond that, to find out whether the backend can do more |
-//! | they come no sooner with a quarter of the expensive requests, or fewer | those were not the reason: the cap is lifted for a minute |
+//! | they come no sooner with a quarter of all cores' expensive requests, or fewer, and later than the work of those explains | expensive ones were not the reason: the cap is lifted for a minute |
 //! | there were no cheap requests for 10 s | the cap is lifted |
 //! | there are cheap requests for the first time, or again | the cap begins at the least, and doubles after half a second |
+//!
+//! Whether a cap is in vain is judged by the requests of all cores: those of the others may still be on their way when
+//! one core has few. And when expensive requests come all at once, the first cut precedes the latency that all of them
+//! cause, so replies may come later with a quarter of them than before. Therefore a cap is not in vain as long as cheap
+//! requests take no more than twice the time for which the expensive ones in flight keep a server busy.
 //!
 //! A backend with several servers is why cuts are small and what was too much is remembered: a cap of one would
 //! leave its other servers idle, a queue of expensive requests would build up, and then leave all at once.
@@ -47,8 +52,14 @@ const START_GROWTH: f64 = 2.0;
 /// Time after which the cap that begins so small is lifted in any case. The clock by which a queue measures waiting
 /// stands still for as long.
 const START_MOST: Duration = Duration::from_secs(1);
-/// Part of the expensive requests with which it is judged whether fewer of them help.
+/// Part of all cores' expensive requests with which it is judged whether fewer of them help.
 const JUDGED_AT: f64 = 0.25;
+/// Part of all cores' expensive requests with which it is judged once no more than the least have been in flight for
+/// 2 s.
+const JUDGED_AT_LEAST: f64 = 0.5;
+/// The largest latency of cheap requests that is no sign of another reason, as a multiple of the time for which the
+/// expensive requests in flight keep a server busy.
+const EXPLAINED: u32 = 2;
 /// Part of the latency of cheap requests before the cap, above which a cap that leaves a quarter or less of the
 /// expensive requests has not helped.
 const IN_VAIN: f64 = 0.7;
@@ -72,10 +83,12 @@ pub struct Cheap {
 }
 
 /// The expensive requests of one core to a backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expensive {
     /// Number of requests in flight.
     pub in_flight: u32,
+    /// Number of all cores' requests in flight.
+    pub all_in_flight: u32,
     /// Time for which all cores' expensive requests in flight keep the backend busy.
     pub work: Duration,
     /// True if requests wait.
@@ -85,8 +98,8 @@ pub struct Expensive {
 /// The worst that was seen while replies to cheap requests have been late without a break.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Before {
-    /// Number of expensive requests in flight before the cap first became smaller.
-    in_flight: f64,
+    /// Number of all cores' expensive requests in flight before the cap first became smaller.
+    all_in_flight: f64,
     /// The largest median latency of cheap requests.
     median: Duration,
 }
@@ -117,6 +130,9 @@ pub struct Yielding {
     starts_at: Option<Timestamp>,
     /// The worst since replies to cheap requests were last in time; None while they are.
     before: Option<Before>,
+    /// Time from which on all cores together have had so few expensive requests in flight that it can be judged
+    /// whether that helps; None while there are more.
+    few_since: Option<Timestamp>,
     /// Time until which there is no cap, because the last one has not helped.
     rests_until: Timestamp,
     /// Time from which on replies to cheap requests have been late although no more expensive ones were in flight than
@@ -125,8 +141,8 @@ pub struct Yielding {
     /// True if replies to cheap requests were late in the last round, and cheap requests take more of the backend's
     /// time.
     is_theirs: bool,
-    /// Number of expensive requests in flight at the last look.
-    in_flight: u32,
+    /// The expensive requests at the last look.
+    last: Expensive,
 }
 
 impl Yielding {
@@ -153,10 +169,11 @@ impl Yielding {
             company_at: None,
             starts_at: None,
             before: None,
+            few_since: None,
             rests_until: Timestamp::ZERO,
             least_since: None,
             is_theirs: false,
-            in_flight: 0,
+            last: Expensive::default(),
         }
     }
 
@@ -180,15 +197,30 @@ impl Yielding {
     /// True if expensive requests may be the reason why replies to cheap ones come late, and fewer of the former may
     /// soon be in flight. False if the backend has to be taken as it is.
     pub fn may_help(&self, now: Timestamp) -> bool {
-        let least_lasts = self.least_since.is_some_and(|since| now.since(since) >= LEAST_LASTS);
-        !self.rests(now) && !self.is_theirs && !least_lasts
+        !self.rests(now) && !self.is_theirs && !self.has_least_lasted(now)
+    }
+
+    /// True if replies to cheap requests have been late for 2 s although no more expensive ones were in flight than the
+    /// least.
+    fn has_least_lasted(&self, now: Timestamp) -> bool {
+        self.least_since.is_some_and(|since| now.since(since) >= LEAST_LASTS)
     }
 
     /// Looks at the latency of cheap requests, about every 100 ms, and changes the cap accordingly. `cheap` is
     /// None if they had no reply lately. Returns whether the cap became smaller.
     pub fn handle_look(&mut self, cheap: Option<Cheap>, expensive: Expensive, now: Timestamp) -> bool {
-        let in_flight =
-            f64::from(expensive.in_flight.max(std::mem::replace(&mut self.in_flight, expensive.in_flight)));
+        let last = std::mem::replace(&mut self.last, expensive);
+        let most = Expensive {
+            in_flight: expensive.in_flight.max(last.in_flight),
+            all_in_flight: expensive.all_in_flight.max(last.all_in_flight),
+            ..expensive
+        };
+        match self.before {
+            Some(before) if f64::from(most.all_in_flight) <= before.all_in_flight * JUDGED_AT => {
+                self.few_since.get_or_insert(now);
+            }
+            _ => self.few_since = None,
+        }
         self.handle_company(cheap.is_some(), now);
         if self.rests(now) {
             return false;
@@ -208,7 +240,7 @@ impl Yielding {
         let Some(cheap) = cheap.filter(counts) else { return false };
         self.looked_at = cheap.at;
         if cheap.median > cheap.allowed {
-            return self.handle_late(&cheap, (in_flight, expensive.work), now);
+            return self.handle_late(&cheap, &most, now);
         }
         (self.late_rounds, self.before, self.least_since, self.is_theirs) = (0, None, None, false);
         if expensive.waits && self.cap.is_finite() && self.starts_at.is_none() {
@@ -221,21 +253,22 @@ impl Yielding {
     /// the cap when there were none for 10 s.
     fn handle_company(&mut self, has_cheap: bool, now: Timestamp) {
         if !has_cheap && self.company_at.is_some_and(|at| now.since(at) > ALONE) {
-            *self = Self {
-                rests_until: self.rests_until,
-                in_flight: self.in_flight,
-                ..Self::beginning(self.least)
-            };
+            *self = Self { rests_until: self.rests_until, last: self.last, ..Self::beginning(self.least) };
         }
         if has_cheap && self.company_at.replace(now).is_none() && !self.rests(now) {
             (self.cap, self.starts_at, self.obeyed_at) = (self.least, Some(now), now);
         }
     }
 
-    fn handle_late(&mut self, cheap: &Cheap, (in_flight, work): (f64, Duration), now: Timestamp) -> bool {
+    fn handle_late(&mut self, cheap: &Cheap, expensive: &Expensive, now: Timestamp) -> bool {
         self.late_rounds += 1;
-        self.is_theirs = cheap.work > work;
-        let in_use = in_flight.min(self.cap);
+        self.is_theirs = cheap.work > expensive.work;
+        if let Some(before) = &mut self.before
+            && self.few_since.is_none()
+        {
+            before.median = before.median.max(cheap.median);
+        }
+        let in_use = f64::from(expensive.in_flight).min(self.cap);
         if in_use > self.least {
             self.least_since = None;
         } else {
@@ -245,10 +278,7 @@ impl Yielding {
             return false;
         }
         self.late_rounds = 0;
-        if let Some(before) = self.before
-            && in_use <= before.in_flight * JUDGED_AT
-            && cheap.median > before.median.mul_f64(IN_VAIN)
-        {
+        if self.is_in_vain(cheap, (in_use, expensive), now) {
             *self =
                 Self { rests_until: now.after(RESTS), company_at: Some(now), ..Self::beginning(self.least) };
             return false;
@@ -256,8 +286,8 @@ impl Yielding {
         if in_use <= self.least {
             return false;
         }
-        let before = self.before.get_or_insert(Before { in_flight: in_use, median: cheap.median });
-        before.median = before.median.max(cheap.median);
+        let all_in_flight = f64::from(expensive.all_in_flight);
+        self.before.get_or_insert(Before { all_in_flight, median: cheap.median });
         if in_use > 2.0 * self.too_many {
             self.hold = HOLD;
         } else if in_use > CUT * self.too_many {
@@ -270,6 +300,17 @@ impl Yielding {
         true
     }
 
+    /// True if replies to cheap requests come no sooner although fewer expensive ones are in flight, so that
+    /// expensive ones are not the reason. `in_use` is the number of them that this core has in flight.
+    fn is_in_vain(&self, cheap: &Cheap, (in_use, expensive): (f64, &Expensive), now: Timestamp) -> bool {
+        let Some(before) = self.before else { return false };
+        let all_in_flight = f64::from(expensive.all_in_flight);
+        let are_few = self.few_since.is_some_and(|since| cheap.at.before(cheap.median) >= since)
+            || self.has_least_lasted(now) && all_in_flight <= before.all_in_flight * JUDGED_AT_LEAST;
+        let is_explained = in_use > self.least && cheap.median <= EXPLAINED * expensive.work;
+        are_few && !is_explained && cheap.median > before.median.mul_f64(IN_VAIN)
+    }
+
     fn grow(&mut self, now: Timestamp) {
         let most = if now < self.holds_until { (CUT * self.too_many).floor() } else { f64::INFINITY };
         let grown = (self.cap * (1.0 + GROWTH)).floor().max(self.cap + 1.0);
@@ -279,7 +320,7 @@ impl Yielding {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BinaryHeap;
+    use std::collections::{BinaryHeap, VecDeque};
 
     use super::*;
 
@@ -373,7 +414,12 @@ mod tests {
                 next_look += LOOKS;
                 most = cap(
                     latest.take(),
-                    Expensive { in_flight, work: Duration::ZERO, waits: in_flight < clients },
+                    Expensive {
+                        in_flight,
+                        all_in_flight: in_flight,
+                        work: Duration::ZERO,
+                        waits: in_flight < clients,
+                    },
                     at(now),
                 );
                 if now > 30.0 {
@@ -473,7 +519,8 @@ mod tests {
             let now = Timestamp::from_millis(millis);
             let median = Duration::from_millis(5);
             let cheap = Cheap { at: now, median, allowed: 2 * median, work: Duration::ZERO };
-            let expensive = Expensive { in_flight, work: Duration::ZERO, waits: true };
+            let expensive =
+                Expensive { in_flight, all_in_flight: in_flight, work: Duration::ZERO, waits: true };
             yielding.handle_look(has_cheap.then_some(cheap), expensive, now);
             yielding.cap()
         };
@@ -494,6 +541,76 @@ mod tests {
         assert!(seen.uncapped > 0.9 && seen.served * 10 > all.served * 9, "{seen:?}, {all:?}");
     }
 
+    /// Returns the median latency of cheap requests in the second half of 40 s, in seconds, at a store of one thread
+    /// that is asked for three times the expensive requests that it can do, from the fourth second on. Each of
+    /// `cores` has at most `most` expensive requests in flight; if `yields`, at most as many as the policy permits.
+    fn crowd_of(cores: usize, expensive: f64, most: usize, yields: bool) -> f64 {
+        const CHEAP: f64 = 0.000_1;
+        let mut policies = vec![acquainted(1); cores];
+        let (mut in_flight, mut waiting) = (vec![0_u32; cores], vec![0_u32; cores]);
+        // Requests in flight, in the order in which they are answered: when, by which core and when sent, if cheap.
+        let mut answers: VecDeque<(f64, usize, Option<f64>)> = VecDeque::new();
+        let (mut round, mut began, mut latest, mut latencies) = (Vec::new(), 0.0, None::<Cheap>, Vec::new());
+        let every = (expensive * 1e3 / 3.0) as usize;
+        for millis in 0..40_000 {
+            let now = millis as f64 / 1e3;
+            while let Some((_, core, sent)) = answers.pop_front_if(|(ends, _, _)| *ends <= now) {
+                match sent {
+                    Some(sent) => round.push(now - sent),
+                    None => in_flight[core] -= 1,
+                }
+            }
+            let free =
+                |answers: &VecDeque<(f64, usize, Option<f64>)>| answers.back().map_or(now, |last| last.0);
+            if millis % 4 == 0 {
+                answers.push_back((free(&answers) + CHEAP, 0, Some(now)));
+            }
+            if millis >= 4_000 && millis % every == 0 {
+                let core = &mut waiting[millis / every % cores];
+                *core = (*core + 1).min(100);
+            }
+            for core in 0..cores {
+                let cap = if yields { policies[core].cap().min(most) } else { most };
+                while waiting[core] > 0 && (in_flight[core] as usize) < cap {
+                    waiting[core] -= 1;
+                    in_flight[core] += 1;
+                    answers.push_back((free(&answers) + expensive, core, None));
+                }
+            }
+            let usual = latest.map_or(0.0, |cheap| cheap.median.as_secs_f64());
+            if round.len() >= 8 && now - began >= f64::max(0.010, 2.0 * usual) {
+                if millis >= 20_000 {
+                    latencies.extend_from_slice(&round);
+                }
+                let [median, allowed] = [median(&mut round), calm(CHEAP)].map(Duration::from_secs_f64);
+                latest = Some(Cheap { at: at(now), median, allowed, work: Duration::ZERO });
+                (round, began) = (Vec::new(), now);
+            }
+            for core in (0..cores).filter(|core| (millis + 13 * core) % 100 == 0) {
+                let all_in_flight = in_flight.iter().sum();
+                let work = Duration::from_secs_f64(expensive) * all_in_flight;
+                let waits = waiting[core] > 0;
+                let expensive = Expensive { in_flight: in_flight[core], all_in_flight, work, waits };
+                policies[core].handle_look(latest, expensive, at(now));
+            }
+        }
+        median(&mut latencies)
+    }
+
+    #[test]
+    fn expensive_requests_that_come_to_several_cores_at_once_stay_held_back() {
+        for cores in [1, 2, 4, 8] {
+            for expensive in [0.003, 0.012, 0.030] {
+                let seen = crowd_of(cores, expensive, 64 / cores, true);
+                // Beside one of each core, which is the least, or beside all.
+                let [least, all] = [1, 64 / cores].map(|most| crowd_of(cores, expensive, most, false));
+                let context =
+                    format!("{cores} cores, {expensive} s: {seen} s, at least {least} s, at most {all} s");
+                assert!(seen <= 1.5 * least + 0.005, "{context}");
+            }
+        }
+    }
+
     #[test]
     fn without_cheap_requests_there_is_no_cap_any_more() {
         let mut yielding = acquainted(1);
@@ -504,7 +621,7 @@ mod tests {
             let in_flight = yielding.cap().min(20) as u32;
             yielding.handle_look(
                 has_cheap.then_some(cheap),
-                Expensive { in_flight, work: Duration::ZERO, waits: true },
+                Expensive { in_flight, all_in_flight: in_flight, work: Duration::ZERO, waits: true },
                 now,
             );
             yielding.cap()
@@ -522,7 +639,12 @@ mod tests {
                 let (median, allowed) = (Duration::from_millis(50), Duration::from_millis(10));
                 let cheap = Cheap { at: now, median, allowed, work: Duration::from_millis(millis) };
                 let in_flight = yielding.cap().min(20) as u32;
-                let expensive = Expensive { in_flight, work: Duration::from_millis(20), waits: true };
+                let expensive = Expensive {
+                    in_flight,
+                    all_in_flight: in_flight,
+                    work: Duration::from_millis(20),
+                    waits: true,
+                };
                 yielding.handle_look(Some(cheap), expensive, now);
                 assert!(is_capped || yielding.cap() == usize::MAX);
                 if is_capped && yielding.cap() < 20 {
@@ -540,7 +662,12 @@ mod tests {
         let mut look = |millis: u64, (median, work): (u64, u64), in_flight: u32| {
             let now = Timestamp::from_millis(millis);
             let [median, work] = [median, work].map(Duration::from_millis);
-            let expensive = Expensive { in_flight, work: Duration::from_millis(20), waits: true };
+            let expensive = Expensive {
+                in_flight,
+                all_in_flight: in_flight,
+                work: Duration::from_millis(20),
+                waits: true,
+            };
             yielding.handle_look(Some(Cheap { at: now, median, allowed, work }), expensive, now);
             yielding.may_help(now)
         };
@@ -561,7 +688,8 @@ mod tests {
             let in_flight = yielding.cap().min(20) as u32;
             let median = Duration::from_millis(if in_flight >= 8 { 30 } else { 5 });
             let cheap = Cheap { at: now, median, allowed: Duration::from_millis(10), work: Duration::ZERO };
-            let expensive = Expensive { in_flight, work: Duration::ZERO, waits: true };
+            let expensive =
+                Expensive { in_flight, all_in_flight: in_flight, work: Duration::ZERO, waits: true };
             if yielding.handle_look(Some(cheap), expensive, now) {
                 (cut_at, most_held) = (Some(now), 0);
             } else if cut_at.is_some_and(|at| now.since(at) < HOLD) {
@@ -582,7 +710,7 @@ mod tests {
             let cheap = Cheap { at: now, median, allowed: Duration::from_millis(10), work: Duration::ZERO };
             yielding.handle_look(
                 Some(cheap),
-                Expensive { in_flight, work: Duration::ZERO, waits: true },
+                Expensive { in_flight, all_in_flight: in_flight, work: Duration::ZERO, waits: true },
                 now,
             );
         }

@@ -263,11 +263,12 @@ impl Bulkhead {
 
     /// Looks at the latency of cheap requests to the same backend, for which there is another bulkhead (window and
     /// queue), about every 100 ms: while they come late, fewer of this bulkhead's expensive requests may be in
-    /// flight. Returns whether fewer may than before. `in_flight` is the number of all cores' expensive requests in
+    /// flight. Returns whether fewer may than before. `all_in_flight` is the number of all cores' expensive requests in
     /// flight.
-    pub fn yield_to(&mut self, cheap: Option<Cheap>, in_flight: u32, now: Timestamp) -> bool {
-        let work = self.window.base() * in_flight;
-        let expensive = Expensive { in_flight: self.in_flight, work, waits: !self.is_empty() };
+    pub fn yield_to(&mut self, cheap: Option<Cheap>, all_in_flight: u32, now: Timestamp) -> bool {
+        let work = self.window.base() * all_in_flight;
+        let waits = !self.is_empty();
+        let expensive = Expensive { in_flight: self.in_flight, all_in_flight, work, waits };
         let has_yielded = self.yielding.handle_look(cheap, expensive, now);
         self.set_limit();
         has_yielded
