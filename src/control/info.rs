@@ -9,7 +9,7 @@ use super::{ProcessFacts, StoreInfo, StoreSection, Totals};
 use crate::shard::{COUNTERS, Counter, StoreView};
 
 /// The sections of `INFO` in the order in which they are shown, as names and titles. Each is shown once,
-/// however often a client names it.
+/// however often a client names it. A title has letters and digits only: lua-redis takes no other line for one.
 const SECTIONS: [(&str, &str); 15] = [
     ("server", "Server"),
     ("clients", "Clients"),
@@ -25,7 +25,7 @@ const SECTIONS: [(&str, &str); 15] = [
     ("cluster", "Cluster"),
     ("keyspace", "Keyspace"),
     ("weir", "Weir"),
-    ("weir_shards", "Weir_shards"),
+    ("weirshards", "Weirshards"),
 ];
 
 /// Sections of `INFO` that are shown for `all`, `everything` or their own name only.
@@ -33,7 +33,7 @@ const ON_REQUEST: [&str; 2] = ["commandstats", "latencystats"];
 
 /// Sections of `INFO` that weir fills by itself, and never with a store's fields. The fields of a store would
 /// describe its connections with weir, its replicas, which weir does not show, or its own cluster.
-const OWN: [&str; 5] = ["clients", "replication", "cluster", "weir", "weir_shards"];
+const OWN: [&str; 5] = ["clients", "replication", "cluster", "weir", "weirshards"];
 
 /// Sections of `INFO` that weir shows even if no store has them.
 const ALWAYS: [&str; 11] = [
@@ -47,7 +47,7 @@ const ALWAYS: [&str; 11] = [
     "cluster",
     "keyspace",
     "weir",
-    "weir_shards",
+    "weirshards",
 ];
 
 /// Fields of a store's section `server` that are left out, because they would be taken for weir's own.
@@ -251,7 +251,7 @@ fn own_fields(
                 line(&short_name(name, label), &sum.counters.get(counter));
             }
         }
-        "weir_shards" => {
+        "weirshards" => {
             for (index, report) in totals.shards.iter().enumerate() {
                 let requests = report.counters.get(Counter::Requests);
                 line(

@@ -58,7 +58,7 @@ impl Size {
 
 impl Default for Shapes {
     fn default() -> Self {
-        Self { sizes: [128, 64, 128, 64, 512, 128, 64].map(AtomicUsize::new), list: AtomicI64::new(-2) }
+        Self { sizes: [512, 64, 128, 64, 512, 128, 64].map(AtomicUsize::new), list: AtomicI64::new(-2) }
     }
 }
 

@@ -24,6 +24,8 @@ SAME = [
     "CONFIG SET appendfsync sometimes", "CONFIG SET maxmemory x", "CONFIG SET maxmemory 1 maxmemory 2", "CONFIG SET repl-backlog-size 3mb", "CONFIG GET repl-backlog-size", "CONFIG SET repl-backlog-size 1mb", "CONFIG SET databases 3",
     "CONFIG SET activerehashing maybe", "CONFIG SET activerehashing NO", "CONFIG GET ACTIVErehashing", "CONFIG SET activerehashing yes", "CONFIG SET maxmemory-clients 200%", "CONFIG SET maxmemory-clients x", "CONFIG GET nosuch",
     "CONFIG SET maxmemory-policy allkeys", "CONFIG SET client-query-buffer-limit 1", "CONFIG SET list-max-ziplist-size 5", "CONFIG GET list-max-listpack-size", "CONFIG SET list-max-listpack-size -2", "CONFIG SET dir x",
+    "CONFIG GET hash-max-listpack-entries", "CONFIG GET zset-max-listpack-entries",
+    "CONFIG GET set-max-intset-entries",
     "CONFIG SET zset-max-listpack-entries 2", "DEL zset", "ZADD zset 1 a 2 b", "OBJECT ENCODING zset", "ZADD zset 3 c", "OBJECT ENCODING zset", "CONFIG SET zset-max-ziplist-entries 128", "DEL zset",
     "CONFIG SET hll-sparse-max-bytes 100", "DEL hll", "PFADD hll a b c", "PFDEBUG ENCODING hll", "PFDEBUG DECODE hll", "PFDEBUG GETREG hll", "PFDEBUG ENCODING hll", "PFDEBUG TODENSE hll", "PFDEBUG DECODE hll", "PFDEBUG NOSUCH hll", "PFDEBUG ENCODING nothing",
     "PFSELFTEST", "DEL hll", "CONFIG SET hll-sparse-max-bytes 3000",

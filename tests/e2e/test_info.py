@@ -79,7 +79,10 @@ def test_one_stores_fields_stand_beside_weirs_own(servers, protocol: int):
         assert shown["info_stores_asked"] == shown["info_stores_answered"] == "1"
         # The default sections are those of redis-server, and weir's.
         default = [title for title in titles(direct) if title != "Errorstats"]
-        assert [title for title in titles(client) if title not in ("Weir", "Weir_shards", "Errorstats")] == default
+        assert [title for title in titles(client) if title not in ("Weir", "Weirshards", "Errorstats")] == default
+        # lua-redis takes no other line for a title.
+        assert all(title.isalnum() for title in titles(client, "all"))
+        assert titles(client, "weirshards") == titles(client, "weir_shards") == ["Weirshards"]
         assert {"Commandstats", "Latencystats"} & set(titles(client)) == set()
         assert {"Commandstats", "Latencystats"} < set(titles(client, "all"))
         assert titles(client, "commandstats", "MEMORY") == ["Memory", "Commandstats"]

@@ -300,7 +300,7 @@ impl Shard {
     /// and how much of the stores' figures the client may see.
     pub(super) fn asked_by_info(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Question {
         let named = arguments.iter().skip(1).take(INFO_SECTIONS_MAX);
-        let sections = named.map(|word| quoted(word).to_lowercase()).collect();
+        let sections = named.map(|word| section_named(quoted(word).to_lowercase())).collect();
         let protocol: Protocol = self.clients.client(id).protocol();
         let view = match self.tenant_of(id) {
             Some(tenant) if tenant.admin => StoreView::All,
@@ -337,6 +337,11 @@ impl Shard {
             self.admission.settle(&charge, reply, now);
         }
     }
+}
+
+/// Returns the present name of a section of `INFO` that a client names: `weirshards` was called `weir_shards`.
+fn section_named(name: String) -> String {
+    if name == "weir_shards" { "weirshards".to_owned() } else { name }
 }
 
 fn time(out: &mut Vec<u8>, now: Now) {

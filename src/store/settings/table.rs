@@ -98,7 +98,7 @@ pub(in crate::store) const ROWS: &[Row] = &[
     row("enable-debug-command", Kind::Immutable, "no"),
     row("enable-module-command", Kind::Immutable, "no"),
     row("enable-protected-configs", Kind::Immutable, "no"),
-    row("hash-max-listpack-entries", Kind::Number(0, i64::MAX), "128").or("hash-max-ziplist-entries"),
+    row("hash-max-listpack-entries", Kind::Number(0, i64::MAX), "512").or("hash-max-ziplist-entries"),
     row("hash-max-listpack-value", Kind::Memory(0), "64").or("hash-max-ziplist-value"),
     row("hll-sparse-max-bytes", Kind::Memory(0), "3000"),
     row("hz", Kind::Number(0, INT_MAX), "10"),
