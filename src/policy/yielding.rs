@@ -612,6 +612,27 @@ mod tests {
     }
 
     #[test]
+    fn a_cap_is_in_vain_only_if_cheap_requests_come_later_than_the_work_of_expensive_ones_explains() {
+        for (late, cap) in [(115, 2), (125, usize::MAX)] {
+            let mut yielding = acquainted(1);
+            let mut look = |second: u64, millis: u64, in_flight: u32| {
+                let now = Timestamp::from_millis(1_000 * second);
+                let [median, allowed] = [millis, 10].map(Duration::from_millis);
+                let cheap = Cheap { at: now, median, allowed, work: Duration::ZERO };
+                let work = Duration::from_millis(12) * in_flight;
+                let expensive = Expensive { in_flight, all_in_flight: in_flight, work, waits: true };
+                yielding.handle_look(Some(cheap), expensive, now);
+                yielding.cap()
+            };
+            // The first cuts come before the latency shows all of the forty.
+            assert_eq!([look(1, 50, 40), look(2, 50, 40)], [usize::MAX, 20]);
+            assert_eq!([look(3, 60, 20), look(4, 60, 20)], [20, 10]);
+            assert_eq!([look(5, late, 10), look(6, late, 10)], [10, 5]);
+            assert_eq!([look(7, late, 5), look(8, late, 5)], [5, cap], "five keep a server busy for 60 ms");
+        }
+    }
+
+    #[test]
     fn without_cheap_requests_there_is_no_cap_any_more() {
         let mut yielding = acquainted(1);
         let late = Duration::from_millis(50);
