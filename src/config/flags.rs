@@ -453,7 +453,7 @@ pub struct Flags {
     pub monitors: u64,
 
     /// Longest time that PUBLISH waits for subscriptions of its tenant to the same channel, or to any pattern, that
-    /// came before and that stores have yet to acknowledge. With 0 it may overtake them
+    /// came before and that other cores have yet to read, or stores to acknowledge. With 0 it may overtake them
     #[arg(long, env = "WEIR_PUBLISH_WAIT", value_name = "DURATION", help_heading = LIMITS, hide = true)]
     #[arg(value_parser = duration, default_value = "100ms")]
     pub publish_wait: Duration,

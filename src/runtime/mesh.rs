@@ -9,10 +9,11 @@
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use rtrb::{Consumer, Producer, RingBuffer};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::shard::Batch;
 use crate::values::{ShardId, Timestamp};
@@ -53,6 +54,8 @@ impl Departure {
 struct Peer {
     /// True while the shard sleeps, or is about to, so that whoever sends to it must wake it.
     parked: AtomicBool,
+    /// The number of turns (rounds of its loop) that the shard has ended.
+    turns: AtomicU64,
     /// A descriptor of the shard's `io_uring`, by which others wake it. It stays open until the last shard
     /// ends, so that a wake-up never goes to another ring with the same number.
     doorbell: OnceLock<OwnedFd>,
@@ -176,13 +179,49 @@ impl Mesh {
     /// Announces to the other shards that this one is about to sleep. False if it must stay awake, since
     /// messages have come in.
     pub fn park(&mut self) -> bool {
-        self.peers[self.own].parked.store(true, Ordering::Relaxed);
+        // Whoever sees this sees all that the shard has told others before.
+        self.peers[self.own].parked.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
         let empty = self.inbound.iter_mut().flatten().all(|consumer| consumer.is_empty());
         if !empty {
             self.unpark();
         }
         empty
+    }
+
+    /// Announces to the other shards that this one has ended a turn (round of its loop).
+    #[inline]
+    pub fn end_turn(&mut self) {
+        let turns = &self.peers[self.own].turns;
+        // Nobody else writes it.
+        turns.store(turns.load(Ordering::Relaxed) + 1, Ordering::Release);
+    }
+
+    /// Returns the numbers of all other shards.
+    pub fn others(&self) -> impl Iterator<Item = usize> {
+        (0..self.peers.len()).filter(|peer| *peer != self.own)
+    }
+
+    /// Returns how many turns (rounds of its loop) the shard with number `peer` has ended.
+    pub fn turns_ended(&self, peer: usize) -> u64 {
+        self.peers[peer].turns.load(Ordering::Acquire)
+    }
+
+    /// True if the shard with number `peer` sleeps, or is about to, and nobody is waking it.
+    pub fn is_parked(&self, peer: usize) -> bool {
+        self.peers[peer].parked.load(Ordering::Acquire)
+    }
+
+    /// True if the shard with number `peer` sleeps, and the kernel has nothing for it that it has not handled.
+    /// Bytes that the kernel is just reading for it are overlooked.
+    pub fn is_idle(&self, peer: usize) -> bool {
+        let Some(bell) = self.peers[peer].doorbell.get().filter(|_| self.is_parked(peer)) else {
+            return false;
+        };
+        // An `io_uring` is readable while it has completions, or work that leads to some.
+        let readable = poll(&mut [PollFd::new(bell, PollFlags::IN)], Some(&Timespec::default()));
+        // It may have woken up and taken them meanwhile.
+        readable == Ok(0) && self.is_parked(peer)
     }
 
     /// Announces to the other shards that this one is awake and need not be woken.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  main ── starts, then waits ──┐
-//!  weir-0 .. weir-N   one glommio executor per shard: ring.rs, driver.rs, farewell.rs, mesh.rs, shard_thread.rs
+//!  weir-0 .. weir-N   one glommio executor per shard: ring.rs, driver.rs, farewell.rs, mesh.rs, survey.rs,
+//!                      shard_thread.rs
 //!  weir-storage       the embedded engine, where it is the store: storage_thread.rs
 //!  weir-control       counters, quotas in force, drain, admin port: control_thread.rs, admin.rs
 //!  weir-quotas        reads and checks quotas, watches the quota file: quotas_thread.rs, watch.rs
@@ -51,6 +52,7 @@ mod shard_thread;
 mod socket_file;
 mod storage_thread;
 mod store_info_thread;
+mod survey;
 mod takeover;
 mod tls;
 mod top;

@@ -13,11 +13,11 @@ use glommio::timer::Timer;
 /// this much.
 pub(super) const SHALLOW_SLEEP: Duration = Duration::from_millis(20);
 
-/// Returns the longest sleep of a core whose messages have waited for `blocked` for room in a full ring to
-/// another core: an eighth of that time, 50 us to 5 ms. The core must try again by itself, since the reader
-/// of the ring reports nothing when there is room.
-pub(super) fn full_peer_sleep(blocked: Duration) -> Duration {
-    (blocked / 8).clamp(Duration::from_micros(50), Duration::from_millis(5))
+/// Returns the longest sleep of a core that has waited for `waited` for another core which reports nothing when
+/// it has got on: when it has made room in a full ring, say. An eighth of that time, 50 us to 5 ms; then the core
+/// must look again by itself.
+pub(super) fn sleep_between_looks(waited: Duration) -> Duration {
+    (waited / 8).clamp(Duration::from_micros(50), Duration::from_millis(5))
 }
 
 /// The longest sleep of a core when no event wakes it, so that a lost wake-up delays work by at most this

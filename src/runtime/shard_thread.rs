@@ -22,7 +22,8 @@ use super::executor::Lifeline;
 use super::log;
 use super::mesh::{Departure, Mesh};
 use super::messages::{Mailbox, Moved, ToControl, ToShard};
-use super::park::{Parking, Rest, SHALLOW_SLEEP, full_peer_sleep};
+use super::park::{Parking, Rest, SHALLOW_SLEEP, sleep_between_looks};
+use super::survey::Survey;
 use super::tls::Tally;
 use crate::control::{EventLoopFigures, ShardReport};
 use crate::protocol::{Room, Segment};
@@ -30,6 +31,9 @@ use crate::shard::{Address, Doubt, Readiness, Shard};
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Loss, Owner, Timestamp};
 
+/// The time for which a core that waits for the other cores to have handled what came before a request looks at
+/// them in every turn; later it sleeps between its looks. Most of them are behind by less.
+const SURVEYED_AWAKE: Duration = Duration::from_micros(30);
 /// During a takeover, the interval at which a shard checks whether clients that may soon be ready can be
 /// handed over to the other process: clients that wait for a reply, say.
 const MOVING_PERIOD: Duration = Duration::from_millis(1);
@@ -387,6 +391,7 @@ impl<C: Connector> ShardThread<C> {
         let mut moving: Option<Moving> = None;
         let mut is_heard = true;
         let mut departure = Departure::default();
+        let mut survey = Survey::default();
         let mut figures = EventLoopFigures::default();
         let mut last_work = clock.now().monotonic;
         mesh.announce(driver.ring.doorbell()?);
@@ -457,7 +462,13 @@ impl<C: Connector> ShardThread<C> {
                 guarded.shard.refuse_newcomers();
                 driver.drain();
             }
+            if guarded.shard.awaits_others()
+                && let Some(by) = survey.look(&mesh, clock.now().monotonic)
+            {
+                guarded.shard.handle_others_handled(by);
+            }
             guarded.shard.handle_turn_end(now);
+            mesh.end_turn();
             guarded.count_bytes();
             if work == 0 {
                 guarded.shard.handle_quiet();
@@ -507,7 +518,9 @@ impl<C: Connector> ShardThread<C> {
             if let Some(moving) = &moving {
                 driver.wake_at(moving.due, now);
             }
-            if work > 0 || guarded.shard.is_busy() {
+            let surveyed = guarded.shard.awaits_others().then(|| survey.lasts(now.monotonic));
+            let looks_on = surveyed.is_some_and(|lasts| lasts < SURVEYED_AWAKE);
+            if work > 0 || guarded.shard.is_busy() || looks_on {
                 figures.turns += u64::from(work > 0);
                 last_work = now.monotonic;
                 glommio::yield_if_needed().await;
@@ -522,8 +535,9 @@ impl<C: Connector> ShardThread<C> {
                 continue;
             }
             figures.sleeps += 1;
-            if blocked.is_some() || now.monotonic.since(last_work) < SHALLOW_SLEEP {
-                let longest = blocked.map_or(SHALLOW_SLEEP, full_peer_sleep);
+            let waited = [blocked, surveyed].into_iter().flatten().min();
+            if waited.is_some() || now.monotonic.since(last_work) < SHALLOW_SLEEP {
+                let longest = waited.map_or(SHALLOW_SLEEP, sleep_between_looks);
                 let pause = guarded.shard.poll_deadline().map_or(longest, |at| at.since(now.monotonic));
                 driver.ring.submit_and_wait(Some(pause.min(longest)))?;
             } else {

@@ -224,6 +224,12 @@ counters! {
         "PUBLISH requests that waited for subscriptions that came before (--publish-wait).",
     ),
     (
+        PublicationsHeldForCores,
+        "weir_publish_core_waits_total",
+        "",
+        "PUBLISH requests that waited until other cores had handled what arrived before them (--publish-wait).",
+    ),
+    (
         MonitorLinesLeftOut,
         "weir_monitor_lines_left_out_total",
         "",

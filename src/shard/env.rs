@@ -46,6 +46,8 @@ pub struct Env {
     /// Start of the last round in which weir asked all primaries of the cluster for the map, and all of them
     /// confirmed it; None before the first such round.
     pub slots_confirmed: Option<Timestamp>,
+    /// Time by which all bytes arrived that the other cores are known to have handled; None if nothing is known.
+    pub others_handled: Option<Timestamp>,
     /// Meanings of the cursors that clients got from `SCAN` over all nodes of the cluster.
     pub walks: Walks,
     /// Requests that were split into one request per key, because their slot is half moved to another node.
@@ -92,6 +94,7 @@ impl Env {
             slots: None,
             databases,
             slots_confirmed: None,
+            others_handled: None,
             walks: Walks::default(),
             pieces: Pieces::default(),
             node_names: Vec::new(),
@@ -155,6 +158,12 @@ impl Env {
     /// began later than `after`.
     pub fn is_sure(&self, after: Timestamp) -> bool {
         self.slots_confirmed.is_some_and(|confirmed| confirmed > after)
+    }
+
+    /// True if the other cores are known to have handled all bytes of their clients that arrived by the time
+    /// `by`, or if there are no other cores.
+    pub fn others_have_handled(&self, by: Timestamp) -> bool {
+        self.settings.topology.shards() == 1 || self.others_handled >= Some(by)
     }
 
     /// Puts a new map of the cluster in force, and takes the nodes' addresses and databases from it.

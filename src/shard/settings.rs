@@ -321,8 +321,8 @@ pub struct ClientLimits {
     pub filters: Arc<FilterBoard>,
     /// The scripts, seen by any shard, that declare that they write nothing.
     pub scripts: Arc<ScriptBoard>,
-    /// Longest time that a message (`PUBLISH`) waits for stores to acknowledge earlier subscriptions; zero if
-    /// it does not wait.
+    /// Longest time that a message (`PUBLISH`) waits until other cores have handled what came before it, and
+    /// stores have acknowledged earlier subscriptions; zero if it does not wait.
     pub publish_wait: Duration,
     /// Maximum numbers of channels and of patterns for which one core, as their home core (the one that
     /// subscribes for the clients of all cores), has one subscription for all clients.

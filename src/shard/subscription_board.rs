@@ -2,7 +2,7 @@
 //! without awaiting the reply, and then PUBLISH over another connection. A server handles the two in this
 //! order. Here each goes to the store over a connection of its own, and that of the SUBSCRIBE may have to be
 //! opened first. So a PUBLISH waits for unacknowledged subscriptions of its tenant to the same channel
-//! (`clients/publications.rs`).
+//! (`clients/publications.rs`), once the other cores have handled all that arrived before it.
 //!
 //! Each tenant has counters (cells) of its own, so that tenants never wait for each other.
 

@@ -830,6 +830,8 @@ struct Rig {
     connecting: Connecting,
     reading: Reading,
     work: Work,
+    /// False if shards that wait for others to handle what came before learn nothing.
+    others_get_on: bool,
     /// The number of connections to which stores have given an id, and below it, the ids that stores were
     /// told to kill.
     named: u64,
@@ -892,6 +894,7 @@ impl Rig {
             connecting: Connecting::Works,
             reading: Reading::Always,
             work: Work::None,
+            others_get_on: true,
             named: 0,
             killed: Vec::new(),
             kill_reply: ":1\r\n",
@@ -1034,6 +1037,10 @@ impl Rig {
             let mut moved = false;
             for shard in 0..self.shards.len() {
                 moved |= self.shards[shard].is_busy();
+                if self.others_get_on && self.shards[shard].awaits_others() {
+                    moved = true;
+                    self.shards[shard].handle_others_handled(self.now.monotonic);
+                }
                 self.shards[shard].handle_turn_end(self.now);
                 if self.work == Work::None {
                     self.shards[shard].handle_quiet();

@@ -224,12 +224,24 @@ impl Shard {
         }
     }
 
-    /// Resumes clients' `PUBLISH` requests that were held until stores had acknowledged the subscriptions
-    /// to their channels: those acknowledged by now, and those that have waited for too long.
+    /// Resumes clients' `PUBLISH` requests that were held for earlier subscriptions: those that may go on by
+    /// now, and those that have waited for too long.
     pub(super) fn resume_publications(&mut self, now: Now) {
-        let board = &self.env.settings.clients.subscriptions;
-        let ready = self.clients.publications().take_ready(board, now.monotonic);
+        let ready = self.clients.publications().take_ready(&self.env, now.monotonic);
         self.resume_held(ready, now);
+    }
+
+    /// True if a request waits until the other cores have handled all bytes that arrived before it. The caller
+    /// reports by [`Self::handle_others_handled`] when they have.
+    #[inline]
+    pub fn awaits_others(&self) -> bool {
+        self.clients.await_others()
+    }
+
+    /// Records that the other cores have handled all bytes of their clients that arrived by the time `by`.
+    /// Requests that wait for this go on at the end of the turn.
+    pub fn handle_others_handled(&mut self, by: Timestamp) {
+        self.env.others_handled = self.env.others_handled.max(Some(by));
     }
 
     /// Holds a client's request until the cluster's primaries have confirmed the map of slots. Refuses it

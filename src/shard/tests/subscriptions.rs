@@ -188,6 +188,56 @@ fn a_message_that_waited_to_be_decoded_waits_for_subscriptions_all_the_same() {
     assert_eq!(rig.frames("PUBLISH").len(), 1, "the store has not acknowledged for too long");
 }
 
+#[test]
+fn a_message_waits_for_a_subscription_that_another_core_has_yet_to_read() {
+    let mut rig = lending(2, 1);
+    let [client, publisher] = [rig.client(0), rig.client(1)];
+    rig.others_get_on = false;
+    let came = rig.now.monotonic;
+    rig.send(publisher, &[&["PUBLISH", "news", "x"], &["PUBLISH", "news", "y"], &["GET", "k"]]);
+    assert!(rig.frames("PUBLISH").is_empty() && rig.shards[1].awaits_others());
+    rig.now.monotonic = came.after(MILLISECOND);
+    rig.send(client, &[&["SUBSCRIBE", "news"]]);
+    rig.shards[1].handle_others_handled(came);
+    rig.turns();
+    assert!(!rig.shards[1].awaits_others(), "both have come together");
+    assert!(rig.frames("PUBLISH").is_empty() && rig.frames("GET").is_empty());
+    greet(&mut rig);
+    rig.answer_first("subscribe", &said("subscribe", "news", 1));
+    rig.wait(MILLISECOND);
+    rig.answer_first("PUBLISH", ":1\r\n");
+    assert_eq!(rig.frames("PUBLISH\r\n$4\r\nnews\r\n$1\r\ny").len(), 1);
+    let held = [Counter::PublicationsHeldForCores, Counter::PublicationsHeld];
+    assert_eq!(held.map(|counter| rig.counted(counter)), [1, 1]);
+    rig.answer_first("PUBLISH", ":1\r\n");
+    rig.now.monotonic = rig.now.monotonic.after(MILLISECOND);
+    rig.send(publisher, &[&["PUBLISH", "news", "z"]]);
+    assert!(rig.frames("PUBLISH").is_empty(), "what came since may not be read");
+}
+
+#[test]
+fn a_message_does_not_wait_long_for_a_core_that_does_not_get_on() {
+    let published = |shards: u16, publish_wait: u64| {
+        let mut rig = Rig::with(shards, 1, |settings| {
+            settings.clients.publish_wait = publish_wait as u32 * MILLISECOND;
+        });
+        rig.others_get_on = false;
+        let publisher = rig.client(0);
+        rig.send(publisher, &[&["PUBLISH", "news", "x"]]);
+        let waited = (0..200).find(|_| {
+            let is_sent = !rig.frames("PUBLISH").is_empty();
+            if !is_sent {
+                rig.wait(MILLISECOND);
+            }
+            is_sent
+        });
+        waited.expect("it is sent at last")
+    };
+    assert_eq!(published(2, 100), 100);
+    assert_eq!(published(2, 7), 7);
+    assert_eq!((published(2, 0), published(1, 100)), (0, 0), "switched off, and no other cores");
+}
+
 /// Breaks the link over which a request was sent.
 fn lose(rig: &mut Rig, sent: &Sent) {
     rig.at_stores.retain(|other| other.link != sent.link);

@@ -1,0 +1,133 @@
+//! Whether the other cores have handled all that the kernel had for them at some moment. A client may have sent
+//! something to one core before it asks another core for what depends on that.
+//!
+//! ```text
+//!  the peer sleeps, and the kernel has nothing for it ──> it has handled everything
+//!  the peer is awake, or the kernel is waking it ───────> it has once it sleeps after a turn, or ends a second one
+//! ```
+//!
+//! The peer's turn at that moment may have taken its completions before. At its end the kernel gives it all that has
+//! come, so the turn after it handles that, and a peer never sleeps on what the kernel has given. Nobody is woken: a
+//! peer for which the kernel has something is woken by that.
+
+use std::time::Duration;
+
+use super::mesh::Mesh;
+use crate::values::Timestamp;
+
+/// The number of turns (rounds of its loop) that a core ends after a moment before it has handled everything that
+/// the kernel had for it at that moment.
+const TURNS_AWAITED: u64 = 2;
+/// The time for which the kernel must have nothing for a sleeping core. Work that the kernel is just carrying out for
+/// a core, such as to copy bytes from a socket, shows nowhere.
+const NOTHING_FOR: Duration = Duration::from_micros(10);
+
+/// Another core that may not have handled everything yet.
+#[derive(Debug)]
+struct Behind {
+    peer: usize,
+    /// The number of turns that it had ended when the question was asked.
+    turns: u64,
+    /// The time since when it has slept while the kernel had nothing for it; none if that was not so in all looks.
+    idle_since: Option<Timestamp>,
+}
+
+/// One question to all other cores at a time: have they handled everything that came before it?
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    /// The time at which the question was asked; none while there is none.
+    began: Option<Timestamp>,
+    behind: Vec<Behind>,
+}
+
+impl Survey {
+    /// Looks at the other cores once more, for the question under way or for a new one. Returns the time at
+    /// which the question was asked as soon as all other cores have handled what came until then; the next
+    /// call asks anew.
+    pub fn look(&mut self, mesh: &Mesh, now: Timestamp) -> Option<Timestamp> {
+        let began = *self.began.get_or_insert_with(|| {
+            self.behind.extend(mesh.others().map(|peer| Behind {
+                peer,
+                turns: mesh.turns_ended(peer),
+                idle_since: Some(now),
+            }));
+            now
+        });
+        self.behind.retain_mut(|behind| !behind.has_got_on(mesh, now));
+        self.behind.is_empty().then(|| {
+            self.began = None;
+            began
+        })
+    }
+
+    /// Returns for how long the question under way has been asked; zero if there is none.
+    pub fn lasts(&self, now: Timestamp) -> Duration {
+        self.began.map_or(Duration::ZERO, |began| now.since(began))
+    }
+}
+
+impl Behind {
+    fn has_got_on(&mut self, mesh: &Mesh, now: Timestamp) -> bool {
+        let turns = mesh.turns_ended(self.peer) - self.turns;
+        if turns > 0 {
+            return turns >= TURNS_AWAITED || mesh.is_parked(self.peer);
+        }
+        self.idle_since = self.idle_since.filter(|_| mesh.is_idle(self.peer));
+        self.idle_since.is_some_and(|since| now.since(since) >= NOTHING_FOR)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::runtime::mesh::weave;
+
+    fn at(micros: u64) -> Timestamp {
+        Timestamp::from_nanos(micros * 1_000)
+    }
+
+    #[test]
+    fn a_core_that_is_awake_has_handled_everything_after_its_second_turn() {
+        let mut meshes = weave(3);
+        let mut survey = Survey::default();
+        meshes[1].end_turn();
+        for turn in 0..2 {
+            assert_eq!(survey.look(&meshes[0], at(turn)), None);
+            meshes[1].end_turn();
+            meshes[2].end_turn();
+        }
+        assert_eq!(survey.look(&meshes[0], at(90)), Some(at(0)), "it was asked then");
+        assert_eq!(
+            (survey.look(&meshes[0], at(100)), survey.lasts(at(101))),
+            (None, Duration::from_micros(1))
+        );
+        meshes[1].end_turn();
+        meshes[1].end_turn();
+        assert_eq!(survey.look(&meshes[0], at(110)), None, "the other one has not turned");
+        assert_eq!(Survey::default().look(&weave(1)[0], at(1)), Some(at(1)), "there are no other cores");
+    }
+
+    #[test]
+    fn a_core_that_sleeps_has_handled_everything_unless_the_kernel_has_something_for_it() {
+        let mut meshes = weave(2);
+        let (mut doorbell, mut kernel) = UnixStream::pair().expect("a pair");
+        meshes[1].announce(doorbell.try_clone().expect("a copy").into());
+        assert!(meshes[1].park());
+        let mut survey = Survey::default();
+        assert_eq!(survey.look(&meshes[0], at(1)), None, "the kernel may be reading something for it");
+        assert_eq!(survey.look(&meshes[0], at(10)), None);
+        assert_eq!(survey.look(&meshes[0], at(11)), Some(at(1)));
+        kernel.write_all(b"x").expect("room");
+        assert_eq!(survey.look(&meshes[0], at(20)), None, "it is about to wake");
+        doorbell.read_exact(&mut [0]).expect("a byte");
+        assert_eq!(survey.look(&meshes[0], at(40)), None, "it has yet to handle what the kernel took");
+        meshes[1].unpark();
+        meshes[1].end_turn();
+        assert_eq!(survey.look(&meshes[0], at(41)), None, "the kernel may only now have given it what came");
+        assert!(meshes[1].park());
+        assert_eq!(survey.look(&meshes[0], at(42)), Some(at(20)), "it does not sleep on what came");
+    }
+}
