@@ -85,13 +85,17 @@ def test_a_message_does_not_overtake_a_subscription_that_another_core_reads(serv
         missed = 0
         for number in range(rounds):
             subscriber, publisher, channel = rng.choice(subscribers), rng.choice(publishers), f"channel {number}"
-            subscriber.send("SUBSCRIBE", channel)
+            names = [f"before {number}", channel][rng.randrange(2) :]
+            for name in names:
+                subscriber.send("SUBSCRIBE", name)
             receivers = publisher.ok("PUBLISH", channel, "text")
-            assert subscriber.read().plain() == [b"subscribe", channel.encode(), 1]
+            for at, name in enumerate(names):
+                assert subscriber.read().plain() == [b"subscribe", name.encode(), at + 1]
             if receivers:
                 assert subscriber.read().plain() == [b"message", channel.encode(), b"text"]
             missed += not receivers
-            assert subscriber.ok("UNSUBSCRIBE", channel)[-1] == 0
+            subscriber.send("UNSUBSCRIBE", *names)
+            assert [subscriber.read().plain()[-1] for _ in names][-1] == 0
     # Bytes that the kernel is just copying for a core are seen by nobody.
     assert missed <= rounds // 100
     assert metrics.total(weir, "weir_publish_core_waits_total") >= rounds

@@ -1,6 +1,8 @@
 //! The state of one client connection: its identity, its unanswered requests, and whatever its next request
 //! waits for.
 
+use std::sync::Arc;
+
 use super::arrivals::Arrivals;
 use super::held::{HeldRequest, Times};
 use super::http_login::HttpLogin;
@@ -19,6 +21,7 @@ use crate::shard::admission::{Charge, Payer};
 use crate::shard::request::{Asker, Envelope, Nature, ReplyTo, Route, Touches, Track};
 use crate::shard::script_board::ScriptBoard;
 use crate::shard::settings::ShardSettings;
+use crate::shard::subscription_board::SubscriptionBoard;
 use crate::values::limits::{REQUESTS_PER_TURN, TLS_CLIENT_BYTES, TLS_SEND_BYTES_MAX};
 use crate::values::{BackendId, Database, TenantId, Timestamp};
 
@@ -671,6 +674,20 @@ impl Client {
         self.ties.get_or_insert_default()
     }
 
+    /// Counts what the client has sent behind a command about subscriptions that stores have not acknowledged as
+    /// subscriptions that are not read yet: programs tend to send several such commands in a row.
+    #[cold]
+    pub fn count_unread_subscriptions(&mut self, board: &Arc<SubscriptionBoard>) {
+        let tenant = self.identity.tenant_id();
+        let is_behind = self.held_bytes() > 0 || self.held_request.is_some();
+        let Some(ties) = self.ties.as_deref_mut() else { return };
+        if is_behind && ties.subscriptions.as_ref().is_some_and(|known| known.is_pending()) {
+            ties.unread.get_or_insert_with(|| board.begin_unread(tenant));
+        } else if ties.unread.take().is_some() {
+            self.release_ties();
+        }
+    }
+
     /// True if the client's blocking command was ended at its store without a reply to the client, so that
     /// the client can move to another process.
     pub fn is_withdrawn(&self) -> bool {
@@ -725,6 +742,7 @@ impl Client {
             ties.link.is_none()
                 && ties.watch.is_none()
                 && ties.subscriptions.is_none()
+                && ties.unread.is_none()
                 && ties.tracking.is_none()
                 && ties.withdrawn.is_none()
                 && ties.inbox.is_none()

@@ -9,7 +9,7 @@ use super::ClientStage;
 use crate::protocol::Arguments;
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
-use crate::shard::subscription_board::Cells;
+use crate::shard::subscription_board::Awaited;
 use crate::values::time::Now;
 use crate::values::{ClientId, Timestamp};
 
@@ -22,8 +22,8 @@ const LOOKS_APART: Duration = Duration::from_millis(1);
 enum Condition {
     /// The other cores must have handled all bytes that arrived by this time.
     Handled(Timestamp),
-    /// These counters of unacknowledged subscriptions must be zero.
-    Acknowledged(Cells),
+    /// Stores must have acknowledged these subscriptions.
+    Acknowledged(Awaited),
 }
 
 /// A client whose message (`PUBLISH`) waits.
@@ -43,10 +43,10 @@ pub struct Publications {
 }
 
 impl Condition {
-    fn holds(self, env: &Env) -> bool {
+    fn holds(&self, env: &Env) -> bool {
         match self {
-            Self::Handled(by) => env.others_have_handled(by),
-            Self::Acknowledged(cells) => !env.settings.clients.subscriptions.has_any(cells),
+            Self::Handled(by) => env.others_have_handled(*by),
+            Self::Acknowledged(awaited) => env.settings.clients.subscriptions.is_over(awaited),
         }
     }
 }
@@ -101,8 +101,8 @@ impl ClientStage {
         let (condition, counter) = if env.others_have_handled(came) {
             let channel = arguments.get(1).unwrap_or_default();
             let awaited = limits.subscriptions.awaited(client.identity.tenant_id(), channel);
-            let Some(cells) = awaited else { return false };
-            (Condition::Acknowledged(cells), Counter::PublicationsHeld)
+            let Some(awaited) = awaited else { return false };
+            (Condition::Acknowledged(awaited), Counter::PublicationsHeld)
         } else {
             (Condition::Handled(came), Counter::PublicationsHeldForCores)
         };

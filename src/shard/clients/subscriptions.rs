@@ -406,6 +406,11 @@ impl Subscriptions {
         requests
     }
 
+    /// True if stores have not acknowledged the client's last command about subscriptions.
+    pub fn is_pending(&self) -> bool {
+        self.pending.is_some()
+    }
+
     /// Writes the requests that subscribe to these channels or patterns, or that unsubscribe if `begins` is
     /// false, at each store that their messages come from. `kind` says whether the names are channels,
     /// patterns or sharded channels, and `purpose` why the requests are sent.

@@ -5,6 +5,7 @@ use super::inbox::Inbox;
 use super::{ClientStage, KeyTracking, Subscriptions};
 use crate::shard::env::Env;
 use crate::shard::request::PrivateId;
+use crate::shard::subscription_board::Opening;
 use crate::values::{Action, BackendId, ClientId, Owner, Timestamp};
 
 /// The connections of a client's own to stores, and the state for which it has them. A client has at most one
@@ -19,6 +20,9 @@ pub struct Ties {
     pub watch: Option<Watch>,
     /// The channels that the client is subscribed to; None if there are none.
     pub subscriptions: Option<Box<Subscriptions>>,
+    /// An entry among the subscriptions that stores have not acknowledged, for those that the client may have sent
+    /// behind one that stores have not acknowledged; None if it has sent nothing behind one.
+    pub unread: Option<Opening>,
     /// The keys that stores track for the client; None if there are none.
     pub tracking: Option<Box<KeyTracking>>,
     /// The client's blocking command, once it was ended at its store so that the client can move.

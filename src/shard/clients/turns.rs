@@ -309,6 +309,9 @@ impl ClientStage {
         if client.stalled || !client.arrivals.is_empty() {
             client.date_undecoded();
         }
+        if client.ties.is_some() {
+            client.count_unread_subscriptions(&env.settings.clients.subscriptions);
+        }
         let goes_on_next_turn = client.stalled && client.turn_left == 0 && !client.listed_to_resume;
         let full = client.stalled && client.held_bytes() > HELD_BYTES_PAUSE;
         if full && !client.reading_paused && client.ending == Ending::Open {

@@ -238,6 +238,33 @@ fn a_message_does_not_wait_long_for_a_core_that_does_not_get_on() {
     assert_eq!((published(2, 0), published(1, 100)), (0, 0), "switched off, and no other cores");
 }
 
+#[test]
+fn a_message_waits_for_a_subscription_behind_another_one() {
+    let mut rig = lending(2, 1);
+    let [client, publisher] = [rig.client(0), rig.client(1)];
+    rig.send(client, &[&["SUBSCRIBE", "a"], &["SUBSCRIBE", "b"], &["SUBSCRIBE", "news"]]);
+    rig.send(publisher, &[&["PUBLISH", "news", "x"]]);
+    assert!(rig.frames("PUBLISH").is_empty());
+    greet(&mut rig);
+    rig.answer_first("subscribe", &said("subscribe", "a", 1));
+    rig.wait(MILLISECOND);
+    assert!(rig.frames("PUBLISH").is_empty());
+    rig.answer_first("subscribe", &said("subscribe", "b", 2));
+    rig.wait(MILLISECOND);
+    assert!(rig.frames("PUBLISH").is_empty());
+    rig.answer_first("subscribe", &said("subscribe", "news", 3));
+    rig.wait(MILLISECOND);
+    assert_eq!(rig.frames("PUBLISH").len(), 1);
+    rig.answer_first("PUBLISH", ":1\r\n");
+    rig.send(client, &[&["UNSUBSCRIBE"], &["PING"]]);
+    rig.send(publisher, &[&["PUBLISH", "other", "y"]]);
+    assert!(rig.frames("PUBLISH").is_empty(), "what stands behind may be a subscription");
+    let id = rig.id(client);
+    rig.shards[0].handle_client_lost(id);
+    rig.wait(MILLISECOND);
+    assert_eq!(rig.frames("PUBLISH").len(), 1, "nobody waits for it any more");
+}
+
 /// Breaks the link over which a request was sent.
 fn lose(rig: &mut Rig, sent: &Sent) {
     rig.at_stores.retain(|other| other.link != sent.link);
