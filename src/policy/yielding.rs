@@ -327,6 +327,11 @@ mod tests {
     /// Interval between two looks at the cap.
     const LOOKS: f64 = 0.1;
 
+    /// Expensive requests of the only core, of which further ones wait.
+    fn waiting(in_flight: u32, work: Duration) -> Expensive {
+        Expensive { in_flight, all_in_flight: in_flight, work, waits: true }
+    }
+
     /// A backend whose `servers` take one request after another, in the order in which those came.
     #[derive(Clone, Copy, Debug)]
     struct Store {
@@ -414,12 +419,7 @@ mod tests {
                 next_look += LOOKS;
                 most = cap(
                     latest.take(),
-                    Expensive {
-                        in_flight,
-                        all_in_flight: in_flight,
-                        work: Duration::ZERO,
-                        waits: in_flight < clients,
-                    },
+                    Expensive { waits: in_flight < clients, ..waiting(in_flight, Duration::ZERO) },
                     at(now),
                 );
                 if now > 30.0 {
@@ -519,8 +519,7 @@ mod tests {
             let now = Timestamp::from_millis(millis);
             let median = Duration::from_millis(5);
             let cheap = Cheap { at: now, median, allowed: 2 * median, work: Duration::ZERO };
-            let expensive =
-                Expensive { in_flight, all_in_flight: in_flight, work: Duration::ZERO, waits: true };
+            let expensive = waiting(in_flight, Duration::ZERO);
             yielding.handle_look(has_cheap.then_some(cheap), expensive, now);
             yielding.cap()
         };
@@ -620,7 +619,7 @@ mod tests {
                 let [median, allowed] = [millis, 10].map(Duration::from_millis);
                 let cheap = Cheap { at: now, median, allowed, work: Duration::ZERO };
                 let work = Duration::from_millis(12) * in_flight;
-                let expensive = Expensive { in_flight, all_in_flight: in_flight, work, waits: true };
+                let expensive = waiting(in_flight, work);
                 yielding.handle_look(Some(cheap), expensive, now);
                 yielding.cap()
             };
@@ -633,6 +632,26 @@ mod tests {
     }
 
     #[test]
+    fn the_least_cap_of_a_core_is_judged_once_half_of_all_expensive_requests_are_left() {
+        for (others, is_judged) in [(2, true), (3, false)] {
+            let mut yielding = acquainted(1);
+            let late = Duration::from_millis(100);
+            let mut look = |round: u64| {
+                let now = Timestamp::from_millis(200 * round);
+                let cheap = Cheap { at: now, median: late, allowed: late / 10, work: Duration::ZERO };
+                let in_flight = yielding.cap().min(3) as u32;
+                let all_in_flight = in_flight + if in_flight == 3 { 3 } else { others };
+                let expensive = Expensive { all_in_flight, ..waiting(in_flight, Duration::ZERO) };
+                yielding.handle_look(Some(cheap), expensive, now);
+                yielding.cap()
+            };
+            let caps: Vec<usize> = (1..40).map(&mut look).skip_while(|cap| *cap > 1).collect();
+            assert_eq!(caps[..10], [1; 10], "for two seconds");
+            assert_eq!(caps.contains(&usize::MAX), is_judged, "{caps:?}");
+        }
+    }
+
+    #[test]
     fn without_cheap_requests_there_is_no_cap_any_more() {
         let mut yielding = acquainted(1);
         let late = Duration::from_millis(50);
@@ -640,11 +659,7 @@ mod tests {
             let now = Timestamp::from_millis(millis);
             let cheap = Cheap { at: now, median: late, allowed: late / 5, work: Duration::ZERO };
             let in_flight = yielding.cap().min(20) as u32;
-            yielding.handle_look(
-                has_cheap.then_some(cheap),
-                Expensive { in_flight, all_in_flight: in_flight, work: Duration::ZERO, waits: true },
-                now,
-            );
+            yielding.handle_look(has_cheap.then_some(cheap), waiting(in_flight, Duration::ZERO), now);
             yielding.cap()
         };
         assert_eq!([look(100, true), look(200, true), look(300, false)], [usize::MAX, 10, 10]);
@@ -660,12 +675,7 @@ mod tests {
                 let (median, allowed) = (Duration::from_millis(50), Duration::from_millis(10));
                 let cheap = Cheap { at: now, median, allowed, work: Duration::from_millis(millis) };
                 let in_flight = yielding.cap().min(20) as u32;
-                let expensive = Expensive {
-                    in_flight,
-                    all_in_flight: in_flight,
-                    work: Duration::from_millis(20),
-                    waits: true,
-                };
+                let expensive = waiting(in_flight, Duration::from_millis(20));
                 yielding.handle_look(Some(cheap), expensive, now);
                 assert!(is_capped || yielding.cap() == usize::MAX);
                 if is_capped && yielding.cap() < 20 {
@@ -683,12 +693,7 @@ mod tests {
         let mut look = |millis: u64, (median, work): (u64, u64), in_flight: u32| {
             let now = Timestamp::from_millis(millis);
             let [median, work] = [median, work].map(Duration::from_millis);
-            let expensive = Expensive {
-                in_flight,
-                all_in_flight: in_flight,
-                work: Duration::from_millis(20),
-                waits: true,
-            };
+            let expensive = waiting(in_flight, Duration::from_millis(20));
             yielding.handle_look(Some(Cheap { at: now, median, allowed, work }), expensive, now);
             yielding.may_help(now)
         };
@@ -709,8 +714,7 @@ mod tests {
             let in_flight = yielding.cap().min(20) as u32;
             let median = Duration::from_millis(if in_flight >= 8 { 30 } else { 5 });
             let cheap = Cheap { at: now, median, allowed: Duration::from_millis(10), work: Duration::ZERO };
-            let expensive =
-                Expensive { in_flight, all_in_flight: in_flight, work: Duration::ZERO, waits: true };
+            let expensive = waiting(in_flight, Duration::ZERO);
             if yielding.handle_look(Some(cheap), expensive, now) {
                 (cut_at, most_held) = (Some(now), 0);
             } else if cut_at.is_some_and(|at| now.since(at) < HOLD) {
@@ -729,11 +733,7 @@ mod tests {
             let in_flight = yielding.cap().min(20) as u32;
             let median = Duration::from_millis(20) * in_flight;
             let cheap = Cheap { at: now, median, allowed: Duration::from_millis(10), work: Duration::ZERO };
-            yielding.handle_look(
-                Some(cheap),
-                Expensive { in_flight, all_in_flight: in_flight, work: Duration::ZERO, waits: true },
-                now,
-            );
+            yielding.handle_look(Some(cheap), waiting(in_flight, Duration::ZERO), now);
         }
         assert_eq!(yielding.cap(), 5);
     }

@@ -1,5 +1,6 @@
 //! weir's replies about commands: `COMMAND`, its subcommands, and `HELP` of every container command.
 
+use super::since::since;
 use super::specs::{self, Access, write_words};
 use super::{
     Arguments, COMMANDS, Command, FanOut, Flags, Group, Handling, KeyError, Keys, Unrecognised, all, learned,
@@ -194,9 +195,14 @@ fn write_docs(out: &mut Vec<u8>, protocol: Protocol, command: &Command) {
     let subcommands = subcommands_of(command);
     let count = subcommands.clone().count();
     encode::bulk(out, command.name.as_bytes());
-    encode::map(out, protocol, if count == 0 { 2 } else { 3 });
+    let since = since(command.name);
+    encode::map(out, protocol, 2 + usize::from(since.is_some()) + usize::from(count > 0));
     encode::bulk(out, b"summary");
     encode::bulk(out, summary(command).as_bytes());
+    if let Some(version) = since {
+        encode::bulk(out, b"since");
+        encode::bulk(out, version.as_bytes());
+    }
     encode::bulk(out, b"group");
     encode::bulk(out, command.group.name().as_bytes());
     if count > 0 {
@@ -355,7 +361,8 @@ mod tests {
     #[test]
     fn docs_say_what_weir_does() {
         let blpop = told(Protocol::Resp3, "COMMAND DOCS blpop");
-        assert!(blpop.starts_with("%1 $5 blpop %2 $7 summary "), "{blpop}");
+        assert!(blpop.starts_with("%1 $5 blpop %3 $7 summary "), "{blpop}");
+        assert!(blpop.contains("$5 since $5 2.0.0 "), "{blpop}");
         assert!(blpop.contains("over a connection that its client has to itself"), "{blpop}");
         let migrate = told(Protocol::Resp3, "COMMAND DOCS migrate");
         assert!(migrate.contains("Not supported by weir: it moves keys"), "{migrate}");

@@ -11,6 +11,7 @@ mod keys;
 mod learned;
 mod lookup;
 mod multiplied;
+mod since;
 mod specs;
 mod table;
 mod uses;

@@ -17,18 +17,9 @@ use crate::values::{ClientId, Timestamp};
 /// subscriptions that it waits for.
 const LOOKS_APART: Duration = Duration::from_millis(1);
 
-/// A condition for which a message (`PUBLISH`) waits.
-#[derive(Clone, Copy, Debug)]
-enum Condition {
-    /// The other cores must have handled all bytes that arrived by this time.
-    Handled(Timestamp),
-    /// Stores must have acknowledged these subscriptions.
-    Acknowledged(Awaited),
-}
-
 /// A client whose message (`PUBLISH`) waits.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct Waiting<Condition> {
     client: ClientId,
     condition: Condition,
     /// The time at which the message is sent in any case.
@@ -38,44 +29,51 @@ struct Waiting {
 /// The clients whose message (`PUBLISH`) waits for subscriptions that came before it.
 #[derive(Debug, Default)]
 pub struct Publications {
-    waiting: Vec<Waiting>,
+    /// The clients whose message waits until the other cores have handled all bytes that arrived by a time.
+    for_cores: Vec<Waiting<Timestamp>>,
+    /// The clients whose message waits until stores have acknowledged subscriptions.
+    for_stores: Vec<Waiting<Awaited>>,
     looked_at: Timestamp,
 }
 
-impl Condition {
-    fn holds(&self, env: &Env) -> bool {
-        match self {
-            Self::Handled(by) => env.others_have_handled(*by),
-            Self::Acknowledged(awaited) => env.settings.clients.subscriptions.is_over(awaited),
-        }
-    }
-}
-
 impl Publications {
-    /// Removes and returns the clients whose message (`PUBLISH`) need not wait any longer for its condition,
-    /// or has waited for as long as it may.
+    /// Removes and returns the clients whose message (`PUBLISH`) need not wait any longer, or has waited for as
+    /// long as it may. Acknowledgements are looked for once per millisecond, as many clients may wait.
     pub fn take_ready(&mut self, env: &Env, now: Timestamp) -> Vec<ClientId> {
-        self.looked_at = now;
-        let is_ready = |waiting: &mut Waiting| now >= waiting.until || waiting.condition.holds(env);
-        self.waiting.extract_if(.., is_ready).map(|waiting| waiting.client).collect()
+        let is_ready = |waiting: &mut Waiting<Timestamp>| {
+            now >= waiting.until || env.others_have_handled(waiting.condition)
+        };
+        let mut ready: Vec<ClientId> =
+            self.for_cores.extract_if(.., is_ready).map(|waiting| waiting.client).collect();
+        if now.since(self.looked_at) >= LOOKS_APART {
+            self.looked_at = now;
+            let board = &env.settings.clients.subscriptions;
+            let is_ready =
+                |waiting: &mut Waiting<Awaited>| now >= waiting.until || board.is_over(&waiting.condition);
+            ready.extend(self.for_stores.extract_if(.., is_ready).map(|waiting| waiting.client));
+        }
+        ready
     }
 
     /// True if no message (`PUBLISH`) waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.for_cores.is_empty() && self.for_stores.is_empty()
     }
 
     /// True if a message (`PUBLISH`) waits until the other cores have handled all bytes that arrived before it.
     #[inline]
     pub fn await_others(&self) -> bool {
-        self.waiting.iter().any(|waiting| matches!(waiting.condition, Condition::Handled(_)))
+        !self.for_cores.is_empty()
     }
 
     /// Returns the time at which [`Self::take_ready`] should be called next; None if no message (`PUBLISH`)
     /// waits.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
-        (!self.waiting.is_empty()).then(|| self.looked_at.after(LOOKS_APART))
+        // Messages begin to wait in the order in which they were decoded.
+        let first_end = self.for_cores.first().map(|waiting| waiting.until);
+        let next_look = (!self.for_stores.is_empty()).then(|| self.looked_at.after(LOOKS_APART));
+        Timestamp::earliest([first_end, next_look])
     }
 }
 
@@ -98,17 +96,17 @@ impl ClientStage {
             return false;
         }
         let came = client.times.came;
-        let (condition, counter) = if env.others_have_handled(came) {
+        if env.others_have_handled(came) {
             let channel = arguments.get(1).unwrap_or_default();
             let awaited = limits.subscriptions.awaited(client.identity.tenant_id(), channel);
-            let Some(awaited) = awaited else { return false };
-            (Condition::Acknowledged(awaited), Counter::PublicationsHeld)
+            let Some(condition) = awaited else { return false };
+            env.counters.add(Counter::PublicationsHeld, 1);
+            self.publications.for_stores.push(Waiting { client: id, condition, until });
         } else {
-            (Condition::Handled(came), Counter::PublicationsHeldForCores)
-        };
-        env.counters.add(counter, 1);
+            env.counters.add(Counter::PublicationsHeldForCores, 1);
+            self.publications.for_cores.push(Waiting { client: id, condition: came, until });
+        }
         self.hold_for_grant(id, arguments);
-        self.publications.waiting.push(Waiting { client: id, condition, until });
         true
     }
 
