@@ -179,7 +179,7 @@ impl Mesh {
     /// Announces to the other shards that this one is about to sleep. False if it must stay awake, since
     /// messages have come in.
     pub fn park(&mut self) -> bool {
-        // Whoever sees this sees all that the shard has told others before.
+        // A shard that reads the flag as true also sees all that this shard has written before it parks.
         self.peers[self.own].parked.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
         let empty = self.inbound.iter_mut().flatten().all(|consumer| consumer.is_empty());
@@ -193,7 +193,7 @@ impl Mesh {
     #[inline]
     pub fn end_turn(&mut self) {
         let turns = &self.peers[self.own].turns;
-        // Nobody else writes it.
+        // Each shard writes only its own counter, so that no read-modify-write operation is needed.
         turns.store(turns.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
@@ -220,7 +220,7 @@ impl Mesh {
         };
         // An `io_uring` is readable while it has completions, or work that leads to some.
         let readable = poll(&mut [PollFd::new(bell, PollFlags::IN)], Some(&Timespec::default()));
-        // It may have woken up and taken them meanwhile.
+        // A shard that has woken up during this call may have taken its completions before they were looked for.
         readable == Ok(0) && self.is_parked(peer)
     }
 

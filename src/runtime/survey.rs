@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The peer's turn at that moment may have taken its completions before. At its end the kernel gives it all that has
-//! come, so the turn after it handles that, and a peer never sleeps on what the kernel has given. Nobody is woken: a
-//! peer for which the kernel has something is woken by that.
+//! come, so the turn after it handles that, and a peer never sleeps on what the kernel has given. No core is woken for
+//! the question: the kernel wakes a peer for which it has something.
 
 use std::time::Duration;
 
@@ -26,9 +26,10 @@ const NOTHING_FOR: Duration = Duration::from_micros(10);
 #[derive(Debug)]
 struct Behind {
     peer: usize,
-    /// The number of turns that it had ended when the question was asked.
+    /// The number of turns that the core had ended when the question was asked.
     turns: u64,
-    /// The time since when it has slept while the kernel had nothing for it; none if that was not so in all looks.
+    /// The time since when the core has slept while the kernel had nothing for it. None once a look has found the core
+    /// awake, or something for it.
     idle_since: Option<Timestamp>,
 }
 

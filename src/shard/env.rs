@@ -46,7 +46,8 @@ pub struct Env {
     /// Start of the last round in which weir asked all primaries of the cluster for the map, and all of them
     /// confirmed it; None before the first such round.
     pub slots_confirmed: Option<Timestamp>,
-    /// Time by which all bytes arrived that the other cores are known to have handled; None if nothing is known.
+    /// The latest time for which the other cores are known to have handled all bytes of their clients that arrived
+    /// until then; None before the first message (`PUBLISH`) has waited for that.
     pub others_handled: Option<Timestamp>,
     /// Meanings of the cursors that clients got from `SCAN` over all nodes of the cluster.
     pub walks: Walks,

@@ -81,8 +81,8 @@ impl Cell {
     /// Returns the number of the current generation; `None` if no subscription is counted.
     fn awaited(&self) -> Option<u16> {
         let state = self.0.load(Ordering::Relaxed);
-        let (generation, before) = (generation_of(state), generation_of(state).wrapping_sub(1));
-        (count_of(state, generation) + count_of(state, before) > 0).then_some(generation)
+        let counts = state & ((1 << GENERATION_AT) - 1);
+        (counts > 0).then_some(generation_of(state))
     }
 
     /// True if no subscription of this generation or an earlier one is counted any more. Begins the next
@@ -161,13 +161,14 @@ impl SubscriptionBoard {
         let cells = [ANY, cell_of(channel)]
             .map(|cell| row[usize::from(cell)].awaited().map(|generation| (cell, generation)));
         let awaited = Awaited { tenant, cells };
-        // A look begins the next generation.
-        (cells.iter().any(Option::is_some) && !self.is_over(&awaited)).then_some(awaited)
+        // This look also begins the next generation, so that subscriptions from now on are not waited for.
+        (!self.is_over(&awaited)).then_some(awaited)
     }
 
     /// True if stores have acknowledged these subscriptions, or they have failed.
     pub fn is_over(&self, awaited: &Awaited) -> bool {
         let Some(row) = self.place(awaited.tenant).get() else { return true };
+        // Each counter is looked at even if one is not over, as looks begin the next generation.
         let mut is_over = true;
         for (cell, generation) in awaited.cells.iter().flatten() {
             is_over &= row[usize::from(*cell)].is_over(*generation);

@@ -830,7 +830,7 @@ struct Rig {
     connecting: Connecting,
     reading: Reading,
     work: Work,
-    /// False if shards that wait for others to handle what came before learn nothing.
+    /// False if no shard is told that the other shards have handled the bytes that arrived before a message.
     others_get_on: bool,
     /// The number of connections to which stores have given an id, and below it, the ids that stores were
     /// told to kill.

@@ -124,8 +124,7 @@ static BY_NAME: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
 /// Returns the version of Redis or Valkey in which a command appeared, of weir for a command of its own. `None`
 /// if that is not known. The name of a subcommand contains that of its container: `client|no-touch`.
 pub fn since(name: &str) -> Option<&'static str> {
-    let own = name == "qos" || name.starts_with("qos|");
-    if own { Some(env!("CARGO_PKG_VERSION")) } else { BY_NAME.get(name).copied() }
+    if name == "qos" { Some(env!("CARGO_PKG_VERSION")) } else { BY_NAME.get(name).copied() }
 }
 
 #[cfg(test)]

@@ -674,8 +674,9 @@ impl Client {
         self.ties.get_or_insert_default()
     }
 
-    /// Counts what the client has sent behind a command about subscriptions that stores have not acknowledged as
-    /// subscriptions that are not read yet: programs tend to send several such commands in a row.
+    /// Counts the client's undecoded bytes and held request as subscriptions that are not read yet, as long as stores
+    /// have not acknowledged its last command about subscriptions: programs tend to send several such commands in a
+    /// row, and a message (`PUBLISH`) to any channel has to wait for them.
     #[cold]
     pub fn count_unread_subscriptions(&mut self, board: &Arc<SubscriptionBoard>) {
         let tenant = self.identity.tenant_id();

@@ -20,8 +20,8 @@ pub struct Ties {
     pub watch: Option<Watch>,
     /// The channels that the client is subscribed to; None if there are none.
     pub subscriptions: Option<Box<Subscriptions>>,
-    /// An entry among the subscriptions that stores have not acknowledged, for those that the client may have sent
-    /// behind one that stores have not acknowledged; None if it has sent nothing behind one.
+    /// The entry, on the board of unacknowledged subscriptions, for requests that the client has sent behind an
+    /// unacknowledged command about subscriptions and that are not decoded yet. None if there are no such requests.
     pub unread: Option<Opening>,
     /// The keys that stores track for the client; None if there are none.
     pub tracking: Option<Box<KeyTracking>>,

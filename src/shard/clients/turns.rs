@@ -356,8 +356,8 @@ impl ClientStage {
     }
 
     /// Holds a request until the control executor has answered about a quota, a request of its tenant is
-    /// charged at its real cost, the map of the cluster is confirmed, or stores have acknowledged the
-    /// subscriptions that a `PUBLISH` waits for. Later requests of the client wait after it.
+    /// charged at its real cost, the map of the cluster is confirmed, or a `PUBLISH` need no longer wait for
+    /// earlier subscriptions. Later requests of the client wait after it.
     pub fn hold_for_grant(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         debug_assert!(!self.clients.at(id).waits_for_quota);
         self.clients.at(id).waits_for_quota = true;
