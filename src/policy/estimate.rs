@@ -30,9 +30,13 @@ const DEVIATIONS: f64 = 3.0;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Expected {
     averages: [MicroUnits; COMMAND_CLASSES],
+    /// Averages of what requests would have cost more if their stores' time had been billed whole.
+    unbilled: [MicroUnits; COMMAND_CLASSES],
     spreads: [Spread; COMMAND_CLASSES],
     /// Bit set of classes of commands in which requests have had different costs.
     varied: u8,
+    /// Bit set of classes of commands whose average of what is not billed is above 0.
+    partly_billed: u8,
     /// Bit set of classes of commands of which at least 32 requests' costs have been sampled.
     known: u8,
 }
@@ -98,6 +102,13 @@ impl Expected {
         self.averages[class]
     }
 
+    /// Returns what the next request of a class of commands is expected to cost more than its price, in
+    /// millionths of a request unit, because not all of the time for which it keeps its store busy is billed.
+    #[inline]
+    pub const fn unbilled(&self, class: usize) -> MicroUnits {
+        self.unbilled[class]
+    }
+
     /// True once the real cost of a request of the class of commands has been learnt.
     pub const fn is_seen(&self, class: usize) -> bool {
         self.spreads[class].samples > 0
@@ -146,14 +157,17 @@ impl Expected {
     #[inline]
     pub fn learn(&mut self, class: usize, cost: MicroUnits) {
         // If all requests of the class have cost the same so far, this one changes nothing.
-        if cost == self.averages[class] && self.known & !self.varied & (1 << class) != 0 {
+        let is_steady = self.known & !(self.varied | self.partly_billed);
+        if cost == self.averages[class] && is_steady & (1 << class) != 0 {
             return;
         }
-        self.learn_new(class, cost);
+        self.learn_new(class, cost, 0);
     }
 
+    /// Learns the real cost of a request as [`Self::learn`] does, and the amount (`unbilled`) by which the
+    /// request would have cost more if its store's time had been billed whole.
     #[inline(never)]
-    fn learn_new(&mut self, class: usize, cost: MicroUnits) {
+    pub fn learn_new(&mut self, class: usize, cost: MicroUnits, unbilled: MicroUnits) {
         let spread = &mut self.spreads[class];
         let is_first = spread.samples == 0;
         spread.add(cost as f64);
@@ -164,15 +178,13 @@ impl Expected {
             self.varied |= 1 << class;
         }
         if is_first {
-            self.averages[class] = cost;
-            return;
+            (self.averages[class], self.unbilled[class]) = (cost, unbilled);
+        } else {
+            approach(&mut self.averages[class], cost);
+            approach(&mut self.unbilled[class], unbilled);
         }
-        let (average, sample) = (self.averages[class] as i64, cost as i64);
-        // Rounded away from zero, so that the average arrives instead of staying a few millionths short. A
-        // shift rounds down.
-        let step = sample - average;
-        let rounded = (step + if step > 0 { (1 << WEIGHT_BITS) - 1 } else { 0 }) >> WEIGHT_BITS;
-        self.averages[class] = (average + rounded) as u64;
+        self.partly_billed &= !(1 << class);
+        self.partly_billed |= u8::from(self.unbilled[class] > 0) << class;
         // Samples that have been alike for so long that no difference is left count as alike again.
         let spread = &mut self.spreads[class];
         if spread.variance < 1.0 && self.averages[class] == cost {
@@ -180,6 +192,15 @@ impl Expected {
             self.varied &= !(1 << class);
         }
     }
+}
+
+/// Moves an average towards a new sample, by the weight of the fast averages.
+fn approach(average: &mut MicroUnits, sample: MicroUnits) {
+    let step = sample as i64 - *average as i64;
+    // Rounded away from zero, so that the average arrives instead of staying a few millionths short. A shift
+    // rounds down.
+    let rounded = (step + if step > 0 { (1 << WEIGHT_BITS) - 1 } else { 0 }) >> WEIGHT_BITS;
+    *average = (*average as i64 + rounded) as u64;
 }
 
 impl Spread {
@@ -259,6 +280,28 @@ mod tests {
         assert_eq!(fill(&expected, &mut under_way), 6);
         (0..31).for_each(|_| expected.learn(2, 5));
         assert_eq!(fill(&expected, &mut under_way), 1_000);
+    }
+
+    #[test]
+    fn the_part_that_is_not_billed_is_averaged_as_the_cost_is() {
+        let mut expected = Expected::default();
+        expected.learn_new(4, 1_000, 12_000);
+        assert_eq!((expected.of(4), expected.unbilled(4)), (1_000, 12_000), "the first one decides alone");
+        (0..100).for_each(|_| expected.learn_new(4, 1_000, 12_000));
+        // The sum stays while more and more of the cost is billed.
+        for billed in [3_000, 9_000, 12_000] {
+            for _ in 0..100 {
+                expected.learn_new(4, 1_000 + billed, 12_000 - billed);
+                let sum = expected.of(4) + expected.unbilled(4);
+                assert!((13_000..=13_001).contains(&sum), "{sum}");
+            }
+        }
+        assert_eq!((expected.of(4), expected.unbilled(4)), (13_000, 0));
+        assert_eq!(expected.unbilled(3), 0);
+        expected.learn_new(0, 1_000, 800);
+        assert_eq!(expected.varied & 1, 0, "no price is exceeded by what is not billed");
+        (0..100).for_each(|_| expected.learn(0, 1_000));
+        assert_eq!((expected.of(0), expected.unbilled(0)), (1_000, 0), "equal costs let it fade too");
     }
 
     #[test]

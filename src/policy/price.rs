@@ -82,6 +82,8 @@ pub struct Measured {
     /// Time for which the request kept the store busy, in microseconds, where neither the request nor the
     /// reply shows how much work it was; 0 for all other requests.
     pub busy_micros: u64,
+    /// Time for which the request kept the store busy beyond that, in microseconds, which is not billed.
+    pub unbilled_micros: u64,
 }
 
 /// A price, split into the terms whose sum it is.
@@ -163,6 +165,18 @@ impl Weights {
             return Price::new(quote.fixed.micro().saturating_add(bytes_out));
         }
         self.actual_of_more(quote, measured)
+    }
+
+    /// Returns the amount by which the real price of a request would be higher if all of the time for which it
+    /// kept its store busy were billed, in millionths of a request unit.
+    #[inline]
+    pub fn unbilled(&self, quote: &Quote, measured: &Measured) -> MicroUnits {
+        if measured.unbilled_micros == 0 {
+            return 0;
+        }
+        let busy_micros = measured.busy_micros.saturating_add(measured.unbilled_micros);
+        let whole = self.actual(quote, &Measured { busy_micros, ..*measured });
+        whole.beyond(self.actual(quote, measured))
     }
 
     /// Returns the price of a request for one key, as far as its reply shows it: the base, the reply's bytes
@@ -336,6 +350,24 @@ mod tests {
         }
     }
 
+    #[test]
+    fn time_that_is_not_billed_would_cost_as_if_it_were() {
+        let weights = Weights::default();
+        let quote = weights.quote(&Asked { floor: 5 * UNIT, ..GET });
+        for (busy_micros, unbilled_micros, units) in
+            [(0, 0, 0), (0, 249, 0), (0, 2_000, 35), (2_000, 1_000, 20)]
+        {
+            let measured = Measured { busy_micros, unbilled_micros, ..Measured::default() };
+            assert_eq!(
+                weights.unbilled(&quote, &measured),
+                units * UNIT,
+                "{busy_micros}, {unbilled_micros} us"
+            );
+            let billed = Measured { unbilled_micros: 0, ..measured };
+            assert_eq!(weights.actual(&quote, &measured), weights.actual(&quote, &billed));
+        }
+    }
+
     proptest! {
         #[test]
         fn no_price_is_more_than_the_most_or_less_than_what_is_known(
@@ -348,7 +380,7 @@ mod tests {
             let one = Asked { requests, bytes_in, keys, looks_at, floor, hidden };
             let mut asked = one;
             (0..times).for_each(|_| asked.add(&one, &weights));
-            let measured = Measured { bytes_out, rows, took_micros, slowness_micros, busy_micros };
+            let measured = Measured { bytes_out, rows, took_micros, slowness_micros, busy_micros, unbilled_micros: 0 };
             let quote = weights.quote(&asked);
             for price in [
                 weights.estimate(&quote, rows), weights.actual(&quote, &measured), weights.breakdown(&asked, &measured).total()

@@ -120,7 +120,8 @@ impl AdmissionStage {
         let weights = &self.settings.weights;
         let quote = weights.quote(asked);
         let taken = weights.estimate(&quote, tab.expected(class));
-        let track = track_of(self.heavy_from, taken, class, tab.is_seen(class));
+        let whole = taken.micro().saturating_add(tab.expected_unbilled(class));
+        let track = track_of(self.heavy_from, whole, class, tab.is_seen(class));
         let is_taken =
             tab.could_pay(taken, class) && take_track(track) && tab.take(taken, class, now.monotonic);
         is_taken.then_some(Charge { taken, quote, payer, class, is_unrefused: false })
@@ -236,10 +237,12 @@ impl AdmissionStage {
     }
 
     /// Returns the track (set of backend connections) for a request with this estimated price: the heavy one
-    /// for expensive requests. `payer` is the account of its client, if it has one.
+    /// for expensive requests. Time of the store that is not billed counts as if it were. `payer` is the account
+    /// of the request's client, if it has one.
     pub fn track(&mut self, payer: Option<Payer>, class: Class, estimate: Price) -> Track {
         let Some(payer) = payer.filter(|_| self.is_priced()) else { return Track::Usual };
-        track_of(self.heavy_from, estimate, class, self.accounts.is_seen(payer, class))
+        let whole = estimate.micro().saturating_add(self.accounts.expected_unbilled(payer, class));
+        track_of(self.heavy_from, whole, class, self.accounts.is_seen(payer, class))
     }
 
     /// Returns a charge for a request that is answered even if its quota is used up, such as a login. Nothing
@@ -370,15 +373,15 @@ fn count(quotas: &Quotas, payer: Payer, windows: &FixedWindows, now: Now) -> Adm
     }
 }
 
-/// Returns the track (set of backend connections) for a request: the heavy one if its estimated price is
-/// `heavy_from` or more. Ranges, scans and scripts also take the heavy track as long as `is_known` is false:
-/// no such request of the tenant has shown its real cost yet. `heavy_from` is None if there is no heavy
-/// track.
+/// Returns the track (set of backend connections) for a request: the heavy one if its estimated cost, billed
+/// or not, is `heavy_from` or more. Ranges, scans and scripts also take the heavy track as long as `is_known`
+/// is false: no such request of the tenant has shown its real cost yet. `heavy_from` is None if there is no
+/// heavy track.
 #[inline]
-fn track_of(heavy_from: Option<MicroUnits>, estimate: Price, class: Class, is_known: bool) -> Track {
+fn track_of(heavy_from: Option<MicroUnits>, estimate: MicroUnits, class: Class, is_known: bool) -> Track {
     let may_be_anything = !is_known && matches!(class, Class::Range | Class::Scan | Class::Script);
     match heavy_from {
-        Some(heavy_from) if estimate.micro() >= heavy_from || may_be_anything => Track::Heavy,
+        Some(heavy_from) if estimate >= heavy_from || may_be_anything => Track::Heavy,
         _ => Track::Usual,
     }
 }

@@ -119,8 +119,10 @@ impl AdmissionStage {
     /// estimated price then. `reply` has the measurements of all late parts of the reply.
     pub fn settle_late(&mut self, charge: &Charge, reply: &Settlement, now: Now) {
         let reply = self.accounts.with_billed_time(charge, reply, now);
-        let cost = self.settings.weights.actual(&charge.quote, &reply.measured);
-        self.accounts.settle_late(charge, cost, now.monotonic);
+        let weights = &self.settings.weights;
+        let cost = weights.actual(&charge.quote, &reply.measured);
+        let unbilled = weights.unbilled(&charge.quote, &reply.measured);
+        self.accounts.settle_late(charge, (cost, unbilled), now.monotonic);
     }
 
     /// Counts the estimated price of a request that is refused before it is admitted, because its backend is in an
@@ -140,19 +142,24 @@ impl AdmissionStage {
         self.accounts.settle_waiting(charge, without_reply, now.monotonic)
     }
 
+    /// True if the tenant of an account is still known: the quotas have not changed too often since.
+    pub fn knows(&self, payer: Payer) -> bool {
+        self.accounts.knows(payer)
+    }
+
     /// Charges an account for the reply to a blocking command, whose price was settled when the command began
     /// to wait. The reply costs its bytes and elements (`rows`); the part of that price which was for the reply
     /// (`paid_ahead`) is given back.
     pub fn charge_for_waited(
         &mut self,
         payer: Payer,
-        (bytes, rows): (usize, u64),
+        (bytes, rows): (u64, u64),
         paid_ahead: MicroUnits,
         now: Now,
     ) {
         if !self.lets_all_pass() {
             let weights = &self.settings.weights;
-            let cost = weights.of_reply(bytes as u64, rows).beyond(Price::new(weights.base));
+            let cost = weights.of_reply(bytes, rows).beyond(Price::new(weights.base));
             self.accounts.book_waited(payer, cost, paid_ahead, now.monotonic);
         }
     }

@@ -10,14 +10,18 @@ impl Settlement {
     /// memory. If a part was lost, the cost is at least the price that was taken for the whole request
     /// (`charge`).
     fn bill(&self, charge: &Charge, weights: &Weights) -> Bill {
+        let unbilled = weights.unbilled(&charge.quote, &self.measured);
         match (self.served, self.lost) {
             (0, 0) if self.is_refused => Bill::Shed,
             (0, 0) => Bill::Nothing,
             (0, CACHED) => Bill::Cached(weights.cached(self.measured.bytes_out)),
             // A backend did some of the work, so the request costs what such work costs.
-            (_, CACHED) => Bill::Cost(weights.actual(&charge.quote, &self.measured)),
+            (_, CACHED) => Bill::Cost { due: weights.actual(&charge.quote, &self.measured), unbilled },
             (0, _) => Bill::AsTaken,
-            _ => Bill::Cost(weights.actual(&charge.quote, &self.measured).max(charge.taken)),
+            _ => {
+                let due = weights.actual(&charge.quote, &self.measured).max(charge.taken);
+                Bill::Cost { due, unbilled }
+            }
         }
     }
 }
@@ -32,19 +36,20 @@ impl Accounts {
             let cost = weights.actual(&charge.quote, &reply.measured);
             return match self.tab_for(charge) {
                 Some(tab) => tab.settle(charge, cost),
-                None => self.settle(charge, Bill::Cost(cost), now.monotonic),
+                None => self.settle(charge, Bill::Cost { due: cost, unbilled: 0 }, now.monotonic),
             };
         }
         let reply = self.with_billed_time(charge, reply, now);
         self.settle_other(charge, reply.bill(charge, weights), now);
     }
 
-    /// Returns the measurements of a reply with only as much of the store's time as is billed.
+    /// Returns the measurements of a reply with the store's time split into what is billed and what is not.
     pub fn with_billed_time(&mut self, charge: &Charge, reply: &Settlement, now: Now) -> Settlement {
         let mut reply = *reply;
-        let busy = &mut reply.measured.busy_micros;
-        if *busy > 0 {
-            *busy = self.billed_time(charge.payer, *busy, now.monotonic);
+        let busy = reply.measured.busy_micros;
+        if busy > 0 {
+            let billed = self.billed_time(charge.payer, busy, now.monotonic);
+            (reply.measured.busy_micros, reply.measured.unbilled_micros) = (billed, busy - billed);
         }
         reply
     }

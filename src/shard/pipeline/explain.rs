@@ -259,7 +259,9 @@ impl Shard {
         let standing = if home == settings.id {
             self.upstream.bulkheads(&self.env).nth(index).map(|own| Standing::of(&own)).unwrap_or_default()
         } else {
-            let first = overload.window_bounds.first(settings.topology.shards());
+            let (bounds, shards) = (overload.window_bounds, settings.topology.shards());
+            let first =
+                if track == Track::Heavy { bounds.first_of_expensive(shards) } else { bounds.first(shards) };
             Standing::told(overload.board.of(home, index), first)
         };
         let identity = &subject.identity;

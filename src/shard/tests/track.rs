@@ -91,6 +91,29 @@ fn what_is_without_a_home_takes_the_track_that_it_costs() {
 }
 
 #[test]
+fn a_script_that_keeps_its_store_busy_is_expensive_before_its_tenant_is_billed_for_that() {
+    let mut rig = Rig::with(1, 1, |settings| {
+        settings.heavy_links = 1;
+        settings.links_per_backend = 1;
+    });
+    let client = rig.client(0);
+    let mut run = |took: Duration| {
+        let before = rig.shards[0].counters().get(Counter::RequestsHeavy);
+        rig.send(client, &[&["EVAL", "return 1", "0"]]);
+        rig.wait(took);
+        rig.answer_next(":1\r\n");
+        rig.shards[0].counters().get(Counter::RequestsHeavy) > before
+    };
+    let [long, short] = [Duration::from_millis(12), Duration::ZERO];
+    // Twenty times 12 ms are within the leeway of half a second.
+    assert!((0..20).all(|_| run(long)));
+    let until_cheap = (0..100).take_while(|_| run(short)).count();
+    assert!((1..40).contains(&until_cheap), "{until_cheap}");
+    assert!((0..20).all(|_| !run(short)), "a script that does little goes with the others");
+    assert!((0..20).filter(|_| run(long)).count() >= 15);
+}
+
+#[test]
 fn without_such_connections_all_travel_together() {
     let (mut rig, client) = rig_with_heavy_ranges(1, 0);
     rig.send(client, &[&["GET", "l"], &["LRANGE", "l", "0", "-1"], &["GET", "l"]]);

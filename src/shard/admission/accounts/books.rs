@@ -33,8 +33,13 @@ const OWED_MAX: Duration = Duration::from_secs(1);
 /// The final cost of a request, as far as its replies tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bill {
-    /// The request cost this, which may be more or less than was taken for it.
-    Cost(Price),
+    /// The cost of the request is known.
+    Cost {
+        /// The real cost, which may be more or less than was taken for the request.
+        due: Price,
+        /// The amount by which the request would have cost more if all of its store's time were billed.
+        unbilled: MicroUnits,
+    },
     /// Weir answered without a backend. The request costs this, and the cost is not learnt for its class.
     Cached(Price),
     /// The request was sent, and its cost is unknown: the price that was taken is final.
@@ -64,6 +69,12 @@ impl Accounts {
         self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.of(class as usize)
     }
 
+    /// Returns the expected cost of the next request of a payer (account that is charged) and class that is not
+    /// billed, in millionths of a request unit: that of store's time within the tenant's leeway.
+    pub fn expected_unbilled(&mut self, payer: Payer, class: Class) -> MicroUnits {
+        self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.unbilled(class as usize)
+    }
+
     /// True once a request of this class of the tenant of the payer (account that is charged) has been charged
     /// at its real cost, so that the class's cost is known.
     pub fn is_seen(&mut self, payer: Payer, class: Class) -> bool {
@@ -76,14 +87,13 @@ impl Accounts {
         self.end(charge);
         let tenant = self.tenant_now(charge.payer);
         let cost = match bill {
-            Bill::Cost(cost) | Bill::Cached(cost) => cost,
+            Bill::Cost { due: cost, .. } | Bill::Cached(cost) => cost,
             Bill::AsTaken => charge.taken,
             Bill::Shed | Bill::Nothing => Price::ZERO,
         };
         if let Some(tenant) = tenant {
-            if let Bill::Cost(cost) = bill {
-                let known = &mut self.ledger.buckets().tenants[usize::from(tenant.0)];
-                known.expected.learn(charge.class as usize, cost.beyond(charge.quote.fixed));
+            if let Bill::Cost { due, unbilled } = bill {
+                self.learn(tenant, charge, (due, unbilled));
             }
             let usage = match bill {
                 Bill::Cached(_) => Usage { cached: cost.micro(), ..Usage::default() },
@@ -93,6 +103,14 @@ impl Accounts {
             self.meter(tenant, usage, now);
         }
         self.take_difference(charge, tenant, cost.signed() - charge.taken.signed(), now);
+    }
+
+    /// Learns for the class of a settled request (`charge`) of a tenant what it cost, and by how much
+    /// (`unbilled`, in millionths of a request unit) it would have cost more if all of its store's time were
+    /// billed.
+    fn learn(&mut self, tenant: TenantId, charge: &Charge, (cost, unbilled): (Price, MicroUnits)) {
+        let known = &mut self.ledger.buckets().tenants[usize::from(tenant.0)];
+        known.expected.learn_new(charge.class as usize, cost.beyond(charge.quote.fixed), unbilled);
     }
 
     /// Takes the difference between a request's real cost and the price that was taken for it from the buckets of its
@@ -126,13 +144,13 @@ impl Accounts {
 
     /// Settles the rest of the cost of a request that was answered early, at its estimated price, now that
     /// its store has replied. Takes the part of the real cost that exceeds the price taken before, and learns
-    /// the cost for the request's class.
-    pub fn settle_late(&mut self, charge: &Charge, cost: Price, now: Timestamp) {
+    /// for the request's class the cost, and by how much (`unbilled`, in millionths of a request unit) it would
+    /// have been higher if all of the store's time were billed.
+    pub fn settle_late(&mut self, charge: &Charge, (cost, unbilled): (Price, MicroUnits), now: Timestamp) {
         let tenant = self.tenant_now(charge.payer);
         let rest = cost.beyond(charge.taken);
         if let Some(tenant) = tenant {
-            let known = &mut self.ledger.buckets().tenants[usize::from(tenant.0)];
-            known.expected.learn(charge.class as usize, cost.beyond(charge.quote.fixed));
+            self.learn(tenant, charge, (cost, unbilled));
             self.meter(tenant, Usage { admitted: rest, ..Usage::default() }, now);
         }
         self.take_difference(charge, tenant, Price::new(rest).signed(), now);
@@ -249,6 +267,11 @@ impl Accounts {
     /// Returns the id that a tenant has in the quotas in force, by its id in those before; None if it is gone.
     pub fn renamed(&self, tenant: TenantId) -> Option<TenantId> {
         self.former.now(1, tenant)
+    }
+
+    /// True if the tenant of a payer (account that is charged) is still known.
+    pub fn knows(&self, payer: Payer) -> bool {
+        self.tenant_now(payer).is_some()
     }
 
     /// Returns the current id of a payer's tenant. None if the tenant is gone, or if the payer (account that is

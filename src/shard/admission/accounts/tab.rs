@@ -69,6 +69,13 @@ impl Tab {
         self.expected.of(class as usize)
     }
 
+    /// Returns the expected cost of the next request of a class that is not billed, in millionths of a request
+    /// unit: that of store's time within the tenant's leeway.
+    #[inline]
+    pub fn expected_unbilled(&self, class: Class) -> MicroUnits {
+        self.expected.unbilled(class as usize)
+    }
+
     /// True once a request of this class has been charged at its real cost, so that the cost of the class is
     /// known.
     #[inline]
@@ -449,7 +456,7 @@ mod tests {
                     self.accounts.settle(&charge, Bill::Cached(cost), self.now);
                 }
                 (Some(tab), Some(cost)) => tab.settle(&charge, cost),
-                (_, Some(cost)) => self.accounts.settle(&charge, Bill::Cost(cost), self.now),
+                (_, Some(due)) => self.accounts.settle(&charge, Bill::Cost { due, unbilled: 0 }, self.now),
                 (_, None) => self.accounts.settle(&charge, Bill::Nothing, self.now),
             }
             self.book_at_once();
