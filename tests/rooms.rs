@@ -50,7 +50,7 @@ const STAGES: &[(&str, &[&str])] = &[
     ("monitors", &[]),
     ("overload", &[]),
     ("peers", &[]),
-    ("private", &[]),
+    ("private", &["admission"]),
     ("shared_channels", &[]),
     ("upstream", &["breaker", "cluster", "links", "overload"]),
 ];

@@ -590,7 +590,7 @@ fn key_counts(out: &mut Vec<u8>, protocol: Protocol, parts: &[&[u8]]) {
         for (name, value) in fields {
             let value = if name == "avg_ttl" { value * expiring } else { value };
             match sums.iter_mut().find(|(other, _)| *other == name) {
-                Some((_, sum)) => *sum += value,
+                Some((_, sum)) => *sum = sum.saturating_add(value),
                 None => sums.push((name, value)),
             }
         }

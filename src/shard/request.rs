@@ -354,6 +354,13 @@ impl Nature {
         matches!(self.rest, Rest::HiddenRead | Rest::HiddenWrite | Rest::HiddenNeither)
     }
 
+    /// True for a command for many elements (`SUNIONSTORE`, `LREM`), whose reply is the number of elements that it
+    /// has stored or removed.
+    #[inline]
+    pub const fn reports_rows(self) -> bool {
+        matches!(self.class, Class::Range) && matches!(self.effect(), Effect::Write)
+    }
+
     /// Returns the nature of a transaction. `hides_work` is true if one of its requests does not show how much work
     /// it is.
     pub const fn of_transaction(hides_work: bool) -> Self {

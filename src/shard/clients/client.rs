@@ -18,7 +18,7 @@ use crate::protocol::command::{Command, Handling, LocalCommand};
 use crate::protocol::http::Conversation;
 use crate::protocol::{Arguments, Protocol, RequestDecoder};
 use crate::shard::admission::{Charge, Payer};
-use crate::shard::request::{Asker, Envelope, Nature, ReplyTo, Route, Touches, Track};
+use crate::shard::request::{Asker, Envelope, Nature, Overdue, ReplyTo, Route, Touches, Track};
 use crate::shard::script_board::ScriptBoard;
 use crate::shard::settings::ShardSettings;
 use crate::shard::subscription_board::SubscriptionBoard;
@@ -405,6 +405,15 @@ impl Client {
     #[inline]
     pub fn deadline(&self) -> Timestamp {
         self.identity.deadline.map_or(Timestamp::MAX, |deadline| self.times.came.after(deadline))
+    }
+
+    /// Returns the time at which weir answers the request being handled although its store has not replied;
+    /// `Timestamp::MAX` without a deadline, or if the client wants to have the reply whenever it comes.
+    pub fn deadline_obeyed(&self) -> Timestamp {
+        match self.identity.chosen.overdue {
+            Overdue::Answered => self.deadline(),
+            Overdue::Awaited => Timestamp::MAX,
+        }
     }
 
     /// True if a new request could overtake one that weir answered before its backend did, and that the

@@ -35,6 +35,19 @@ pub struct Ties {
     pub slow_since: Option<Timestamp>,
 }
 
+impl Ties {
+    /// Ends the client's watch of keys, if it has one, because the link (unshared connection to a store) over which the
+    /// keys are watched is given up. Unless the watch `is_over` in any case, it is broken: the client's next `EXEC`
+    /// fails.
+    pub fn end_or_break_watch(&mut self, is_over: bool) {
+        match &mut self.watch {
+            Some(_) if is_over => self.watch = None,
+            Some(watch) => watch.is_broken = true,
+            None => {}
+        }
+    }
+}
+
 /// A blocking command that was ended at its store before it popped anything, so that its client can move to
 /// another process, which sends it again. The client is still owed the reply.
 #[derive(Debug)]

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::Shard;
 use super::destination::{CROSS_SLOT, Destination, Placement};
+use crate::policy::price::looked_at;
 use crate::protocol::command::{Class, Command, Effect, Handling, LocalCommand, PrivateUse};
 use crate::protocol::{Arguments, Protocol, Request, encode, reply};
 use crate::routing::cluster::{NodeRefusal, Reason, Target};
@@ -22,15 +23,18 @@ use crate::shard::clients::{FeedLoss, Rewrite, Splice, Watch};
 use crate::shard::cluster::{Doubt, behind_asking};
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
+use crate::shard::note::Note;
 use crate::shard::outcome::{Outcome, Settlement};
 use crate::shard::private::{
-    Abandoned, Event, Kind, Orphans, PrivateRequest, Purpose, PutBack, Waiting, call,
+    Abandoned, Event, Kind, Orphans, Owing, PaidAhead, PrivateRequest, Purpose, PutBack, ReplySize, Waiting,
+    call,
 };
 use crate::shard::refusal::{NotSent, Refusal, Stage, abort_because_of, reasoned_abort};
-use crate::shard::request::{Envelope, Nature, PrivateId, ReplyTo, Selected};
+use crate::shard::request::{Envelope, Nature, Overdue, PrivateId, ReplyTo, Selected};
+use crate::shard::settings::Mode;
 use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX, WATCHED_KEYS_MAX};
 use crate::values::time::Now;
-use crate::values::{BackendId, ClientId, Database, MicroUnits};
+use crate::values::{BackendId, ClientId, Database, Timestamp};
 
 /// Two requests, and their number, that are sent right before a command that waits for replicas (`WAIT`). The
 /// command counts the replicas that have all that the store sent them up to a certain request of the
@@ -210,7 +214,10 @@ impl Shard {
                 let frame = arguments.frame();
                 let (kind, charge) = if waits {
                     // A call may wait for ever, so its cost is not awaited like that of others.
-                    let paid_ahead = charge.map_or(0, |charge| self.admission.settle_waiting(&charge, now));
+                    let paid_ahead = charge.map(|charge| PaidAhead {
+                        payer: charge.payer,
+                        units: self.admission.settle_waiting(&charge, now),
+                    });
                     let waiting = Waiting::new(arguments, slot, self.clients.has_own_terms());
                     (Kind::Waits(Waiting { paid_ahead, ..waiting }), None)
                 } else {
@@ -383,13 +390,14 @@ impl Shard {
         let client = self.clients.client(id);
         let sequence = client.expect_reply(rewrite, charge);
         client.hold_back_later();
-        let deadline = client.deadline();
+        let deadline = client.deadline_obeyed();
         let to = ReplyTo::new(self.env.settings.id, id, sequence);
         // A call that waits does not keep its store busy meanwhile.
         let shares_quiet = (nature.hides_work() && !matches!(kind, Kind::Waits(_)))
             .then(|| (backend, self.upstream.quiet_mut(backend).handle_sent_privately(now.monotonic)));
         let (effect, began) = (nature.effect(), now.monotonic);
-        let request = PrivateRequest { to, effect, cells, began, deadline, kind, shares_quiet };
+        let reports_rows = nature.reports_rows();
+        let request = PrivateRequest { to, effect, cells, began, deadline, kind, shares_quiet, reports_rows };
         self.private.send(&mut self.env, link, (message, replies), request, now);
     }
 
@@ -409,7 +417,8 @@ impl Shard {
         let Some(link) = self.private.lend_for_interrupt(&mut self.env, holder, wanted, now) else {
             return false;
         };
-        let (to, deadline) = (envelope.reply_to, envelope.deadline);
+        let to = envelope.reply_to;
+        let deadline = if envelope.overdue == Overdue::Answered { envelope.deadline } else { Timestamp::MAX };
         let request = PrivateRequest {
             to,
             effect: envelope.nature.effect(),
@@ -418,6 +427,7 @@ impl Shard {
             deadline,
             kind: Kind::Interrupt,
             shares_quiet: None,
+            reports_rows: false,
         };
         self.private.send(&mut self.env, link, (message, 1), request, now);
         true
@@ -554,7 +564,7 @@ impl Shard {
     pub(super) fn handle_private_events(&mut self, now: Now) {
         while let Some(event) = self.private.poll_event() {
             match event {
-                Event::Reply { link, holder, mut request, reply, rows, step_error } => {
+                Event::Reply { link, holder, mut request, reply, size, step_error } => {
                     if let Some(backend) = self.private.backend_of(link) {
                         self.upstream.handle_heard(backend, now.monotonic);
                     }
@@ -562,7 +572,7 @@ impl Shard {
                     let answer = (reply.as_slice(), step_error.as_deref());
                     if let Some(request) = self.track_elsewhere((link, holder), request, answer, now) {
                         let answer = (reply, step_error.as_deref());
-                        self.take_private_reply((link, holder), request, answer, (rows, busy_micros), now);
+                        self.take_private_reply((link, holder), request, answer, (size, busy_micros), now);
                     }
                 }
                 Event::Pushed { link, holder, message } => {
@@ -578,7 +588,8 @@ impl Shard {
                     self.take_tracking_reply((link, holder), reply, now);
                 }
                 Event::Abandoned { place, request, reply } => {
-                    self.take_orphans(place, request, reply.as_deref(), now);
+                    self.charge_abandoned(&request, reply.as_ref(), now);
+                    self.take_orphans(place, request, reply.as_ref().map(|(reply, _)| &**reply), now);
                 }
                 Event::AbandonedUnknown { link } => {
                     self.private.end_abandoned(&mut self.env, link, now);
@@ -663,7 +674,11 @@ impl Shard {
     /// Ends a request's share of its backend's quiet time (in which that answers nothing), and returns it in
     /// microseconds; 0 for a request that shows how much work it is.
     fn end_share(&mut self, request: &mut PrivateRequest) -> u32 {
-        let Some((backend, reading)) = request.shares_quiet.take() else { return 0 };
+        self.end_quiet(request.shares_quiet.take())
+    }
+
+    fn end_quiet(&mut self, shares_quiet: Option<(BackendId, u32)>) -> u32 {
+        let Some((backend, reading)) = shares_quiet else { return 0 };
         let quiet = self.upstream.quiet_mut(backend);
         quiet.handle_over_privately();
         let busy_micros = quiet.share_since(reading);
@@ -676,14 +691,16 @@ impl Shard {
         (link, holder): (PrivateId, ClientId),
         request: PrivateRequest,
         (mut reply, step_error): (Vec<u8>, Option<&[u8]>),
-        (rows, busy_micros): (u64, u32),
+        (size, busy_micros): (ReplySize, u32),
         now: Now,
     ) {
         let Some(mut request) = self.ask_elsewhere((link, holder), request, &reply, now) else { return };
         let waits = request.waits();
-        if waits && self.withdraw_reply((link, holder), &mut request, &reply, now) {
+        if waits && self.withdraw_reply((link, holder), &mut request, (&reply, size), now) {
             return;
         }
+        let took_micros = if waits { 0 } else { now.monotonic.nanos_since(request.began) / 1_000 };
+        let outcome = measured_privately(&reply, size, request.reports_rows, (took_micros, busy_micros));
         if reply.starts_with(b"-") {
             reply = self.reworded(&request, reply, step_error, link);
         }
@@ -725,17 +742,8 @@ impl Shard {
                 self.return_link((holder, link), false, now);
             }
         }
-        let took_micros = if waits { 0 } else { now.monotonic.nanos_since(request.began) / 1_000 };
-        let in_32_bits = |number: u64| number.min(u64::from(u32::MAX)) as u32;
-        let outcome = Outcome::Served {
-            bytes: in_32_bits(reply.len() as u64),
-            rows: in_32_bits(rows),
-            took_micros: in_32_bits(took_micros),
-            slowness_micros: 0,
-            busy_micros,
-        };
         if let Kind::Waits(waiting) = &request.kind {
-            self.charge_for_waited(holder, (reply.len(), rows), waiting.paid_ahead, now);
+            self.charge_for_waited(waiting.paid_ahead, size, Some(holder), now);
         }
         if reply.len() > COPY_BYTES_MAX {
             self.give_back(request.to, outcome, Message::Shared(&reply.into()), now);
@@ -745,17 +753,41 @@ impl Shard {
         self.end_tracked_request(holder, now);
     }
 
-    /// Charges a client (`holder`) for the reply to its blocking command: its bytes and elements (`rows`), less
-    /// the part of the command's price that was for the reply (`paid_ahead`). Does nothing if the client has left.
+    /// Charges for the reply to a blocking command: its bytes and elements, less the part of the command's price that
+    /// was for the reply. The account that paid this (`paid_ahead`) is charged, or, if quotas have changed so often
+    /// since that it is no longer known, that of the client (`holder`).
     pub(super) fn charge_for_waited(
         &mut self,
-        holder: ClientId,
-        (bytes, rows): (usize, u64),
-        paid_ahead: MicroUnits,
+        paid_ahead: Option<PaidAhead>,
+        size: ReplySize,
+        holder: Option<ClientId>,
         now: Now,
     ) {
-        if let Some(payer) = self.clients.find(holder).and_then(|client| client.payer()) {
-            self.admission.charge_for_waited(payer, (bytes, rows), paid_ahead, now);
+        let Some(PaidAhead { payer, units }) = paid_ahead else { return };
+        let known = Some(payer).filter(|payer| self.admission.knows(*payer));
+        let payer = known.or_else(|| self.clients.find(holder?)?.payer());
+        if let Some(payer) = payer {
+            self.admission.charge_for_waited(payer, (size.bytes, size.rows), units, now);
+        }
+    }
+
+    /// Charges for a request that no client awaits any more, once its store has replied; `reply` is None if its
+    /// connection ended without a reply.
+    fn charge_abandoned(&mut self, request: &Abandoned, reply: Option<&(Vec<u8>, ReplySize)>, now: Now) {
+        match request.owing {
+            Owing::Reply(paid_ahead) => {
+                if let Some((_, size)) = reply {
+                    self.charge_for_waited(paid_ahead, *size, None, now);
+                }
+            }
+            Owing::Rest { began, shares_quiet, reports_rows } => {
+                let busy_micros = self.end_quiet(shares_quiet);
+                let took_micros = now.monotonic.nanos_since(began) / 1_000;
+                let outcome = reply.map_or(Outcome::Lost, |(reply, size)| {
+                    measured_privately(reply, *size, reports_rows, (took_micros, busy_micros))
+                });
+                self.clients.handle_note(request.to, Note::LatePrice(outcome));
+            }
         }
     }
 
@@ -810,7 +842,8 @@ impl Shard {
         };
         if let Kind::Waits(waiting) = &mut request.kind {
             let (frame, cells) = (std::mem::take(&mut waiting.frame), std::mem::take(&mut request.cells));
-            let abandoned = Abandoned { frame, cells, tenant, to: request.to, told: waiting.told };
+            let (to, told, owing) = (request.to, waiting.told, Owing::Reply(waiting.paid_ahead));
+            let abandoned = Abandoned { frame, cells, tenant, owing, to, told };
             self.take_orphans(place, abandoned, Some(reply), now);
         }
     }
@@ -955,15 +988,7 @@ impl Shard {
             tracked = ties.tracking.as_ref().is_some_and(|tracking| tracking.has(link));
             if ties.link == Some(link) {
                 ties.link = None;
-                let is_over = matches!(
-                    request.as_ref().map(|request| &request.kind),
-                    Some(Kind::Exec(_) | Kind::Watch(true))
-                );
-                match &mut ties.watch {
-                    Some(_) if is_over => ties.watch = None,
-                    Some(watch) => watch.is_broken = true,
-                    None => {}
-                }
+                ties.end_or_break_watch(request.as_ref().is_some_and(PrivateRequest::ends_watch));
             }
             client.release_ties();
         }
@@ -1004,12 +1029,21 @@ impl Shard {
         }
     }
 
+    /// Keeps the charge of a request that is about to be answered although its store has not replied, if the `link`
+    /// stays open until it has.
+    fn expect_late_price(&mut self, link: PrivateId, request: &PrivateRequest) {
+        if self.private.measures_late(link) {
+            self.clients.handle_note(request.to, Note::PriceFollows);
+        }
+    }
+
     /// Ends a turn (pass of the shard's loop) for private links (connections to stores that one client has to
     /// itself): takes back those of clients that have left, and answers requests whose deadline has passed.
     pub(super) fn handle_private_turn_end(&mut self, now: Now) {
         self.end_waits_of_leaving(now);
         for link in self.clients.take_left_links() {
             if let Some(request) = self.private.abandon(&mut self.env, link, now) {
+                self.expect_late_price(link, &request);
                 self.end_unanswered(request, true, &[], now);
             }
         }
@@ -1020,6 +1054,12 @@ impl Shard {
         for (holder, link) in self.private.overdue(now.monotonic) {
             if self.private.waits(link) && self.is_leaving(holder) {
                 self.abandon_call((holder, link), &[], now);
+                continue;
+            }
+            let deadlines = self.upstream.deadlines();
+            if deadlines != Mode::On {
+                self.env.counters.add(Counter::LateInShadow, u64::from(deadlines == Mode::Shadow));
+                self.private.await_late(link);
                 continue;
             }
             let may_have_happened = self.private.may_write(link);
@@ -1041,12 +1081,11 @@ impl Shard {
         if let Some(client) = self.clients.find(holder) {
             if let Some(ties) = client.ties().filter(|ties| ties.link == Some(link)) {
                 ties.link = None;
-                if let Some(watch) = &mut ties.watch {
-                    watch.is_broken = true;
-                }
+                ties.end_or_break_watch(request.ends_watch());
             }
             client.release_ties();
         }
+        self.expect_late_price(link, &request);
         self.end_unanswered(request, true, text, now);
         if tracked && self.clients.find(holder).is_some() {
             // Without the link on which its keys are tracked, the client would miss changes of the keys that it
@@ -1071,5 +1110,28 @@ impl Shard {
             }
             self.break_watch(id, now);
         }
+    }
+}
+
+/// Returns the outcome of a request that a store has answered over a private link, as far as its price depends on it.
+/// `size` is the size of the `reply` as the store sent it; `reports_rows` is true if a reply that is a number says how
+/// many elements the store has looked at. The times are those that the reply took and for which the request kept its
+/// store busy, in microseconds.
+fn measured_privately(
+    reply: &[u8],
+    size: ReplySize,
+    reports_rows: bool,
+    (took_micros, busy_micros): (u64, u32),
+) -> Outcome {
+    let reported =
+        if reports_rows { reply::integer(reply).and_then(|count| u64::try_from(count).ok()) } else { None };
+    let rows = reported.map_or(size.rows, |count| looked_at(count, took_micros));
+    let in_32_bits = |number: u64| number.min(u64::from(u32::MAX)) as u32;
+    Outcome::Served {
+        bytes: in_32_bits(size.bytes),
+        rows: in_32_bits(rows),
+        took_micros: in_32_bits(took_micros),
+        slowness_micros: 0,
+        busy_micros,
     }
 }

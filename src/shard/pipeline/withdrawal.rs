@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Shard;
 use crate::routing::cluster::NodeRefusal;
 use crate::shard::clients::{Readiness, Withdrawn};
-use crate::shard::private::{Kind, PrivateRequest, Withholding, call};
+use crate::shard::private::{Kind, PrivateRequest, ReplySize, Withholding, call};
 use crate::shard::request::PrivateId;
 use crate::values::ClientId;
 use crate::values::time::Now;
@@ -122,7 +122,7 @@ impl Shard {
         &mut self,
         (link, holder): (PrivateId, ClientId),
         request: &mut PrivateRequest,
-        reply: &[u8],
+        (reply, size): (&[u8], ReplySize),
         now: Now,
     ) -> bool {
         let Kind::Waits(waiting) = &mut request.kind else { return false };
@@ -140,7 +140,7 @@ impl Shard {
             return false;
         }
         self.hot_keys.end_writes(&request.cells);
-        self.charge_for_waited(holder, (reply.len(), 0), waiting.paid_ahead, now);
+        self.charge_for_waited(waiting.paid_ahead, size, Some(holder), now);
         let frame = std::mem::take(&mut waiting.frame);
         let withdrawn = Withdrawn { frame, began: request.began, deadline: request.deadline };
         self.clients.withdraw(&mut self.env, holder, withdrawn);

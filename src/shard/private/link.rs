@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Abandoned, Kind, PrivateRequest, Waiting};
+use super::{Abandoned, Kind, Owing, PrivateRequest, Waiting};
 use crate::protocol::command::Effect;
 use crate::protocol::{BufferPool, Output, Protocol, ReplyScanner, Segment, encode};
 use crate::shard::env::Env;
@@ -14,7 +14,7 @@ use crate::shard::refusal::is_not_ready;
 use crate::shard::request::{PrivateId, ReplyTo};
 use crate::shard::settings::BackendSettings;
 use crate::shard::versions::Cell;
-use crate::values::{BackendId, ClientId, Database, ShardId, TenantId, Timestamp};
+use crate::values::{BackendId, ClientId, ConnectionId, Database, ShardId, TenantId, Timestamp};
 
 /// State of the socket of a private link (a connection to a store that one client has to itself).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -417,7 +417,7 @@ impl Link {
     /// those that the store has announced besides. A reply that exceeds `bytes_max` is dropped, its bytes are
     /// only counted, and None is returned.
     pub(super) fn keep_partial(&mut self, chunk: &[u8], bytes_max: usize) -> Option<(usize, usize)> {
-        if self.let_go > 0 || self.partial.len() + chunk.len() > bytes_max {
+        if self.let_go > 0 || self.drops_reply() || self.partial.len() + chunk.len() > bytes_max {
             self.let_go += (self.partial.len() + chunk.len()) as u64;
             self.partial = Vec::new();
             return None;
@@ -428,14 +428,31 @@ impl Link {
     }
 
     /// Takes a reply that has been received to its end, of which `end` is the last part and which may have
-    /// at most `bytes_max` bytes. A larger one is dropped, and None is returned.
-    pub(super) fn take_whole(&mut self, end: &[u8], bytes_max: usize) -> Option<Vec<u8>> {
+    /// at most `bytes_max` bytes, with the number of its bytes. A larger one is dropped, and None is returned in
+    /// its place.
+    pub(super) fn take_whole(&mut self, end: &[u8], bytes_max: usize) -> (Option<Vec<u8>>, u64) {
         let mut whole = std::mem::take(&mut self.partial);
-        if std::mem::take(&mut self.let_go) > 0 || whole.len() + end.len() > bytes_max {
-            return None;
+        let let_go = std::mem::take(&mut self.let_go);
+        let bytes = let_go + (whole.len() + end.len()) as u64;
+        if let_go > 0 || whole.len() + end.len() > bytes_max {
+            return (None, bytes);
         }
         whole.extend_from_slice(end);
-        Some(whole)
+        (Some(whole), bytes)
+    }
+
+    /// True if the next reply is only measured, because no client awaits it and nothing in it has to be put back.
+    pub(super) fn drops_reply(&self) -> bool {
+        let is_measured =
+            self.abandoned.as_ref().is_some_and(|request| matches!(request.owing, Owing::Rest { .. }));
+        // Messages that are not replies may come between.
+        is_measured && !self.is_tracking && !self.is_streaming
+    }
+
+    /// Drops the beginning of a reply that came while a client still awaited it; its bytes are only counted.
+    pub(super) fn drop_partial(&mut self, env: &mut Env, connection: (ConnectionId, u32)) {
+        self.let_go += std::mem::take(&mut self.partial).len() as u64;
+        env.handle_reply_end(connection);
     }
 
     /// Returns the reason to give up the link (unshared connection to a store): its socket was not connected

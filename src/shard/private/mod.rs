@@ -14,7 +14,8 @@
 //!
 //! A client that disconnects while it waits in a blocking command leaves its link behind: the store is asked,
 //! over another link, to end the command, and the reply shows whether it had popped an element for nobody by
-//! then.
+//! then. Any other request whose client leaves, or whose deadline passes, leaves its link behind as well: the reply
+//! is only measured, so that the request is charged what it has cost.
 //!
 //! Links are bounded per core, and per tenant to a part of that, so that no tenant can take all of them. A
 //! link that is given back is lent again only when nothing is in flight on it and the store has answered
@@ -40,6 +41,7 @@ use link::{Expected, Link, State, Subject};
 pub use orphans::Orphans;
 pub use withdrawal::Withholding;
 
+use super::admission::Payer;
 use super::counters::Counter;
 use super::env::Env;
 use super::fence::store_client;
@@ -87,9 +89,23 @@ pub struct PrivateRequest {
     /// The backend whose quiet time (in which it answers nothing) the request shares, because it does not show
     /// how much work it is, with the reading of that time when it was sent; None for all other requests.
     pub shares_quiet: Option<(BackendId, u32)>,
+    /// True if a reply that is a number says how many elements the store has looked at.
+    pub reports_rows: bool,
 }
 
 impl PrivateRequest {
+    /// True if the request's real cost is still wanted when no client awaits its reply any more. A command about
+    /// running scripts costs nothing, and a blocking one is charged in another way.
+    const fn is_measured_late(&self) -> bool {
+        !matches!(self.kind, Kind::Waits(_) | Kind::Interrupt)
+    }
+
+    /// True if the client watches no keys after this request, whether the store has carried it out or not: it is an
+    /// `EXEC`, or the client's first `WATCH`.
+    pub const fn ends_watch(&self) -> bool {
+        matches!(self.kind, Kind::Exec(_) | Kind::Watch(true))
+    }
+
     /// True for a blocking command, whose reply may come at any time or never.
     pub const fn waits(&self) -> bool {
         self.waiting().is_some()
@@ -140,8 +156,9 @@ pub struct Waiting {
     /// The number of times that the store was asked to end the blocking command (`CLIENT UNBLOCK`) and
     /// replied that it knows no such command.
     pub told: u8,
-    /// The part of the price that was taken when the command began for what its reply might have.
-    pub paid_ahead: MicroUnits,
+    /// The account that the reply is charged to, with the part of the price that was taken for the reply when the
+    /// command began; None where requests have no prices.
+    pub paid_ahead: Option<PaidAhead>,
     /// True from when the store was asked to end the blocking command (`CLIENT UNBLOCK`) until it replies
     /// that it knows no such command, or that reply is lost.
     pub is_asked_to_end: bool,
@@ -171,7 +188,7 @@ impl Waiting {
             tries: 0,
             can_move,
             told: 0,
-            paid_ahead: 0,
+            paid_ahead: None,
             is_asked_to_end: false,
             is_withheld: false,
             may_have_ended: false,
@@ -200,16 +217,44 @@ pub enum CanMove {
     No,
 }
 
-/// A blocking command whose client has disconnected, or no longer awaits a reply.
+/// The part of a blocking command's price that was taken for its reply when the command began.
+#[derive(Clone, Copy, Debug)]
+pub struct PaidAhead {
+    /// The account that was charged, and is charged for the rest.
+    pub payer: Payer,
+    /// The part that was taken, in millionths of a request unit.
+    pub units: MicroUnits,
+}
+
+/// The way in which a request without a client that awaits its reply is charged once the store has replied.
+#[derive(Debug)]
+pub enum Owing {
+    /// The request was a blocking command, whose reply is charged to the account that paid ahead, if one did.
+    Reply(Option<PaidAhead>),
+    /// The request was charged its estimated price, and is charged the rest of its real cost.
+    Rest {
+        /// The time at which the request was sent.
+        began: Timestamp,
+        /// The backend whose quiet time (in which it answers nothing) the request shares, with the reading of
+        /// that time when it was sent; None for a request that shows how much work it is.
+        shares_quiet: Option<(BackendId, u32)>,
+        /// True if the reply is the number of elements that the store has looked at.
+        reports_rows: bool,
+    },
+}
+
+/// A request whose client has disconnected, or no longer awaits a reply.
 #[derive(Debug)]
 pub struct Abandoned {
-    /// The bytes of the request; empty if they are too many to be kept.
+    /// The bytes of a blocking command; empty if they are too many to be kept, and for other requests.
     pub frame: Box<[u8]>,
     /// Version cells (counters of writes) of the keys that the request may write, which count a write in
     /// flight until it is over.
     pub cells: Vec<Cell>,
     /// The tenant of the client that sent the command.
     pub tenant: TenantId,
+    /// The way in which the request is charged once the store has replied.
+    pub owing: Owing,
     /// Destination of the reply that nobody awaits any more.
     pub to: ReplyTo,
     /// The number of times that the store was asked to end the blocking command (`CLIENT UNBLOCK`) and
@@ -228,6 +273,15 @@ pub enum PutBack {
     Lost,
 }
 
+/// The size of a reply as the store sent it, on which the price of its request depends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplySize {
+    /// Number of bytes, also of a reply that weir has replaced by an error because it is too large.
+    pub bytes: u64,
+    /// Number of elements; 0 for a reply that is not an array.
+    pub rows: u64,
+}
+
 /// An event on a private link (connection to a store that one client has to itself).
 #[derive(Debug)]
 pub enum Event {
@@ -241,8 +295,8 @@ pub enum Event {
         request: PrivateRequest,
         /// The complete reply, or an error in place of one that was larger than permitted.
         reply: Vec<u8>,
-        /// Number of elements in the reply, which its price depends on.
-        rows: u64,
+        /// Number of bytes that the store sent as the reply, and of elements in it.
+        size: ReplySize,
         /// The first error among the replies to the requests of a transaction before its `EXEC`; None if
         /// there was none.
         step_error: Option<Vec<u8>>,
@@ -273,15 +327,15 @@ pub enum Event {
         /// The client that has the link (unshared connection to a store).
         holder: ClientId,
     },
-    /// A blocking command whose client has disconnected has ended, by the store's reply or with the
-    /// connection.
+    /// A request that no client awaits any more has ended, by the store's reply or with the connection.
     Abandoned {
-        /// The store, and the database, that the blocking command was sent to.
+        /// The store, and the database, that the request was sent to.
         place: (BackendId, Database),
-        /// The blocking command whose client had disconnected.
+        /// The request that no client awaits.
         request: Abandoned,
-        /// The store's reply to the blocking command; `None` if the connection ended without one.
-        reply: Option<Vec<u8>>,
+        /// The store's reply, and its size; `None` if the connection ended without one. The reply to a request
+        /// other than a blocking command is only measured.
+        reply: Option<(Vec<u8>, ReplySize)>,
     },
     /// A blocking command whose client has disconnected is unknown to the store that was asked to end it: the
     /// command may still be on its way to the store.
@@ -1124,6 +1178,21 @@ impl PrivateLinks {
         Some(now.since(self.peek(id)?.in_flight.as_ref()?.began))
     }
 
+    /// True if a private link (unshared connection to a store) awaits the reply to a request of which no client
+    /// awaits it, to learn what the request has cost.
+    pub fn measures_late(&self, id: PrivateId) -> bool {
+        let abandoned = self.peek(id).and_then(|link| link.abandoned.as_ref());
+        abandoned.is_some_and(|abandoned| matches!(abandoned.owing, Owing::Rest { .. }))
+    }
+
+    /// Lets the request in flight on a private link (unshared connection to a store) be answered whenever its store
+    /// replies: its deadline counts no longer.
+    pub fn await_late(&mut self, id: PrivateId) {
+        if let Some(request) = self.at(id).and_then(|link| link.in_flight.as_mut()) {
+            request.deadline = Timestamp::MAX;
+        }
+    }
+
     /// True if the request in flight on a private link (unshared connection to a store) may write.
     pub fn may_write(&self, id: PrivateId) -> bool {
         self.peek(id)
@@ -1132,12 +1201,15 @@ impl PrivateLinks {
     }
 
     /// Takes a private link (unshared connection to a store) from a holder that no longer awaits a reply, and
-    /// returns the request in flight; None if there was none, or if the link was abandoned before. Closes the
-    /// link, unless a blocking command waits on it that the store can be asked to end: the reply to that
-    /// command then shows whether the store had popped something ([`Event::Abandoned`]).
+    /// returns the request in flight; None if there was none, or if the link was abandoned before. The link
+    /// stays open until the store has replied ([`Event::Abandoned`]): the reply to a blocking command, which the
+    /// store is asked to end, shows whether it had popped something, and that to any other request what it cost.
+    /// The link is closed if the store cannot be asked, or the request has not been sent.
     pub fn abandon(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Option<PrivateRequest> {
+        let first = self.first;
         let link = self.at(id).filter(|link| link.abandoned.is_none())?;
         let was_asked = link.state == State::Open && link.output.is_empty();
+        let was_sent = was_asked && !link.is_held && link.put_off_until.is_none();
         // A store that pops an element and sees the end of the connection in one round drops the reply: only a
         // command over another connection comes surely before or after.
         let is_told = was_asked && self.unblock(env, id, false, now);
@@ -1146,14 +1218,24 @@ impl PrivateLinks {
             link.raise_fence(env);
         }
         let mut request = link.in_flight.take();
+        let connection = ConnectionId(first + id.place);
         match (&mut request, link.holder) {
             (Some(PrivateRequest { kind: Kind::Waits(waiting), cells, to, .. }), Some((_, tenant)))
                 if is_told =>
             {
                 let (frame, cells) = (std::mem::take(&mut waiting.frame), std::mem::take(cells));
-                let told = waiting.told;
-                link.abandoned = Some(Abandoned { frame, cells, tenant, to: *to, told });
+                let (to, told, owing) = (*to, waiting.told, Owing::Reply(waiting.paid_ahead));
+                link.abandoned = Some(Abandoned { frame, cells, tenant, owing, to, told });
                 link.heard_at = now.monotonic;
+            }
+            (Some(request), Some((_, tenant))) if was_sent && request.is_measured_late() => {
+                let (began, shares_quiet) = (request.began, request.shares_quiet.take());
+                let owing = Owing::Rest { began, shares_quiet, reports_rows: request.reports_rows };
+                let (cells, to) = (std::mem::take(&mut request.cells), request.to);
+                link.abandoned = Some(Abandoned { frame: [].into(), cells, tenant, owing, to, told: 0 });
+                if link.drops_reply() {
+                    link.drop_partial(env, (connection, id.generation));
+                }
             }
             _ => self.close(env, id),
         }
@@ -1337,11 +1419,14 @@ impl PrivateLinks {
             let (end, rest) = chunk.split_at(scanned.end);
             chunk = rest;
             env.counters.add(Counter::RepliesReceived, 1);
-            let reply = link.take_whole(end, bytes_max).unwrap_or_else(|| {
-                env.counters.add(Counter::RepliesOversized, 1);
+            let is_dropped = link.drops_reply();
+            let (reply, bytes) = link.take_whole(end, bytes_max);
+            let reply = reply.unwrap_or_else(|| {
+                env.counters.add(Counter::RepliesOversized, u64::from(!is_dropped));
                 oversized(bytes_max).into()
             });
-            self.take_reply(env, id, (scanned.kind, scanned.rows), reply, now);
+            let size = ReplySize { bytes, rows: scanned.rows };
+            self.take_reply(env, id, (scanned.kind, size), reply, now);
         }
     }
 
@@ -1359,7 +1444,7 @@ impl PrivateLinks {
         &mut self,
         env: &mut Env,
         id: PrivateId,
-        (kind, rows): (u8, u64),
+        (kind, size): (u8, ReplySize),
         reply: Vec<u8>,
         now: Now,
     ) {
@@ -1463,14 +1548,14 @@ impl PrivateLinks {
             Some(Expected::Answer) if link.abandoned.is_some() => {
                 let place = (link.backend, link.database);
                 if let Some(request) = link.abandoned.take() {
-                    self.events.push_back(Event::Abandoned { place, request, reply: Some(reply) });
+                    self.events.push_back(Event::Abandoned { place, request, reply: Some((reply, size)) });
                 }
                 self.close(env, id);
             }
             Some(Expected::Answer) => {
                 let step_error = link.step_error.take();
                 if let (Some((holder, _)), Some(request)) = (link.holder, link.in_flight.take()) {
-                    let event = Event::Reply { link: id, holder, request, reply, rows, step_error };
+                    let event = Event::Reply { link: id, holder, request, reply, size, step_error };
                     self.events.push_back(event);
                 }
             }

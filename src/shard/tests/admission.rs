@@ -642,3 +642,106 @@ fn requests_whose_work_does_not_show_share_the_time_and_do_not_pay_for_a_store_t
     let cost = newly_metered(&mut rig);
     assert!(cost <= 305 * UNIT, "{cost}");
 }
+
+/// Returns a rig of one core in which a KiB of a reply costs a unit, and so does each element of it.
+fn rig_that_bills_replies() -> Rig {
+    let mut rig = limited_with(1, |settings| {
+        settings.admission.weights = Weights { base: UNIT, kib_out: UNIT, row: UNIT, ..FREE };
+        settings.private_links_max = 10;
+        settings.reply_bytes_max = 50 * 1_024;
+        settings.overload.shed = Mode::On;
+    });
+    rig.pools = (1_000_000 * UNIT as i64, false);
+    rig
+}
+
+#[test]
+fn requests_over_private_links_pay_for_what_stores_do_after_nobody_waits_any_more() {
+    let bulk = |kib: usize| format!("${}\r\n{}\r\n", kib * 1_024, "x".repeat(kib * 1_024));
+    // The end of the client's wait; the request, the reply to it, and its least cost.
+    for (leaves, request, reply, units) in [
+        (false, &["GET", "k"][..], bulk(40), 40),
+        (true, &["GET", "k"], bulk(40), 40),
+        (false, &["GET", "k"], bulk(90), 90),
+        (true, &["XREAD", "BLOCK", "1000", "STREAMS", "s", "0"], format!("*1\r\n{}", bulk(40)), 40),
+        (false, &["XREAD", "BLOCK", "1000", "STREAMS", "s", "0"], format!("*1\r\n{}", bulk(40)), 40),
+    ] {
+        let mut rig = rig_that_bills_replies();
+        let client = rig.client(0);
+        rig.send(client, &[&["QOS", "SET", "DEADLINE", "200"], &["WATCH", "k"]]);
+        super::private::greet(&mut rig);
+        rig.answer_first("WATCH", "+OK\r\n");
+        rig.told(client);
+        rig.send(client, &[request]);
+        if leaves {
+            let id = rig.id(client);
+            rig.shards[0].handle_client_lost(id);
+            rig.turns();
+        } else {
+            rig.wait(Duration::from_millis(201));
+            assert!(rig.told(client).contains("-DEADLINE stage=backend"));
+        }
+        let before = newly_metered(&mut rig);
+        assert!(before <= 10 * UNIT, "{request:?}: {before}");
+        rig.answer_first(request[0], &reply);
+        let cost = newly_metered(&mut rig);
+        assert!((units * UNIT..(units + 5) * UNIT).contains(&cost), "{request:?}, {leaves}: {cost}");
+    }
+}
+
+#[test]
+fn replies_over_private_links_cost_their_own_size_and_the_elements_that_they_report() {
+    for (request, reply, told, units) in [
+        (
+            &["GET", "k"][..],
+            format!("${}\r\n{}\r\n", 90 * 1_024, "x".repeat(90 * 1_024)),
+            "-ERR the reply is larger",
+            90,
+        ),
+        (&["SUNIONSTORE", "k", "k"], ":1000\r\n".to_owned(), ":1000", 1_000),
+    ] {
+        let mut rig = rig_that_bills_replies();
+        let client = rig.client(0);
+        rig.send(client, &[&["WATCH", "k"]]);
+        super::private::greet(&mut rig);
+        rig.answer_first("WATCH", "+OK\r\n");
+        rig.told(client);
+        newly_metered(&mut rig);
+        rig.send(client, &[request]);
+        rig.wait(Duration::from_millis(100));
+        rig.answer_first(request[0], &reply);
+        let answered = rig.told(client);
+        assert!(answered.starts_with(told), "{answered:.80}");
+        let cost = newly_metered(&mut rig);
+        assert!((units * UNIT..(units + 5) * UNIT).contains(&cost), "{request:?}: {cost}");
+    }
+}
+
+#[test]
+fn the_reply_to_a_blocking_command_is_charged_to_the_user_that_it_was_sent_for() {
+    let spent_of = |rig: &mut Rig| {
+        booked(rig);
+        let reports = std::mem::take(&mut rig.reports);
+        let mut spent: BTreeMap<_, i64> = BTreeMap::new();
+        for demand in reports.iter().flat_map(|report| &report.demands) {
+            *spent.entry(demand.bucket).or_default() += demand.spent;
+        }
+        spent
+    };
+    let mut rig = rig_that_bills_replies();
+    let client = rig.client(0);
+    rig.send(client, &[&["QOS", "SET", "USER", "ann"]]);
+    rig.send(client, &[&["QOS", "CALL", "USER", "bob", "XREAD", "BLOCK", "1000", "STREAMS", "s", "0"]]);
+    super::private::greet(&mut rig);
+    rig.wait(Duration::from_millis(10));
+    rig.answer_first("XREAD", &format!("*1\r\n${}\r\n{}\r\n", 40 * 1_024, "x".repeat(40 * 1_024)));
+    assert!(rig.told(client).starts_with("+OK\r\n*1\r\n$"));
+    let first = spent_of(&mut rig);
+    rig.send(client, &[&["QOS", "CALL", "USER", "bob", "GET", "a"]]);
+    rig.answer_next("$-1\r\n");
+    let payers: Vec<_> = spent_of(&mut rig).into_iter().filter(|(_, spent)| *spent > 0).collect();
+    assert_eq!(payers.len(), 3, "all, the tenant, and bob");
+    for (bucket, _) in payers {
+        assert!(first[&bucket] > 40 * UNIT as i64, "{bucket:?} of {first:?}");
+    }
+}

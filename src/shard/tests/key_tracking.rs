@@ -10,7 +10,10 @@ fn tracking(backends: u16) -> (Rig, usize) {
 
 /// Returns two cores before `backends` stores, and a client of the first that tracks keys with these options.
 fn tracking_with(backends: u16, options: &[&str]) -> (Rig, usize) {
-    let mut rig = Rig::with(2, backends, |settings| settings.private_links_max = 20);
+    let mut rig = Rig::with(2, backends, |settings| {
+        settings.private_links_max = 20;
+        settings.overload.shed = Mode::On;
+    });
     let client = rig.client(0);
     let words = [&["CLIENT", "TRACKING", "ON"], options].concat();
     rig.send(client, &[&["HELLO", "3"], &words]);
@@ -125,6 +128,8 @@ fn a_client_that_would_miss_changes_is_closed() {
         if is_late {
             rig.wait(Duration::from_millis(300));
             assert!(rig.told(client).contains("-DEADLINE "));
+            assert_eq!(rig.shards[0].private_links().waiting, 1, "the reply shows what the request costs");
+            rig.answer_first("GET", "$1\r\n1\r\n");
         } else {
             rig.lose("GET");
         }

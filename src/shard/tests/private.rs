@@ -9,7 +9,10 @@ use crate::shard::versions::Versions;
 
 /// Returns a rig whose cores may lend `links` private links each.
 pub(super) fn lending(shards: u16, backends: u16, links: usize) -> Rig {
-    Rig::with(shards, backends, |settings| settings.private_links_max = links)
+    Rig::with(shards, backends, |settings| {
+        settings.private_links_max = links;
+        settings.overload.shed = Mode::On;
+    })
 }
 
 /// Returns the number of private links of the first core that clients hold, and the number that are open.
@@ -157,6 +160,7 @@ fn a_deadline_ends_the_wait() {
 fn a_deadline_ends_the_wait_with(hot: Mode) {
     let mut rig = Rig::with(1, 1, |settings| {
         settings.private_links_max = 10;
+        settings.overload.shed = Mode::On;
         settings.hot.mode = hot;
     });
     let client = rig.client(0);
@@ -172,6 +176,67 @@ fn a_deadline_ends_the_wait_with(hot: Mode) {
     rig.answer_first("UNBLOCK", ":1\r\n");
     rig.answer_first("BLPOP", "*-1\r\n");
     assert_eq!(links(&rig), (0, 1));
+}
+
+#[test]
+fn a_deadline_is_only_counted_or_ignored_where_that_is_wanted() {
+    for (mode, waits, late) in [(Mode::On, true, 0), (Mode::Off, false, 0), (Mode::Shadow, false, 1)] {
+        let mut rig = Rig::with(1, 1, |settings| {
+            settings.private_links_max = 10;
+            settings.overload.shed = mode;
+        });
+        let client = rig.client(0);
+        rig.send(client, &[&["QOS", "SET", "DEADLINE", "200"]]);
+        if waits {
+            rig.send(client, &[&["QOS", "SET", "INFLIGHT", "wait"]]);
+        }
+        rig.told(client);
+        rig.send(client, &[&["BLPOP", "q", "0"]]);
+        greet(&mut rig);
+        rig.wait(Duration::from_millis(500));
+        assert_eq!((rig.told(client).as_str(), rig.counted(Counter::LateInShadow)), ("", late), "{mode:?}");
+        rig.answer_first("BLPOP", "*-1\r\n");
+        assert_eq!(rig.told(client), "*-1\r\n");
+    }
+}
+
+#[test]
+fn a_deadline_that_passes_at_exec_or_the_first_watch_leaves_no_watch() {
+    for (word, reply) in [("EXEC", "*1\r\n+OK\r\n"), ("WATCH", "+OK\r\n")] {
+        let (mut rig, client) = if word == "EXEC" {
+            let (rig, client, _) = watching();
+            (rig, client)
+        } else {
+            let mut rig = lending(1, 1, 10);
+            let client = rig.client(0);
+            (rig, client)
+        };
+        rig.send(client, &[&["QOS", "SET", "DEADLINE", "200"]]);
+        match word {
+            "EXEC" => rig.send(client, &[&["MULTI"], &["SET", "k", "1"], &["EXEC"]]),
+            _ => rig.send(client, &[&["WATCH", "k"]]),
+        }
+        if word == "WATCH" {
+            greet(&mut rig);
+        }
+        rig.wait(Duration::from_millis(201));
+        assert!(rig.told(client).contains("-DEADLINE stage=backend"), "{word}");
+        rig.send(client, &[&["QOS", "SET", "DEADLINE", "0"], &["MULTI"], &["SET", "other", "2"], &["EXEC"]]);
+        rig.told(client);
+        if word == "EXEC" {
+            rig.answer_first("MULTI", "+OK\r\n");
+            rig.answer_first("SET", "+QUEUED\r\n");
+        }
+        rig.answer_first(word, reply);
+        for (word, reply) in [("MULTI", "+OK\r\n"), ("SET", "+QUEUED\r\n"), ("EXEC", "*1\r\n+OK\r\n")] {
+            rig.answer_first(word, reply);
+        }
+        assert_eq!(
+            (rig.told(client).as_str(), rig.counted(Counter::WatchesBroken)),
+            ("*1\r\n+OK\r\n", 0),
+            "{word}"
+        );
+    }
 }
 
 /// Returns the number of elements popped for clients that had left: those lost, and those pushed back.

@@ -6,7 +6,6 @@ use super::Upstream;
 use super::nodes::Fate;
 use crate::policy::price::looked_at;
 use crate::protocol::Scanned;
-use crate::protocol::command::{Class, Effect};
 use crate::protocol::reply::integer;
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
@@ -300,7 +299,6 @@ impl Upstream {
 /// removed, according to its reply; None for any other request. `end` is the reply's last part.
 #[inline]
 fn reported(request: &InFlight, scanned: &Scanned, end: &[u8]) -> Option<u64> {
-    let nature = request.envelope.nature;
-    let reports = scanned.kind == b':' && nature.class == Class::Range && nature.effect() == Effect::Write;
+    let reports = scanned.kind == b':' && request.envelope.nature.reports_rows();
     if reports { integer(end).and_then(|count| u64::try_from(count).ok()) } else { None }
 }

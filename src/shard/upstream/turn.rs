@@ -62,6 +62,11 @@ impl Upstream {
         self.turn.planned = next.unwrap_or(Timestamp::MAX).min(self.next_look());
     }
 
+    /// Returns whether requests whose deadlines have passed are answered, only counted, or neither.
+    pub fn deadlines(&self) -> Mode {
+        self.overload.deadlines()
+    }
+
     /// Returns the time by which [`Upstream::handle_turn_end`] is to be called, for deadlines, queues and
     /// held requests; None if nothing is due.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
