@@ -444,6 +444,7 @@ mod tests {
             ("SCAN 0 COUNT 1000 MATCH ?b", "*2|$1|0|*1|$2|ab|"),
             ("SCAN 0 COUNT 1000 TYPE LIST", "*2|$1|0|*1|$6|a-list|"),
             ("SCAN x", "-ERR invalid cursor|"),
+            ("SCAN -0 COUNT 1000 MATCH ?b", "*2|$1|0|*1|$2|ab|"),
             ("SCAN 0 COUNT 0", "-ERR syntax error|"),
         ]);
     }

@@ -7,6 +7,7 @@ use super::glob;
 use super::numbers::Digits;
 use super::refusal::Refusal;
 use super::reply::Reply;
+use crate::protocol::command::scan_cursor;
 use crate::values::Random;
 
 /// Maximum number of elements that one call of SCAN or its variants visits, even if COUNT asks for more.
@@ -87,8 +88,7 @@ pub(super) fn check_cursor(text: &[u8]) -> Result<(), Refusal> {
 }
 
 fn cursor(text: &[u8]) -> Result<u64, Refusal> {
-    let digits = std::str::from_utf8(text).map_err(|_| Refusal::InvalidCursor)?;
-    digits.parse().map_err(|_| Refusal::InvalidCursor)
+    scan_cursor(text).ok_or(Refusal::InvalidCursor)
 }
 
 /// The reply of a scan while it is written: elements are appended as the scan reaches them; cursor and number

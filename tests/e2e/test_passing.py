@@ -328,13 +328,17 @@ def test_a_random_key_may_be_any_of_them(two: Weir):
         assert {reply.value for reply in connection.pipeline([("RANDOMKEY",)] * 400)} == several
 
 
-@pytest.mark.parametrize("cursor", ["abc", "-1", "", "99999999999999999999999", "1.5", "18446744073709551615"])
-def test_a_cursor_that_nobody_gave_out(two: Weir, cursor: str):
+@pytest.mark.parametrize("cursor", ["abc", "-", "--1", " 1", "99999999999999999999999", "1.5", "-1", "", "18446744073709551615"])
+def test_a_cursor_that_nobody_gave_out(two: Weir, servers, cursor: str):
+    with servers.redis().connect() as redis:
+        is_cursor = not redis.call("SCAN", cursor).raw.startswith(b"-")
     with two.connect() as connection:
         connection.ok("FLUSHALL")
         reply = connection.call("SCAN", cursor)
-        if not cursor.isdigit() or len(cursor) > 20:
+        if not is_cursor:
             assert reply.raw == b"-ERR invalid cursor\r\n"
+        elif not cursor:
+            assert reply.raw == connection.call("SCAN", "0").raw
         else:
             # The number could be the cursor of a scan that has ended.
             assert reply.raw == b"*2\r\n$1\r\n0\r\n*0\r\n"

@@ -28,7 +28,7 @@ pub use keys::{KeyCount, KeyError, Keys, integer};
 pub use learned::learn;
 pub use lookup::{all, find};
 pub use multiplied::{Excess, Repeats};
-pub use walk::Walk;
+pub use walk::{Walk, scan_cursor};
 
 /// Number of entries in the table of commands, subcommands included: the length of an array that is indexed
 /// by [`CommandId`].

@@ -32,6 +32,22 @@ enum Given {
     Nonsense,
 }
 
+/// Returns the cursor of a scan that a client has written as `word`, read as Redis 7.0 reads it: nothing stands for 0,
+/// and a number may have a sign, below zero counted from 2^64. None if the word is no cursor.
+pub fn scan_cursor(word: &[u8]) -> Option<u64> {
+    let (is_negative, digits) = match word {
+        [] => return Some(0),
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    // A second sign would be read as one otherwise.
+    let digits =
+        std::str::from_utf8(digits).ok().filter(|digits| digits.starts_with(|c: char| c.is_ascii_digit()))?;
+    let number: u64 = digits.parse().ok()?;
+    Some(if is_negative { number.wrapping_neg() } else { number })
+}
+
 impl Command {
     /// True for the commands that walk step by step: `SCAN`, `HSCAN`, `SSCAN` and `ZSCAN`.
     fn is_walk(&self) -> bool {
@@ -123,6 +139,16 @@ mod tests {
     use super::super::recognise;
     use super::super::tests::with_request as with;
     use super::*;
+
+    #[test]
+    fn a_cursor_is_read_as_a_store_reads_it() {
+        let read = ["", "0", "+0", "-0", "007", "18446744073709551615", "-1"]
+            .map(|word| scan_cursor(word.as_bytes()));
+        assert_eq!(read, [0, 0, 0, 0, 7, u64::MAX, u64::MAX].map(Some));
+        for word in ["x", "-", "+", "--1", "+-1", " 1", "1 ", "1x", "18446744073709551616", "\u{0}"] {
+            assert_eq!(scan_cursor(word.as_bytes()), None, "{word:?}");
+        }
+    }
 
     fn walk_of<T>(request: &str, look: impl FnOnce(&Walk, &Arguments<'_>) -> T) -> T {
         with(request, |arguments| {

@@ -1,13 +1,14 @@
 //! Cursors of `SCAN` over several stores: a cursor that a client gets also says which store is next. For a
 //! cluster, see `routing/cluster/walk.rs`.
 
+use crate::protocol::command::scan_cursor;
 use crate::protocol::{encode, reply};
 use crate::routing::cluster::WalkPosition;
 
 /// Splits a client's `SCAN` cursor into the index of the store that it names and that store's own cursor.
-/// None if the word is no number. `backends` is the number of stores.
+/// None if the word is no cursor. `backends` is the number of stores.
 pub fn split_cursor(word: &[u8], backends: u16) -> Option<(u16, u64)> {
-    let cursor = std::str::from_utf8(word).ok()?.parse::<u64>().ok()?;
+    let cursor = scan_cursor(word)?;
     let backends = u64::from(backends);
     Some(((cursor % backends) as u16, cursor / backends))
 }
@@ -87,7 +88,7 @@ mod tests {
     #[test]
     fn what_is_no_cursor_is_said_to_be_none() {
         assert_eq!(split_cursor(b"x", 2), None);
-        assert_eq!(split_cursor(b"-1", 2), None);
+        assert_eq!(split_cursor(b"--1", 2), None);
         assert!(with_next_cursor(&reply_with(u64::MAX), 1, None, 2).starts_with(b"-ERR the cursor"));
         assert_eq!(with_next_cursor(b"-ERR away\r\n", 0, Some(1), 2), b"-ERR away\r\n");
     }

@@ -6,7 +6,7 @@ use crate::config::Tenant;
 use crate::protocol::Arguments;
 use crate::protocol::command::{
     Class, Command, Effect, FanOut, Flags, Gather, Handling, KeyError, Keys, LocalCommand, PrivateUse,
-    Refusal,
+    Refusal, scan_cursor,
 };
 use crate::protocol::http::OF_CONNECTIONS;
 use crate::routing::cluster::WalkStep;
@@ -196,7 +196,7 @@ impl Shard {
                 }
             }
             Handling::FanOut(FanOut::Scan) if self.env.slots.is_some() => {
-                let cursor = std::str::from_utf8(arguments.at(1)).ok().and_then(|word| word.parse().ok());
+                let cursor = scan_cursor(arguments.at(1));
                 let is_sure = self.env.is_sure(self.clients.client(id).began());
                 Ok(Destination::Walk(self.env.walks.step(cursor.ok_or("ERR invalid cursor")?, is_sure)))
             }
