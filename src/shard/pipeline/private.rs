@@ -588,6 +588,9 @@ impl Shard {
                     self.take_tracking_reply((link, holder), reply, now);
                 }
                 Event::Abandoned { place, request, reply } => {
+                    if reply.is_some() {
+                        self.upstream.handle_heard(place.0, now.monotonic);
+                    }
                     self.charge_abandoned(&request, reply.as_ref(), now);
                     self.take_orphans(place, request, reply.as_ref().map(|(reply, _)| &**reply), now);
                 }

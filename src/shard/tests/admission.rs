@@ -690,6 +690,36 @@ fn requests_over_private_links_pay_for_what_stores_do_after_nobody_waits_any_mor
 }
 
 #[test]
+fn a_script_over_a_private_link_pays_for_its_time_though_its_client_has_left() {
+    for leaves in [true, false] {
+        let mut rig = limited_with(1, |settings| {
+            settings.admission.weights = Weights { base: UNIT, busy_ms: 50 * UNIT, ..FREE };
+            settings.private_links_max = 10;
+            settings.overload.shed = Mode::On;
+        });
+        rig.pools = (1_000_000 * UNIT as i64, false);
+        for is_first in [true, false] {
+            let client = rig.client(0);
+            rig.send(client, &[&["QOS", "SET", "DEADLINE", "200"], &["WATCH", "k"]]);
+            if rig.frames("WATCH").is_empty() {
+                super::private::greet(&mut rig);
+            }
+            rig.answer_first("WATCH", "+OK\r\n");
+            rig.send(client, &[&["EVAL", "return 1", "1", "k"]]);
+            if leaves {
+                let id = rig.id(client);
+                rig.shards[0].handle_client_lost(id);
+                rig.turns();
+            }
+            rig.wait(Duration::from_millis(400));
+            rig.answer_first("EVAL", ":1\r\n");
+            let cost = newly_metered(&mut rig);
+            assert!(if is_first { cost <= 20 * UNIT } else { DEAR.contains(&cost) }, "{leaves}: {cost}");
+        }
+    }
+}
+
+#[test]
 fn replies_over_private_links_cost_their_own_size_and_the_elements_that_they_report() {
     for (request, reply, told, units) in [
         (
