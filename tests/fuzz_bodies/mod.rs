@@ -213,7 +213,7 @@ fn conversed(bytes: &[u8], size: usize) -> Conversed {
             }
         }
         if let Some(told) = http.take_output(Vec::new()) {
-            conversed.told.extend_from_slice(&told);
+            conversed.told.extend_from_slice(&told.bytes());
         }
         assert!(http.memory_bytes() <= 4 * bytes.len() + HTTP_BYTES_SPARE, "{} bytes", http.memory_bytes());
     }

@@ -16,6 +16,7 @@
 //! | a request as commands | `command.rs` |
 //! | replies as JSON | `answer.rs` |
 //! | responses, and refusals among them | `response.rs` |
+//! | responses that wait to be sent | `written.rs` |
 //! | remaining quotas, for response headers | `quotas.rs` |
 
 mod answer;
@@ -28,11 +29,12 @@ mod quotas;
 mod request_target;
 mod response;
 mod source;
+mod written;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use answer::Reply;
+use answer::{Form, Reply, Unfit};
 use body::Body;
 pub use command::OF_CONNECTIONS;
 use head::{HEAD_BYTES_MAX, Head, Method, Target};
@@ -42,13 +44,17 @@ pub use request_target::RequestTarget;
 pub use response::Status;
 use response::{Failure, Manner};
 pub use source::{Authority, Rules, Source};
+use written::Written;
 
-use super::ReplyScanner;
+use super::{ReplyScanner, Segment};
 
 /// Type byte that stands in place of the `-` of an error reply that weir itself has worded. Stores do not
 /// send this type to connections in RESP2, and no script can make them do so, so a store's words are never
 /// mistaken for weir's.
 const OWN: u8 = b'(';
+
+/// Maximum number of bytes of an error reply (64 KiB) that a response to a single command shows.
+const ERROR_BYTES_MAX: usize = 64 * 1024;
 
 /// Marks an error reply as worded by weir, not by a store; leaves other replies as they are.
 pub fn mark_own(reply: &mut [u8]) {
@@ -149,8 +155,8 @@ pub struct Conversation {
     scanner: ReplyScanner,
     /// Start of a RESP reply that is incomplete.
     partial: Vec<u8>,
-    /// Bytes of responses that have not been sent yet.
-    out: Vec<u8>,
+    /// Responses that have not been sent yet.
+    out: Written,
     /// Web pages whose requests are served, and host names by which the server may be addressed.
     rules: Arc<Rules>,
     /// Largest JSON body of a response that weir writes, in bytes (`--max-reply-bytes`). An error is written
@@ -178,7 +184,7 @@ impl Conversation {
             asked: VecDeque::new(),
             scanner: ReplyScanner::default(),
             partial: Vec::new(),
-            out: Vec::new(),
+            out: Written::default(),
             rules: Arc::default(),
             response_bytes_max,
             is_over: false,
@@ -210,8 +216,8 @@ impl Conversation {
         let coming = if let Coming::Body(_, body) = &self.coming { body.bytes.capacity() } else { 0 };
         let asked: usize = self.asked.iter().map(|asked| asked.text.capacity()).sum();
         let lists = self.asked.capacity() * size_of::<Asked>();
-        let buffers = [&self.held, &self.frames, &self.partial, &self.out].map(Vec::capacity);
-        size_of::<Self>() + coming + asked + lists + buffers.iter().sum::<usize>()
+        let buffers = [&self.held, &self.frames, &self.partial].map(Vec::capacity);
+        size_of::<Self>() + coming + asked + lists + buffers.iter().sum::<usize>() + self.out.memory_bytes()
     }
 
     /// True once no further HTTP request will be read from the connection and the shard has begun to carry
@@ -495,10 +501,10 @@ impl Conversation {
         }
     }
 
-    /// Takes the bytes of responses that wait to be sent, and puts the buffer `spare` in their place; `None`
-    /// if there are none.
-    pub fn take_output(&mut self, spare: Vec<u8>) -> Option<Vec<u8>> {
-        if self.out.is_empty() { None } else { Some(std::mem::replace(&mut self.out, spare)) }
+    /// Takes the responses that wait to be sent, and puts the buffer `spare` in their place; `None` if there
+    /// are none.
+    pub fn take_output(&mut self, spare: Vec<u8>) -> Option<Segment> {
+        self.out.take(spare)
     }
 }
 
@@ -510,12 +516,13 @@ fn manner(head: &Head, keeps: bool) -> Manner {
 impl Asked {
     /// Takes the next RESP reply to a command of the HTTP request. True if it was the last one; then the
     /// response has been written to `out`. A response of more than `bytes_max` bytes is replaced by an error.
-    fn hear(&mut self, reply: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> bool {
+    fn hear(&mut self, reply: &[u8], out: &mut Written, bytes_max: usize) -> bool {
         let Self { kind, manner, in_base64, text, is_too_large } = self;
-        let (manner, in_base64) = (&*manner, *in_base64);
+        let (manner, form) = (&*manner, Form { in_base64: *in_base64, bytes_max });
         let (mut reply, is_own) = (reply, reply.first() == Some(&OWN));
         let error = if let [b'-' | OWN, line @ .., b'\r', b'\n'] = reply {
-            Some(String::from_utf8_lossy(line))
+            // A script words errors of any length, and each byte may take twelve in the response.
+            Some(String::from_utf8_lossy(&line[..line.len().min(ERROR_BYTES_MAX)]))
         } else {
             None
         };
@@ -523,28 +530,33 @@ impl Asked {
         match kind {
             Kind::Told => {
                 if let Some(Reply::Bulk(response)) = answer::next(&mut reply) {
-                    out.extend_from_slice(response);
+                    out.open.extend_from_slice(response);
                 }
             }
-            Kind::Get | Kind::Put | Kind::Delete => match (&*kind, failure) {
-                (_, Some(failure)) => response::fail(out, manner, failure, true),
-                (Kind::Get, None) => match answer::next(&mut reply) {
-                    Some(Reply::Bulk(value)) => {
-                        response::write(out, manner, 200, "", Some((response::BYTES, value)));
+            Kind::Get | Kind::Put | Kind::Delete => {
+                let out = &mut out.open;
+                match (&*kind, failure) {
+                    (_, Some(failure)) => response::fail(out, manner, failure, true),
+                    (Kind::Get, None) => match answer::next(&mut reply) {
+                        Some(Reply::Bulk(value)) => {
+                            response::write(out, manner, 200, "", Some((response::BYTES, value)));
+                        }
+                        Some(Reply::Null) => response::write(out, manner, 404, "", None),
+                        _ => response::refuse_reply(out, manner),
+                    },
+                    (Kind::Delete, None) if reply == b":0\r\n" => {
+                        response::write(out, manner, 404, "", None);
                     }
-                    _ => response::write(out, manner, 404, "", None),
-                },
-                (Kind::Delete, None) if reply == b":0\r\n" => response::write(out, manner, 404, "", None),
-                _ => response::write(out, manner, 204, "", None),
-            },
+                    _ => response::write(out, manner, 204, "", None),
+                }
+            }
             Kind::Command => {
                 if let Some(failure) = failure {
-                    response::fail(out, manner, failure, false);
+                    response::fail(&mut out.open, manner, failure, false);
                 } else {
-                    text.extend_from_slice(b"{\"result\":");
-                    let _ = answer::write_json(text, &mut reply, in_base64);
-                    text.push(b'}');
-                    finish(out, manner, text, bytes_max);
+                    text.reserve(reply.len().min(bytes_max));
+                    let written = write_outcome(text, &mut reply, form);
+                    finish(out, manner, written.map(|()| std::mem::take(text)), bytes_max);
                 }
             }
             Kind::Pipeline { left, first } => {
@@ -552,12 +564,21 @@ impl Asked {
                     if !std::mem::take(first) {
                         text.push(b',');
                     }
-                    match failure {
-                        Some(failure) => write_failure(text, failure),
-                        None => write_outcome(text, &mut reply, in_base64),
-                    }
+                    let start = text.len();
+                    let written = match failure {
+                        Some(failure) => write_failure(text, failure, form),
+                        None => write_outcome(text, &mut reply, form),
+                    };
+                    let written = written.or_else(|unfit| match unfit {
+                        Unfit::TooLarge => Err(unfit),
+                        Unfit::Malformed => {
+                            text.truncate(start);
+                            let failure = Failure { text: response::BAD_REPLY, is_own: true };
+                            write_failure(text, failure, form)
+                        }
+                    });
                     // A response that is too large is dropped, and refused in the end.
-                    *is_too_large = text.len() > bytes_max;
+                    *is_too_large = written.is_err();
                     if *is_too_large {
                         *text = Vec::new();
                     }
@@ -566,12 +587,9 @@ impl Asked {
                 if *left > 0 {
                     return false;
                 }
-                if *is_too_large {
-                    fail_too_large(out, manner, bytes_max);
-                } else {
-                    text.push(b']');
-                    finish(out, manner, text, bytes_max);
-                }
+                text.push(b']');
+                let whole = std::mem::take(text);
+                finish(out, manner, if *is_too_large { Err(Unfit::TooLarge) } else { Ok(whole) }, bytes_max);
             }
             Kind::Transaction { left } if *left > 0 => {
                 *left -= 1;
@@ -587,10 +605,11 @@ impl Asked {
                     // weir queues requests itself, so a command that could not be queued was refused in
                     // weir's words.
                     let queueing = Failure { text: &why, is_own: true };
-                    response::fail(out, manner, if why.is_empty() { failure } else { queueing }, false);
+                    let failure = if why.is_empty() { failure } else { queueing };
+                    response::fail(&mut out.open, manner, failure, false);
                 } else {
-                    write_outcomes(text, reply, in_base64);
-                    finish(out, manner, text, bytes_max);
+                    let written = write_outcomes(text, reply, form);
+                    finish(out, manner, written.map(|()| std::mem::take(text)), bytes_max);
                 }
             }
         }
@@ -599,52 +618,65 @@ impl Asked {
 }
 
 /// Writes an error reply as `{"error":...}` to `text`, without the state of quotas that weir noted in it for
-/// headers.
-fn write_failure(text: &mut Vec<u8>, failure: Failure<'_>) {
+/// headers. The result is as that of [`answer::write_json`].
+fn write_failure(text: &mut Vec<u8>, failure: Failure<'_>, form: Form) -> Result<(), Unfit> {
     let shown = if failure.is_own { quotas::taken_off(failure.text).0 } else { failure.text };
     text.extend_from_slice(b"{\"error\":");
-    answer::write_text(text, shown.as_bytes(), false);
+    answer::write_text(text, shown.as_bytes(), Form { in_base64: false, ..form })?;
     text.push(b'}');
+    Ok(())
 }
 
 /// Writes `{"result":...}` or `{"error":...}` for the first of the RESP replies in `reply`, and removes it
-/// from them. `in_base64` has its texts written in Base64.
-fn write_outcome(text: &mut Vec<u8>, reply: &mut &[u8], in_base64: bool) {
-    if reply.first() == Some(&b'-') {
+/// from them. The result is as that of [`answer::write_json`].
+fn write_outcome(text: &mut Vec<u8>, reply: &mut &[u8], form: Form) -> Result<(), Unfit> {
+    if matches!(reply.first(), Some(b'-' | b'!')) {
         text.extend_from_slice(b"{\"error\":");
     } else {
         text.extend_from_slice(b"{\"result\":");
     }
-    let _ = answer::write_json(text, reply, in_base64);
+    answer::write_json(text, reply, form)?;
     text.push(b'}');
+    Ok(())
 }
 
 /// Writes the results and errors of a transaction's commands (`replies`, the reply to `EXEC`) as a JSON array
-/// to `text`. `in_base64` has texts written in Base64.
-fn write_outcomes(text: &mut Vec<u8>, mut replies: &[u8], in_base64: bool) {
+/// to `text`. The result is as that of [`answer::write_json`].
+fn write_outcomes(text: &mut Vec<u8>, mut replies: &[u8], form: Form) -> Result<(), Unfit> {
     text.clear();
+    text.reserve(replies.len().min(form.bytes_max));
     text.push(b'[');
-    let count = if let Some(Reply::Array(count)) = answer::next(&mut replies) { count } else { 0 };
+    let count = match answer::next(&mut replies) {
+        Some(Reply::Array(count)) => count,
+        Some(Reply::Null) => 0,
+        _ => return Err(Unfit::Malformed),
+    };
     for number in 0..count {
         if number > 0 {
             text.push(b',');
         }
-        write_outcome(text, &mut replies, in_base64);
+        write_outcome(text, &mut replies, form)?;
     }
     text.push(b']');
+    Ok(())
 }
 
-fn finish(out: &mut Vec<u8>, manner: &Manner, text: &[u8], bytes_max: usize) {
-    if text.len() > bytes_max {
-        fail_too_large(out, manner, bytes_max);
-    } else {
-        response::write(out, manner, 200, "", Some((response::JSON, text)));
+/// Writes the response with the JSON `text`, or the error that is sent in its place: the text may be larger
+/// than `bytes_max`, or its reply unfit.
+fn finish(out: &mut Written, manner: &Manner, text: Result<Vec<u8>, Unfit>, bytes_max: usize) {
+    match text {
+        Ok(text) if text.len() <= bytes_max => {
+            response::write_head(&mut out.open, manner, 200, "", Some((response::JSON, text.len())));
+            if !manner.is_head {
+                out.append(text);
+            }
+        }
+        Err(Unfit::Malformed) => response::refuse_reply(&mut out.open, manner),
+        Ok(_) | Err(Unfit::TooLarge) => {
+            let text = format!("ERR the response is larger than {bytes_max} bytes (--max-reply-bytes)");
+            response::fail(&mut out.open, manner, Failure { text: &text, is_own: true }, false);
+        }
     }
-}
-
-fn fail_too_large(out: &mut Vec<u8>, manner: &Manner, bytes_max: usize) {
-    let text = format!("ERR the response is larger than {bytes_max} bytes (--max-reply-bytes)");
-    response::fail(out, manner, Failure { text: &text, is_own: true }, false);
 }
 
 #[cfg(test)]

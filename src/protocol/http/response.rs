@@ -92,6 +92,7 @@ const fn reason(code: u16) -> &'static str {
         421 => "Misdirected Request",
         429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
+        502 => "Bad Gateway",
         503 => "Service Unavailable",
         504 => "Gateway Timeout",
         505 => "HTTP Version Not Supported",
@@ -127,11 +128,19 @@ pub const BYTES: &str = "application/octet-stream";
 /// Writes a whole HTTP response with this status code. `manner` says whether the connection lasts and the
 /// body is left out; `more` is further headers, each with its line end; `body` is content type and content.
 pub fn write(out: &mut Vec<u8>, manner: &Manner, code: u16, more: &str, body: Option<(&str, &[u8])>) {
+    write_head(out, manner, code, more, body.map(|(kind, body)| (kind, body.len())));
+    if let Some((_, body)) = body.filter(|_| !manner.is_head) {
+        out.extend_from_slice(body);
+    }
+}
+
+/// Writes the head of a response as [`write`] does; of the body only content type and length are known.
+pub fn write_head(out: &mut Vec<u8>, manner: &Manner, code: u16, more: &str, body: Option<(&str, usize)>) {
     let told = write!(out, "HTTP/1.1 {code} {}\r\n{more}", reason(code));
     told.expect("memory takes what is written to it");
     match body {
-        Some((kind, body)) => {
-            let told = write!(out, "content-type: {kind}\r\ncontent-length: {}\r\n", body.len());
+        Some((kind, length)) => {
+            let told = write!(out, "content-type: {kind}\r\ncontent-length: {length}\r\n");
             told.expect("memory takes what is written to it");
         }
         // A 204 has no body and no length.
@@ -154,9 +163,6 @@ pub fn write(out: &mut Vec<u8>, manner: &Manner, code: u16, more: &str, body: Op
     out.extend_from_slice(
         b"cache-control: no-store\r\nx-content-type-options: nosniff\r\ncross-origin-resource-policy: same-origin\r\n\r\n",
     );
-    if let Some((_, body)) = body.filter(|_| !manner.is_head) {
-        out.extend_from_slice(body);
-    }
 }
 
 /// Interim HTTP response (status 100) after which the client sends the body of its request.
@@ -279,6 +285,18 @@ pub fn fail(out: &mut Vec<u8>, manner: &Manner, failure: Failure<'_>, is_key: bo
     };
     Problem { kind, title: reason(code), status: code, detail: error, error, policies }
         .write(out, manner, &more);
+}
+
+/// Error text in the place of a store's reply that is no value.
+pub const BAD_REPLY: &str = "ERR the store's reply is malformed";
+
+/// Writes the response (status 502) to an HTTP request to which the store's reply is no value. `manner` has
+/// the properties of the response that do not depend on its content.
+pub fn refuse_reply(out: &mut Vec<u8>, manner: &Manner) {
+    let code = 502;
+    let (kind, title) = ("about:blank", reason(code));
+    Problem { kind, title, status: code, detail: BAD_REPLY, error: BAD_REPLY, policies: None }
+        .write(out, manner, "");
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ fn talk(bytes: &[u8], pieces: usize, reply: impl Fn(&str) -> String) -> Talk {
             http.hear(piece);
         }
         if let Some(out) = http.take_output(Vec::new()) {
-            talk.responses.push_str(&String::from_utf8(out).expect("text"));
+            talk.responses.push_str(std::str::from_utf8(&out.bytes()).expect("text"));
         }
     }
     talk
@@ -169,7 +169,7 @@ fn who_waits_for_leave_to_send_a_body_is_given_it_once() {
     assert_eq!(http.go_on(), Step::Begins(None));
     assert_eq!(http.admit(Authority::Token, 3), Step::Told(response::GO_ON.to_vec()));
     http.hear(bulk(response::GO_ON).as_bytes());
-    assert_eq!(http.take_output(Vec::new()).as_deref(), Some(response::GO_ON));
+    assert_eq!(http.take_output(Vec::new()).expect("a response").bytes(), response::GO_ON);
     assert_eq!(http.go_on(), Step::Wait);
     http.receive(b"abc");
     assert_eq!(http.go_on(), Step::Commands);
@@ -204,8 +204,46 @@ fn a_request_that_takes_too_long_is_told_so_behind_what_came_before() {
     http.hear(b"$2\r\nhi\r\n");
     http.hear(bulk(&late).as_bytes());
     let out = http.take_output(Vec::new()).expect("two responses");
-    let parts = parts(&String::from_utf8(out).expect("text"));
+    let parts = parts(std::str::from_utf8(&out.bytes()).expect("text"));
     assert_eq!((parts[0].0, parts[1].0), (200, 408));
+}
+
+/// Returns status and body of the responses to `request`, whose every command is answered with `reply`.
+fn answered(request: &str, reply: &str) -> Vec<(u16, String)> {
+    parts(&talk(request.as_bytes(), 1_000, |_| reply.to_owned()).responses)
+}
+
+#[test]
+fn words_of_a_store_that_are_no_value_are_refused_in_their_place() {
+    let post = |path: &str, body: &str| {
+        format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+    };
+    let one = post("/", "[\"GET\",\"a\"]");
+    let bad = ":1,\"admin\":true\r\n";
+    let answers = answered(&one, bad);
+    assert!(answers[0].0 == 502 && answers[0].1.contains("reply is malformed"), "{answers:?}");
+    assert!(!answers[0].1.contains("admin"), "{answers:?}");
+    let many = post("/pipeline", "[[\"GET\",\"a\"],[\"GET\",\"b\"]]");
+    let expected = "{\"error\":\"ERR the store's reply is malformed\"}";
+    assert_eq!(answered(&many, bad), [(200, format!("[{expected},{expected}]"))]);
+    let block = post("/multi-exec", "[[\"GET\",\"a\"]]");
+    assert_eq!(answered(&block, &format!("*1\r\n{bad}"))[0].0, 502);
+    for (reply, value) in
+        [(",1.5\r\n", "1.5"), ("_\r\n", "null"), ("#t\r\n", "true"), ("%1\r\n+a\r\n:1\r\n", "[\"a\",1]")]
+    {
+        assert_eq!(answered(&one, reply), [(200, format!("{{\"result\":{value}}}"))]);
+    }
+    let key = "GET /v1/keys/a HTTP/1.1\r\nHost: x\r\n\r\n";
+    assert_eq!(answered(key, ":1\r\n")[0].0, 502, "a value is a text");
+    assert_eq!(answered(key, "*-1\r\n")[0].0, 404);
+}
+
+#[test]
+fn a_long_error_is_shortened() {
+    let request = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 11\r\n\r\n[\"GET\",\"a\"]";
+    let answers = answered(request, &format!("-{}\r\n", "\u{1}".repeat(10 * ERROR_BYTES_MAX)));
+    assert_eq!(answers[0].0, 400);
+    assert!(answers[0].1.len() < 13 * ERROR_BYTES_MAX, "{}", answers[0].1.len());
 }
 
 proptest! {

@@ -74,7 +74,7 @@ fn http_segment(http: &mut Conversation, output: &mut Output) -> Option<Segment>
         }
     }
     spare.clear();
-    http.take_output(spare).map(Segment::Gathered)
+    http.take_output(spare)
 }
 
 fn marked(mut reply: Vec<u8>) -> Vec<u8> {
