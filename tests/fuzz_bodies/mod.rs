@@ -204,7 +204,7 @@ fn conversed(bytes: &[u8], size: usize) -> Conversed {
             }
             match step {
                 Step::Wait | Step::Begins(_) => break,
-                Step::Told(response) => {
+                Step::Told(response) | Step::Refused { response, .. } => {
                     let mut reply = Vec::new();
                     weir::protocol::encode::bulk(&mut reply, &response);
                     http.hear(&reply);

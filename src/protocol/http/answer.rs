@@ -250,7 +250,7 @@ fn copy(out: &mut Vec<u8>, bytes: &[u8], bytes_max: usize) -> Result<(), Unfit> 
 }
 
 /// Length in bytes of the longest escape in a JSON string, such as `\u001f`.
-const ESCAPE_BYTES_MAX: usize = 6;
+pub const ESCAPE_BYTES_MAX: usize = 6;
 /// Number of bytes of an entry of [`ESCAPES`] that lie beyond the longest escape.
 const SLACK: usize = 8 - ESCAPE_BYTES_MAX;
 

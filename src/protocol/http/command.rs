@@ -2,9 +2,8 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::marker::PhantomData;
 
-use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::head::{Head, Method, Target};
@@ -99,45 +98,54 @@ fn millis_of(text: &str) -> Option<u64> {
         .filter(|millis| (1..=i64::MAX as u64 / 2).contains(millis))
 }
 
-/// The first `MOST` + 1 elements of a JSON array: more than `MOST` elements mean that the array was too long.
-/// Further elements are skipped and take no memory.
-struct Few<'a, const MOST: usize>(Vec<&'a RawValue>);
+/// Reader of the elements of a JSON array, which gives up at element `most` + 1: what follows in an array that
+/// is too long costs nothing.
+struct Elements<'e, 'a> {
+    kept: &'e mut Vec<&'a RawValue>,
+    most: usize,
+}
 
-impl<'de: 'a, 'a, const MOST: usize> Deserialize<'de> for Few<'a, MOST> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Elements<'a, const MOST: usize>(PhantomData<&'a ()>);
+impl<'de: 'a, 'a> DeserializeSeed<'de> for Elements<'_, 'a> {
+    type Value = ();
 
-        impl<'de: 'a, 'a, const MOST: usize> Visitor<'de> for Elements<'a, MOST> {
-            type Value = Vec<&'a RawValue>;
-
-            fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-                out.write_str("an array")
-            }
-
-            fn visit_seq<S: SeqAccess<'de>>(self, mut elements: S) -> Result<Self::Value, S::Error> {
-                let mut kept = Vec::new();
-                while let Some(element) = elements.next_element::<&RawValue>()? {
-                    if kept.len() <= MOST {
-                        kept.push(element);
-                    }
-                }
-                Ok(kept)
-            }
-        }
-
-        from.deserialize_seq(Elements::<MOST>(PhantomData)).map(Self)
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_seq(self)
     }
 }
 
-fn elements<const MOST: usize>(text: &[u8]) -> Result<Vec<&RawValue>, Status> {
+impl<'de: 'a, 'a> Visitor<'de> for Elements<'_, 'a> {
+    type Value = ();
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("an array")
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(self, mut elements: S) -> Result<(), S::Error> {
+        while let Some(element) = elements.next_element::<&RawValue>()? {
+            self.kept.push(element);
+            if self.kept.len() > self.most {
+                return Err(S::Error::custom("too many elements"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the elements of the JSON array `text`. The error is the refusal of more than `most` elements, or of
+/// any other text.
+fn elements(text: &[u8], most: usize) -> Result<Vec<&RawValue>, Status> {
     let wanted =
         Status::BadRequest("a JSON array is expected: [\"SET\",\"k\",\"v\"], or several of them in one");
-    let Few::<MOST>(elements) = serde_json::from_slice(text).map_err(|_| wanted)?;
-    if elements.len() > MOST { Err(Status::ContentTooLarge) } else { Ok(elements) }
+    let (mut kept, mut json) = (Vec::new(), serde_json::Deserializer::from_slice(text));
+    let read = Elements { kept: &mut kept, most }.deserialize(&mut json).and_then(|()| json.end());
+    if kept.len() > most {
+        return Err(Status::ContentTooLarge);
+    }
+    read.map(|()| kept).map_err(|_| wanted)
 }
 
 fn commands(body: &[u8]) -> Result<Vec<&RawValue>, Status> {
-    let commands = elements::<HTTP_COMMANDS_MAX>(body)?;
+    let commands = elements(body, HTTP_COMMANDS_MAX)?;
     if commands.is_empty() {
         Err(Status::BadRequest("at least one command is expected"))
     } else {
@@ -159,8 +167,8 @@ fn write_all<'a>(commands: impl Iterator<Item = &'a [u8]>, frames: &mut Vec<u8>)
 /// Its words are taken off `words_left`, which the request's commands share. The error is the refusal of any
 /// other text, of too many words, and of commands about the connection.
 fn command(text: &[u8], words_left: &mut usize, frames: &mut Vec<u8>) -> Result<(), Status> {
-    let words = elements::<HTTP_WORDS_MAX>(text)?;
-    *words_left = words_left.checked_sub(words.len()).ok_or(Status::ContentTooLarge)?;
+    let words = elements(text, *words_left)?;
+    *words_left -= words.len();
     let words =
         words.iter().map(|word| word_of(word.get())).collect::<Result<Vec<Cow<'_, str>>, Status>>()?;
     if words.first().is_none_or(|name| name.is_empty()) {
@@ -258,6 +266,9 @@ mod tests {
         assert_eq!(two, Err(Status::ContentTooLarge), "of all commands together");
         let long = format!("[\"DEL\"{}]", ",1".repeat(HTTP_WORDS_MAX));
         assert_eq!(one(&long), Err(Status::ContentTooLarge));
+        let broken_behind = |text: &str| format!("{}{{", &text[..text.len() - 1]);
+        assert_eq!(one(&broken_behind(&long)), Err(Status::ContentTooLarge), "the rest is not read");
+        assert_eq!(commands_of(Target::Pipeline, &broken_behind(&many)), Err(Status::ContentTooLarge));
     }
 
     #[test]

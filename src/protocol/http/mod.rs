@@ -34,7 +34,7 @@ mod written;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use answer::{Form, Reply, Unfit};
+use answer::{ESCAPE_BYTES_MAX, Form, Reply, Unfit};
 use body::Body;
 pub use command::OF_CONNECTIONS;
 use head::{HEAD_BYTES_MAX, Head, Method, Target};
@@ -123,6 +123,14 @@ pub enum Step {
     /// earlier replies have been passed in, to keep the order of responses. Until then it waits among the
     /// client's replies.
     Told(Vec<u8>),
+    /// The response is known already, as with `Told`, and refuses a request whose body was received: the shard
+    /// charges its client for those bytes.
+    Refused {
+        /// The response, whose place in the order of responses the shard keeps as that of `Told`.
+        response: Vec<u8>,
+        /// Number of bytes of the body that were received.
+        body_bytes: usize,
+    },
 }
 
 /// The state of one client connection that speaks HTTP: its received bytes, and its requests without a
@@ -145,6 +153,8 @@ pub struct Conversation {
     database: i64,
     /// Value of the header `Authorization` of the current HTTP request; `None` without one.
     claim: Option<Vec<u8>>,
+    /// Number of bytes of the current request's body of which nothing is in its commands.
+    unused_bytes: usize,
     /// True until the shard begins to carry out the first command of the current request.
     is_at_start: bool,
     /// Error reply for the remaining commands of the current request, which are refused; none if they are
@@ -179,6 +189,7 @@ impl Conversation {
             options: Vec::new(),
             database: 0,
             claim: None,
+            unused_bytes: 0,
             is_at_start: false,
             void: None,
             asked: VecDeque::new(),
@@ -253,6 +264,12 @@ impl Conversation {
         self.claim.as_deref()
     }
 
+    /// Returns the number of bytes of the current HTTP request's body of which nothing is in its commands, such
+    /// as blanks. Escapes do not count.
+    pub fn unused_bytes(&self) -> usize {
+        self.unused_bytes
+    }
+
     /// True until the shard begins to carry out the first command of the current request.
     pub fn is_at_start(&self) -> bool {
         self.is_at_start
@@ -324,7 +341,11 @@ impl Conversation {
                     self.coming = Coming::Body(head, body);
                     Step::Wait
                 }
-                Err(status) => self.give_up(manner(&head, false), status),
+                Err(status) => {
+                    let manner = manner(&head, false);
+                    self.adopt(head);
+                    Step::Refused { response: self.end_with(manner, status), body_bytes: body.bytes.len() }
+                }
             },
         }
     }
@@ -448,16 +469,16 @@ impl Conversation {
     }
 
     fn understand(&mut self, head: Head, body: &[u8]) -> Step {
-        let manner = manner(&head, head.keeps);
-        match command::encode_commands(&head, body, &mut self.frames) {
+        let (manner, in_base64) = (manner(&head, head.keeps), head.in_base64);
+        let encoded = command::encode_commands(&head, body, &mut self.frames);
+        self.adopt(head);
+        match encoded {
             Ok(kind) => {
                 let text = if matches!(kind, Kind::Pipeline { .. }) { vec![b'['] } else { Vec::new() };
-                let in_base64 = head.in_base64;
                 let keeps = manner.keeps;
                 self.asked.push_back(Asked { kind, manner, in_base64, text, is_too_large: false });
-                (self.options, self.claim) = (head.options, head.authorization);
-                self.database = head.database;
-                (self.is_at_start, self.void) = (true, None);
+                self.unused_bytes = body.len().saturating_sub(ESCAPE_BYTES_MAX * self.frames.len());
+                self.is_at_start = true;
                 self.end_unless(keeps);
                 Step::Commands
             }
@@ -466,9 +487,16 @@ impl Conversation {
                 // The body has been read completely, so the connection can be used again after the refusal.
                 let mut text = Vec::new();
                 response::refuse(&mut text, &manner, status);
-                Step::Told(self.tell(text, manner.keeps))
+                Step::Refused { response: self.tell(text, manner.keeps), body_bytes: body.len() }
             }
         }
+    }
+
+    /// Makes the request with that head, which has been received whole or is refused, the current one.
+    fn adopt(&mut self, head: Head) {
+        (self.options, self.claim) = (head.options, head.authorization);
+        self.database = head.database;
+        self.void = None;
     }
 
     /// Takes RESP replies, in any pieces, in the order of the commands that were carried out, and appends the

@@ -49,7 +49,7 @@ fn talk(bytes: &[u8], pieces: usize, reply: impl Fn(&str) -> String) -> Talk {
             };
             match step {
                 Step::Wait => break,
-                Step::Told(response) => replies.push_str(&bulk(&response)),
+                Step::Told(response) | Step::Refused { response, .. } => replies.push_str(&bulk(&response)),
                 Step::Commands | Step::Begins(_) => {}
             }
         }

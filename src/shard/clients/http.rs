@@ -141,7 +141,7 @@ impl ClientStage {
     }
 
     /// Gives a client the identity and options of the HTTP request that its next command belongs to. The
-    /// error is the text of the reply.
+    /// error is the text of the reply; the client then has the identity that the request is charged to.
     pub fn assume(
         &mut self,
         env: &mut Env,
@@ -159,8 +159,15 @@ impl ClientStage {
                 client.identity = known.clone();
             }
         } else {
-            client.identity =
-                known.with_options(env, admission, &RequestOptions::from_pairs(http.options())?)?;
+            let options = RequestOptions::from_pairs(http.options());
+            match options.and_then(|options| known.with_options(env, admission, &options)) {
+                Ok(identity) => client.identity = identity,
+                Err(error) => {
+                    // The request is charged to its tenant, and not to the user of an earlier request.
+                    client.identity = known.clone();
+                    return Err(error);
+                }
+            }
         }
         if http.is_at_start() {
             debug_assert!(client.transaction.is_none(), "no request of HTTP begins inside MULTI");

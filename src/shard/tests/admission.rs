@@ -150,7 +150,7 @@ fn what_was_refused_later_costs_nothing() {
 }
 
 /// Returns the micro-units taken from buckets so far, and those that requests are reported to have cost.
-fn booked(rig: &mut Rig) -> (i64, u64) {
+pub(super) fn booked(rig: &mut Rig) -> (i64, u64) {
     rig.now.monotonic = rig.now.monotonic.after(Duration::from_secs(2));
     rig.turns();
     let demands = rig.reports.iter().flat_map(|report| &report.demands);
@@ -433,7 +433,7 @@ fn requests_that_are_never_refused_bring_their_payer_into_debt_for_a_second_at_m
 
 /// Returns a rig whose pools give much, and in which bytes have prices: a request unit per KiB of a request, a
 /// quarter per KiB of a reply.
-fn priced_by_bytes() -> Rig {
+pub(super) fn priced_by_bytes() -> Rig {
     let mut rig = limited_with(1, |settings| {
         settings.private_links_max = 10;
         settings.admission.weights =

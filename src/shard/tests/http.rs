@@ -276,3 +276,63 @@ fn pages_of_other_sites_are_not_served() {
     }
     assert_eq!(rig.at_stores.len(), 0);
 }
+
+#[test]
+fn a_body_that_becomes_no_command_pays_for_its_bytes() {
+    let large = "x".repeat(100 * 1024);
+    let blanks = " ".repeat(101 * 1024);
+    let many = |name: &str| format!("[{}]", vec![format!("[\"{name}\"]"); 12_000].join(","));
+    let short = command("", "[\"SUBSCRIBE\",\"a\"]");
+    let chunks = |size: &str, rest: &str| {
+        let headers = format!("content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n{size}");
+        format!("POST / HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n{large}{rest}")
+    };
+    for (asked, code, kib) in [
+        (short.repeat(50), "400", 0),
+        (command("", &format!("[\"SET\",\"{large}\"")), "400", 100),
+        (command("", &format!("[\"SUBSCRIBE\",\"{large}\"]")), "400", 100),
+        (command("", &format!("[\"SET\",null,\"{large}\"]")), "400", 100),
+        (command("", &many("PING")).replace("POST /", "POST /pipeline"), "413", 105),
+        (command("", &many("PING")).replace("POST /", "POST /multi-exec"), "413", 105),
+        (request("PUT /v1/keys/a?ttl=never", "", &large), "400", 100),
+        (chunks("19000", "0\r\n\r\n"), "400", 100),
+        (chunks("19000", "\r\n7fffffff\r\n"), "413", 100),
+        (command("x-weir-tier: none\r\n", &format!("[\"ECHO\",\"{large}\"]")), "400", 100),
+        (command("x-weir-database: 99\r\n", &format!("[\"ECHO\",\"{large}\"]")), "400", 100),
+        (command("", &format!("[\"PING\"{blanks}]")), "200", 100),
+    ] {
+        let mut rig = super::admission::priced_by_bytes();
+        let client = rig.http_client(0);
+        rig.raw(client, asked.as_bytes());
+        let told = rig.told(client);
+        let name = &asked[..100];
+        assert!(codes(&told).iter().all(|told| *told == code) && !told.is_empty(), "{name}: {told}");
+        let (taken, metered) = super::admission::booked(&mut rig);
+        assert!((kib * UNIT..(kib + 3) * UNIT).contains(&metered), "{name}: {metered}");
+        assert_eq!(taken, 2 * metered as i64, "{name}: from the global and the tenant's bucket");
+    }
+}
+
+#[test]
+fn a_refused_body_is_charged_to_who_sent_it() {
+    let mut rig = super::admission::priced_by_bytes();
+    rig.put_in_force(TENANTS);
+    let client = rig.http_client(0);
+    let bad = format!("[\"SUBSCRIBE\",\"{}\"]", "x".repeat(100 * 1024));
+    for (headers, tenant) in [
+        ("authorization: Bearer a\r\n", "acme"),
+        ("authorization: Bearer s\r\n", "shop"),
+        ("authorization: Bearer s\r\nx-weir-user: ann\r\n", "shop"),
+        ("authorization: Bearer a\r\nx-weir-tier: none\r\n", "acme"),
+        ("", "default"),
+    ] {
+        rig.reports.clear();
+        rig.raw(client, command(headers, &bad).as_bytes());
+        assert_eq!(codes(&rig.told(client)), ["400"]);
+        super::admission::booked(&mut rig);
+        let usage = rig.reports.iter().flat_map(|report| &report.usage);
+        let paying: Vec<_> =
+            usage.filter(|(_, usage)| usage.admitted > 0).map(|(tenant, _)| *tenant).collect();
+        assert_eq!(paying, [quotas(TENANTS).find(tenant).expect("a tenant")], "{headers}");
+    }
+}
