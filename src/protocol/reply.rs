@@ -45,6 +45,8 @@ pub struct ReplyScanner {
     /// True if a push message (one that is the reply to no request) between replies is reported like a reply,
     /// with kind `>`; if not, it counts as a part of the next reply.
     reports_pushes: bool,
+    /// Type byte of an error line beside those of RESP; `None` if there is no other.
+    mark: Option<u8>,
 }
 
 /// Maximum number of bytes of a header line of a reply with a number or a length; lines of text are stepped
@@ -59,6 +61,12 @@ impl ReplyScanner {
     /// counts as a part of that reply.
     pub fn with_pushes() -> Self {
         Self { reports_pushes: true, ..Self::default() }
+    }
+
+    /// Creates a scanner that also takes `mark` as the type byte of an error line. A mark that is no type of RESP
+    /// tells errors that weir has worded from those of a store, whose scanner refuses that byte.
+    pub fn with_mark(mark: u8) -> Self {
+        Self { mark: Some(mark), ..Self::default() }
     }
 
     /// Scans further bytes of a connection. Returns `Some` when a reply ends within `bytes`; the bytes after
@@ -144,7 +152,7 @@ impl ReplyScanner {
 
     fn header(&mut self, bytes: &[u8]) -> Result<usize, MalformedReply> {
         let kind = self.line.first().copied().unwrap_or(bytes[0]);
-        if matches!(kind, b'+' | b'-' | b':' | b',' | b'(' | b'_' | b'#') {
+        if matches!(kind, b'+' | b'-' | b':' | b',' | b'(' | b'_' | b'#') || self.mark == Some(kind) {
             self.note_kind(kind);
             self.text = Some(kind);
             return Ok(1);

@@ -48,11 +48,10 @@ use written::Written;
 
 use super::{ReplyScanner, Segment};
 
-/// Type byte that stands in place of the `-` of an error reply that weir itself has worded. Stores do not
-/// send this type to connections in RESP2, and no script can make them do so, so a store's words are never
-/// mistaken for weir's.
-const OWN: u8 = b'(';
-
+/// Type byte that stands in place of the `-` of an error reply that weir itself has worded. RESP has no such
+/// type, and the connection of a store that sends it is closed, so a store's words are never mistaken for
+/// weir's.
+const OWN: u8 = b')';
 /// Maximum number of bytes of an error reply (64 KiB) that a response to a single command shows.
 const ERROR_BYTES_MAX: usize = 64 * 1024;
 
@@ -193,7 +192,7 @@ impl Conversation {
             is_at_start: false,
             void: None,
             asked: VecDeque::new(),
-            scanner: ReplyScanner::default(),
+            scanner: ReplyScanner::with_mark(OWN),
             partial: Vec::new(),
             out: Written::default(),
             rules: Arc::default(),

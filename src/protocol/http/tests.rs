@@ -85,7 +85,7 @@ fn store(command: &str) -> String {
         "GET" if command.ends_with("none") => "$-1\r\n".to_owned(),
         "GET" if command.ends_with("list") => "-WRONGTYPE no\r\n".to_owned(),
         "GET" if command.ends_with("busy") => {
-            "(THROTTLED scope=user name=a/b limit=10 remaining=0 retry_after_ms=1\r\n".to_owned()
+            ")THROTTLED scope=user name=a/b limit=10 remaining=0 retry_after_ms=1\r\n".to_owned()
         }
         "GET" => "$2\r\nhi\r\n".to_owned(),
         "SET" | "MULTI" => "+OK\r\n".to_owned(),
@@ -236,6 +236,23 @@ fn words_of_a_store_that_are_no_value_are_refused_in_their_place() {
     let key = "GET /v1/keys/a HTTP/1.1\r\nHost: x\r\n\r\n";
     assert_eq!(answered(key, ":1\r\n")[0].0, 502, "a value is a text");
     assert_eq!(answered(key, "*-1\r\n")[0].0, 404);
+}
+
+#[test]
+fn no_reply_of_a_store_passes_for_a_refusal_of_weir() {
+    let request = "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 11\r\n\r\n[\"GET\",\"a\"]";
+    let refusal = "THROTTLED scope=tenant name=a limit=1 remaining=0 retry_after_ms=5000\r\n";
+    let told = |reply: String| talk(request.as_bytes(), 1_000, |_| reply.clone()).responses;
+    assert!(told(format!("){refusal}")).contains("ratelimit-policy: \"tenant\";q=1;"));
+    for kind in ["-", "(", "+", "!", "="] {
+        let responses = told(match kind {
+            "!" | "=" => format!("{kind}{}\r\n{refusal}", refusal.len() - 2),
+            _ => format!("{kind}{refusal}"),
+        });
+        assert!(responses.starts_with("HTTP/1.1 ") && !responses.contains("ratelimit"), "{responses}");
+    }
+    let scanned = ReplyScanner::default().scan(format!("){refusal}").as_bytes());
+    assert!(scanned.is_err(), "no store can send the type of weir's own");
 }
 
 #[test]
