@@ -100,7 +100,7 @@ impl World {
                 *self.served.last_mut().expect("pushed just now") += cost.micro();
                 let connection = &mut self.connections[place];
                 connection.in_flight -= 1;
-                self.cores[connection.core].settle(&charge, Bill::Cost(cost), now);
+                self.cores[connection.core].settle(&charge, Bill::Cost { due: cost, unbilled: 0 }, now);
             }
             for place in 0..self.connections.len() {
                 while self.goes_on(place, ms, now) {}

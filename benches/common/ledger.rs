@@ -118,7 +118,7 @@ impl Ledger {
         };
         match self.accounts.tab_of(payer) {
             Some(tab) => tab.settle(&charge, cost),
-            None => self.accounts.settle(&charge, Bill::Cost(cost), self.now),
+            None => self.accounts.settle(&charge, Bill::Cost { due: cost, unbilled: 0 }, self.now),
         }
     }
 

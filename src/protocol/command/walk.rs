@@ -38,8 +38,7 @@ pub fn scan_cursor(word: &[u8]) -> Option<u64> {
     let (is_negative, digits) = match word {
         [] => return Some(0),
         [b'-', digits @ ..] => (true, digits),
-        [b'+', digits @ ..] => (false, digits),
-        digits => (false, digits),
+        digits => (false, digits.strip_prefix(b"+").unwrap_or(digits)),
     };
     // A second sign would be read as one otherwise.
     let digits =

@@ -92,8 +92,8 @@ impl ClientStage {
         }
         let account = user.as_ref().and_then(|user| admission.account_of(env.quotas.tenant(tenant), user));
         let client = self.clients.at(id);
-        client.identity = Identity::of(&env.quotas, tenant, user, account, Chosen::default());
         client.stranger_since = None;
+        self.change_identity(id, Identity::of(&env.quotas, tenant, user, account, Chosen::default()));
         self.apply_pauses_to(&env.quotas, id);
         Ok(())
     }
@@ -118,6 +118,7 @@ impl ClientStage {
         let before = self.clients.at(id).identity.clone();
         if let Err(text) = self.try_hello(env, admission, id, arguments) {
             self.clients.at(id).identity = before;
+            self.is_identity_changed = false;
             self.keep_seat(env, id, now);
             self.apply_pauses_to(&env.quotas, id);
             self.answer_now(env, id, |out, _| encode::error(out, &text));
@@ -258,7 +259,7 @@ impl ClientStage {
                 admission,
                 &RequestOptions::from_name(options)?,
             )?;
-            self.clients.at(id).identity = identity;
+            self.change_identity(id, identity);
         }
         self.clients.at(id).name = plain.as_bytes().to_vec();
         Ok(())

@@ -216,6 +216,8 @@ pub struct ClientStage {
     draining: bool,
     /// True while a request is handled under another identity than its connection's (`QOS CALL`).
     has_own_terms: bool,
+    /// True if the request being handled has changed its client's identity.
+    is_identity_changed: bool,
     /// Clients that are sent a line for each request that they may see (`MONITOR`).
     monitors: Vec<Monitor>,
     /// Connections to stores that clients had for themselves (private links) until they disconnected, which
@@ -255,6 +257,7 @@ impl ClientStage {
             watch_http: false,
             draining: false,
             has_own_terms: false,
+            is_identity_changed: false,
             monitors: Vec::new(),
             left_links: Vec::new(),
             redirects: VecDeque::new(),
@@ -390,6 +393,7 @@ impl ClientStage {
     pub fn begin_acting(&mut self, id: ClientId, identity: &Identity) -> Identity {
         let own = std::mem::replace(&mut self.clients.at(id).identity, identity.clone());
         self.has_own_terms = own != *identity;
+        self.is_identity_changed = false;
         own
     }
 
@@ -398,12 +402,12 @@ impl ClientStage {
         self.has_own_terms
     }
 
-    /// Restores a client's own identity (`own`) after [`Self::begin_acting`] gave it another (`identity`) for
-    /// one request, unless the request itself changed the identity (AUTH, RESET).
-    pub fn end_acting(&mut self, id: ClientId, identity: &Identity, own: Identity) {
+    /// Restores a client's own identity (`own`) after [`Self::begin_acting`] gave it another for one request, unless
+    /// the request itself changed the identity (AUTH, RESET).
+    pub fn end_acting(&mut self, id: ClientId, own: Identity) {
         self.has_own_terms = false;
         if let Some(client) = self.clients.get(id)
-            && client.identity == *identity
+            && !self.is_identity_changed
         {
             client.identity = own;
         }
@@ -412,6 +416,7 @@ impl ClientStage {
     /// Replaces a client's identity for its later requests.
     pub fn change_identity(&mut self, id: ClientId, identity: Identity) {
         self.clients.at(id).identity = identity;
+        self.is_identity_changed = true;
     }
 
     /// Takes the next place in the order of a client's replies for a request that is sent in `parts` parts.

@@ -29,7 +29,7 @@ impl ClientStage {
         let client = self.clients.at(id);
         client.stranger_since = identity.tenant.is_none().then_some(now.monotonic);
         self.watch_strangers |= identity.tenant.is_none();
-        client.identity = identity;
+        self.change_identity(id, identity);
         self.apply_pauses_to(&env.quotas, id);
     }
 

@@ -163,7 +163,7 @@ impl Shard {
     ) {
         let own = self.clients.begin_acting(id, identity);
         self.handle_request(id, request, now);
-        self.clients.end_acting(id, identity, own);
+        self.clients.end_acting(id, own);
     }
 
     /// Handles one whole request of a client: finds its command, and sends, queues, answers or refuses it.

@@ -141,7 +141,7 @@ impl Shard {
         };
         let own = self.clients.begin_acting(id, identity);
         self.clients.hold_for_turns(&mut self.env, id, step, (shared, places));
-        self.clients.end_acting(id, identity, own);
+        self.clients.end_acting(id, own);
     }
 
     fn qos_tenants(&mut self, id: ClientId, command: &Command, arguments: &Arguments<'_>, now: Now) {

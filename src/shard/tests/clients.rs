@@ -386,3 +386,20 @@ fn an_exemption_from_eviction_ends_with_reset_and_counts_for_administrators_alon
     rig.told(client);
     assert!(rig.asks(client, &["CLIENT", "INFO"]).contains(" flags=N "));
 }
+
+#[test]
+fn a_login_for_the_user_of_one_request_lasts() {
+    let mut rig = Rig::new(1, 1);
+    rig.put_in_force("[tenants.t]\npassword = 'p'\n[tenants.s]\npassword = 'q'\n");
+    let client = rig.client(0);
+    rig.send(
+        client,
+        &[&["AUTH", "t", "p"], &["QOS", "CALL", "USER", "b", "AUTH", "t/b", "p"], &["ACL", "WHOAMI"]],
+    );
+    assert_eq!(rig.told(client), "+OK\r\n+OK\r\n$3\r\nt/b\r\n");
+    // A login that fails leaves the connection's own identity.
+    let wrong = ["QOS", "CALL", "USER", "c", "HELLO", "2", "AUTH", "s", "wrong"];
+    rig.send(client, &[&wrong, &["QOS", "CALL", "USER", "c", "PING"], &["ACL", "WHOAMI"]]);
+    let told = rig.told(client);
+    assert!(told.starts_with("-WRONGPASS") && told.ends_with("+PONG\r\n$3\r\nt/b\r\n"), "{told}");
+}
