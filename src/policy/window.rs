@@ -42,9 +42,6 @@ use crate::values::Timestamp;
 /// Window (limit on requests in flight) that all cores together begin with at a backend, in requests: each
 /// core gets an equal part.
 const FIRST_OF_ALL: u16 = 64;
-/// Window of expensive requests that all cores together begin with at a backend, in requests. A backend of one
-/// thread answers nothing else until it has done all of them.
-const FIRST_OF_EXPENSIVE: u16 = 8;
 /// Smallest window (limit on requests in flight) that one core begins with at a backend, in requests.
 const FIRST_LEAST: u16 = 4;
 /// Latency allowed above the base (latency when few requests wait at the backend), as a multiple of the base;
@@ -183,16 +180,7 @@ impl Bounds {
     /// Returns the window (limit on requests in flight) that each of `shards` cores begins with at a backend,
     /// in requests.
     pub fn first(self, shards: u16) -> u16 {
-        self.part(FIRST_OF_ALL, shards)
-    }
-
-    /// Returns the window of expensive requests that each of `shards` cores begins with at a backend, in requests.
-    pub fn first_of_expensive(self, shards: u16) -> u16 {
-        self.part(FIRST_OF_EXPENSIVE, shards)
-    }
-
-    fn part(self, of_all: u16, shards: u16) -> u16 {
-        (of_all / shards.max(1)).max(FIRST_LEAST).min(self.most).max(self.least)
+        (FIRST_OF_ALL / shards.max(1)).max(FIRST_LEAST).min(self.most).max(self.least)
     }
 }
 
@@ -528,17 +516,8 @@ impl Window {
     /// Creates the window (limit on requests in flight) of one of `shards` cores, at a backend about which
     /// nothing is known yet. `bounds` are its smallest and largest size.
     pub fn new(shards: u16, bounds: Bounds) -> Self {
-        Self::beginning_with(bounds.first(shards), bounds)
-    }
-
-    /// Creates the window of expensive requests of one of `shards` cores, at a backend about which nothing is known
-    /// yet. `bounds` are its smallest and largest size.
-    pub fn of_expensive(shards: u16, bounds: Bounds) -> Self {
-        Self::beginning_with(bounds.first_of_expensive(shards), bounds)
-    }
-
-    fn beginning_with(first: u16, bounds: Bounds) -> Self {
-        Self::beginning(0.0, [f64::from(first), f64::from(bounds.least.max(1)), f64::from(bounds.most)])
+        let first = f64::from(bounds.first(shards));
+        Self::beginning(0.0, [first, f64::from(bounds.least.max(1)), f64::from(bounds.most)])
     }
 
     /// Forgets all that was learnt, because another server has taken the backend's place. The window begins

@@ -113,11 +113,7 @@ pub struct Bulkhead {
 impl Bulkhead {
     pub fn new(shards: u16, settings: &OverloadSettings, is_patient: bool) -> Self {
         let mut bulkhead = Self {
-            window: if is_patient {
-                Window::of_expensive(shards, settings.window_bounds)
-            } else {
-                Window::new(shards, settings.window_bounds)
-            },
+            window: Window::new(shards, settings.window_bounds),
             yielding: Yielding::new(settings.window_bounds.least),
             mode: settings.window,
             queue: Queue::new(settings.queue_limit, settings.queue_patience, Timestamp::ZERO),

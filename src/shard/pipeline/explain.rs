@@ -259,9 +259,7 @@ impl Shard {
         let standing = if home == settings.id {
             self.upstream.bulkheads(&self.env).nth(index).map(|own| Standing::of(&own)).unwrap_or_default()
         } else {
-            let (bounds, shards) = (overload.window_bounds, settings.topology.shards());
-            let first =
-                if track == Track::Heavy { bounds.first_of_expensive(shards) } else { bounds.first(shards) };
+            let first = overload.window_bounds.first(settings.topology.shards());
             Standing::told(overload.board.of(home, index), first)
         };
         let identity = &subject.identity;

@@ -10,7 +10,7 @@
 //! ```
 
 use super::link::{Errand, Expected, Link, State, Subject};
-use super::{CanMove, Event, PrivateLinks, Waiting, call};
+use super::{Abandoned, CanMove, Event, Owing, PrivateLinks, Waiting, call};
 use crate::protocol::Protocol;
 use crate::shard::env::Env;
 use crate::shard::request::{PrivateId, ReplyTo};
@@ -138,7 +138,8 @@ impl PrivateLinks {
     /// put elements back.
     pub fn owes_orphans(&self) -> bool {
         let mut links = self.places.iter().filter_map(|place| place.link.as_ref());
-        links.any(|link| link.abandoned.is_some() || link.puts_back.is_some())
+        let waited = |request: &Abandoned| matches!(request.owing, Owing::Reply(_));
+        links.any(|link| link.abandoned.as_ref().is_some_and(waited) || link.puts_back.is_some())
     }
 
     /// Sends a request, with these words, about the blocking command on a private link (`link`) over another
