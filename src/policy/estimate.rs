@@ -35,8 +35,6 @@ pub struct Expected {
     spreads: [Spread; COMMAND_CLASSES],
     /// Bit set of classes of commands in which requests have had different costs.
     varied: u8,
-    /// Bit set of classes of commands whose average of what is not billed is above 0.
-    partly_billed: u8,
     /// Bit set of classes of commands of which at least 32 requests' costs have been sampled.
     known: u8,
 }
@@ -156,18 +154,23 @@ impl Expected {
     /// known of the class.
     #[inline]
     pub fn learn(&mut self, class: usize, cost: MicroUnits) {
-        // If all requests of the class have cost the same so far, this one changes nothing.
-        let is_steady = self.known & !(self.varied | self.partly_billed);
-        if cost == self.averages[class] && is_steady & (1 << class) != 0 {
-            return;
-        }
-        self.learn_new(class, cost, 0);
+        self.learn_partly_billed(class, cost, 0);
     }
 
     /// Learns the real cost of a request as [`Self::learn`] does, and the amount (`unbilled`) by which the
     /// request would have cost more if its store's time had been billed whole.
+    #[inline]
+    pub fn learn_partly_billed(&mut self, class: usize, cost: MicroUnits, unbilled: MicroUnits) {
+        // If all requests of the class have cost the same so far, this one changes nothing.
+        let is_usual = (cost, unbilled) == (self.averages[class], self.unbilled[class]);
+        if is_usual && self.known & !self.varied & (1 << class) != 0 {
+            return;
+        }
+        self.learn_new(class, cost, unbilled);
+    }
+
     #[inline(never)]
-    pub fn learn_new(&mut self, class: usize, cost: MicroUnits, unbilled: MicroUnits) {
+    fn learn_new(&mut self, class: usize, cost: MicroUnits, unbilled: MicroUnits) {
         let spread = &mut self.spreads[class];
         let is_first = spread.samples == 0;
         spread.add(cost as f64);
@@ -183,8 +186,6 @@ impl Expected {
             approach(&mut self.averages[class], cost);
             approach(&mut self.unbilled[class], unbilled);
         }
-        self.partly_billed &= !(1 << class);
-        self.partly_billed |= u8::from(self.unbilled[class] > 0) << class;
         // Samples that have been alike for so long that no difference is left count as alike again.
         let spread = &mut self.spreads[class];
         if spread.variance < 1.0 && self.averages[class] == cost {
@@ -285,20 +286,20 @@ mod tests {
     #[test]
     fn the_part_that_is_not_billed_is_averaged_as_the_cost_is() {
         let mut expected = Expected::default();
-        expected.learn_new(4, 1_000, 12_000);
+        expected.learn_partly_billed(4, 1_000, 12_000);
         assert_eq!((expected.of(4), expected.unbilled(4)), (1_000, 12_000), "the first one decides alone");
-        (0..100).for_each(|_| expected.learn_new(4, 1_000, 12_000));
+        (0..100).for_each(|_| expected.learn_partly_billed(4, 1_000, 12_000));
         // The sum stays while more and more of the cost is billed.
         for billed in [3_000, 9_000, 12_000] {
             for _ in 0..100 {
-                expected.learn_new(4, 1_000 + billed, 12_000 - billed);
+                expected.learn_partly_billed(4, 1_000 + billed, 12_000 - billed);
                 let sum = expected.of(4) + expected.unbilled(4);
                 assert!((13_000..=13_001).contains(&sum), "{sum}");
             }
         }
         assert_eq!((expected.of(4), expected.unbilled(4)), (13_000, 0));
         assert_eq!(expected.unbilled(3), 0);
-        expected.learn_new(0, 1_000, 800);
+        expected.learn_partly_billed(0, 1_000, 800);
         assert_eq!(expected.varied & 1, 0, "no price is exceeded by what is not billed");
         (0..100).for_each(|_| expected.learn(0, 1_000));
         assert_eq!((expected.of(0), expected.unbilled(0)), (1_000, 0), "equal costs let it fade too");

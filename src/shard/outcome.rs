@@ -34,21 +34,33 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Returns the outcome of a request that a backend answered with so many `bytes` and elements (`rows`). All
+    /// times are in microseconds: that which the backend took, by how much that is more than usual, and that for
+    /// which the request kept the backend busy.
+    #[inline]
+    pub const fn served(
+        (bytes, rows): (u64, u64),
+        (took_micros, slowness_micros): (u64, u64),
+        busy_micros: u32,
+    ) -> Self {
+        Self::Served {
+            bytes: in_32_bits(bytes),
+            rows: in_32_bits(rows),
+            took_micros: in_32_bits(took_micros),
+            slowness_micros: in_32_bits(slowness_micros),
+            busy_micros,
+        }
+    }
+
     /// Returns the outcome of a request that weir answered by itself: only the bytes of its reply cost
     /// anything.
     pub const fn answered(reply_bytes: usize) -> Self {
-        Self::Served {
-            bytes: in_32_bits(reply_bytes),
-            rows: 0,
-            took_micros: 0,
-            slowness_micros: 0,
-            busy_micros: 0,
-        }
+        Self::served((reply_bytes as u64, 0), (0, 0), 0)
     }
 
     /// Returns the outcome of a request that was answered with the reply to another request.
     pub const fn cached(reply_bytes: usize) -> Self {
-        Self::Cached { bytes: in_32_bits(reply_bytes) }
+        Self::Cached { bytes: in_32_bits(reply_bytes as u64) }
     }
 }
 
@@ -103,6 +115,6 @@ impl Settlement {
     }
 }
 
-const fn in_32_bits(bytes: usize) -> u32 {
-    if bytes > u32::MAX as usize { u32::MAX } else { bytes as u32 }
+const fn in_32_bits(number: u64) -> u32 {
+    if number > u32::MAX as u64 { u32::MAX } else { number as u32 }
 }

@@ -3,9 +3,11 @@
 
 use std::num::NonZeroU16;
 
+use crate::policy::price::looked_at;
 use crate::protocol::Argument;
 use crate::protocol::Protocol;
 use crate::protocol::command::{Class, Command, Effect, Flags};
+use crate::protocol::reply::integer;
 use crate::values::limits::SLOTS;
 use crate::values::{BackendId, ClientId, Database, ShardId, TenantId, Tier, Timestamp};
 
@@ -354,11 +356,14 @@ impl Nature {
         matches!(self.rest, Rest::HiddenRead | Rest::HiddenWrite | Rest::HiddenNeither)
     }
 
-    /// True for a command for many elements (`SUNIONSTORE`, `LREM`), whose reply is the number of elements that it
-    /// has stored or removed.
+    /// Returns the number of elements by which a request is priced, from its reply, which has this `kind` and so many
+    /// elements (`rows`) and took `took_micros` microseconds. `end` is the reply's last part. The reply to a command
+    /// for many elements (`SUNIONSTORE`, `LREM`) is the number of elements that it has stored or removed.
     #[inline]
-    pub const fn reports_rows(self) -> bool {
-        matches!(self.class, Class::Range) && matches!(self.effect(), Effect::Write)
+    pub fn rows_priced(self, (kind, rows): (u8, u64), end: &[u8], took_micros: u64) -> u64 {
+        let reports = kind == b':' && self.class == Class::Range && self.effect() == Effect::Write;
+        let reported = if reports { integer(end).and_then(|count| u64::try_from(count).ok()) } else { None };
+        reported.map_or(rows, |count| looked_at(count, took_micros))
     }
 
     /// Returns the nature of a transaction. `hides_work` is true if one of its requests does not show how much work

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use super::Shard;
 use super::destination::{CROSS_SLOT, Destination, Placement};
-use crate::policy::price::looked_at;
 use crate::protocol::command::{Class, Command, Effect, Handling, LocalCommand, PrivateUse};
 use crate::protocol::{Arguments, Protocol, Request, encode, reply};
 use crate::routing::cluster::{NodeRefusal, Reason, Target};
@@ -395,9 +394,8 @@ impl Shard {
         // A call that waits does not keep its store busy meanwhile.
         let shares_quiet = (nature.hides_work() && !matches!(kind, Kind::Waits(_)))
             .then(|| (backend, self.upstream.quiet_mut(backend).handle_sent_privately(now.monotonic)));
-        let (effect, began) = (nature.effect(), now.monotonic);
-        let reports_rows = nature.reports_rows();
-        let request = PrivateRequest { to, effect, cells, began, deadline, kind, shares_quiet, reports_rows };
+        let began = now.monotonic;
+        let request = PrivateRequest { to, nature, cells, began, deadline, kind, shares_quiet };
         self.private.send(&mut self.env, link, (message, replies), request, now);
     }
 
@@ -421,13 +419,12 @@ impl Shard {
         let deadline = if envelope.overdue == Overdue::Answered { envelope.deadline } else { Timestamp::MAX };
         let request = PrivateRequest {
             to,
-            effect: envelope.nature.effect(),
+            nature: envelope.nature,
             cells: Vec::new(),
             began: now.monotonic,
             deadline,
             kind: Kind::Interrupt,
             shares_quiet: None,
-            reports_rows: false,
         };
         self.private.send(&mut self.env, link, (message, 1), request, now);
         true
@@ -703,7 +700,7 @@ impl Shard {
             return;
         }
         let took_micros = if waits { 0 } else { now.monotonic.nanos_since(request.began) / 1_000 };
-        let outcome = measured_privately(&reply, size, request.reports_rows, (took_micros, busy_micros));
+        let outcome = measured_privately(request.nature, (&reply, size), took_micros, busy_micros);
         if reply.starts_with(b"-") {
             reply = self.reworded(&request, reply, step_error, link);
         }
@@ -783,11 +780,11 @@ impl Shard {
                     self.charge_for_waited(paid_ahead, *size, None, now);
                 }
             }
-            Owing::Rest { began, shares_quiet, reports_rows } => {
+            Owing::Rest { began, shares_quiet, nature } => {
                 let busy_micros = self.end_quiet(shares_quiet);
                 let took_micros = now.monotonic.nanos_since(began) / 1_000;
                 let outcome = reply.map_or(Outcome::Lost, |(reply, size)| {
-                    measured_privately(reply, *size, reports_rows, (took_micros, busy_micros))
+                    measured_privately(nature, (reply, *size), took_micros, busy_micros)
                 });
                 self.clients.handle_note(request.to, Note::LatePrice(outcome));
             }
@@ -1032,12 +1029,15 @@ impl Shard {
         }
     }
 
-    /// Keeps the charge of a request that is about to be answered although its store has not replied, if the `link`
-    /// stays open until it has.
-    fn expect_late_price(&mut self, link: PrivateId, request: &PrivateRequest) {
+    /// Takes a private link (unshared connection to a store) from a client that no longer awaits a reply. Returns the
+    /// request in flight, which is to be answered; None if there was none. If the link stays open until the store has
+    /// replied, the request's charge is kept until then.
+    fn abandon_private(&mut self, link: PrivateId, now: Now) -> Option<PrivateRequest> {
+        let request = self.private.abandon(&mut self.env, link, now)?;
         if self.private.measures_late(link) {
             self.clients.handle_note(request.to, Note::PriceFollows);
         }
+        Some(request)
     }
 
     /// Ends a turn (pass of the shard's loop) for private links (connections to stores that one client has to
@@ -1045,8 +1045,7 @@ impl Shard {
     pub(super) fn handle_private_turn_end(&mut self, now: Now) {
         self.end_waits_of_leaving(now);
         for link in self.clients.take_left_links() {
-            if let Some(request) = self.private.abandon(&mut self.env, link, now) {
-                self.expect_late_price(link, &request);
+            if let Some(request) = self.abandon_private(link, now) {
                 self.end_unanswered(request, true, &[], now);
             }
         }
@@ -1079,7 +1078,7 @@ impl Shard {
     /// answered with `text`. The client is closed behind that if it waited in a blocking command, or if keys
     /// are tracked over the link.
     pub(super) fn abandon_call(&mut self, (holder, link): (ClientId, PrivateId), text: &[u8], now: Now) {
-        let Some(request) = self.private.abandon(&mut self.env, link, now) else { return };
+        let Some(request) = self.abandon_private(link, now) else { return };
         let tracked = self.tracks_over(holder, link);
         if let Some(client) = self.clients.find(holder) {
             if let Some(ties) = client.ties().filter(|ties| ties.link == Some(link)) {
@@ -1088,7 +1087,6 @@ impl Shard {
             }
             client.release_ties();
         }
-        self.expect_late_price(link, &request);
         self.end_unanswered(request, true, text, now);
         if tracked && self.clients.find(holder).is_some() {
             // Without the link on which its keys are tracked, the client would miss changes of the keys that it
@@ -1116,25 +1114,16 @@ impl Shard {
     }
 }
 
-/// Returns the outcome of a request that a store has answered over a private link, as far as its price depends on it.
-/// `size` is the size of the `reply` as the store sent it; `reports_rows` is true if a reply that is a number says how
-/// many elements the store has looked at. The times are those that the reply took and for which the request kept its
-/// store busy, in microseconds.
+/// Returns the outcome of a request of this `nature` that a store has answered over a private link, as far as its price
+/// depends on it. The reply comes with its size as the store sent it. The times are those that the reply took and for
+/// which the request kept its store busy, in microseconds.
 fn measured_privately(
-    reply: &[u8],
-    size: ReplySize,
-    reports_rows: bool,
-    (took_micros, busy_micros): (u64, u32),
+    nature: Nature,
+    (reply, size): (&[u8], ReplySize),
+    took_micros: u64,
+    busy_micros: u32,
 ) -> Outcome {
-    let reported =
-        if reports_rows { reply::integer(reply).and_then(|count| u64::try_from(count).ok()) } else { None };
-    let rows = reported.map_or(size.rows, |count| looked_at(count, took_micros));
-    let in_32_bits = |number: u64| number.min(u64::from(u32::MAX)) as u32;
-    Outcome::Served {
-        bytes: in_32_bits(size.bytes),
-        rows: in_32_bits(rows),
-        took_micros: in_32_bits(took_micros),
-        slowness_micros: 0,
-        busy_micros,
-    }
+    let kind = reply.first().copied().unwrap_or_default();
+    let rows = nature.rows_priced((kind, size.rows), reply, took_micros);
+    Outcome::served((size.bytes, rows), (took_micros, 0), busy_micros)
 }

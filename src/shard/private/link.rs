@@ -319,7 +319,7 @@ impl Link {
         let may_write = self
             .in_flight
             .as_ref()
-            .is_some_and(|request| request.effect == Effect::Write && !request.waits());
+            .is_some_and(|request| request.nature.effect() == Effect::Write && !request.waits());
         if was_sent
             && may_write
             && let Some(name) = self.name.take()

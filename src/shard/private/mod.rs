@@ -47,7 +47,7 @@ use super::env::Env;
 use super::fence::store_client;
 use super::message::Message;
 use super::refusal::{oversized, reason_of_refused_select};
-use super::request::{PrivateId, ReplyTo, Selected};
+use super::request::{Nature, PrivateId, ReplyTo, Selected};
 use super::settings::ShardSettings;
 use super::versions::Cell;
 use crate::protocol::command::Effect;
@@ -74,8 +74,8 @@ const INTERRUPTS_MAX: usize = 8;
 pub struct PrivateRequest {
     /// Destination of the reply: the shard, the client and the sequence number of its request.
     pub to: ReplyTo,
-    /// Whether the request may change something at the store.
-    pub effect: Effect,
+    /// The class and effect of the request: how its cost grows, and whether it may change something at the store.
+    pub nature: Nature,
     /// Version cells (counters of writes) of the keys that the request may write, which count a write in
     /// flight until it is over; empty while no replies of hot keys are kept.
     pub cells: Vec<Cell>,
@@ -89,8 +89,6 @@ pub struct PrivateRequest {
     /// The backend whose quiet time (in which it answers nothing) the request shares, because it does not show
     /// how much work it is, with the reading of that time when it was sent; None for all other requests.
     pub shares_quiet: Option<(BackendId, u32)>,
-    /// True if a reply that is a number says how many elements the store has looked at.
-    pub reports_rows: bool,
 }
 
 impl PrivateRequest {
@@ -238,8 +236,8 @@ pub enum Owing {
         /// The backend whose quiet time (in which it answers nothing) the request shares, with the reading of
         /// that time when it was sent; None for a request that shows how much work it is.
         shares_quiet: Option<(BackendId, u32)>,
-        /// True if the reply is the number of elements that the store has looked at.
-        reports_rows: bool,
+        /// The class and effect of the request.
+        nature: Nature,
     },
 }
 
@@ -1197,7 +1195,7 @@ impl PrivateLinks {
     pub fn may_write(&self, id: PrivateId) -> bool {
         self.peek(id)
             .and_then(|link| link.in_flight.as_ref())
-            .is_some_and(|request| request.effect == Effect::Write)
+            .is_some_and(|request| request.nature.effect() == Effect::Write)
     }
 
     /// Takes a private link (unshared connection to a store) from a holder that no longer awaits a reply, and
@@ -1206,7 +1204,7 @@ impl PrivateLinks {
     /// store is asked to end, shows whether it had popped something, and that to any other request what it cost.
     /// The link is closed if the store cannot be asked, or the request has not been sent.
     pub fn abandon(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Option<PrivateRequest> {
-        let first = self.first;
+        let connection = self.connection(id);
         let link = self.at(id).filter(|link| link.abandoned.is_none())?;
         let was_asked = link.state == State::Open && link.output.is_empty();
         let was_sent = was_asked && !link.is_held && link.put_off_until.is_none();
@@ -1218,7 +1216,6 @@ impl PrivateLinks {
             link.raise_fence(env);
         }
         let mut request = link.in_flight.take();
-        let connection = ConnectionId(first + id.place);
         match (&mut request, link.holder) {
             (Some(PrivateRequest { kind: Kind::Waits(waiting), cells, to, .. }), Some((_, tenant)))
                 if is_told =>
@@ -1230,11 +1227,11 @@ impl PrivateLinks {
             }
             (Some(request), Some((_, tenant))) if was_sent && request.is_measured_late() => {
                 let (began, shares_quiet) = (request.began, request.shares_quiet.take());
-                let owing = Owing::Rest { began, shares_quiet, reports_rows: request.reports_rows };
+                let owing = Owing::Rest { began, shares_quiet, nature: request.nature };
                 let (cells, to) = (std::mem::take(&mut request.cells), request.to);
                 link.abandoned = Some(Abandoned { frame: [].into(), cells, tenant, owing, to, told: 0 });
                 if link.drops_reply() {
-                    link.drop_partial(env, (connection, id.generation));
+                    link.drop_partial(env, connection);
                 }
             }
             _ => self.close(env, id),
@@ -1302,7 +1299,8 @@ impl PrivateLinks {
         let place =
             self.places.get_mut(id.place as usize).filter(|place| place.generation == id.generation)?;
         let mut link = place.link.take()?;
-        env.handle_reply_end((ConnectionId(self.first + id.place), id.generation));
+        let connection = self.connection(id);
+        env.handle_reply_end(connection);
         self.put_off -= usize::from(link.put_off_until.is_some());
         link.output.clear(&mut env.pool);
         if let Some(request) = link.abandoned.take() {
@@ -1674,7 +1672,12 @@ impl PrivateLinks {
     }
 
     fn owner(&self, id: PrivateId) -> Owner {
-        Owner::Link(ConnectionId(self.first + id.place), id.generation)
+        let (connection, generation) = self.connection(id);
+        Owner::Link(connection, generation)
+    }
+
+    fn connection(&self, id: PrivateId) -> (ConnectionId, u32) {
+        (ConnectionId(self.first + id.place), id.generation)
     }
 
     fn id_of(&self, connection: ConnectionId, generation: u32) -> PrivateId {

@@ -4,9 +4,7 @@ use bytes::Bytes;
 
 use super::Upstream;
 use super::nodes::Fate;
-use crate::policy::price::looked_at;
 use crate::protocol::Scanned;
-use crate::protocol::reply::integer;
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::links::{Greeted, Received};
@@ -196,12 +194,10 @@ impl Upstream {
         now: Now,
     ) -> Outcome {
         let took_nanos = now.monotonic.nanos_since(request.sent_at);
-        let rows = match reported(request, scanned, end) {
-            Some(count) => looked_at(count, took_nanos / 1_000),
-            None => scanned.rows,
-        };
+        let (nature, took_micros) = (request.envelope.nature, took_nanos / 1_000);
+        let rows = nature.rows_priced((scanned.kind, scanned.rows), end, took_micros);
         let slowness_micros = self.overload.record_time(backend, request, took_nanos);
-        let busy_micros = if request.envelope.nature.hides_work() {
+        let busy_micros = if nature.hides_work() {
             self.quiets[usize::from(backend.0)].share_since(request.quiet_reading)
         } else {
             0
@@ -209,14 +205,7 @@ impl Upstream {
         if busy_micros > 0 {
             env.counters.add(Counter::BusyMicros, u64::from(busy_micros));
         }
-        let in_32_bits = |number: u64| number.min(u64::from(u32::MAX)) as u32;
-        Outcome::Served {
-            bytes: in_32_bits(bytes),
-            rows: in_32_bits(rows),
-            took_micros: in_32_bits(took_nanos / 1_000),
-            slowness_micros: in_32_bits(slowness_micros),
-            busy_micros,
-        }
+        Outcome::served((bytes, rows), (took_micros, slowness_micros), busy_micros)
     }
 
     /// Passes on one complete reply of a backend to a request, with its size and the time that the backend
@@ -293,12 +282,4 @@ impl Upstream {
         env.pool.give(told);
         self.links.swallow(env, connection);
     }
-}
-
-/// Returns the number of elements that a command for many elements (`SUNIONSTORE`, `LREM`) has stored or
-/// removed, according to its reply; None for any other request. `end` is the reply's last part.
-#[inline]
-fn reported(request: &InFlight, scanned: &Scanned, end: &[u8]) -> Option<u64> {
-    let reports = scanned.kind == b':' && request.envelope.nature.reports_rows();
-    if reports { integer(end).and_then(|count| u64::try_from(count).ok()) } else { None }
 }

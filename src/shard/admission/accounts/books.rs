@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::{Accounts, METERED_REPORT, Payer, Scope};
+use crate::policy::estimate::Expected;
 use crate::policy::price::Quote;
 use crate::protocol::command::Class;
 use crate::values::{MicroUnits, Price, TenantId, Timestamp, Usage};
@@ -66,19 +67,24 @@ impl Accounts {
     /// Returns the expected cost of the next request of a payer (account that is charged) and class beyond the
     /// part that is known on arrival, in millionths of a request unit.
     pub fn expected(&mut self, payer: Payer, class: Class) -> MicroUnits {
-        self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.of(class as usize)
+        self.known(payer.tenant()).of(class as usize)
     }
 
     /// Returns the expected cost of the next request of a payer (account that is charged) and class that is not
     /// billed, in millionths of a request unit: that of store's time within the tenant's leeway.
     pub fn expected_unbilled(&mut self, payer: Payer, class: Class) -> MicroUnits {
-        self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.unbilled(class as usize)
+        self.known(payer.tenant()).unbilled(class as usize)
     }
 
     /// True once a request of this class of the tenant of the payer (account that is charged) has been charged
     /// at its real cost, so that the class's cost is known.
     pub fn is_seen(&mut self, payer: Payer, class: Class) -> bool {
-        self.ledger.buckets().tenants[usize::from(payer.tenant().0)].expected.is_seen(class as usize)
+        self.known(payer.tenant()).is_seen(class as usize)
+    }
+
+    /// Returns the expected costs of a tenant's requests beyond what is known of each on arrival.
+    fn known(&mut self, tenant: TenantId) -> &mut Expected {
+        &mut self.ledger.buckets().tenants[usize::from(tenant.0)].expected
     }
 
     /// Corrects what a request was charged to its real cost in the buckets, learns that cost for the
@@ -109,8 +115,8 @@ impl Accounts {
     /// (`unbilled`, in millionths of a request unit) it would have cost more if all of its store's time were
     /// billed.
     fn learn(&mut self, tenant: TenantId, charge: &Charge, (cost, unbilled): (Price, MicroUnits)) {
-        let known = &mut self.ledger.buckets().tenants[usize::from(tenant.0)];
-        known.expected.learn_new(charge.class as usize, cost.beyond(charge.quote.fixed), unbilled);
+        let beyond = cost.beyond(charge.quote.fixed);
+        self.known(tenant).learn_partly_billed(charge.class as usize, beyond, unbilled);
     }
 
     /// Takes the difference between a request's real cost and the price that was taken for it from the buckets of its
