@@ -233,6 +233,12 @@ impl Standing {
         Self { stage: Stage::Out, at: until, ..self }
     }
 
+    /// Ends the pause after an ejection of the store, so that its trial is due now, since the script that kept the
+    /// store busy was killed. Returns the breaker's state after it; None if there is no such pause.
+    pub fn end_pause(self, now: Timestamp) -> Option<Self> {
+        (self.stage == Stage::Out && self.at > now).then_some(self.put_off(now))
+    }
+
     /// Returns the fraction of requests, 0.1 to 1, that is sent to a store that answered its trial (stage
     /// [`Stage::Returning`]); None once the 2 s of that stage are over.
     pub fn part(self, now: Timestamp) -> Option<f64> {

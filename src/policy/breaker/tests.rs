@@ -51,12 +51,16 @@ fn pauses_double_up_to_a_bound_and_are_forgotten_with_time() {
 fn one_request_at_a_time_is_tried_and_what_becomes_of_it_decides() {
     let out = well_since(0).set_aside(Cause::Errors, at(1_000), 128);
     assert_eq!(out.begin_trial(out.at.before(Duration::from_nanos(1_024))), None);
+    let due = out.end_pause(at(1_001)).expect("it is paused");
+    assert!(due.begin_trial(at(1_002)).is_some());
+    assert_eq!((out.end_pause(out.at), well_since(0).end_pause(at(1))), (None, None));
     let trying = out.begin_trial(out.at).expect("the pause is over");
     assert_eq!(
         (trying.stage, trying.begin_trial(out.at.after(Duration::from_secs(2)))),
         (Stage::Trying, None)
     );
     assert!(trying.begin_trial(out.at.after(TRIAL)).is_some(), "nothing was heard of it");
+    assert_eq!(trying.end_pause(out.at), None);
     let returning = trying.end_trial(true, at(2_000), 0);
     assert_eq!(returning.stage, Stage::Returning);
     assert_eq!(returning.part(at(2_000)), Some(FIRST_PART));

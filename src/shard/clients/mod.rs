@@ -375,6 +375,10 @@ impl ClientStage {
             }
             self.keep_seat(env, id, now);
         }
+        // A client whose tenant is gone does not wait for the end of that tenant's pause.
+        if !self.pauses.is_empty() {
+            self.apply_pauses(after);
+        }
         to_close
     }
 

@@ -47,7 +47,8 @@ impl ClientStage {
         client.waits_by_order = paused == Paused::Everything || (client.waits_by_order && holds);
     }
 
-    fn apply_pauses(&mut self, quotas: &Quotas) {
+    /// Applies the pauses (`CLIENT PAUSE`) in force to all clients, and resumes those that need not wait.
+    pub(super) fn apply_pauses(&mut self, quotas: &Quotas) {
         let ids: Vec<ClientId> = self.clients.ids().collect();
         for id in ids {
             self.apply_pauses_to(quotas, id);

@@ -247,19 +247,18 @@ impl Transaction {
         Ok(())
     }
 
-    /// Queues a `SELECT` of another database for the backend. `bytes_max` is the most bytes that the transaction may
-    /// take.
+    /// Queues a `SELECT` of another database for the backend; `asked` is the amount of work, priced by `weights`, that
+    /// it adds to the transaction. `bytes_max` is the most bytes that the transaction may take.
     pub fn queue_select(
         &mut self,
         database: Database,
         arguments: &Arguments<'_>,
+        price: (&Asked, &Weights),
         bytes_max: usize,
     ) -> Result<(), NotQueued> {
-        if !self.has_room_for(arguments.frame().len(), bytes_max) {
-            return Err(NotQueued::TooLarge);
-        }
-        self.selects.push(Selected { element: self.requests as u32, database });
-        self.append(arguments);
+        let element = self.requests as u32;
+        self.queue(None, arguments, price, bytes_max)?;
+        self.selects.push(Selected { element, database });
         Ok(())
     }
 

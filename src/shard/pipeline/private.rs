@@ -717,6 +717,11 @@ impl Shard {
             Kind::Watch(is_first) => is_first && reply.starts_with(b"-"),
             Kind::Plain => false,
             Kind::Interrupt => {
+                if reply == b"+OK\r\n"
+                    && let Some(backend) = self.private.backend_of(link)
+                {
+                    self.upstream.handle_script_killed(&self.env, backend, now);
+                }
                 // A busy store may have refused a part of the greeting, so the link serves no other request.
                 self.private.close(&mut self.env, link);
                 false

@@ -247,7 +247,7 @@ impl Shard {
             Handling::Local(LocalCommand::Select)
                 if let Some(database) = self.other_database(id, arguments) =>
             {
-                return self.queue_select(id, database, arguments);
+                return self.queue_select(id, command, database, arguments);
             }
             // The only store answers this as outside a transaction. For other settings weir answers here, since it
             // could not remove passwords from the store's reply.
@@ -326,7 +326,13 @@ impl Shard {
 
     /// Queues a `SELECT` of another database in a client's transaction, if the client may use that database.
     /// Such a transaction is carried out over a connection that the client has to itself (private link).
-    fn queue_select(&mut self, id: ClientId, database: Database, arguments: &Arguments<'_>) {
+    fn queue_select(
+        &mut self,
+        id: ClientId,
+        command: &'static Command,
+        database: Database,
+        arguments: &Arguments<'_>,
+    ) {
         if let Some(tenant) = self.tenant_of(id).filter(|tenant| !tenant.may_use(database)) {
             let text = tenant.refusal_of(database.0);
             return self.refuse_in_transaction(id, &text);
@@ -335,9 +341,11 @@ impl Shard {
             let text = "ERR SELECT of another database cannot stand in a transaction, since weir was started with --private-links 0: send it before MULTI";
             return self.refuse_in_transaction(id, text);
         }
+        let asked = asked(Some(command), arguments);
         let bytes_max = self.env.settings.request_bytes_max;
         let transaction = self.clients.client(id).transaction().expect("only called inside a transaction");
-        let queued = transaction.queue_select(database, arguments, bytes_max);
+        let price = (&asked, self.admission.weights());
+        let queued = transaction.queue_select(database, arguments, price, bytes_max);
         self.handle_queued(id, queued);
     }
 

@@ -284,6 +284,23 @@ fn no_transaction_costs_less_than_nothing_however_much_it_asks_for() {
 }
 
 #[test]
+fn a_transaction_pays_for_each_database_that_it_selects() {
+    let mut rig = limited_with(1, |settings| {
+        settings.private_links_max = 1;
+        settings.admission.weights = Weights { base: UNIT, ..FREE };
+    });
+    rig.pools = (100 * UNIT as i64, false);
+    let client = rig.client(0);
+    rig.send(client, &[&["MULTI"], &["SELECT", "5"], &["SELECT", "3"], &["GET", "k"], &["EXEC"]]);
+    super::private::greet(&mut rig);
+    for step in ["MULTI", "SELECT", "SELECT", "GET"] {
+        rig.answer_first(step, "+QUEUED\r\n");
+    }
+    rig.answer_first("EXEC", "*3\r\n+OK\r\n+OK\r\n$-1\r\n");
+    assert_eq!(newly_metered(&mut rig), 3 * UNIT);
+}
+
+#[test]
 fn a_walk_is_told_to_take_smaller_steps_wherever_it_stands() {
     let mut rig = Rig::with(1, 2, |settings| settings.admission.scan_count_max = 50);
     let client = rig.client(0);

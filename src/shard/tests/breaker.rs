@@ -227,6 +227,29 @@ fn a_trial_that_is_lost_is_a_failure_and_one_that_cannot_be_sent_is_none() {
 }
 
 #[test]
+fn a_store_whose_script_is_killed_is_tried_at_once() {
+    let settings = OverloadSettings { breaker: Mode::On, ..OverloadSettings::off(1, 1) };
+    let mut rig = Rig::with(1, 1, |shard| {
+        shard.overload = settings.clone();
+        shard.hot.mode = Mode::Off;
+        shard.private_links_max = 1;
+    });
+    let [client, admin] = [rig.client(0), rig.client(0)];
+    let key = rig.key(0, 0);
+    let busy = "-BUSY Redis is busy running a script\r\n";
+    (0..5).for_each(|_| drop(ask(&mut rig, client, &key, busy)));
+    for (reply, answers) in [("-NOTBUSY No scripts in execution right now.\r\n", false), ("+OK\r\n", true)] {
+        assert!(ask(&mut rig, client, &key, "").contains("reason=ejected"));
+        rig.send(admin, &[&["SCRIPT", "KILL"]]);
+        super::private::greet(&mut rig);
+        rig.answer_first("KILL", reply);
+        assert_eq!(rig.told(admin), reply);
+        assert_eq!(ask(&mut rig, client, &key, "$-1\r\n") == "$-1\r\n", answers);
+    }
+    assert_eq!(stage(&rig, 0), Stage::Returning);
+}
+
+#[test]
 fn a_trial_whose_database_the_store_lacks_shows_that_the_store_answers() {
     let mut rig = watched(1, 1, Mode::On);
     rig.select_reply = "-ERR DB index is out of range\r\n";

@@ -162,6 +162,22 @@ fn a_tenant_holds_up_its_own_only() {
 }
 
 #[test]
+fn a_client_whose_tenant_is_gone_does_not_wait_for_the_end_of_its_pause() {
+    let mut rig = Rig::new(1, 1);
+    rig.put_in_force(TWO_TENANTS);
+    let [operator, client] = [rig.signed_in("acme", "a"), rig.signed_in("acme", "a")];
+    assert_eq!(rig.asks(operator, &["CLIENT", "PAUSE", "100000"]), "+OK\r\n");
+    rig.send(client, &[&["PING"]]);
+    rig.put_in_force(TWO_TENANTS);
+    rig.turns();
+    assert_eq!(rig.told(client), "", "the tenant is still paused");
+    rig.put_in_force("[tenants.root]\npassword = \"r\"\n");
+    rig.turns();
+    assert!(rig.told(client).starts_with("-NOAUTH "));
+    assert_eq!(rig.shards[0].paused_clients(), 0);
+}
+
+#[test]
 fn a_pause_in_a_transaction_is_in_force_when_the_transaction_is_answered() {
     let mut rig = Rig::new(2, 1);
     let [operator, client] = [rig.client(0), rig.client(1)];
