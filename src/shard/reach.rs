@@ -72,31 +72,34 @@ pub fn for_each_written_key(
     })
 }
 
-/// A key that is read within a transaction, and the place of its value in the reply.
+/// A key that is read, by itself or within a transaction, and the place of its value in the reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Inner<'a> {
-    /// Index of the request's reply among the elements of the reply to `EXEC`.
-    pub element: u32,
+    /// Index of the request's reply among the elements of the reply to `EXEC`; None if the request is in no
+    /// transaction.
+    pub element: Option<u32>,
     /// Index of the key's value within the request's reply, if the request (`MGET`) returns the values of
     /// several keys; None otherwise.
     pub part: Option<u32>,
     /// The key that is read.
     pub key: &'a [u8],
-    /// The bytes of the request, within the transaction, that reads the key.
+    /// The bytes of the request that reads the key.
     pub frame: &'a [u8],
 }
 
-/// Calls `each` with every key that a transaction reads by `MGET` or by a cacheable command with a single
-/// key; with none if the message is no transaction. Stops at a request above `bytes_max` bytes.
-pub fn for_each_inner_read(message: &[u8], bytes_max: usize, each: &mut impl FnMut(Inner<'_>)) {
+/// Calls `each` with every key that a message, a transaction or one request, reads by `MGET` or by a cacheable command
+/// with a single key. Stops at a request above `bytes_max` bytes, and at one that selects another database.
+pub fn for_each_read(message: &[u8], bytes_max: usize, each: &mut impl FnMut(Inner<'_>)) {
     let mut next: Option<u32> = None;
     // An error needs no handling here: a message whose keys are unknown counts as a write, which makes kept
     // replies invalid anyway.
     let _: Result<(), Untold> = for_each_request(message, bytes_max, &mut |arguments| {
         let command = command::recognise(arguments).map_err(|_| Untold)?;
-        let Some(element) = next.replace(next.map_or(0, |next| next + 1)) else {
-            return if command.name == "multi" { Ok(()) } else { Err(Untold) };
-        };
+        let element = next;
+        next = if command.name == "multi" { Some(0) } else { next.map(|next| next + 1) };
+        if command.name == "select" {
+            return Err(Untold);
+        }
         if !command.flags.contains(Flags::CACHEABLE) {
             return Ok(());
         }
@@ -229,16 +232,26 @@ mod tests {
             "EXEC",
         ];
         let mut read = Vec::new();
-        for_each_inner_read(&message(&block), 1 << 20, &mut |inner| {
+        for_each_read(&message(&block), 1 << 20, &mut |inner| {
             let names = [inner.key, inner.frame].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
             assert!(inner.frame.starts_with(b"*") && names[1].contains(&names[0]));
             read.push((inner.element, inner.part, names[0].clone()));
         });
         let read: Vec<_> = read.iter().map(|(element, part, key)| (*element, *part, key.as_str())).collect();
         let told = [(0, None, "a"), (2, Some(0), "c"), (2, Some(1), "a"), (3, None, "d"), (4, None, "e")];
-        assert_eq!(read, told);
-        for other in [&["GET a"][..], &["GET a", "GET b"], &["EVAL code 1 a"], &["NOSUCH"], &["MULTI"]] {
-            for_each_inner_read(&message(other), 1 << 20, &mut |inner| panic!("{other:?}: {inner:?}"));
+        assert_eq!(read, told.map(|(element, part, key)| (Some(element), part, key)));
+        for alone in
+            [&["GET a"][..], &["CLIENT CACHING YES", "GET a"], &["MULTI", "SELECT 1", "GET a", "EXEC"]]
+        {
+            let mut read = Vec::new();
+            for_each_read(&message(alone), 1 << 20, &mut |inner| {
+                read.push((inner.element, inner.key.to_vec()))
+            });
+            assert_eq!(read, if alone[0] == "MULTI" { vec![] } else { vec![(None, b"a".to_vec())] });
+        }
+        for other in [&["EVAL code 1 a"][..], &["NOSUCH", "GET a"], &["SET a b"], &["EXISTS a b"], &["MULTI"]]
+        {
+            for_each_read(&message(other), 1 << 20, &mut |inner| panic!("{other:?}: {inner:?}"));
         }
     }
 

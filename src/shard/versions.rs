@@ -146,6 +146,19 @@ impl Versions {
     }
 }
 
+/// A read of one key, by itself or within a transaction in flight, whose value in the reply is compared with other
+/// replies.
+#[derive(Clone, Copy, Debug)]
+pub struct InnerRead {
+    /// Position of the read's value in the store's reply: the index of the element in `EXEC`'s reply (None outside of
+    /// a transaction), and, for `MGET`, the index within that.
+    pub place: (Option<u32>, Option<u32>),
+    /// The hash that identifies the read (command, key, RESP version and database).
+    pub asked: u64,
+    /// The version cell (counter of writes) of the key.
+    pub cell: Cell,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

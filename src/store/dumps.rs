@@ -67,7 +67,7 @@ fn restore(call: &mut Call<'_>) -> Done {
     let given = call.integer_at(2)?;
     let given = u64::try_from(given).map_err(|_| Refusal::Words("ERR Invalid TTL value, must be >= 0"))?;
     call.effort.charge_bytes(call.at(3).len().saturating_mul(rdb::CHECKSUM_COST));
-    let value = rdb::read(call.at(3), call.memory_left(), call.keyspace.hasher())?;
+    let value = rdb::read(call.at(3), call.memory_left(), call.effort, call.keyspace.hasher())?;
     call.effort.charge(value.elements() as u64 * INSERT);
     let base_ms = if options.absolute { 0 } else { call.keyspace.now_ms() };
     let lifetime = match given {

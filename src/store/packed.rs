@@ -131,11 +131,15 @@ pub(super) fn integers(bytes: &[u8]) -> Result<impl Iterator<Item = i64>, Refusa
 /// Decompresses a string (`packed`) that LZF has compressed, to `length` bytes. An error if it is malformed
 /// or does not yield exactly `length` bytes.
 pub(super) fn decompressed(packed: &[u8], length: usize) -> Result<Vec<u8>, Refusal> {
-    let mut out: Vec<u8> = Vec::with_capacity(length.min(packed.len().saturating_mul(4)));
+    // No more than `length` bytes are reserved, however many the last copy would add.
+    let mut out: Vec<u8> = Vec::with_capacity(length);
     let mut left = packed;
     while let Some((control, rest)) = left.split_first() {
         if *control < 0x20 {
             let (run, rest) = rest.split_at_checked(usize::from(*control) + 1).ok_or(DAMAGED)?;
+            if run.len() > length - out.len() {
+                return Err(DAMAGED);
+            }
             out.extend_from_slice(run);
             left = rest;
         } else {
@@ -147,13 +151,13 @@ pub(super) fn decompressed(packed: &[u8], length: usize) -> Result<Vec<u8>, Refu
             let (low, behind) = rest.split_first().ok_or(DAMAGED)?;
             let back = (usize::from(control & 0x1f) << 8 | usize::from(*low)) + 1;
             let start = out.len().checked_sub(back).ok_or(DAMAGED)?;
+            if count > length - out.len() {
+                return Err(DAMAGED);
+            }
             for at in start..start + count {
                 out.push(out[at]);
             }
             left = behind;
-        }
-        if out.len() > length {
-            return Err(DAMAGED);
         }
     }
     if out.len() == length { Ok(out) } else { Err(DAMAGED) }

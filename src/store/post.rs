@@ -53,6 +53,19 @@ impl Post {
         Ok(())
     }
 
+    /// Counts `bytes` bytes of a reply to a call that waited for entries of streams: they count as messages.
+    pub(super) fn count_reply(&mut self, bytes: usize) {
+        self.messages_bytes = self.messages_bytes.saturating_add(bytes);
+    }
+
+    /// An error if the present request has caused as many bytes of messages as a request may.
+    pub(super) fn has_room(&self) -> Result<(), Refusal> {
+        if self.messages_bytes < ENGINE_MESSAGES_BYTES_MAX {
+            return Ok(());
+        }
+        Err(Refusal::Words("ERR too many bytes would be sent to calls that wait at once: ask again"))
+    }
+
     /// Counts `bytes` bytes of messages about an event of a key. False if the present request has caused more
     /// than a request may, so that the event is to be dropped.
     pub(super) fn spend_on_event(&mut self, bytes: usize) -> bool {

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 
+use super::effort::{Effort, LOOK};
 use super::field_lifetimes::EXPIRES_MS_MAX;
 use super::fields::{Change, Fields};
 use super::items::{End, Items};
@@ -229,19 +230,30 @@ impl Writer<'_> {
     }
 }
 
-/// A dump that is being read: the bytes not yet read, and the memory that the value may take.
+/// The number of bytes that are decompressed per unit of effort (steps of work).
+const DECOMPRESSED_BYTES: usize = 64;
+
+/// A dump that is being read: the bytes not yet read, the memory that the value may take, and the effort (steps of
+/// work) of the request.
 struct Reader<'a> {
     left: &'a [u8],
     memory_left: usize,
+    effort: &'a Effort,
     hasher: &'a Hasher,
 }
 
 /// Returns the value that the dump `bytes` contains. It may take at most about `memory_left` bytes. Refuses a
-/// dump that is damaged, and a value without elements.
-pub(super) fn read(bytes: &[u8], memory_left: u64, hasher: &Hasher) -> Result<Value, Refusal> {
+/// dump that is damaged, and a value without elements. Spends the request's effort (steps of work) for what is in
+/// the dump without being in its bytes or in the value: compressed bytes, and entries that are dropped.
+pub(super) fn read(
+    bytes: &[u8],
+    memory_left: u64,
+    effort: &Effort,
+    hasher: &Hasher,
+) -> Result<Value, Refusal> {
     let body = verified(bytes)?;
     let memory_left = usize::try_from(memory_left).unwrap_or(usize::MAX);
-    let mut reader = Reader { left: body, memory_left, hasher };
+    let mut reader = Reader { left: body, memory_left, effort, hasher };
     let value = reader.value()?;
     let empty = value.is_hollow();
     if empty || !reader.left.is_empty() { Err(DAMAGED) } else { Ok(value) }
@@ -264,9 +276,10 @@ fn verified(bytes: &[u8]) -> Result<&[u8], Refusal> {
 pub(super) fn read_libraries(
     bytes: &[u8],
     bytes_max: usize,
+    effort: &Effort,
     hasher: &Hasher,
 ) -> Result<Vec<Vec<u8>>, Refusal> {
-    let mut reader = Reader { left: verified(bytes)?, memory_left: bytes_max, hasher };
+    let mut reader = Reader { left: verified(bytes)?, memory_left: bytes_max, effort, hasher };
     let mut sources = Vec::new();
     while !reader.left.is_empty() {
         match reader.byte()? {
@@ -291,7 +304,7 @@ pub(super) fn read_libraries(
 impl<'a> Reader<'a> {
     fn value(&mut self) -> Result<Value, Refusal> {
         match self.byte()? {
-            STRING => self.text().map(|text| Value::string(&text)),
+            STRING => self.text().map(Value::from_owned),
             kind @ (LIST | PACKED_LISTS) => self.list(kind),
             kind @ (SET | PACKED_SET | INTEGERS) => self.set(kind),
             kind @ (HASH | PACKED_HASH | HASH_WITH_LIFETIMES) => self.hash(kind),
@@ -478,7 +491,7 @@ impl<'a> Reader<'a> {
         for _ in 0..self.length()? {
             let first = stream_nodes::id(&self.text()?)?;
             let node = self.text()?;
-            stream_nodes::read(&mut stream, first, &node, &|bytes| self.afford(bytes))?;
+            stream_nodes::read(&mut stream, first, &node, self.effort, &|bytes| self.afford(bytes))?;
         }
         let (length, last) = (self.length()?, self.id()?);
         if length != stream.log.len() as u64 || last < stream.log.last {
@@ -587,6 +600,7 @@ impl<'a> Reader<'a> {
                 let (packed, length) = (self.length()?, self.length()?);
                 let length = usize::try_from(length).map_err(|_| DAMAGED)?;
                 self.afford(length)?;
+                self.effort.spend(length.div_ceil(DECOMPRESSED_BYTES), LOOK)?;
                 let packed = self.take(usize::try_from(packed).map_err(|_| DAMAGED)?)?;
                 packed::decompressed(packed, length)
             }
@@ -651,6 +665,16 @@ const CHECKSUMS_OF_BYTES: [u64; 256] = {
 mod tests {
     use super::*;
 
+    fn effort() -> Effort {
+        Effort::new(u64::MAX)
+    }
+
+    /// Returns the bytes of a packed list with these elements, as a string of a dump.
+    fn packed(elements: &[u8]) -> Vec<u8> {
+        let node = [&[0; 6][..], elements].concat();
+        [&[0x80][..], &(node.len() as u32).to_be_bytes(), &node].concat()
+    }
+
     #[test]
     fn checksums_are_those_of_redis() {
         assert_eq!(checksum(b"123456789"), 0xe9c6_d914_c4b8_d9ca);
@@ -670,10 +694,10 @@ mod tests {
         ranking.set(b"member", 1.5);
         let value = Value::SortedSet(Box::new(ranking));
         let whole = write(&value, &all).expect("it fits");
-        assert!(read(&whole, u64::MAX, &hasher).is_ok());
-        assert_eq!(read(&whole, 10, &hasher).err(), Some(Refusal::OutOfMemory));
+        assert!(read(&whole, u64::MAX, &effort(), &hasher).is_ok());
+        assert_eq!(read(&whole, 10, &effort(), &hasher).err(), Some(Refusal::OutOfMemory));
         for length in 0..whole.len() {
-            assert_eq!(read(&whole[..length], u64::MAX, &hasher).err(), Some(NOT_VERIFIED));
+            assert_eq!(read(&whole[..length], u64::MAX, &effort(), &hasher).err(), Some(NOT_VERIFIED));
         }
         // Bytes with a valid checksum may still be malformed.
         let mut random = crate::values::Random::new(9);
@@ -687,22 +711,18 @@ mod tests {
             bytes.extend_from_slice(&VERSION.to_le_bytes());
             let sum = checksum(&bytes);
             bytes.extend_from_slice(&sum.to_le_bytes());
-            let _ = read(&bytes, 1_000_000, &hasher);
+            let _ = read(&bytes, 1_000_000, &effort(), &hasher);
         }
     }
 
     #[test]
     fn memory_is_refused_before_a_value_is_complete() {
         let refused = |bytes: Vec<u8>| {
-            let read = read(&sealed(bytes, VERSION), 10_000, &Hasher::new(1));
+            let read = read(&sealed(bytes, VERSION), 10_000, &effort(), &Hasher::new(1));
             assert_eq!(read.err(), Some(Refusal::OutOfMemory));
         };
         // Each value ends too early, which shows only to those who have read all that comes before.
         let many = |element: &[u8]| element.repeat(5_000);
-        let packed = |elements: &[u8]| {
-            let node = [&[0; 6][..], elements].concat();
-            [&[0x80][..], &(node.len() as u32).to_be_bytes(), &node].concat()
-        };
         let distinct: Vec<u8> =
             (0..0x1000_u16).flat_map(|number| [0xc0 | (number >> 8) as u8, number as u8, 2]).collect();
         refused([&[PACKED_LISTS, 1, 2][..], &packed(&many(&[7, 1]))].concat());
@@ -727,12 +747,35 @@ mod tests {
     }
 
     #[test]
+    fn what_is_packed_or_dropped_in_a_dump_is_work_all_the_same() {
+        let hasher = Hasher::new(1);
+        let refused = |bytes: &[u8], most: u64| {
+            let read = read(&sealed(bytes.to_vec(), VERSION), u64::MAX, &Effort::new(most), &hasher);
+            read.err() == Some(Refusal::TooMuchWork(most))
+        };
+        // One byte as it is, then copies of it: each 264 bytes take three.
+        let compressed = [&[0, b'a'][..], &[0xe0, 0xff, 0].repeat(1_000)].concat();
+        let lengths = [0x80, 0, 0, 0x0b, 0xba, 0x80, 0, 4, 7, 0x41];
+        let text = [&[STRING, 0xc3][..], &lengths, &compressed].concat();
+        let value = read(&sealed(text.clone(), VERSION), u64::MAX, &effort(), &hasher).expect("it is whole");
+        assert_eq!(value.stored().map(<[u8]>::len), Some(264_001));
+        assert_eq!((refused(&text, 4_125), refused(&text, 4_126)), (true, false));
+        // Entries that XDEL has deleted are dropped.
+        let entry = [3, 1, 1, 1, 0, 1, 7, 1, 4, 1];
+        let node = [&[1, 1, 0, 1, 1, 1, 0x81, b'f', 2, 0, 1][..], &entry.repeat(100), &[0xff]].concat();
+        let end = [0, 0, 0, 0];
+        let stream = [&[EARLY_STREAM, 1, 16][..], &[0; 16], &packed(&node), &end].concat();
+        assert!(read(&sealed(stream.clone(), VERSION), u64::MAX, &effort(), &hasher).is_ok());
+        assert_eq!((refused(&stream, 799), refused(&stream, 800)), (true, false));
+    }
+
+    #[test]
     fn a_field_does_not_expire_later_than_a_client_may_ask_for() {
         let latest = EXPIRES_MS_MAX as u64;
         for (expires_ms, is_valid) in [(latest, true), (latest + 1, false), (u64::MAX, false)] {
             let head = [&[HASH_WITH_LIFETIMES][..], &expires_ms.to_le_bytes()].concat();
             let bytes = sealed([&head[..], &[1, 1, 1, b'f', 1, b'v']].concat(), VERSION_WITH_FIELD_LIFETIMES);
-            assert_eq!(read(&bytes, u64::MAX, &Hasher::new(1)).is_ok(), is_valid);
+            assert_eq!(read(&bytes, u64::MAX, &effort(), &Hasher::new(1)).is_ok(), is_valid);
         }
     }
 }

@@ -1,10 +1,12 @@
 //! Serves calls that wait, after the command or transaction that made their keys ready: in the order in which
 //! the keys became ready, and for each key in the order in which the calls came.
 
+use bytes::Bytes;
+
 use super::call::Call;
 use super::effort::{Effort, FIND};
 use super::engine::Engine;
-use super::post::Delivery;
+use super::post::{Delivery, Post};
 use super::refusal::Refusal;
 use super::reply::Reply;
 use super::session::{Disposition, Session};
@@ -18,6 +20,18 @@ use crate::values::time::Now;
 /// keys of the call's own request are kept.
 const NAME: &[u8] = b"serve";
 const PLACES: [Argument; 1] = [Argument { start: 0, length: NAME.len() as u32 }];
+
+/// The reply to a call that has waited for entries of streams.
+struct Told {
+    waiter: Waiter,
+    bytes: Bytes,
+}
+
+/// An error if the present request may not cause another reply to a call that waits for entries of streams: each call
+/// may get all entries that the request has added, unlike calls that take elements away.
+fn has_room(post: &Post, waiter: &Waiter) -> Result<(), Refusal> {
+    if waiter.want.kind() == Kind::Stream { post.has_room() } else { Ok(()) }
+}
 
 impl Engine {
     /// Serves the blocking calls that wait for keys which have become ready (filled, changed or deleted), and
@@ -45,7 +59,7 @@ impl Engine {
     /// Serves calls that wait for `key`, in the order in which they came, as long as its value can serve
     /// them. `kind` is the kind of calls that this value serves; calls of another kind wait on.
     fn serve_row(&mut self, key: &[u8], kind: Option<Kind>, effort: &Effort, now: Now) {
-        let mut behind = 0;
+        let (mut behind, mut told) = (0, None);
         while let Some((ticket, want)) =
             self.keyspace.interest.waits.next_behind(self.keyspace.selected(), key, behind)
         {
@@ -54,7 +68,7 @@ impl Engine {
             if Some(want.kind()) != kind {
                 continue;
             }
-            self.serve_call(ticket, effort, now);
+            self.serve_call(ticket, &mut told, effort, now);
             if kind != Some(Kind::Stream) && self.kind_at(key) != kind {
                 return;
             }
@@ -71,15 +85,23 @@ impl Engine {
             behind = ticket;
             effort.charge(FIND);
             if matches!(want, Want::Deliveries { .. }) {
-                self.serve_call(ticket, effort, now);
+                self.serve_call(ticket, &mut None, effort, now);
             }
         }
     }
 
     /// Serves the waiting call with number `ticket`, and sends the reply or error to the call's connection. If the
-    /// keys have nothing for the call, it waits on.
-    fn serve_call(&mut self, ticket: u64, effort: &Effort, now: Now) {
+    /// keys have nothing for the call, it waits on. `told` is the latest reply that these keys had for a call,
+    /// which calls that ask for the same entries of streams share.
+    fn serve_call(&mut self, ticket: u64, told: &mut Option<Told>, effort: &Effort, now: Now) {
         let Some(waiter) = self.keyspace.interest.waits.take_out(ticket) else { return };
+        if let Some(told) = told.as_ref().filter(|told| told.waiter.reads_as(&waiter)) {
+            let (session, bytes) = (waiter.session, told.bytes.clone());
+            effort.charge_bytes(bytes.len());
+            self.keyspace.interest.waits.put_back(ticket, waiter);
+            self.keyspace.interest.waits.end(ticket);
+            return self.post.deliver(Delivery { session, bytes, ends_wait: true });
+        }
         let mut session = Session::new(waiter.session);
         session.protocol = waiter.protocol;
         session.database = waiter.database;
@@ -104,7 +126,9 @@ impl Engine {
             is_scripted: false,
             may_wait: false,
         };
-        let served = serve(&mut call, &waiter).and_then(|served| call.out.check().map(|()| served));
+        let served = has_room(call.post, &waiter)
+            .and_then(|()| serve(&mut call, &waiter))
+            .and_then(|served| call.out.check().map(|()| served));
         if let Err(refusal) = &served {
             call.tally.count_error(refusal.text().as_bytes());
             call.tally.stats.fail(waiter.slot);
@@ -120,8 +144,13 @@ impl Engine {
         let session = waiter.session;
         self.keyspace.interest.waits.put_back(ticket, waiter);
         if served != Ok(false) {
-            self.keyspace.interest.waits.end(ticket);
-            self.post.deliver(Delivery { session, bytes: reply.into(), ends_wait: true });
+            let bytes = Bytes::from(reply);
+            let waiter = self.keyspace.interest.waits.end(ticket);
+            if let Some(waiter) = waiter.filter(|waiter| waiter.want.kind() == Kind::Stream) {
+                self.post.count_reply(bytes.len());
+                *told = served.is_ok().then(|| Told { waiter, bytes: bytes.clone() });
+            }
+            self.post.deliver(Delivery { session, bytes, ends_wait: true });
         }
     }
 

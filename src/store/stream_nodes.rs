@@ -6,6 +6,7 @@
 //!     entry with other fields:       flags  ms  sequence  fields  name value ...       parts
 //! ```
 
+use super::effort::{Effort, INSERT};
 use super::log::{Id, NodeSize};
 use super::numbers;
 use super::packed;
@@ -48,11 +49,13 @@ pub(super) fn id(bytes: &[u8]) -> Result<Id, Refusal> {
 
 /// Reads the entries of a node (packed list of stream entries), and appends each that is not deleted to
 /// `stream`. Ids in the node are stored as differences to `first`. `afford` refuses a number of bytes that is
-/// too large for the stream and what is being read. An error if the node is malformed.
+/// too large for the stream and what is being read. Deleted entries take `effort` (steps of work). An error if the node
+/// is malformed.
 pub(super) fn read(
     stream: &mut Stream,
     first: Id,
     node: &[u8],
+    effort: &Effort,
     afford: &dyn Fn(usize) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
     let mut elements = Elements(packed::texts(node)?.peekable());
@@ -91,7 +94,9 @@ pub(super) fn read(
             }
         }
         let _parts = elements.integer()?;
-        if flags & DELETED == 0 {
+        if flags & DELETED != 0 {
+            effort.spend(1, INSERT)?;
+        } else {
             if id <= stream.log.last {
                 return Err(DAMAGED);
             }

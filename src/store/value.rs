@@ -40,6 +40,11 @@ impl Value {
         }
     }
 
+    /// Returns the value of a string as [`Self::string`] does, without a copy of a long one.
+    pub(super) fn from_owned(bytes: Vec<u8>) -> Self {
+        if bytes.len() <= EMBEDDED_BYTES_MAX { Self::string(&bytes) } else { Self::Buffer(Box::new(bytes)) }
+    }
+
     /// Returns the bytes of a string that is stored as such; `None` for one that is stored as an integer, and for
     /// other types.
     pub(super) fn stored(&self) -> Option<&[u8]> {

@@ -148,6 +148,18 @@ impl Waiter {
         reply
     }
 
+    /// True if the call reads the same entries of the same streams (XREAD) as `other`, and its reply has the same form.
+    pub(super) fn reads_as(&self, other: &Self) -> bool {
+        let (Want::Entries { after, count }, Want::Entries { after: other_after, count: other_count }) =
+            (&self.want, &other.want)
+        else {
+            return false;
+        };
+        (after, count) == (other_after, other_count)
+            && (self.protocol, self.database) == (other.protocol, other.database)
+            && self.keys == other.keys
+    }
+
     fn bytes(&self) -> usize {
         let keys = self.keys.iter().map(|key| KEY_BYTES + 2 * key.len()).sum::<usize>();
         WAITER_BYTES + self.want.bytes() + keys

@@ -50,7 +50,7 @@ impl Lifetime {
     /// commands, to which their replies are added.
     pub fn ask(out: &mut Vec<u8>, (key, frame): (&[u8], &[u8]), fields_expire: bool) -> Self {
         encode::request(out, [b"PTTL".as_slice(), key].into_iter());
-        if !fields_expire || !is_about_hash(frame) {
+        if !fields_expire || !may_be_about_hash(frame) {
             return Self { questions: 1, fields: Left::Endless, ..Self::default() };
         }
         let Some(fields) = fields_of(frame) else { return Self { questions: 1, ..Self::default() } };
@@ -174,11 +174,13 @@ fn fields_left(told: &[u8]) -> Left {
     })
 }
 
-/// True for a command (`frame`) about a hash. Among the commands whose replies may be kept, the names of
-/// these alone begin with an H.
-fn is_about_hash(frame: &[u8]) -> bool {
-    let name = elements(frame).and_then(|mut words| text(words.next()?));
-    name.is_some_and(|name| matches!(name.first(), Some(b'h' | b'H')))
+/// True for a command (`frame`) that reads a hash, or that reads whether there is one: a hash ends with its last field.
+/// Among the commands whose replies may be kept, the names of those about hashes alone begin with an H.
+fn may_be_about_hash(frame: &[u8]) -> bool {
+    let name = elements(frame).and_then(|mut words| text(words.next()?)).unwrap_or_default();
+    matches!(name.first(), Some(b'h' | b'H'))
+        || name.eq_ignore_ascii_case(b"exists")
+        || name.eq_ignore_ascii_case(b"type")
 }
 
 /// Returns the hash fields that a request (`frame`) names, if its reply is about these alone and they are
@@ -231,10 +233,12 @@ mod tests {
             ("HEXISTS k a", "PTTL k HPTTL k FIELDS 1 a"),
             ("HSTRLEN k a", "PTTL k HPTTL k FIELDS 1 a"),
             ("HGETALL k", "PTTL k"),
+            ("EXISTS k", "PTTL k"),
+            ("type k", "PTTL k"),
         ] {
             assert_eq!(asked(words, true).0, questions);
             assert_eq!(asked(words, false).0, "PTTL k");
-            let is_hash = words.starts_with(['H', 'h']);
+            let is_hash = words.starts_with(['H', 'h', 'E', 't']);
             assert_eq!(
                 (asked(words, true).1.may_lose_fields(), asked(words, false).1.may_lose_fields()),
                 (is_hash, false)

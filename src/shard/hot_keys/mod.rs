@@ -49,6 +49,7 @@ mod under_way;
 mod value;
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::iter::Peekable;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -68,7 +69,7 @@ use super::reach;
 use super::refusal::{self, NotSent};
 use super::request::{Asker, Envelope, FlightId, NOBODY, Overdue, ReplyTo, Route, Touched, Touches, Track};
 use super::settings::{HotSettings, Mode};
-use super::versions::{Cell, Versions};
+use super::versions::{Cell, InnerRead, Versions};
 use crate::config::{HotScripts, Quotas};
 use crate::policy::hot_keys::{Access, Event, HotId, HotKeys, Report};
 use crate::protocol::command::{Class, Effect};
@@ -83,7 +84,7 @@ use entry::{Entry, Found, Held, Read, Stale, Warmth, Way};
 use flights::{Flight, Flights, Late, Stage, Waiter};
 use lifetime::{FieldExpiry, Lifetime};
 use tracking::{REFUSED, Registration, Tracking};
-use under_way::{InnerRead, Open, UnderWay, Values};
+use under_way::{Open, UnderWay, Values};
 
 /// The least time between two checks of whether all requests are answered that were sent before a key became
 /// hot.
@@ -716,7 +717,7 @@ impl HotKeyStage {
     /// | request | why no older reply is sent after it |
     /// |---|---|
     /// | a read whose replies are kept, by itself; `MGET` | its reply, or each value, is compared with the kept reply to the same request (`compare`, `compare_values`) |
-    /// | the same in a transaction | `EXEC`'s elements are compared likewise, from whatever core they were sent (`last_told.rs`) |
+    /// | the same in a transaction, or on a private link | the reply, or `EXEC`'s elements, are compared likewise, from whatever core they were sent (`last_told.rs`) |
     /// | a write that returns the former value: `GETEX`, `GETDEL`, `GETSET`, `SET` with `GET`, a pop | as any write, it makes all kept replies of the key invalid before it is sent |
     /// | a script (`EVAL`, `FCALL`), an unknown command | the same for all keys of its store; only for the keys that it declares, where scripts are trusted |
     /// | a read whose replies are not kept: `SORT_RO`, `EVAL_RO`, `TTL`, a scan, several keys at once | nothing: no request that is answered from memory asks for what it returns |
@@ -726,31 +727,11 @@ impl HotKeyStage {
     /// reads a key's value and its length while somebody writes without weir may get one that is up to
     /// `--hot-ttl` older than the other.
     fn meet_unknown(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8]) {
-        let (keys, database) = (&self.keys, envelope.route.database);
-        let bytes_max = env.settings.request_bytes_max;
+        let (protocol, database) = (envelope.route.protocol, envelope.route.database);
         let Some(mut cells) = self.cells_written(env, database, frame) else {
             return self.meet_all(env, envelope);
         };
-        let mut read: Vec<InnerRead> = Vec::new();
-        if self.settings.mode == Mode::On {
-            let protocol = envelope.route.protocol;
-            reach::for_each_inner_read(frame, bytes_max, &mut |inner| {
-                let hash = hash_of(keys, database, inner.key);
-                let cell = Cell::of_hash(hash);
-                if read.len() >= INNER_READS_MAX {
-                    return cells.push(cell);
-                }
-                let asked = match inner.part {
-                    Some(_) => hash,
-                    None => number_of(keys, inner.frame, (protocol, database)),
-                };
-                read.push(InnerRead { place: (inner.element, inner.part), asked, cell });
-            });
-        }
-        cells.sort_unstable();
-        cells.dedup();
-        // A key that the transaction also writes has its cell changed anyway.
-        read.retain(|read| cells.binary_search(&read.cell).is_err());
+        let read = self.reads_of(env, (protocol, database), frame, &mut cells);
         cells.iter().for_each(|cell| self.settings.versions.begin(*cell));
         self.detach_all(env, envelope);
         // Requests that only read count too: later reads of the connection must not get a reply from before
@@ -761,25 +742,68 @@ impl HotKeyStage {
         }
     }
 
-    /// Records that a message may change keys from now on, though the hot keys' stage does not handle it:
-    /// changes the version cells (counters of writes) of all keys that it writes, or of its backend if they
-    /// are unknown or the message is longer than 256 KiB. Returns the cells, which the caller passes to
-    /// [`Self::end_writes`] when the message is answered, or to [`Self::put_off_writes`] when it is lost.
-    pub fn begin_writes(
+    /// Returns the reads in a message, of which the replies are compared with those that others have got
+    /// ([`Self::compare_read`]); none of keys that the message writes, whose version cells are `cells`. Beyond 1,024
+    /// reads, the keys of further ones are added to `cells`. Sorts `cells`, and leaves each once.
+    fn reads_of(
         &self,
         env: &Env,
-        (backend, database): (BackendId, Database),
+        (protocol, database): (Protocol, Database),
         message: &[u8],
-    ) -> Vec<Cell> {
-        if self.settings.mode == Mode::Off {
-            return Vec::new();
+        cells: &mut Vec<Cell>,
+    ) -> Vec<InnerRead> {
+        let mut read: Vec<InnerRead> = Vec::new();
+        if self.settings.mode == Mode::On {
+            reach::for_each_read(message, env.settings.request_bytes_max, &mut |inner| {
+                let hash = hash_of(&self.keys, database, inner.key);
+                let cell = Cell::of_hash(hash);
+                if read.len() >= INNER_READS_MAX {
+                    return cells.push(cell);
+                }
+                let asked = match inner.part {
+                    Some(_) => hash,
+                    None => number_of(&self.keys, inner.frame, (protocol, database)),
+                };
+                read.push(InnerRead { place: (inner.element, inner.part), asked, cell });
+            });
         }
-        let known = self.cells_written(env, database, message);
-        let mut cells = known.unwrap_or_else(|| vec![Cell::of_backend(store_of(env, backend))]);
         cells.sort_unstable();
         cells.dedup();
+        // A key that the message also writes has its cell changed anyway.
+        read.retain(|read| cells.binary_search(&read.cell).is_err());
+        read
+    }
+
+    /// Records that a message may change keys from now on, though the hot keys' stage does not handle it: if it may
+    /// write, changes the version cells (counters of writes) of all keys that it writes, or of its backend if they
+    /// are unknown or the message is longer than 256 KiB. Returns the cells, which the caller passes to
+    /// [`Self::end_writes`] when the message is answered, or to [`Self::put_off_writes`] when it is lost; and the
+    /// reads in the message, which the caller passes to [`Self::compare_read`] with the reply.
+    pub fn begin_elsewhere(
+        &self,
+        env: &Env,
+        (backend, protocol, database): (BackendId, Protocol, Database),
+        (effect, message): (Effect, &[u8]),
+    ) -> (Vec<Cell>, Vec<InnerRead>) {
+        if self.settings.mode == Mode::Off
+            || message.len() > MESSAGE_READ_BYTES_MAX && effect != Effect::Write
+        {
+            return (Vec::new(), Vec::new());
+        }
+        let known = if effect == Effect::Write {
+            self.cells_written(env, database, message)
+        } else {
+            Some(Vec::new())
+        };
+        let (cells, read) = match known {
+            Some(mut cells) => {
+                let read = self.reads_of(env, (protocol, database), message, &mut cells);
+                (cells, read)
+            }
+            None => (vec![Cell::of_backend(store_of(env, backend))], Vec::new()),
+        };
         cells.iter().for_each(|cell| self.settings.versions.begin(*cell));
-        cells
+        (cells, read)
     }
 
     /// Returns the version cells (counters of writes) of the keys that a message may change, in no order
@@ -798,13 +822,13 @@ impl HotKeyStage {
         told.is_ok().then_some(cells)
     }
 
-    /// Records that the writes for which [`Self::begin_writes`] returned these cells (counters of writes) are
+    /// Records that the writes for which [`Self::begin_elsewhere`] returned these cells (counters of writes) are
     /// over.
     pub fn end_writes(&self, cells: &[Cell]) {
         cells.iter().for_each(|cell| self.settings.versions.end(*cell));
     }
 
-    /// Records that the writes for which [`Self::begin_writes`] returned these cells (counters of writes) may
+    /// Records that the writes for which [`Self::begin_elsewhere`] returned these cells (counters of writes) may
     /// still be carried out, though their connection is lost: they count as in flight for `--hot-ttl` more.
     pub fn put_off_writes(&mut self, cells: Vec<Cell>, now: Timestamp) {
         if !cells.is_empty() {
@@ -980,7 +1004,7 @@ impl HotKeyStage {
                 self.compare(env, (*id, *asked), reply, now);
             }
             (Open::Values(values), Outcome::Served { .. }) => self.compare_values(env, values, reply, now),
-            (Open::Anywhere { read, .. }, Outcome::Served { .. }) => self.compare_inner(read, reply),
+            (Open::Anywhere { read, .. }, Outcome::Served { .. }) => self.compare_read(read, reply),
             _ => {}
         }
         open.for_each_key(|id| {
@@ -1286,31 +1310,46 @@ impl HotKeyStage {
         }
     }
 
-    /// Compares the replies to reads within a transaction with the last replies that any core kept or saw,
-    /// wherever the keys' homes are. Does nothing for a transaction that was aborted or whose reply did not
-    /// come.
-    fn compare_inner(&mut self, read: &[InnerRead], reply: &[u8]) {
-        let Some(told_all) = elements(reply) else { return };
+    /// Compares the store's `reply` to reads, to one by itself or to those within a transaction, with the last replies
+    /// that any core kept or saw, wherever the keys' homes are. Does nothing for an error, for a transaction that was
+    /// aborted, or where no reply came.
+    pub fn compare_read(&mut self, read: &[InnerRead], reply: &[u8]) {
+        let is_alone = read.first().is_some_and(|read| read.place.0.is_none());
+        if is_alone && !value::is_error(reply) {
+            self.compare_parts(&mut read.iter().peekable(), None, reply);
+        }
+        let Some(told_all) = elements(reply).filter(|_| !is_alone && !read.is_empty()) else { return };
         let mut read = read.iter().peekable();
         for (place, element) in told_all.enumerate() {
-            let mut parts = elements(element).map(Iterator::enumerate);
-            while let Some(read) = read.next_if(|read| read.place.0 as usize == place) {
-                let told_one = match (read.place.1, &mut parts) {
-                    (None, _) => Some(element),
-                    (Some(part), Some(parts)) => {
-                        parts.find(|(place, _)| *place == part as usize).map(|(_, told)| told)
-                    }
-                    // The element should be an array of values, but is an error.
-                    (Some(_), None) => None,
-                };
-                let Some(told_one) = told_one else { continue };
-                let Versions { last_told, .. } = &*self.settings.versions;
-                if !last_told.pass(told(&self.keys, read.asked, told_one)) {
-                    self.settings.versions.pass(read.cell);
-                }
-            }
+            self.compare_parts(&mut read, Some(place as u32), element);
             if read.peek().is_none() {
                 return;
+            }
+        }
+    }
+
+    /// Compares the `reply` to one request, which has this place in a transaction (None: it is in none), with the last
+    /// replies to its reads. These are taken off `read`.
+    fn compare_parts<'a>(
+        &self,
+        read: &mut Peekable<impl Iterator<Item = &'a InnerRead>>,
+        place: Option<u32>,
+        reply: &[u8],
+    ) {
+        let mut parts = elements(reply).map(Iterator::enumerate);
+        while let Some(read) = read.next_if(|read| read.place.0 == place) {
+            let told_one = match (read.place.1, &mut parts) {
+                (None, _) => Some(reply),
+                (Some(part), Some(parts)) => {
+                    parts.find(|(place, _)| *place == part as usize).map(|(_, told)| told)
+                }
+                // The element should be an array of values, but is an error.
+                (Some(_), None) => None,
+            };
+            let Some(told_one) = told_one else { continue };
+            let Versions { last_told, .. } = &*self.settings.versions;
+            if !last_told.pass(told(&self.keys, read.asked, told_one)) {
+                self.settings.versions.pass(read.cell);
             }
         }
     }

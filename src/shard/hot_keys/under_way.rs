@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::policy::hot_keys::HotId;
 use crate::protocol::Protocol;
 use crate::shard::request::{Asker, Envelope, ReplyTo, Track};
-use crate::shard::versions::{Cell, Snapshot, Versions};
+use crate::shard::versions::{Cell, InnerRead, Snapshot, Versions};
 use crate::values::Timestamp;
 
 /// The hot keys that a request in flight reads or writes, and the version cells (counters of writes, shared
@@ -38,18 +38,6 @@ pub enum Open {
     /// A request for a key that is not hot (its slot and hash), whose reply may cost much: the price is
     /// counted for the key.
     Costly(u16, u64),
-}
-
-/// A read of one key within a transaction in flight, whose value in `EXEC`'s reply is compared with other
-/// replies.
-#[derive(Clone, Copy, Debug)]
-pub struct InnerRead {
-    /// Position of the read's value in the client's reply: the index of the element in `EXEC`'s reply, and,
-    /// for `MGET`, the index within that element.
-    pub place: (u32, Option<u32>),
-    /// The hash that identifies the read (command, key, RESP version and database).
-    pub asked: u64,
-    pub cell: Cell,
 }
 
 /// An `MGET` that names at least one hot key.

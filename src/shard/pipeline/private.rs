@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::Shard;
 use super::destination::{CROSS_SLOT, Destination, Placement};
-use crate::protocol::command::{Class, Command, Effect, Handling, LocalCommand, PrivateUse};
+use crate::protocol::command::{Class, Command, Handling, LocalCommand, PrivateUse};
 use crate::protocol::{Arguments, Protocol, Request, encode, reply};
 use crate::routing::cluster::{NodeRefusal, Reason, Target};
 use crate::shard::admission::Charge;
@@ -380,12 +380,10 @@ impl Shard {
         (rewrite, charge): (Rewrite, Option<Charge>),
         now: Now,
     ) {
-        let cells = if nature.effect() == Effect::Write {
-            let database = self.clients.client(id).database();
-            self.hot_keys.begin_writes(&self.env, (backend, database), message.bytes())
-        } else {
-            Vec::new()
-        };
+        let client = self.clients.client(id);
+        let asked = (backend, client.protocol(), client.database());
+        let (cells, read) =
+            self.hot_keys.begin_elsewhere(&self.env, asked, (nature.effect(), message.bytes()));
         let client = self.clients.client(id);
         let sequence = client.expect_reply(rewrite, charge);
         client.hold_back_later();
@@ -395,7 +393,7 @@ impl Shard {
         let shares_quiet = (nature.hides_work() && !matches!(kind, Kind::Waits(_)))
             .then(|| (backend, self.upstream.quiet_mut(backend).handle_sent_privately(now.monotonic)));
         let began = now.monotonic;
-        let request = PrivateRequest { to, nature, cells, began, deadline, kind, shares_quiet };
+        let request = PrivateRequest { to, nature, cells, read, began, deadline, kind, shares_quiet };
         self.private.send(&mut self.env, link, (message, replies), request, now);
     }
 
@@ -421,6 +419,7 @@ impl Shard {
             to,
             nature: envelope.nature,
             cells: Vec::new(),
+            read: Vec::new(),
             began: now.monotonic,
             deadline,
             kind: Kind::Interrupt,
@@ -701,6 +700,7 @@ impl Shard {
         }
         let took_micros = if waits { 0 } else { now.monotonic.nanos_since(request.began) / 1_000 };
         let outcome = measured_privately(request.nature, (&reply, size), took_micros, busy_micros);
+        self.hot_keys.compare_read(&request.read, &reply);
         if reply.starts_with(b"-") {
             reply = self.reworded(&request, reply, step_error, link);
         }

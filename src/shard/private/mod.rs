@@ -49,7 +49,7 @@ use super::message::Message;
 use super::refusal::{oversized, reason_of_refused_select};
 use super::request::{Nature, PrivateId, ReplyTo, Selected};
 use super::settings::ShardSettings;
-use super::versions::Cell;
+use super::versions::{Cell, InnerRead};
 use crate::protocol::command::Effect;
 use crate::protocol::{Arguments, Protocol, Segment, encode};
 use crate::routing::cluster::NodeRefusal;
@@ -79,6 +79,8 @@ pub struct PrivateRequest {
     /// Version cells (counters of writes) of the keys that the request may write, which count a write in
     /// flight until it is over; empty while no replies of hot keys are kept.
     pub cells: Vec<Cell>,
+    /// Reads in the request of which replies may be kept: theirs are compared with those that other clients got.
+    pub read: Vec<InnerRead>,
     /// The time at which the request was sent for the first time; a cluster may have it sent again.
     pub began: Timestamp,
     /// The deadline of the request: the time after which its reply is useless; `Timestamp::MAX` without a

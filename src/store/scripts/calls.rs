@@ -134,7 +134,7 @@ impl<'host, 'call> Host<'host, 'call> {
         })?;
         match reply.strip_prefix(b"-") {
             Some(error) => Err(Raised::Reply(super::library::coded(error), true).into()),
-            None => to_lua::value(lua, &reply),
+            None => to_lua::value(lua, &self.shared.fuel, &reply),
         }
     }
 

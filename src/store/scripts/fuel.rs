@@ -243,6 +243,14 @@ impl Fuel {
         attend.map_or(Ok(()), |attend| attend.call(()))
     }
 
+    /// Checks the run time of the script for every 16th string that the engine makes in it. The interpreter looks
+    /// for an equal string among those of the same hash, which clients can make collide, so that a single string
+    /// may take milliseconds.
+    pub(super) fn note_string(&self) -> Result<(), mlua::Error> {
+        self.untimed.set(self.untimed.get() + TIMED_UNITS / 16);
+        if self.untimed.get() >= TIMED_UNITS { self.check_time().map(|_| ()) } else { Ok(()) }
+    }
+
     pub(super) fn spend_bytes(&self, bytes: usize) -> Result<(), mlua::Error> {
         self.spend(bytes as u64 / BYTES_PER_UNIT)
     }

@@ -454,7 +454,8 @@ fn restore(call: &mut Call<'_>) -> Done {
         ));
     };
     call.afford(call.at(2).len())?;
-    let sources = rdb::read_libraries(call.at(2), ENGINE_LIBRARIES_BYTES_MAX, call.keyspace.hasher())?;
+    let sources =
+        rdb::read_libraries(call.at(2), ENGINE_LIBRARIES_BYTES_MAX, call.effort, call.keyspace.hasher())?;
     let mut named: Vec<Named<'_>> = Vec::new();
     for source in &sources {
         let (name, code_at) = parse_header(source)?;

@@ -164,7 +164,7 @@ impl Machine {
         self.limit_memory()?;
         self.shared.fuel.start(most, left)?;
         self.shared.json.reset();
-        let (keys, arguments) = (list(&self.lua, keys)?, list(&self.lua, arguments)?);
+        let (keys, arguments) = (self.list(keys)?, self.list(arguments)?);
         if self.role == Role::Functions {
             return Ok(Some((keys, arguments)));
         }
@@ -172,6 +172,15 @@ impl Machine {
         self.globals.raw_set("KEYS", keys)?;
         self.globals.raw_set("ARGV", arguments)?;
         Ok(None)
+    }
+
+    fn list(&self, words: impl Iterator<Item = impl AsRef<[u8]>>) -> Result<Table, Error> {
+        let table = self.lua.create_table()?;
+        for (index, word) in words.enumerate() {
+            self.shared.fuel.note_string()?;
+            table.raw_set(index + 1, self.lua.create_string(word)?)?;
+        }
+        Ok(table)
     }
 
     /// Runs the code of a library with an effort (steps of work) of `left` units; `most` is the limit for the
@@ -254,14 +263,6 @@ pub(super) fn compile(lua: &Lua, code: &[u8], name: &str, environment: &Table) -
     let function = chunk.into_function();
     lua.gc_restart();
     function
-}
-
-fn list(lua: &Lua, words: impl Iterator<Item = impl AsRef<[u8]>>) -> Result<Table, Error> {
-    let table = lua.create_table()?;
-    for (index, word) in words.enumerate() {
-        table.raw_set(index + 1, lua.create_string(word)?)?;
-    }
-    Ok(table)
 }
 
 /// The results of `sandbox.lua`, the Lua code that prepares an interpreter: the table of globals that scripts
@@ -369,6 +370,9 @@ fn add_texts(lua: &Lua, shared: &Rc<Shared>, host: &Table) -> Result<(), Error> 
     add(lua, shared, host, "search", texts::search_step)?;
     add(lua, shared, host, "gsub", texts::gsub_text)?;
     add(lua, shared, host, "rep", texts::rep)?;
+    add(lua, shared, host, "lower", texts::lower)?;
+    add(lua, shared, host, "upper", texts::upper)?;
+    add(lua, shared, host, "reverse", texts::reverse)?;
     let own = Rc::clone(shared);
     host.raw_set(
         "gmatch",

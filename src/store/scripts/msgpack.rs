@@ -245,6 +245,7 @@ impl<'a> Reader<'a> {
 
     fn text(&mut self, length: usize) -> Result<Value, Fault> {
         let bytes = self.bytes(length)?;
+        self.shared.fuel.note_string()?;
         Ok(Value::String(self.lua.create_string(bytes)?))
     }
 

@@ -7,6 +7,8 @@ local host, globals = ...
 local READONLY = "Attempt to modify a readonly table"
 -- The elements that a function of `table` may touch before they are counted.
 local FREE_ELEMENTS = 64
+-- The elements that the library's own sort may compare by itself.
+local NATIVELY_SORTED = 1000
 
 local type, tostring, tonumber, error, select = type, tostring, tonumber, error, select
 local next, rawset, setmetatable, getmetatable = next, rawset, setmetatable, getmetatable
@@ -100,6 +102,10 @@ for _, name in ipairs({"concat", "insert", "remove"}) do
   table[name] = host[name]
 end
 
+local function less(one, other)
+  return one < other
+end
+
 function table.sort(...)
   local where, order = ...
   local count = select("#", ...)
@@ -107,10 +113,34 @@ function table.sort(...)
   if order ~= nil and type(order) ~= "function" then bad(2, "sort", "function", count, order) end
   local length = #where
   if length > FREE_ELEMENTS then spend(length * 8) end
+  -- Elements in a bad order make the sort quadratic, and only a comparison in Lua is counted.
+  if length > NATIVELY_SORTED then order = order or less end
   return sort(where, order)
 end
 
-for _, name in ipairs({"foreach", "foreachi", "getn", "maxn", "setn"}) do
+-- The library's own functions visit the elements beyond `#where` uncounted.
+function table.foreach(...)
+  local where, called = ...
+  local count = select("#", ...)
+  if type(where) ~= "table" then bad(1, "foreach", "table", count, where) end
+  if type(called) ~= "function" then bad(2, "foreach", "function", count, called) end
+  for key, value in next, behind[where] or where do
+    local result = called(key, value)
+    if result ~= nil then return result end
+  end
+end
+
+function table.maxn(...)
+  local where = ...
+  if type(where) ~= "table" then bad(1, "maxn", "table", select("#", ...), where) end
+  local most = 0
+  for key in next, behind[where] or where do
+    if type(key) == "number" and key > most then most = key end
+  end
+  return most
+end
+
+for _, name in ipairs({"foreachi", "getn", "setn"}) do
   local original = table[name]
   table[name] = function(...)
     local where = ...
@@ -123,7 +153,7 @@ end
 
 string.find, string.match = host.find, host.match
 string.gmatch, string.gfind = host.gmatch, host.gmatch
-string.rep = host.rep
+string.rep, string.lower, string.upper, string.reverse = host.rep, host.lower, host.upper, host.reverse
 local search, gsub_text = host.search, host.gsub
 
 function string.gsub(...)

@@ -30,6 +30,16 @@ fn values_are_replies() {
     }
 }
 
+/// A script that sorts 200,000 elements in an order in which the sort of Lua compares each with each.
+const WORST_SORT: &str = "local x, v = {}, {} for i = 1, 2e5 do x[i] = i v[i] = 0 end
+    local l, u, c = 1, 2e5, 0
+    while u - l > 4 do
+        local m = math.floor((l + u) / 2) c = c + 2 v[x[l]] = c - 1 v[x[m]] = c
+        local t = x[l + 1] x[l + 1] = x[m] x[m] = x[u - 1] x[u - 1] = t l = l + 2
+    end
+    for i = l, u do c = c + 1 v[x[i]] = c end
+    table.sort(v)";
+
 #[test]
 fn endless_scripts_end_and_leave_the_engine_as_it_was() {
     let mut bench = Bench::new();
@@ -43,6 +53,10 @@ fn endless_scripts_end_and_leave_the_engine_as_it_was() {
         "local t = {} for i = 1, 1e6 do t[i] = 1 end t[1] = t return t",
         "local t = {} for i = 1, 5e5 do t[-i] = 1 end for k in pairs(t) do t[k] = t break end return cjson.encode(t)",
         "return #cjson.encode(('\\1'):rep(2e7))",
+        "local t = {} for i = 1, 1e5 do t[-i] = 1 end while true do table.maxn(t) end",
+        "local t = {} for i = 1, 1e5 do t[-i] = 1 end while true do table.foreach(t, type) end",
+        "local s = ('a'):rep(2^22) while true do s:upper() s:lower() s:reverse() end",
+        WORST_SORT,
         "local s, t = ('x'):rep(3e7), {} for i = 1, 80 do t[i] = s end return redis.call('EXISTS', unpack(t))",
         "local s, t = ('x'):rep(3e7), {} for i = 1, 80 do t[i] = s end return redis.acl_check_cmd('GET', unpack(t))",
     ] {
@@ -288,6 +302,31 @@ fn commands_that_take_long_end_a_script_of_few_instructions() {
     step_ms.set(0);
     let calls = bench.send("GET n");
     assert!((5..30).contains(&calls.split('|').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0)), "{calls}");
+}
+
+#[test]
+fn strings_that_the_engine_makes_for_a_script_take_time_too() {
+    let (mut bench, step_ms) = clocked();
+    for number in 0..1_000 {
+        bench.send(&format!("RPUSH list {number}"));
+    }
+    let words: Vec<String> = (0..1_000).map(|number| number.to_string()).collect();
+    let mut with_words = vec![&b"EVAL"[..], b"return 1", b"0"];
+    with_words.extend(words.iter().map(|word| word.as_bytes()));
+    let scripts = [
+        "return #redis.call('LRANGE', 'list', 0, -1)",
+        "return cjson.decode('[\"' .. ('a\",\"'):rep(1000) .. '\"]')[1]",
+        "return cmsgpack.unpack('\\220\\3\\232' .. ('\\161a'):rep(1000))[1]",
+    ];
+    for (step, ends) in [(1, false), (100, true)] {
+        step_ms.set(step);
+        let reply = String::from_utf8_lossy(&bench.send_bytes(&with_words)).into_owned();
+        assert_eq!(is_out_of_time(&reply), ends, "{reply}");
+        for script in scripts {
+            let reply = eval(&mut bench, script);
+            assert_eq!(is_out_of_time(&reply), ends, "{script}: {reply}");
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Functions of Lua's library `string` whose work a short script could make endless: pattern matching and
-//! `string.rep`.
+//! Functions of Lua's library `string` whose work a short script could make endless: pattern matching,
+//! `string.rep`, and the conversions of a whole string.
 
 use mlua::{Error, Lua, LuaString, MultiValue, Value};
 use std::rc::Rc;
@@ -297,6 +297,36 @@ pub(super) fn rep(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<
     }
     shared.fuel.spend_bytes(length)?;
     lua.create_string(text.repeat(if text.is_empty() { 0 } else { count }))
+}
+
+/// Implements `string.lower`.
+pub(super) fn lower(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<LuaString, Error> {
+    converted(lua, shared, arguments, <[u8]>::make_ascii_lowercase)
+}
+
+/// Implements `string.upper`.
+pub(super) fn upper(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<LuaString, Error> {
+    converted(lua, shared, arguments, <[u8]>::make_ascii_uppercase)
+}
+
+/// Implements `string.reverse`.
+pub(super) fn reverse(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<LuaString, Error> {
+    converted(lua, shared, arguments, <[u8]>::reverse)
+}
+
+/// Returns the only argument, a string, after `convert` has changed a copy of it. Charges its length as effort (steps
+/// of work).
+fn converted(
+    lua: &Lua,
+    shared: &Shared,
+    arguments: &MultiValue,
+    convert: fn(&mut [u8]),
+) -> Result<LuaString, Error> {
+    let text = Given::new(lua, arguments).text(0)?;
+    let mut text = text.as_bytes().to_vec();
+    shared.fuel.spend_bytes(text.len())?;
+    convert(&mut text);
+    lua.create_string(text)
 }
 
 #[cfg(test)]

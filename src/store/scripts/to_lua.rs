@@ -3,18 +3,20 @@
 use mlua::{Error, Lua, Table, Value};
 
 use super::errors::{error_table, refuse};
+use super::fuel::Fuel;
 
 /// The deepest nesting of a command's reply that can be converted to a Lua value.
 const DEPTH_MAX: usize = 64;
 
 /// Converts a whole reply in RESP to the Lua value that a script gets from `redis.call`. An error if the
-/// reply cannot be read.
-pub(super) fn value(lua: &Lua, reply: &[u8]) -> Result<Value, Error> {
-    Reader { lua, rest: reply }.value(0)
+/// reply cannot be read, or if the run time of the script, which `fuel` knows, is over.
+pub(super) fn value(lua: &Lua, fuel: &Fuel, reply: &[u8]) -> Result<Value, Error> {
+    Reader { lua, fuel, rest: reply }.value(0)
 }
 
 struct Reader<'a> {
     lua: &'a Lua,
+    fuel: &'a Fuel,
     rest: &'a [u8],
 }
 
@@ -42,7 +44,10 @@ impl<'a> Reader<'a> {
             b':' => Ok(Value::Number(number(line) as f64)),
             b'$' => match number(line) {
                 length if length < 0 => Ok(Value::Boolean(false)),
-                length => self.lua.create_string(self.bytes(length as usize)?).map(Value::String),
+                length => {
+                    self.fuel.note_string()?;
+                    self.lua.create_string(self.bytes(length as usize)?).map(Value::String)
+                }
             },
             b'+' => self.field("ok", Value::String(self.lua.create_string(line)?)),
             b'-' => error_table(self.lua, line, true).map(Value::Table),

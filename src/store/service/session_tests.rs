@@ -222,6 +222,30 @@ fn readers_of_streams_wait_for_entries_and_learn_of_the_end() {
 }
 
 #[test]
+fn an_entry_that_many_wait_for_is_copied_for_few_of_them() {
+    let mut bench = Bench::new();
+    let readers: [ClientId; 5] = bench.open();
+    let [other, writer] = bench.open();
+    let value = "v".repeat(40 << 20);
+    // Equal questions share a reply; replies that differ may be 128 MiB together, or a little more.
+    for (differ, served) in [(false, 5), (true, 4)] {
+        for (count, reader) in (1..).zip(readers) {
+            let count = if differ { count } else { 1 };
+            bench.send(reader, &format!("XREAD COUNT {count} BLOCK 0 STREAMS x $"));
+        }
+        bench.send(other, "BLPOP l 0");
+        bench.send(writer, &format!("MULTI|XADD x * f {value}|RPUSH l 1|EXEC"));
+        let told = readers.map(|reader| bench.told(reader));
+        let whole = told.iter().filter(|told| told.len() > value.len()).count();
+        let refused = "-ERR too many bytes would be sent to calls that wait at once: ask again|";
+        assert_eq!(whole, served);
+        assert!(told[served..].iter().all(|told| told == refused));
+        assert_eq!(bench.told(other), "*2|$1|l|$1|1|", "what is taken away is bounded by what there is");
+        bench.told(writer);
+    }
+}
+
+#[test]
 fn a_call_that_waited_looks_at_all_its_keys_in_their_order() {
     let mut bench = Bench::new();
     let [popper, reader, grouped, writer] = bench.open();

@@ -9,7 +9,10 @@ use crate::values::limits::MESSAGE_READ_BYTES_MAX;
 /// Returns a rig with two cores, a client of each, and a key whose home is the first core, with the cached
 /// value "old".
 fn kept_on_two_cores() -> (Rig, [usize; 2], String) {
-    let mut rig = eager(2, |settings| settings.hot.copied_from = [100, 10]);
+    let mut rig = eager(2, |settings| {
+        settings.hot.copied_from = [100, 10];
+        settings.private_links_max = 10;
+    });
     let clients = [rig.client(0), rig.client(1)];
     let key = rig.key(0, 0);
     rig.make_hot(clients[0], &key);
@@ -69,6 +72,40 @@ fn who_has_read_what_is_newer_in_a_transaction_is_not_told_what_is_kept() {
                 rig.send(client, &[&["GET", &key]]);
                 assert_eq!(rig.told(client), "", "{requests:?} on core {reader}");
             }
+        }
+    }
+}
+
+#[test]
+fn who_has_read_what_is_newer_behind_a_watch_is_not_told_what_is_kept() {
+    for (requests, reply, is_newer) in [
+        (&["GET KEY"][..], "$3\r\nnew\r\n", true),
+        (&["GET KEY"], "$3\r\nold\r\n", false),
+        (&["MGET COLD KEY"], "*2\r\n$-1\r\n$3\r\nnew\r\n", true),
+        (&["GET KEY"], "-UNAVAILABLE it is said\r\n", false),
+        (&["MULTI", "GET COLD", "GET KEY", "EXEC"], "*2\r\n$-1\r\n$3\r\nnew\r\n", true),
+        (&["MULTI", "GET COLD", "GET KEY", "EXEC"], "*2\r\n$-1\r\n$3\r\nold\r\n", false),
+        (&["MULTI", "GET KEY", "EXEC"], "*-1\r\n", false),
+    ] {
+        for reader in [0, 1] {
+            let (mut rig, clients, key) = kept_on_two_cores();
+            let [reader, other] = [clients[reader], clients[1 - reader]];
+            let cold = format!("{{{key}}}cold");
+            rig.send(reader, &[&["WATCH", &cold]]);
+            private::greet(&mut rig);
+            rig.answer_first("WATCH", "+OK\r\n");
+            for request in requests {
+                let request = request.replace("KEY", &key).replace("COLD", &cold);
+                rig.send(reader, &[&request.split(' ').collect::<Vec<_>>()]);
+            }
+            let (last, steps) = requests.split_last().expect("there is one");
+            for step in steps {
+                let step = step.split(' ').next().expect("it has a name");
+                rig.answer_first(step, if step == "MULTI" { "+OK\r\n" } else { "+QUEUED\r\n" });
+            }
+            rig.answer_first(last.split(' ').next().expect("it has a name"), reply);
+            assert!(rig.told(reader).ends_with(reply));
+            assert_eq!(rig.knows(other, &key, "old"), !is_newer, "{requests:?} {reply}");
         }
     }
 }
@@ -239,7 +276,10 @@ fn nobody_is_told_what_is_older_than_what_a_transaction_has_told() {
     let (mut hits, mut newer) = (0, 0);
     for seed in 0..40 {
         let random = &mut Random::new(seed);
-        let mut rig = eager(2, |settings| settings.hot.copied_from = [100, 10]);
+        let mut rig = eager(2, |settings| {
+        settings.hot.copied_from = [100, 10];
+        settings.private_links_max = 10;
+    });
         let clients = [0, 0, 1, 1].map(|shard| rig.client(shard));
         let key = rig.key(1, 0);
         let mut store = Store::default();

@@ -1,9 +1,10 @@
 //! The reader of JSON: `cjson.decode` of Lua scripts.
 
-use mlua::{Error, Integer, Lua, MultiValue, Value};
+use mlua::{Error, Integer, Lua, LuaString, MultiValue, Value};
 
 use super::{DEPTH_MAX, Settings, check_only_argument, one};
 use crate::store::scripts::errors::raise;
+use crate::store::scripts::fuel::Fuel;
 use crate::store::scripts::given::Given;
 use crate::store::scripts::machine::Shared;
 
@@ -24,7 +25,7 @@ pub(super) fn decode(
         return Err(raise(lua, "JSON parser does not support UTF-16 or UTF-32"));
     }
     shared.fuel.spend(text.len() as u64 / CHARACTERS_PER_UNIT)?;
-    let mut decoder = Decoder { lua, settings, text: &text, at: 0, depth: 0 };
+    let mut decoder = Decoder { lua, fuel: &shared.fuel, settings, text: &text, at: 0, depth: 0 };
     let token = decoder.next()?;
     let value = decoder.value(token)?;
     let token = decoder.next()?;
@@ -77,6 +78,7 @@ impl Kind {
 
 struct Decoder<'a> {
     lua: &'a Lua,
+    fuel: &'a Fuel,
     settings: &'a Settings,
     text: &'a [u8],
     at: usize,
@@ -243,7 +245,7 @@ impl Decoder<'_> {
 
     fn value(&mut self, token: Token) -> Result<Value, Error> {
         match token.kind {
-            Kind::Text(text) => self.lua.create_string(text).map(Value::String),
+            Kind::Text(text) => self.string(&text).map(Value::String),
             Kind::Number(number) => Ok(Value::Number(number)),
             Kind::Boolean(truth) => Ok(Value::Boolean(truth)),
             Kind::Null => Ok(Value::NULL),
@@ -251,6 +253,11 @@ impl Decoder<'_> {
             Kind::ArrayBegin => self.array(),
             _ => Err(self.expected("value", &token)),
         }
+    }
+
+    fn string(&self, text: &[u8]) -> Result<LuaString, Error> {
+        self.fuel.note_string()?;
+        self.lua.create_string(text)
     }
 
     fn object(&mut self) -> Result<Value, Error> {
@@ -263,7 +270,7 @@ impl Decoder<'_> {
         }
         loop {
             let Kind::Text(key) = &token.kind else { return Err(self.expected("object key string", &token)) };
-            let key = self.lua.create_string(key)?;
+            let key = self.string(key)?;
             let colon = self.next()?;
             if !matches!(colon.kind, Kind::Colon) {
                 return Err(self.expected("colon", &colon));
