@@ -35,8 +35,23 @@ pub(super) enum Effect {
     Write,
     /// The command may need more memory, so it is refused when memory is full.
     Grow,
+    /// The command takes elements that are stored already, and needs little more memory for that (XREADGROUP), so
+    /// that it is refused only when values take an eighth more than they may: else nobody could empty a full store.
+    Take,
     /// The command opens, ends or leaves a transaction (MULTI, EXEC), so a transaction never queues it.
     Control,
+}
+
+impl Effect {
+    /// True if memory is too full for a command with this effect: `needed` is the memory that all values would take
+    /// with it, and `most` that which they may take, in bytes.
+    pub(super) const fn exceeds(self, needed: u64, most: u64) -> bool {
+        match self {
+            Self::Grow => needed >= most,
+            Self::Take => needed >= most.saturating_add(most / 8),
+            Self::Read | Self::Write | Self::Control => false,
+        }
+    }
 }
 
 /// A command of the engine: its name in lower case, its arity and effect, and the function that carries it
@@ -236,6 +251,16 @@ impl<'a> Call<'a> {
     /// short request may ask for a large value.
     pub(super) fn afford(&self, growth: usize) -> Done {
         if growth as u64 > self.memory_left() { Err(Refusal::OutOfMemory) } else { Ok(()) }
+    }
+
+    /// Refuses the command if it takes elements that are stored already ([`Effect::Take`]), and values would grow by
+    /// `growth` bytes to an eighth more than they may take.
+    pub(super) fn afford_taken(&self, growth: usize) -> Done {
+        let needed = self.keyspace.used().saturating_add(growth as u64);
+        if growth > 0 && Effect::Take.exceeds(needed, self.bytes_max()) {
+            return Err(Refusal::OutOfMemory);
+        }
+        Ok(())
     }
 
     /// Refuses the command if the `bytes` that it needs for its own work, and frees at its end, are more than a

@@ -365,7 +365,7 @@ impl Engine {
             }
         }
         let needed = self.keyspace.used().saturating_add(memory_needed(arguments));
-        if command.effect == Effect::Grow && needed >= self.settings.bytes_max_within(&self.limits) {
+        if command.effect.exceeds(needed, self.settings.bytes_max_within(&self.limits)) {
             self.tally.refused_for_memory += 1;
             return Err(Refusal::OutOfMemory);
         }

@@ -22,7 +22,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("scard", 2, Effect::Read, scard),
     command("spop", -2, Effect::Write, spop),
     command("srandmember", -2, Effect::Read, srandmember),
-    command("smove", 4, Effect::Grow, smove),
+    command("smove", 4, Effect::Take, smove),
     command("sunion", -2, Effect::Read, sunion),
     command("sinter", -2, Effect::Read, sinter),
     command("sdiff", -2, Effect::Read, sdiff),

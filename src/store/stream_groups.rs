@@ -15,12 +15,12 @@ use super::waits::{Kind, Want};
 use std::collections::BTreeMap;
 
 pub(super) const COMMANDS: &[Command] = &[
-    command("xgroup", -2, Effect::Grow, xgroup),
-    command("xreadgroup", -7, Effect::Grow, xreadgroup),
+    command("xgroup", -2, Effect::Write, xgroup),
+    command("xreadgroup", -7, Effect::Take, xreadgroup),
     command("xack", -4, Effect::Write, xack),
     command("xpending", -3, Effect::Read, xpending),
-    command("xclaim", -6, Effect::Grow, xclaim),
-    command("xautoclaim", -6, Effect::Grow, xautoclaim),
+    command("xclaim", -6, Effect::Take, xclaim),
+    command("xautoclaim", -6, Effect::Take, xautoclaim),
 ];
 
 /// The number of entries that XAUTOCLAIM examines for each entry that it may claim.
@@ -110,6 +110,7 @@ fn start_at(call: &Call<'_>, index: usize, last: Id) -> Result<Id, Refusal> {
 
 fn create(call: &mut Call<'_>) -> Done {
     let options = GroupOptions::parse(call, true)?;
+    call.afford(call.arguments.frame().len())?;
     let (key, name) = (call.at(2), call.at(3));
     let stream = call.keyspace.read_as::<Stream>(key)?;
     if stream.is_none() && !options.creates_stream {
@@ -177,6 +178,7 @@ fn change_named<R>(call: &mut Call<'_>, change: impl FnOnce(&mut Group) -> R) ->
 }
 
 fn create_consumer(call: &mut Call<'_>) -> Done {
+    call.afford(call.arguments.frame().len())?;
     let (name, now_ms) = (call.at(4), call.keyspace.now_ms());
     let created = change_named(call, |group| {
         let new = !group.consumers.contains_key(name);
@@ -321,7 +323,7 @@ fn note_deliveries(
             .is_some_and(|group| group.consumers.contains_key(consumer))
     };
     let names = keys.iter().filter(|key| !knows(key)).count() * (CONSUMER_BYTES + consumer.len());
-    call.afford(if forgets { 0 } else { pending * PENDING_BYTES } + names)?;
+    call.afford_taken(if forgets { 0 } else { pending * PENDING_BYTES } + names)?;
     call.effort.charge(pending as u64 * RANK);
     let now_ms = call.keyspace.now_ms();
     for (key, delivery) in keys.iter().zip(deliveries) {
@@ -635,7 +637,7 @@ fn xclaim(call: &mut Call<'_>) -> Done {
         }
     }
     call.out.expect(if claim.just_ids { claimed.len() * 64 } else { reply_bytes + claimed.len() * 96 })?;
-    call.afford(claimed.len() * PENDING_BYTES)?;
+    call.afford_taken(claimed.len() * PENDING_BYTES)?;
     let (group, consumer) = (call.at(2), call.at(3));
     let (delivered_ms, deliveries, just_ids) = (claim.delivered_ms, claim.deliveries, claim.just_ids);
     // An entry that is named twice is found again by the second name, unless it is not idle any more.
@@ -828,6 +830,37 @@ mod tests {
             ("DEL x", ":1|"),
         ]);
         assert_eq!(bench.engine.statistics().bytes_used, 0);
+    }
+
+    #[test]
+    fn a_full_store_can_be_emptied_by_consumers() {
+        let mut bench = Bench::new();
+        let value = "v".repeat(10_000);
+        bench.send(&format!("XADD x 1-1 f {value}"));
+        bench.talk(&[("XGROUP CREATE x g 0", "+OK|"), ("SADD s m", ":1|")]);
+        let full = format!("CONFIG SET maxmemory {}", bench.engine.statistics().bytes_used);
+        let refused = "-OOM command not allowed when used memory > 'maxmemory'.|";
+        bench.talk(&[
+            (&full, "+OK|"),
+            ("XADD x 2-1 f v", refused),
+            ("XGROUP CREATE x h 0", refused),
+            ("XGROUP CREATECONSUMER x g c", refused),
+            ("EVAL return(redis.call('xgroup','setid','x','g','0')) 0", "+OK|"),
+            ("SMOVE s t m", ":1|"),
+        ]);
+        assert!(bench.send("XREADGROUP GROUP g c STREAMS x >").contains(&value));
+        bench.talk(&[
+            ("MULTI", "+OK|"),
+            ("XACK x g 1-1", "+QUEUED|"),
+            ("XGROUP DELCONSUMER x g c", "+QUEUED|"),
+        ]);
+        assert_eq!(bench.send("EXEC"), "*2|:1|:0|");
+        bench.talk(&[
+            ("CONFIG SET maxmemory 1000", "+OK|"),
+            ("XREADGROUP GROUP g c STREAMS x 0", refused),
+            ("XGROUP DESTROY x g", ":1|"),
+            ("XDEL x 1-1", ":1|"),
+        ]);
     }
 
     #[test]

@@ -205,8 +205,8 @@ impl<'host, 'call> Host<'host, 'call> {
         if known.effect == Effect::Control {
             return refuse("This Redis command is not allowed from script");
         }
-        let writes =
-            matches!(known.effect, Effect::Write | Effect::Grow) && found.flags.contains(Flags::WRITE);
+        let writes = matches!(known.effect, Effect::Write | Effect::Grow | Effect::Take)
+            && found.flags.contains(Flags::WRITE);
         if self.readonly && (writes || REPLICATED.contains(&known.name)) {
             return refuse("Write commands are not allowed from read-only scripts.");
         }
@@ -218,7 +218,7 @@ impl<'host, 'call> Host<'host, 'call> {
             return Err(Refusal::NoReplicas.text().into_owned());
         }
         let needed = call.keyspace.used().saturating_add(memory_needed(arguments));
-        if known.effect == Effect::Grow && needed >= call.bytes_max() {
+        if known.effect.exceeds(needed, call.bytes_max()) {
             call.tally.refused_for_memory += 1;
             return Err("OOM command not allowed when used memory > 'maxmemory'.".to_owned());
         }

@@ -277,9 +277,9 @@ fn nobody_is_told_what_is_older_than_what_a_transaction_has_told() {
     for seed in 0..40 {
         let random = &mut Random::new(seed);
         let mut rig = eager(2, |settings| {
-        settings.hot.copied_from = [100, 10];
-        settings.private_links_max = 10;
-    });
+            settings.hot.copied_from = [100, 10];
+            settings.private_links_max = 10;
+        });
         let clients = [0, 0, 1, 1].map(|shard| rig.client(shard));
         let key = rig.key(1, 0);
         let mut store = Store::default();
