@@ -2,6 +2,12 @@
 
 use std::borrow::Cow;
 
+/// Maximum number of lines of a store's `INFO` that are read; further ones are left out. Each field is searched for in
+/// its section at every store.
+const LINES_MAX: usize = 8_192;
+/// Maximum number of parts of a field (`calls=1,usec=2`) that are read; further ones are left out.
+const PARTS_MAX: usize = 64;
+
 /// A section of `INFO`: its title as the store writes it, and its fields in the store's order. A field's name
 /// may occur more than once (`module`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,7 +39,7 @@ impl StoreInfo {
     /// `None` if the text has no section.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let mut sections: Vec<StoreSection> = Vec::new();
-        for line in String::from_utf8_lossy(text).lines() {
+        for line in String::from_utf8_lossy(text).lines().take(LINES_MAX) {
             if let Some(title) = line.strip_prefix("# ") {
                 sections.push(StoreSection { title: title.trim().to_owned(), fields: Vec::new() });
             } else if let (Some(section), Some((name, value))) = (sections.last_mut(), line.split_once(':')) {
@@ -217,6 +223,7 @@ fn join_lists(all: &[Cow<'_, StoreSection>]) -> Vec<(String, String)> {
         });
         let numbers: Vec<(&str, f64)> = value
             .split(',')
+            .take(PARTS_MAX)
             .filter_map(|part| part.split_once('='))
             .filter_map(|(part, number)| Some((part, number.parse().ok()?)))
             .collect();

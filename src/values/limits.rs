@@ -111,6 +111,10 @@ pub const SLOT_HELD_MAX: Duration = Duration::from_secs(1);
 pub const REFUSAL_KEPT_BYTES_MAX: usize = 512;
 /// Size of an answer about commands (`COMMAND`), in bytes, after which no further name is looked up.
 pub const DESCRIPTION_BYTES_MAX: usize = 1024 * 1024;
+/// Maximum number of words of a request that `QOS EXPLAIN` explains: it does so in one turn.
+pub const EXPLAINED_WORDS_MAX: usize = 65_536;
+/// Maximum number of requests of one transaction that weir answers itself: it does so in one turn.
+pub const TRANSACTION_OWN_MAX: usize = 4_096;
 /// Maximum number of bytes of a reply to `CLIENT LIST`.
 pub const CLIENT_LIST_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Maximum number of client ids in one CLIENT LIST or CLIENT KILL.

@@ -8,7 +8,7 @@ use crate::protocol::{Arguments, RequestDecoder, RequestLimits, encode, reply};
 use crate::shard::admission::FREE_BYTES;
 use crate::shard::request::Selected;
 use crate::shard::script_board::ScriptBoard;
-use crate::values::limits::DESCRIPTION_BYTES_MAX;
+use crate::values::limits::{DESCRIPTION_BYTES_MAX, TRANSACTION_OWN_MAX};
 use crate::values::{BackendId, Database, Weights};
 
 /// The requests that a connection has queued since `MULTI`, to be carried out together.
@@ -22,6 +22,10 @@ pub struct Transaction {
     locals: Vec<LocalRequest>,
     /// The memory that `locals` takes, in bytes.
     locals_bytes: usize,
+    /// Number of requests at the beginning of `locals` whose replies the control executor need not give any more.
+    collected: usize,
+    /// True if a queued request switches the client's replies on (`CLIENT REPLY ON`).
+    switches_replies_on: bool,
     /// The slot and backend of the keys queued so far; None as long as no key was named. The slot is 0 except
     /// for a cluster, where all keys of a transaction must share one.
     place: Option<(u16, BackendId)>,
@@ -65,6 +69,8 @@ pub enum NotQueued {
     Apart,
     /// The transaction would exceed the most bytes that it may take.
     TooLarge,
+    /// The transaction would have more requests that weir answers itself than it may have.
+    TooManyOwn,
 }
 
 impl Transaction {
@@ -148,9 +154,12 @@ impl Transaction {
     /// given. None if there is none, or if its replies to other requests of the transaction exceed 1 MiB
     /// together.
     pub fn next_uncollected(&mut self) -> Option<&mut LocalRequest> {
+        let is_missing = |queued: &LocalRequest| queued.local.is_collected() && queued.answer.is_none();
+        while self.locals.get(self.collected).is_some_and(|queued| !is_missing(queued)) {
+            self.collected += 1;
+        }
         let has_room = self.answers_bytes <= DESCRIPTION_BYTES_MAX;
-        let is_missing = |queued: &&mut LocalRequest| queued.local.is_collected() && queued.answer.is_none();
-        self.locals.iter_mut().find(is_missing).filter(|_| has_room)
+        self.locals.get_mut(self.collected).filter(|_| has_room)
     }
 
     /// Records that `EXEC` waits for the control executor's reply to the request of
@@ -272,10 +281,7 @@ impl Transaction {
 
     /// True if a queued request switches the client's replies on (`CLIENT REPLY ON`).
     pub fn switches_replies_on(&self) -> bool {
-        self.locals.iter().any(|queued| {
-            let arguments = Arguments::new(&queued.request.frame, &queued.request.places);
-            queued.local == LocalCommand::ClientReply && arguments.at(2).eq_ignore_ascii_case(b"on")
-        })
+        self.switches_replies_on
     }
 
     /// Queues a request that weir answers itself. `bytes_max` is the most bytes that the transaction may take.
@@ -292,7 +298,13 @@ impl Transaction {
         if !self.has_room_for(bytes, bytes_max) {
             return Err(NotQueued::TooLarge);
         }
-        if local.is_priced(&Arguments::new(&request.frame, &request.places)) {
+        if self.locals.len() >= TRANSACTION_OWN_MAX {
+            return Err(NotQueued::TooManyOwn);
+        }
+        let arguments = Arguments::new(&request.frame, &request.places);
+        self.switches_replies_on |=
+            local == LocalCommand::ClientReply && arguments.at(2).eq_ignore_ascii_case(b"on");
+        if local.is_priced(&arguments) {
             self.asked.add(asked, weights);
         } else if request.frame.len() > FREE_BYTES {
             self.asked.add(&Asked { bytes_in: asked.bytes_in, ..Asked::default() }, weights);

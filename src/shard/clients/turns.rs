@@ -270,7 +270,9 @@ impl ClientStage {
         if client.ending == Ending::Deaf {
             return Err(Progress::Done);
         }
-        if client.must_wait(self.reply_room, self.turns.pipeline_most(client)) {
+        // A held request comes first, also where nothing holds it any more: it goes on at the end of the turn.
+        let is_behind = client.held_request.is_some();
+        if is_behind || client.must_wait(self.reply_room, self.turns.pipeline_most(client)) {
             return Err(Progress::Stalled);
         }
         // An HTTP request has limits of its own for head and body, and is taken on only once its sender is

@@ -1096,7 +1096,7 @@ impl Slots {
     /// and `until` has the conditions for sending it.
     fn hold_refused(&mut self, env: &mut Env, request: &Refused, tries: Tries, until: Until) {
         let Refused { envelope, frame, sent, .. } = request;
-        let (frame, requests) = as_asked(frame, usize::from(sent.requests), envelope.reply_to);
+        let (frame, requests) = as_asked(frame, sent.requests as usize, envelope.reply_to);
         let message = Stored::of(frame, &mut env.pool);
         let Until { ask, doubted, words } = until;
         self.hold(Held { envelope: *envelope, message, requests, tries, ask, doubted, words });

@@ -64,7 +64,7 @@ pub struct Sent {
     pub slot: u16,
     /// The number of requests in the message: more than one for a transaction, or a fetch (shared read of a
     /// hot key) with `PTTL`.
-    pub requests: u16,
+    pub requests: u32,
     pub tries: Tries,
 }
 
@@ -87,7 +87,7 @@ const _: () = assert!(size_of::<Entry>() <= 8 && LINK_UNANSWERED_BYTES_MAX < u32
 /// sent earlier, or have shared bytes.
 #[derive(Debug)]
 struct Odd {
-    requests: u16,
+    requests: u32,
     tries: Tries,
     shared: Option<Bytes>,
 }
@@ -132,7 +132,7 @@ impl Unanswered {
             Message::Shared(bytes) => (&[][..], Some(bytes.clone())),
         };
         self.shared_length += message.shared_bytes();
-        self.odd.push_back(Odd { requests: requests as u16, tries, shared });
+        self.odd.push_back(Odd { requests: requests as u32, tries, shared });
         self.keep(slot, true, bytes);
     }
 
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     /// A slot, the number of requests, and the number of redirects so far.
-    type Told = (u16, u16, u8);
+    type Told = (u16, u32, u8);
 
     fn told(sent: Sent) -> Told {
         (sent.slot, sent.requests, sent.tries.hops)
@@ -303,10 +303,10 @@ mod tests {
                     0..=2 => {
                         let shared = Bytes::copy_from_slice(&frame);
                         let message = if step == 0 { Message::Shared(&shared) } else { Message::Small(&frame) };
-                        // Some requests are sent for the second time, and some count as two.
+                        // Some requests are sent for the second time, and some count as many.
                         let tries = Tries { hops: u8::from(fill % 7 == 0), ..Tries::default() };
-                        let requests = 1 + u16::from(fill % 5 == 0);
-                        unanswered.push((slot, usize::from(requests)), tries, message);
+                        let requests = if fill % 5 == 0 { 65_537 } else { 1 };
+                        unanswered.push((slot, requests as usize), tries, message);
                         model.push_back(((slot, requests, tries.hops), frame));
                     }
                     3 => {

@@ -11,6 +11,7 @@ use crate::config::{Quotas, Tenant};
 use crate::protocol::command::{self, LocalCommand};
 use crate::protocol::{Arguments, Protocol, encode};
 use crate::shard::admission::Charge;
+use crate::shard::request::NOBODY;
 use crate::values::limits::DESCRIPTION_BYTES_MAX;
 use crate::values::time::Now;
 use crate::values::{ClientId, TenantId};
@@ -52,8 +53,9 @@ struct Shown<'a> {
 impl<'a> Shown<'a> {
     /// Returns the tenants that the client is shown, in the order of their names.
     fn tenants(&self) -> impl Iterator<Item = (TenantId, &'a Tenant)> {
-        let is_shown = |id: TenantId| self.only.is_none_or(|only| only == id);
-        self.quotas.tenants_after("").filter(move |(id, _)| is_shown(*id))
+        let only = self.only.filter(|only| *only != NOBODY).map(|only| (only, self.quotas.tenant(only)));
+        let all = self.only.is_none().then(|| self.quotas.tenants_after(""));
+        only.into_iter().chain(all.into_iter().flatten())
     }
 
     /// Returns the name of a tenant and those of its users in the quota file, by which clients may log in.

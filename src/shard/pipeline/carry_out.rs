@@ -146,8 +146,9 @@ impl Shard {
             }
             (Destination::Weir(local), Some(command)) => {
                 // A longer request has paid, and the one in `QOS CALL` pays by itself.
-                let is_free =
-                    charge.is_none() && message.bytes().len() <= FREE_BYTES && local != LocalCommand::Qos;
+                let is_call = local == LocalCommand::Qos
+                    && arguments.get(1).is_some_and(|word| word.eq_ignore_ascii_case(b"call"));
+                let is_free = charge.is_none() && message.bytes().len() <= FREE_BYTES && !is_call;
                 let (payer, written) = (self.payer_of(id), self.env.counters.get(Counter::AnswerBytes));
                 self.answer_locally(id, command, local, charge, request, now);
                 let written = (self.env.counters.get(Counter::AnswerBytes) - written) as usize;

@@ -23,7 +23,7 @@ use crate::shard::hot_keys::Forecast;
 use crate::shard::partition::Permission;
 use crate::shard::request::{ReplyTo, Route, Track};
 use crate::shard::settings::BULKHEADS;
-use crate::values::limits::KEYS_PER_TURN;
+use crate::values::limits::{EXPLAINED_WORDS_MAX, KEYS_PER_TURN};
 use crate::values::time::Now;
 use crate::values::usage::Amount;
 use crate::values::{BackendId, ClientId, Database, MicroUnits, Price, ShardId, UNIT};
@@ -88,6 +88,10 @@ impl Shard {
         let (frame, places) = encoded(inner.iter());
         let inner = Arguments::new(&frame, &places);
         let Ok(charge) = self.admit_in_debt(id, command, arguments, now) else { return };
+        if inner.len() > EXPLAINED_WORDS_MAX {
+            let text = format!("ERR a request of more than {EXPLAINED_WORDS_MAX} words is not explained");
+            return self.answer_priced(id, charge, now, |out, _| encode::error(out, &text));
+        }
         let command = match recognise(&inner) {
             Ok(command) => command,
             Err(error) => {

@@ -11,7 +11,7 @@ use crate::shard::message::Message;
 use crate::shard::outcome::Settlement;
 use crate::shard::refusal::abort_because_of;
 use crate::shard::request::Nature;
-use crate::values::limits::DESCRIPTION_BYTES_MAX;
+use crate::values::limits::{DESCRIPTION_BYTES_MAX, TRANSACTION_OWN_MAX};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, Database};
 
@@ -379,6 +379,12 @@ impl Shard {
                 self.clients.answer_now(&mut self.env, id, |out, _| encode::simple(out, "QUEUED"));
             }
             Err(NotQueued::Apart) => self.refuse_in_transaction(id, CROSS_SLOT),
+            Err(NotQueued::TooManyOwn) => {
+                let text = format!(
+                    "ERR the transaction has more than {TRANSACTION_OWN_MAX} requests that weir answers itself"
+                );
+                self.refuse_in_transaction(id, &text);
+            }
             Err(NotQueued::TooLarge) => {
                 let bytes_max = self.env.settings.request_bytes_max;
                 let text =

@@ -141,6 +141,26 @@ fn who_is_told_to_wait_waits_and_goes_on_in_order() {
 }
 
 #[test]
+fn what_comes_between_the_end_of_a_pause_and_the_held_request_goes_behind_that() {
+    for later in [&["GET", "k"][..], &["DBSIZE"]] {
+        let mut rig = Rig::new(1, 1);
+        let [operator, client] = [rig.client(0), rig.client(0)];
+        assert_eq!(rig.asks(operator, &["CLIENT", "PAUSE", "100000", "WRITE"]), "+OK\r\n");
+        rig.send(client, &[&["SET", "k", "1"]]);
+        rig.send(operator, &[&["CLIENT", "UNPAUSE"]]);
+        let (_, question) = rig.shards[0].poll_question().expect("all cores are told");
+        let Question::Clients { asked, .. } = question else { panic!("{question:?}") };
+        rig.shards[0].handle_clients_asked(&asked, rig.now);
+        // The pause is over, and the client's held request goes on at the end of the turn.
+        rig.send(client, &[later]);
+        assert_eq!(rig.words_at_stores()[0], "SET");
+        rig.answer_next("+OK\r\n");
+        rig.answer_next(":1\r\n");
+        assert_eq!(rig.told(client), "+OK\r\n:1\r\n");
+    }
+}
+
+#[test]
 fn a_tenant_holds_up_its_own_only() {
     let mut rig = Rig::new(1, 1);
     rig.put_in_force(TWO_TENANTS);

@@ -98,8 +98,31 @@ fn answers_in_a_transaction_are_bounded() {
     assert_eq!(rig.words_at_stores(), ["GET"]);
     rig.answer_next("$-1\r\n");
     rig.send(client, &[&["MULTI"]]);
-    rig.raw(client, &request(&["CLIENT", "SETNAME", "n"]).repeat(20_000));
+    rig.raw(client, &request(&["CLIENT", "SETNAME", &"n".repeat(500)]).repeat(3_000));
     assert!(rig.told(client).contains("-ERR the transaction is larger than 1048576 bytes"));
+    let mut rig = Rig::with(1, 1, |settings| settings.request_bytes_max = 16 << 20);
+    let client = rig.client(0);
+    rig.send(client, &[&["MULTI"]]);
+    rig.told(client);
+    rig.raw(client, &request(&["CLIENT", "SETNAME", "n"]).repeat(20_000));
+    let told = rig.told(client);
+    let refused = "-ERR the transaction has more than 4096 requests that weir answers itself\r\n";
+    assert_eq!((told.matches("+QUEUED").count(), told.matches(refused).count()), (4_096, 20_000 - 4_096));
+}
+
+#[test]
+fn requests_that_are_collected_for_a_transaction_are_answered_in_their_order() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    rig.send(client, &[&["MULTI"]]);
+    for number in 0..1_000 {
+        let wrong = ["CLIENT", "UNBLOCK", "1", if number % 2 == 0 { "TIMEOUTS" } else { "ERRORS" }];
+        rig.send(client, &[&wrong, &["CLIENT", "GETNAME"]]);
+    }
+    rig.told(client);
+    rig.send(client, &[&["EXEC"]]);
+    let wrong = "-ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR\r\n$-1\r\n";
+    assert_eq!(rig.told(client), format!("*2000\r\n{}", wrong.repeat(1_000)));
 }
 
 #[test]
