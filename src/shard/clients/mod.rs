@@ -52,7 +52,7 @@ mod memory;
 mod monitor;
 mod moving;
 mod order;
-mod pause;
+pub mod pause;
 mod pauses;
 mod publications;
 mod question;

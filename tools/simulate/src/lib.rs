@@ -176,6 +176,13 @@ pub fn run_tracked(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failu
     finish(&mut World::tracked(seed, steps, voice), seed, &format!("--tracked --steps {steps}"))
 }
 
+/// Runs the world of a seed in which an operator pauses clients (`CLIENT PAUSE`), and ends most pauses early. Clients act
+/// for `steps` events; `voice` says how much is printed. Returns the figures of the run, or the promise of weir's that
+/// was broken.
+pub fn run_paused(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
+    finish(&mut World::paused(seed, steps, voice), seed, &format!("--pauses --steps {steps}"))
+}
+
 /// Runs the world of a seed in which clients wait for elements of queues that they share, and increase
 /// counters under `WATCH`. Clients act for `steps` events; `voice` says how much is printed. Returns the
 /// figures of the run, or the promise of weir's that was broken.
@@ -271,6 +278,12 @@ mod tests {
         assert!(elements_delivered > 5_000, "{elements_delivered} elements");
         assert!(committed > 1_000 && conflicts > 100, "{committed} transactions, {conflicts} conflicts");
         assert!(links_lost > 50, "{links_lost} connections lost");
+    }
+
+    #[test]
+    fn seeds_0_to_47_with_pauses_break_no_promise() {
+        let Summary { replies, refusals, .. } = sum(0..48, run_paused);
+        assert!(replies > 2 * refusals, "{refusals} refusals in {replies} replies");
     }
 
     #[test]

@@ -41,6 +41,9 @@ struct Flags {
     /// no element is delivered twice or lost, and no increase
     #[arg(long, conflicts_with_all = ["overload", "cluster", "tracked"])]
     queues: bool,
+    /// Simulates an operator who pauses clients and ends pauses early (CLIENT PAUSE, CLIENT UNPAUSE)
+    #[arg(long, conflicts_with_all = ["overload", "cluster", "tracked", "queues"])]
+    pauses: bool,
     /// Faults during the overload: none, all, or some of cold-start, late-cores, stalls and lost-links joined
     /// by +. By default weir-simulate runs none, each fault alone, all except cold-start, and all
     #[arg(long, value_name = "WHAT", requires = "overload")]
@@ -50,7 +53,7 @@ struct Flags {
     goodput: Option<f64>,
     /// Simulates hosts of 1 to 64 cores and fleets of up to 1,000 hosts, without faults. Prints how exactly quotas
     /// hold, how many messages that takes, and how often stores are asked for a hot key; takes some minutes
-    #[arg(long, conflicts_with_all = ["overload", "cluster", "tracked", "queues", "seed", "seeds"])]
+    #[arg(long, conflicts_with_all = ["overload", "cluster", "tracked", "queues", "pauses", "seed", "seeds"])]
     scale: bool,
     /// Prints every event on standard error
     #[arg(long)]
@@ -89,10 +92,11 @@ impl Flags {
 fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
     let Range { start: first, end } = seeds;
     let mut sum = Summary::default();
-    let run = match (flags.cluster, flags.tracked, flags.queues) {
+    let run = match (flags.cluster, flags.tracked, flags.queues, flags.pauses) {
         (true, ..) => weir_simulate::run_clustered,
-        (_, true, _) => weir_simulate::run_tracked,
-        (.., true) => weir_simulate::run_queues,
+        (_, true, ..) => weir_simulate::run_tracked,
+        (_, _, true, _) => weir_simulate::run_queues,
+        (.., true) => weir_simulate::run_paused,
         _ => weir_simulate::run,
     };
     for seed in seeds {

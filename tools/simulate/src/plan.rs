@@ -251,6 +251,8 @@ pub(super) struct Plan {
     /// Settings for clients that share queues and counters, each of which needs a connection to a store of
     /// its own; `None` if there are no such clients.
     pub private: Option<Private>,
+    /// True if an operator pauses all clients now and then (`CLIENT PAUSE`), and ends most pauses early.
+    pub pauses: bool,
 }
 
 /// Settings of connections to stores that weir lends to one client each, for blocking commands and WATCH.
@@ -330,6 +332,7 @@ impl Plan {
             cluster: None,
             around: None,
             private: None,
+            pauses: false,
         }
     }
 
@@ -393,6 +396,11 @@ impl Plan {
     pub fn drawn_of_any(random: &mut Random) -> Self {
         let plan = Self::drawn(random);
         if random.per_mille(200) { plan.before_cluster(random) } else { plan }
+    }
+
+    /// Draws the plan of a world in which an operator pauses clients.
+    pub fn paused(random: &mut Random) -> Self {
+        Self { pauses: true, ..Self::drawn_of_any(random) }
     }
 
     /// Draws the plan of a world in which the stores are a cluster.

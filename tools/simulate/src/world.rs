@@ -29,8 +29,8 @@ use weir::protocol::{Room, Segment, encode};
 use weir::routing::cluster::{Map, NodeKey};
 use weir::routing::{Topology, slot_of};
 use weir::shard::{
-    AdmissionSettings, BackendSettings, Batch, BulkheadFigures, ClientLimits, Counter, Doubt, Mode,
-    OverloadSettings, Question, Readiness, ReplyTo, Shard, ShardSettings,
+    AdmissionSettings, BackendSettings, Batch, BulkheadFigures, ClientLimits, ClientsAsked, Counter, Doubt,
+    Mode, OverloadSettings, Pause, Paused, Question, Readiness, ReplyTo, Shard, ShardSettings,
 };
 use weir::values::Random;
 use weir::values::allowance::Report;
@@ -57,6 +57,8 @@ enum Input {
     Transmitted(Owner, Segment),
     Batch(Box<Batch>),
     Answer(ReplyTo, Vec<u8>),
+    /// A command about the shard's clients (`CLIENT PAUSE`), given at another shard.
+    Clients(ClientsAsked),
     Grants(Vec<Grant>),
     Slots(Arc<Map>),
     SlotsConfirmed(Timestamp),
@@ -102,6 +104,8 @@ enum Event {
     /// end.
     HearLastWords(usize),
     TellBulkheads,
+    /// An operator pauses all clients, or ends all pauses.
+    Pause,
     /// A client that bypasses weir writes to or deletes a key at its store.
     WritesAround,
     /// The time is over in which a read may still find a value older than that of this write, which bypassed
@@ -292,6 +296,14 @@ impl World {
         Self::of(plan, random, steps, voice)
     }
 
+    /// Creates a simulated world in which an operator pauses clients. Clients act for `steps` events of the simulation;
+    /// `voice` says how much is printed.
+    pub fn paused(seed: u64, steps: u64, voice: Voice) -> Self {
+        let mut random = Random::new(seed);
+        let plan = Plan::paused(&mut random);
+        Self::of(plan, random, steps, voice)
+    }
+
     /// Creates a simulated world in which clients share queues and counters. Clients act for `steps` events
     /// of the simulation; `voice` says how much is printed.
     pub fn queueing(seed: u64, steps: u64, voice: Voice) -> Self {
@@ -412,6 +424,9 @@ impl World {
         }
         if let Some(around) = world.plan.around {
             world.after(around.apart, Event::WritesAround);
+        }
+        if world.plan.pauses {
+            world.after(Duration::ZERO, Event::Pause);
         }
         if world.plan.private.is_some_and(|private| private.moves_apart.is_some()) {
             world.after(Duration::ZERO, Event::MoveBegins);
@@ -637,6 +652,7 @@ impl World {
                     self.after(BETWEEN_TOLD, Event::TellBulkheads);
                 }
             }
+            Event::Pause => self.pause(),
             Event::WritesAround => self.write_around()?,
             Event::AroundIsTold(write) => self.history.settle(write, Fate::Done(self.step))?,
         }
@@ -813,6 +829,9 @@ impl World {
             }
             Input::Batch(batch) => core.handle_batch(batch, now),
             Input::Answer(to, reply) => core.handle_answer(to, &reply, now),
+            Input::Clients(asked) => {
+                core.handle_clients_asked(&asked, now);
+            }
             Input::Grants(grants) => core.handle_grants(&grants, now),
             Input::Slots(map) => {
                 let version = map.version();
@@ -1384,6 +1403,29 @@ impl World {
     }
 
     /// Writes or deletes a key that clients know, bypassing weir, and plans the next write of this kind.
+    /// Pauses all clients for a time, or ends all pauses. Each shard (core of weir) hears of it at another time.
+    fn pause(&mut self) {
+        let ends = self.over || self.random.per_mille(500);
+        let asked = if ends {
+            ClientsAsked::Unpause(None)
+        } else {
+            ClientsAsked::Pause(Pause {
+                tenant: None,
+                until: self.now.after(Duration::from_micros(*self.random.pick(&[300, 3_000, 50_000]))),
+                extent: *self.random.pick(&[Paused::Writes, Paused::Writes, Paused::Everything]),
+                asker: 0,
+            })
+        };
+        for shard in 0..self.cores.len() {
+            let delay = self.some_delay();
+            self.after(delay, Event::Input(shard, Input::Clients(asked.clone())));
+        }
+        if !self.over {
+            let next = Duration::from_millis(2).mul_f64(self.random.exponential());
+            self.after(next, Event::Pause);
+        }
+    }
+
     fn write_around(&mut self) -> Checked {
         let Some(around) = self.plan.around.filter(|_| !self.over) else { return Ok(()) };
         let keys: Vec<&str> = self.history.keys().filter(|key| key.starts_with("key:")).collect();
