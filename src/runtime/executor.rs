@@ -5,6 +5,7 @@ use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
@@ -18,6 +19,25 @@ const IO_MEMORY_BYTES: usize = 64 * 1024;
 const RING_ENTRIES: usize = 64;
 /// The least limit of locked memory, in bytes, that glommio requires for an executor.
 const MEMLOCK_BYTES_MIN: u64 = 512 * 1024;
+
+/// The time after which tasks of an executor are to let others run (glommio's default), where it has several.
+const TURN_OF_TASK: Duration = Duration::from_millis(100);
+/// The same where an executor has one task, which need not let any other run: no thread stands still for so long.
+///
+/// glommio goes to sleep although a task is ready, if it finds that this time has passed just when it is about to run
+/// the task: because the thread got no CPU meanwhile, say. A core that slept then would serve nobody any more.
+const TURN_OF_ONLY_TASK: Duration = Duration::from_secs(24 * 3_600);
+/// The time between two wake-ups of an executor by a timer of its own, which end such a sleep.
+const WAKING_EVERY: Duration = Duration::from_millis(700);
+
+/// The number of tasks that an executor runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tasks {
+    /// The executor runs one task, which never needs to let others run.
+    One,
+    /// The executor runs several tasks, which let each other run.
+    Several,
+}
 
 /// The executors of the process. The failure of any of them is noticed: a process that lacks a core must not
 /// go on, because requests for keys at home on that core would get no replies.
@@ -68,11 +88,12 @@ impl Executors {
     }
 
     /// Starts a thread named `name` (pinned to a CPU, if one is given) with an executor that runs the future
-    /// that `task` makes until it is ready. The task must hold the lifeline until it ends.
+    /// that `task` makes until it is ready, with others if `tasks` says so. The task must hold the lifeline until it
+    /// ends.
     pub fn spawn<F>(
         &mut self,
         name: &str,
-        cpu: Option<usize>,
+        (cpu, tasks): (Option<usize>, Tasks),
         task: impl FnOnce(Lifeline) -> F + Send + 'static,
     ) -> Result<(), String>
     where
@@ -83,7 +104,11 @@ impl Executors {
             .name(name)
             .io_memory(IO_MEMORY_BYTES)
             .ring_depth(RING_ENTRIES)
-            .spawn(move || task(lifeline))
+            .preempt_timer(if tasks == Tasks::One { TURN_OF_ONLY_TASK } else { TURN_OF_TASK })
+            .spawn(move || async move {
+                glommio::spawn_local(wake_again_and_again()).detach();
+                task(lifeline).await
+            })
             .map_err(|error| format!("cannot start the executor '{name}': {error}"))?;
         self.threads.push(Some((name.to_owned(), thread)));
         Ok(())
@@ -122,6 +147,13 @@ impl Executors {
         let Some((name, thread)) = self.threads.get_mut(number).and_then(Option::take) else { return Ok(()) };
         let ended = thread.join().map_err(io::Error::from).and_then(|ended| ended);
         ended.map_err(|error| (name, error))
+    }
+}
+
+/// Wakes its executor regularly, for as long as that runs.
+async fn wake_again_and_again() {
+    loop {
+        glommio::timer::sleep(WAKING_EVERY).await;
     }
 }
 
@@ -234,8 +266,10 @@ mod tests {
             let _ = stopped.recv();
             Ok(())
         };
-        executors.spawn("first", None, runs).expect("a thread");
-        executors.spawn("second", None, |_lifeline| async { Err(refused()) }).expect("a thread");
+        executors.spawn("first", (None, Tasks::One), runs).expect("a thread");
+        executors
+            .spawn("second", (None, Tasks::Several), |_lifeline| async { Err(refused()) })
+            .expect("a thread");
         let told = executors.wait_until_started().expect_err("the second cannot start");
         assert!(told.starts_with("cannot start the executor 'second': too few files may be open"), "{told}");
         drop(stop);
@@ -245,7 +279,9 @@ mod tests {
     fn an_executor_that_fails_for_another_reason_than_a_limit_is_told_of_without_advice() {
         let mut executors = Executors::new();
         let error = || io::Error::from_raw_os_error(libc::EINVAL);
-        executors.spawn("only", None, move |_lifeline| async move { Err(error()) }).expect("a thread");
+        executors
+            .spawn("only", (None, Tasks::One), move |_lifeline| async move { Err(error()) })
+            .expect("a thread");
         let told = executors.wait_until_started().expect_err("it cannot start");
         assert_eq!(told, format!("cannot start the executor 'only': {}", error()));
     }
@@ -261,7 +297,7 @@ mod tests {
                 let _ = end.recv();
                 outcome
             };
-            executors.spawn(name, None, task).expect("a thread");
+            executors.spawn(name, (None, Tasks::One), task).expect("a thread");
         }
         executors.wait_until_started().expect("both run");
         drop(fail);
@@ -278,7 +314,7 @@ mod tests {
                 lifeline.note_started();
                 Ok(())
             };
-            executors.spawn(name, None, task).expect("a thread");
+            executors.spawn(name, (None, Tasks::One), task).expect("a thread");
         }
         executors.wait_until_started().expect("both run");
         executors.join().expect("both end");

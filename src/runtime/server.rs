@@ -18,7 +18,7 @@ use super::clock::Clock;
 use super::connect::{Place, Route, Routes, Spot, addresses_of};
 use super::control_thread::{self, Control, ControlSettings, TlsMailboxes};
 use super::driver::{Driver, Entrance};
-use super::executor::{Executors, Lifeline};
+use super::executor::{Executors, Lifeline, Tasks};
 use super::fleet_thread::FleetThread;
 use super::listeners::{self, Doors, Opened};
 use super::mesh::{self, Mesh};
@@ -590,7 +590,7 @@ fn start_engine<S: StoreService + 'static>(
     executors: &mut Executors,
 ) -> Result<(), String> {
     let listeners = listeners.into_iter().map(|listener| (listener, Entrance::Resp)).collect();
-    executors.spawn("weir-storage", None, move |lifeline: Lifeline| async move {
+    executors.spawn("weir-storage", (None, Tasks::One), move |lifeline: Lifeline| async move {
         let service = service();
         let mut driver = Driver::new(Ring::new(bell)?, listeners);
         driver.listen();
@@ -670,7 +670,7 @@ fn start_shard(
         // Boxed, because spawning would copy a task of this size.
         Box::pin(thread.run()).await
     };
-    executors.spawn(&name, cpu, task)
+    executors.spawn(&name, (cpu, Tasks::One), task)
 }
 
 fn shard_settings(
@@ -804,7 +804,7 @@ fn start_control(
         lifeline.note_started();
         control_thread::run(control, letters, bell).await
     };
-    executors.spawn("weir-control", None, task)
+    executors.spawn("weir-control", (None, Tasks::Several), task)
 }
 
 /// Starts the thread that communicates with the fleet's store (Redis server with the counters of shared

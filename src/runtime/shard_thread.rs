@@ -523,7 +523,6 @@ impl<C: Connector> ShardThread<C> {
             if work > 0 || guarded.shard.is_busy() || looks_on {
                 figures.turns += u64::from(work > 0);
                 last_work = now.monotonic;
-                glommio::yield_if_needed().await;
                 continue;
             }
             if driver.ring.has_completions()

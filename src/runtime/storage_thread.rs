@@ -148,7 +148,6 @@ pub(super) async fn serve(
             last_work = now.monotonic;
         }
         if work > 0 || !kept.is_empty() || driver.ring.has_completions() {
-            glommio::yield_if_needed().await;
             continue;
         }
         if now.monotonic.since(last_work) < SHALLOW_SLEEP {
