@@ -122,13 +122,13 @@ pub enum Step {
     /// earlier replies have been passed in, to keep the order of responses. Until then it waits among the
     /// client's replies.
     Told(Vec<u8>),
-    /// The response is known already, as with `Told`, and refuses a request whose body was received: the shard
-    /// charges its client for those bytes.
+    /// The response is known already, as with `Told`, and refuses a request of an identified client: the shard
+    /// charges the client for the request's bytes.
     Refused {
         /// The response, whose place in the order of responses the shard keeps as that of `Told`.
         response: Vec<u8>,
-        /// Number of bytes of the body that were received.
-        body_bytes: usize,
+        /// Number of bytes of the request that were received.
+        bytes: usize,
     },
 }
 
@@ -152,7 +152,9 @@ pub struct Conversation {
     database: i64,
     /// Value of the header `Authorization` of the current HTTP request; `None` without one.
     claim: Option<Vec<u8>>,
-    /// Number of bytes of the current request's body of which nothing is in its commands.
+    /// Number of bytes received of the current request: its head, its body, and what frames the chunks of that.
+    received_bytes: usize,
+    /// Number of bytes of the current request of which nothing is in its commands.
     unused_bytes: usize,
     /// True until the shard begins to carry out the first command of the current request.
     is_at_start: bool,
@@ -188,6 +190,7 @@ impl Conversation {
             options: Vec::new(),
             database: 0,
             claim: None,
+            received_bytes: 0,
             unused_bytes: 0,
             is_at_start: false,
             void: None,
@@ -263,8 +266,8 @@ impl Conversation {
         self.claim.as_deref()
     }
 
-    /// Returns the number of bytes of the current HTTP request's body of which nothing is in its commands, such
-    /// as blanks. Escapes do not count.
+    /// Returns the number of bytes of the current HTTP request of which nothing is in its commands, such as its head,
+    /// and blanks in its body. Escapes do not count.
     pub fn unused_bytes(&self) -> usize {
         self.unused_bytes
     }
@@ -318,7 +321,7 @@ impl Conversation {
                 }
                 Ok(Some((head, length))) => {
                     self.held.drain(..length);
-                    self.seen = 0;
+                    (self.seen, self.received_bytes) = (0, length);
                     self.meet(head)
                 }
                 Err(status) => self.give_up(self.last_manner(), status),
@@ -331,6 +334,7 @@ impl Conversation {
             Coming::Body(head, mut body) => match body.take(&self.held) {
                 Ok(taken) => {
                     self.held.drain(..taken);
+                    self.received_bytes += taken;
                     if self.held.is_empty() {
                         self.held.shrink_to(HEAD_BYTES_MAX);
                     }
@@ -343,7 +347,8 @@ impl Conversation {
                 Err(status) => {
                     let manner = manner(&head, false);
                     self.adopt(head);
-                    Step::Refused { response: self.end_with(manner, status), body_bytes: body.bytes.len() }
+                    let bytes = self.received_bytes + self.held.len();
+                    Step::Refused { response: self.end_with(manner, status), bytes }
                 }
             },
         }
@@ -476,7 +481,8 @@ impl Conversation {
                 let text = if matches!(kind, Kind::Pipeline { .. }) { vec![b'['] } else { Vec::new() };
                 let keeps = manner.keeps;
                 self.asked.push_back(Asked { kind, manner, in_base64, text, is_too_large: false });
-                self.unused_bytes = body.len().saturating_sub(ESCAPE_BYTES_MAX * self.frames.len());
+                let in_commands = body.len().min(ESCAPE_BYTES_MAX * self.frames.len());
+                self.unused_bytes = self.received_bytes.saturating_sub(in_commands);
                 self.is_at_start = true;
                 self.end_unless(keeps);
                 Step::Commands
@@ -486,7 +492,7 @@ impl Conversation {
                 // The body has been read completely, so the connection can be used again after the refusal.
                 let mut text = Vec::new();
                 response::refuse(&mut text, &manner, status);
-                Step::Refused { response: self.tell(text, manner.keeps), body_bytes: body.len() }
+                Step::Refused { response: self.tell(text, manner.keeps), bytes: self.received_bytes }
             }
         }
     }

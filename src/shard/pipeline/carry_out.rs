@@ -216,9 +216,11 @@ impl Shard {
                 if self.env.settings.clients.monitors.is_watched() {
                     self.show_request(id, command, destination, arguments, now);
                 }
+                let (payer, written) = (self.payer_of(id), self.env.counters.get(Counter::AnswerBytes));
                 self.change_subscriptions(id, usage, None, arguments, now);
+                let written = (self.env.counters.get(Counter::AnswerBytes) - written) as usize;
                 self.is_paid = true;
-                self.charge_for_bytes(id, arguments.frame().len(), now);
+                self.charge_for_own(payer, (arguments.frame().len(), written), now);
                 true
             }
             _ => false,

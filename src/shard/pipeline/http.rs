@@ -75,12 +75,12 @@ impl Shard {
                     Step::Wait | Step::Begins(_) => return Progress::Done,
                     Step::Commands => {}
                     Step::Told(response) => self.clients.hold_place(&mut self.env, id, &response),
-                    Step::Refused { response, body_bytes } => {
-                        if body_bytes > FREE_BYTES {
+                    Step::Refused { response, bytes } => {
+                        if bytes > FREE_BYTES {
                             // An error leaves the client the identity that pays.
                             let _ = self.clients.assume(&mut self.env, &mut self.admission, (id, http), now);
                             let payer = self.payer_of(id);
-                            self.charge_for_own(payer, (body_bytes, response.len()), now);
+                            self.charge_for_own(payer, (bytes, response.len()), now);
                         }
                         self.clients.hold_place(&mut self.env, id, &response);
                     }
@@ -104,7 +104,7 @@ impl Shard {
                 Some(error) => Some(error.to_owned()),
                 None => self.assume(id, http, now).err(),
             };
-            self.charge_for_body(id, http, refusal.as_deref(), now);
+            self.charge_for_rest(id, http, refusal.as_deref(), now);
             match &refusal {
                 None => self.handle_request(id, request, now),
                 Some(error) => self.refuse_void(id, error),
@@ -124,8 +124,8 @@ impl Shard {
     }
 
     /// Charges a client for a part of its HTTP request that no command is charged for: once for bytes of the
-    /// body that are in no command, and once for the commands that are refused together (`refusal`).
-    fn charge_for_body(&mut self, id: ClientId, http: &Conversation, refusal: Option<&str>, now: Now) {
+    /// head and body that are in no command, and once for the commands that are refused together (`refusal`).
+    fn charge_for_rest(&mut self, id: ClientId, http: &Conversation, refusal: Option<&str>, now: Now) {
         let unused = if http.is_at_start() { http.unused_bytes() } else { 0 };
         let is_refused_now = refusal.is_some() && http.void().is_none();
         let bytes = unused + if is_refused_now { http.frames().len() } else { 0 };

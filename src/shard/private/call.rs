@@ -46,13 +46,7 @@ impl Name {
         match self {
             Self::PopTimeoutFromEnd(back) => Some((words.len().checked_sub(back)?, 1.0)),
             Self::PopTimeoutAt(place) => Some((place, 1.0)),
-            Self::Read => {
-                // A group or consumer may have the name of an option.
-                let is_option = |index: &usize| {
-                    words.at(*index).eq_ignore_ascii_case(b"block") && number(words.get(index + 1)).is_some()
-                };
-                Some(((1..words.len()).find(is_option)? + 1, 1_000.0))
-            }
+            Self::Read => Some((timeout_of_read(words)?, 1_000.0)),
             Self::Wait => Some((2, 1_000.0)),
             Self::WaitAof => Some((3, 1_000.0)),
         }
@@ -69,6 +63,26 @@ fn with_words<T>(frame: &[u8], look: impl FnOnce(&Arguments<'_>) -> Option<T>) -
 
 fn number(word: Option<&[u8]>) -> Option<i64> {
     std::str::from_utf8(word?).ok()?.parse().ok()
+}
+
+/// Returns the index of the timeout among the words of an `XREAD` or `XREADGROUP`; None without `BLOCK`. Stores take the
+/// last one, and groups and consumers may have the names of options.
+fn timeout_of_read(words: &Arguments<'_>) -> Option<usize> {
+    let (mut index, mut timeout) = (1, None);
+    while let Some(word) = words.get(index) {
+        let is = |name: &[u8]| word.eq_ignore_ascii_case(name);
+        index += match () {
+            () if is(b"streams") => break,
+            () if is(b"group") => 3,
+            () if is(b"count") || is(b"claim") => 2,
+            () if is(b"block") => {
+                timeout = Some(index + 1);
+                2
+            }
+            () => 1,
+        };
+    }
+    timeout
 }
 
 /// True if the words of a blocking command are known, so that it can be sent again with the rest of its
@@ -170,6 +184,10 @@ mod tests {
             (
                 "XREADGROUP GROUP block me BLOCK 4000 STREAMS s >",
                 "XREADGROUP GROUP block me BLOCK 1500 STREAMS s >",
+            ),
+            (
+                "XREADGROUP NOACK GROUP block 5000 COUNT 9 BLOCK 9 block 4000 STREAMS block 5000 > >",
+                "XREADGROUP NOACK GROUP block 5000 COUNT 9 BLOCK 9 block 1500 STREAMS block 5000 > >",
             ),
             ("WAIT 1 4000", "WAIT 1 1500"),
             ("WAITAOF 1 1 0", "WAITAOF 1 1 0"),
