@@ -13,7 +13,7 @@ use super::shared_numbers::SharedNumbers;
 use super::stored::Stored;
 use crate::protocol::command::Effect;
 use crate::protocol::reply::{self, Elements};
-use crate::protocol::{BufferPool, Protocol, encode};
+use crate::protocol::{Arguments, BufferPool, Protocol, encode};
 use crate::values::limits::KEYS_PER_TURN;
 
 /// The way in which the replies to the parts of a request are joined into one reply.
@@ -557,13 +557,21 @@ const SECRETS: [&str; 8] = [
     "sentinel-pass",
 ];
 
+fn is_secret(name: &[u8]) -> bool {
+    SECRETS.iter().any(|secret| name.eq_ignore_ascii_case(secret.as_bytes()))
+}
+
+/// True if each word of a `CONFIG GET` names one setting, which holds no credentials.
+pub fn names_no_secret(arguments: &Arguments<'_>) -> bool {
+    let is_pattern = |word: &[u8]| word.iter().any(|byte| b"*?[\\".contains(byte));
+    arguments.iter().skip(2).all(|word| !is_pattern(word) && !is_secret(word))
+}
+
 fn settings(out: &mut Vec<u8>, protocol: Protocol, map: &[u8]) {
     let mut elements = reply::names_and_values(map).into_iter().flatten();
     let mut shown: Vec<[&[u8]; 2]> = Vec::new();
     while let (Some(name), Some(value)) = (elements.next(), elements.next()) {
-        let is_secret = reply::text(name)
-            .is_none_or(|name| SECRETS.iter().any(|secret| name.eq_ignore_ascii_case(secret.as_bytes())));
-        if !is_secret {
+        if !reply::text(name).is_none_or(is_secret) {
             shown.push([name, value]);
         }
     }

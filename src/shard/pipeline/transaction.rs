@@ -7,6 +7,7 @@ use crate::protocol::command::{Command, FanOut, Flags, Handling, LocalCommand, P
 use crate::protocol::{Arguments, Request, encode};
 use crate::shard::admission::{Charge, asked};
 use crate::shard::clients::{LocalRequest, NotQueued, Question, Replies, Rewrite, Splice, Transaction};
+use crate::shard::gather::names_no_secret;
 use crate::shard::message::Message;
 use crate::shard::outcome::Settlement;
 use crate::shard::refusal::abort_because_of;
@@ -249,9 +250,12 @@ impl Shard {
             {
                 return self.queue_select(id, command, database, arguments);
             }
-            // The only store answers this as outside a transaction. For other settings weir answers here, since it
-            // could not remove passwords from the store's reply.
+            // The only store answers this as outside a transaction. weir could not remove passwords from its reply, and
+            // what weir answers by itself is not what an administrator asks for.
             Handling::Local(LocalCommand::ConfigGet) if single && asks_for_events(arguments) => true,
+            Handling::Local(LocalCommand::ConfigGet) if self.is_admin(id) => {
+                single && names_no_secret(arguments)
+            }
             // `OFF` and `SKIP` would leave out a part of the reply to `EXEC`. They change nothing while replies are off,
             // if they are not switched on within the transaction.
             Handling::Local(LocalCommand::ClientReply)

@@ -205,10 +205,19 @@ fn the_only_store_answers_settings_in_a_transaction_as_outside() {
         rig.answer_next(reply);
     }
     assert!(rig.told(client).ends_with("events\r\n$1\r\nx\r\n"));
+    rig.send(client, &[&["MULTI"], &["CONFIG", "GET", "maxmemory", "save"], &["EXEC"]]);
+    assert_eq!(rig.words_at_stores(), ["MULTI", "CONFIG", "EXEC"]);
+    rig.told(client);
+    (0..3).for_each(|_| rig.answer_next("+OK\r\n"));
+    rig.told(client);
     // A store's reply to others could have its passwords.
-    rig.send(client, &[&["MULTI"], &["CONFIG", "GET", "*"], &["EXEC"]]);
-    assert!(rig.at_stores.is_empty());
-    assert!(rig.told(client).contains("$4\r\nsave\r\n"));
+    for settings in [&["*"][..], &["save", "RequirePass"], &["mastera?th"]] {
+        let asked = [&["CONFIG", "GET"][..], settings].concat();
+        rig.send(client, &[&["MULTI"], &asked, &["EXEC"]]);
+        assert!(rig.at_stores.is_empty());
+        let told = rig.told(client);
+        assert!(told.contains("-ERR CONFIG GET cannot stand in a transaction"), "{told}");
+    }
 }
 
 #[test]

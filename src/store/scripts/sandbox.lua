@@ -14,7 +14,7 @@ local type, tostring, tonumber, error, select = type, tostring, tonumber, error,
 local next, rawset, setmetatable, getmetatable = next, rawset, setmetatable, getmetatable
 local pairs, ipairs, pcall, xpcall = pairs, ipairs, pcall, xpcall
 local visible, spend = host.visible, host.spend
-local concat, sort, resume = table.concat, table.sort, coroutine.resume
+local concat, sort, floor, resume = table.concat, table.sort, math.floor, coroutine.resume
 
 -- The table behind each readonly one, and the mark of those whose metatable is not shown.
 local behind, SEALED = host.behind, host.sealed
@@ -154,18 +154,20 @@ end
 string.find, string.match = host.find, host.match
 string.gmatch, string.gfind = host.gmatch, host.gmatch
 string.rep, string.lower, string.upper, string.reverse = host.rep, host.lower, host.upper, host.reverse
-local search, gsub_text = host.search, host.gsub
+local search, gsub = host.search, host.gsub
 
 function string.gsub(...)
   local subject, pattern, replacement, most = ...
   local kind = type(replacement)
   if kind ~= "function" and kind ~= "table" or type(subject) ~= "string" and type(subject) ~= "number"
     or type(pattern) ~= "string" and type(pattern) ~= "number" then
-    return gsub_text(...)
+    return gsub(...)
   end
   subject, pattern = tostring(subject), tostring(pattern)
   most = most == nil and #subject + 1 or tonumber(most)
   if most == nil then bad(4, "gsub", "number", 4, (select(4, ...))) end
+  -- A fraction is cut off, as Lua's own function does.
+  most = most < 0 and 0 or floor(most)
   local only_here = pattern:byte(1) == 94
   if only_here then pattern = pattern:sub(2) end
   local pieces, at, count = {}, 0, 0

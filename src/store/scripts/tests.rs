@@ -23,6 +23,8 @@ fn values_are_replies() {
         ("return {true, false}", "*2|:1|$-1|"),
         ("return redis.error_reply('MINE words')", "-MINE words|"),
         ("return redis.pcall('NOPE')", "-ERR Unknown Redis command called from script|"),
+        ("return {string.gsub('aaa', 'a', function() return 'b' end, 1.5)}", "*2|$3|baa|:1|"),
+        ("return {string.gsub('aaa', 'a', {a = 'b'}, 0.1)}", "*2|$3|aaa|:0|"),
         ("return cjson.encode({1, {a = 'b/c'}})", "$16|[1,{\"a\":\"b\\/c\"}]|"),
         ("return {pcall(function() error({err = 'E x'}) end)}", "*2|$-1|$3|E x|"),
     ] {
