@@ -1359,6 +1359,13 @@ mod tests {
             now = crowd(&mut window, now, 3.0, 1_000, 0.1);
         }
         assert_eq!((window.base(), window.size()), (base, size), "fewer would come no sooner");
+        for latency in [0.003, 0.005, 0.02] {
+            for most in [16, 64, 200] {
+                window.handle_expensive(true, true);
+                now = crowd(&mut window, now, 3.0, most, latency);
+                assert!(window.size() >= size, "{latency} {most}: {}", window.size());
+            }
+        }
         for _ in 0..5 {
             window.handle_expensive(true, false);
             now = crowd(&mut window, now, 3.0, 1_000, 0.1);
