@@ -284,6 +284,18 @@ fn no_transaction_costs_less_than_nothing_however_much_it_asks_for() {
 }
 
 #[test]
+fn the_end_of_subscriptions_pays_for_its_acknowledgements() {
+    let mut rig = priced_by_bytes();
+    let client = rig.client(0);
+    let words = [vec!["UNSUBSCRIBE"], vec!["a"; 2_000]].concat();
+    rig.send(client, &[&words]);
+    let told = rig.told(client).len() as u64;
+    assert!(told > 60_000);
+    let bytes = request(&words).len() as u64;
+    assert_eq!(newly_metered(&mut rig), bytes * UNIT / 1_024 + told * (UNIT / 4) / 1_024);
+}
+
+#[test]
 fn a_transaction_pays_for_each_database_that_it_selects() {
     let mut rig = limited_with(1, |settings| {
         settings.private_links_max = 1;

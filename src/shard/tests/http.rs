@@ -278,11 +278,12 @@ fn pages_of_other_sites_are_not_served() {
 }
 
 #[test]
-fn a_body_that_becomes_no_command_pays_for_its_bytes() {
+fn what_becomes_no_command_pays_for_its_bytes() {
     let large = "x".repeat(100 * 1024);
     let blanks = " ".repeat(101 * 1024);
     let many = |name: &str| format!("[{}]", vec![format!("[\"{name}\"]"); 12_000].join(","));
     let short = command("", "[\"SUBSCRIBE\",\"a\"]");
+    let long_head = format!("x-long: {}\r\n", "x".repeat(20 * 1024));
     let chunks = |size: &str, rest: &str| {
         let headers = format!("content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n{size}");
         format!("POST / HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n{large}{rest}")
@@ -300,6 +301,8 @@ fn a_body_that_becomes_no_command_pays_for_its_bytes() {
         (command("x-weir-tier: none\r\n", &format!("[\"ECHO\",\"{large}\"]")), "400", 100),
         (command("x-weir-database: 99\r\n", &format!("[\"ECHO\",\"{large}\"]")), "400", 100),
         (command("", &format!("[\"PING\"{blanks}]")), "200", 100),
+        (command(&long_head, "[\"PING\"]"), "200", 20),
+        (command(&long_head, "[\"SUBSCRIBE\",\"a\"]"), "400", 20),
     ] {
         let mut rig = super::admission::priced_by_bytes();
         let client = rig.http_client(0);
