@@ -108,6 +108,15 @@ impl HealthBoard {
         standing.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
+    /// Makes the trial of the store with number `backend` due now, if the store is ejected (taken out of use), because
+    /// the script that kept it busy was killed.
+    pub fn handle_script_killed(&self, backend: usize, now: Timestamp) {
+        let standing = self.standing(backend);
+        if let Some(due) = standing.end_pause(now) {
+            self.change(backend, standing, due);
+        }
+    }
+
     /// Resets the breaker (which refuses requests to an unhealthy store) of the backend with this number to
     /// the healthy state, because the number belongs to another store now.
     pub fn forget(&self, backend: usize) {

@@ -245,7 +245,7 @@ mod tests {
         {
             let mut read = Vec::new();
             for_each_read(&message(alone), 1 << 20, &mut |inner| {
-                read.push((inner.element, inner.key.to_vec()))
+                read.push((inner.element, inner.key.to_vec()));
             });
             assert_eq!(read, if alone[0] == "MULTI" { vec![] } else { vec![(None, b"a".to_vec())] });
         }

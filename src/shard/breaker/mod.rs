@@ -347,17 +347,6 @@ impl Breaker {
         }
     }
 
-    /// Makes the trial of an ejected backend (one taken out of use) due now, because the script that kept the
-    /// backend busy was killed.
-    pub fn handle_script_killed(&self, env: &Env, backend: BackendId, now: Now) {
-        let board = &env.settings.overload.health;
-        let place = usize::from(backend.0);
-        let standing = board.standing(place);
-        if let Some(due) = standing.end_pause(now.monotonic) {
-            board.change(place, standing, due);
-        }
-    }
-
     /// Ends the trial of an ejected backend (one taken out of use): the trial request was answered after
     /// `took`, or failed (None). Returns the backend to service, gradually or at once, or ejects it again.
     fn end_trial(&mut self, env: &mut Env, backend: BackendId, took: Option<Duration>, now: Now) {

@@ -720,7 +720,8 @@ impl Shard {
                 if reply == b"+OK\r\n"
                     && let Some(backend) = self.private.backend_of(link)
                 {
-                    self.upstream.handle_script_killed(&self.env, backend, now);
+                    let health = &self.env.settings.overload.health;
+                    health.handle_script_killed(usize::from(backend.0), now.monotonic);
                 }
                 // A busy store may have refused a part of the greeting, so the link serves no other request.
                 self.private.close(&mut self.env, link);

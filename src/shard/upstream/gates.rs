@@ -85,12 +85,6 @@ impl Upstream {
         self.apply_gates();
     }
 
-    /// Tries an ejected backend (one taken out of use) with its next request, because the script that kept the
-    /// backend busy was killed.
-    pub fn handle_script_killed(&self, env: &Env, backend: BackendId, now: Now) {
-        self.breaker.handle_script_killed(env, backend, now);
-    }
-
     /// Forgets a backend's failures and ejections, because another server has its number now.
     pub(super) fn forget_health(&mut self, env: &Env, backend: BackendId) {
         self.breaker.forget(env, backend);

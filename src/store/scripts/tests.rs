@@ -314,7 +314,7 @@ fn strings_that_the_engine_makes_for_a_script_take_time_too() {
     }
     let words: Vec<String> = (0..1_000).map(|number| number.to_string()).collect();
     let mut with_words = vec![&b"EVAL"[..], b"return 1", b"0"];
-    with_words.extend(words.iter().map(|word| word.as_bytes()));
+    with_words.extend(words.iter().map(String::as_bytes));
     let scripts = [
         "return #redis.call('LRANGE', 'list', 0, -1)",
         "return cjson.decode('[\"' .. ('a\",\"'):rep(1000) .. '\"]')[1]",
