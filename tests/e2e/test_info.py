@@ -126,7 +126,10 @@ def test_several_stores_are_summed_where_that_is_true(servers):
         assert abs(int(shown["used_memory"]) - sum(int(each["used_memory"]) for each in theirs)) < 8 << 20
         assert shown["db0"].startswith("keys=50,expires=25,")
         assert shown["maxmemory_policy"] == "noeviction"
-        assert "used_memory_peak" not in shown and "mem_fragmentation_ratio" not in shown
+        assert "used_memory_peak" not in shown
+        # The ratios of all stores may be equal by chance, and are shown then.
+        ratios = {each["mem_fragmentation_ratio"] for each in theirs}
+        assert len(ratios) == 1 or "mem_fragmentation_ratio" not in shown
         assert "latency_percentiles_usec_get" not in shown
         with stores[1].connect() as direct:
             direct.ok("CONFIG", "SET", "maxmemory-policy", "allkeys-lfu")
