@@ -20,14 +20,15 @@ const RING_ENTRIES: usize = 64;
 /// The least limit of locked memory, in bytes, that glommio requires for an executor.
 const MEMLOCK_BYTES_MIN: u64 = 512 * 1024;
 
-/// The time after which tasks of an executor are to let others run (glommio's default), where it has several.
+/// The time after which a task of an executor is to let others run (glommio's default), where the executor has several.
 const TURN_OF_TASK: Duration = Duration::from_millis(100);
-/// The same where an executor has one task, which need not let any other run: no thread stands still for so long.
+/// The time after which the only task of an executor is to let others run: longer than any thread gets no CPU.
 ///
 /// glommio goes to sleep although a task is ready, if it finds that this time has passed just when it is about to run
-/// the task: because the thread got no CPU meanwhile, say. A core that slept then would serve nobody any more.
+/// the task, because the thread got no CPU meanwhile. A core that slept then would serve nobody any more.
 const TURN_OF_ONLY_TASK: Duration = Duration::from_secs(24 * 3_600);
-/// The time between two wake-ups of an executor by a timer of its own, which end such a sleep.
+/// The time between two wake-ups of an executor by a timer of its own, so that it does not sleep for longer although a
+/// task is ready.
 const WAKING_EVERY: Duration = Duration::from_millis(700);
 
 /// The number of tasks that an executor runs.

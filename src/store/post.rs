@@ -46,15 +46,16 @@ impl Post {
     /// Counts `bytes` bytes of messages before they are made; refuses the request if it causes more than a
     /// request may.
     pub(super) fn spend(&mut self, bytes: usize) -> Result<(), Refusal> {
-        self.messages_bytes = self.messages_bytes.saturating_add(bytes);
+        self.count(bytes);
         if self.messages_bytes > ENGINE_MESSAGES_BYTES_MAX {
             return Err(Refusal::Words("ERR the request would send too many bytes of messages"));
         }
         Ok(())
     }
 
-    /// Counts `bytes` bytes of a reply to a call that waited for entries of streams: they count as messages.
-    pub(super) fn count_reply(&mut self, bytes: usize) {
+    /// Counts `bytes` bytes of messages, or of a reply to a call that waited for entries of streams, which are limited
+    /// together.
+    pub(super) fn count(&mut self, bytes: usize) {
         self.messages_bytes = self.messages_bytes.saturating_add(bytes);
     }
 

@@ -147,7 +147,7 @@ impl Engine {
             let bytes = Bytes::from(reply);
             let waiter = self.keyspace.interest.waits.end(ticket);
             if let Some(waiter) = waiter.filter(|waiter| waiter.want.kind() == Kind::Stream) {
-                self.post.count_reply(bytes.len());
+                self.post.count(bytes.len());
                 *told = served.is_ok().then(|| Told { waiter, bytes: bytes.clone() });
             }
             self.post.deliver(Delivery { session, bytes, ends_wait: true });

@@ -149,9 +149,9 @@ impl Shard {
                 let is_call = local == LocalCommand::Qos
                     && arguments.get(1).is_some_and(|word| word.eq_ignore_ascii_case(b"call"));
                 let is_free = charge.is_none() && message.bytes().len() <= FREE_BYTES && !is_call;
-                let (payer, written) = (self.payer_of(id), self.env.counters.get(Counter::AnswerBytes));
-                self.answer_locally(id, command, local, charge, request, now);
-                let written = (self.env.counters.get(Counter::AnswerBytes) - written) as usize;
+                let payer = self.payer_of(id);
+                let written = self
+                    .answer_bytes_of(|shard| shard.answer_locally(id, command, local, charge, request, now));
                 if is_free && written > FREE_BYTES {
                     self.charge_for_own(payer, (0, written), now);
                 }
@@ -216,15 +216,23 @@ impl Shard {
                 if self.env.settings.clients.monitors.is_watched() {
                     self.show_request(id, command, destination, arguments, now);
                 }
-                let (payer, written) = (self.payer_of(id), self.env.counters.get(Counter::AnswerBytes));
-                self.change_subscriptions(id, usage, None, arguments, now);
-                let written = (self.env.counters.get(Counter::AnswerBytes) - written) as usize;
+                let payer = self.payer_of(id);
+                let written =
+                    self.answer_bytes_of(|shard| shard.change_subscriptions(id, usage, None, arguments, now));
                 self.is_paid = true;
                 self.charge_for_own(payer, (arguments.frame().len(), written), now);
                 true
             }
             _ => false,
         }
+    }
+
+    /// Calls `answer`, and returns the number of bytes of weir's own answers that it has written.
+    #[inline]
+    fn answer_bytes_of(&mut self, answer: impl FnOnce(&mut Self)) -> usize {
+        let before = self.env.counters.get(Counter::AnswerBytes);
+        answer(self);
+        (self.env.counters.get(Counter::AnswerBytes) - before) as usize
     }
 
     /// Resumes clients' `PUBLISH` requests that were held for earlier subscriptions: those that may go on by

@@ -384,7 +384,6 @@ impl Shard {
         let asked = (backend, client.protocol(), client.database());
         let (cells, read) =
             self.hot_keys.begin_elsewhere(&self.env, asked, (nature.effect(), message.bytes()));
-        let client = self.clients.client(id);
         let sequence = client.expect_reply(rewrite, charge);
         client.hold_back_later();
         let deadline = client.deadline_obeyed();

@@ -1402,7 +1402,6 @@ impl World {
         }
     }
 
-    /// Writes or deletes a key that clients know, bypassing weir, and plans the next write of this kind.
     /// Pauses all clients for a time, or ends all pauses. Each shard (core of weir) hears of it at another time.
     fn pause(&mut self) {
         let ends = self.over || self.random.per_mille(500);
@@ -1426,6 +1425,7 @@ impl World {
         }
     }
 
+    /// Writes or deletes a key that clients know, bypassing weir, and plans the next write of this kind.
     fn write_around(&mut self) -> Checked {
         let Some(around) = self.plan.around.filter(|_| !self.over) else { return Ok(()) };
         let keys: Vec<&str> = self.history.keys().filter(|key| key.starts_with("key:")).collect();
