@@ -85,13 +85,13 @@ impl Shard {
             let text = "ERR wrong number of arguments for 'qos|explain' command";
             return self.answer_error(id, text);
         };
-        let (frame, places) = encoded(inner.iter());
-        let inner = Arguments::new(&frame, &places);
         let Ok(charge) = self.admit_in_debt(id, command, arguments, now) else { return };
         if inner.len() > EXPLAINED_WORDS_MAX {
             let text = format!("ERR a request of more than {EXPLAINED_WORDS_MAX} words is not explained");
             return self.answer_priced(id, charge, now, |out, _| encode::error(out, &text));
         }
+        let (frame, places) = encoded(inner.iter());
+        let inner = Arguments::new(&frame, &places);
         let command = match recognise(&inner) {
             Ok(command) => command,
             Err(error) => {
