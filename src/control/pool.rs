@@ -50,6 +50,9 @@ pub struct Rhythm {
 #[derive(Clone, Debug)]
 struct Holder {
     shard: ShardId,
+    /// The share of the bucket, in 65,536ths, that the core was last told: it goes on with this share while
+    /// it gets no answers.
+    told: u32,
     /// The amount that the core may still spend, according to its own reports, in millionths of a request
     /// unit.
     outstanding: i64,
@@ -162,13 +165,15 @@ impl Pool {
         }
         let beyond_all = if demand.bucket == BucketId::GLOBAL { self.surprise_max() } else { DEBT_MAX };
         self.charge(signed(granted.amount), beyond_all);
+        let share = self.share_to_tell(index, now, rhythm);
+        self.holders[index].told = share;
         Grant {
             bucket: demand.bucket,
             amount: signed(granted.amount).saturating_add(debt),
             holds,
             level: self.bucket.level(),
             at: now,
-            share: self.share_of(index, now, rhythm) as u32,
+            share,
             part: self.bucket.part(),
             dry_from: granted.dry_from,
         }
@@ -198,6 +203,7 @@ impl Pool {
             self.holders.reserve_exact(1);
             self.holders.push(Holder {
                 shard,
+                told: 0,
                 outstanding: 0,
                 wanted: 0,
                 unmet: 0,
@@ -311,6 +317,18 @@ impl Pool {
         EVEN_PARTS / count.max(1) + by_demand as u64
     }
 
+    /// Returns the share of the bucket, in 65,536ths, to tell the core with this index in `holders`: its share,
+    /// as far as the other cores have not been told that it is theirs. All cores together would otherwise
+    /// spend a multiple of the quota if the demand shifts and then nobody answers them. The part that is split
+    /// evenly is each core's in any case.
+    fn share_to_tell(&self, index: usize, now: Timestamp, rhythm: Rhythm) -> u32 {
+        let told_to_others: u64 = self.holders.iter().map(|holder| u64::from(holder.told)).sum::<u64>()
+            - u64::from(self.holders[index].told);
+        let even = EVEN_PARTS / self.holders.len() as u64;
+        let untold = WHOLE_SHARE.saturating_sub(told_to_others).max(even);
+        self.share_of(index, now, rhythm).min(untold) as u32
+    }
+
     /// True if the bucket is full, and no core but the one with this index in `holders` holds an allowance
     /// (what a core may spend without asking) from it.
     fn holds_all(&self, index: usize) -> bool {
@@ -345,7 +363,7 @@ fn part_of(amount: u64, share: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::values::UNIT;
+    use crate::values::{Random, UNIT};
 
     const CAPACITY: Capacity = Capacity::new(100, 100 * UNIT);
     const RHYTHM: Rhythm = Rhythm { period: Duration::from_millis(10), lease: Duration::from_millis(50) };
@@ -439,6 +457,40 @@ mod tests {
         }
         // One request unit (one request) comes in each time, and the cores take turns.
         assert!(busy + quiet >= 99 * UNIT as i64 && quiet >= 49 * UNIT as i64, "{busy} and {quiet}");
+    }
+
+    #[test]
+    fn cores_that_get_no_answer_any_more_have_little_more_than_one_quota_together() {
+        let mut random = Random::new(1);
+        for cores in [1, 2, 5, 64] {
+            let (mut rig, mut told) = (Rig::full(), vec![0; cores]);
+            // The core that joins as the second is told half of the even part, the third a third of it.
+            let joined: u64 = (2..=cores as u64).map(|count| EVEN_PARTS / count).sum();
+            for at in 0..2_000 {
+                rig.millis += random.below(3);
+                let shard = if at < cores { at } else { random.below(cores as u64) as usize };
+                // Demand goes from core to core: the last one that reports always wants the most so far.
+                let wanted = (1 + random.below(1 << (at % 20))) * UNIT;
+                told[shard] = u64::from(rig.tell(shard as u16, Demand { wanted, ..QUIET }).share);
+                // A core that the pool has heard nothing of for a lease and a period may have been forgotten.
+                let known = rig.pool.holders.iter().map(|holder| told[usize::from(holder.shard.0)]);
+                assert!(known.sum::<u64>() <= WHOLE_SHARE + joined, "{told:?} after {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_core_that_alone_wants_anything_is_told_that_nearly_all_is_its_own_after_two_reports() {
+        let mut rig = Rig::full();
+        let shares = |rig: &mut Rig, wanted: [u64; 2]| {
+            rig.millis += 10;
+            [0, 1].map(|at| rig.tell(at as u16, Demand { wanted: wanted[at] * UNIT, ..QUIET }).share)
+        };
+        for wanted in [[100, 0], [0, 100]] {
+            shares(&mut rig, wanted);
+            let at = usize::from(wanted[1] > 0);
+            assert_eq!(u64::from(shares(&mut rig, wanted)[at]), WHOLE_SHARE - EVEN_PARTS + EVEN_PARTS / 2);
+        }
     }
 
     #[test]

@@ -317,7 +317,8 @@ impl AdmissionStage {
             return None;
         }
         match self.accounts.outlook(payer, class, cost, now.monotonic) {
-            Outlook::Covered => return None,
+            // A request that its bucket refuses anyway does not wait for that.
+            Outlook::Covered | Outlook::Lacking => return None,
             Outlook::Unknown => {}
             Outlook::Risky { scope, retry_after } => {
                 let has_waited = now.monotonic.since(began) >= SETTLEMENT_PATIENCE;

@@ -395,6 +395,39 @@ fn no_more_is_under_way_than_could_be_paid_though_replies_turn_out_dear() {
 }
 
 #[test]
+fn a_request_that_its_bucket_cannot_pay_anyway_does_not_wait_for_others_to_be_settled() {
+    let mut rig = limited(1);
+    rig.pools = (100 * UNIT as i64, false);
+    let client = rig.client(0);
+    let ask = ["LRANGE", "a", "0", "-1"];
+    let small = "*1\r\n:1\r\n";
+    let large = format!("*3000\r\n{}", ":1\r\n".repeat(3_000));
+    let replies = std::iter::once(large.as_str()).chain([small; 40]);
+    for reply in std::iter::repeat_n(small, 40).chain(replies) {
+        rig.send(client, &[&ask]);
+        rig.answer_next(reply);
+    }
+    rig.pools = (0, true);
+    rig.send(client, &[&ask]);
+    while !rig.at_stores.is_empty() {
+        rig.answer_next(small);
+        rig.send(client, &[&ask]);
+    }
+    assert!(rig.told(client).contains("-THROTTLED scope=tenant "), "the allowance is used up");
+    let other = rig.client(0);
+    let held = |rig: &Rig| rig.shards[0].counters().get(Counter::AdmissionsHeld);
+    let held_before = held(&rig);
+    rig.now.monotonic = rig.now.monotonic.after(Duration::from_secs(1));
+    rig.pools = (3 * UNIT as i64 / 2, true);
+    rig.send(client, &[&ask]);
+    assert_eq!(rig.at_stores.len(), 1);
+    rig.send(other, &[&ask, &ask]);
+    let told = rig.told(other);
+    assert_eq!((rig.at_stores.len(), told.matches("-THROTTLED scope=tenant ").count()), (1, 2), "{told}");
+    assert_eq!(held(&rig), held_before);
+}
+
+#[test]
 fn the_shadow_lets_pass_what_it_counts() {
     let mut rig = Rig::with(1, 1, |settings| settings.admission.limiter = Limiter::Shadow);
     let now = rig.now;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use super::{Accounts, Charge, Payer, Scope};
 use crate::policy::estimate::UnderWay;
+use crate::policy::slice::Verdict;
 use crate::protocol::command::Class;
 use crate::values::{Price, TenantId, Timestamp};
 
@@ -25,6 +26,9 @@ pub enum Outlook {
     /// The request may be admitted: the buckets have enough for it and for all admitted requests that are not
     /// charged at their real cost yet, as far as their costs can be foreseen.
     Covered,
+    /// The request is not admitted, however much those in flight turn out to cost: a bucket has less than its
+    /// price.
+    Lacking,
     /// The cost of the request's class is not known well enough: one in flight must be charged at its real
     /// cost first.
     Unknown,
@@ -53,7 +57,7 @@ impl Accounts {
         }
         let mut is_bounded = false;
         for scope in payer.scopes() {
-            let Some((slice, capacity)) = buckets.known(scope, now) else { continue };
+            let Some((mut slice, capacity)) = buckets.known(scope, now) else { continue };
             is_bounded = true;
             let under_way = match scope {
                 Scope::User(_) => UnderWay::of(class as usize, u32::from(slice.under_way())),
@@ -66,6 +70,9 @@ impl Accounts {
             let (in_sight, enough) = slice.in_sight(capacity, now, rules);
             let missing = enough.map_or(worst, |enough| worst.min(enough)).saturating_sub(in_sight);
             if missing > 0 {
+                if matches!(slice.check(cost, capacity, now, rules), Verdict::Refused(_)) {
+                    return Outlook::Lacking;
+                }
                 let earliest = Duration::from_micros(capacity.micros_for(missing as u64));
                 let retry_after = earliest.min(RETRY_AT_LATEST);
                 return Outlook::Risky { scope, retry_after };
