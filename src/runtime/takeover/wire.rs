@@ -22,7 +22,7 @@ use crate::values::limits::{COPY_BYTES_MAX, MOVED_BYTES_MAX};
 
 /// The version of the takeover protocol, which must be equal in both processes; raised whenever a message
 /// changes its meaning.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 /// Maximum number of descriptors of sockets in a message of a takeover; the kernel would take 253.
 pub const SOCKETS_MAX: usize = 64;
 /// Maximum number of parts of shared quotas in one message of a takeover.

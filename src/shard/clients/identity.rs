@@ -26,6 +26,9 @@ pub struct Identity {
     pub stale_reads: bool,
     /// The account that the client's requests are charged to; None for a client without a tenant.
     pub payer: Option<Payer>,
+    /// True if the client has logged in as the tenant, by a password or a certificate. False if the tenant is
+    /// the one for clients that have not.
+    pub is_proven: bool,
 }
 
 /// The terms that a client chose for its requests; None where it chose nothing.
@@ -44,13 +47,15 @@ impl Identity {
     /// Returns the identity of a connection that has not logged in: that of the tenant for such clients if
     /// the quotas have one, else one without a tenant.
     pub fn stranger(quotas: &Quotas) -> Self {
-        let strangers =
-            quotas.strangers().map(|tenant| Self::of(quotas, tenant, None, None, Chosen::default()));
+        let strangers = quotas.strangers().map(|tenant| Self {
+            is_proven: false,
+            ..Self::of(quotas, tenant, None, None, Chosen::default())
+        });
         strangers.unwrap_or_default()
     }
 
-    /// Builds the identity of a tenant, or of one of its users, under the given quotas. The terms that the
-    /// client chose apply as far as the quotas allow.
+    /// Builds the identity of a client that has logged in as a tenant, or as one of its users, under the given
+    /// quotas. The terms that the client chose apply as far as the quotas allow.
     pub fn of(
         quotas: &Quotas,
         tenant: TenantId,
@@ -68,6 +73,7 @@ impl Identity {
             payer: Some(Payer::new(tenant, account, quotas.version())),
             user,
             chosen,
+            is_proven: true,
         }
     }
 
@@ -91,22 +97,29 @@ impl Identity {
         }
     }
 
-    /// Converts this identity from the quotas `before` to the quotas `after`, in which its tenant is found by
-    /// name. Becomes the identity of a client that has not logged in if the tenant is gone.
+    /// Converts this identity from the quotas `before` to the quotas `after`. A tenant that the client has
+    /// logged in as is found by name; if it is gone, the client becomes one that has not logged in. For such a
+    /// client `after` says whose it is.
     #[must_use]
     pub fn carried_over(&self, before: &Quotas, after: &Quotas, admission: &mut AdmissionStage) -> Self {
-        let known = self.tenant.and_then(|tenant| after.find(&before.tenant(tenant).name));
-        let Some(tenant) = known else { return Self::stranger(after) };
+        let Some(tenant) = self.tenant_after(before, after) else { return Self::stranger(after) };
         let account = self.user.as_ref().and_then(|user| admission.account_of(after.tenant(tenant), user));
-        Self::of(after, tenant, self.user.clone(), account, self.chosen)
+        let identity = Self::of(after, tenant, self.user.clone(), account, self.chosen);
+        Self { is_proven: self.is_proven, ..identity }
     }
 
     /// True if the new quotas (`after`) leave the identity's permissions (admin rights, keys, channels,
     /// databases) as they were, or if it has no tenant. False if its tenant is gone.
     pub fn keeps_its_rights(&self, before: &Quotas, after: &Quotas) -> bool {
         let Some(tenant) = self.tenant else { return true };
-        let was = before.tenant(tenant);
-        let is = after.find(&was.name).map(|tenant| after.tenant(tenant));
-        is.is_some_and(|is| is.has_rights_of(was))
+        let is = self.tenant_after(before, after).map(|tenant| after.tenant(tenant));
+        is.is_some_and(|is| is.has_rights_of(before.tenant(tenant)))
+    }
+
+    /// Returns the tenant under the quotas `after` of a client that has this identity under the quotas
+    /// `before`; None if there is none for it.
+    fn tenant_after(&self, before: &Quotas, after: &Quotas) -> Option<TenantId> {
+        let tenant = self.tenant?;
+        if self.is_proven { after.find(&before.tenant(tenant).name) } else { after.strangers() }
     }
 }

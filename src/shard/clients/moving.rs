@@ -27,6 +27,7 @@ pub struct Session {
     pub http: bool,
     resp3: bool,
     database: u8,
+    /// The name of the tenant that the client has logged in as.
     tenant: Option<String>,
     user: Option<String>,
     tier: Option<String>,
@@ -132,15 +133,16 @@ impl ClientStage {
     /// Removes a client that is ready to move to another process. Returns the state that moves with it.
     pub fn take_session(&mut self, env: &mut Env, id: ClientId) -> Session {
         let client = self.clients.at(id);
-        let tenant = client.identity.tenant(&env.quotas).map(|tenant| tenant.name.clone());
+        let proven = client.identity.tenant(&env.quotas).filter(|_| client.identity.is_proven);
+        let tenant = proven.map(|tenant| tenant.name.clone());
         let session = Session::of(client, tenant);
         self.forget(env, id);
         session
     }
 
-    /// Takes over a client from another process, with the state that `session` holds. Its tenant is found by
-    /// name; if the quotas no longer have it, the client must log in again. The connection is ended if the
-    /// client's database does not exist here.
+    /// Takes over a client from another process, with the state that `session` holds. A tenant that it has
+    /// logged in as is found by name; if the quotas do not have it, the client must log in again. The
+    /// connection is ended if the client's database does not exist here.
     pub fn adopt(
         &mut self,
         env: &mut Env,
@@ -161,11 +163,13 @@ impl ClientStage {
         client.no_evict = session.no_evict;
         client.set_replies(session.replies);
         client.logins_failed = session.logins_failed;
-        if let Some(tenant) = known {
+        let stranger = client.identity.tenant.filter(|_| session.tenant.is_none());
+        if let Some(tenant) = known.or(stranger) {
             let user: Option<Box<str>> = session.user.clone().map(Into::into);
             let account =
                 user.as_ref().and_then(|user| admission.account_of(env.quotas.tenant(tenant), user));
-            client.identity = Identity::of(&env.quotas, tenant, user, account, session.chosen());
+            let identity = Identity::of(&env.quotas, tenant, user, account, session.chosen());
+            client.identity = Identity { is_proven: known.is_some(), ..identity };
             self.keep_seat(env, id, now);
             self.apply_pauses_to(&env.quotas, id);
         }

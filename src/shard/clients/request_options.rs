@@ -130,7 +130,8 @@ impl Identity {
             deadline: options.deadline.or(self.chosen.deadline),
             overdue: options.overdue.unwrap_or(self.chosen.overdue),
         };
-        Ok(Self::of(&env.quotas, tenant, user, account, chosen))
+        let identity = Self::of(&env.quotas, tenant, user, account, chosen);
+        Ok(Self { is_proven: self.is_proven, ..identity })
     }
 }
 

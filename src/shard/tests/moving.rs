@@ -75,6 +75,44 @@ fn whose_tenant_is_gone_must_log_in_again() {
 }
 
 #[test]
+fn who_has_not_logged_in_does_not_become_a_tenant_with_a_password() {
+    const OPEN: &str = "[default]\nkeys = ['pub:']\n[tenants.acme]\npassword = 'a'\n";
+    const CLOSED: &str = "[tenants.default]\npassword = 'secret'\nadmin = true\n";
+    let (mut rig, mut other) = (Rig::new(1, 1), Rig::new(1, 1));
+    rig.put_in_force(OPEN);
+    other.put_in_force(CLOSED);
+    let stranger = rig.client(0);
+    rig.send(stranger, &[&["HELLO", "2", "SETNAME", "cart;user=ann;deadline=70ms"]]);
+    rig.told(stranger);
+    let session = rig.taken(stranger);
+    let refused = |rig: &mut Rig, client: usize| {
+        rig.send(client, &[&["GET", "secret"], &["FLUSHALL"]]);
+        let told = rig.told(client);
+        assert_eq!(told.matches("-NOAUTH").count(), 2, "{told}");
+    };
+    let moved = other.adopted(&session);
+    refused(&mut other, moved);
+    // New quotas in the same process, for a client and for a request that waits.
+    let stranger = rig.client(0);
+    let tied = rig.client(0);
+    rig.send(tied, &[&["MULTI"], &["SET", "pub:1", "1"]]);
+    rig.put_in_force(CLOSED);
+    refused(&mut rig, stranger);
+    rig.send(tied, &[&["EXEC"]]);
+    assert!(!rig.told(tied).ends_with("+OK\r\n") && rig.at_stores.is_empty());
+    // A client of that tenant keeps it whether or not others are served without a password.
+    let owner = rig.signed_in("default", "secret");
+    rig.put_in_force(OPEN);
+    rig.send(owner, &[&["GET", "pub:1"]]);
+    assert_eq!(rig.words_at_stores(), ["GET"]);
+    // Terms that a client without a login has chosen stay its own where others like it are served.
+    let mut open = Rig::new(1, 1);
+    open.put_in_force(OPEN);
+    let moved = open.adopted(&session);
+    assert!(open.asks(moved, &["CLIENT", "LIST"]).contains("user=default/ann "));
+}
+
+#[test]
 fn who_is_owed_something_is_waited_for() {
     let mut rig = Rig::new(2, 1);
     let client = rig.client(0);
