@@ -142,6 +142,12 @@ fn servers(text: &str) -> Result<(Vec<ServerAddress>, Option<Credentials>), Stri
         Some((credentials, servers)) => (Some(read_credentials(credentials)?), servers),
         None => (None, text),
     };
+    // A password may stand there, so the error does not repeat it.
+    if servers.contains('?') {
+        return Err(
+            "options behind '?' are not supported: leave them out, and give a password before '@'".to_owned()
+        );
+    }
     let servers = match servers.split_once('/') {
         Some((servers, "" | "0")) => servers,
         Some(_) => {
@@ -269,15 +275,19 @@ impl<T: FromStr<Err = String> + Clone + Send + Sync + 'static> TypedValueParser 
     }
 }
 
-/// Returns a value of `--storage` or `--fleet` that can be shown: the part between `://` and the last `@`,
-/// which may be a password, is replaced by `...`.
+/// Returns a value of `--storage` or `--fleet` that can be shown: the part between `://` and the last `@`, and
+/// all behind the first `?`, which may be a password, are replaced by `...`.
 fn without_credentials(text: &str) -> String {
-    match text.rsplit_once('@') {
-        Some((before, servers)) => {
-            let scheme = before.split_once("://").map_or(String::new(), |(scheme, _)| format!("{scheme}://"));
-            format!("{scheme}...@{servers}")
-        }
-        None => text.to_owned(),
+    let (before, servers) =
+        text.rsplit_once('@').map_or((None, text), |(before, servers)| (Some(before), servers));
+    let hidden = before.map_or_else(String::new, |before| {
+        let scheme = before.split_once("://").map_or("", |(scheme, _)| scheme);
+        let separator = if scheme.is_empty() { "" } else { "://" };
+        format!("{scheme}{separator}...@")
+    });
+    match servers.split_once('?') {
+        Some((servers, _)) => format!("{hidden}{servers}?..."),
+        None => format!("{hidden}{servers}"),
     }
 }
 
@@ -382,5 +392,9 @@ mod tests {
         assert!(!format!("{storage:?} {storage}").contains("secret"));
         assert_eq!(without_credentials("redis://ann:sec@ret@h:x"), "redis://...@h:x");
         assert_eq!(without_credentials("ann:secret@h:x"), "...@h:x");
+        assert_eq!(without_credentials("redis://ann:sec?ret@h?password=secret"), "redis://...@h?...");
+        assert_eq!(without_credentials("redis://h?password=sec@ret"), "redis://...@ret");
+        let problem = "redis://h,g?password=secret".parse::<Storage>().expect_err("no options");
+        assert!(problem.starts_with("options behind '?'"), "{problem}");
     }
 }

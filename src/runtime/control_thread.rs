@@ -156,6 +156,10 @@ pub(super) enum AdminPort {
 /// would accept it.
 const ADMIN_PAUSE: Duration = Duration::from_millis(50);
 
+/// The time that handing clients over to a successor may take even if `--drain-timeout` is shorter, since
+/// clients that wait for nothing have to be handed over too.
+const HAND_OVER_AT_LEAST: Duration = Duration::from_secs(1);
+
 pub(super) struct Control {
     settings: ControlSettings,
     round: Option<Round>,
@@ -315,7 +319,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
         // clients are closed here.
         ToControl::Takeover(Takeover::Ready { .. }) if this.settings.facts.draining => {}
         ToControl::Takeover(Takeover::Ready { pid, version }) => {
-            let timeout = this.settings.drain_timeout;
+            let timeout = this.settings.drain_timeout.max(HAND_OVER_AT_LEAST);
             this.settings.facts.draining = true;
             this.successor = Some(pid);
             this.say(

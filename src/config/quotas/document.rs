@@ -129,17 +129,21 @@ impl<'a> Section<'a> {
         self.find(key, &wanted, |value| whole_number(value).filter(|number| (least..=most).contains(number)))
     }
 
-    /// Reads the key's value, a number above 0 and up to `most`, which may have a fraction; `None` if the
-    /// section does not have the key.
-    pub fn fraction(&'a self, key: &'a str, most: u32) -> Result<Option<Found<'a, f64>>, QuotaError> {
-        let wanted = format!("a number above 0 and up to {most} is expected");
+    /// Reads the key's value, a number from `least` to `most`, which may have a fraction; `None` if the section
+    /// does not have the key.
+    pub fn fraction(
+        &'a self,
+        key: &'a str,
+        (least, most): (f64, u32),
+    ) -> Result<Option<Found<'a, f64>>, QuotaError> {
+        let wanted = format!("a number from {least} to {most} is expected");
         self.find(key, &wanted, |value| {
             let number: f64 = match value {
                 DeValue::Integer(integer) if integer.radix() == 10 => integer.as_str().parse().ok()?,
                 DeValue::Float(float) => float.as_str().parse().ok()?,
                 _ => return None,
             };
-            (number > 0.0 && number <= f64::from(most)).then_some(number)
+            (number >= least && number <= f64::from(most)).then_some(number)
         })
     }
 
@@ -232,7 +236,7 @@ impl<'a> Section<'a> {
     }
 
     /// Returns the table inside this one under the key; `None` if this one does not have the key. Fails if
-    /// the key's value is not a table.
+    /// the key's value is not a table; the error does not show the value, which may be a password.
     pub fn section(&self, key: &str) -> Result<Option<Section<'a>>, QuotaError> {
         let Some((name, value)) = self.table.get_key_value(key) else { return Ok(None) };
         let path = self.path_of(key);
@@ -241,7 +245,7 @@ impl<'a> Section<'a> {
                 Ok(Some(Section { document: self.document, path, place: name.span(), table }))
             }
             other => {
-                let problem = format!("{path} is {}: a section [{path}] is expected", shown(other));
+                let problem = format!("{path} is {}: a section [{path}] is expected", kind_of(other));
                 Err(self.document.error(value.span(), problem))
             }
         }
@@ -306,6 +310,7 @@ fn whole_number(value: &DeValue<'_>) -> Option<u64> {
 /// Maximum number of characters of a wrong value that an error shows.
 const SHOWN_CHARACTERS_MAX: usize = 40;
 
+/// Returns a value as an error shows it: its beginning, or its kind if it is long by nature.
 fn shown(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => {
@@ -316,9 +321,19 @@ fn shown(value: &DeValue<'_>) -> String {
         DeValue::Integer(number) => number.to_string(),
         DeValue::Float(number) => number.to_string(),
         DeValue::Boolean(value) => value.to_string(),
-        DeValue::Datetime(_) => "a date".to_owned(),
-        DeValue::Array(_) => "a list".to_owned(),
-        DeValue::Table(_) => "a section".to_owned(),
+        other => kind_of(other).to_owned(),
+    }
+}
+
+/// Returns the kind of a value in words, for errors that must not show the value.
+const fn kind_of(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a text",
+        DeValue::Integer(_) | DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a section",
     }
 }
 

@@ -12,6 +12,9 @@ use crate::values::limits::{
 };
 use crate::values::{Database, TenantId, Tier};
 
+/// The least and the longest burst, in seconds of the quota's rate. With less than a millisecond's income even
+/// the cheapest requests of a high rate would pass one by one.
+const BURST_SECONDS: (f64, u32) = (0.001, BURST_SECONDS_MAX);
 const GLOBAL_KEYS: [&str; 2] = ["ru_per_second", "burst_seconds"];
 const DEFAULT_KEYS: [&str; 15] = [
     "ru_per_second",
@@ -129,7 +132,7 @@ fn with_rate(section: &Section<'_>, tenant: Tenant) -> Result<Tenant, QuotaError
 /// Fails if this section of the quota file has a burst, since it has no rate whose income could be saved up.
 /// `rates` names the keys of the rates that are missing, for the error.
 fn refuse_burst(section: &Section<'_>, rates: &str) -> Result<(), QuotaError> {
-    match section.fraction("burst_seconds", BURST_SECONDS_MAX)? {
+    match section.fraction("burst_seconds", BURST_SECONDS)? {
         Some(burst) => {
             Err(burst.error(format_args!("there is no rate to save up: {rates} is expected with it")))
         }
@@ -226,7 +229,7 @@ fn limit(section: &Section<'_>, key: &str, burst: Duration) -> Result<Option<Lim
 }
 
 fn burst(section: &Section<'_>) -> Result<Duration, QuotaError> {
-    let seconds = section.fraction("burst_seconds", BURST_SECONDS_MAX)?;
+    let seconds = section.fraction("burst_seconds", BURST_SECONDS)?;
     Ok(seconds.map_or(Duration::from_secs(1), |seconds| Duration::from_secs_f64(seconds.value)))
 }
 
@@ -386,12 +389,16 @@ mod tests {
                 "q.toml:2:17: default.ru_per_second is \"fast\": a whole number from 1 to 1000000000 is expected",
             ),
             (
+                "[default]\nburst_seconds = 1e-300",
+                "q.toml:2:17: default.burst_seconds is 1e-300: a number from 0.001 to 3600 is expected",
+            ),
+            (
                 "[default]\nburst_seconds = 0",
-                "q.toml:2:17: default.burst_seconds is 0: a number above 0 and up to 3600 is expected",
+                "q.toml:2:17: default.burst_seconds is 0: a number from 0.001 to 3600 is expected",
             ),
             (
                 "[default]\nburst_seconds = nan",
-                "q.toml:2:17: default.burst_seconds is nan: a number above 0 and up to 3600 is expected",
+                "q.toml:2:17: default.burst_seconds is nan: a number from 0.001 to 3600 is expected",
             ),
             (
                 "[default]\nburst_seconds = 2",
@@ -436,10 +443,10 @@ mod tests {
                 "[default]\nkeys = ['a', '']",
                 "q.toml:2:14: default.keys: an empty prefix is that of every key: leave keys out for all keys",
             ),
-            ("tenants = 1", "q.toml:1:11: tenants is 1: a section [tenants] is expected"),
+            ("tenants = 1", "q.toml:1:11: tenants is a number: a section [tenants] is expected"),
             (
                 "[tenants]\nacme = 'x'",
-                "q.toml:2:8: tenants.acme is \"x\": a section [tenants.acme] is expected",
+                "q.toml:2:8: tenants.acme is a text: a section [tenants.acme] is expected",
             ),
             (
                 "[tenants.acme]\nru_per_second = 1",
@@ -495,6 +502,10 @@ mod tests {
             "[tenants.acme]\npassword = \"secret",
             "[tenants.acme]\npassword = 'secret\n",
             "[tenants.acme]\npassword = secret",
+            "[tenants]\nacme = 'secret'",
+            "[tenants.acme]\npassword = 'x'\nusers = {ann = 'secret'}",
+            "\ntenants = 'secret'",
+            "\ndefault = 'secret'",
             "[tenants.acme]\npassword_sha256 = 'secret'",
             "[tenants.acme]\npassword = ['secret']",
             "[tenants.acme]\npassword = {secret = 1}",
