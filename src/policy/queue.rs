@@ -412,6 +412,11 @@ impl<T: Copy> Queue<T> {
         self.tiers[..=tier as usize].iter().any(|queue| queue.list.length > 0)
     }
 
+    /// True if a request of this client connection waits, so that its later ones have to wait behind it.
+    pub fn has_any_from(&self, connection: u64) -> bool {
+        self.chain_of.contains_key(&connection)
+    }
+
     /// True if the tier (importance) is in overload: its requests come faster than the backend serves them.
     pub fn is_over(&self, tier: Tier) -> bool {
         self.tiers[tier as usize].over_since.is_some()

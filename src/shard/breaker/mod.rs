@@ -163,15 +163,20 @@ impl Breaker {
         late: Duration,
         now: Now,
     ) {
-        // A script's error may be any text, so it says nothing about the backend.
-        let is_script = request.envelope.nature.class == Class::Script;
-        if env.settings.overload.breaker == Mode::Off || error.is_some() && is_script {
+        if env.settings.overload.breaker == Mode::Off {
             return;
         }
         let failure = error.and_then(NodeRefusal::parse).and_then(NodeRefusal::unavailability);
+        let is_error_of_script = error.is_some() && request.envelope.nature.class == Class::Script;
+        // A script's error may be any text, so one that says that the backend is unavailable proves nothing.
+        if is_error_of_script && failure.is_some() {
+            return;
+        }
         let health = &mut self.health[usize::from(backend.0)];
         let is_trial = health.trial.is_some_and(|since| request.sent_at >= since);
         let evidence = match failure {
+            // The error ends a trial like any answer, but no row of failures.
+            None if is_error_of_script => None,
             None => {
                 health.watch.handle_answer();
                 None

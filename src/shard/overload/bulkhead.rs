@@ -381,8 +381,9 @@ impl Bulkhead {
     }
 
     /// Decides whether a request is sent, queued or refused, if [`Bulkhead::has_room`] did not show that it
-    /// can be sent at once.
-    pub fn decide(&mut self, envelope: &Envelope, now: Timestamp) -> Verdict {
+    /// can be sent at once. A critical request may use the reserved part of the window, unless one of its
+    /// client connection (`connection`), whatever its tier, still waits and would be overtaken.
+    pub fn decide(&mut self, (envelope, connection): (&Envelope, u64), now: Timestamp) -> Verdict {
         if self.count_if_hopeless(envelope.deadline, now) {
             Verdict::TooLate
         } else if self.is_busy {
@@ -397,6 +398,7 @@ impl Bulkhead {
                 && self.has_place()
                 && self.fetches.is_empty()
                 && !self.queue.has_any_of(Tier::Critical)
+                && !self.queue.has_any_from(connection)
         {
             Verdict::Passes
         } else {

@@ -265,6 +265,26 @@ fn a_trial_whose_database_the_store_lacks_shows_that_the_store_answers() {
 }
 
 #[test]
+fn a_trial_whose_script_fails_shows_that_the_store_answers() {
+    let mut rig = watched(1, 1, Mode::On);
+    let client = rig.client(0);
+    let key = rig.key(0, 0);
+    (0..5).for_each(|_| drop(ask(&mut rig, client, &key, LOADING)));
+    let script: &[&str] = &["EVALSHA", &"a".repeat(40), "1", &key];
+    // A script is no cheap request, so it becomes the trial only after a while. Nobody can tell whose words
+    // the first reply is.
+    rig.wait(3 * PAUSE);
+    rig.send(client, &[script]);
+    rig.answer_next(LOADING);
+    assert_eq!((rig.told(client).as_str(), stage(&rig, 0)), (LOADING, Stage::Trying));
+    rig.wait(Duration::from_secs(4));
+    let missing = "-NOSCRIPT No matching script. Please use EVAL.\r\n";
+    rig.send(client, &[script]);
+    rig.answer_next(missing);
+    assert_eq!((rig.told(client).as_str(), stage(&rig, 0)), (missing, Stage::Returning));
+}
+
+#[test]
 fn in_shadow_it_is_only_said_and_switched_off_nothing_is() {
     for breaker in [Mode::Shadow, Mode::Off] {
         let mut rig = watched(1, 1, breaker);

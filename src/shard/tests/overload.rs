@@ -61,6 +61,34 @@ fn what_there_is_no_room_for_waits_and_goes_on_in_the_order_sent() {
 }
 
 #[test]
+fn a_critical_request_overtakes_others_and_none_of_its_own_connection() {
+    for shards in [1, 2] {
+        let mut rig = crowded(shards, 1, |_| {});
+        rig.put_in_force("[default]\ntier = 'critical'\n");
+        let (crowd, client, other) = (rig.client(0), rig.client(0), rig.client(0));
+        rig.send(crowd, &[&["QOS", "SET", "TIER", "standard"]]);
+        let bytes = gets(&rig, 0, 0..80);
+        rig.raw(crowd, &bytes);
+        let first = rig.at_stores.len();
+        let key = format!("{{{}}}:100:", rig.key(0, 0));
+        let low: &[&str] = &["QOS", "CALL", "TIER", "sheddable", "SET", &key, "1"];
+        rig.send(client, &[low, &["QOS", "CALL", "TIER", "critical", "SET", &key, "2"], &["DEL", &key]]);
+        assert_eq!(rig.at_stores.len(), first, "all of them wait behind the first");
+        rig.send(other, &[&["QOS", "CALL", "TIER", "critical", "GET", &key]]);
+        assert_eq!(rig.at_stores.len(), first + 1, "the rest of the window is reserved for it");
+        let mut sent = Vec::new();
+        while let Some(next) = rig.at_stores.first() {
+            if next.frame.contains(":100:") && !next.frame.contains("GET") {
+                sent.push(next.frame.clone());
+            }
+            rig.answer_next("$-1\r\n");
+        }
+        let expected = [vec!["SET", &key, "1"], vec!["SET", &key, "2"], vec!["DEL", &key]];
+        assert_eq!(sent, expected.map(|words| String::from_utf8(request(&words)).expect("text")));
+    }
+}
+
+#[test]
 fn many_long_pipelines_that_arrive_at_once_are_held_back_and_not_refused() {
     for (shards, home, number) in [(1, 0, 40), (2, 0, 40), (2, 1, 40), (2, 0, 120), (2, 0, 240)] {
         let mut rig = crowded(shards, 1, |overload| overload.queue_limit.requests = 1_000);

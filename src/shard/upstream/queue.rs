@@ -52,8 +52,9 @@ impl Upstream {
             return sent_or_not;
         }
         let may_wait = self.overload.may_wait();
+        let connection = env.pieces.connection(envelope.reply_to);
         let bulkhead = self.overload.bulkhead_mut(index);
-        match bulkhead.decide(envelope, now.monotonic) {
+        match bulkhead.decide((envelope, connection), now.monotonic) {
             Verdict::TooLate => return Err(NotSent::TooLate(Stage::Arrival, Duration::ZERO)),
             Verdict::Stalled(retry_after) => return Err(NotSent::Stalled(retry_after)),
             Verdict::Busy => return Err(NotSent::Busy),
