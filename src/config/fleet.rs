@@ -2,7 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::{ConfigError, Credentials, Flags, FleetStore};
+use super::{ConfigError, Credentials, Flags, FleetStore, Storage};
 
 /// Settings of the fleet of weir processes that share quotas with this one.
 #[derive(Clone, Debug)]
@@ -37,6 +37,19 @@ impl FleetTerms {
         Ok(Some(Self { store, namespace: flags.fleet_namespace.clone(), users_max }))
     }
 
+    /// Returns a warning for the operator if the fleet's server is one of the stores in `storage`, where
+    /// tenants can write the fleet's keys; `None` if the named servers are others.
+    pub fn beside(&self, storage: &Storage) -> Option<String> {
+        let server = &self.store.server;
+        storage.servers().contains(server).then(|| {
+            format!(
+                "{server} is a store for tenants too: one that writes keys beginning with '{{weir:{}}}' there changes \
+                 how quotas are shared; --fleet should name a server that tenants do not reach",
+                self.namespace
+            )
+        })
+    }
+
     /// Returns the secret key (two halves of a 128-bit key) with which names of users are hashed to the ids
     /// of their token buckets; equal on all hosts of the fleet. `None` if demand of users is not counted in
     /// the fleet. Somebody without the fleet's password cannot find two names whose ids are equal.
@@ -57,6 +70,20 @@ mod tests {
     fn secret(store: &str, namespace: &str, users_max: usize) -> Option<[u64; 2]> {
         let store = store.parse().expect("well formed");
         FleetTerms { store, namespace: namespace.to_owned(), users_max }.secret()
+    }
+
+    #[test]
+    fn a_fleet_that_counts_in_a_store_of_tenants_is_warned_of() {
+        let store = "redis://:p@a".parse().expect("well formed");
+        let terms = FleetTerms { store, namespace: "shop".to_owned(), users_max: 0 };
+        let beside = |storage: &str| terms.beside(&storage.parse().expect("well formed"));
+        for storage in ["redis://b,a:6379", "cluster://a"] {
+            let told = beside(storage).expect("the server is among them");
+            assert!(told.starts_with("a:6379 is a store") && told.contains("'{weir:shop}'"), "{told}");
+        }
+        for storage in ["redis://b,a:6380", "embedded", "unix:/a"] {
+            assert_eq!(beside(storage), None, "{storage}");
+        }
     }
 
     #[test]

@@ -49,6 +49,14 @@ impl Storage {
         matches!(self, Self::Servers { secure: true, .. } | Self::Cluster { secure: true, .. })
     }
 
+    /// Returns the servers that are named: stores, or nodes of a cluster.
+    pub fn servers(&self) -> &[ServerAddress] {
+        match self {
+            Self::Embedded | Self::Unix(_) => &[],
+            Self::Servers { servers, .. } | Self::Cluster { seeds: servers, .. } => servers,
+        }
+    }
+
     /// Returns the number of backends that the storage can have: servers that are named, or nodes of a
     /// cluster, whose number changes.
     pub fn backends_max(&self) -> usize {

@@ -353,7 +353,10 @@ impl FleetQuotas {
         for (place, _) in &question.added {
             exchange.add(&["PEXPIRE", &self.places[*place].key, LIFETIME_MS]);
         }
-        exchange.add(&["PEXPIRE", &hosts, LIFETIME_MS]);
+        // A list that cannot be read, because it is too long, say, is not kept alive, so that it begins anew.
+        if self.problem.is_none() {
+            exchange.add(&["PEXPIRE", &hosts, LIFETIME_MS]);
+        }
         if !question.gone.is_empty() {
             let gone: Vec<String> = question.gone.iter().map(|host| name_of(*host)).collect();
             let words = ["HDEL", &hosts].into_iter().chain(gone.iter().map(String::as_str));
@@ -400,7 +403,7 @@ impl FleetQuotas {
         let ([said, listed], rest) = replies
             .get(self.repairs..)
             .and_then(<[_]>::split_first_chunk::<2>)
-            .filter(|(_, rest)| rest.len() > 2 * count)
+            .filter(|(_, rest)| rest.len() >= 2 * count)
             .ok_or_else(|| refused("its reply is not valid"))?;
         for reply in [said, listed] {
             if reply[0] == b'-' {

@@ -89,6 +89,9 @@ pub fn check(config: &Config) -> Result<(), String> {
     if let Some(beyond) = quotas.beyond(config.quota_bounds()) {
         println!("weir: quotas: {beyond}");
     }
+    if let Some(beside) = config.fleet.as_ref().and_then(|fleet| fleet.beside(&config.storage)) {
+        println!("weir: fleet: {beside}");
+    }
     if let Some(warning) = exposure(config.admin, token) {
         println!("weir: {warning}");
     }
@@ -399,11 +402,15 @@ fn report_start(
     if let Some(beyond) = quotas.beyond(config.quota_bounds()) {
         log::line(&format!("quotas: {beyond}"));
     }
-    if let Some(FleetTerms { store, namespace, users_max }) = &config.fleet {
+    if let Some(fleet) = &config.fleet {
+        let FleetTerms { store, namespace, users_max } = fleet;
         let users = if *users_max > 0 { "quotas, users' too," } else { "quotas" };
         log::line(&format!(
             "fleet: {users} are shared with all weirs that count as '{namespace}' at {store}"
         ));
+        if let Some(beside) = fleet.beside(&config.storage) {
+            log::line(&format!("fleet: {beside}"));
+        }
     }
     log::line(&format!(
         "limits: {} clients that hold {} together, requests of {}, replies of {}, {} waiting per client",

@@ -256,6 +256,23 @@ fn a_key_that_holds_something_else_is_deleted_with_the_next_exchange_and_told_of
 }
 
 #[test]
+fn a_list_of_hosts_that_cannot_be_read_is_left_to_expire() {
+    let mut rig = Rig::new();
+    let renewal = "PEXPIRE {weir:ns}:hosts 60000";
+    assert!(rig.begin().contains(renewal));
+    let others: String = (0..5_000).map(|at| format!("$16\r\n{at:016x}\r\n$1\r\n1\r\n")).collect();
+    let own = "$16\r\n00000000000000ab\r\n$1\r\n1\r\n";
+    let totals = ":1\r\n:1\r\n:0\r\n:1\r\n:1\r\n:1\r\n";
+    rig.hear(&format!(":0\r\n*{}\r\n{own}{others}{totals}:1\r\n", 2 * 5_001));
+    assert!(rig.lines()[0].contains("it lists more hosts than a fleet may have"));
+    assert!(!rig.begin().contains(renewal));
+    // The list has expired, and holds only what was sent since.
+    rig.hear(&format!(":1\r\n*2\r\n{own}{totals}"));
+    assert!(rig.lines()[0].contains("hosts share quotas"));
+    assert!(rig.begin().contains(renewal));
+}
+
+#[test]
 fn a_store_that_goes_away_is_told_of_once_and_again_after_a_minute() {
     let mut rig = Rig::new();
     (1..4).for_each(|total| rig.pass([0, total, 0]));
