@@ -1,6 +1,7 @@
 //! The process that is taken over from. A plain thread waits for a successor process, gives it the listening
 //! sockets, and then the clients.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -96,7 +97,8 @@ impl Incumbent {
     /// over the shards. Lets shards accept clients once that process has stopped. Successors that connect
     /// meanwhile are refused. An error means that this process is to end, and the thread with it.
     fn take_clients(&self, before: &Peer) -> Result<(), ()> {
-        let (mut clients, mut waiting, mut lost) = (0, 0, 0_u64);
+        let (mut clients, mut others, mut lost) = (0, 0, 0_u64);
+        let mut waiting: BTreeMap<Option<String>, usize> = BTreeMap::new();
         let mut deadline = Some(self.clock.now().monotonic.after(DEAF_PATIENCE));
         let why = loop {
             let events = self.wait(Some(before.as_fd()), deadline)?;
@@ -118,13 +120,18 @@ impl Incumbent {
                         };
                         let mut session = session;
                         session.held = received.rest;
-                        // Clients that wait take turns of their own: each needs one of its shard's private links.
-                        let waits = session.waits;
-                        let turn = if waits { waiting } else { clients - waiting };
-                        let shard = &self.shards[turn % self.shards.len()];
+                        // Each client that waits needs one of its shard's private links, of which a tenant
+                        // has only a part. So those of each tenant take turns of their own.
+                        let turn = if session.waits {
+                            let tenants = waiting.len();
+                            waiting.entry(session.tenant().map(str::to_owned)).or_insert(tenants)
+                        } else {
+                            &mut others
+                        };
+                        let shard = &self.shards[*turn % self.shards.len()];
+                        *turn += 1;
                         shard.post(ToShard::Adopt(Box::new(Moved { socket, session })));
                         clients += 1;
-                        waiting += usize::from(waits);
                     }
                     Message::Parts { parts } => {
                         let part = |(key, bucket, part)| InheritedPart {

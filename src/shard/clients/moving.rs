@@ -215,6 +215,11 @@ impl Session {
         self.wait_deadline_ms = deadline.map(|left| left.as_millis() as u64);
     }
 
+    /// Returns the name of the tenant that the client has logged in as; `None` if it has not logged in.
+    pub fn tenant(&self) -> Option<&str> {
+        self.tenant.as_deref()
+    }
+
     /// Returns the time left until the reply to the client's blocking command is useless; `None` for no
     /// deadline.
     pub fn wait_deadline(&self) -> Option<Duration> {

@@ -421,6 +421,10 @@ impl Shard {
         arguments: &Arguments<'_>,
         now: Now,
     ) -> Result<Option<Charge>, Stopped> {
+        // The call was paid for there, except for its reply.
+        if std::mem::take(&mut self.is_admitted_elsewhere) {
+            return Ok(self.admission.charge_afterwards(Some(payer), asked, class));
+        }
         let client = self.clients.client(id);
         let began = client.began();
         let percent = self.env.backend_levels.percent(backend, client.identity().tier);

@@ -115,6 +115,8 @@ pub struct Shard {
     /// True once the request being handled needs no charge for its bytes: it was admitted, or queued in a
     /// transaction, or refused because of a quota or an overload. Kept only for requests of more than 1 KiB.
     is_paid: bool,
+    /// True while a client's blocking command that the process before has admitted is handled.
+    is_admitted_elsewhere: bool,
     /// Batches of messages that are being filled for other cores.
     peers: PeerStage,
     /// Times at which timeouts are checked and unused memory is given back.
@@ -133,6 +135,7 @@ impl Shard {
             private_doubt: None,
             orphans_said_at: None,
             leaving: Vec::new(),
+            is_admitted_elsewhere: false,
             is_paid: false,
             clients: ClientStage::new(&settings),
             admission: AdmissionStage::new(&settings, &quotas),
@@ -571,9 +574,11 @@ impl Shard {
     }
 
     /// Takes the bytes that a client had sent to its former process, which had not handled them yet, from
-    /// its `session`. A blocking command that goes on keeps its deadline.
+    /// its `session`. A blocking command that goes on keeps its deadline, and is not refused for its price.
     pub fn handle_client_held(&mut self, id: ClientId, session: &Session, now: Now) {
+        self.is_admitted_elsewhere = session.waits;
         self.handle_client_bytes(id, &session.held, now);
+        self.is_admitted_elsewhere = false;
         if session.waits {
             self.env.counters.add(Counter::WaitsTakenOver, 1);
             self.limit_wait(id, session.wait_deadline(), now);

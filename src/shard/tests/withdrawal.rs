@@ -69,6 +69,36 @@ fn a_call_that_waits_goes_on_elsewhere_with_the_time_that_is_left() {
 }
 
 #[test]
+fn calls_that_were_admitted_elsewhere_are_not_refused_and_pay_for_their_replies() {
+    let (mut rig, client) = withdrawn(&["BLPOP", "q", "0"]);
+    rig.answer_first("UNBLOCK", ":1\r\n");
+    rig.answer_first("BLPOP", "*-1\r\n");
+    let session = rig.taken(client);
+    let mut other = Rig::with(1, 1, |settings| {
+        settings.private_links_max = 10;
+        settings.admission.weights = Weights { base: UNIT, row: UNIT, ..FREE };
+    });
+    other.put_in_force("[default]\nru_per_second = 1\n");
+    other.pools = (0, true);
+    let adopt = |_| {
+        let client = other.adopted(&session);
+        greet(&mut other);
+        client
+    };
+    let clients: Vec<usize> = (0..5).map(adopt).collect();
+    assert_eq!(other.words_at_stores(), ["BLPOP"; 5]);
+    for client in &clients {
+        other.answer_first("BLPOP", POPPED);
+        assert_eq!(other.told(*client), POPPED);
+    }
+    let booked = super::admission::booked(&mut other);
+    assert!(booked.1 >= 5 * UNIT, "each pays for an element: {booked:?}");
+    // A client's next call is admitted like any other.
+    other.send(clients[0], &[&["BLPOP", "q", "0"]]);
+    assert!(other.told(clients[0]).starts_with("-THROTTLED scope=tenant "));
+}
+
+#[test]
 fn what_was_popped_just_then_is_delivered_and_its_client_moves_as_an_idle_one() {
     let (mut rig, client) = withdrawn(&["BLPOP", "q", "0"]);
     rig.answer_first("UNBLOCK", ":0\r\n");
