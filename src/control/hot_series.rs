@@ -122,6 +122,7 @@ mod tests {
             flights: 1,
             waiters: 4,
             writes_under_way: 5,
+            examined: 0,
             tracking: vec![TrackingFigures::default(), TrackingFigures { trackers: 1, tracked: 2 }],
         };
         let mut hot_ages = Durations::default();

@@ -44,6 +44,7 @@
 //! | what travels with a request, and its bytes, on their way or waiting | `request.rs`, `message.rs`, `stored.rs` |
 //! | a request in flight on a backend connection | `pending.rs` |
 //! | the keys of a message that names several | `reach.rs` |
+//! | the keys that became hot and that a queued request for several names | `searched.rs` |
 //! | the parts of a request that is split by key | `partition.rs` |
 //! | a request that goes on as one per key, because its slot is half moved | `pieces.rs` |
 //! | the replies to the parts of one request, joined into one | `gather.rs` |
@@ -89,6 +90,7 @@ mod refusal;
 mod replies;
 mod request;
 mod script_board;
+mod searched;
 mod settings;
 mod shared_channel;
 mod shared_channels;

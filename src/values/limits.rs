@@ -238,6 +238,11 @@ pub const PRICE_MAX: u64 = RU_PER_SECOND_MAX * 1_000_000;
 pub const DEBT_MAX: u64 = i64::MAX as u64 / 4;
 /// Maximum number of hot keys of one core.
 pub const HOT_KEYS_MAX: usize = 256;
+/// Number of keys of queued requests that a core examines every 5 ms at most, to find requests about keys that have
+/// become hot; the rest of a request that exceeds it is examined too. Takes about 0.5 ms.
+pub const HOT_QUEUED_KEYS_EXAMINED_MAX: usize = 8_192;
+/// Maximum number of keys that have become hot and whose single requests a core takes out of the queues every 5 ms.
+pub const HOT_KEYS_NOTICED_MAX: usize = 16;
 /// Maximum number of bytes of a hot key that is kept whole. Longer ones are reported, and never cached.
 pub const HOT_NAME_BYTES_MAX: usize = 1024;
 /// Bytes kept of a hot key that is too long to be kept whole.

@@ -246,6 +246,8 @@ pub struct Entry {
     pub hash: u64,
     pub backend: BackendId,
     pub warmth: Warmth,
+    /// The number of keys that had become hot on this core since it started when this key did, itself included.
+    pub promotion: u64,
     pub tally: Tally,
     /// The tenant whose request for the key came last.
     pub last_asker: TenantId,
@@ -268,7 +270,7 @@ impl Entry {
         id: HotId,
         (key, database): (&[u8], Database),
         (slot, hash): (u16, u64),
-        backend: BackendId,
+        (backend, promotion): (BackendId, u64),
         now: Timestamp,
     ) -> Self {
         Self {
@@ -279,6 +281,7 @@ impl Entry {
             hash,
             backend,
             warmth: Warmth::Queued,
+            promotion,
             tally: Tally { since: now, ..Tally::default() },
             last_asker: NOBODY,
             registration: Registration::Unregistered,

@@ -177,6 +177,13 @@ pub struct HotKeyStage {
     /// The number of keys that became hot and for which the queues have not been searched yet.
     unnoticed: usize,
     noticed_at: Timestamp,
+    /// The number of keys that have become hot since this core started.
+    promotions: u64,
+    /// The number of keys that had become hot when a search of the queues began that has yet to be finished: it finds
+    /// the requests for these. None if no search is unfinished.
+    searched_for: Option<u64>,
+    /// The number of keys of queued requests that all searches of the queues have read so far.
+    examined: u64,
     under_way: UnderWay,
     /// True if the slot of the last request has enough traffic that its keys are counted.
     is_warm: bool,
@@ -217,6 +224,9 @@ impl HotKeyStage {
             resumed: VecDeque::new(),
             unnoticed: 0,
             noticed_at: Timestamp::ZERO,
+            promotions: 0,
+            searched_for: None,
+            examined: 0,
             under_way: UnderWay::default(),
             is_warm: false,
             copies: Copies::default(),
@@ -577,21 +587,35 @@ impl HotKeyStage {
         self.unnoticed > 0 && now.since(self.noticed_at) >= NOTICES_APART
     }
 
-    /// Returns keys that have become hot and may have requests in the queues in front of their stores.
-    /// Searching the queues for these is due at most once in 5 ms; the list is empty in between.
-    pub fn unnoticed(&mut self, now: Timestamp) -> Vec<Unnoticed> {
+    /// Begins a search of the queues in front of the stores for requests about keys that have become hot, or goes on
+    /// with an unfinished one. A part of a search is due at most once in 5 ms; None in between, and without such keys.
+    pub fn search(&mut self, now: Timestamp) -> Option<Search> {
         if !self.is_notice_due(now) {
-            return Vec::new();
+            return None;
         }
         self.noticed_at = now;
+        let promotions = self.promotions;
+        let since = *self.searched_for.get_or_insert(promotions);
         let unnoticed = self.entries.iter().flatten().filter(|entry| entry.warmth == Warmth::Queued);
         let told = |entry: &Entry| Unnoticed {
             id: entry.id,
             place: (entry.backend, entry.slot),
             database: entry.database,
             key: entry.key.clone(),
+            promotion: entry.promotion,
         };
-        unnoticed.map(|entry| told(entry)).collect()
+        let mut keys: Vec<Unnoticed> = unnoticed.map(|entry| told(entry)).collect();
+        keys.sort_unstable_by(|one, other| one.key.cmp(&other.key));
+        Some(Search { keys, promotions, since })
+    }
+
+    /// Records that a part of a search of the queues has read so many keys of queued requests, and whether nothing of
+    /// the search is left to do.
+    pub fn handle_searched(&mut self, examined: u64, is_finished: bool) {
+        self.examined += examined;
+        if is_finished {
+            self.searched_for = None;
+        }
     }
 
     /// Records that a queued request (`frame`) is for a key that has become hot. The request stays in the
@@ -1480,7 +1504,8 @@ impl HotKeyStage {
             self.count_waiting(now);
         }
         let mut forgotten = Vec::new();
-        let Self { keys, entries, known, warming, unnoticed, noticed_at, .. } = self;
+        let Self { keys, entries, known, warming, unnoticed, noticed_at, promotions, searched_for, .. } =
+            self;
         let hash_alone = keys.hasher();
         keys.tick(now, &mut |event| match event {
             Event::Promoted { id, hash, slot, key } => {
@@ -1493,12 +1518,17 @@ impl HotKeyStage {
                     if entries.len() <= index {
                         entries.resize_with(index + 1, || None);
                     }
+                    *promotions += 1;
+                    let (named, place) = ((key.bytes(), database), (slot, hash));
                     entries[index] =
-                        Some(Box::new(Entry::new(id, (key.bytes(), database), (slot, hash), backend, now)));
+                        Some(Box::new(Entry::new(id, named, place, (backend, *promotions), now)));
                     *known += 1;
                     *warming += 1;
                     *unnoticed += 1;
-                    *noticed_at = now.before(NOTICES_APART);
+                    // An unfinished search takes its time, however many keys become hot meanwhile.
+                    if searched_for.is_none() {
+                        *noticed_at = now.before(NOTICES_APART);
+                    }
                 }
             }
             Event::Demoted { id } => {
@@ -1807,6 +1837,7 @@ impl HotKeyStage {
             flights: self.flights.len(),
             waiters: self.flights.waiters() + self.held + self.resumed.len(),
             writes_under_way: self.under_way.len(),
+            examined: self.examined,
             tracking: self.tracking_figures(env),
         }
     }
@@ -1877,6 +1908,8 @@ pub struct HotFigures {
     pub waiters: usize,
     /// Number of requests in flight for hot keys, and of requests in flight that may write any key.
     pub writes_under_way: usize,
+    /// Number of keys of queued requests that were read so far, to find requests about keys that had become hot.
+    pub examined: u64,
     /// Figures on the stores that are asked to report changes of hot keys, by backend number.
     pub tracking: Vec<TrackingFigures>,
 }
@@ -1892,6 +1925,39 @@ pub struct Unnoticed {
     pub database: Database,
     /// The bytes of the key that has become hot.
     pub key: Vec<u8>,
+    /// The number of keys that had become hot on this core since it started when this key did, itself included.
+    pub promotion: u64,
+}
+
+/// A search of the queues in front of the stores for requests about keys that have become hot.
+#[derive(Clone, Debug)]
+pub struct Search {
+    /// All keys whose queued requests are not known, sorted by their bytes.
+    pub keys: Vec<Unnoticed>,
+    /// The number of keys that have become hot on this core since it started.
+    pub promotions: u64,
+    /// The number of keys that had become hot when this search began, in an earlier part of it perhaps. Later ones are
+    /// for the next search.
+    pub since: u64,
+}
+
+impl Search {
+    /// Returns the stores of all keys whose queued requests are not known, each once.
+    pub fn backends(&self) -> Vec<BackendId> {
+        let mut backends: Vec<BackendId> = self.keys.iter().map(|unnoticed| unnoticed.place.0).collect();
+        backends.sort_unstable();
+        backends.dedup();
+        backends
+    }
+
+    /// Returns the ids of the keys, in any database, that have these bytes and whose queued requests are not known.
+    pub fn named(&self, key: &[u8]) -> impl Iterator<Item = HotId> {
+        let first = self.keys.partition_point(|unnoticed| unnoticed.key.as_slice() < key);
+        self.keys[first..]
+            .iter()
+            .take_while(move |unnoticed| unnoticed.key == key)
+            .map(|unnoticed| unnoticed.id)
+    }
 }
 
 /// Returns whether the store will report the next change of a key for which a fetch (shared read of a hot

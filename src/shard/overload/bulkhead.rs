@@ -25,6 +25,7 @@ use crate::policy::yielding::{Cheap, Expensive, Yielding};
 use crate::shard::board::{Load, Section};
 use crate::shard::refusal::NotSent;
 use crate::shard::request::Envelope;
+use crate::shard::searched::Searched;
 use crate::shard::settings::{Mode, OverloadSettings};
 use crate::shard::stored::Stored;
 use crate::values::{IdMap, TenantId, Tier, Timestamp, UNIT};
@@ -65,6 +66,8 @@ pub struct Parked {
     /// a hot key) with `PTTL`.
     pub requests: usize,
     pub came: Timestamp,
+    /// Keys that have become hot and that the request names, if it is for several keys and was searched for them.
+    pub searched: Option<Box<Searched>>,
 }
 
 /// The window and queue in front of one backend, for one core and one track (set of connections).
@@ -494,6 +497,11 @@ impl Bulkhead {
         self.parked.iter().map(|(_, parked)| parked).chain(&self.fetches)
     }
 
+    /// Returns all queued requests, in no particular order, to be changed; without fetches (shared reads of hot keys).
+    pub fn queued_mut(&mut self) -> impl Iterator<Item = &mut Parked> {
+        self.parked.iter_mut().map(|(_, parked)| parked)
+    }
+
     /// Takes the requests that `choose` selects out of the queue, each connection's in their order. `choose`
     /// sees every queued request and may change it. The flag with each says whether its client connection may
     /// be read from again.
@@ -799,7 +807,7 @@ mod tests {
             overdue: Overdue::Answered,
         };
         let message = Stored::new(Message::Small(b"PING"), &mut BufferPool::new(1));
-        Parked { envelope, message, requests: 1, came: now }
+        Parked { envelope, message, requests: 1, came: now, searched: None }
     }
 
     #[test]

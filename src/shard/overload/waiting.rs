@@ -104,7 +104,7 @@ impl Overload {
     ) -> Result<Option<Note>, NotSent> {
         env.counters.add(Counter::RequestsQueued, 1);
         let message = Stored::new(message, &mut env.pool);
-        let parked = Parked { envelope: *envelope, message, requests, came: now.monotonic };
+        let parked = Parked { envelope: *envelope, message, requests, came: now.monotonic, searched: None };
         let bulkhead = &mut self.bulkheads[index];
         let connection = env.pieces.connection(envelope.reply_to);
         match bulkhead.park((connection, parked), late, now.monotonic) {
@@ -128,7 +128,7 @@ impl Overload {
     ) {
         env.counters.add(Counter::RequestsQueued, 1);
         let message = Stored::new(message, &mut env.pool);
-        let parked = Parked { envelope: *envelope, message, requests, came: now.monotonic };
+        let parked = Parked { envelope: *envelope, message, requests, came: now.monotonic, searched: None };
         self.bulkheads[index].park_fetch(parked);
     }
 
@@ -153,6 +153,17 @@ impl Overload {
             }));
         }
         taken
+    }
+
+    /// Returns the requests that wait in the queues in front of the backends that `is_searched` selects, in no
+    /// particular order, to be changed; without fetches (shared reads of hot keys).
+    pub fn queued_mut(
+        &mut self,
+        is_searched: impl Fn(BackendId) -> bool,
+    ) -> impl Iterator<Item = &mut Parked> {
+        let bulkheads = self.bulkheads.iter_mut().enumerate();
+        let searched = bulkheads.filter(move |(index, _)| is_searched(Self::backend_of(*index)));
+        searched.flat_map(|(_, bulkhead)| bulkhead.queued_mut())
     }
 
     /// Removes and returns the requests in a queue that have waited too long or cannot meet their deadline.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Shard;
 use crate::policy::queue::Choice;
 use crate::shard::counters::Counter;
-use crate::shard::hot_keys::{Arrival, Meeting, Task, TooOften, Unnoticed};
+use crate::shard::hot_keys::{Arrival, Meeting, Search, Task, TooOften, Unnoticed};
 use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
@@ -18,7 +18,10 @@ use crate::shard::reach;
 use crate::shard::refusal::{NotSent, Refusal};
 use crate::shard::replies::{Replies, turn_away_as};
 use crate::shard::request::{Envelope, Touched};
-use crate::values::limits::{HOT_FRAME_BYTES_MAX, HOT_NAME_BYTES_SHOWN};
+use crate::shard::searched::{HotSet, Searched};
+use crate::values::limits::{
+    HOT_FRAME_BYTES_MAX, HOT_KEYS_NOTICED_MAX, HOT_NAME_BYTES_SHOWN, HOT_QUEUED_KEYS_EXAMINED_MAX,
+};
 use crate::values::time::Now;
 use crate::values::{BackendId, escaped};
 
@@ -32,6 +35,8 @@ fn reported(envelope: &Envelope) -> Envelope {
 /// Retry delay named in the refusal of a read of a hot key, when as many reads as allowed wait already for
 /// one fetch (shared read of the key) or on this core.
 const RETRY_CROWDED: Duration = Duration::from_millis(10);
+/// Number of bytes of a queued request's key that are as much work to compare as another key.
+const KEY_BYTES: usize = 64;
 
 impl Shard {
     /// Handles a request whose key may be hot: answers it from memory, lets it wait for a fetch (shared
@@ -117,13 +122,18 @@ impl Shard {
     }
 
     /// Takes requests for keys that have just become hot out of the queues in front of their stores, and
-    /// handles them as if they came now, so that they can share a fetch.
+    /// handles them as if they came now, so that they can share a fetch. Requests for the key alone must not overtake
+    /// a queued request for several keys that names the key, so such a key waits for a later search.
     fn notice_queued(&mut self, now: Now) {
-        for unnoticed in self.hot_keys.unnoticed(now.monotonic) {
-            let Unnoticed { id, place: (backend, slot), database, key } = unnoticed;
-            if self.upstream.is_holding(slot) || self.has_queued_beside_others(backend, slot, &key) {
-                continue;
-            }
+        let Some(search) = self.hot_keys.search(now.monotonic) else { return };
+        let Some(beside_others) = self.search_queued(&search) else { return };
+        let upstream = &self.upstream;
+        let is_ready = |Unnoticed { id, place: (_, slot), promotion, .. }: &Unnoticed| {
+            *promotion <= search.since && !upstream.is_holding(*slot) && !beside_others.contains(*id)
+        };
+        let ready: Vec<Unnoticed> =
+            search.keys.into_iter().filter(is_ready).take(HOT_KEYS_NOTICED_MAX).collect();
+        for Unnoticed { id, place: (backend, slot), database, key, .. } in ready {
             let Self { env, upstream, hot_keys, .. } = self;
             // Connections one of whose reads has left the queue: their later requests for the key have to
             // follow it.
@@ -164,21 +174,44 @@ impl Shard {
         }
     }
 
-    /// True if the queues in front of the backend hold a request for several keys that names this key, or
-    /// whose keys cannot be read. Requests for the key alone must not overtake such a request.
-    fn has_queued_beside_others(&mut self, backend: BackendId, slot: u16, key: &[u8]) -> bool {
-        let bytes_max = self.env.settings.request_bytes_max;
-        let mut is_named = false;
-        self.upstream.take_queued((backend, slot), |parked| {
-            let frame = parked.message.message();
-            if parked.envelope.touches.of(frame.bytes()) == Touched::Keys {
-                let told =
-                    reach::for_each_key(frame.bytes(), bytes_max, &mut |other| is_named |= other == key);
-                is_named |= told.is_err();
+    /// Returns the keys of a search that queued requests for several keys name; all of them if the keys of such a
+    /// request cannot be read. Each request is parsed once for all keys together, and again only for keys that became
+    /// hot later. None if more is queued than may be parsed at once; the next call goes on with the rest.
+    fn search_queued(&mut self, search: &Search) -> Option<HotSet> {
+        let Self { env, upstream, hot_keys, .. } = self;
+        let bytes_max = env.settings.request_bytes_max;
+        let backends = search.backends();
+        let mut beside_others = HotSet::default();
+        let (mut examined, mut work, mut is_finished) = (0, 0, true);
+        for parked in upstream.queued_mut(&backends) {
+            let message = parked.message.message();
+            if parked.envelope.touches.of(message.bytes()) != Touched::Keys {
+                continue;
             }
-            Choice::Stays
-        });
-        is_named
+            let known = parked.searched.as_ref().filter(|searched| searched.promotions >= search.since);
+            if let Some(searched) = known {
+                beside_others.insert_all(&searched.named);
+                continue;
+            }
+            if work >= HOT_QUEUED_KEYS_EXAMINED_MAX {
+                is_finished = false;
+                break;
+            }
+            let mut named = HotSet::default();
+            let told = reach::for_each_key(message.bytes(), bytes_max, &mut |key| {
+                examined += 1;
+                work += 1 + key.len() / KEY_BYTES;
+                search.named(key).for_each(|id| named.insert(id));
+            });
+            if told.is_err() {
+                named = HotSet::ALL;
+            }
+            work += 1;
+            beside_others.insert_all(&named);
+            parked.searched = Some(Box::new(Searched { promotions: search.promotions, named }));
+        }
+        hot_keys.handle_searched(examined, is_finished);
+        is_finished.then_some(beside_others)
     }
 
     /// Takes from a batch the copies of hot keys' replies that another core lends, and the numbers of

@@ -8,6 +8,7 @@ use super::*;
 use crate::config::HotScripts;
 use crate::policy::hot_keys::HotSettings as Detection;
 use crate::values::Usage;
+use crate::values::limits::HOT_QUEUED_KEYS_EXAMINED_MAX;
 
 const TTL: Duration = Duration::from_millis(200);
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -1523,6 +1524,64 @@ fn reads_that_are_queued_when_their_key_becomes_hot_are_fetched_together_before_
     let bypassed = [Counter::HotBypassedWarming, Counter::HotBypassedOrder, Counter::HotBypassedFull];
     assert_eq!(bypassed.map(|counter| rig.counted(counter)), [0; 3]);
     assert_eq!((rig.figures().waiters, rig.figures().flights, rig.figures().writes_under_way), (0, 0, 0));
+}
+
+/// Queues requests for 500 keys each in front of the store, `many` of them, which name `keys` too; and then enough
+/// reads of each of `keys` to make it hot. Returns the number of keys of the queued requests for several.
+fn queue_reads_of_many_keys(rig: &mut Rig, many: usize, also: &[String], keys: &[String]) -> u64 {
+    let names: Vec<String> = (0..500 - also.len()).map(|number| format!("m{number}")).collect();
+    let words: Vec<&str> = ["MGET"].into_iter().chain(names.iter().chain(also).map(String::as_str)).collect();
+    for _ in 0..many {
+        let client = rig.client(0);
+        rig.send(client, &[&words]);
+    }
+    for _ in 0..20 {
+        let client = rig.client(0);
+        let reads: Vec<u8> = keys.iter().flat_map(|key| request(&["GET", key])).collect();
+        rig.raw(client, &reads);
+        rig.now.monotonic = rig.now.monotonic.after(2 * MILLISECOND);
+        rig.turns();
+    }
+    many as u64 * 500
+}
+
+#[test]
+fn queued_requests_for_several_keys_are_read_once_for_all_keys_that_become_hot() {
+    let (mut rig, _, _) = with_full_window();
+    let keys: Vec<String> = (0..12).map(|number| format!("hot{number}")).collect();
+    let queued = queue_reads_of_many_keys(&mut rig, 10, &keys, &keys);
+    for _ in 0..100 {
+        rig.now.monotonic = rig.now.monotonic.after(5 * MILLISECOND);
+        rig.turns();
+    }
+    assert_eq!(
+        (rig.figures().keys, rig.frames("MGET").len()),
+        (12, 0),
+        "all are hot, and the rest is queued"
+    );
+    let examined = rig.figures().examined;
+    assert!(examined >= queued, "all are read: {examined} of {queued}");
+    // The keys become hot at the ends of at most three intervals of 50 ms.
+    assert!(examined <= 3 * queued, "however often the queues are searched: {examined} keys of {queued}");
+    assert_eq!(rig.figures().waiters, 0, "no read of the keys overtakes a request that names them");
+}
+
+#[test]
+fn a_search_of_long_queues_is_done_in_parts_and_finds_the_reads_of_a_hot_key() {
+    let (mut rig, _, key) = with_full_window();
+    let (many, mut before) = (60, 0);
+    let queued = queue_reads_of_many_keys(&mut rig, many, &[], std::slice::from_ref(&key));
+    let most = HOT_QUEUED_KEYS_EXAMINED_MAX as u64 + 500;
+    assert!(queued > 3 * most, "they are more than three parts: {queued}");
+    for _ in 0..20 {
+        rig.now.monotonic = rig.now.monotonic.after(5 * MILLISECOND);
+        rig.turns();
+        let examined = rig.figures().examined;
+        assert!(examined - before <= most, "{} keys at once", examined - before);
+        before = examined;
+    }
+    assert_eq!((rig.figures().keys, rig.frames("MGET").len(), before), (1, 0, queued));
+    assert_eq!(rig.figures().waiters, 20, "the reads share a fetch");
 }
 
 #[test]

@@ -115,6 +115,13 @@ impl Upstream {
         self.overload.take_queued((backend, slot), choose)
     }
 
+    /// Returns the requests that wait in the queues in front of these backends, in no particular order, to be
+    /// changed. In a cluster, requests of one slot may be queued for any node, so those in all queues are returned.
+    pub fn queued_mut(&mut self, backends: &[BackendId]) -> impl Iterator<Item = &mut Parked> {
+        let is_any = self.cluster.slots.is_some();
+        self.overload.queued_mut(move |backend| is_any || backends.contains(&backend))
+    }
+
     /// Sends a request that has waited in a queue, or that may be sent before those that wait. The error says
     /// why the request was not sent. Not inlined, because most requests are sent without this function.
     #[cold]
@@ -140,7 +147,7 @@ impl Upstream {
         replies: &mut impl Replies,
         now: Now,
     ) {
-        let Parked { envelope, message, requests, came } = parked;
+        let Parked { envelope, message, requests, came, .. } = parked;
         let to = envelope.addressee();
         let index = bulkhead_for(envelope.route.backend, envelope.route.track);
         if self.overload.bulkhead_mut(index).count_if_hopeless(envelope.deadline, now.monotonic) {
