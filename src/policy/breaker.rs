@@ -453,11 +453,47 @@ impl Comparison {
     }
 }
 
-/// Returns the median of some figure of the other stores (`values`, which are sorted by this); None with
-/// fewer than two, since one other store is not enough to compare with.
-pub fn median_of_others(values: &mut [f64]) -> Option<f64> {
-    values.sort_unstable_by(f64::total_cmp);
-    (values.len() >= 2).then(|| values[values.len() / 2])
+/// One figure of several stores, sorted, from which the median of all stores but one is read for each of them: sorting
+/// the others anew for each store would take more than quadratic time.
+#[derive(Clone, Debug, Default)]
+pub struct Sorted {
+    /// Figures and indices of the stores, in ascending order.
+    values: Vec<(f64, usize)>,
+}
+
+impl Sorted {
+    /// Sorts a figure of some stores, given with the stores' indices, each of which occurs once at most.
+    pub fn new(values: impl IntoIterator<Item = (f64, usize)>) -> Self {
+        let mut values: Vec<_> = values.into_iter().collect();
+        values.sort_unstable_by(Self::order);
+        Self { values }
+    }
+
+    /// Returns the median of the other stores' figures, the upper one of an even number. `store` is the index of the
+    /// store to be compared with them and `own` its figure, None if that is not among the sorted ones. None with fewer
+    /// than two others, since one other store is not enough to compare with.
+    pub fn median_of_others(&self, store: usize, own: Option<f64>) -> Option<f64> {
+        let own = own.and_then(|own| self.place(store, own));
+        let others = self.values.len() - usize::from(own.is_some());
+        let middle = others / 2;
+        let middle = middle + usize::from(own.is_some_and(|own| own <= middle));
+        (others >= 2).then(|| self.values[middle].0)
+    }
+
+    /// Removes a store's figure (`own`), if it is among the sorted ones: the store is not one to compare with any more.
+    pub fn remove(&mut self, store: usize, own: f64) {
+        if let Some(place) = self.place(store, own) {
+            self.values.remove(place);
+        }
+    }
+
+    fn place(&self, store: usize, own: f64) -> Option<usize> {
+        self.values.binary_search_by(|value| Self::order(value, &(own, store))).ok()
+    }
+
+    fn order(one: &(f64, usize), other: &(f64, usize)) -> std::cmp::Ordering {
+        one.0.total_cmp(&other.0).then(one.1.cmp(&other.1))
+    }
 }
 
 #[cfg(test)]

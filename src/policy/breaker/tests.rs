@@ -131,8 +131,43 @@ fn slowness_has_to_last_and_to_be_no_crowd() {
 
 #[test]
 fn a_median_needs_two_others() {
-    assert_eq!(median_of_others(&mut [1.0]), None);
-    assert_eq!(median_of_others(&mut [3.0, 1.0, 2.0]), Some(2.0));
+    let two = Sorted::new([(1.0, 4), (2.0, 5)]);
+    assert_eq!([4, 5].map(|store| two.median_of_others(store, Some(store as f64 - 3.0))), [None; 2]);
+    assert_eq!(two.median_of_others(6, None), Some(2.0));
+    let three = Sorted::new([(3.0, 0), (1.0, 1), (2.0, 2)]);
+    let medians = [(0, 3.0), (1, 1.0), (2, 2.0)].map(|(store, own)| three.median_of_others(store, Some(own)));
+    assert_eq!(medians, [Some(2.0), Some(3.0), Some(3.0)]);
+}
+
+/// Returns the median of all figures but that of one store, by sorting the others.
+fn median_without(values: &[Option<f64>], store: usize) -> Option<f64> {
+    let others = values.iter().enumerate().filter(|(other, _)| *other != store);
+    let mut others: Vec<f64> = others.filter_map(|(_, value)| *value).collect();
+    others.sort_unstable_by(f64::total_cmp);
+    (others.len() >= 2).then(|| others[others.len() / 2])
+}
+
+proptest! {
+    #[test]
+    fn medians_of_others_are_those_of_the_others_sorted_one_by_one(
+        values in proptest::collection::vec(proptest::option::of(0_u8..8), 0..40),
+        removed in proptest::collection::vec(0_usize..40, 0..6),
+    ) {
+        let mut values: Vec<Option<f64>> = values.into_iter().map(|value| value.map(f64::from)).collect();
+        let told = values.iter().enumerate().filter_map(|(store, value)| Some(((*value)?, store)));
+        let mut sorted = Sorted::new(told);
+        for removed in [None].into_iter().chain(removed.into_iter().map(Some)) {
+            if let Some(store) = removed.filter(|store| *store < values.len())
+                && let Some(own) = values[store].take()
+            {
+                sorted.remove(store, own);
+            }
+            for store in 0..=values.len() {
+                let own = values.get(store).copied().flatten();
+                prop_assert_eq!(sorted.median_of_others(store, own), median_without(&values, store));
+            }
+        }
+    }
 }
 
 #[test]

@@ -11,8 +11,9 @@ use super::pending::{InFlight, Pending};
 use super::refusal::NotSent;
 use super::request::{Envelope, Track};
 use super::settings::Mode;
-use crate::policy::breaker::median_of_others;
-use crate::policy::breaker::{Cause, Comparison, Evidence, LOOKS_APART, Stage, Standing, Tally, Watch};
+use crate::policy::breaker::{
+    Cause, Comparison, Evidence, LOOKS_APART, Sorted, Stage, Standing, Tally, Watch,
+};
 use crate::protocol::command::Class;
 use crate::routing::cluster::NodeRefusal;
 use crate::values::limits::COMMAND_CLASSES;
@@ -449,23 +450,16 @@ impl Breaker {
     /// itself, and compares no response times.
     fn compare(&mut self, env: &mut Env, is_witness: bool, now: Now) {
         let rates: Vec<(f64, Option<f64>)> = self.health.iter().map(|health| health.watch.rates()).collect();
-        for place in 0..self.health.len() {
+        let mut figures = Figures::new(env, &rates);
+        for (place, (rate, rate_before)) in rates.iter().copied().enumerate() {
             let board = &env.settings.overload.health;
             let standing = board.standing(place);
-            let others = |other: &usize| *other != place && board.standing(*other).stage == Stage::Well;
-            let others: Vec<usize> = (0..self.health.len()).filter(others).collect();
-            let mut other_rates: Vec<f64> = others.iter().map(|other| rates[*other].0).collect();
-            let rate_others = median_of_others(&mut other_rates).unwrap_or_default();
-            let (rate, rate_before) = rates[place];
+            let rate_others = figures.rates.median_of_others(place, Some(rate)).unwrap_or_default();
             let classes = Class::ALL.into_iter().filter(|_| is_witness);
             let compared = classes.filter_map(|class| {
                 let own = self.health[place].recent[class.index()].filter(|_| rate > 0.0)?;
-                let told = |other: &usize| {
-                    let p95 = board.time(env.settings.id, (*other, class.index()), now.monotonic)?;
-                    Some(p95.as_secs_f64())
-                };
-                let mut times: Vec<f64> = others.iter().filter_map(told).collect();
-                let others = Duration::try_from_secs_f64(median_of_others(&mut times)?).ok()?;
+                let others = figures.time_of_others(env, place, class, now.monotonic)?;
+                let others = Duration::try_from_secs_f64(others).ok()?;
                 Some((class, Comparison { own, others, rate, rate_before, rate_others }))
             });
             let slowest = compared.max_by(|(_, one), (_, other)| one.slowness().total_cmp(&other.slowness()));
@@ -479,6 +473,72 @@ impl Breaker {
             let class = class.name();
             let why = format!("95 % of its {class} requests take up to {own:.1?}, elsewhere {others:.1?}");
             self.eject(env, BackendId(place as u16), Cause::Slowness, &why, now);
+            if env.settings.overload.health.standing(place).stage != Stage::Well {
+                figures.remove(place, rate);
+            }
+        }
+    }
+}
+
+/// Figures of the stores in full service, sorted once for all comparisons of one check.
+struct Figures {
+    /// Indices of the stores in full service, in ascending order.
+    stores: Vec<usize>,
+    /// The stores' replies per second.
+    rates: Sorted,
+    /// The 95th percentiles of the stores' response times by class of commands, in seconds; None for a class that was
+    /// not compared yet.
+    times: [Option<Times>; COMMAND_CLASSES],
+}
+
+/// The 95th percentiles of the stores' response times in one class of commands, in seconds.
+struct Times {
+    /// The times by the store's index; None for a store that is not in full service, or whose time is unknown.
+    by_store: Vec<Option<f64>>,
+    sorted: Sorted,
+}
+
+impl Times {
+    fn new(env: &Env, (stores, count): (&[usize], usize), class: Class, now: Timestamp) -> Self {
+        let mut by_store = vec![None; count];
+        for store in stores {
+            let p95 = env.settings.overload.health.time(env.settings.id, (*store, class.index()), now);
+            by_store[*store] = p95.map(|p95| p95.as_secs_f64());
+        }
+        let told = by_store.iter().enumerate().filter_map(|(store, time)| Some(((*time)?, store)));
+        let sorted = Sorted::new(told);
+        Self { by_store, sorted }
+    }
+}
+
+impl Figures {
+    /// Sorts the `rates` (replies per second) of the stores in full service.
+    fn new(env: &Env, rates: &[(f64, Option<f64>)]) -> Self {
+        let board = &env.settings.overload.health;
+        let is_well = |store: &usize| board.standing(*store).stage == Stage::Well;
+        let stores: Vec<usize> = (0..rates.len()).filter(is_well).collect();
+        let sorted = Sorted::new(stores.iter().map(|store| (rates[*store].0, *store)));
+        Self { stores, rates: sorted, times: std::array::from_fn(|_| None) }
+    }
+
+    /// Returns the median of the 95th percentiles of all stores but one (`place`) in a class of commands, in seconds;
+    /// None with fewer than two others.
+    fn time_of_others(&mut self, env: &Env, place: usize, class: Class, now: Timestamp) -> Option<f64> {
+        let count = usize::from(env.settings.topology.backends());
+        let stores = (self.stores.as_slice(), count);
+        let times = self.times[class.index()].get_or_insert_with(|| Times::new(env, stores, class, now));
+        times.sorted.median_of_others(place, times.by_store[place])
+    }
+
+    /// Removes a store that is ejected (taken out of use) now from what others are compared with. `rate` is the number
+    /// of its replies per second.
+    fn remove(&mut self, place: usize, rate: f64) {
+        self.stores.retain(|store| *store != place);
+        self.rates.remove(place, rate);
+        for times in self.times.iter_mut().flatten() {
+            if let Some(time) = times.by_store[place].take() {
+                times.sorted.remove(place, time);
+            }
         }
     }
 }
