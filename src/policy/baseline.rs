@@ -64,8 +64,19 @@ impl Baseline {
     pub fn handle_reply(&mut self, class: usize, took_micros: u64) -> u64 {
         // A signed conversion is one instruction, an unsigned one is more.
         let micros = took_micros as i64 as f64;
-        let averages = &mut self.classes[class];
-        averages.learn(micros);
+        self.classes[class].learn(micros);
+        self.excess_of(class, micros)
+    }
+
+    /// Returns the excess of a latency as [`Baseline::handle_reply`] does, without recording it. For replies that are
+    /// errors: a backend may refuse at once, and its usual replies would look slow then.
+    pub fn excess(&self, class: usize, took_micros: u64) -> u64 {
+        self.excess_of(class, took_micros as i64 as f64)
+    }
+
+    #[inline]
+    fn excess_of(&self, class: usize, micros: f64) -> u64 {
+        let averages = &self.classes[class];
         if micros <= SLOW_MIN_MICROS {
             return 0;
         }
@@ -111,6 +122,14 @@ mod tests {
         assert_eq!(baseline.handle_reply(SCRIPT, 14_000), 0);
         let excess = baseline.handle_reply(SCRIPT, 30_000) / 1_000;
         assert!((14..=15).contains(&excess), "{excess} of 30 ms");
+    }
+
+    #[test]
+    fn errors_that_come_at_once_do_not_make_usual_replies_slow() {
+        let mut baseline = settled();
+        let excess = baseline.clone().handle_reply(SCRIPT, 30_000);
+        assert!((0..10_000).all(|_| baseline.excess(SCRIPT, 20) == 0));
+        assert_eq!((baseline.excess(SCRIPT, 30_000), baseline.handle_reply(SCRIPT, 5_000)), (excess + 75, 0));
     }
 
     #[test]

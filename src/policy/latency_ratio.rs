@@ -40,8 +40,8 @@
 //! (and 1,000) requests per second: 1 % (0) at 0.7 of what it can do, 7 % (0.1 %) at 0.8, 33 % (9 %) at 0.9;
 //! with sixteen servers, none.
 //!
-//! A class that is used takes 37 KiB, others nothing. Replies that are errors should not be recorded: a store
-//! that refuses is quick.
+//! A class that is used takes 37 KiB, others nothing. Replies that are errors are not recorded: a store that
+//! refuses is quick.
 
 mod level;
 mod times;

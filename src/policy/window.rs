@@ -187,6 +187,9 @@ impl Bounds {
 /// Number of kinds of requests (class of command, read or write) that have a base (latency when few requests
 /// wait at the backend) of their own.
 pub const KINDS: usize = 16;
+/// Kind of all requests whose replies are errors. A backend may refuse requests at once, so the base of these replies
+/// counts as the backend's only while no other kind has one; beyond it, they take as long as others that wait.
+pub const ERRORS: usize = KINDS - 1;
 /// Part of its weight that the mix of kinds of requests in earlier rounds of replies keeps when the mix of
 /// another round is added.
 const MIX_KEPT: f64 = 0.9;
@@ -203,8 +206,8 @@ pub struct Sample {
     pub in_flight: usize,
     /// Number of requests in flight when the request was sent, itself included.
     pub depth: u32,
-    /// Kind of the request (class of command, read or write) as a number from 0 to 15. Requests of one kind
-    /// take about as long as each other.
+    /// Kind of the request (class of command, read or write) as a number from 0 to 15, or [`ERRORS`] if the reply is
+    /// an error. Requests of one kind take about as long as each other.
     pub kind: usize,
     /// True if the latency says nothing about other requests: the request's class costs much, or such a
     /// request was ahead of it on the connection.
@@ -803,13 +806,15 @@ impl Window {
     /// of requests.
     fn mix(&mut self) {
         let (mut weights, mut sum) = (0.0, 0.0);
-        for floor in self.floors.iter_mut().filter(|floor| floor.is_known()) {
+        for floor in self.floors[..ERRORS].iter_mut().filter(|floor| floor.is_known()) {
             floor.weight = MIX_KEPT * floor.weight + f64::from(std::mem::take(&mut floor.seen));
             weights += floor.weight;
             sum += floor.weight * floor.base;
         }
         if weights > 0.0 {
             self.own_base = sum / weights;
+        } else if self.floors[ERRORS].is_known() {
+            self.own_base = self.floors[ERRORS].base;
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Overload, bulkhead_for};
 use crate::policy::latency_ratio::{Change, Company, Seen};
-use crate::policy::window::{self, Board as _, KINDS, Sample};
+use crate::policy::window::{self, Board as _, ERRORS, Sample};
 use crate::policy::yielding::Cheap;
 use crate::protocol::command::{Class, Effect};
 use crate::shard::board::Section;
@@ -18,7 +18,8 @@ use crate::values::limits::COMMAND_CLASSES;
 use crate::values::time::Now;
 use crate::values::{BackendId, Timestamp};
 
-const _: () = assert!(KINDS >= 2 * COMMAND_CLASSES, "reads and writes of each class are a kind");
+const _: () =
+    assert!(ERRORS >= 2 * COMMAND_CLASSES, "reads and writes of each class are a kind, and errors are one");
 
 /// Time for which the last replies to cheap requests count for the expensive ones.
 const CHEAP_LAST: Duration = Duration::from_secs(1);
@@ -27,28 +28,31 @@ impl Overload {
     /// Counts an answered request (`request` is its record) as no longer in flight and, if its reply is
     /// selected as a sample, adjusts the window's size. `late` is the delay of this core itself, for which
     /// the backend is not blamed. `index` is that of the bulkhead (window and queue) that the request
-    /// passed.
+    /// passed, and `kind` the first byte of the reply.
     #[expect(clippy::inline_always, reason = "every reply: a call would be half of it")]
     #[inline(always)]
     pub fn handle_answered(
         &mut self,
         env: &Env,
-        (index, request): (usize, &InFlight),
+        (index, request, kind): (usize, &InFlight, u8),
         late: Duration,
         now: Now,
     ) {
         let bulkhead = &mut self.bulkheads[index];
         let in_flight = bulkhead.handle_over(request.envelope.tenant());
         if bulkhead.should_sample(request.sent_at, now.monotonic) {
-            self.record_sample(env, index, (request, in_flight), late, now);
+            self.record_sample(env, (index, kind), (request, in_flight), late, now);
         }
     }
 
+    /// Adjusts the window by a sampled reply, and records its latency unless it is an error (of which `kind` is `-`):
+    /// a store that refuses is quick, so its errors would make all other replies look late. A script's error comes
+    /// whenever the script raises it, so it says nothing about the window either.
     #[cold]
     fn record_sample(
         &mut self,
         env: &Env,
-        index: usize,
+        (index, kind): (usize, u8),
         (request, in_flight): (&InFlight, usize),
         late: Duration,
         now: Now,
@@ -58,17 +62,19 @@ impl Overload {
         }
         let nature = request.envelope.nature;
         let (class, effect) = (nature.class, nature.effect());
+        let is_error = kind == b'-';
+        let of_class = class.index() * 2 + usize::from(effect == Effect::Write);
         let sample = Sample {
             sent_at: request.sent_at,
             late,
             in_flight,
             depth: u32::from(request.depth),
-            kind: class.index() * 2 + usize::from(effect == Effect::Write),
-            is_costly: request.odd != Odd::No,
+            kind: if is_error { ERRORS } else { of_class },
+            is_costly: request.odd != Odd::No || is_error && class == Class::Script,
             left: request.useful(),
         };
         let took = now.monotonic.since(request.sent_at).saturating_sub(late);
-        if took > Duration::ZERO {
+        if took > Duration::ZERO && !is_error {
             self.ratios[index / BULKHEADS].record(class.index(), took.as_micros() as u64);
         }
         let section = env.settings.overload.board.of(env.settings.id, index);
@@ -99,15 +105,26 @@ impl Overload {
 
     /// Records the time that a backend took for a reply, in nanoseconds. Returns by how many microseconds that
     /// is more than usual for this backend. Returns 0 if the backend is another weir that refused the request,
-    /// because that says nothing about the store behind it.
+    /// because that says nothing about the store behind it. Errors, whose first byte `kind` is `-`, do not change
+    /// what is usual.
     #[inline]
-    pub fn record_time(&mut self, backend: BackendId, request: &InFlight, took_nanos: u64) -> u64 {
+    pub fn record_time(
+        &mut self,
+        backend: BackendId,
+        (request, kind): (&InFlight, u8),
+        took_nanos: u64,
+    ) -> u64 {
         if request.odd == Odd::Refused {
             return 0;
         }
         self.service_times.record(took_nanos);
         let baseline = &mut self.baselines[usize::from(backend.0)];
-        baseline.handle_reply(request.envelope.nature.class.index(), took_nanos / 1_000)
+        let (class, took_micros) = (request.envelope.nature.class.index(), took_nanos / 1_000);
+        if kind == b'-' {
+            baseline.excess(class, took_micros)
+        } else {
+            baseline.handle_reply(class, took_micros)
+        }
     }
 
     /// Compares recent response times with usual ones, for each backend with traffic, and publishes the

@@ -556,6 +556,11 @@ fn a_core_that_stands_still_refuses_nobody_for_it() {
 
 /// Sends a client's request every 5 ms for `lasts`, and answers each after `takes`.
 fn pace(rig: &mut Rig, client: usize, lasts: Duration, takes: Duration) {
+    pace_with(rig, client, (lasts, takes), "$-1\r\n");
+}
+
+/// Sends a client's request every 5 ms for `lasts`, and answers each with `reply` after `takes`.
+fn pace_with(rig: &mut Rig, client: usize, (lasts, takes): (Duration, Duration), reply: &str) {
     let end = rig.now.monotonic.after(lasts);
     let mut sent_at: std::collections::VecDeque<Timestamp> =
         rig.at_stores.iter().map(|_| rig.now.monotonic).collect();
@@ -564,7 +569,7 @@ fn pace(rig: &mut Rig, client: usize, lasts: Duration, takes: Duration) {
         rig.wait(Duration::from_millis(1));
         while sent_at.front().is_some_and(|at| at.after(takes) <= rig.now.monotonic) {
             sent_at.pop_front();
-            rig.answer_next("$-1\r\n");
+            rig.answer_next(reply);
         }
         if rig.now.monotonic >= next {
             next = next.after(Duration::from_millis(5));
@@ -613,4 +618,34 @@ fn a_backend_that_becomes_slow_costs_more_and_then_refuses_what_matters_least() 
     let before = rig.at_stores.len();
     rig.send(lesser, &[&["GET", "b"]]);
     assert_eq!(rig.at_stores.len(), before + 1);
+}
+
+#[test]
+fn errors_that_come_at_once_make_no_store_look_slow_afterwards() {
+    let mut rig = crowded(1, 1, |_| {});
+    let client = rig.client(0);
+    let [takes, at_once] = [12, 1].map(Duration::from_millis);
+    pace(&mut rig, client, Duration::from_secs(20), takes);
+    let of = |rig: &Rig| rig.shards[0].bulkheads().next().expect("one");
+    let before = of(&rig);
+    let oom = "-OOM command not allowed when used memory > 'maxmemory'.\r\n";
+    // Errors are all that the store says for longer than usual latencies are remembered.
+    pace_with(&mut rig, client, (Duration::from_secs(100), at_once), oom);
+    let meanwhile = of(&rig);
+    assert_eq!(
+        (meanwhile.base, meanwhile.in_flight <= 1),
+        (before.base, true),
+        "its other replies take as long"
+    );
+    // More requests than before are in flight, so that only the latency ratio keeps the level from rising.
+    let other = rig.client(0);
+    for _ in 0..5_000 {
+        rig.send(other, &[&["GET", "b"], &["GET", "c"], &["GET", "d"]]);
+        rig.wait(takes);
+        while !rig.at_stores.is_empty() {
+            rig.answer_next("$-1\r\n");
+        }
+        assert_eq!(of(&rig).level, 0);
+    }
+    assert_eq!(of(&rig).latency_ratio, Some(1.0));
 }

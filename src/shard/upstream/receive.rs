@@ -126,7 +126,7 @@ impl Upstream {
         env.counters.add(Counter::RepliesReceived, 1);
         match pending {
             Pending::Request(request) => {
-                self.leave_window(env, connection, &request, now);
+                self.leave_window(env, connection, (&request, kind), now);
                 self.record_health(env, connection, (&request, kind), end, now);
                 if request.is_abandoned {
                     return self.drop_reply(env, connection, (&request, scanned), end, replies, now);
@@ -173,12 +173,18 @@ impl Upstream {
     }
 
     /// Counts an answered request as no longer in flight in its backend's window (limit on requests in
-    /// flight) and, if its reply is selected as a sample, adjusts the window's size.
+    /// flight) and, if its reply is selected as a sample, adjusts the window's size. `kind` is the reply's first byte.
     #[expect(clippy::inline_always, reason = "every reply: a call would be half of it")]
     #[inline(always)]
-    fn leave_window(&mut self, env: &Env, connection: ConnectionId, request: &InFlight, now: Now) {
+    fn leave_window(
+        &mut self,
+        env: &Env,
+        connection: ConnectionId,
+        (request, kind): (&InFlight, u8),
+        now: Now,
+    ) {
         let index = self.bulkhead_of(connection);
-        self.overload.handle_answered(env, (index, request), self.turn.late, now);
+        self.overload.handle_answered(env, (index, request, kind), self.turn.late, now);
     }
 
     /// Records the time that a backend took for its reply to a request. Returns the measurements from which the
@@ -196,7 +202,7 @@ impl Upstream {
         let took_nanos = now.monotonic.nanos_since(request.sent_at);
         let (nature, took_micros) = (request.envelope.nature, took_nanos / 1_000);
         let rows = nature.rows_priced((scanned.kind, scanned.rows), end, took_micros);
-        let slowness_micros = self.overload.record_time(backend, request, took_nanos);
+        let slowness_micros = self.overload.record_time(backend, (request, scanned.kind), took_nanos);
         let busy_micros = if nature.hides_work() {
             self.quiets[usize::from(backend.0)].share_since(request.quiet_reading)
         } else {
