@@ -116,6 +116,12 @@ impl ReplyScanner {
         self.left > 0
     }
 
+    /// True if the beginning of a push message was scanned and its end was not, in a scanner that reports push
+    /// messages (messages that are replies to no request).
+    pub fn is_within_push(&self) -> bool {
+        self.is_midway() && self.kind == b'>'
+    }
+
     /// Steps over bytes of a bulk string and checks the line end after it, so that a wrong length is found at
     /// once. Returns the number of bytes it used.
     fn payload(&mut self, bytes: &[u8]) -> Result<usize, MalformedReply> {

@@ -20,6 +20,7 @@ mod many_keys;
 mod monitors;
 mod moving;
 mod neighbours;
+mod out_of_step;
 mod overload;
 mod private;
 mod replicas;

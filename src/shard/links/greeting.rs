@@ -83,6 +83,10 @@ impl Links {
             };
             let (end, rest) = chunk.split_at(scanned.end);
             chunk = rest;
+            if scanned.kind == b'>' {
+                self.swallow(env, connection);
+                continue;
+            }
             link.let_go = 0;
             let mut reply = std::mem::take(&mut link.partial);
             reply.extend_from_slice(end);

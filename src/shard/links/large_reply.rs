@@ -45,6 +45,7 @@ impl Links {
         };
         env.handle_reply_end((connection, generation));
         debug_assert_eq!(scanned.end, received, "no more is received than is missing");
+        debug_assert_ne!(scanned.kind, b'>', "no room is lent for a push message, of which nothing is kept");
         Received::Whole(&[], scanned)
     }
 }

@@ -109,6 +109,8 @@ pub struct Link {
     /// The number of costly requests (whose response times say nothing about others) among the connection's
     /// unanswered ones.
     pub costly_ahead: u32,
+    /// Finds the ends of replies, and of push messages between them, which are dropped: no request on a shared
+    /// connection asks for any.
     pub scanner: ReplyScanner,
     /// The time at which the backend last sent bytes over the connection.
     pub heard_at: Timestamp,
@@ -154,7 +156,7 @@ impl Link {
             listed_to_send: false,
             pending: VecDeque::new(),
             costly_ahead: 0,
-            scanner: ReplyScanner::default(),
+            scanner: ReplyScanner::with_pushes(),
             heard_at: Timestamp::ZERO,
             step_error: None,
             partial: Vec::new(),
@@ -315,7 +317,7 @@ impl Link {
             LinkState::BackingOff { until: now.after(jittered) }
         };
         self.sending = false;
-        self.scanner = ReplyScanner::default();
+        self.scanner = ReplyScanner::with_pushes();
         self.partial = Vec::new();
         self.let_go = 0;
     }

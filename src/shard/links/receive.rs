@@ -38,8 +38,9 @@ pub struct Finished {
 }
 
 impl Links {
-    /// Takes one reply from the beginning of `chunk`, or keeps all of `chunk` as the beginning of a reply.
-    /// `generation` tells the connection from earlier ones in its place.
+    /// Takes one reply from the beginning of `chunk`, or keeps all of `chunk` as the beginning of a reply. Drops
+    /// push messages before the reply: they answer no request. `generation` tells the connection from earlier
+    /// ones in its place.
     #[inline]
     pub fn receive<'a>(
         &mut self,
@@ -47,16 +48,22 @@ impl Links {
         (connection, generation): (ConnectionId, u32),
         chunk: &mut &'a [u8],
     ) -> Received<'a> {
-        let Some(link) = self.current(connection, generation) else { return Received::Nothing };
-        let Ok(scanned) = link.scanner.scan(chunk) else { return Received::Malformed };
-        let Some(scanned) = scanned else {
-            self.keep_partial(env, connection, chunk);
-            return Received::Nothing;
-        };
-        env.handle_reply_end((connection, generation));
-        let (end, rest) = chunk.split_at(scanned.end);
-        *chunk = rest;
-        Received::Whole(end, scanned)
+        while !chunk.is_empty() {
+            let Some(link) = self.current(connection, generation) else { return Received::Nothing };
+            let Ok(scanned) = link.scanner.scan(chunk) else { return Received::Malformed };
+            let Some(scanned) = scanned else {
+                self.keep_partial(env, connection, chunk);
+                return Received::Nothing;
+            };
+            env.handle_reply_end((connection, generation));
+            let (end, rest) = chunk.split_at(scanned.end);
+            *chunk = rest;
+            if scanned.kind != b'>' {
+                return Received::Whole(end, scanned);
+            }
+            self.swallow(env, connection);
+        }
+        Received::Nothing
     }
 
     /// Takes the record of the oldest unanswered request, to which the next reply belongs; None if there is
@@ -104,7 +111,7 @@ impl Links {
     }
 
     /// Drops one complete reply, which no client gets, such as that to a request which was answered early or
-    /// sent elsewhere.
+    /// sent elsewhere, or one complete push message.
     pub fn swallow(&mut self, env: &mut Env, connection: ConnectionId) {
         let link = &mut self.connections[connection.0 as usize];
         link.let_go = 0;
@@ -138,9 +145,13 @@ impl Links {
     }
 
     /// Keeps the beginning (`chunk`) of a reply until the rest comes. A reply that exceeds `reply_bytes_max`
-    /// is dropped, and its bytes are only counted.
+    /// is dropped, and its bytes are only counted. Nothing is kept of a push message, which no client gets.
     pub(super) fn keep_partial(&mut self, env: &mut Env, connection: ConnectionId, chunk: &[u8]) {
         let link = &mut self.connections[connection.0 as usize];
+        if link.scanner.is_within_push() {
+            env.handle_reply_end((connection, link.generation));
+            return self.swallow(env, connection);
+        }
         if link.let_go > 0 {
             link.let_go = link.let_go.saturating_add(chunk.len() as u64);
             return;

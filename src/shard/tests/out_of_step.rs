@@ -1,0 +1,98 @@
+//! Tests of stores that send on shared connections bytes that answer no request.
+
+use super::*;
+
+/// A push message of RESP3 with one long text.
+fn push(bytes: usize) -> String {
+    format!(">2\r\n$7\r\nmessage\r\n${bytes}\r\n{}\r\n", "m".repeat(bytes))
+}
+
+#[test]
+fn push_messages_that_nobody_asked_for_are_dropped_whatever_their_pieces() {
+    let stream = format!("{}$1\r\na\r\n>0\r\n{}{}$1\r\nb\r\n{}", push(3), push(40), push(1), push(2));
+    for resp in ["2", "3"] {
+        for size in 1..stream.len() {
+            let mut rig = Rig::new(1, 1);
+            let client = rig.client(0);
+            rig.send(client, &[&["HELLO", resp]]);
+            if resp == "3" {
+                rig.told(client);
+            }
+            rig.send(client, &[&["GET", "a"], &["GET", "b"]]);
+            if resp == "3" {
+                rig.answer_first("HELLO", "%0\r\n");
+            }
+            rig.told(client);
+            let sent = rig.at_stores[0].clone();
+            for piece in stream.as_bytes().chunks(size) {
+                rig.bytes(&sent, piece);
+            }
+            assert_eq!(rig.told(client), "$1\r\na\r\n$1\r\nb\r\n", "RESP{resp} in pieces of {size}");
+            assert_eq!((rig.owed(), rig.shards[0].links_open()), (0, 1));
+        }
+    }
+}
+
+#[test]
+fn push_messages_on_an_idle_connection_take_no_memory_and_spoil_no_reply() {
+    let mut rig = Rig::with(1, 1, |settings| settings.reply_bytes_max = 1_000);
+    let client = rig.client(0);
+    rig.send(client, &[&["GET", "a"]]);
+    let sent = rig.at_stores[0].clone();
+    rig.answer_next("$1\r\na\r\n");
+    let stream = push(300).repeat(20) + &push(5_000);
+    for piece in stream.as_bytes().chunks(77) {
+        rig.bytes(&sent, piece);
+        let room = rig.shards[0].lend_link_room(sent.link, sent.generation);
+        assert!(room.is_none(), "nothing is kept of a push message");
+    }
+    rig.send(client, &[&["GET", "a"]]);
+    rig.answer_next("$1\r\nb\r\n");
+    assert_eq!(rig.told(client), "$1\r\na\r\n$1\r\nb\r\n");
+    assert_eq!(rig.counted(Counter::RepliesOversized), 0);
+}
+
+#[test]
+fn push_messages_between_the_replies_of_a_transaction_change_nothing() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    rig.send(client, &[&["MULTI"], &["SET", "a", "1"], &["EXEC"]]);
+    rig.told(client);
+    for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n+OK\r\n"] {
+        rig.answer_next(&format!("{}{reply}{}", push(5), push(6)));
+    }
+    assert_eq!(rig.told(client), "*1\r\n+OK\r\n");
+    assert_eq!((rig.owed(), rig.shards[0].links_open()), (0, 1));
+}
+
+/// Returns a rig with a request that waits for its connection, whose socket was just connected; the request's
+/// client, and the connection with the generation of its socket.
+fn connected() -> (Rig, usize, ConnectionId, u32) {
+    let mut rig = Rig::new(1, 1);
+    rig.connecting = Connecting::Hangs;
+    let client = rig.client(0);
+    rig.send(client, &[&["GET", "a"]]);
+    let ((_, link), _) = rig.links.first_key_value().expect("it is being connected");
+    let (link, generation) = (*link, 1);
+    rig.shards[0].handle_link_connected(link, generation, rig.now);
+    (rig, client, link, generation)
+}
+
+#[test]
+fn push_messages_within_the_greeting_are_dropped() {
+    for size in 1..40 {
+        let (mut rig, client, link, generation) = connected();
+        while let Some((owner, segment)) = rig.shards[0].poll_transmit() {
+            rig.shards[0].handle_transmitted(owner, segment, rig.now);
+        }
+        let identity = "id=7 addr=127.0.0.1:9 fd=8 name=";
+        let stream = format!("{}${}\r\n{identity}\r\n{}", push(3), identity.len(), push(50));
+        for piece in stream.as_bytes().chunks(size) {
+            rig.shards[0].handle_link_bytes(link, generation, piece, rig.now);
+        }
+        rig.turns();
+        assert_eq!(rig.words_at_stores(), ["GET"], "in pieces of {size}");
+        rig.answer_next("$1\r\na\r\n");
+        assert_eq!(rig.told(client), "$1\r\na\r\n");
+    }
+}
