@@ -122,6 +122,13 @@ impl ReplyScanner {
         self.is_midway() && self.kind == b'>'
     }
 
+    /// True if the beginning of a reply was scanned and its end was not, and the reply's type is known, so that
+    /// the bytes cannot be the beginning of a push message (which is the reply to no request).
+    pub fn is_within_reply(&self) -> bool {
+        let kind = if self.kind == 0 { self.line.first().copied().unwrap_or_default() } else { self.kind };
+        self.is_midway() && self.before == 0 && !matches!(kind, 0 | b'>' | b'|')
+    }
+
     /// Steps over bytes of a bulk string and checks the line end after it, so that a wrong length is found at
     /// once. Returns the number of bytes it used.
     fn payload(&mut self, bytes: &[u8]) -> Result<usize, MalformedReply> {

@@ -8,6 +8,8 @@ use std::time::Duration;
 pub const NO_DATABASE: &str = "no-database";
 /// The reason to give up a connection whose store refuses all requests at present.
 pub const NOT_READY: &str = "not-ready";
+/// The reason to give up a connection whose store has sent a reply that no request is owed.
+pub const UNEXPECTED_REPLY: &str = "unexpected-reply";
 
 /// Returns the reason to give up a connection whose store has answered `SELECT` with this error.
 pub fn reason_of_refused_select(error: &[u8]) -> &'static str {

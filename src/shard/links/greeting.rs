@@ -8,7 +8,9 @@ use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::fence::store_client;
 use crate::shard::pending::Pending;
-use crate::shard::refusal::{NO_DATABASE, NOT_READY, NotSent, is_not_ready, reason_of_refused_select};
+use crate::shard::refusal::{
+    NO_DATABASE, NOT_READY, NotSent, UNEXPECTED_REPLY, is_not_ready, reason_of_refused_select,
+};
 use crate::shard::settings::Mode;
 use crate::values::time::Now;
 use crate::values::{Action, ConnectionId, Database, Owner};
@@ -20,7 +22,7 @@ pub enum Greeted<'a> {
     /// More replies to the greeting (the requests that open a connection) are owed, so clients' requests
     /// wait.
     Waits,
-    /// The connection is open. The bytes left belong to replies to requests.
+    /// The connection is open. Requests leave only now, so the bytes left can only be push messages.
     Open(&'a [u8]),
     /// The connection is to be given up, for this reason.
     Failed(&'static str),
@@ -78,6 +80,9 @@ impl Links {
             let link = &mut self.connections[connection.0 as usize];
             let Ok(scanned) = link.scanner.scan(chunk) else { return Greeted::Failed("malformed-reply") };
             let Some(scanned) = scanned else {
+                if link.handed == 0 && link.scanner.is_within_reply() {
+                    return Greeted::Failed(UNEXPECTED_REPLY);
+                }
                 self.keep_partial(env, connection, chunk);
                 return Greeted::Waits;
             };
@@ -90,6 +95,11 @@ impl Links {
             link.let_go = 0;
             let mut reply = std::mem::take(&mut link.partial);
             reply.extend_from_slice(end);
+            let Some(handed) = link.handed.checked_sub(1) else {
+                env.pool.give(reply);
+                return Greeted::Failed(UNEXPECTED_REPLY);
+            };
+            link.handed = handed;
             let step = link.greetings.pop_front().expect("one is owed");
             self.in_flight -= 1;
             let failed = self.take_greeting(env, (connection, step), &reply);
@@ -237,7 +247,7 @@ impl Links {
     /// of the connection, or for a connection to a replica.
     pub fn raise_fence(&mut self, env: &mut Env, connection: ConnectionId) -> bool {
         let link = &mut self.connections[connection.0 as usize];
-        let sent = link.state == LinkState::Open && !link.pending.is_empty() && !link.is_for_replica();
+        let sent = link.has_sent() && !link.is_for_replica();
         let Some(name) = link.name.take().filter(|_| sent) else { return false };
         env.fences.raise(link.backend, name);
         true

@@ -17,7 +17,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::protocol::{BufferPool, Output, Protocol, ReplyScanner};
+use crate::protocol::{BufferPool, Output, Protocol, ReplyScanner, Segment};
 use crate::shard::fence::StoreClient;
 use crate::shard::pending::{Pending, whole};
 use crate::shard::refusal::reasoned_abort;
@@ -106,6 +106,10 @@ pub struct Link {
     pub sending: bool,
     pub listed_to_send: bool,
     pub pending: VecDeque<Pending>,
+    /// The number of entries, from the front of `greetings` while the connection is greeted and of `pending`
+    /// once it is open, whose requests were handed to the socket at least in part. A reply when it is 0 answers
+    /// no request.
+    pub handed: usize,
     /// The number of costly requests (whose response times say nothing about others) among the connection's
     /// unanswered ones.
     pub costly_ahead: u32,
@@ -155,6 +159,7 @@ impl Link {
             sending: false,
             listed_to_send: false,
             pending: VecDeque::new(),
+            handed: 0,
             costly_ahead: 0,
             scanner: ReplyScanner::with_pushes(),
             heard_at: Timestamp::ZERO,
@@ -181,6 +186,25 @@ impl Link {
     pub fn opened(&mut self) {
         debug_assert!(self.greetings.is_empty(), "requests flow when all of it is answered");
         self.state = LinkState::Open;
+        self.handed = 0;
+    }
+
+    /// Takes the next bytes to send: of the greeting (the requests that open the connection) while it is
+    /// greeted, of clients' requests once it is open. Records that requests were handed to the socket, so that
+    /// replies to them may come.
+    pub fn take_output(&mut self) -> Option<Segment> {
+        let (segment, owed) = match self.state {
+            LinkState::Open => (self.output.take(), self.pending.len()),
+            _ => (Some(Segment::Gathered(std::mem::take(&mut self.greeting))), self.greetings.len()),
+        };
+        self.handed = owed;
+        segment
+    }
+
+    /// True if an unanswered request, one of the greeting (the requests that open the connection) aside, was
+    /// handed to the socket, so that the store may carry it out.
+    pub fn has_sent(&self) -> bool {
+        self.state == LinkState::Open && self.handed > 0
     }
 
     /// True if the connection has bytes that may be sent now: those of the greeting (the requests that open
@@ -296,6 +320,7 @@ impl Link {
         self.fenced = u64::MAX;
         let owed = self.greetings.len();
         self.greetings.clear();
+        self.handed = 0;
         owed
     }
 

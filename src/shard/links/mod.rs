@@ -158,11 +158,7 @@ impl Links {
             if link.sending || !link.has_output() {
                 continue;
             }
-            let segment = match link.state {
-                LinkState::Open => link.output.take(),
-                _ => Some(Segment::Gathered(std::mem::take(&mut link.greeting))),
-            };
-            if let Some(segment) = segment {
+            if let Some(segment) = link.take_output() {
                 link.sending = true;
                 return Some((Owner::Link(connection, link.generation), segment));
             }

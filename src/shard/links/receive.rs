@@ -21,6 +21,9 @@ pub enum Received<'a> {
     Whole(&'a [u8], Scanned),
     /// The bytes are not a RESP reply, so the connection has to be given up.
     Malformed,
+    /// The bytes begin a reply although no request that was sent is unanswered, so the connection has to be
+    /// given up.
+    Unexpected,
 }
 
 /// Data on a reply to a request that has been received to its end: its backend and size, whether it came in
@@ -52,6 +55,9 @@ impl Links {
             let Some(link) = self.current(connection, generation) else { return Received::Nothing };
             let Ok(scanned) = link.scanner.scan(chunk) else { return Received::Malformed };
             let Some(scanned) = scanned else {
+                if link.handed == 0 && link.scanner.is_within_reply() {
+                    return Received::Unexpected;
+                }
                 self.keep_partial(env, connection, chunk);
                 return Received::Nothing;
             };
@@ -67,10 +73,11 @@ impl Links {
     }
 
     /// Takes the record of the oldest unanswered request, to which the next reply belongs; None if there is
-    /// none.
+    /// none that was handed to the socket, so that the reply cannot be to it.
     #[inline]
     pub fn take_pending(&mut self, connection: ConnectionId) -> Option<Pending> {
         let link = &mut self.connections[connection.0 as usize];
+        link.handed = link.handed.checked_sub(1)?;
         let pending = link.pending.pop_front()?;
         if pending.request().is_some_and(|request| request.odd == Odd::Costly) {
             link.costly_ahead -= 1;
@@ -126,6 +133,7 @@ impl Links {
         if left > 1 {
             let link = &mut self.connections[connection.0 as usize];
             link.pending.push_front(Pending::Steps { left: left - 1, sent_at });
+            link.handed += 1;
         }
     }
 

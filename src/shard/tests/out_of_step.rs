@@ -96,3 +96,65 @@ fn push_messages_within_the_greeting_are_dropped() {
         assert_eq!(rig.told(client), "$1\r\na\r\n");
     }
 }
+
+/// The reply of a store to `CLIENT INFO` in the greeting.
+const IDENTITY: &str = "$32\r\nid=7 addr=127.0.0.1:9 fd=8 name=\r\n";
+
+/// Hands all bytes for the store to its socket, without an answer.
+fn hand_over(rig: &mut Rig) {
+    while let Some((owner, segment)) = rig.shards[0].poll_transmit() {
+        rig.shards[0].handle_transmitted(owner, segment, rig.now);
+    }
+}
+
+/// True if the client was told that its request was not carried out, and the connection is closed. Without a
+/// fence: no request was sent.
+fn is_given_up(rig: &mut Rig, client: usize, reason: &str) -> bool {
+    rig.turns();
+    let told = rig.told(client);
+    assert!(
+        told.starts_with(&format!("-UNAVAILABLE backend=store0 reason={reason} retry_after_ms=")),
+        "{told}"
+    );
+    assert!(rig.at_stores.is_empty() && rig.killed.is_empty());
+    let is_reset = rig.actions.iter().any(|(_, action)| matches!(action, Action::Reset(Owner::Link(..))));
+    is_reset && (rig.owed(), rig.shards[0].links_open()) == (0, 0)
+}
+
+#[test]
+fn a_reply_before_its_request_was_sent_answers_no_request() {
+    for unasked in ["$5\r\nother\r\n", "+O", "$5\r", "*2\r\n:1\r\n", ">1\r\n+x\r\n:1\r\n"] {
+        for is_at_once in [true, false] {
+            let (mut rig, client, link, generation) = connected();
+            hand_over(&mut rig);
+            let chunks = if is_at_once {
+                vec![format!("{IDENTITY}{unasked}")]
+            } else {
+                vec![IDENTITY.into(), unasked.into()]
+            };
+            for chunk in chunks {
+                rig.shards[0].handle_link_bytes(link, generation, chunk.as_bytes(), rig.now);
+            }
+            assert!(is_given_up(&mut rig, client, "unexpected-reply"), "{unasked:?}");
+        }
+        // Before the greeting was sent.
+        let (mut rig, client, link, generation) = connected();
+        rig.shards[0].handle_link_bytes(link, generation, unasked.as_bytes(), rig.now);
+        assert!(is_given_up(&mut rig, client, "unexpected-reply"), "{unasked:?}");
+    }
+}
+
+#[test]
+fn a_reply_to_a_request_that_waits_for_its_socket_is_unexpected() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    rig.send(client, &[&["GET", "a"]]);
+    let sent = rig.at_stores[0].clone();
+    rig.answer_next("$1\r\na\r\n");
+    rig.told(client);
+    let id = rig.id(client);
+    rig.shards[0].handle_client_bytes(id, &request(&["SET", "a", "b"]), rig.now);
+    rig.shards[0].handle_turn_end(rig.now);
+    rig.shards[0].handle_link_bytes(sent.link, sent.generation, b"+OK\r\n", rig.now);
+    assert!(is_given_up(&mut rig, client, "unexpected-reply"));
+}

@@ -105,7 +105,7 @@ impl Upstream {
     ) {
         env.counters.add(Counter::LinksLost, 1);
         let link = self.links.at(connection);
-        let (backend, track, state) = (link.backend, link.track, link.state);
+        let (backend, track) = (link.backend, link.track);
         if let Some(slots) = &mut self.cluster.slots {
             slots.handle_link_lost(backend);
         }
@@ -114,9 +114,9 @@ impl Upstream {
         if track == Track::Replica {
             return self.lose_reads(env, connection, reason, (spread, replies), now);
         }
-        // Requests on a connection that was not open yet were not sent. Of the others it is unknown whether
-        // they were carried out.
-        let was_sent = state == LinkState::Open;
+        // No request was sent on a connection that was not open yet, or of whose unanswered requests none was
+        // handed to the socket. Otherwise it is unknown whether they were carried out.
+        let was_sent = self.links.at(connection).has_sent();
         let mut retries = self.cluster.slots.as_mut().map(|slots| {
             let owed = (&self.links.at(connection).pending, was_sent);
             slots.choose_retries(env, connection, owed, reason, now)

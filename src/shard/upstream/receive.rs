@@ -12,7 +12,7 @@ use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
 use crate::shard::pending::{InFlight, Pending};
-use crate::shard::refusal::oversized;
+use crate::shard::refusal::{UNEXPECTED_REPLY, oversized};
 use crate::shard::replies::Replies;
 use crate::shard::request::ReplyTo;
 use crate::values::limits::COPY_BYTES_MAX;
@@ -59,6 +59,9 @@ impl Upstream {
                 Received::Malformed => {
                     return self.drop_link(env, connection, "malformed-reply", replies, now);
                 }
+                Received::Unexpected => {
+                    return self.drop_link(env, connection, UNEXPECTED_REPLY, replies, now);
+                }
             }
         }
     }
@@ -84,6 +87,7 @@ impl Upstream {
             Received::Whole(end, scanned) => self.take_whole(env, connection, end, &scanned, replies, now),
             Received::Nothing => {}
             Received::Malformed => self.drop_link(env, connection, "malformed-reply", replies, now),
+            Received::Unexpected => self.drop_link(env, connection, UNEXPECTED_REPLY, replies, now),
         }
     }
 
@@ -121,7 +125,7 @@ impl Upstream {
             self.links.record_weir_error(connection, end);
         }
         let Some(pending) = self.links.take_pending(connection) else {
-            return self.drop_link(env, connection, "unexpected-reply", replies, now);
+            return self.drop_link(env, connection, UNEXPECTED_REPLY, replies, now);
         };
         env.counters.add(Counter::RepliesReceived, 1);
         match pending {
