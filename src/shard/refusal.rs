@@ -10,6 +10,15 @@ pub const NO_DATABASE: &str = "no-database";
 pub const NOT_READY: &str = "not-ready";
 /// The reason to give up a connection whose store has sent a reply that no request is owed.
 pub const UNEXPECTED_REPLY: &str = "unexpected-reply";
+/// The reason to give up a connection whose store sends an error unasked and closes it, before any request.
+pub const TURNED_AWAY: &str = "turned-away";
+
+/// True if a store's reply within the greeting (the requests that open a connection) is the error that it
+/// sends unasked before it closes a new connection: it has as many clients as it may have (`maxclients`), or
+/// it is in protected mode.
+pub fn turns_away(reply: &[u8]) -> bool {
+    reply.starts_with(b"-ERR max number of clients") || reply.starts_with(b"-DENIED ")
+}
 
 /// Returns the reason to give up a connection whose store has answered `SELECT` with this error.
 pub fn reason_of_refused_select(error: &[u8]) -> &'static str {

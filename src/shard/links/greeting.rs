@@ -9,9 +9,11 @@ use crate::shard::env::Env;
 use crate::shard::fence::store_client;
 use crate::shard::pending::Pending;
 use crate::shard::refusal::{
-    NO_DATABASE, NOT_READY, NotSent, UNEXPECTED_REPLY, is_not_ready, reason_of_refused_select,
+    NO_DATABASE, NOT_READY, NotSent, TURNED_AWAY, UNEXPECTED_REPLY, is_not_ready, reason_of_refused_select,
+    turns_away,
 };
 use crate::shard::settings::Mode;
+use crate::values::limits::STEP_ERROR_BYTES_MAX;
 use crate::values::time::Now;
 use crate::values::{Action, ConnectionId, Database, Owner};
 
@@ -69,7 +71,8 @@ impl Links {
     }
 
     /// Handles a backend's replies to the greeting (the requests that open a connection) in `chunk`. The
-    /// connection fails if the login or the database is refused, or `READONLY` by a node for replica reads.
+    /// connection fails if the store turns it away, if the login or the database is refused, or `READONLY` by a
+    /// node for replica reads.
     pub fn take_greetings<'a>(
         &mut self,
         env: &mut Env,
@@ -80,7 +83,9 @@ impl Links {
             let link = &mut self.connections[connection.0 as usize];
             let Ok(scanned) = link.scanner.scan(chunk) else { return Greeted::Failed("malformed-reply") };
             let Some(scanned) = scanned else {
-                if link.handed == 0 && link.scanner.is_within_reply() {
+                // An error is kept, because it may be that with which a store turns connections away.
+                let is_error = link.partial.first().or(chunk.first()) == Some(&b'-');
+                if link.handed == 0 && !is_error && link.scanner.is_within_reply() {
                     return Greeted::Failed(UNEXPECTED_REPLY);
                 }
                 self.keep_partial(env, connection, chunk);
@@ -95,6 +100,19 @@ impl Links {
             link.let_go = 0;
             let mut reply = std::mem::take(&mut link.partial);
             reply.extend_from_slice(end);
+            if turns_away(&reply) {
+                link.handle_not_ready();
+                let is_told = std::mem::replace(&mut link.is_turned_away, true);
+                if !is_told {
+                    let words = reply[1..].trim_ascii_end();
+                    let words = words[..words.len().min(STEP_ERROR_BYTES_MAX)].escape_ascii();
+                    let name = env.backend_name(link.backend);
+                    let line = format!("backend {name} turns connections away: {words}");
+                    env.say(line);
+                }
+                env.pool.give(reply);
+                return Greeted::Failed(TURNED_AWAY);
+            }
             let Some(handed) = link.handed.checked_sub(1) else {
                 env.pool.give(reply);
                 return Greeted::Failed(UNEXPECTED_REPLY);

@@ -87,6 +87,9 @@ pub struct Link {
     attempts: u32,
     /// True if the last attempt failed because the store refuses the database.
     pub is_refused: bool,
+    /// True if the store has turned the connection away since it was last open (`maxclients`, protected mode),
+    /// which is logged once.
+    pub is_turned_away: bool,
     /// Bytes of the greeting (the requests that open the connection: login, database, `CLIENT INFO`), until
     /// they are sent. `greetings` has the commands whose replies are expected.
     pub greeting: Vec<u8>,
@@ -149,6 +152,7 @@ impl Link {
             generation: 0,
             attempts: 0,
             is_refused: false,
+            is_turned_away: false,
             greeting: Vec::new(),
             greetings: VecDeque::new(),
             name: None,
@@ -187,6 +191,7 @@ impl Link {
         debug_assert!(self.greetings.is_empty(), "requests flow when all of it is answered");
         self.state = LinkState::Open;
         self.handed = 0;
+        self.is_turned_away = false;
     }
 
     /// Takes the next bytes to send: of the greeting (the requests that open the connection) while it is

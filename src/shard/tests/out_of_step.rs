@@ -158,3 +158,38 @@ fn a_reply_to_a_request_that_waits_for_its_socket_is_unexpected() {
     rig.shards[0].handle_link_bytes(sent.link, sent.generation, b"+OK\r\n", rig.now);
     assert!(is_given_up(&mut rig, client, "unexpected-reply"));
 }
+
+#[test]
+fn a_store_that_turns_connections_away_has_carried_out_nothing() {
+    for (words, is_sent) in [
+        ("-ERR max number of clients reached\r\n", true),
+        ("-ERR max number of clients reached\r\n", false),
+        ("-ERR max number of clients + cluster connections reached\r\n", true),
+        ("-DENIED Redis is running in protected mode\r\n", false),
+    ] {
+        for size in [1, 7, words.len()] {
+            let (mut rig, client, link, generation) = connected();
+            if is_sent {
+                hand_over(&mut rig);
+            }
+            for piece in words.as_bytes().chunks(size) {
+                rig.shards[0].handle_link_bytes(link, generation, piece, rig.now);
+            }
+            assert!(is_given_up(&mut rig, client, "turned-away"), "{words:?}");
+            let line = rig.shards[0].poll_line().expect("a line in the log");
+            assert_eq!(
+                line,
+                format!("backend store0 turns connections away: {}", &words[1..words.len() - 2])
+            );
+            // The next attempt comes after a pause, and says nothing new.
+            rig.send(client, &[&["GET", "a"]]);
+            assert!(rig.told(client).contains("reason=connect-failed"));
+            rig.wait(Duration::from_secs(1));
+            rig.send(client, &[&["GET", "a"]]);
+            rig.shards[0].handle_link_connected(link, generation + 1, rig.now);
+            rig.shards[0].handle_link_bytes(link, generation + 1, words.as_bytes(), rig.now);
+            assert!(is_given_up(&mut rig, client, "turned-away"));
+            assert_eq!(rig.shards[0].poll_line(), None);
+        }
+    }
+}
