@@ -6,18 +6,56 @@ use std::time::Duration;
 
 use crate::values::Timestamp;
 
-/// Chooses the TLS handshake that is given up in favour of a new one: the oldest one of the client address
-/// with the most handshakes in progress, so that a flood from one address costs that address only. `all` has
-/// the key, client address and beginning of each. Returns its key; `None` if there are no handshakes.
-pub(super) fn makes_way<Key: Copy>(all: impl Iterator<Item = (Key, IpAddr, Timestamp)>) -> Option<Key> {
-    let mut by_address: HashMap<IpAddr, (usize, Timestamp, Key)> = HashMap::new();
-    for (key, address, since) in all {
-        let entry = by_address.entry(address).or_insert((0, since, key));
+/// The time for which a TLS handshake may wait for its client while no more handshakes fit. After it, the
+/// handshake may be given up in favour of a new one.
+const CLIENT_SILENCE_MAX: Duration = Duration::from_millis(500);
+
+/// A TLS handshake in progress, as far as it matters for which one is given up in favour of a new one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UnderWay<Key> {
+    pub key: Key,
+    pub address: IpAddr,
+    /// The time at which the handshake began.
+    pub since: Timestamp,
+    /// The time since which the handshake waits for bytes from its client; `None` if it waits for its turn to
+    /// be answered.
+    pub awaits_client_since: Option<Timestamp>,
+}
+
+/// Chooses the TLS handshake that is given up in favour of a new one that begins at `now`: the oldest one of
+/// the client network with the most handshakes in progress, so that a flood from one network costs that
+/// network only. If no network has more than one, it is the handshake that has waited longest for its client,
+/// if for more than 500 ms. Otherwise returns `None`: the new one is given up, because a flood from many
+/// networks would take the turn of everybody who waits for it.
+pub(super) fn makes_way<Key: Copy>(
+    all: impl Iterator<Item = UnderWay<Key>> + Clone,
+    now: Timestamp,
+) -> Option<Key> {
+    let mut by_network: HashMap<IpAddr, (usize, Timestamp, Key)> = HashMap::new();
+    for UnderWay { key, address, since, .. } in all.clone() {
+        let entry = by_network.entry(network_of(address)).or_insert((0, since, key));
         let (first, who) = if since < entry.1 { (since, key) } else { (entry.1, entry.2) };
         *entry = (entry.0 + 1, first, who);
     }
-    let most = by_address.into_values().max_by_key(|(count, since, _)| (*count, std::cmp::Reverse(*since)));
-    most.map(|(_, _, key)| key)
+    let most = by_network.into_values().max_by_key(|(count, since, _)| (*count, std::cmp::Reverse(*since)));
+    if let Some((2.., _, key)) = most {
+        return Some(key);
+    }
+    let quiet = all.filter_map(|one| one.awaits_client_since.map(|since| (since, one.key)));
+    let longest = quiet.min_by_key(|(since, _)| *since);
+    longest.filter(|(since, _)| now.since(*since) > CLIENT_SILENCE_MAX).map(|(_, key)| key)
+}
+
+/// Returns the address that stands for the network of a client: of an IPv6 address its first 64 bits, because
+/// one host may use all addresses that share them; an IPv4 address itself, also if it is mapped to IPv6.
+fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let [a, b, c, d, ..] = address.segments();
+            IpAddr::from([a, b, c, d, 0, 0, 0, 0])
+        }
+        IpAddr::V4(address) => IpAddr::V4(address),
+    }
 }
 
 /// A token bucket for TLS handshakes: at most `most` per second, and at most as many at once after a pause.
@@ -54,25 +92,60 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
 
     fn at(ms: u64) -> Timestamp {
         Timestamp::from_millis(ms)
     }
 
+    /// Returns a handshake that waits for its turn.
+    fn queued(key: u32, address: impl Into<IpAddr>, since: Timestamp) -> UnderWay<u32> {
+        UnderWay { key, address: address.into(), since, awaits_client_since: None }
+    }
+
     #[test]
     fn a_flood_from_one_address_makes_way_itself() {
-        let address = |last: u8| IpAddr::from([10, 0, 0, last]);
-        let flood = (0..10).map(|number| (number, address(1), at(50 + number)));
-        let others = [(100, address(2), at(1)), (101, address(3), at(2)), (102, address(3), at(3))];
+        let address = |last: u8| [10, 0, 0, last];
+        let flood = (0..10).map(|number| queued(number, address(1), at(50 + u64::from(number))));
+        let others =
+            [queued(100, address(2), at(1)), queued(101, address(3), at(2)), queued(102, address(3), at(3))];
         assert_eq!(
-            makes_way(flood.chain(others)),
+            makes_way(flood.chain(others), at(100)),
             Some(0),
             "the oldest of the flood, though others came before it"
         );
-        assert_eq!(makes_way(others.into_iter()), Some(101));
-        assert_eq!(makes_way(others[..1].iter().copied()), Some(100));
-        assert_eq!(makes_way(std::iter::empty::<(u8, IpAddr, Timestamp)>()), None);
+        assert_eq!(makes_way(others.into_iter(), at(100)), Some(101));
+        assert_eq!(makes_way(std::iter::empty::<UnderWay<u32>>(), at(100)), None);
+    }
+
+    #[test]
+    fn a_host_with_many_addresses_of_one_network_is_one() {
+        let host = |last: u16| [0x2001, 0xdb8, 0, 7, last, last, last, last];
+        let flood = (0..10).map(|number| queued(number, host(number as u16), at(50 + u64::from(number))));
+        let other = queued(100, [0x2001, 0xdb8, 0, 8, 0, 0, 0, 1], at(1));
+        assert_eq!(makes_way(flood.chain([other]), at(100)), Some(0));
+        // Addresses of IPv4 that are mapped to IPv6 share their first 64 bits, and are hosts of their own.
+        let mapped = |last: u8| Ipv4Addr::new(10, 0, 0, last).to_ipv6_mapped();
+        let others = [1, 2, 3].map(|last| queued(u32::from(last), mapped(last), at(1)));
+        assert_eq!(makes_way(others.into_iter(), at(100)), None);
+        let twice = [queued(4, mapped(4), at(4)), queued(5, [10, 0, 0, 4], at(5))];
+        assert_eq!(makes_way(others.into_iter().chain(twice), at(100)), Some(4));
+    }
+
+    #[test]
+    fn a_flood_from_many_addresses_takes_the_turn_of_nobody_who_waits_for_it() {
+        let all = [1_u8, 2, 3].map(|last| queued(u32::from(last), [10, 0, 0, last], at(u64::from(last))));
+        assert_eq!(makes_way(all.into_iter(), at(9_000)), None, "the new one is given up");
+        // Clients that are silent make way after a while, whatever they wait with.
+        let silent = |key: u8, since: u64| UnderWay {
+            awaits_client_since: Some(at(since)),
+            ..queued(u32::from(key), [10, 0, 0, key], at(1))
+        };
+        let some = all.into_iter().chain([silent(4, 300), silent(5, 200)]);
+        assert_eq!(makes_way(some.clone(), at(700)), None);
+        assert_eq!(makes_way(some, at(701)), Some(5));
     }
 
     #[test]

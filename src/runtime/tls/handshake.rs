@@ -57,6 +57,9 @@ pub(super) struct Shaking {
     pub entrance: Entrance,
     pub address: IpAddr,
     pub since: Timestamp,
+    /// The time at which the client was last waited for anew: when it connected, or when its first message
+    /// (hello) was answered.
+    awaits_since: Timestamp,
     state: State,
     /// True once the client has sent a first byte, which shows whether it speaks TLS.
     heard: bool,
@@ -66,7 +69,8 @@ impl Shaking {
     /// Begins a TLS handshake on a client's socket, which must be non-blocking. `entrance` is the protocol
     /// that the client speaks over TLS, `address` its IP address, and `since` the time at which it connected.
     pub fn new(socket: TcpStream, entrance: Entrance, address: IpAddr, since: Timestamp) -> Self {
-        Self { socket, entrance, address, since, state: State::Hello(Box::default()), heard: false }
+        let state = State::Hello(Box::default());
+        Self { socket, entrance, address, since, awaits_since: since, state, heard: false }
     }
 
     /// Continues the TLS handshake when the socket is ready to be read or written. Returns the event that the
@@ -98,9 +102,16 @@ impl Shaking {
         Step::Wait
     }
 
+    /// Returns the time since which the TLS handshake waits for bytes from its client: since the client connected,
+    /// or since its first message (hello) was answered. `None` if the handshake waits for its turn.
+    pub fn awaits_client_since(&self) -> Option<Timestamp> {
+        (!matches!(self.state, State::Queued(_))).then_some(self.awaits_since)
+    }
+
     /// Answers the client's first TLS message (hello), which takes a costly signature, with the configuration
-    /// `terms`. Returns the event that the handshake waits for next, or its end.
-    pub fn answer(&mut self, terms: &Arc<Terms>) -> Step {
+    /// `terms` at the time `now`. Returns the event that the handshake waits for next, or its end.
+    pub fn answer(&mut self, terms: &Arc<Terms>, now: Timestamp) -> Step {
+        self.awaits_since = now;
         match std::mem::replace(&mut self.state, State::Over) {
             State::Queued(accepted) => match accepted.into_connection(Arc::clone(&terms.config)) {
                 Ok(connection) => {

@@ -19,7 +19,7 @@ use rustls::pki_types::UnixTime;
 use slab::Slab;
 
 use super::credentials::{Credential, Credentials};
-use super::crowd::{Pace, makes_way};
+use super::crowd::{Pace, UnderWay, makes_way};
 use super::files::Terms;
 use super::handshake::{Shaking, Step};
 use super::session::{SecureClient, Session};
@@ -267,14 +267,21 @@ impl Work {
     }
 
     fn take_in(&mut self, socket: TcpStream, entrance: Entrance, address: IpAddr) {
-        if self.shaking.len() >= TLS_HANDSHAKES_MAX {
-            let all = self.shaking.iter().map(|(place, shaking)| (place, shaking.address, shaking.since));
-            if let Some(place) = makes_way(all) {
-                self.note(place, Step::Failed(Handshake::Crowded));
-                self.tell_of_crowd();
-            }
-        }
         let since = self.now();
+        if self.shaking.len() >= TLS_HANDSHAKES_MAX {
+            self.tell_of_crowd();
+            let all = self.shaking.iter().map(|(key, shaking)| UnderWay {
+                key,
+                address: shaking.address,
+                since: shaking.since,
+                awaits_client_since: shaking.awaits_client_since(),
+            });
+            let Some(place) = makes_way(all, since) else {
+                // The new one is given up: its socket is closed.
+                return self.own.tally.note_client(Handshake::Crowded);
+            };
+            self.note(place, Step::Failed(Handshake::Crowded));
+        }
         let place = self.shaking.insert(Shaking::new(socket, entrance, address, since));
         let data = EventData::new_u64(HANDSHAKES + place as u64);
         if epoll::add(&self.epoll, &self.shaking[place].socket, data, EventFlags::IN).is_err() {
@@ -317,8 +324,9 @@ impl Work {
     fn give_turns(&mut self) {
         while !self.queued.is_empty() && self.pace.take(self.now()) {
             let Some(place) = self.queued.pop_front() else { return };
+            let now = self.now();
             let Some(shaking) = self.shaking.get_mut(place) else { continue };
-            let step = shaking.answer(&self.own.terms);
+            let step = shaking.answer(&self.own.terms, now);
             self.note(place, step);
         }
     }
@@ -400,7 +408,7 @@ impl Work {
             log::Kind::Tls,
             format!(
                 "TLS: {TLS_HANDSHAKES_MAX} handshakes are under way: for each further one, the oldest of the address that \
-                 has most is given up (weir_tls_handshakes_total)"
+                 has most is given up, or the further one itself (weir_tls_handshakes_total)"
             ),
         ));
     }

@@ -255,13 +255,16 @@ fn a_handshake_waits_for_its_turn_and_no_longer_than_its_client() {
     let mut session = store_tls(&tally).session("localhost").expect("a name");
     let hello = session.encrypt().expect("the first word");
     let (mut client, mut shaking) = connected(Entrance::Resp);
-    assert_eq!(shaking.go_on(), Step::Wait);
+    assert_eq!((shaking.go_on(), shaking.awaits_client_since()), (Step::Wait, Some(Timestamp::ZERO)));
     client.write_all(&hello[..10]).expect("a socket buffer");
     assert_eq!(shaking.go_on(), Step::Wait);
     client.write_all(&hello[10..]).expect("a socket buffer");
     assert_eq!(gone_on(&mut shaking, |step| step != Step::Wait), Step::Turn);
     assert_eq!(shaking.go_on(), Step::Turn, "nothing goes on before its turn");
-    assert_eq!(shaking.answer(&terms()), Step::Wait);
+    assert_eq!(shaking.awaits_client_since(), None, "the client has done what it can");
+    let turn = Timestamp::from_millis(5);
+    assert_eq!(shaking.answer(&terms(), turn), Step::Wait);
+    assert_eq!(shaking.awaits_client_since(), Some(turn));
     // The second client disconnects while it waits.
     let (mut client, mut shaking) = connected(Entrance::Resp);
     client.write_all(&hello).expect("a socket buffer");
