@@ -11,7 +11,7 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 
 use crate::config::TlsSettings;
@@ -72,9 +72,16 @@ impl TlsFiles {
         let mut config = builder.with_single_cert(chain, key).map_err(|error| {
             wrong_pair(&error, ("--tls-cert", &self.certificate), ("--tls-key", &self.key))
         })?;
-        // Session tickets let clients that reconnect skip the signature. They are valid as long as this
-        // configuration is in force.
-        config.ticketer = ring::Ticketer::new().map_err(|error| error.to_string())?;
+        if verifier.is_some() {
+            // A resumed session shows the certificate of an earlier handshake, which rustls does not verify
+            // again though it may have expired, so each connection needs a handshake of its own.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        } else {
+            // Session tickets let clients that reconnect skip the signature. They are valid as long as this
+            // configuration is in force.
+            config.ticketer = ring::Ticketer::new().map_err(|error| error.to_string())?;
+        }
         Ok(Arc::new(Terms { config: Arc::new(config), verifier }))
     }
 

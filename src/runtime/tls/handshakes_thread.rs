@@ -14,8 +14,8 @@ use crossbeam_channel::Receiver;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
-use rustls::ServerConnection;
 use rustls::pki_types::UnixTime;
+use rustls::{HandshakeKind, ServerConnection};
 use slab::Slab;
 
 use super::credentials::{Credential, Credentials};
@@ -373,6 +373,11 @@ impl Work {
     /// the client showed none.
     fn credential(&mut self, connection: &ServerConnection, terms: &Arc<Terms>) -> Option<Arc<Credential>> {
         let chain = connection.peer_certificates()?;
+        debug_assert_ne!(
+            connection.handshake_kind(),
+            Some(HandshakeKind::Resumed),
+            "a resumed session would count as a certificate that was verified now"
+        );
         let now = Duration::from_millis(self.own.clock.now().unix_ms);
         let credential = self.credentials.note(chain, UnixTime::since_unix_epoch(now));
         // The files have changed since the hello was answered, so the certificate must be verified again.

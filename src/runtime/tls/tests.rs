@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use rustls::ServerConnection;
+use rustls::pki_types::ServerName;
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, ServerConnection};
 
-use super::files::{Terms, TlsFiles};
+use super::files::{Terms, TlsFiles, certificates, private_key, provider, roots};
 use super::handshake::{Shaking, Step};
 use super::line::{Line, is_interruption};
 use super::session::{Heard, Session};
@@ -76,6 +78,54 @@ fn shaken(near: &mut Session, terms: &Arc<Terms>) -> Result<ServerConnection, ru
             far.write_tls(&mut answer).expect("in memory");
         }
         near.receive(&answer, &mut plain)?;
+    }
+}
+
+/// Completes a handshake between a client with this configuration and a server with these terms, and passes on
+/// what the server sends after it. Returns the kind of the handshake.
+fn kind_of_handshake(client: &Arc<ClientConfig>, terms: &Arc<Terms>) -> HandshakeKind {
+    let name = ServerName::try_from("localhost").expect("a name");
+    let mut near = ClientConnection::new(Arc::clone(client), name).expect("it is right");
+    let mut far = ServerConnection::new(Arc::clone(&terms.config)).expect("it is right");
+    while near.wants_write() || far.wants_write() {
+        let (mut said, mut answer) = (Vec::new(), Vec::new());
+        while near.wants_write() {
+            near.write_tls(&mut said).expect("in memory");
+        }
+        far.read_tls(&mut &said[..]).expect("in memory");
+        far.process_new_packets().expect("the client is right");
+        while far.wants_write() {
+            far.write_tls(&mut answer).expect("in memory");
+        }
+        near.read_tls(&mut &answer[..]).expect("in memory");
+        near.process_new_packets().expect("the server is right");
+    }
+    assert!(!near.is_handshaking() && !far.is_handshaking());
+    assert_eq!(far.peer_certificates().is_some(), terms.verifier.is_some());
+    far.handshake_kind().expect("the handshake is over")
+}
+
+#[test]
+fn no_session_is_resumed_in_which_a_client_has_shown_a_certificate() {
+    let authority = sample("localhost.crt");
+    let with_certificates = TlsFiles { client_ca: Some(authority.clone()), ..files() };
+    for version in [&TLS12, &TLS13] {
+        for (files, again) in
+            [(files(), HandshakeKind::Resumed), (with_certificates.clone(), HandshakeKind::Full)]
+        {
+            let terms = files.load().expect("they are right");
+            let own = certificates("", &authority).expect("a certificate");
+            let key = private_key("", &sample("localhost.key")).expect("a key");
+            let client = ClientConfig::builder_with_provider(provider())
+                .with_protocol_versions(&[version])
+                .expect("it is supported")
+                .with_root_certificates(roots("", &authority).expect("an authority"))
+                .with_client_auth_cert(own, key)
+                .expect("they belong together");
+            let client = Arc::new(client);
+            assert_eq!(kind_of_handshake(&client, &terms), HandshakeKind::Full);
+            assert_eq!(kind_of_handshake(&client, &terms), again, "{:?}", version.version);
+        }
     }
 }
 
