@@ -281,15 +281,21 @@ impl Bench {
     }
 
     fn carry_out(&mut self, shard: usize, now: Now) {
+        let mut greeted = Vec::new();
         while let Some(action) = self.shards[shard].poll_action() {
             if let Action::Connect { owner: Owner::Link(link, generation), backend } = action {
                 self.backend_of[shard][link.0 as usize] = usize::from(backend.0);
                 self.shards[shard].handle_link_connected(link, generation, now);
-                self.shards[shard].handle_link_bytes(link, generation, &self.greeting, now);
+                greeted.push((link, generation));
             }
         }
         while let Some((owner, segment)) = self.shards[shard].poll_transmit() {
             match owner {
+                Owner::Link(link, generation) if greeted.contains(&(link, generation)) => {
+                    greeted.retain(|own| *own != (link, generation));
+                    self.shards[shard].handle_transmitted(owner, segment, now);
+                    self.shards[shard].handle_link_bytes(link, generation, &self.greeting, now);
+                }
                 Owner::Link(..) => self.links.push((shard, owner, segment)),
                 Owner::Client(_) => {
                     self.bytes_answered += segment.len() as u64;

@@ -112,19 +112,25 @@ impl Pipeline {
         while self.reconcile(shard) {
             self.shards[shard].handle_turn_end(now);
         }
+        let mut greeted = Vec::new();
         while let Some(action) = self.shards[shard].poll_action() {
             if let Action::Connect { owner: Owner::Link(link, generation), backend: BackendId(_) } = action {
                 if self.fail_links {
                     self.shards[shard].handle_link_lost(link, generation, Loss::ByPeer, now);
                 } else {
                     self.shards[shard].handle_link_connected(link, generation, now);
-                    // The reply to the link's greeting.
-                    self.shards[shard].handle_link_bytes(link, generation, b"+OK\r\n", now);
+                    greeted.push((link, generation));
                 }
             }
         }
         while let Some((owner, segment)) = self.shards[shard].poll_transmit() {
             if let Owner::Link(link, generation) = owner {
+                if let Some(place) = greeted.iter().position(|own| *own == (link, generation)) {
+                    greeted.swap_remove(place);
+                    self.shards[shard].handle_transmitted(owner, segment, now);
+                    self.shards[shard].handle_link_bytes(link, generation, b"+OK\r\n", now);
+                    continue;
+                }
                 let requests = segment.bytes().split(|byte| *byte == b'*').count() - 1;
                 self.sent.push((shard, link, generation, requests));
             }
