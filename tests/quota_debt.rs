@@ -132,7 +132,7 @@ impl World {
             connection.back_at = ms + (retry_after.as_millis() as u64).clamp(1, 1_000);
         };
         match accounts.outlook(payer, class, taken, now) {
-            Outlook::Covered => {}
+            Outlook::Covered | Outlook::Lacking => {}
             Outlook::Unknown => return false,
             Outlook::Risky { retry_after, scope } => {
                 let since = *connection.waits_since.get_or_insert(ms);
