@@ -102,7 +102,7 @@ fn refusals_allocate_nothing() {
 fn deadlines_that_are_passed_on_allocate_nothing() {
     let mut bench = Bench::new(Quotas::trusting(), Pools::Plenty);
     let lines = [b"id=1 addr=store:1 fd=-1".as_slice(), b"id=1 addr=store:1 fd=-1 tier=critical"];
-    bench.greeting = [lines.map(bulk).concat(), b"+OK\r\n".to_vec()].concat();
+    bench.greeting = lines.map(bulk).into_iter().chain([b"+OK\r\n".to_vec()]).collect();
     bench.say_all(|_, _| ["QOS", "SET", "DEADLINE", "5000"].map(str::to_owned));
     bench.run();
     assert!(bench.told(Counter::DeadlinesPassedOn) >= REQUESTS);
@@ -150,8 +150,8 @@ struct Bench {
     links: Vec<(usize, Owner, Segment)>,
     /// The backend of each link, by shard and by the link's number.
     backend_of: Vec<[usize; 4 * BACKENDS as usize]>,
-    /// The reply of every store to the greeting of a new link.
-    greeting: Vec<u8>,
+    /// The replies of every store to the greeting of a new link, each to one segment of it.
+    greeting: Vec<Vec<u8>>,
     pools: Pools,
     grants: Vec<Grant>,
     reports: u64,
@@ -246,7 +246,7 @@ impl Bench {
             replies: Vec::with_capacity(1 << 20),
             links: Vec::with_capacity(64),
             backend_of: vec![[0; 4 * BACKENDS as usize]; usize::from(SHARDS)],
-            greeting: b"+OK\r\n".to_vec(),
+            greeting: vec![b"+OK\r\n".to_vec()],
             pools,
             grants: Vec::with_capacity(64),
             reports: 0,
@@ -286,16 +286,21 @@ impl Bench {
             if let Action::Connect { owner: Owner::Link(link, generation), backend } = action {
                 self.backend_of[shard][link.0 as usize] = usize::from(backend.0);
                 self.shards[shard].handle_link_connected(link, generation, now);
-                greeted.push((link, generation));
+                greeted.push((Owner::Link(link, generation), 0));
             }
         }
         while let Some((owner, segment)) = self.shards[shard].poll_transmit() {
+            let is_greeted = |(own, step): &&mut (Owner, usize)| *own == owner && *step < self.greeting.len();
+            if let (Owner::Link(link, generation), Some((_, step))) =
+                (owner, greeted.iter_mut().find(is_greeted))
+            {
+                let reply = &self.greeting[*step];
+                *step += 1;
+                self.shards[shard].handle_transmitted(owner, segment, now);
+                self.shards[shard].handle_link_bytes(link, generation, reply, now);
+                continue;
+            }
             match owner {
-                Owner::Link(link, generation) if greeted.contains(&(link, generation)) => {
-                    greeted.retain(|own| *own != (link, generation));
-                    self.shards[shard].handle_transmitted(owner, segment, now);
-                    self.shards[shard].handle_link_bytes(link, generation, &self.greeting, now);
-                }
                 Owner::Link(..) => self.links.push((shard, owner, segment)),
                 Owner::Client(_) => {
                     self.bytes_answered += segment.len() as u64;
