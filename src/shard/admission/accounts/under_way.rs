@@ -70,7 +70,10 @@ impl Accounts {
             let (in_sight, enough) = slice.in_sight(capacity, now, rules);
             let missing = enough.map_or(worst, |enough| worst.min(enough)).saturating_sub(in_sight);
             if missing > 0 {
-                if matches!(slice.check(cost, capacity, now, rules), Verdict::Refused(_)) {
+                // A bucket with a short burst overflows before a refused client tries again, if requests in
+                // flight turn out cheap. So a request waits for that.
+                let is_long = enough.is_none();
+                if is_long && matches!(slice.check(cost, capacity, now, rules), Verdict::Refused(_)) {
                     return Outlook::Lacking;
                 }
                 let earliest = Duration::from_micros(capacity.micros_for(missing as u64));
