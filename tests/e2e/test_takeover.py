@@ -295,7 +295,7 @@ def test_a_successor_that_dies_before_it_is_ready_changes_nothing(servers, tmp_p
 def test_one_successor_at_a_time(servers, tmp_path: Path):
     weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover")).start()
     with call(weir.path) as first:
-        first.send(HELLO % 3)
+        first.send(HELLO % 4)
         assert b'"welcome"' in first.recv(1000)
         second = servers.keep(weir.after())
         second.launch()
@@ -423,7 +423,7 @@ def test_a_moved_client_that_is_closed_at_once_takes_no_seat(servers, tmp_path: 
         (b"{}", "sent a message that is not valid"),
         (b"", "sent a message that is not valid"),
         (b'{"message":"ready"}', "sent an unexpected message"),
-        (HELLO % 7, "which speaks 7 here, and this is 3"),
+        (HELLO % 7, "which speaks 7 here, and this is 4"),
     ],
     ids=["http", "nothing", "empty", "too early", "version"],
 )
@@ -505,6 +505,15 @@ def test_a_client_that_cannot_be_moved_has_until_the_drain_timeout(servers, tmp_
         assert "the remaining clients are closed" in after.output()
         with pytest.raises((Closed, OSError)):
             open_transaction.ok("EXEC")
+
+
+def test_clients_that_wait_for_nothing_move_however_short_the_drain_timeout_is(servers, tmp_path: Path):
+    weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover", drain="0")).start()
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(weir.connect()) for _ in range(50)]
+        assert all(client.ok("PING") == b"PONG" for client in clients)
+        take_over(servers, weir)
+        assert all(client.ok("PING") == b"PONG" for client in clients)
 
 
 # The longest wait of a blocking call in seconds: longer than any test.
