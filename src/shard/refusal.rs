@@ -6,6 +6,9 @@ use std::time::Duration;
 /// The reason to give up a connection whose store refuses its database. It says nothing about the store's
 /// health.
 pub const NO_DATABASE: &str = "no-database";
+/// The reason to give up a connection whose store refuses weir's user or password, or the RESP version. It says
+/// nothing about the store's health.
+pub const LOGIN_REFUSED: &str = "login-refused";
 /// The reason to give up a connection whose store refuses all requests at present.
 pub const NOT_READY: &str = "not-ready";
 /// The reason to give up a connection whose store has sent a reply that no request is owed.
@@ -18,6 +21,11 @@ pub const TURNED_AWAY: &str = "turned-away";
 /// it is in protected mode.
 pub fn turns_away(reply: &[u8]) -> bool {
     reply.starts_with(b"-ERR max number of clients") || reply.starts_with(b"-DENIED ")
+}
+
+/// Returns the reason to give up a connection whose store has answered the login with this error.
+pub fn reason_of_refused_login(error: &[u8]) -> &'static str {
+    if is_not_ready(error) { NOT_READY } else { LOGIN_REFUSED }
 }
 
 /// Returns the reason to give up a connection whose store has answered `SELECT` with this error.

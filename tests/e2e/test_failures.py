@@ -270,6 +270,27 @@ def test_a_reply_too_many_from_a_backend_reaches_nobody(servers):
                 assert connection.call("GET", f"after:{i}").value == b"after:%d" % i
 
 
+def test_a_backend_that_refuses_one_dialect_serves_clients_of_the_other(servers):
+    """Only requests of clients that speak RESP3 are refused by a store that speaks RESP2 alone."""
+
+    def handler(words: list[bytes]):
+        if words[0].upper() == b"HELLO":
+            return b"-NOPROTO unsupported protocol version\r\n"
+        return b"$1\r\nv\r\n" if words[0].upper() == b"GET" else accommodating(words)
+
+    with FakeStore(handler) as store:
+        weir = servers.weir(storage=f"redis://{store.address}")
+        with weir.connect(protocol=3) as new, weir.connect() as old:
+            refused = 0
+            # Five failures in a row would set a store aside.
+            while refused < 6:
+                reply = new.call("GET", "a")
+                assert reply.text.startswith(REFUSAL) and "reason=ejected" not in reply.text, reply
+                refused += "reason=login-refused" in reply.text
+                assert old.ok("GET", "a") == b"v"
+            assert "is set aside" not in weir.output()
+
+
 def test_the_backends_own_password_is_used_and_never_shown(servers):
     backend = servers.redis("--requirepass", "backend-secret")
     weir = servers.keep(servers.weir_class(backend, storage=f"redis://:backend-secret@{backend.address}")).start()

@@ -228,9 +228,10 @@ impl Breaker {
         }
     }
 
-    /// Records that a backend has refused the database of a connection on which requests were unanswered
-    /// (`pending`). A trial among them ends, because the backend has answered; nothing is held against it.
-    pub fn record_refused_database(
+    /// Records that a backend has refused the database, the login or the RESP version of a connection on which
+    /// requests were unanswered (`pending`). A trial among them ends, because the backend has answered; nothing
+    /// is held against it.
+    pub fn record_refused_connection(
         &mut self,
         env: &mut Env,
         backend: BackendId,

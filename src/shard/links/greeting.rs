@@ -9,8 +9,8 @@ use crate::shard::env::Env;
 use crate::shard::fence::store_client;
 use crate::shard::pending::Pending;
 use crate::shard::refusal::{
-    NO_DATABASE, NOT_READY, NotSent, TURNED_AWAY, UNEXPECTED_REPLY, is_not_ready, reason_of_refused_select,
-    turns_away,
+    NO_DATABASE, NOT_READY, NotSent, TURNED_AWAY, UNEXPECTED_REPLY, is_not_ready, reason_of_refused_login,
+    reason_of_refused_select, turns_away,
 };
 use crate::shard::settings::Mode;
 use crate::values::limits::STEP_ERROR_BYTES_MAX;
@@ -148,7 +148,7 @@ impl Links {
         if !reply.starts_with(b"-") {
             link.handle_success();
         } else if step == Greeting::Login {
-            return Some("login-refused");
+            return Some(reason_of_refused_login(reply));
         } else if step == Greeting::ReadOnly {
             return Some("no-replica");
         } else if step == Greeting::Select {

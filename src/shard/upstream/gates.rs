@@ -9,7 +9,7 @@ use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::overload::{Overload, Parked, bulkhead_for, bulkheads_of};
 use crate::shard::pending::{InFlight, whole};
-use crate::shard::refusal::{NO_DATABASE, NotSent};
+use crate::shard::refusal::{LOGIN_REFUSED, NO_DATABASE, NotSent};
 use crate::shard::replies::{Replies, turn_away};
 use crate::shard::request::Envelope;
 use crate::values::time::Now;
@@ -54,7 +54,7 @@ impl Upstream {
 
     /// Tells the circuit breaker that a connection to a backend was lost or could not be opened, for this
     /// `reason`; the breaker may eject the backend. A connection that was closed because the store refuses
-    /// its database does not count against the backend. Does nothing for connections to replicas.
+    /// its database, the login or the RESP version does not count against the backend. Does nothing for connections to replicas.
     pub(super) fn record_loss(
         &mut self,
         env: &mut Env,
@@ -66,8 +66,8 @@ impl Upstream {
         if link.is_for_replica() {
             return;
         }
-        if reason == NO_DATABASE {
-            self.breaker.record_refused_database(env, link.backend, &link.pending, now);
+        if matches!(reason, NO_DATABASE | LOGIN_REFUSED) {
+            self.breaker.record_refused_connection(env, link.backend, &link.pending, now);
         } else {
             self.breaker.record_loss(env, link.backend, &link.pending, reason, now);
         }
