@@ -127,7 +127,7 @@ impl AdmissionStage {
         is_taken.then_some(Charge { taken, quote, payer, class, is_unrefused: false })
     }
 
-    /// Decides on a request that was decoded at `began`, and takes its price if it is admitted. The price is
+    /// Decides on a request that arrived at `came`, and takes its price if it is admitted. The price is
     /// `percent` of the usual one (above 100 if the backend is slow). `take_track` puts the request on its
     /// track (set of backend connections), or returns false if it must wait for its client's requests in
     /// flight. `asked` are the facts about the request's cost, `class` the class of its command.
@@ -135,7 +135,7 @@ impl AdmissionStage {
         &mut self,
         env: &mut Env,
         payer: Payer,
-        began: Timestamp,
+        came: Timestamp,
         (asked, class, percent): (&Asked, Class, u32),
         mut take_track: impl FnMut(Track) -> bool,
         now: Now,
@@ -148,7 +148,7 @@ impl AdmissionStage {
         }
         let Estimate { quote, total: cost, .. } = self.estimate(Some(payer), (asked, class, percent));
         let track = self.track(Some(payer), class, cost);
-        if let Some(admission) = self.hold_back(env, payer, began, (class, cost), now) {
+        if let Some(admission) = self.hold_back(env, payer, came, (class, cost), now) {
             return admission;
         }
         if !take_track(track) {
@@ -304,12 +304,13 @@ impl AdmissionStage {
     /// Decides whether a request must wait until another request of its tenant in flight is charged at its
     /// real cost; None if it may go on. It waits if the cost of its class is not known well enough, or if a
     /// bucket might not cover it along with all requests in flight. In the second case it is refused once
-    /// 100 ms have passed since it was decoded (`began`), or if too many requests of its tenant wait already.
+    /// 100 ms have passed since it arrived (`came`), so that the wait of one does not add to that of requests
+    /// behind it, or if too many requests of its tenant wait already.
     fn hold_back(
         &mut self,
         env: &mut Env,
         payer: Payer,
-        began: Timestamp,
+        came: Timestamp,
         (class, cost): (Class, Price),
         now: Now,
     ) -> Option<Admission> {
@@ -321,7 +322,7 @@ impl AdmissionStage {
             Outlook::Covered | Outlook::Lacking => return None,
             Outlook::Unknown => {}
             Outlook::Risky { scope, retry_after } => {
-                let has_waited = now.monotonic.since(began) >= SETTLEMENT_PATIENCE;
+                let has_waited = now.monotonic.since(came) >= SETTLEMENT_PATIENCE;
                 let places = WAITING_MIN.max(self.accounts.under_way(payer.tenant()) as usize);
                 if has_waited || self.for_settlement.waiting(payer.tenant()) >= places {
                     self.accounts.handle_denied(scope, cost, now.monotonic);

@@ -277,6 +277,11 @@ impl Client {
         &self.address.peer
     }
 
+    /// Returns the time at which the request that is being handled arrived.
+    pub fn came(&self) -> Timestamp {
+        self.times.came
+    }
+
     /// Returns the time at which the request that is being handled was decoded.
     pub fn began(&self) -> Timestamp {
         self.times.began

@@ -426,10 +426,10 @@ impl Shard {
             return Ok(self.admission.charge_afterwards(Some(payer), asked, class));
         }
         let client = self.clients.client(id);
-        let began = client.began();
+        let came = client.came();
         let percent = self.env.backend_levels.percent(backend, client.identity().tier);
         let take_track = |track: Track| client.take_track(track.or(usual));
-        match self.admission.admit(&mut self.env, payer, began, (asked, class, percent), take_track, now) {
+        match self.admission.admit(&mut self.env, payer, came, (asked, class, percent), take_track, now) {
             Admission::Passed(charge) => return Ok(charge),
             Admission::AfterReplies => self.clients.hold_for_replies(&mut self.env, id, arguments),
             Admission::AfterSettlement => {

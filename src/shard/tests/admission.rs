@@ -394,37 +394,64 @@ fn no_more_is_under_way_than_could_be_paid_though_replies_turn_out_dear() {
     assert_eq!(answered, 16, "the others waited, and were not refused");
 }
 
-#[test]
-fn a_request_that_its_bucket_cannot_pay_anyway_does_not_wait_for_others_to_be_settled() {
+/// Returns a rig whose only tenant has used up its quota, by requests of which one was dear; and two clients of it.
+fn dry_after_a_dear_request() -> (Rig, [usize; 2]) {
     let mut rig = limited(1);
     rig.pools = (100 * UNIT as i64, false);
-    let client = rig.client(0);
-    let ask = ["LRANGE", "a", "0", "-1"];
+    let [client, other] = [rig.client(0), rig.client(0)];
     let small = "*1\r\n:1\r\n";
     let large = format!("*3000\r\n{}", ":1\r\n".repeat(3_000));
     let replies = std::iter::once(large.as_str()).chain([small; 40]);
     for reply in std::iter::repeat_n(small, 40).chain(replies) {
-        rig.send(client, &[&ask]);
+        rig.send(client, &[&LIST]);
         rig.answer_next(reply);
     }
     rig.pools = (0, true);
-    rig.send(client, &[&ask]);
+    rig.send(client, &[&LIST]);
     while !rig.at_stores.is_empty() {
         rig.answer_next(small);
-        rig.send(client, &[&ask]);
+        rig.send(client, &[&LIST]);
     }
     assert!(rig.told(client).contains("-THROTTLED scope=tenant "), "the allowance is used up");
-    let other = rig.client(0);
+    rig.now.monotonic = rig.now.monotonic.after(Duration::from_secs(1));
+    (rig, [client, other])
+}
+
+const LIST: [&str; 4] = ["LRANGE", "a", "0", "-1"];
+
+#[test]
+fn a_request_that_its_bucket_cannot_pay_anyway_does_not_wait_for_others_to_be_settled() {
+    let (mut rig, [client, other]) = dry_after_a_dear_request();
     let held = |rig: &Rig| rig.shards[0].counters().get(Counter::AdmissionsHeld);
     let held_before = held(&rig);
-    rig.now.monotonic = rig.now.monotonic.after(Duration::from_secs(1));
     rig.pools = (3 * UNIT as i64 / 2, true);
-    rig.send(client, &[&ask]);
+    rig.send(client, &[&LIST]);
     assert_eq!(rig.at_stores.len(), 1);
-    rig.send(other, &[&ask, &ask]);
+    rig.send(other, &[&LIST, &LIST]);
     let told = rig.told(other);
     assert_eq!((rig.at_stores.len(), told.matches("-THROTTLED scope=tenant ").count()), (1, 2), "{told}");
     assert_eq!(held(&rig), held_before);
+}
+
+#[test]
+fn requests_that_wait_for_others_to_be_settled_wait_from_their_arrival_on() {
+    let (mut rig, [client, other]) = dry_after_a_dear_request();
+    rig.pools = (8 * UNIT as i64, true);
+    rig.send(client, &[&LIST]);
+    rig.send(other, &[&LIST, &LIST, &LIST]);
+    rig.wait(Duration::from_millis(60));
+    rig.send(other, &[&LIST]);
+    assert_eq!(
+        (rig.at_stores.len(), rig.told(other).as_str()),
+        (1, ""),
+        "it could pay, unless they are dear"
+    );
+    rig.wait(Duration::from_millis(60));
+    let told = rig.told(other);
+    assert_eq!((rig.at_stores.len(), told.matches("-THROTTLED scope=tenant ").count()), (1, 3), "{told}");
+    rig.wait(Duration::from_millis(100));
+    let told = rig.told(other);
+    assert_eq!(told.matches("-THROTTLED scope=tenant ").count(), 1, "{told}");
 }
 
 #[test]
