@@ -286,16 +286,16 @@ impl<T: FromStr<Err = String> + Clone + Send + Sync + 'static> TypedValueParser 
 /// Returns a value of `--storage` or `--fleet` that can be shown: the part between `://` and the last `@`, and
 /// all behind the first `?`, which may be a password, are replaced by `...`.
 fn without_credentials(text: &str) -> String {
-    let (before, servers) =
-        text.rsplit_once('@').map_or((None, text), |(before, servers)| (Some(before), servers));
-    let hidden = before.map_or_else(String::new, |before| {
-        let scheme = before.split_once("://").map_or("", |(scheme, _)| scheme);
-        let separator = if scheme.is_empty() { "" } else { "://" };
-        format!("{scheme}{separator}...@")
-    });
-    match servers.split_once('?') {
-        Some((servers, _)) => format!("{hidden}{servers}?..."),
-        None => format!("{hidden}{servers}"),
+    let shown = match text.rsplit_once('@') {
+        Some((before, servers)) => {
+            let scheme = before.split_once("://").map_or(String::new(), |(scheme, _)| format!("{scheme}://"));
+            format!("{scheme}...@{servers}")
+        }
+        None => text.to_owned(),
+    };
+    match shown.split_once('?') {
+        Some((start, _)) => format!("{start}?..."),
+        None => shown,
     }
 }
 

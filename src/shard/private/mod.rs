@@ -46,7 +46,7 @@ use super::counters::Counter;
 use super::env::Env;
 use super::fence::store_client;
 use super::message::Message;
-use super::refusal::{oversized, reason_of_refused_select};
+use super::refusal::{LOGIN_REFUSED, UNEXPECTED_REPLY, oversized, reason_of_refused_select};
 use super::request::{Nature, PrivateId, ReplyTo, Selected};
 use super::settings::ShardSettings;
 use super::versions::{Cell, InnerRead};
@@ -805,7 +805,7 @@ impl PrivateLinks {
     /// the store has sent something unexpected. Its end comes as [`Event::Feed`].
     pub fn give_up_feed(&mut self, env: &mut Env, backend: BackendId) {
         if let Some(id) = self.feeds.get(&backend) {
-            self.give_up(env, *id, "unexpected-reply");
+            self.give_up(env, *id, UNEXPECTED_REPLY);
         }
     }
 
@@ -1465,10 +1465,10 @@ impl PrivateLinks {
         }
         match link.expected.pop_front() {
             None => {
-                self.give_up(env, id, "unexpected-reply");
+                self.give_up(env, id, UNEXPECTED_REPLY);
             }
             Some(Expected::Login) if kind == b'-' => {
-                self.give_up(env, id, "login-refused");
+                self.give_up(env, id, LOGIN_REFUSED);
             }
             Some(Expected::Select) if kind == b'-' => {
                 self.give_up(env, id, reason_of_refused_select(&reply));

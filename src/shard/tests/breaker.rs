@@ -36,6 +36,11 @@ fn ask(rig: &mut Rig, client: usize, key: &str, reply: &str) -> String {
     rig.told(client)
 }
 
+/// Lets a store answer five GETs in a row with an error that ejects it.
+fn eject(rig: &mut Rig, client: usize, key: &str) {
+    (0..5).for_each(|_| drop(ask(rig, client, key, LOADING)));
+}
+
 fn lines(rig: &mut Rig) -> Vec<String> {
     rig.shards.iter_mut().flat_map(|shard| std::iter::from_fn(move || shard.poll_line())).collect()
 }
@@ -215,7 +220,7 @@ fn a_trial_that_is_lost_is_a_failure_and_one_that_cannot_be_sent_is_none() {
     let mut rig = watched(1, 1, Mode::On);
     let client = rig.client(0);
     let key = rig.key(0, 0);
-    (0..5).for_each(|_| drop(ask(&mut rig, client, &key, LOADING)));
+    eject(&mut rig, client, &key);
     rig.wait(PAUSE);
     rig.send(client, &[&["GET", &key]]);
     rig.lose("GET");
@@ -257,7 +262,7 @@ fn a_trial_whose_database_the_store_lacks_shows_that_the_store_answers() {
     let key = rig.key(0, 0);
     rig.send(elsewhere, &[&["SELECT", "3"]]);
     assert_eq!(rig.told(elsewhere), "+OK\r\n");
-    (0..5).for_each(|_| drop(ask(&mut rig, client, &key, LOADING)));
+    eject(&mut rig, client, &key);
     rig.wait(PAUSE);
     let told = ask(&mut rig, elsewhere, &key, "");
     assert!(told.contains(" reason=no-database "), "{told}");
@@ -269,7 +274,7 @@ fn a_trial_whose_script_fails_shows_that_the_store_answers() {
     let mut rig = watched(1, 1, Mode::On);
     let client = rig.client(0);
     let key = rig.key(0, 0);
-    (0..5).for_each(|_| drop(ask(&mut rig, client, &key, LOADING)));
+    eject(&mut rig, client, &key);
     let script: &[&str] = &["EVALSHA", &"a".repeat(40), "1", &key];
     // A script is no cheap request, so it becomes the trial only after a while. Nobody can tell whose words
     // the first reply is.
