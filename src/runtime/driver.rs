@@ -870,13 +870,13 @@ impl Driver {
         | Action::Close(owner)
         | Action::Reset(owner)
         | Action::PauseReading(owner)
-        | Action::ResumeReading(owner)) = action;
+        | Action::ResumeReading(owner)
+        | Action::Examine(owner)) = action;
         let Some(token) = self.token_of(owner) else { return };
         if matches!(action, Action::Close(_) | Action::Reset(_)) {
             self.complain(token, ("it did not answer in time", Handshake::TimedOut), application, now);
         }
         match action {
-            Action::Connect { .. } => {}
             Action::Close(_) => self.close(token, Ending::Orderly),
             Action::Reset(_) => self.close(token, Ending::Reset),
             Action::PauseReading(_) => {
@@ -889,6 +889,10 @@ impl Driver {
                 let want = if socket.connecting { Want::Nothing } else { socket.reception.resume() };
                 self.carry_on(token, want, application);
             }
+            Action::Examine(_) if self.ring.is_unacknowledged(token) => {
+                self.lose(token, Loss::OnTheWay, application, now);
+            }
+            Action::Connect { .. } | Action::Examine(_) => {}
         }
     }
 

@@ -41,6 +41,11 @@ const SUBMISSIONS: u32 = 1024;
 /// The number of completions that fit in the `io_uring`; the kernel keeps further ones aside.
 const COMPLETIONS: u32 = 8192;
 const BUFFER_GROUP: u16 = 0;
+/// The number of times in a row that the kernel must have sent the same bytes again, without an acknowledgement,
+/// before a TCP connection counts as lost on the way. The second comes 0.6 s after the bytes at the earliest.
+const RETRANSMISSIONS: u8 = 2;
+/// Milliseconds without any packet from the peer's machine before a TCP connection counts as lost on the way.
+const UNACKNOWLEDGED_MS: u32 = 500;
 
 /// The `io_uring`'s name for a descriptor, which it also puts in the completions of operations on it.
 pub type Token = u32;
@@ -405,6 +410,24 @@ impl Ring {
         }
     }
 
+    /// True if the peer's machine acknowledges nothing any more: the kernel has sent the same bytes again at least
+    /// twice, and no packet has come from it for half a second. A peer that is only slow or stopped still
+    /// acknowledges, as its kernel does that. False for a socket that is not of TCP.
+    pub fn is_unacknowledged(&self, socket: Token) -> bool {
+        let fd = self.descriptors.get(socket).as_raw_fd();
+        // SAFETY: a `tcp_info` is made of integers, for which zeroes are valid.
+        let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+        let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+        let place = (&raw mut info).cast::<libc::c_void>();
+        // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes, which `info` has.
+        let result =
+            unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, place, &raw mut length) };
+        result == 0
+            && info.tcpi_unacked > 0
+            && info.tcpi_retransmits >= RETRANSMISSIONS
+            && info.tcpi_last_ack_recv >= UNACKNOWLEDGED_MS
+    }
+
     /// Starts a one-shot `io_uring` timeout: the ring has a completion once `pause` has passed, so that a
     /// core that waits for completions wakes by then. Earlier completions do not cancel it.
     pub fn wake_after(&mut self, pause: std::time::Duration) {
@@ -711,6 +734,7 @@ impl ReceiveBuffers {
 #[cfg(test)]
 mod tests {
     use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
     use std::time::Duration;
 
@@ -761,6 +785,44 @@ mod tests {
             let Completion::Received { buffer, .. } = completion else { panic!("{completion:?}") };
             ring.give_back(buffer);
         }
+    }
+
+    /// Has the kernel drop each packet that comes for this socket, as if the path to it had gone.
+    fn drop_packets(socket: &TcpStream) {
+        let mut instruction =
+            libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
+        let program = libc::sock_fprog { len: 1, filter: &raw mut instruction };
+        let length = size_of::<libc::sock_fprog>() as libc::socklen_t;
+        let place = (&raw const program).cast::<libc::c_void>();
+        let fd = socket.as_raw_fd();
+        // SAFETY: the kernel copies the program of one instruction, which outlives the call.
+        let result = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, place, length) };
+        assert_eq!(result, 0, "the kernel takes the filter");
+    }
+
+    #[test]
+    fn a_peer_that_acknowledges_nothing_is_told_from_one_that_reads_nothing() {
+        let (mut ring, _rope) = ring();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let connect = || {
+            let near = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+            (near, listener.accept().expect("it has connected").0)
+        };
+        let ((mut near_gone, gone), (mut near_slow, _slow)) = (connect(), connect());
+        drop_packets(&gone);
+        near_gone.write_all(b"x").expect("the kernel takes it");
+        near_slow.set_nonblocking(true).expect("a socket");
+        while near_slow.write(&[0; 1 << 13]).is_ok() {}
+        let (pair_end, _other) = UnixStream::pair().expect("a pair");
+        let [gone, slow, pair_end] = [OwnedFd::from(near_gone), near_slow.into(), pair_end.into()]
+            .map(|socket: OwnedFd| ring.adopt(socket));
+        assert!(!ring.is_unacknowledged(gone), "it has had no time");
+        let has_shown = (0..1_000).any(|_| {
+            ring.submit_and_wait(Some(Duration::from_millis(10))).expect("a working ring");
+            ring.is_unacknowledged(gone)
+        });
+        assert!(has_shown);
+        assert!(!ring.is_unacknowledged(slow) && !ring.is_unacknowledged(pair_end));
     }
 
     #[test]

@@ -179,6 +179,12 @@ counters! {
         "Connections to backends that were lost or could not be opened.",
     ),
     (
+        LinksRenewed,
+        "weir_backend_connections_renewed_total",
+        "",
+        "Connections to backends opened anew because the backend refused a write as a replica (READONLY).",
+    ),
+    (
         PrivateLinksLent,
         "weir_private_links_lent_total",
         "",

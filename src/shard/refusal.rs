@@ -44,6 +44,11 @@ pub fn is_not_ready(reply: &[u8]) -> bool {
     NodeRefusal::parse(reply).and_then(NodeRefusal::unavailability).is_some()
 }
 
+/// True if a store's whole reply is an error which says that it is a replica and takes no writes.
+pub fn is_read_only(reply: &[u8]) -> bool {
+    NodeRefusal::parse(reply) == Some(NodeRefusal::ReadOnly)
+}
+
 use super::counters::{Counter, Pressure};
 use super::request::Nature;
 use crate::protocol::encode;

@@ -342,6 +342,75 @@ fn a_backend_that_is_silent_is_given_up() {
 }
 
 #[test]
+fn a_backend_that_is_silent_for_half_a_second_has_its_connection_examined() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    rig.send(client, &[&["GET", "a"]]);
+    rig.wait(Duration::from_millis(400));
+    assert_eq!(rig.take_examined(), 0);
+    rig.wait(Duration::from_millis(400));
+    assert!(rig.take_examined() > 0);
+    rig.answer_next("$-1\r\n");
+    rig.wait(Duration::from_secs(1));
+    assert_eq!(rig.take_examined(), 0, "nothing is owed any more");
+}
+
+#[test]
+fn without_queues_a_connection_to_a_new_replica_goes_on_until_nothing_is_unanswered() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.client(0);
+    rig.send(client, &[&["SET", "a", "1"], &["GET", "b"]]);
+    rig.answer_next(READ_ONLY);
+    rig.send(client, &[&["GET", "c"]]);
+    assert_eq!(rig.words_at_stores(), ["GET", "GET"]);
+    rig.answer_next("$-1\r\n");
+    rig.answer_next("$-1\r\n");
+    assert_eq!(rig.told(client), format!("{READ_ONLY}$-1\r\n$-1\r\n"));
+    assert_eq!(rig.shards[0].counters().get(Counter::LinksRenewed), 0);
+    rig.send(client, &[&["GET", "d"]]);
+    assert_eq!(rig.shards[0].counters().get(Counter::LinksRenewed), 1);
+    rig.answer_next("$-1\r\n");
+    assert_eq!(rig.told(client), "$-1\r\n");
+}
+
+const READ_ONLY: &str = "-READONLY You can't write against a read only replica.\r\n";
+
+#[test]
+fn a_store_that_has_become_a_replica_is_reached_anew_once_all_its_replies_have_come() {
+    let mut rig = Rig::with(1, 1, |settings| {
+        (settings.overload.window, settings.overload.queue) = (Mode::On, Mode::On);
+    });
+    let [writer, reader] = [rig.client(0), rig.client(0)];
+    let opened = |rig: &Rig| rig.shards[0].counters().get(Counter::LinksOpened);
+    rig.send(writer, &[&["SET", "a", "1"]]);
+    rig.send(reader, &[&["GET", "b"]]);
+    assert_eq!(opened(&rig), 1);
+    rig.answer_next(READ_ONLY);
+    assert_eq!(rig.told(writer), READ_ONLY, "the client gets it");
+    // The next request waits until the read before it is answered, and leaves over another connection.
+    rig.send(writer, &[&["SET", "a", "2"]]);
+    rig.wait(Duration::from_millis(20));
+    assert_eq!((rig.words_at_stores(), opened(&rig)), (vec!["GET"], 1));
+    rig.answer_next("$-1\r\n");
+    assert_eq!(rig.told(reader), "$-1\r\n", "it is not lost");
+    rig.wait(Duration::from_millis(20));
+    assert_eq!((rig.words_at_stores(), opened(&rig)), (vec!["SET"], 2));
+    assert_eq!(rig.actions.iter().filter(|(_, action)| matches!(action, Action::Close(..))).count(), 1);
+    // A store that stays a replica is not connected to again for each write.
+    for _ in 0..20 {
+        rig.answer_next(READ_ONLY);
+        rig.send(writer, &[&["SET", "a", "3"]]);
+    }
+    assert_eq!(opened(&rig), 2);
+    rig.wait(Duration::from_millis(1_100));
+    rig.answer_next(READ_ONLY);
+    rig.send(writer, &[&["SET", "a", "4"]]);
+    assert_eq!(opened(&rig), 3);
+    rig.answer_next("+OK\r\n");
+    assert!(rig.told(writer).ends_with("+OK\r\n"));
+}
+
+#[test]
 fn bytes_that_are_no_reply_end_the_link() {
     let mut rig = Rig::new(1, 1);
     let client = rig.client(0);
@@ -970,6 +1039,12 @@ impl Rig {
         self.bytes(&sent, reply.as_bytes());
         self.answered = Some(sent);
         self.at_stores.len()
+    }
+
+    /// Forgets the actions of the shards, and returns how many of them examine a connection to a store.
+    fn take_examined(&mut self) -> usize {
+        let examines = |(_, action): &(usize, Action)| matches!(action, Action::Examine(Owner::Link(..)));
+        std::mem::take(&mut self.actions).iter().filter(|action| examines(action)).count()
     }
 
     /// Sends `reply` to the oldest request at stores.

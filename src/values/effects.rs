@@ -42,4 +42,7 @@ pub enum Action {
     PauseReading(Owner),
     /// Resumes reading from a socket.
     ResumeReading(Owner),
+    /// Checks whether the peer's machine still acknowledges the bytes sent over a socket. If it has not for a while,
+    /// although the kernel has sent them again and again, the connection is reported lost on the way.
+    Examine(Owner),
 }

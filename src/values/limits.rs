@@ -55,6 +55,9 @@ pub const CLUSTER_NODES_MAX: usize = 128;
 pub const CLUSTER_REPLY_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Maximum number of nodes that are asked for their view of the cluster at the same time.
 pub const CLUSTER_VIEWS_MAX: usize = 3;
+/// Shortest silence on a connection to a store that owes a reply after which the connection is examined: whether the
+/// store's machine still acknowledges what was sent.
+pub const SILENCE_EXAMINED: Duration = Duration::from_millis(500);
 /// Longest replication lag with which a replica answers reads; a replica of unknown lag answers none.
 pub const REPLICA_LAG_MAX: Duration = Duration::from_secs(3);
 /// Maximum number of bytes of a node's id; Redis has 40 hexadecimal digits.

@@ -17,6 +17,7 @@ from harness.fake_store import FakeStore, accommodating
 from harness.load import Load
 from harness.placement import keys_by_backend
 from harness.processes import Redis, Weir
+from harness.relay import Relay
 from harness.resp import Closed
 from harness.waiting import until
 
@@ -203,6 +204,39 @@ def test_a_hanging_backend_holds_up_only_its_own_requests(servers):
             assert waiting.read().value == held[hanging][0].encode(), "it only had to wait"
     finally:
         hanging.signal(signal.SIGCONT)
+
+
+def test_a_connection_that_is_dead_on_the_way_is_opened_anew_long_before_the_timeout(servers):
+    """A device on the way forgets weir's connections to a store, without a word to either side."""
+    redis = servers.redis()
+    with Relay(redis.port) as relay:
+        weir = servers.weir(storage=f"redis://{relay.address}", flags=["--backend-timeout", "10m"])
+        with weir.connect() as connection, weir.connect() as waiting:
+            connection.ok("SET", "a", "1")
+            assert waiting.call("BLPOP", "q", "0.001").value is None
+            relay.sever()
+            waiting.send("BLPOP", "q", "0")
+            refused = connection.call("SET", "a", "1")
+            assert "reason=connection-lost" in refused.text or "reason=stalled" in refused.text, refused
+            until(lambda: not connection.call("SET", "a", "1").is_error, "the store is reached again")
+            assert "reason=connection-lost" in waiting.read().text, "nor does a call wait for ever"
+            assert metrics.total(weir, "weir_backend_connections_lost_total") >= 2
+
+
+@pytest.mark.parametrize("request_words", [("SET", "a", "1"), ("BLPOP", "q", "0.001")], ids=["shared", "a client's own"])
+def test_the_new_primary_behind_the_same_address_is_found(servers, request_words: tuple[str, ...]):
+    """An address leads to the new primary, but open connections go on to the former one, which is a replica now."""
+    former, new = servers.redis(), servers.redis()
+    with Relay(former.port) as relay, former.connect() as direct:
+        weir = servers.weir(storage=f"redis://{relay.address}")
+        with weir.connect() as connection:
+            assert not connection.call(*request_words).is_error
+            direct.ok("REPLICAOF", "127.0.0.1", new.port)
+            relay.store_port = new.port
+            assert connection.call(*request_words).text.startswith("READONLY ")
+            until(lambda: not connection.call(*request_words).is_error, "the new primary is found")
+            assert metrics.total(weir, "weir_backend_connections_lost_total") == 0
+            assert metrics.total(weir, "weir_backend_connections_opened_total") >= 2
 
 
 def test_a_client_that_leaves_does_not_leave_its_reply_to_another(servers):

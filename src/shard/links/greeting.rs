@@ -39,6 +39,7 @@ impl Links {
         link.generation = link.generation.wrapping_add(1);
         link.state = LinkState::Opening { since: now.monotonic };
         link.is_refused = false;
+        link.end_retirement();
         let backend = &env.settings.backends[usize::from(link.backend.0)];
         if let Some(words) = backend.login_words(link.protocol) {
             encode::request(&mut out, words.iter().map(|word| word.as_bytes()));
@@ -247,6 +248,7 @@ impl Links {
                 return Err(if is_refused { NotSent::NoDatabase(pause) } else { NotSent::Down(pause) });
             }
             LinkState::Closed | LinkState::BackingOff { .. } => self.open(env, connection, now),
+            LinkState::Open if link.is_to_be_renewed() => self.renew(env, connection, now),
             LinkState::Opening { .. } | LinkState::Greeting { .. } | LinkState::Open => {
                 if !link.has_room() || !has_room {
                     return Err(NotSent::Full);
@@ -257,6 +259,17 @@ impl Links {
             self.fence_off(env, connection, now);
         }
         Ok(())
+    }
+
+    /// Closes a connection on which nothing is unanswered, and opens it anew.
+    fn renew(&mut self, env: &mut Env, connection: ConnectionId, now: Now) {
+        env.counters.add(Counter::LinksRenewed, 1);
+        let generation = self.connections[connection.0 as usize].generation;
+        env.actions.push_back(Action::Close(Owner::Link(connection, generation)));
+        let none = self.take_lost(env, connection, now.monotonic, 0);
+        self.recycle(connection, none);
+        self.connections[connection.0 as usize].forget_failures();
+        self.open(env, connection, now);
     }
 
     /// Raises a fence for a connection that is about to be given up: later connections ask the store to kill

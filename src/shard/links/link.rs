@@ -109,6 +109,11 @@ pub struct Link {
     pub sending: bool,
     pub listed_to_send: bool,
     pub pending: VecDeque<Pending>,
+    /// The most requests that may be unanswered for another to be sent without a closer look; 0 while the connection
+    /// retires: it is opened anew for the next request once none is unanswered.
+    pending_max: usize,
+    /// True if the connection retires and takes no more requests until it is opened anew.
+    is_held_up: bool,
     /// The number of entries, from the front of `greetings` while the connection is greeted and of `pending`
     /// once it is open, whose requests were handed to the socket at least in part. A reply when it is 0 answers
     /// no request.
@@ -163,6 +168,8 @@ impl Link {
             sending: false,
             listed_to_send: false,
             pending: VecDeque::new(),
+            pending_max: LINK_PENDING_MAX,
+            is_held_up: false,
             handed: 0,
             costly_ahead: 0,
             scanner: ReplyScanner::with_pushes(),
@@ -236,13 +243,35 @@ impl Link {
     /// weir has given up so far, to any store.
     #[inline]
     pub fn is_ready(&self, fences: u64) -> bool {
-        self.state == LinkState::Open && self.fenced >= fences && self.has_room()
+        self.state == LinkState::Open
+            && self.fenced >= fences
+            && self.pending.len() < self.pending_max
+            && self.output.len() < LINK_OUTPUT_BYTES_MAX
     }
 
     /// True if the connection may take more requests: neither unanswered requests nor unsent bytes are at
-    /// their limit (65,536 requests, 64 MiB).
+    /// their limit (65,536 requests, 64 MiB), and it does not retire, or can be opened anew at once.
     pub fn has_room(&self) -> bool {
-        self.pending.len() < LINK_PENDING_MAX && self.output.len() < LINK_OUTPUT_BYTES_MAX
+        let takes_more = !self.is_held_up || self.is_to_be_renewed();
+        takes_more && self.pending.len() < LINK_PENDING_MAX && self.output.len() < LINK_OUTPUT_BYTES_MAX
+    }
+
+    /// Lets an open connection be opened anew for the next request once none is unanswered. If requests may wait, it
+    /// takes no more until then; else it depends on the requests when that is.
+    pub fn retire(&mut self, may_wait: bool) {
+        if self.state == LinkState::Open {
+            (self.pending_max, self.is_held_up) = (0, may_wait);
+        }
+    }
+
+    /// Lets the connection take requests again, because it is opened anew.
+    pub fn end_retirement(&mut self) {
+        (self.pending_max, self.is_held_up) = (LINK_PENDING_MAX, false);
+    }
+
+    /// True if the connection retires and nothing is under way on it, so that it is opened anew for the next request.
+    pub fn is_to_be_renewed(&self) -> bool {
+        self.pending_max == 0 && self.pending.is_empty() && !self.sending
     }
 
     /// Returns the number of bytes known to be missing of the reply that is being received; 0 if it is

@@ -135,6 +135,13 @@ impl Links {
         self.connections.iter().filter(|link| link.state == LinkState::Open).count()
     }
 
+    /// Lets each open connection to a backend be opened anew for the next request once none is unanswered on it. If
+    /// requests may wait, the connection takes no more until then.
+    pub fn retire(&mut self, backend: BackendId, may_wait: bool) {
+        let of_backend = self.connections.iter_mut().filter(|link| link.backend == backend);
+        of_backend.for_each(|link| link.retire(may_wait));
+    }
+
     /// Forgets failed attempts to connect to a backend, so that the next request opens a connection at once.
     pub fn forget_failures(&mut self, backend: BackendId) {
         self.connections.iter_mut().filter(|link| link.backend == backend).for_each(Link::forget_failures);

@@ -811,6 +811,9 @@ impl Shard {
         for backend in silent.into_iter().filter(|_| may_ask) {
             self.private.ask_for_sign(&mut self.env, backend, now);
         }
+        while let Some(backend) = self.upstream.poll_renewed() {
+            self.private.retire(&mut self.env, backend);
+        }
         self.look_after_private(now);
         self.tell_monitors(now);
         self.clients.look_after_stuck(&mut self.env, now);

@@ -28,7 +28,7 @@ use crate::shard::private::{
     Abandoned, Event, Kind, Orphans, Owing, PaidAhead, PrivateRequest, Purpose, PutBack, ReplySize, Waiting,
     call,
 };
-use crate::shard::refusal::{NotSent, Refusal, Stage, abort_because_of, reasoned_abort};
+use crate::shard::refusal::{NotSent, Refusal, Stage, abort_because_of, is_read_only, reasoned_abort};
 use crate::shard::request::{Envelope, Nature, Overdue, PrivateId, ReplyTo, Selected};
 use crate::shard::settings::Mode;
 use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX, WATCHED_KEYS_MAX};
@@ -563,6 +563,7 @@ impl Shard {
                     if let Some(backend) = self.private.backend_of(link) {
                         self.upstream.handle_heard(backend, now.monotonic);
                     }
+                    self.look_for_read_only(link, (&reply, step_error.as_deref()), now);
                     let busy_micros = self.end_share(&mut request);
                     let answer = (reply.as_slice(), step_error.as_deref());
                     if let Some(request) = self.track_elsewhere((link, holder), request, answer, now) {
@@ -612,6 +613,16 @@ impl Shard {
                     self.lose_private((link, holder), request, (backend, reason, was_sent), now);
                 }
             }
+        }
+    }
+
+    /// Has connections to a store opened anew if its reply over `link`, or the first error within a transaction
+    /// (`step_error`), says that it has become a replica.
+    fn look_for_read_only(&mut self, link: PrivateId, (reply, step_error): (&[u8], Option<&[u8]>), now: Now) {
+        if (is_read_only(reply) || step_error.is_some_and(is_read_only))
+            && let Some(backend) = self.private.backend_of(link)
+        {
+            self.upstream.handle_read_only(backend, now.monotonic);
         }
     }
 

@@ -14,7 +14,12 @@ use crate::shard::refusal::is_not_ready;
 use crate::shard::request::{PrivateId, ReplyTo};
 use crate::shard::settings::BackendSettings;
 use crate::shard::versions::Cell;
+use crate::values::limits::SILENCE_EXAMINED;
 use crate::values::{BackendId, ClientId, ConnectionId, Database, ShardId, TenantId, Timestamp};
+
+/// The silence after which a connection whose store owes a reply is no longer examined for whether the store's machine
+/// acknowledges what was sent.
+const EXAMINED_UNTIL: Duration = Duration::from_secs(3);
 
 /// State of the socket of a private link (a connection to a store that one client has to itself).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,6 +180,8 @@ pub(super) struct Link {
     /// later.
     pub(super) heard_at: Timestamp,
     pub(super) idle_since: Timestamp,
+    /// True if the store has become a replica since the link was opened: it is closed when its client gives it back.
+    pub(super) is_retired: bool,
 }
 
 impl Link {
@@ -220,6 +227,7 @@ impl Link {
             let_go: 0,
             heard_at: now,
             idle_since: now,
+            is_retired: false,
         }
     }
 
@@ -468,7 +476,18 @@ impl Link {
             return (silent >= connect_timeout).then_some("connect-timeout");
         }
         let may_wait = self.state == State::Open && self.waits() && !self.is_held;
-        let owes = !self.expected.is_empty() || self.owes_acknowledgements;
-        (owes && !may_wait && silent >= reply_timeout).then_some("reply-timeout")
+        (self.owes() && !may_wait && silent >= reply_timeout).then_some("reply-timeout")
+    }
+
+    /// True if the store owes a reply.
+    fn owes(&self) -> bool {
+        !self.expected.is_empty() || self.owes_acknowledgements
+    }
+
+    /// True if the connection is to be examined for whether the store's machine still acknowledges what was sent: the
+    /// store has owed a reply for 500 ms, but not for 3 s yet, so that a long wait is not examined all along.
+    pub(super) fn is_to_be_examined(&self, now: Timestamp) -> bool {
+        let silent = now.since(self.heard_at);
+        self.state != State::Opening && self.owes() && (SILENCE_EXAMINED..EXAMINED_UNTIL).contains(&silent)
     }
 }

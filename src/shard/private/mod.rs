@@ -672,7 +672,7 @@ impl PrivateLinks {
     /// Takes the idle link (unshared connection to a store) that was used last among those that `fits`
     /// selects; None if there is none.
     fn take_idle(&mut self, fits: impl Fn(&Link) -> bool) -> Option<PrivateId> {
-        let fits = |id: &PrivateId| self.peek(*id).is_some_and(&fits);
+        let fits = |id: &PrivateId| self.peek(*id).is_some_and(|link| !link.is_retired && fits(link));
         let index = self.idle.iter().rposition(fits)?;
         self.idle.remove(index)
     }
@@ -1270,7 +1270,7 @@ impl PrivateLinks {
         let Some(link) = self.at(id).filter(|link| link.holder.is_some()) else { return };
         // A late `CLIENT UNBLOCK` could still end the next blocking command on the same link.
         let is_spent = link.is_streaming || link.was_unblocked || link.is_inbox || link.is_held;
-        if link.in_flight.is_some() || is_spent || link.state != State::Open {
+        if link.is_retired || link.in_flight.is_some() || is_spent || link.state != State::Open {
             return self.close(env, id);
         }
         // The next holder finds what the store was told last.
@@ -1613,6 +1613,24 @@ impl PrivateLinks {
         }
     }
 
+    /// Closes the idle private links (unshared connections) to a store that has become a replica, and lets those that
+    /// clients have be closed when they give them back, so that later ones lead wherever its address leads by then.
+    /// The core's own link for changes of hot keys is given up, and opened anew.
+    pub fn retire(&mut self, env: &mut Env, backend: BackendId) {
+        for index in 0..self.places.len() {
+            let place = &mut self.places[index];
+            let id = PrivateId { place: index as u32, generation: place.generation };
+            let Some(link) = place.link.as_mut().filter(|link| link.backend == backend) else { continue };
+            link.is_retired = true;
+            if link.is_tracker {
+                self.give_up(env, id, "store-moved");
+            } else if let Some(at) = self.idle.iter().position(|idle| *idle == id) {
+                self.idle.remove(at);
+                self.close(env, id);
+            }
+        }
+    }
+
     /// Gives up private links (unshared connections to stores) that could not be opened in time, or whose
     /// store has owed a reply for too long, and closes links that were unused for a minute. A link on which a
     /// blocking command waits is not given up, however long the command waits.
@@ -1624,6 +1642,8 @@ impl PrivateLinks {
             let Some(link) = &place.link else { continue };
             if let Some(reason) = link.overdue(settings, now.monotonic) {
                 self.give_up(env, id, reason);
+            } else if link.is_to_be_examined(now.monotonic) {
+                env.actions.push_back(Action::Examine(self.owner(id)));
             }
         }
         while let Some(id) = self.idle.front().copied() {

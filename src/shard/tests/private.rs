@@ -52,6 +52,40 @@ fn a_call_that_waits_holds_up_its_own_client_and_no_other() {
 }
 
 #[test]
+fn the_link_of_a_call_that_waits_is_examined_for_the_first_seconds() {
+    let mut rig = lending(1, 1, 10);
+    let waiter = rig.client(0);
+    rig.send(waiter, &[&["BLPOP", "q", "0"]]);
+    greet(&mut rig);
+    rig.wait(Duration::from_millis(400));
+    assert_eq!(rig.take_examined(), 0);
+    rig.wait(Duration::from_secs(4));
+    assert!((10..=40).contains(&rig.take_examined()));
+    rig.wait(Duration::from_secs(4));
+    assert_eq!(rig.take_examined(), 0);
+}
+
+#[test]
+fn links_to_a_store_that_has_become_a_replica_are_opened_anew() {
+    let mut rig = lending(1, 1, 10);
+    let [idle, waiting, popping] = [rig.client(0), rig.client(0), rig.client(0)];
+    rig.send(idle, &[&["BLPOP", "q", "0"]]);
+    rig.send(waiting, &[&["BLPOP", "r", "0"]]);
+    rig.send(popping, &[&["BLPOP", "s", "0"]]);
+    for _ in 0..3 {
+        greet(&mut rig);
+    }
+    rig.answer_first("\r\nq\r\n", POPPED);
+    assert_eq!(links(&rig), (2, 3));
+    rig.answer_first("\r\ns\r\n", "-READONLY You can't write against a read only replica.\r\n");
+    assert!(rig.told(popping).starts_with("-READONLY "));
+    rig.wait(Duration::from_millis(200));
+    assert_eq!(links(&rig), (1, 1), "only a call that waits keeps its link");
+    rig.answer_first("\r\nr\r\n", "*2\r\n$1\r\nr\r\n$1\r\nx\r\n");
+    assert_eq!(links(&rig), (0, 0), "it is not used again");
+}
+
+#[test]
 fn links_are_bounded_and_no_tenant_takes_all() {
     let mut rig = lending(1, 1, 5);
     let clients: Vec<usize> = (0..5).map(|_| rig.client(0)).collect();

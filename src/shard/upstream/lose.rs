@@ -14,8 +14,9 @@ use crate::shard::pending::Pending;
 use crate::shard::refusal::Refusal;
 use crate::shard::replies::Replies;
 use crate::shard::request::{Envelope, Route, Track};
+use crate::values::limits::SILENCE_EXAMINED;
 use crate::values::time::Now;
-use crate::values::{BackendId, ConnectionId, Loss, Timestamp};
+use crate::values::{Action, BackendId, ConnectionId, Loss, Owner, Timestamp};
 
 /// The least retry delay named to clients whose requests were lost with a connection.
 const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
@@ -198,12 +199,17 @@ impl Upstream {
     }
 
     /// Gives up connections whose backend has owed a reply for longer than `--backend-timeout`, or that could
-    /// not be opened in time.
+    /// not be opened in time. Has connections examined whose backend has owed a reply for 500 ms, so that one that
+    /// is dead is lost, and opened anew, long before.
     pub fn give_up_on_silent(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         for index in 0..self.links.len() {
             let connection = ConnectionId(index as u32);
-            if let Some(reason) = overdue(self.links.at(connection), &env.settings, self.turn.late, now) {
+            let link = self.links.at(connection);
+            if let Some(reason) = overdue(link, &env.settings, self.turn.late, now) {
                 self.drop_link(env, connection, reason, replies, now);
+            } else if link.owes_since().is_some_and(|since| now.monotonic.since(since) >= SILENCE_EXAMINED) {
+                let owner = Owner::Link(connection, link.generation);
+                env.actions.push_back(Action::Examine(owner));
             }
         }
     }

@@ -15,6 +15,7 @@
 //! | a reply is taken | `receive.rs` |
 //! | a connection is lost or given up, with its requests | `lose.rs` |
 //! | a turn begins and ends | `turn.rs` |
+//! | connections to a store that has become a replica are opened anew | `renew.rs` |
 //! | requests are answered before their backend has | `early.rs` |
 //! | backends are ejected and taken back | `gates.rs` |
 //! | the nodes of a cluster: maps, owners, replicas, redirected requests | `nodes.rs` |
@@ -25,6 +26,7 @@ mod lose;
 mod nodes;
 mod queue;
 mod receive;
+mod renew;
 mod send;
 mod turn;
 
@@ -43,6 +45,7 @@ use super::settings::ShardSettings;
 use crate::protocol::{Room, Segment};
 use crate::routing::cluster::ReplicaState;
 use crate::values::{BackendId, ConnectionId, Owner, Timestamp};
+use renew::Renewals;
 use turn::Turn;
 
 /// The connections, windows, health and cluster state of all backends on one core.
@@ -55,6 +58,8 @@ pub struct Upstream {
     turn: Turn,
     /// The quiet time of each backend, in which it answers nothing and requests keep it busy.
     quiets: Vec<Quiet>,
+    /// For each backend, when its connections were last opened anew because it had become a replica.
+    renewals: Renewals,
     /// Notes (such as that a request was sent) about requests of client connections, still to be delivered
     /// to the cores of the clients.
     notes: Vec<(ReplyTo, Note)>,
@@ -74,6 +79,7 @@ impl Upstream {
             cluster: Cluster::new(settings),
             turn: Turn::default(),
             quiets: vec![Quiet::default(); backends],
+            renewals: Renewals::new(backends),
             notes: Vec::new(),
             backends,
         }

@@ -11,8 +11,8 @@ use crate::shard::links::{Greeted, Received};
 use crate::shard::message::Message;
 use crate::shard::note::Note;
 use crate::shard::outcome::Outcome;
-use crate::shard::pending::{InFlight, Pending};
-use crate::shard::refusal::{UNEXPECTED_REPLY, oversized};
+use crate::shard::pending::{InFlight, Pending, whole};
+use crate::shard::refusal::{UNEXPECTED_REPLY, is_read_only, oversized};
 use crate::shard::replies::Replies;
 use crate::shard::request::ReplyTo;
 use crate::values::limits::COPY_BYTES_MAX;
@@ -121,8 +121,8 @@ impl Upstream {
         now: Now,
     ) {
         let kind = scanned.kind;
-        if kind == b'-' && self.links.at(connection).inner.is_some() {
-            self.links.record_weir_error(connection, end);
+        if kind == b'-' {
+            self.record_error(connection, end, now);
         }
         let Some(pending) = self.links.take_pending(connection) else {
             return self.drop_link(env, connection, UNEXPECTED_REPLY, replies, now);
@@ -150,6 +150,18 @@ impl Upstream {
                 self.links.swallow_step(env, connection, left, sent_at);
             }
             Pending::Fence { .. } => self.links.swallow_fence(env, connection, kind, end),
+        }
+    }
+
+    /// Takes from an error, whose last part is `end`, whether an inner weir has refused the request, or a plain store
+    /// has become a replica.
+    #[cold]
+    fn record_error(&mut self, connection: ConnectionId, end: &[u8], now: Now) {
+        let link = self.links.at(connection);
+        if link.inner.is_some() {
+            self.links.record_weir_error(connection, end);
+        } else if is_read_only(&whole(&link.partial, end)) {
+            self.handle_read_only(link.backend, now.monotonic);
         }
     }
 

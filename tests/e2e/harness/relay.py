@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import socket
+import struct
 import threading
 
 from .listener import Listener
+
+
+SO_ATTACH_FILTER = 26
+RETURN_NOTHING = struct.pack("HBBI", 0x06, 0, 0, 0)  # a BPF program of one instruction, which keeps 0 bytes of a packet
 
 
 class Relay(Listener):
@@ -16,6 +23,7 @@ class Relay(Listener):
     def __init__(self, port: int) -> None:
         self.store_port = port
         self.sockets: list[socket.socket] = []
+        self.clients: list[socket.socket] = []
         self.held: dict[socket.socket, bytearray] = {}
         self.muted: set[socket.socket] = set()
         self.holds_new = False
@@ -24,7 +32,7 @@ class Relay(Listener):
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
-        for each in self.sockets:
+        for each in self.sockets + self.clients:
             each.close()
 
     def hold(self, new: bool = False) -> None:
@@ -37,6 +45,18 @@ class Relay(Listener):
         with self.lock:
             self.muted = set(self.sockets)
             self.held = {store: bytearray() for store in self.sockets}
+
+    def sever(self) -> None:
+        """Has the kernel drop all packets that clients send over the open connections, acknowledging none, as if a device
+        on the way had forgotten these connections."""
+        program = ctypes.create_string_buffer(RETURN_NOTHING, len(RETURN_NOTHING))
+        filter_of_one = struct.pack("HL", 1, ctypes.addressof(program))
+        with self.lock:
+            for client in self.clients:
+                with contextlib.suppress(OSError):  # it has ended meanwhile
+                    client.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, filter_of_one)
+            self.muted = set(self.sockets)
+            self.clients = []
 
     def held_bytes(self) -> int:
         with self.lock:
@@ -57,6 +77,7 @@ class Relay(Listener):
         store = socket.create_connection(("127.0.0.1", self.store_port))
         with self.lock:
             self.sockets.append(store)
+            self.clients.append(client)
             if self.holds_new:
                 self.held[store] = bytearray()
         threading.Thread(target=self._to_client, args=(store, client), daemon=True).start()

@@ -492,7 +492,10 @@ pub(super) fn fate_of(reply: &[u8]) -> Option<Fate> {
     if contains(reply, MAY_HAVE_HAPPENED) || contains(reply, REST_MAY_HAVE_HAPPENED) {
         return Some(Fate::Unknown);
     }
-    if [&b"-LOADING "[..], b"-OVERLOADED ", b"-DEADLINE "].iter().any(|word| reply.starts_with(word)) {
+    if [&b"-LOADING "[..], b"-READONLY ", b"-OVERLOADED ", b"-DEADLINE "]
+        .iter()
+        .any(|word| reply.starts_with(word))
+    {
         return Some(Fate::Never);
     }
     let never_sent =

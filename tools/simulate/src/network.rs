@@ -57,6 +57,9 @@ pub(super) struct Socket {
     /// True while nothing is read from the socket because the client is to move to another shard: bytes that
     /// arrive wait at the socket.
     pub detained: bool,
+    /// True once the store has dropped the connection and nothing tells the shard so: bytes that the shard sends are
+    /// lost, and are not acknowledged.
+    pub is_severed: bool,
     /// True while a segment (block) of bytes is on its way from the shard to the client or store.
     pub sending: bool,
     /// The state of a client's socket that its shard (core of weir) still reads although it drains; `None`
@@ -85,6 +88,7 @@ impl Socket {
             cut_at: None,
             paused: false,
             detained: false,
+            is_severed: false,
             sending: false,
             last_words: None,
         }

@@ -22,8 +22,8 @@ pub(super) struct Faults {
     pub refused_connect: u64,
     /// Probability, in thousandths, that a store does not react to an attempt to connect.
     pub ignored_connect: u64,
-    /// Probability, in thousandths per request, that a store begins to reply with the error `LOADING`, for 1
-    /// to 50 ms.
+    /// Probability, in thousandths per request, that a store begins to reply with the error `LOADING`, or without a
+    /// cluster sometimes `READONLY`, for 1 to 50 ms.
     pub loading: u64,
     /// Probability, in thousandths per request, that a store begins to stall, for 1 ms to 10 s.
     pub stall: u64,

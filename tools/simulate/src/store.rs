@@ -116,6 +116,8 @@ pub(super) struct Store {
     connections: BTreeMap<SocketId, Connection>,
     killed: Vec<SocketId>,
     loading_until: Timestamp,
+    /// The error with which the store answers requests until `loading_until`.
+    loading: &'static [u8],
     stalled_until: Timestamp,
     /// The time at which the last of all stalls so far ends. A later stall may be shorter: then only the
     /// connections whose requests came before it still wait.
@@ -144,6 +146,7 @@ impl Store {
             connections: BTreeMap::new(),
             killed: Vec::new(),
             loading_until: Timestamp::ZERO,
+            loading: LOADING,
             stalled_until: Timestamp::ZERO,
             all_go_on_at: Timestamp::ZERO,
             servers: plan.store_servers.map(|servers| vec![Timestamp::ZERO; servers]),
@@ -447,6 +450,8 @@ impl Store {
         }
         if self.random.per_mille(self.faults.loading) {
             self.loading_until = now.monotonic.after(Duration::from_millis(self.random.between(1, 50)));
+            let is_replica = cluster.is_none() && self.random.per_mille(300);
+            self.loading = if is_replica { READ_ONLY.as_bytes() } else { LOADING };
         }
         check_block(connection, &arguments)?;
         connection.tracks |= arguments.name() == b"CLIENT" && arguments.get(1) == Some(b"TRACKING");
@@ -457,7 +462,7 @@ impl Store {
             if connection.block.is_some() {
                 spoil(&mut self.engine, &mut connection.session, now);
             }
-            return Ok(Some(StoreAnswer::Reply(LOADING.to_vec())));
+            return Ok(Some(StoreAnswer::Reply(self.loading.to_vec())));
         }
         let mut forged = None;
         if let Some((nodes, node)) = cluster
