@@ -299,6 +299,11 @@ ENDLESS = [
     "while true do redis.call('SET', 'k', 'v') end", "while true do redis.pcall('NOSUCH') end", "while true do collectgarbage() end", "local t = {} t[1] = t while true do cjson.encode(t) end",
     "local t = {} for i = 1, 60 do t = {t, t} end return t", "local t = {} for i = 1, 60 do t = {t, t} end return cjson.encode(t)", "return setmetatable({}, {__index = function(t, k) return t[k] end}).x", "local t = setmetatable({}, {}) getmetatable(t).__index = t return t.x",
     "local t = setmetatable({}, {__tostring = function(t) return tostring(t) end}) return tostring(t)", "error(setmetatable({}, {__index = function() while true do end end}))", "while true do loadstring('return 1')() end", "return load(function() return ' ' end)",
+    "local s = ('a'):rep(2e7) local t = {} for i = 1, 1000 do t[i] = s end table.sort(t)", "local s = ('%%'):rep(3e6) local t = {} for i = 1, 1000 do t[i] = s end pcall(table.sort, t, string.format)",
+    "local s = (' '):rep(1e7) .. '1' local t = {} for i = 1, 2000 do t[i] = s end math.max(unpack(t))", "local s = (' '):rep(1e7) .. '1' local t = {} for i = 1, 2000 do t[i] = s end string.char(unpack(t))",
+    "local s = (' '):rep(1e7) .. '1' local t = {} for i = 1, 2000 do t[i] = s end string.format(('%d'):rep(2000), unpack(t))", "local s = (' '):rep(1e7) .. '1' local t = {} for i = 1, 2000 do t[i] = s end bit.bor(unpack(t))",
+    "local s = (' '):rep(1e7) .. '1' local t = {} for i = 1, 2000 do t[i] = s end struct.pack(('d'):rep(2000), unpack(t))", "local s = ('0'):rep(5e7) while true do local x = s + s + s + s + s + s + s + s + s + s end",
+    "local c = coroutine.wrap(function() local s = ('0'):rep(5e7) while true do local x = s + s + s + s + s + s + s + s + s + s end end) c()",
     "return {unpack({}, 1, 1e8)}", "return string.format('%99.99f', 1e308)", "local a = ('x'):rep(2e7) local b = a .. 'y' while a < b do end", "local t = {} for i = 1, 250 do t[i] = 'x' end return loadstring('return ' .. ('('):rep(300) .. '1' .. (')'):rep(300))",
 ]  # fmt: skip
 

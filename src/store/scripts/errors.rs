@@ -160,6 +160,21 @@ fn plain_text(error: &Error) -> String {
     }
 }
 
+/// Converts an error of a function of Lua's own library that the running function has called, for its own arguments,
+/// into the error that a script would get if it had called the library's function itself.
+pub(super) fn relocated(lua: &Lua, error: &Error) -> Error {
+    let text = plain_text(error);
+    let text = text.strip_prefix("runtime error: ").unwrap_or(&text);
+    let line = text.split("\nstack traceback:").next().unwrap_or_default();
+    let of_argument = line.strip_prefix("bad argument #").and_then(|rest| rest.split_once(" to '?' ("));
+    if let Some((index, reason)) = of_argument
+        && let (Ok(index), Some(reason)) = (index.parse(), reason.strip_suffix(')'))
+    {
+        return bad_argument(lua, index, reason);
+    }
+    raise(lua, line)
+}
+
 /// Returns the reason for which the engine ended the script, which may be that the interpreter ran out of
 /// memory; `None` for an error that does not end scripts.
 pub(super) fn ending(error: &Error) -> Option<Ending> {

@@ -12,11 +12,15 @@ use crate::values::limits::ENGINE_SCRIPT_MS_MAX;
 /// A clock for the run time of scripts.
 pub(in crate::store) type Stopwatch = Rc<dyn Fn() -> Timestamp>;
 
-/// The number of Lua instructions between two checks of a script's effort (steps of work) and time. A single
-/// instruction may still take milliseconds if it compares long strings.
-pub(super) const INSTRUCTIONS_PER_CHECK: u32 = 200;
-/// The units of effort (steps of work) charged for 200 Lua instructions, each of which takes about 10 ns.
-const UNITS_PER_CHECK: u64 = 25;
+/// The number of Lua instructions between two checks of a script's effort (steps of work). A single instruction may
+/// take a tenth of a second if it compares long strings, or reads a number from one.
+pub(super) const INSTRUCTIONS_PER_CHECK: u32 = 48;
+/// The number of Lua instructions between two checks of a script that uses much memory, and so may have long strings.
+pub(super) const INSTRUCTIONS_PER_CHECK_LARGE: u32 = 8;
+/// The number of Lua instructions for one unit of effort (steps of work); each takes about 10 ns.
+const INSTRUCTIONS_PER_UNIT: u32 = 8;
+/// The units of effort (steps of work) after which the run time is checked, if no instruction can have taken long.
+const UNITS_PER_HEED: u64 = 25;
 /// The number of units of effort (steps of work) after which a script's run time is checked, if the hook of
 /// the interpreter has not done so meanwhile because library functions did most of the work.
 const TIMED_UNITS: u64 = 10_000;
@@ -129,6 +133,8 @@ pub(super) struct Fuel {
     spent: Cell<u64>,
     /// The units of effort (steps of work) spent since the last check of the run time.
     untimed: Cell<u64>,
+    /// The units of effort (steps of work) of instructions since the last check of the run time between them.
+    unheeded: Cell<u64>,
     ended: Cell<Option<Ending>>,
     /// The function that answers other connections while a script runs; `None` between scripts.
     attendance: RefCell<Option<Attendance>>,
@@ -209,11 +215,17 @@ impl Fuel {
         Raised::Ended(ending).into()
     }
 
-    /// Checks the run time of the script, answers other connections if that is due, and spends the effort
-    /// (steps of work) of the 200 instructions since the last check. An error ends the script.
-    pub(super) fn spend_instructions(&self) -> Result<(), mlua::Error> {
-        self.heed_time()?;
-        self.spend(UNITS_PER_CHECK)
+    /// Spends the effort (steps of work) of this many instructions since the last call. Checks the run time of the
+    /// script, and answers other connections if that is due: every time if the instructions may have taken long, else
+    /// from time to time. An error ends the script.
+    pub(super) fn spend_instructions(&self, instructions: u32, may_be_long: bool) -> Result<(), mlua::Error> {
+        let units = u64::from(instructions / INSTRUCTIONS_PER_UNIT);
+        self.unheeded.set(self.unheeded.get() + units);
+        if self.unheeded.get() >= UNITS_PER_HEED || may_be_long {
+            self.unheeded.set(0);
+            self.heed_time()?;
+        }
+        self.spend(units)
     }
 
     /// Checks the run time of the script, and answers other connections if that is due. An error ends the script.
@@ -281,7 +293,7 @@ mod tests {
         assert_eq!(fuel.take_spent(), 400 + SCRIPT_UNITS);
         assert!(fuel.start(1_000, SCRIPT_UNITS - 1).is_err());
         fuel.start(1_000, 1_000).expect("there is enough");
-        fuel.spend_instructions().expect("it starts anew");
+        fuel.spend_instructions(INSTRUCTIONS_PER_CHECK, true).expect("it starts anew");
     }
 
     #[test]

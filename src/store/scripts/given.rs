@@ -9,6 +9,10 @@ use crate::store::numbers;
 /// The number of significant digits with which Lua writes a number as a string.
 pub(super) const LUA_PRECISION: usize = 14;
 
+/// The longest string that is taken for a number. To read a longer one, spaces or zeroes for the most part, could keep
+/// everybody waiting.
+const NUMBER_BYTES_MAX: usize = 4096;
+
 /// The arguments of one call of a library function by a script. Indices count from 0 here, and from 1 in
 /// error texts.
 pub(super) struct Given<'a> {
@@ -60,11 +64,13 @@ impl<'a> Given<'a> {
         self.lua.create_string(spelled)
     }
 
-    /// Returns the argument at `index` (from 0) as a number; a string that spells a number is converted. An
-    /// error for other values.
+    /// Returns the argument at `index` (from 0) as a number; a string of at most 4 KiB that spells a number is
+    /// converted. An error for other values.
     pub(super) fn number(&self, index: usize) -> Result<f64, Error> {
         let given = self.get(index);
-        let number = given.map_or(Ok(None), |value| self.lua.coerce_number(value.clone()))?;
+        let is_long = matches!(given, Some(Value::String(text)) if text.as_bytes().len() > NUMBER_BYTES_MAX);
+        let short = given.filter(|_| !is_long);
+        let number = short.map_or(Ok(None), |value| self.lua.coerce_number(value.clone()))?;
         number.ok_or_else(|| wrong_type(self.lua, index + 1, "number", given))
     }
 

@@ -162,6 +162,19 @@ fn acl_check_cmd(shared: &Shared, arguments: &MultiValue) -> Result<bool, Error>
     Ok(true)
 }
 
+/// Carries out `math.max` or `math.min`: returns the number among the arguments that is `beyond` all before it.
+pub(super) fn extreme(lua: &Lua, arguments: &MultiValue, beyond: fn(f64, f64) -> bool) -> Result<f64, Error> {
+    let given = Given::new(lua, arguments);
+    let mut found = given.number(0)?;
+    for index in 1..given.len() {
+        let number = given.number(index)?;
+        if beyond(number, found) {
+            found = number;
+        }
+    }
+    Ok(found)
+}
+
 /// Carries out `math.random`: draws a number from Redis's random generator, between 0 and 1, or a whole
 /// number in the range of the arguments. Numbers are repeatable only after `math.randomseed`, since each
 /// script starts from another state.

@@ -7,7 +7,7 @@
 //!     register ─> a library's code, which registers functions and reaches nothing else
 //! ```
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use mlua::chunk::ChunkMode;
@@ -15,7 +15,7 @@ use mlua::{Error, Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, T
 
 use super::cache::{Digest, Script};
 use super::errors::{self, LIBRARY_NAME, SANDBOX_NAME, SCRIPT_NAME};
-use super::fuel::{Attendance, Fuel, INSTRUCTIONS_PER_CHECK, RunTime};
+use super::fuel::{Attendance, Fuel, INSTRUCTIONS_PER_CHECK, INSTRUCTIONS_PER_CHECK_LARGE, RunTime};
 use super::kept::Kept;
 use super::libraries::Signature;
 use super::random::Random;
@@ -27,6 +27,11 @@ use crate::values::limits::{ENGINE_FUNCTIONS_BYTES_MAX, ENGINE_SCRIPT_BYTES_MAX}
 /// The memory in bytes by which the Lua interpreter may grow before its garbage is collected at the end of a
 /// script.
 const GARBAGE_BYTES: usize = 8 * 1024 * 1024;
+/// The memory in bytes, of strings and garbage, with which a script's single instructions take too little time to be
+/// checked one by one.
+const TEXTS_BYTES: usize = 1024 * 1024;
+/// The longest string that the sort of Lua's own library compares without a count.
+const SHORT_BYTES: usize = 256;
 
 /// The most results that a library function may return, because the interpreter's stack must hold them.
 pub(super) const RESULTS_MAX: usize = 7_900;
@@ -40,6 +45,10 @@ pub(super) struct Shared {
     pub(super) memory_max: usize,
     /// The functions that a library has registered so far; `None` unless FUNCTION LOAD is running its code.
     pub(super) registering: RefCell<Option<Registering>>,
+    /// The bytes of the interpreter's memory in use after the last garbage collection before the present script.
+    settled: Cell<usize>,
+    /// The number of instructions after each of which effort (steps of work) and time are checked.
+    checked_every: Cell<u32>,
 }
 
 /// The kind of code that an interpreter runs: scripts or functions of libraries, each of which has an
@@ -95,13 +104,11 @@ impl Machine {
             json: Rc::default(),
             memory_max: ENGINE_SCRIPT_BYTES_MAX,
             registering: RefCell::default(),
+            settled: Cell::default(),
+            checked_every: Cell::default(),
         });
         let (environment, run, reached, switch) = prepare(&lua, &shared, role)?;
-        let hooked = Rc::clone(&shared);
-        lua.set_global_hook(
-            HookTriggers::new().every_nth_instruction(INSTRUCTIONS_PER_CHECK),
-            move |_, _| hooked.fuel.spend_instructions().map(|()| VmState::Continue),
-        )?;
+        check_every(&lua, &shared, INSTRUCTIONS_PER_CHECK)?;
         let functions = Kept::new(&lua)?;
         lua.gc_collect()?;
         let (globals, settled) = (lua.globals(), lua.used_memory());
@@ -162,6 +169,10 @@ impl Machine {
         arguments: impl Iterator<Item = impl AsRef<[u8]>>,
     ) -> Result<Option<(Table, Table)>, Error> {
         self.limit_memory()?;
+        self.shared.settled.set(self.settled);
+        if self.shared.checked_every.get() != INSTRUCTIONS_PER_CHECK {
+            check_every(&self.lua, &self.shared, INSTRUCTIONS_PER_CHECK)?;
+        }
         self.shared.fuel.start(most, left)?;
         self.shared.json.reset();
         let (keys, arguments) = (self.list(keys)?, self.list(arguments)?);
@@ -248,6 +259,23 @@ impl Machine {
         self.settled = self.lua.used_memory();
         Ok(used)
     }
+}
+
+/// Has the interpreter check the effort (steps of work) and time of what it runs each time after this many
+/// instructions; after fewer from when a script uses much memory.
+fn check_every(lua: &Lua, shared: &Rc<Shared>, instructions: u32) -> Result<(), Error> {
+    shared.checked_every.set(instructions);
+    let hooked = Rc::clone(shared);
+    let triggers = HookTriggers::new().every_nth_instruction(instructions);
+    lua.set_global_hook(triggers, move |lua, _| {
+        let used = lua.used_memory();
+        hooked.fuel.spend_instructions(instructions, used >= hooked.settled.get() + TEXTS_BYTES)?;
+        let is_large = used >= hooked.settled.get() + GARBAGE_BYTES + TEXTS_BYTES;
+        if is_large && instructions != INSTRUCTIONS_PER_CHECK_LARGE {
+            check_every(lua, &hooked, INSTRUCTIONS_PER_CHECK_LARGE)?;
+        }
+        Ok(VmState::Continue)
+    })
 }
 
 /// Compiles source text (`code`), whose name in errors is `name` and whose globals are in `environment`. The
@@ -359,6 +387,21 @@ fn add_readonly(lua: &Lua, shared: &Rc<Shared>, host: &Table, readonly: Readonly
     add(lua, shared, host, "unpack", tables::unpack)?;
     add(lua, shared, host, "collectgarbage", tables::collect_garbage)?;
     add(lua, shared, host, "gcinfo", |lua, _, _| Ok(lua.used_memory() / 1024))?;
+    add(lua, shared, host, "is_native", |_, _, given| {
+        Ok(given.front().and_then(Value::as_function).is_some_and(|function| function.info().what == "C"))
+    })?;
+    add(lua, shared, host, "is_short", |lua, _, given| {
+        let given = given::Given::new(lua, given);
+        let (table, length) = (given.table(0)?, given.integer(1)?);
+        let is_long =
+            |value: &Value| value.as_string().is_some_and(|text| text.as_bytes().len() > SHORT_BYTES);
+        for index in 1..=length {
+            if is_long(&table.raw_get(index)?) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    })?;
     add(lua, shared, host, "spend", |lua, shared, given| {
         shared.fuel.spend(given::cut(given::Given::new(lua, given).number(0)?).max(0) as u64)
     })
@@ -373,6 +416,11 @@ fn add_texts(lua: &Lua, shared: &Rc<Shared>, host: &Table) -> Result<(), Error> 
     add(lua, shared, host, "lower", texts::lower)?;
     add(lua, shared, host, "upper", texts::upper)?;
     add(lua, shared, host, "reverse", texts::reverse)?;
+    add(lua, shared, host, "char", |lua, _, given| texts::char(lua, given))?;
+    let format: Function = lua.globals().raw_get::<Table>("string")?.raw_get("format")?;
+    add(lua, shared, host, "format", move |lua, shared, given| texts::format(lua, shared, given, &format))?;
+    add(lua, shared, host, "max", |lua, _, given| library::extreme(lua, given, |one, other| one > other))?;
+    add(lua, shared, host, "min", |lua, _, given| library::extreme(lua, given, |one, other| one < other))?;
     let own = Rc::clone(shared);
     host.raw_set(
         "gmatch",

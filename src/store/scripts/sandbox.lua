@@ -7,7 +7,7 @@ local host, globals = ...
 local READONLY = "Attempt to modify a readonly table"
 -- The elements that a function of `table` may touch before they are counted.
 local FREE_ELEMENTS = 64
--- The elements that the library's own sort may compare by itself.
+-- The elements that the library's own sort may compare by itself, unless one is a long string.
 local NATIVELY_SORTED = 1000
 
 local type, tostring, tonumber, error, select = type, tostring, tonumber, error, select
@@ -106,6 +106,13 @@ local function less(one, other)
   return one < other
 end
 
+-- A comparison in Lua is counted.
+local function counted(order)
+  return function(one, other)
+    return order(one, other)
+  end
+end
+
 function table.sort(...)
   local where, order = ...
   local count = select("#", ...)
@@ -113,8 +120,12 @@ function table.sort(...)
   if order ~= nil and type(order) ~= "function" then bad(2, "sort", "function", count, order) end
   local length = #where
   if length > FREE_ELEMENTS then spend(length * 8) end
-  -- Elements in a bad order make the sort quadratic, and only a comparison in Lua is counted.
-  if length > NATIVELY_SORTED then order = order or less end
+  if order then
+    if host.is_native(order) then order = counted(order) end
+  -- Elements in a bad order make the sort quadratic, and long strings take long to compare.
+  elseif length > NATIVELY_SORTED or not host.is_short(behind[where] or where, length) then
+    order = less
+  end
   return sort(where, order)
 end
 
@@ -154,6 +165,7 @@ end
 string.find, string.match = host.find, host.match
 string.gmatch, string.gfind = host.gmatch, host.gmatch
 string.rep, string.lower, string.upper, string.reverse = host.rep, host.lower, host.upper, host.reverse
+string.char, string.format = host.char, host.format
 local search, gsub = host.search, host.gsub
 
 function string.gsub(...)
@@ -205,6 +217,7 @@ function string.gsub(...)
 end
 
 math.random, math.randomseed = host.random, host.randomseed
+math.max, math.min = host.max, host.min
 
 for _, name in ipairs({"dofile", "loadfile", "print", "newproxy", "getfenv", "setfenv", "module", "require"}) do
   globals[name] = nil

@@ -1,10 +1,10 @@
-//! Functions of Lua's library `string` whose work a short script could make endless: pattern matching,
+//! Functions of Lua's library `string` whose work a short script could make endless: pattern matching, formats,
 //! `string.rep`, and the conversions of a whole string.
 
-use mlua::{Error, Lua, LuaString, MultiValue, Value};
+use mlua::{Error, Function, Lua, LuaString, MultiValue, Value};
 use std::rc::Rc;
 
-use super::errors::raise;
+use super::errors::{bad_argument, ending, raise, relocated};
 use super::fuel::Ending;
 use super::given::Given;
 use super::machine::Shared;
@@ -297,6 +297,32 @@ pub(super) fn rep(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<
     }
     shared.fuel.spend_bytes(length)?;
     lua.create_string(text.repeat(if text.is_empty() { 0 } else { count }))
+}
+
+/// Carries out `string.char`: returns the text of the bytes that the arguments are.
+pub(super) fn char(lua: &Lua, arguments: &MultiValue) -> Result<LuaString, Error> {
+    let given = Given::new(lua, arguments);
+    let byte = |index| {
+        let byte = u8::try_from(given.integer(index)? as i32);
+        byte.map_err(|_| bad_argument(lua, index + 1, "invalid value"))
+    };
+    let text: Vec<u8> = (0..given.len()).map(byte).collect::<Result<_, Error>>()?;
+    lua.create_string(text)
+}
+
+/// Carries out `string.format` by Lua's own function (`native`). Charges the length of all texts as effort (steps of
+/// work), because the function reads a number from each that it writes as one.
+pub(super) fn format(
+    lua: &Lua,
+    shared: &Shared,
+    arguments: &MultiValue,
+    native: &Function,
+) -> Result<LuaString, Error> {
+    let texts = arguments.iter().filter_map(Value::as_string);
+    shared.fuel.spend_bytes(texts.map(|text| text.as_bytes().len()).sum())?;
+    native
+        .call(arguments.clone())
+        .map_err(|error| if ending(&error).is_some() { error } else { relocated(lua, &error) })
 }
 
 /// Implements `string.lower`.
