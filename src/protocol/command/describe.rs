@@ -3,7 +3,7 @@
 use super::since::since;
 use super::specs::{self, Access, write_words};
 use super::{
-    Arguments, COMMANDS, Command, FanOut, Flags, Group, Handling, KeyError, Keys, Unrecognised, all, learned,
+    Arguments, COMMANDS, Command, FanOut, Flags, Group, Handling, KeyError, Unrecognised, all, learned,
     lookup, recognise,
 };
 use crate::protocol::encode::{self, Protocol};
@@ -296,11 +296,11 @@ fn keys_of<'a>(arguments: &Arguments<'a>) -> Result<Vec<(&'a [u8], Access)>, &'s
     const NO_KEYS: &str = "ERR The command has no key arguments";
     let request = arguments.skip(2).ok_or(INVALID)?;
     let command = recognise(&request).map_err(|unrecognised| match unrecognised {
-        Unrecognised::Arity(command) if command.keys == Keys::None => NO_KEYS,
+        Unrecognised::Arity(command) if !specs::names_keys(command) => NO_KEYS,
         Unrecognised::Arity(_) => "ERR Invalid number of arguments specified for command",
         Unrecognised::Command(_) | Unrecognised::Subcommand { .. } => "ERR Invalid command specified",
     })?;
-    if command.keys == Keys::None {
+    if !specs::names_keys(command) {
         return Err(NO_KEYS);
     }
     let mut keys = Vec::new();
@@ -419,6 +419,11 @@ mod tests {
     fn keys_and_what_happens_to_them() {
         let cases = [
             ("COMMAND GETKEYS MSET a 1 b 2", "*2 $1 a $1 b "),
+            ("COMMAND GETKEYS MSET a 1 b", "*2 $1 a $1 b "),
+            ("COMMAND GETKEYS MSET a", "-ERR Invalid number of arguments specified for command "),
+            ("COMMAND GETKEYS PFMERGE a", "-ERR Invalid arguments specified for command "),
+            ("COMMAND GETKEYS SSUBSCRIBE a", "-ERR The command has no key arguments "),
+            ("COMMAND GETKEYS SPUBLISH a", "-ERR The command has no key arguments "),
             ("COMMAND GETKEYS EVAL code 0", "*0 "),
             ("COMMAND GETKEYS EVAL code x", "*0 "),
             ("COMMAND GETKEYS FCALL f 2 a", "*0 "),
@@ -429,6 +434,11 @@ mod tests {
             ("COMMAND GETKEYS GET", "-ERR Invalid number of arguments specified for command "),
             ("COMMAND GETKEYS ZMPOP 0 a MIN", "-ERR Invalid arguments specified for command "),
             ("COMMAND GETKEYSANDFLAGS GET a", "*1 *2 $1 a *2 +RO +access "),
+            ("COMMAND GETKEYSANDFLAGS BITFIELD a OVERFLOW SAT GET u8 0", "*1 *2 $1 a *2 +RO +access "),
+            ("COMMAND GETKEYSANDFLAGS BITFIELD a GET u8", "*1 *2 $1 a *3 +RW +access +update "),
+            ("COMMAND GETKEYSANDFLAGS BITFIELD a SET u8 0 1", "*1 *2 $1 a *3 +RW +access +update "),
+            ("COMMAND GETKEYSANDFLAGS MIGRATE h 1 a 0 5", "*1 *2 $1 a *3 +RW +access +delete "),
+            ("COMMAND GETKEYSANDFLAGS RESTORE-ASKING a 0 x", "*1 *2 $1 a *2 +OW +update "),
             (
                 "COMMAND GETKEYSANDFLAGS ZUNIONSTORE d 2 a b",
                 "*3 *2 $1 d *2 +OW +update *2 $1 a *2 +RO +access *2 $1 b *2 +RO +access ",

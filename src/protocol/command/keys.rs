@@ -1,6 +1,7 @@
 //! Positions of a command's keys among its arguments: the rules by which they are found.
 
 use std::fmt;
+use std::ops::Range;
 
 use super::specs::{self, KeySpec};
 use super::{Arguments, Command};
@@ -155,8 +156,11 @@ impl Command {
         match self.keys {
             Keys::None => {}
             Keys::Range { first, last, step } => {
-                let keys = self.range(length, usize::from(first), last, usize::from(step))?;
-                keys.for_each(each);
+                let (range, step) = (key_range(length, first, last), usize::from(step));
+                if !range.len().is_multiple_of(step) {
+                    return Err(KeyError::WrongArity(self.name));
+                }
+                range.step_by(step).for_each(each);
             }
             Keys::NumKeys { at, destination, count } => {
                 let at = usize::from(at);
@@ -199,22 +203,14 @@ impl Command {
         let _ = self.for_each_key(arguments, &mut |_| count += 1);
         count
     }
+}
 
-    fn range(
-        &self,
-        length: usize,
-        first: usize,
-        last: i8,
-        step: usize,
-    ) -> Result<impl Iterator<Item = usize> + use<>, KeyError> {
-        let distance = usize::from(last.unsigned_abs());
-        // The index behind the last argument that may be a key or belong to one.
-        let end = if last < 0 { (length + 1).saturating_sub(distance) } else { length.min(distance + 1) };
-        if step > 1 && !end.saturating_sub(first).is_multiple_of(step) {
-            return Err(KeyError::WrongArity(self.name));
-        }
-        Ok((first..end).step_by(step))
-    }
+/// Returns the indices of the arguments that may be keys, or belong to one, in a request of `length` words, by the
+/// positions of [`Keys::Range`].
+pub(super) fn key_range(length: usize, first: u8, last: i8) -> Range<usize> {
+    let distance = usize::from(last.unsigned_abs());
+    let end = if last < 0 { (length + 1).saturating_sub(distance) } else { length.min(distance + 1) };
+    usize::from(first)..end
 }
 
 impl KeyCount {
@@ -249,14 +245,20 @@ pub fn integer(text: &[u8]) -> Option<i64> {
     if plain { std::str::from_utf8(text).ok()?.parse().ok() } else { None }
 }
 
-fn streams(arguments: &Arguments<'_>) -> Result<std::ops::Range<usize>, KeyError> {
+fn streams(arguments: &Arguments<'_>) -> Result<Range<usize>, KeyError> {
     let mut index = 1;
+    // Redis reads the number of COUNT before it comes to an unknown option or misses STREAMS.
+    let mut refusal = KeyError::Syntax;
     loop {
-        let word = arguments.get(index).ok_or(KeyError::Syntax)?;
+        let word = arguments.get(index).ok_or(refusal)?;
         if word.eq_ignore_ascii_case(b"streams") {
             break;
         }
-        index += stream_option_words(word).ok_or(KeyError::Syntax)?;
+        let count = arguments.get(index + 1).filter(|_| word.eq_ignore_ascii_case(b"count"));
+        if count.is_some_and(|count| integer(count).is_none()) {
+            refusal = KeyError::NotAnInteger;
+        }
+        index += stream_option_words(word).ok_or(refusal)?;
     }
     let first = index + 1;
     let named = arguments.len() - first;
@@ -323,7 +325,7 @@ fn geo_option(word: &[u8]) -> StoreOption {
 }
 
 /// Returns the indices of the keys of `MIGRATE host port key|"" database timeout [options] [KEYS key ...]`.
-fn migrated(arguments: &Arguments<'_>) -> std::ops::Range<usize> {
+fn migrated(arguments: &Arguments<'_>) -> Range<usize> {
     const KEY: usize = 3;
     const OPTIONS: usize = 6;
     let listed = (OPTIONS..arguments.len()).find(|index| arguments.at(*index).eq_ignore_ascii_case(b"keys"));
@@ -397,6 +399,9 @@ mod tests {
             ("SINTERCARD 2 a", "ERR Number of keys can't be greater than number of args"),
             ("ZMPOP 3 a MIN", "ERR syntax error"),
             ("XREAD COUNT 1 a", "ERR syntax error"),
+            ("XREAD a COUNT x", "ERR syntax error"),
+            ("XREAD COUNT x a", "ERR value is not an integer or out of range"),
+            ("XREADGROUP GROUP g c COUNT STREAMS s >", "ERR value is not an integer or out of range"),
             ("XREAD COUNT 1 STREAMS", "ERR syntax error"),
             ("MSET a 1 b", "ERR wrong number of arguments for 'mset' command"),
         ];

@@ -102,7 +102,9 @@ pub(super) fn of(command: &Command) -> Vec<KeySpec> {
         ],
         Keys::Streams => {
             let halves = Find::Range { last: -1, step: 1, limit: 2 };
-            vec![spec(access, Begin::Keyword("STREAMS", 1), halves)]
+            // In `XREADGROUP`, a group or a consumer may be called `STREAMS`.
+            let from = if command.name == "xreadgroup" { 4 } else { 1 };
+            vec![spec(access, Begin::Keyword("STREAMS", from), halves)]
         }
         Keys::Sort => vec![
             spec(Access::Read, Begin::Index(1), ONE),
@@ -116,16 +118,15 @@ pub(super) fn of(command: &Command) -> Vec<KeySpec> {
                 spec(Access::Overwrite, Begin::Keyword("STOREDIST", options), ONE),
             ]
         }
-        Keys::Migrate => vec![
-            spec(Access::ReadAndWrite, Begin::Index(3), ONE),
-            spec(Access::ReadAndWrite, Begin::Keyword("KEYS", -2), TO_THE_END),
-        ],
+        Keys::Migrate => {
+            vec![spec(access, Begin::Index(3), ONE), spec(access, Begin::Keyword("KEYS", -2), TO_THE_END)]
+        }
         Keys::Specs(specs) => specs.to_vec(),
     }
 }
 
-/// Calls `each` with the index of every key of a request and the command's use of it. If it returns an error,
-/// it has not called `each` at all.
+/// Calls `each` with the index of every key of a request and the command's use of it, as `COMMAND GETKEYS` of
+/// Redis lists them. If it returns an error, it has not called `each` at all.
 pub(super) fn for_each_access(
     command: &Command,
     arguments: &Arguments<'_>,
@@ -136,18 +137,59 @@ pub(super) fn for_each_access(
         keys.into_iter().for_each(|(index, access)| each(index, access));
         return Ok(());
     }
-    // `SET` without `GET` does not return the old value, so it only overwrites.
-    if command.name == "set" && !arguments.iter().skip(3).any(|word| word.eq_ignore_ascii_case(b"get")) {
-        return command.for_each_key(arguments, &mut |index| each(index, Access::Overwrite));
+    if let Some(access) = access_by_options(command, arguments) {
+        return command.for_each_key(arguments, &mut |index| each(index, access));
     }
     let specs = of(command);
     // Where the rules differ, the first key is the odd one: it receives the result, or `STORE` reads it.
     let (Some(first), Some(others)) = (specs.first(), specs.last()) else { return Ok(()) };
     let mut access = first.access;
-    command.for_each_key(arguments, &mut |index| {
+    let mut each = |index| {
         each(index, access);
         access = others.access;
-    })
+    };
+    let Keys::Range { first, last, step } = command.keys else {
+        return command.for_each_key(arguments, &mut each);
+    };
+    let range = keys::key_range(arguments.len(), first, last);
+    // Each rule must find a key: `PFMERGE` alone can lack the keys of its second rule.
+    if range.len() < specs.len() {
+        return Err(KeyError::Syntax);
+    }
+    // A last key without its value, as in `MSET a 1 b`, is listed too.
+    range.step_by(usize::from(step)).for_each(each);
+    Ok(())
+}
+
+/// Returns the use of keys by a command whose options decide it; `None` for every other command.
+fn access_by_options(command: &Command, arguments: &Arguments<'_>) -> Option<Access> {
+    match command.name {
+        // Without `GET`, the old value is not returned, so it is only overwritten.
+        "set" if !arguments.iter().skip(3).any(|word| word.eq_ignore_ascii_case(b"get")) => {
+            Some(Access::Overwrite)
+        }
+        "bitfield" if is_read_only(arguments) => Some(Access::Read),
+        _ => None,
+    }
+}
+
+/// True if all operations of a `BITFIELD` are reads. Words that are no operation count as a write, as in Redis.
+fn is_read_only(arguments: &Arguments<'_>) -> bool {
+    let mut index = 2;
+    while let Some(word) = arguments.get(index) {
+        let words = if word.eq_ignore_ascii_case(b"get") { 3 } else { 2 };
+        let is_known = words == 3 || word.eq_ignore_ascii_case(b"overflow");
+        if !is_known || index + words > arguments.len() {
+            return false;
+        }
+        index += words;
+    }
+    true
+}
+
+/// True if some arguments of a command are keys. The channels of `SSUBSCRIBE` stand where keys stand, but are none.
+pub(super) fn names_keys(command: &Command) -> bool {
+    of(command).iter().any(|spec| spec.access != Access::NoKey)
 }
 
 /// Calls `each` with the index of every argument that the rules `specs` find, rule by rule. If it returns an

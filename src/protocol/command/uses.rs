@@ -42,13 +42,13 @@ pub(super) fn of(name: &str) -> Option<(Access, Access)> {
             (DELETE, DELETE)
         }
         "blmpop" | "blpop" | "brpop" | "bzmpop" | "bzpopmax" | "bzpopmin" | "getdel" | "lmpop" | "lpop"
-        | "rpop" | "spop" | "zmpop" | "zpopmax" | "zpopmin" => (TAKE, TAKE),
+        | "migrate" | "rpop" | "spop" | "zmpop" | "zpopmax" | "zpopmin" => (TAKE, TAKE),
         "blmove" | "brpoplpush" | "lmove" | "rpoplpush" | "smove" => (TAKE, INSERT),
         "rename" => (TAKE, OVERWRITE),
         "renamenx" => (TAKE, OVERWRITE_NEW),
         "copy" => (READ, OVERWRITE),
         "del" | "unlink" => (REMOVE, REMOVE),
-        "mset" | "psetex" | "restore" | "setex" => (OVERWRITE, OVERWRITE),
+        "mset" | "psetex" | "restore" | "restore-asking" | "setex" => (OVERWRITE, OVERWRITE),
         "msetnx" | "setnx" => (OVERWRITE_NEW, OVERWRITE_NEW),
         "bitop" | "geosearchstore" | "sdiffstore" | "sunionstore" | "zrangestore" => (OVERWRITE, READ),
         "sinterstore" => (UPDATE, READ),
