@@ -12,7 +12,13 @@ const STEPS_MAX: usize = 1024;
 /// True if the whole of `text` matches the glob `pattern`. The steps of matching are charged as effort (steps
 /// of work), because both may be long; an error if too little effort is left. Less than 32 steps stay free,
 /// since the caller charges each text that it looks at.
+///
+/// As in Redis, an empty text matches the empty pattern alone, and not `*`: commands for which `*` stands for
+/// everything (KEYS, SCAN) look for that pattern first.
 pub(super) fn matches(pattern: &[u8], text: &[u8], effort: &Effort) -> Result<bool, Refusal> {
+    if text.is_empty() {
+        return Ok(pattern.is_empty());
+    }
     let mut steps = 0;
     let matches = glob::matches(pattern, text, |more| {
         steps += more;
@@ -42,6 +48,15 @@ mod tests {
             let long = super::matches(&pattern, &b"a".repeat(1_000_000), &effort);
             assert_eq!(long, Err(Refusal::TooMuchWork(10_000)));
         }
+    }
+
+    #[test]
+    fn an_empty_text_matches_only_an_empty_pattern() {
+        assert!(matches(b"", b""));
+        assert!(!matches(b"*", b""));
+        assert!(!matches(b"**", b""));
+        assert!(matches(b"a*", b"a"));
+        assert!(!matches(b"", b"a"));
     }
 
     #[test]

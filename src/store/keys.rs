@@ -208,7 +208,7 @@ fn keys(call: &mut Call<'_>) -> Done {
     call.effort.spend(call.keyspace.len(), LOOK)?;
     let mut count = 0;
     for entry in call.keyspace.entries() {
-        if glob::matches(pattern, entry.key.as_bytes(), call.effort)? {
+        if pattern == b"*" || glob::matches(pattern, entry.key.as_bytes(), call.effort)? {
             call.out.bulk(entry.key.as_bytes());
             count += 1;
         }

@@ -35,6 +35,9 @@ pub(super) enum Kind {
     Choices(&'static [&'static str]),
     /// The setting is a list of pairs of numbers, seconds and changes, as in `save`.
     Saves,
+    /// The setting is a list of limits on replies that clients have not taken yet: for each class of clients its
+    /// name, a hard and a soft limit in bytes, and the seconds for which the soft one may be exceeded.
+    BufferLimits,
     /// The setting is a list of numbers between 0 and 100 (percentiles).
     Shares,
     /// The setting is any UTF-8 text of at most 1,024 bytes.
@@ -54,8 +57,8 @@ type Reason = String;
 
 impl Kind {
     /// Checks a value for a setting of this kind, and returns it in the form that CONFIG GET shows; an error
-    /// with the reason if it is refused.
-    fn check(self, value: &[u8]) -> Result<String, Reason> {
+    /// with the reason if it is refused. `present` is the setting's present value.
+    fn check(self, value: &[u8], present: &str) -> Result<String, Reason> {
         let text = std::str::from_utf8(value).ok().filter(|text| text.len() <= VALUE_BYTES_MAX);
         let text =
             text.ok_or_else(|| format!("argument must be a text of at most {VALUE_BYTES_MAX} bytes"))?;
@@ -90,6 +93,7 @@ impl Kind {
                 if chosen.is_empty() { Err(one_of(words)) } else { Ok(chosen.join(" ")) }
             }
             Self::Saves => saves(text),
+            Self::BufferLimits => buffer_limits(text, present),
             Self::Shares => {
                 Ok(shares_text(&shares(text).ok_or("Invalid latency-tracking-info-percentiles parameters")?))
             }
@@ -153,6 +157,35 @@ fn saves(text: &str) -> Result<String, Reason> {
         _ => false,
     };
     if words.chunks(2).all(fits) { Ok(words.join(" ")) } else { Err("Invalid save parameters".to_owned()) }
+}
+
+/// Returns the text `present` with the limits in `text` in place of those of the same classes of clients.
+fn buffer_limits(text: &str, present: &str) -> Result<String, Reason> {
+    let words = |text| str::split(text, ' ').collect::<Vec<_>>();
+    let mut limits = words(present);
+    let given = if text.is_empty() { Vec::new() } else { words(text) };
+    let (given, rest) = given.as_chunks::<4>();
+    if !rest.is_empty() {
+        return Err("Wrong number of arguments in buffer limit configuration.".to_owned());
+    }
+    let mut spelled = Vec::new();
+    for [class, hard, soft, seconds] in given {
+        let class = class.to_ascii_lowercase();
+        let class = if class == "replica" { "slave" } else { class.as_str() };
+        let at = limits.chunks(4).position(|limit| limit[0] == class);
+        let at = at.ok_or("Invalid client class specified in buffer limit configuration.")?;
+        let [hard, soft] = [hard, soft].map(|bytes| memory(bytes.as_bytes()));
+        let seconds = seconds.parse::<u64>().ok().filter(|seconds| i32::try_from(*seconds).is_ok());
+        let ((Some(hard), Some(soft)), Some(seconds)) = ((hard, soft), seconds) else {
+            let reason = "Error in hard, soft or soft_seconds setting in buffer limit configuration.";
+            return Err(reason.to_owned());
+        };
+        spelled.push((at, [hard, soft, seconds].map(|number| number.to_string())));
+    }
+    for (at, numbers) in &spelled {
+        limits.iter_mut().skip(at * 4 + 1).zip(numbers).for_each(|(limit, number)| *limit = number);
+    }
+    Ok(limits.join(" "))
 }
 
 /// Parses the value of a setting that is a list of percentages separated by spaces, each between 0 and 100;
@@ -251,7 +284,7 @@ impl Settings {
         match ROWS[position].kind {
             // A program may set a value that it has read before, as programs do that restore settings.
             Kind::Only(_) if value == self.text(position).as_bytes() => Ok(self.text(position).to_owned()),
-            kind => kind.check(value),
+            kind => kind.check(value, self.text(position)),
         }
     }
 
@@ -328,6 +361,26 @@ mod tests {
         }
         assert_eq!(settings.busy_after_ms, 5_000);
         assert_eq!(settings.percentiles, [50.0, 99.0, 99.9]);
+    }
+
+    #[test]
+    fn limits_of_buffers_change_by_class() {
+        let present = "normal 0 0 0 slave 256 64 60";
+        let set = |text| buffer_limits(text, present);
+        assert_eq!(set("replica 1mb 1k 7").as_deref(), Ok("normal 0 0 0 slave 1048576 1000 7"));
+        assert_eq!(set("NORMAL 1 2 3 normal 4 5 6").as_deref(), Ok("normal 4 5 6 slave 256 64 60"));
+        assert_eq!(set("").as_deref(), Ok(present));
+        for (text, start) in [
+            ("normal 0 0", "Wrong number"),
+            ("normal  0 0 0", "Wrong number"),
+            ("master 0 0 0", "Invalid client class"),
+            ("normal x 0 0", "Error in hard, soft"),
+            ("normal 0 -1 0", "Error in hard, soft"),
+            ("normal 0 0 1s", "Error in hard, soft"),
+            ("slave 0 0 0 normal 0 0 -1", "Error in hard, soft"),
+        ] {
+            assert!(set(text).is_err_and(|reason| reason.starts_with(start)), "{text}");
+        }
     }
 
     #[test]

@@ -51,6 +51,20 @@ def test_replies_are_those_of_redis(store, model, protocol):
     assert not different, "\n".join(different)
 
 
+LIMITS = [
+    "normal 0 0 0", "replica 1mb 2kb 60", "NORMAL 1k 1 0", "normal 1gb 1g 010 pubsub 1kb 1b 7", "normal 0 0 1 normal 5 5 5", "", "normal 0 0", "normal 0 0 0 0", "normal  0 0 0", " normal 0 0 0",
+    "normal 0 0 0 ", "master 0 0 0", "foo 0 0 0", "normal 10mb 5mb 60 foo 0 0 0", "normal x 0 0", "normal 0 x 0", "normal 0 0 x", "normal 0 0 -1", "normal -1 0 0", "normal 1.5 0 0", "normal 0 0 1x",
+    "slave 256mb 64mb 60 pubsub 32mb 8mb 60 normal 0 0 0",
+]  # fmt: skip
+
+
+def test_limits_of_buffers_are_read_and_shown_by_class(store, model):
+    with store.connect() as ours, model.connect() as theirs:
+        for text in LIMITS:
+            for words in (["CONFIG", "SET", "client-output-buffer-limit", text], ["CONFIG", "GET", "client-output-buffer-limit"]):
+                assert ours.call(*words).raw == theirs.call(*words).raw, words
+
+
 def test_categories_list_the_commands_that_the_store_has(store, model):
     with store.connect() as ours, model.connect() as theirs:
         known = {name for name in ours.call("ACL", "CAT", "fast").plain()} | {name for name in ours.call("ACL", "CAT", "slow").plain()}

@@ -261,6 +261,22 @@ def test_the_setting_is_spelled_as_by_redis(subject, model):
         assert ours.call(*words).raw == theirs.call(*words).raw
 
 
+def test_patterns_of_stars_leave_out_the_empty_channel(subject, model):
+    def heard(server, pattern: str) -> list[bytes]:
+        with server.connect() as listener, server.connect() as talker:
+            listener.call("PSUBSCRIBE", pattern)
+            replies = [talker.call("PUBLISH", channel, "x").raw for channel in ("", "a")]
+            listener.call("SUBSCRIBE", "")
+            replies += [talker.call("PUBSUB", "CHANNELS", asked).raw for asked in ("", "*", "**")]
+            listener.send_raw(b"*1\r\n$4\r\nPING\r\n")
+            while b"pong" not in replies[-1]:
+                replies.append(listener.read().raw)
+        return replies
+
+    for pattern in ("*", "**", "", "?", "a*", "[^b]"):
+        assert heard(subject, pattern) == heard(model, pattern), pattern
+
+
 def test_a_subscriber_that_asks_in_resp3_hears_of_its_own_changes(subject, model):
     replies = []
     for server in (subject, model):

@@ -63,7 +63,7 @@ pub(in crate::store) const ROWS: &[Row] = &[
     row("busy-reply-threshold", Kind::Number(0, i64::MAX), "5000").or("lua-time-limit"),
     row(
         "client-output-buffer-limit",
-        Kind::Text,
+        Kind::BufferLimits,
         "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60",
     ),
     row("client-query-buffer-limit", Kind::Memory(1_048_576), "1073741824"),
