@@ -132,7 +132,7 @@ const INTEGER_BYTES_MAX: usize = b":-9223372036854775808\r\n".len();
 /// bytes.
 fn carry_out(call: &mut Call<'_>, operations: &[Operation], end: usize) -> Done {
     call.out.expect(operations.len() * INTEGER_BYTES_MAX)?;
-    let length = call.keyspace.read_string(call.at(1), |bytes| bytes.map(<[u8]>::len))?;
+    let length = call.keyspace.read_string_uncounted(call.at(1), |bytes| bytes.map(<[u8]>::len))?;
     make_room(call, length, end)?;
     let mut changed = length.is_none_or(|length| length < end);
     let replies = edit(call, |bytes| {

@@ -25,7 +25,7 @@ fn setbit(call: &mut Call<'_>) -> Done {
         b"1" => 1,
         _ => return Err(Refusal::Words("ERR bit is not an integer or out of range")),
     };
-    let length = call.keyspace.read_string(call.at(1), |bytes| bytes.map(<[u8]>::len))?;
+    let length = call.keyspace.read_string_uncounted(call.at(1), |bytes| bytes.map(<[u8]>::len))?;
     make_room(call, length, offset / 8 + 1)?;
     let old = edit(call, |bytes| {
         grow(bytes, offset / 8 + 1);

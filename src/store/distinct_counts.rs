@@ -55,10 +55,14 @@ fn pfadd(call: &mut Call<'_>) -> Done {
 }
 
 /// Returns the registers of the `HyperLogLog` at `key`; `None` if there is no such key. Refuses a value that
-/// is no `HyperLogLog`.
+/// is no `HyperLogLog`. Counts neither a hit nor a miss.
 fn registers(call: &mut Call<'_>, key: &[u8]) -> Result<Option<Registers>, Refusal> {
     call.effort.spend(1, REGISTERS_EFFORT)?;
-    call.keyspace.read_string(key, |bytes| bytes.map(Registers::decode).transpose())?
+    call.keyspace.read_string_uncounted(key, decoded)?
+}
+
+fn decoded(bytes: Option<&[u8]>) -> Result<Option<Registers>, Refusal> {
+    bytes.map(Registers::decode).transpose()
 }
 
 /// Stores a `HyperLogLog` under `key`; the key keeps its expiry.
@@ -110,11 +114,12 @@ fn keep_count(call: &mut Call<'_>, key: &[u8], count: u64) {
 }
 
 /// Returns the union of the `HyperLogLog` values at the keys that argument `start` and all arguments after it
-/// name. Keys that do not exist count as empty.
+/// name, and counts a hit or a miss for each. Keys that do not exist count as empty.
 fn merged(call: &mut Call<'_>, start: usize) -> Result<Registers, Refusal> {
     let mut merged = Registers::new();
     for key in call.rest(start) {
-        if let Some(registers) = registers(call, key)? {
+        call.effort.spend(1, REGISTERS_EFFORT)?;
+        if let Some(registers) = call.keyspace.read_string(key, decoded)?? {
             merged.merge(&registers);
         }
     }
@@ -130,7 +135,8 @@ fn pfmerge(call: &mut Call<'_>) -> Done {
 fn pfdebug(call: &mut Call<'_>) -> Done {
     let key = call.at(2);
     let absent = Refusal::Words("ERR The specified key does not exist");
-    let is_dense = call.keyspace.read_string(key, |bytes| bytes.map(counters::is_dense).transpose())??;
+    let is_dense =
+        call.keyspace.read_string_uncounted(key, |bytes| bytes.map(counters::is_dense).transpose())??;
     let is_dense = is_dense.ok_or(absent)?;
     if call.is(1, "encoding") {
         call.out.simple(if is_dense { "dense" } else { "sparse" });
@@ -138,7 +144,8 @@ fn pfdebug(call: &mut Call<'_>) -> Done {
     }
     if call.is(1, "decode") {
         call.effort.spend(1, REGISTERS_EFFORT)?;
-        let runs = call.keyspace.read_string(key, |bytes| counters::runs(bytes.unwrap_or_default()))??;
+        let runs =
+            call.keyspace.read_string_uncounted(key, |bytes| counters::runs(bytes.unwrap_or_default()))??;
         return call.bulk(runs.as_bytes());
     }
     let lists = call.is(1, "getreg");

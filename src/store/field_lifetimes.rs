@@ -154,7 +154,7 @@ fn hpexpireat(call: &mut Call<'_>) -> Done {
 }
 
 fn set_lifetimes(call: &mut Call<'_>, unit: Unit, name: &'static str) -> Done {
-    call.keyspace.read_as::<Fields>(call.at(1))?;
+    call.keyspace.read_uncounted_as::<Fields>(call.at(1))?;
     let expires_ms = unit.expiry(call, 2, name)?;
     let condition = Condition::at(call, 3);
     let index = if condition.is_some() { 4 } else { 3 };
@@ -272,7 +272,7 @@ fn tell_lifetimes(call: &mut Call<'_>, tell: impl Fn(u64) -> u64) -> Done {
 }
 
 fn hpersist(call: &mut Call<'_>) -> Done {
-    call.keyspace.read_as::<Fields>(call.at(1))?;
+    call.keyspace.read_uncounted_as::<Fields>(call.at(1))?;
     let names = listed(call, 2, 1, NOT_POSITIVE)?;
     change_each(call, names, "hpersist", |fields, name| match fields.get(name).is_some() {
         false => MISSING,

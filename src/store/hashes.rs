@@ -61,7 +61,8 @@ fn set_fields(call: &mut Call<'_>, name: &'static str) -> Result<usize, Refusal>
 /// Charges the effort (steps of work) to look up `names` fields of the hash in argument 1, or refuses the
 /// request if too little is left: a small hash is searched from its start for each name.
 fn spend_searches(call: &Call<'_>, names: usize) -> Done {
-    let fields = call.keyspace.peek_as::<Fields>(call.at(1))?;
+    // A value of another type is refused where the command reads it.
+    let fields = call.keyspace.peek_as::<Fields>(call.at(1)).ok().flatten();
     let small = fields.filter(|fields| fields.is_small()).map_or(0, Fields::len);
     call.effort.spend(names, small as u64 / 8)
 }

@@ -39,7 +39,7 @@ fn del(call: &mut Call<'_>) -> Done {
 }
 
 fn exists(call: &mut Call<'_>) -> Done {
-    let found = call.rest(1).filter(|key| call.keyspace.is_there(key)).count();
+    let found = call.rest(1).filter(|key| call.keyspace.find_counted(key).is_some()).count();
     call.number(found)
 }
 
@@ -49,7 +49,7 @@ fn touch(call: &mut Call<'_>) -> Done {
 }
 
 fn kind(call: &mut Call<'_>) -> Done {
-    let place = call.keyspace.find(call.at(1));
+    let place = call.keyspace.find_counted(call.at(1));
     let kind = place.map_or("none", |place| call.keyspace.entry(place).value.kind());
     call.out.simple(kind);
     Ok(())
@@ -108,7 +108,10 @@ fn copy(call: &mut Call<'_>) -> Done {
     if from == to && database == call.session.database {
         return Err(SAME_OBJECT);
     }
-    let Some(place) = call.keyspace.find(from) else { return call.integer(0) };
+    if call.keyspace.read(from).is_none() {
+        return call.integer(0);
+    }
+    let place = call.keyspace.find(from).expect("it was there a moment ago");
     let entry = call.keyspace.entry(place);
     let (cost, lifetime) = (entry.value.cost(), lifetime_until(entry.expires_ms));
     if obstacle == Obstacle::Respected && within(call, database, |keyspace| keyspace.find(to).is_some()) {
@@ -268,7 +271,7 @@ fn object(call: &mut Call<'_>) -> Done {
         let word = String::from_utf8_lossy(call.at(1)).to_ascii_lowercase();
         return Err(Refusal::Quoting(format!("ERR wrong number of arguments for 'object|{word}' command")));
     }
-    let Some(place) = call.keyspace.find(call.at(2)) else { return call.null() };
+    let Some(place) = call.keyspace.find_counted_in_silence(call.at(2)) else { return call.null() };
     if encoding {
         let name = call.keyspace.entry(place).value.encoding();
         return call.bulk(name.as_bytes());

@@ -310,48 +310,63 @@ impl Keyspace {
     /// Returns the value of `key` for a read command: counts a hit or a miss, and records the access. `None`
     /// if there is no such key.
     pub(super) fn read(&mut self, key: &[u8]) -> Option<&Value> {
-        let Some(place) = self.find(key) else {
-            self.misses += 1;
-            self.announce(Class::Missed, "keymiss", key);
-            return None;
-        };
-        self.hits += 1;
+        let place = self.find_counted(key)?;
+        Some(self.access(place))
+    }
+
+    /// Returns the value of `key`, and records the access, but counts neither a hit nor a miss: for commands that
+    /// are about to change the value, and for blocking ones that are served later. `None` if there is no such key.
+    pub(super) fn read_uncounted(&mut self, key: &[u8]) -> Option<&Value> {
+        let place = self.find(key)?;
+        Some(self.access(place))
+    }
+
+    /// Returns the value at `place`, and records the access.
+    fn access(&mut self, place: Place) -> &Value {
         let touched_s = (self.now_ms / 1000) as u32;
         let entry = self.here_mut().segments[place.segment].table.at_mut(place.position);
         entry.touched_s = touched_s;
-        Some(&entry.value)
+        &entry.value
     }
 
-    /// True if `key` exists, for a command that does not use its value: counts a hit or a miss, but no access.
-    pub(super) fn is_there(&mut self, key: &[u8]) -> bool {
-        let is_there = self.find(key).is_some();
-        if is_there {
-            self.hits += 1;
-        } else {
-            self.misses += 1;
+    /// Returns the location of `key` for a command that does not use its value (EXISTS, TTL, TYPE): counts a hit or
+    /// a miss, but records no access. `None` if there is no such key.
+    pub(super) fn find_counted(&mut self, key: &[u8]) -> Option<Place> {
+        let place = self.find_counted_in_silence(key);
+        if place.is_none() {
             self.announce(Class::Missed, "keymiss", key);
         }
-        is_there
+        place
+    }
+
+    /// Works as [`Keyspace::find_counted`], but without the event of a missing key: OBJECT causes none.
+    pub(super) fn find_counted_in_silence(&mut self, key: &[u8]) -> Option<Place> {
+        let place = self.find(key);
+        match place {
+            Some(_) => self.hits += 1,
+            None => self.misses += 1,
+        }
+        place
     }
 
     /// Returns the value at `key`, of the type `T` (list, set, hash and so on), for a read command: counts a
     /// hit or a miss, and records the access. `None` if there is no such key; an error if the value is of
     /// another type.
     pub(super) fn read_as<T: Collection>(&mut self, key: &[u8]) -> Result<Option<&T>, Refusal> {
-        match self.read(key) {
-            None => Ok(None),
-            Some(value) => T::within(value).map(Some).ok_or(Refusal::WrongType),
-        }
+        within(self.read(key))
+    }
+
+    /// Returns the value at `key`, of the type `T` (list, set, hash and so on), and records the access, but counts
+    /// neither a hit nor a miss. `None` if there is no such key; an error if the value is of another type.
+    pub(super) fn read_uncounted_as<T: Collection>(&mut self, key: &[u8]) -> Result<Option<&T>, Refusal> {
+        within(self.read_uncounted(key))
     }
 
     /// Returns the value at `key`, of the type `T` (list, set, hash and so on), without recording an access,
     /// so that several can be borrowed at once. `None` if there is no such key; an error if the value is of
     /// another type.
     pub(super) fn peek_as<T: Collection>(&self, key: &[u8]) -> Result<Option<&T>, Refusal> {
-        match self.peek(key) {
-            None => Ok(None),
-            Some(entry) => T::within(&entry.value).map(Some).ok_or(Refusal::WrongType),
-        }
+        within(self.peek(key).map(|entry| &entry.value))
     }
 
     pub(super) fn entry(&self, place: Place) -> &Entry {
@@ -706,6 +721,16 @@ impl Keyspace {
         with_bytes(self.read(key), read)
     }
 
+    /// Passes the string at `key`, or `None` for a missing key, to `read`, and returns its result. Records the
+    /// access, but counts neither a hit nor a miss. An error if the value is of another type.
+    pub(super) fn read_string_uncounted<R>(
+        &mut self,
+        key: &[u8],
+        read: impl FnOnce(Option<&[u8]>) -> R,
+    ) -> Result<R, Refusal> {
+        with_bytes(self.read_uncounted(key), read)
+    }
+
     /// Passes the string at `key`, or `None` for a missing key, to `read`, and returns its result. Records no
     /// access. An error if the value is of another type.
     pub(super) fn peek_string<R>(
@@ -726,6 +751,11 @@ impl Keyspace {
 
 fn segment_of(hash: u64) -> usize {
     (hash >> (64 - SEGMENT_BITS)) as usize
+}
+
+/// Returns a value as one of the type `T`, or `None` for no value. An error if the value is of another type.
+fn within<T: Collection>(value: Option<&Value>) -> Result<Option<&T>, Refusal> {
+    value.map(|value| T::within(value).ok_or(Refusal::WrongType)).transpose()
 }
 
 /// Passes the bytes of a string, or `None` for no value, to `read`, and returns its result. An error if the
@@ -759,6 +789,34 @@ mod tests {
         bench.talk(&[("HDEL h nosuch", ":0|")]);
         std::mem::swap(&mut bench.session, &mut other);
         bench.talk(&[("MULTI", "+OK|"), ("PING", "+QUEUED|"), ("EXEC", "*-1|")]);
+    }
+
+    #[test]
+    fn reads_count_as_hits_or_misses_and_writes_do_not() {
+        let lines = [
+            ("TTL k", (0, 1)),
+            ("TYPE k", (0, 1)),
+            ("OBJECT ENCODING k", (0, 1)),
+            ("COPY k other", (0, 1)),
+            ("LCS k l", (1, 1)),
+            ("SINTER k l", (1, 1)),
+            ("ZUNIONSTORE u 2 k k", (0, 2)),
+            ("XREAD STREAMS k 0", (0, 2)),
+            ("SORT l", (1, 0)),
+            ("SETRANGE k 0 x", (0, 0)),
+            ("INCRBYFLOAT k 1", (0, 0)),
+            ("PFADD k a", (0, 0)),
+            ("XADD k NOMKSTREAM 1-1 f v", (0, 0)),
+            ("SMOVE k other m", (0, 0)),
+            ("LMPOP 2 k l LEFT", (0, 0)),
+        ];
+        for (line, counts) in lines {
+            let mut bench = Bench::new();
+            bench.send("RPUSH l 1 2");
+            bench.send(line);
+            let statistics = bench.engine.statistics();
+            assert_eq!((statistics.hits, statistics.misses), counts, "{line}");
+        }
     }
 
     #[test]

@@ -140,10 +140,11 @@ fn pexpiretime(call: &mut Call<'_>) -> Done {
 }
 
 fn tell_lifetime(call: &mut Call<'_>, tell: impl FnOnce(u64) -> u64) -> Done {
-    let told = match call.keyspace.peek(call.at(1)) {
+    let place = call.keyspace.find_counted(call.at(1));
+    let told = match place.map(|place| call.keyspace.entry(place).expires_ms) {
         None => -2,
-        Some(entry) if entry.expires_ms == NEVER_MS => -1,
-        Some(entry) => tell(entry.expires_ms) as i64,
+        Some(NEVER_MS) => -1,
+        Some(expires_ms) => tell(expires_ms) as i64,
     };
     call.integer(told)
 }

@@ -209,7 +209,9 @@ pub(super) fn serve(call: &mut Call<'_>, want: &Want, key: &[u8]) -> Result<bool
         Want::Moved { from, to, target } => return transfer(call, (key, *from), (target, *to)),
         _ => return Ok(false),
     };
-    let Some(length) = call.keyspace.read_as::<Items>(key)?.map(Items::len) else { return Ok(false) };
+    let Some(length) = call.keyspace.read_uncounted_as::<Items>(key)?.map(Items::len) else {
+        return Ok(false);
+    };
     let count = most.min(length);
     call.out.array(2);
     call.out.bulk(key);
@@ -383,10 +385,10 @@ fn transfer(
     (source, from): (&[u8], End),
     (target, to): (&[u8], End),
 ) -> Result<bool, Refusal> {
-    if call.keyspace.read_as::<Items>(source)?.is_none() {
+    if call.keyspace.read_uncounted_as::<Items>(source)?.is_none() {
         return Ok(false);
     }
-    call.keyspace.read_as::<Items>(target)?;
+    call.keyspace.read_uncounted_as::<Items>(target)?;
     expect_popped_from(call, source, from, 1)?;
     let item = moved(call.keyspace, source, target, from, to)?;
     call.announce(Class::List, pushed_at(to), target);

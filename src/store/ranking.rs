@@ -58,6 +58,11 @@ impl Ranking {
         }
     }
 
+    /// Returns an empty sorted set that counts as large, so that it keeps minus zero as a score.
+    pub(super) fn large(hasher: &Hasher) -> Self {
+        Self { large: true, ..Self::new(hasher) }
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.bytes + self.len() * (2 * size_of::<f64>() + PLACE_BYTES)
     }

@@ -169,9 +169,10 @@ fn srandmember(call: &mut Call<'_>) -> Done {
 
 fn smove(call: &mut Call<'_>) -> Done {
     let (source, target, member) = (call.at(1), call.at(2), call.at(3));
-    let Some(members) = call.keyspace.read_as::<Members>(source)? else { return call.integer(0) };
+    let Some(members) = call.keyspace.read_uncounted_as::<Members>(source)? else { return call.integer(0) };
     let found = members.contains(member);
-    let is_there = call.keyspace.read_as::<Members>(target)?.is_some_and(|members| members.contains(member));
+    let is_there =
+        call.keyspace.read_uncounted_as::<Members>(target)?.is_some_and(|members| members.contains(member));
     if found && source != target {
         call.keyspace.change(source, |members: &mut Members| members.remove(member))?;
         call.announce(Class::Set, "srem", source);
@@ -221,6 +222,7 @@ fn sdiffstore(call: &mut Call<'_>) -> Done {
 
 fn show(call: &mut Call<'_>, combination: Combination) -> Done {
     let mut bytes = 0;
+    read_sets(call, 1..call.count())?;
     let members = combined(call, 1, combination, |_, member| {
         bytes += bulk_bytes(member.len());
         call.out.expect(bytes)
@@ -231,6 +233,7 @@ fn show(call: &mut Call<'_>, combination: Combination) -> Done {
 }
 
 fn store(call: &mut Call<'_>, combination: Combination) -> Done {
+    read_sets(call, 2..call.count())?;
     let members = combined(call, 2, combination, |members, _| call.afford(members.bytes()))?;
     let (target, count) = (call.at(1), members.len());
     if count == 0 {
@@ -245,6 +248,12 @@ fn store(call: &mut Call<'_>, combination: Combination) -> Done {
         call.announce(Class::Set, event, target);
     }
     call.number(count)
+}
+
+/// Counts a hit or a miss for each key that the arguments at positions `keys` name, and records the accesses. An
+/// error if a value is no set: the keys after it count neither.
+fn read_sets(call: &mut Call<'_>, mut keys: std::ops::Range<usize>) -> Done {
+    keys.try_for_each(|index| call.keyspace.read_as::<Members>(call.arguments.at(index)).map(|_| ()))
 }
 
 /// Returns the sets at the keys that the arguments at positions `keys` name; `None` for a missing key, which
@@ -337,6 +346,7 @@ fn sintercard(call: &mut Call<'_>) -> Done {
             .ok_or(Refusal::Words("ERR LIMIT can't be negative"))? as usize;
         index += 2;
     }
+    read_sets(call, 2..end)?;
     let mut found = 0;
     let counted = in_all(&sets_at(call, 2..end)?, call.effort, |_| {
         found += 1;

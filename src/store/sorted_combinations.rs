@@ -1,6 +1,8 @@
 //! Commands for unions, intersections and differences of sorted sets; members of plain sets have a score of
 //! 1.
 
+use std::ops::Range;
+
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{Effort, FIND, LOOK, RANK};
 use super::members::Members;
@@ -58,11 +60,11 @@ enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    fn at(call: &'a Call<'_>, key: &[u8]) -> Result<Self, Refusal> {
-        let Some(entry) = call.keyspace.peek(key) else { return Ok(Self::Missing) };
-        match &entry.value {
-            Value::Set(members) => Ok(Self::Set(members)),
-            value => Ranking::within(value).map(Self::Sorted).ok_or(Refusal::WrongType),
+    fn of(value: Option<&'a Value>) -> Result<Self, Refusal> {
+        match value {
+            None => Ok(Self::Missing),
+            Some(Value::Set(members)) => Ok(Self::Set(members)),
+            Some(value) => Ranking::within(value).map(Self::Sorted).ok_or(Refusal::WrongType),
         }
     }
 
@@ -112,17 +114,34 @@ enum Place {
     Counted,
 }
 
+/// Returns the positions of the arguments that name the sources of a union, intersection or difference. Counts a
+/// hit or a miss for each of these keys, and records the accesses; an error if a value is of another type.
+fn read_sources(call: &mut Call<'_>, place: Place) -> Result<Range<usize>, Refusal> {
+    let first = if place == Place::Stored { 3 } else { 2 };
+    let keys = call.integer_at(first - 1)?;
+    if keys < 1 {
+        let name = String::from_utf8_lossy(call.at(0)).to_ascii_lowercase();
+        return Err(Refusal::Quoting(format!("ERR at least 1 input key is needed for '{name}' command")));
+    }
+    let end = usize::try_from(keys).ok().and_then(|keys| keys.checked_add(first));
+    let end = end.filter(|end| *end <= call.count()).ok_or(Refusal::Syntax)?;
+    for index in first..end {
+        Source::of(call.keyspace.read(call.at(index)))?;
+    }
+    Ok(first..end)
+}
+
 impl<'a> Request<'a> {
-    fn parse(call: &'a Call<'_>, place: Place, combination: Combination) -> Result<Self, Refusal> {
-        let first = if place == Place::Stored { 3 } else { 2 };
-        let keys = call.integer_at(first - 1)?;
-        if keys < 1 {
-            let name = String::from_utf8_lossy(call.at(0)).to_ascii_lowercase();
-            return Err(Refusal::Quoting(format!("ERR at least 1 input key is needed for '{name}' command")));
-        }
-        let end = usize::try_from(keys).ok().and_then(|keys| keys.checked_add(first));
-        let end = end.filter(|end| *end <= call.count()).ok_or(Refusal::Syntax)?;
-        let sources = (first..end).map(|index| Ok((Source::at(call, call.at(index))?, 1.0)));
+    /// Parses the request whose sources are the arguments at positions `keys`.
+    fn parse(
+        call: &'a Call<'_>,
+        keys: Range<usize>,
+        place: Place,
+        combination: Combination,
+    ) -> Result<Self, Refusal> {
+        let end = keys.end;
+        let value = |index| call.keyspace.peek(call.at(index)).map(|entry| &entry.value);
+        let sources = keys.map(|index| Ok((Source::of(value(index))?, 1.0)));
         let mut request = Self {
             sources: sources.collect::<Result<_, _>>()?,
             aggregate: Aggregate::Sum,
@@ -281,16 +300,20 @@ fn zdiff(call: &mut Call<'_>) -> Done {
 }
 
 fn zintercard(call: &mut Call<'_>) -> Done {
-    let request = Request::parse(call, Place::Counted, Combination::Intersection)?;
+    let keys = read_sources(call, Place::Counted)?;
+    let request = Request::parse(call, keys, Place::Counted, Combination::Intersection)?;
     let count = request.count_shared(call.effort)?;
     call.number(count)
 }
 
 fn show(call: &mut Call<'_>, combination: Combination) -> Done {
-    let request = Request::parse(call, Place::Shown, combination)?;
+    let keys = read_sources(call, Place::Shown)?;
+    let request = Request::parse(call, keys, Place::Shown, combination)?;
     let with_scores = request.with_scores;
     let fits = |_: &Ranking, bytes| call.out.expect(bytes);
-    let ranking = grown(call, request, combination, &fits)?;
+    // Redis collects a result in the large form, and shows minus zero from there.
+    let ranking = Ranking::large(call.keyspace.hasher());
+    let ranking = grown(call, ranking, request, combination, &fits)?;
     let (out, protocol) = (&mut call.out, call.session.protocol);
     if with_scores {
         scored_header(out, protocol, ranking.len());
@@ -302,13 +325,15 @@ fn show(call: &mut Call<'_>, combination: Combination) -> Done {
     Ok(())
 }
 
+/// Returns the sorted set `ranking`, which is empty at first, with the result of a union, intersection or difference.
+/// `fits` refuses a result that is too large.
 fn grown(
     call: &Call<'_>,
+    ranking: Ranking,
     request: Request<'_>,
     combination: Combination,
     fits: &dyn Fn(&Ranking, usize) -> Done,
 ) -> Result<Ranking, Refusal> {
-    let ranking = Ranking::new(call.keyspace.hasher());
     let mut result = Growing { ranking, effort: call.effort, bytes: 0, fits };
     request.combine(&mut result, combination)?;
     Ok(result.ranking)
@@ -327,9 +352,11 @@ fn zdiffstore(call: &mut Call<'_>) -> Done {
 }
 
 fn store_combined(call: &mut Call<'_>, combination: Combination) -> Done {
-    let request = Request::parse(call, Place::Stored, combination)?;
+    let keys = read_sources(call, Place::Stored)?;
+    let request = Request::parse(call, keys, Place::Stored, combination)?;
     let fits = |ranking: &Ranking, _| call.afford(ranking.bytes());
-    let ranking = grown(call, request, combination, &fits)?;
+    let ranking = Ranking::new(call.keyspace.hasher());
+    let ranking = grown(call, ranking, request, combination, &fits)?;
     let event = match combination {
         Combination::Union => "zunionstore",
         Combination::Intersection => "zinterstore",
@@ -355,6 +382,17 @@ mod tests {
         ] {
             bench.talk(&[(command, ":1|"), ("ZSCORE u x", score)]);
         }
+    }
+
+    #[test]
+    fn minus_zero_is_shown_but_not_stored() {
+        Bench::new().talk(&[
+            ("ZADD z 0 a 1 b", ":2|"),
+            ("ZUNION 1 z WEIGHTS -1 WITHSCORES", "*4|$1|b|$2|-1|$1|a|$2|-0|"),
+            ("ZINTER 1 z WEIGHTS -1 WITHSCORES", "*4|$1|b|$2|-1|$1|a|$2|-0|"),
+            ("ZUNIONSTORE u 1 z WEIGHTS -1", ":2|"),
+            ("ZSCORE u a", "$1|0|"),
+        ]);
     }
 
     #[test]

@@ -338,7 +338,7 @@ pub(super) fn serve(call: &mut Call<'_>, want: &Want, key: &[u8]) -> Result<bool
         Want::Members(extreme, count) => (*extreme, *count),
         _ => return Ok(false),
     };
-    if call.keyspace.read_as::<Ranking>(key)?.is_none() {
+    if call.keyspace.read_uncounted_as::<Ranking>(key)?.is_none() {
         return Ok(false);
     }
     let is_single = matches!(want, Want::Member(_));

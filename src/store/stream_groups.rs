@@ -3,13 +3,14 @@
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{FIND, INSERT, LOOK, RANK};
 use super::events::Class;
+use super::keyspace::Keyspace;
 use super::log::{Id, Log};
 use super::numbers::Digits;
 use super::refusal::{Refusal, quoted};
 use super::stream::{CONSUMER_BYTES, Group, PENDING_BYTES, Pending, Stream};
 use super::streams::{
-    Bound, ReadOptions, begin_stream, bound, count_at, finish_streams, id_at, write_entries, write_entry,
-    write_id,
+    Bound, LookUp, ReadOptions, begin_stream, bound, count_at, finish_streams, id_at, write_entries,
+    write_entry, write_id,
 };
 use super::waits::{Kind, Want};
 use std::collections::BTreeMap;
@@ -83,6 +84,11 @@ impl GroupOptions {
     }
 }
 
+/// Maximum number of words of XGROUP CREATE, the command's name included, as in Redis: enough for each option once.
+const CREATE_WORDS_MAX: usize = 8;
+/// Maximum number of words of XGROUP SETID, the command's name included.
+const SET_ID_WORDS_MAX: usize = 7;
+
 const NO_STREAM: Refusal = Refusal::Words(
     "ERR The XGROUP subcommand requires the key to exist. Note that for CREATE you may want to use the MKSTREAM \
      option to create an empty stream automatically.",
@@ -111,13 +117,16 @@ fn start_at(call: &Call<'_>, index: usize, last: Id) -> Result<Id, Refusal> {
 fn create(call: &mut Call<'_>) -> Done {
     let options = GroupOptions::parse(call, true)?;
     call.afford(call.arguments.frame().len())?;
-    let (key, name) = (call.at(2), call.at(3));
-    let stream = call.keyspace.read_as::<Stream>(key)?;
+    let (key, name, words) = (call.at(2), call.at(3), call.count());
+    let stream = call.keyspace.read_uncounted_as::<Stream>(key)?;
     if stream.is_none() && !options.creates_stream {
         return Err(NO_STREAM);
     }
     let existed = stream.is_some();
     let last = stream.map_or(Id::LEAST, |stream| stream.log.last);
+    if words > CREATE_WORDS_MAX {
+        return Err(call.wrong_subcommand());
+    }
     let start = start_at(call, 4, last)?;
     let added = call
         .keyspace
@@ -135,9 +144,12 @@ fn create(call: &mut Call<'_>) -> Done {
 fn set_id(call: &mut Call<'_>) -> Done {
     let options = GroupOptions::parse(call, false)?;
     let name = call.at(3);
-    let last = call.keyspace.read_as::<Stream>(call.at(2))?.ok_or(NO_STREAM)?.log.last;
+    let last = call.keyspace.read_uncounted_as::<Stream>(call.at(2))?.ok_or(NO_STREAM)?.log.last;
     if call.keyspace.peek_as::<Stream>(call.at(2))?.is_some_and(|stream| stream.group(name).is_none()) {
         return Err(no_such_group(call, 2, 3));
+    }
+    if call.count() > SET_ID_WORDS_MAX {
+        return Err(call.wrong_subcommand());
     }
     let start = if call.at(4) == b"$" { last } else { bound(call.at(4), Bound::Start)? };
     call.keyspace.change(call.at(2), |stream: &mut Stream| {
@@ -222,7 +234,7 @@ fn xreadgroup(call: &mut Call<'_>) -> Done {
     let mut starts = Vec::with_capacity(options.streams);
     for at in 0..options.streams {
         let key = call.at(options.keys + at);
-        check_group(call, key, group)?;
+        check_group(call, key, group, Keyspace::read_as::<Stream>)?;
         let index = options.keys + options.streams + at;
         starts.push(match call.at(index) {
             b"$" => {
@@ -243,6 +255,8 @@ fn xreadgroup(call: &mut Call<'_>) -> Done {
     for (at, from) in starts.iter().enumerate() {
         let key = call.at(options.keys + at);
         let after = reached.get(key).copied().unwrap_or(Id::LEAST);
+        // As in Redis, each stream counts as looked up twice: for its group, and for its entries.
+        call.keyspace.read(key);
         let delivery = write_deliveries(call, key, options.count, (*from, after), (group, consumer))?;
         if let Some((From::New, ids)) = &delivery
             && let Some(last) = ids.last()
@@ -268,9 +282,10 @@ fn xreadgroup(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Checks that `key` holds a stream that has the group of consumers `group`, which XREADGROUP reads.
-fn check_group(call: &mut Call<'_>, key: &[u8], group: &[u8]) -> Done {
-    let stream = call.keyspace.read_as::<Stream>(key)?;
+/// Checks that `key` holds a stream that has the group of consumers `group`, which XREADGROUP reads. `look_up` finds
+/// the stream.
+fn check_group(call: &mut Call<'_>, key: &[u8], group: &[u8], look_up: LookUp) -> Done {
+    let stream = look_up(call.keyspace, key)?;
     if stream.is_none_or(|stream| stream.group(group).is_none()) {
         return Err(no_such_key_or_group(key, group, " in XREADGROUP with GROUP option"));
     }
@@ -289,7 +304,8 @@ pub(super) fn serve(
     forgets: bool,
 ) -> Result<bool, Refusal> {
     let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
-    keys.iter().try_for_each(|key| check_group(call, key, group))?;
+    let look_up: LookUp = Keyspace::read_uncounted_as::<Stream>;
+    keys.iter().try_for_each(|key| check_group(call, key, group, look_up))?;
     let mut deliveries = Vec::with_capacity(keys.len());
     for key in &keys {
         deliveries.push(write_deliveries(call, key, count, (From::New, Id::LEAST), (group, consumer))?);

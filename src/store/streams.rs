@@ -4,6 +4,7 @@
 use super::call::{Call, Command, Done, Effect, command};
 use super::effort::{Effort, FIND, INSERT, LOOK};
 use super::events::Class;
+use super::keyspace::Keyspace;
 use super::log::{Entry, Id, Keep, Log, NodeSize, Precision};
 use super::numbers;
 use super::refusal::{Refusal, c_string};
@@ -227,7 +228,7 @@ fn xadd(call: &mut Call<'_>) -> Done {
         return Err(Refusal::Words("ERR The ID specified in XADD must be greater than 0-0"));
     }
     let key = call.at(1);
-    let stream = call.keyspace.read_as::<Stream>(key)?;
+    let stream = call.keyspace.read_uncounted_as::<Stream>(key)?;
     if stream.is_none() && options.only_known {
         return call.null();
     }
@@ -330,7 +331,7 @@ pub(super) fn write_id(out: &mut Reply<'_>, id: Id) {
 }
 
 fn xdel(call: &mut Call<'_>) -> Done {
-    if call.keyspace.read_as::<Stream>(call.at(1))?.is_none() {
+    if call.keyspace.read_uncounted_as::<Stream>(call.at(1))?.is_none() {
         return call.integer(0);
     }
     let ids = (2..call.count()).map(|index| id_at(call, index)).collect::<Result<Vec<_>, _>>()?;
@@ -520,7 +521,8 @@ fn xread(call: &mut Call<'_>) -> Done {
     }
     let arguments = call.arguments;
     let starts = after.iter().enumerate().map(|(at, after)| (arguments.at(options.keys + at), *after));
-    let told = write_after(call, starts, options.count)?;
+    // As in Redis, each stream counts as looked up twice: for its last id, and for its entries.
+    let told = write_after(call, starts, options.count, Keyspace::read_as::<Stream>)?;
     if told == 0
         && let Some(timeout) = options.timeout
     {
@@ -543,25 +545,31 @@ pub(super) fn serve(
     count: Option<usize>,
 ) -> Result<bool, Refusal> {
     for key in keys {
-        call.keyspace.read_as::<Stream>(key)?;
+        call.keyspace.read_uncounted_as::<Stream>(key)?;
     }
-    let told = write_after(call, keys.iter().map(|key| &**key).zip(after.iter().copied()), count)?;
+    let starts = keys.iter().map(|key| &**key).zip(after.iter().copied());
+    let told = write_after(call, starts, count, Keyspace::read_uncounted_as::<Stream>)?;
     if told > 0 {
         finish_streams(call, told);
     }
     Ok(told > 0)
 }
 
+/// A way to find the stream at a key, which counts a hit or a miss ([`Keyspace::read_as`]) or does not
+/// ([`Keyspace::read_uncounted_as`]).
+pub(super) type LookUp = for<'k> fn(&'k mut Keyspace, &[u8]) -> Result<Option<&'k Stream>, Refusal>;
+
 /// Writes the entries of each stream (`starts` has its key) after an id, at most `count`, and leaves out streams
-/// without any. Returns the number of streams written.
+/// without any. `look_up` finds a stream. Returns the number of streams written.
 fn write_after<'a>(
     call: &mut Call<'_>,
     starts: impl Iterator<Item = (&'a [u8], Id)>,
     count: Option<usize>,
+    look_up: LookUp,
 ) -> Result<usize, Refusal> {
     let mut told = 0;
     for (key, after) in starts {
-        let stream = call.keyspace.peek_as::<Stream>(key)?.filter(|stream| stream.log.newest() > after);
+        let stream = look_up(call.keyspace, key)?.filter(|stream| stream.log.newest() > after);
         let Some((stream, first)) = stream.zip(after.next()) else { continue };
         told += 1;
         begin_stream(&mut call.out, call.session.protocol, key);

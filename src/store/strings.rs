@@ -391,7 +391,7 @@ fn setrange(call: &mut Call<'_>) -> Done {
     if offset < 0 {
         return Err(Refusal::Words("ERR offset is out of range"));
     }
-    let length = call.keyspace.read_string(call.at(1), |bytes| bytes.map(<[u8]>::len))?;
+    let length = call.keyspace.read_string_uncounted(call.at(1), |bytes| bytes.map(<[u8]>::len))?;
     if patch.is_empty() {
         return call.number(length.unwrap_or(0));
     }
@@ -481,7 +481,7 @@ fn incrbyfloat(call: &mut Call<'_>) -> Done {
     let (key, by) = (call.at(1), call.at(2));
     call.effort.spend(1, long_double::effort(by))?;
     let effort = call.effort;
-    let sum = call.keyspace.read_string(key, |old| {
+    let sum = call.keyspace.read_string_uncounted(key, |old| {
         let old = old.unwrap_or(b"0");
         effort.spend(1, long_double::effort(old))?;
         long_double::add(old, by)

@@ -48,7 +48,8 @@ impl Options {
 }
 
 fn lcs(call: &mut Call<'_>) -> Done {
-    let cells = length(call, 1)?.saturating_mul(length(call, 2)?);
+    let (left, right) = (length(call, 1), length(call, 2));
+    let cells = left?.saturating_mul(right?);
     let options = Options::parse(call)?;
     call.effort.spend(cells / CELLS_PER_UNIT, 1)?;
     call.afford_meanwhile(cells / 8)?;
