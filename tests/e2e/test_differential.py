@@ -67,6 +67,23 @@ def test_replies_are_the_same_bytes_when_sent_at_once(
             )
 
 
+# Requests whose keys weir cannot read.
+WITHOUT_KEYS = [
+    "EVAL code x a", "EVAL code -1 a", "EVAL code 2 a", "EVALSHA sha 5 a", "FCALL f 3 a", "FCALL_RO f x", "ZUNION 0 a", "ZUNIONSTORE d x a", "ZINTER 2 a", "ZDIFFSTORE d 3 a", "SINTERCARD 0 a", "SINTERCARD 2 a",
+    "LMPOP x a LEFT", "BLMPOP 0 3 a LEFT", "ZMPOP 3 a MIN", "MSET a 1 b", "MSETNX a 1 b", "XREAD COUNT 1 a b", "XREAD COUNT 1 STREAMS",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("storage", ["redis", "embedded"])
+def test_the_only_store_refuses_at_exec_what_has_no_keys(storage: str, reference: Redis, module_servers):
+    weir = module_servers.weir(*([module_servers.redis()] if storage == "redis" else []))
+    with reference.connect() as direct, weir.connect() as through:
+        for line in WITHOUT_KEYS:
+            requests = [["MULTI"], ["SET", "a", "v"], line.split(), ["GET", "a"], ["EXEC"], ["DEL", "a"]]
+            expected, found = ([connection.call(*words) for words in requests] for connection in (direct, through))
+            assert [reply.raw for reply in found] == [reply.raw for reply in expected], line
+
+
 def answer(connection, step: Step, tag: bytes) -> Reply | str:
     try:
         connection.send_raw(step.request(tag))

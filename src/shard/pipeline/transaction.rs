@@ -287,8 +287,12 @@ impl Shard {
             return self.refuse_in_transaction(id, &text);
         }
         match self.placement(command, arguments) {
-            Err(error) => self.refuse_in_transaction(id, &error.to_string()),
-            Ok(Placement::Nowhere) => self.queue(id, command, None, arguments),
+            Err(error) if !single || self.is_confined(id) => {
+                self.refuse_in_transaction(id, &error.to_string());
+            }
+            // The only store refuses a request whose keys cannot be read (`EVAL` with a wrong number of keys) at
+            // `EXEC`, and carries out the others.
+            Err(_) | Ok(Placement::Nowhere) => self.queue(id, command, None, arguments),
             Ok(Placement::Together { slot, backend, .. } | Placement::OneBackend { slot, backend }) => {
                 // Only a cluster requires all keys of a transaction to be in one slot.
                 let slot = if self.env.slots.is_some() { slot } else { 0 };
@@ -313,6 +317,11 @@ impl Shard {
         let price = (&asked, self.admission.weights());
         let queued = transaction.queue_local((command, local), request, price, bytes_max);
         self.handle_queued(id, queued);
+    }
+
+    /// True if a client's tenant has only keys with certain prefixes.
+    fn is_confined(&mut self, id: ClientId) -> bool {
+        self.tenant_of(id).is_some_and(|tenant| !tenant.keys.is_empty())
     }
 
     /// True if no request is queued in a client's transaction yet.
