@@ -39,7 +39,7 @@ use crate::control::{
 };
 use crate::protocol::{Protocol, encode};
 use crate::routing::cluster::Map;
-use crate::shard::{ClientsAsked, Explained, Question, ReplyTo, StoreView};
+use crate::shard::{ClientsAsked, Explained, Pauses, Question, ReplyTo, StoreView};
 use crate::store::EngineStatistics;
 use crate::values::allowance::Report;
 use crate::values::{ShardId, Timestamp};
@@ -187,6 +187,8 @@ pub(super) struct Control {
     explanations: u64,
     meter: Meter,
     client_rounds: ClientRounds,
+    /// The pauses (`CLIENT PAUSE`) in force on all shards, for a process that takes over.
+    pauses: Pauses,
     log: log::Log,
     /// The log lines about connections to the admin port that could not be accepted for want of resources.
     want: log::WantComplaints,
@@ -302,6 +304,10 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
                 fleet.inherit(&parts, &mut settings.pools, settings.clock.now().monotonic);
             }
         }
+        ToControl::Takeover(Takeover::Pause(asked)) => {
+            let now = this.settings.clock.now().monotonic;
+            asked.change_pauses(&mut this.pauses, now);
+        }
         ToControl::Takeover(Takeover::Listen) => {
             this.tell_handshakes(ToHandshakes::Listen);
             let control = Rc::clone(control);
@@ -330,6 +336,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             );
             this.admin = AdminPort::Closed;
             this.tell_handshakes(ToHandshakes::Stop);
+            this.tell_of_pauses();
             this.settings.shards.iter().for_each(|shard| shard.post(ToShard::HandOver));
             drop(this);
             stop_after(Rc::clone(control), timeout);
@@ -442,6 +449,7 @@ impl Control {
             meter: Meter::new(settings.versions.current()),
             settings,
             client_rounds: ClientRounds::default(),
+            pauses: Pauses::default(),
             log: log::Log::default(),
             want: log::WantComplaints::default(),
             looks: Looks::default(),
@@ -648,8 +656,14 @@ impl Control {
         }
     }
 
-    fn ask_about_clients(&self, asked: Option<Arc<ClientsAsked>>) {
+    /// Sends a client's command about other clients to all shards. A process that takes over learns of a pause before
+    /// the first client that knows of it moves there.
+    fn ask_about_clients(&mut self, asked: Option<Arc<ClientsAsked>>) {
         let Some(asked) = asked else { return };
+        let is_about_pauses = asked.change_pauses(&mut self.pauses, self.settings.clock.now().monotonic);
+        if is_about_pauses && self.successor.is_some() {
+            self.tell_successor(ToTakeover::Pause(Arc::clone(&asked)));
+        }
         self.settings.shards.iter().for_each(|shard| shard.post(ToShard::Clients(Arc::clone(&asked))));
     }
 
@@ -731,6 +745,14 @@ impl Control {
         let what = "a connection to the admin port could not be accepted";
         if let Some(line) = self.want.complain(what, error, self.settings.clock.now().monotonic) {
             self.say(log::Kind::Want, &line);
+        }
+    }
+
+    /// Passes the pauses (`CLIENT PAUSE`) in force on to the process that takes over.
+    fn tell_of_pauses(&mut self) {
+        self.pauses.end_late(self.settings.clock.now().monotonic);
+        for pause in self.pauses.iter() {
+            self.tell_successor(ToTakeover::Pause(Arc::new(ClientsAsked::Pause(pause.clone()))));
         }
     }
 

@@ -25,6 +25,7 @@
 //! | `DrainOver` | one |
 //! | `Moved` | one per client to the control executor, and one more to the takeover thread |
 //! | `Adopt` | one per client of the previous process |
+//! | `Pause` | one per tenant with a `CLIENT PAUSE` in force at a takeover, and one for each ordered while clients move |
 //! | `Takeover`, `ToTakeover` | one per attempt of a successor; the next is refused meanwhile |
 
 use std::fs::File;
@@ -91,6 +92,9 @@ pub(super) enum ToShard {
     Listen,
     /// A client handed over by the previous process, to be served by this shard.
     Adopt(Box<Moved>),
+    /// A `CLIENT PAUSE` or `CLIENT UNPAUSE` of the previous process, which holds for this shard's clients too. Nobody
+    /// waits for an answer.
+    Pause(Arc<ClientsAsked>),
     /// An order to stop at once, because the time for draining is over.
     Stop,
 }
@@ -112,6 +116,8 @@ pub(super) enum Takeover {
     Ready { pid: i32, version: String },
     /// Parts that the previous process gave out of the quotas that the fleet shares.
     Parts(Vec<InheritedPart>),
+    /// A `CLIENT PAUSE` or `CLIENT UNPAUSE` of the previous process, which the shards have got.
+    Pause(Arc<ClientsAsked>),
     /// The previous process has stopped accepting at the admin port, so this process begins to accept there.
     Listen,
     /// All clients were handed over to the successor process.
@@ -121,6 +127,8 @@ pub(super) enum Takeover {
 /// A message from the control executor to the thread that communicates with another process in a takeover.
 #[derive(Debug)]
 pub(super) enum ToTakeover {
+    /// A `CLIENT PAUSE` or `CLIENT UNPAUSE` that is to hold in the successor process too.
+    Pause(Arc<ClientsAsked>),
     /// This process's parts of the quotas that the fleet shares.
     Parts(Vec<InheritedPart>),
     /// All shards have stopped accepting clients.

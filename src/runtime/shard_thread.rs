@@ -448,6 +448,9 @@ impl<C: Connector> ShardThread<C> {
                         driver.stop_listening();
                     }
                     ToShard::Listen => driver.listen(),
+                    ToShard::Pause(asked) => {
+                        guarded.shard.handle_clients_asked(&asked, now);
+                    }
                     ToShard::Adopt(moved) => guarded.adopt(&mut driver, *moved, now),
                     ToShard::Stop => return Ok(()),
                 }

@@ -108,7 +108,7 @@ pub use admission::{
 };
 pub use board::Noticeboard;
 pub use clients::client_filter::{ClientsAsked, ClientsTold};
-pub use clients::pause::{Pause, Paused};
+pub use clients::pause::{Pause, Paused, Pauses};
 pub use clients::{Address, Identity, Question, Readiness, ScopeLimit, Session, StoreView};
 pub use cluster::{Doubt, ReaderFigures};
 pub use counters::{COUNTERS, Counter, Counters, Pressure, Pressures};

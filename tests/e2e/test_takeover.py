@@ -295,7 +295,7 @@ def test_a_successor_that_dies_before_it_is_ready_changes_nothing(servers, tmp_p
 def test_one_successor_at_a_time(servers, tmp_path: Path):
     weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover")).start()
     with call(weir.path) as first:
-        first.send(HELLO % 4)
+        first.send(HELLO % 5)
         assert b'"welcome"' in first.recv(1000)
         second = servers.keep(weir.after())
         second.launch()
@@ -423,7 +423,7 @@ def test_a_moved_client_that_is_closed_at_once_takes_no_seat(servers, tmp_path: 
         (b"{}", "sent a message that is not valid"),
         (b"", "sent a message that is not valid"),
         (b'{"message":"ready"}', "sent an unexpected message"),
-        (HELLO % 7, "which speaks 7 here, and this is 4"),
+        (HELLO % 7, "which speaks 7 here, and this is 5"),
     ],
     ids=["http", "nothing", "empty", "too early", "version"],
 )
@@ -631,6 +631,42 @@ def test_a_wait_for_replicas_goes_on_in_the_successor(servers, tmp_path: Path):
         finally:
             replica.signal(signal.SIGCONT)
         assert client.read().plain() == 1
+
+
+def held_back(operator: Connection) -> int:
+    """Returns the number of clients that a pause holds back; with administrator's rights also while all are paused."""
+    return operator.ok("CLIENT", "LIST").decode().count(" flags=b ")
+
+
+@pytest.mark.parametrize(("mode", "is_ended"), [("WRITE", True), ("ALL", True), ("WRITE", False)])
+def test_a_pause_lasts_on_in_the_successor(servers, tmp_path: Path, mode: str, is_ended: bool):
+    """A pause holds for clients that move and for new ones, until it is ended or its time is over."""
+    store = servers.redis()
+    # The pause is longer than clients may take to move, so one that it kept in the old process would be closed there.
+    weir = servers.keep(Successor(store, path=tmp_path / "takeover", drain="3s")).start()
+    millis = 600_000 if is_ended else 6_000
+    with weir.connect() as operator, weir.connect() as writer, weir.connect() as idle, store.connect() as direct:
+        began = time.monotonic()
+        operator.ok("CLIENT", "PAUSE", millis, mode)
+        writer.send_raw(encode("SET", "k", "held") + encode("PING", "behind"))
+        until(lambda: held_back(operator) == 1, "the write waits")
+        weir = take_over(servers, weir)
+        with weir.connect() as newcomer:
+            idle.send("APPEND", "m", "moved")
+            newcomer.send("APPEND", "m", "new")
+            if is_ended:
+                until(lambda: held_back(operator) == 3, "all writes wait in the new process")
+                # A second takeover finds the same pause.
+                weir = take_over(servers, weir)
+                until(lambda: held_back(operator) == 3, "all writes wait in the next one")
+                assert direct.ok("EXISTS", "k", "m") == 0
+                assert operator.ok("CLIENT", "UNPAUSE") == b"OK"
+            assert writer.read_many(2)[1].text == "behind"
+            for each in (idle, newcomer):
+                assert each.read().plain() > 0
+            # The time of the pause goes on while clients move.
+            assert is_ended or millis / 1000 - 0.1 < time.monotonic() - began, "it did not end early"
+        assert (direct.ok("GET", "k"), direct.ok("STRLEN", "m")) == (b"held", len("movednew"))
 
 
 class Workers:

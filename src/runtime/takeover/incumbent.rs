@@ -22,6 +22,7 @@ use crate::runtime::executor::files_too_few;
 use crate::runtime::messages::{Mailbox, Moved, Takeover, ToControl, ToShard, ToTakeover};
 use crate::runtime::notify::Notify;
 use crate::runtime::socket_file::SocketFile;
+use crate::shard::{ClientsAsked, Pause};
 use crate::values::{BucketId, Part, Timestamp};
 
 /// The longest time from a successor's connecting until it reports that it is ready to serve; it reads quotas
@@ -142,6 +143,12 @@ impl Incumbent {
                         let parts = parts.into_iter().map(part).collect();
                         self.control.post(ToControl::Takeover(Takeover::Parts(parts)));
                     }
+                    Message::Pause { tenant, extent, left_ms } => {
+                        let left = Duration::from_millis(left_ms);
+                        let now = self.clock.now().monotonic;
+                        self.pause(ClientsAsked::Pause(Pause::taken_over(tenant, left, extent, now)));
+                    }
+                    Message::Unpause { tenant } => self.pause(ClientsAsked::Unpause(tenant)),
                     Message::Deaf => self.listen(&mut deadline),
                     Message::Done => break String::new(),
                     _ => {}
@@ -161,6 +168,14 @@ impl Incumbent {
             ));
         }
         Ok(())
+    }
+
+    /// Has all shards carry out a `CLIENT PAUSE` or `CLIENT UNPAUSE` of the previous process. Shards get it before the
+    /// clients that come from there later.
+    fn pause(&self, asked: ClientsAsked) {
+        let asked = Arc::new(asked);
+        self.shards.iter().for_each(|shard| shard.post(ToShard::Pause(Arc::clone(&asked))));
+        self.control.post(ToControl::Takeover(Takeover::Pause(asked)));
     }
 
     /// Lets shards and admin port accept clients, since the previous process has stopped accepting, or this
@@ -206,7 +221,7 @@ impl Incumbent {
         let pid = successor.peer.pid;
         self.owns_files.store(false, Ordering::Release);
         self.notify.main_process(pid);
-        let Self { offers, listener, control, letters, .. } = self;
+        let Self { offers, listener, control, letters, clock, .. } = self;
         // The successor has duplicates of these sockets.
         drop((offers, listener));
         control.post(ToControl::Takeover(Takeover::Ready { pid, version: successor.version.clone() }));
@@ -220,6 +235,10 @@ impl Incumbent {
                         Ok(()) => clients += 1,
                         Err(error) => lost = Some(error),
                     }
+                }
+                ToTakeover::Pause(asked) => {
+                    let message = Message::of_pause(&asked, clock.now().monotonic);
+                    message.iter().for_each(|message| drop(successor.peer.tell(message)));
                 }
                 ToTakeover::Parts(parts) if successor.is_in_fleet => {
                     for some in parts.chunks(PARTS_MAX) {

@@ -9,6 +9,7 @@
 //!      │ <──────────────────────── Started   │
 //!      │ starts its shards                   │ goes on as if nothing were
 //!      │ Ready ────────────────────────────> │
+//!      │ <── Pause, of each in force ...     │
 //!      │ <── Parts, of a fleet's quotas ──   │ accepts no more
 //!      │ <─────────────────────────── Deaf   │
 //!      │ accepts                             │

@@ -17,12 +17,13 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::runtime::socket_file;
-use crate::shard::Session;
+use crate::shard::{ClientsAsked, Pause, Paused, Session};
+use crate::values::Timestamp;
 use crate::values::limits::{COPY_BYTES_MAX, MOVED_BYTES_MAX};
 
 /// The version of the takeover protocol, which must be equal in both processes; raised whenever a message
 /// changes its meaning.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 /// Maximum number of descriptors of sockets in a message of a takeover; the kernel would take 253.
 pub const SOCKETS_MAX: usize = 64;
 /// Maximum number of parts of shared quotas in one message of a takeover.
@@ -87,11 +88,37 @@ pub enum Message {
     Parts {
         parts: Vec<(String, u64, u64)>,
     },
+    /// A `CLIENT PAUSE` in force, which lasts for `left_ms` milliseconds more: of the clients of `tenant`, or of all.
+    Pause {
+        tenant: Option<String>,
+        extent: Paused,
+        left_ms: u64,
+    },
+    /// A `CLIENT UNPAUSE`: the pause of this tenant, or with None all pauses, are over.
+    Unpause {
+        tenant: Option<String>,
+    },
     Deaf,
     Client {
         session: Session,
     },
     Done,
+}
+
+impl Message {
+    /// Returns the message that passes a `CLIENT PAUSE` or `CLIENT UNPAUSE` on, with the time left from `now`; None for
+    /// any other command.
+    pub fn of_pause(asked: &ClientsAsked, now: Timestamp) -> Option<Self> {
+        match asked {
+            ClientsAsked::Pause(Pause { tenant, until, extent, .. }) => {
+                // A pause that is about to end is not cut short by the fraction of a millisecond.
+                let left_ms = until.since(now).as_micros().div_ceil(1_000) as u64;
+                Some(Self::Pause { tenant: tenant.clone(), extent: *extent, left_ms })
+            }
+            ClientsAsked::Unpause(tenant) => Some(Self::Unpause { tenant: tenant.clone() }),
+            _ => None,
+        }
+    }
 }
 
 /// A received message of a takeover, with the bytes that follow it and the descriptors that came with it.

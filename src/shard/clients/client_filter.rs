@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use super::pause::{Pause, Paused};
+use super::pause::{Pause, Paused, Pauses};
 use crate::protocol::command::quoted;
 use crate::protocol::{Arguments, Protocol, encode};
+use crate::values::Timestamp;
 use crate::values::limits::{CLIENT_IDS_MAX, CLIENT_LIST_BYTES_MAX, CLIENT_PAUSE_MS_MAX};
 use crate::values::time::Now;
 
@@ -182,7 +183,18 @@ impl ClientsAsked {
             return Err(syntax());
         }
         let until = now.monotonic.after(Duration::from_millis(millis));
-        Ok(Self::Pause(Pause { tenant: asker.tenant, until, extent, asker: asker.number }))
+        Ok(Self::Pause(Pause { tenant: asker.tenant, until, extent, asker: Some(asker.number) }))
+    }
+
+    /// Begins or ends pauses, if this is a `CLIENT PAUSE` or `CLIENT UNPAUSE`. Returns false for any other command, which
+    /// changes nothing.
+    pub fn change_pauses(&self, pauses: &mut Pauses, now: Timestamp) -> bool {
+        match self {
+            Self::Pause(pause) => pauses.begin(pause, now),
+            Self::Unpause(tenant) => pauses.end(tenant.as_deref()),
+            _ => return false,
+        }
+        true
     }
 
     /// Writes the reply to the `CLIENT` command. `told` holds the parts of all shards.

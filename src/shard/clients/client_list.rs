@@ -29,12 +29,8 @@ impl ClientStage {
             }
             // The shard has unblocked its clients already.
             ClientsAsked::Unblock(..) => ClientsTold::Done,
-            ClientsAsked::Pause(pause) => {
-                self.pause(&env.quotas, pause, now);
-                ClientsTold::Done
-            }
-            ClientsAsked::Unpause(tenant) => {
-                self.unpause(&env.quotas, tenant.as_deref());
+            ClientsAsked::Pause(_) | ClientsAsked::Unpause(_) => {
+                self.change_pauses(&env.quotas, asked, now);
                 ClientsTold::Done
             }
         }

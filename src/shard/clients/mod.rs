@@ -110,7 +110,7 @@ use listeners::Listeners;
 use map_confirmation::MapConfirmation;
 use memory::Holdings;
 use monitor::Monitor;
-use pause::Pause;
+use pause::Pauses;
 use publications::Publications;
 use question::Questions;
 use registry::Clients;
@@ -200,8 +200,8 @@ pub struct ClientStage {
     /// The accounts of clients whose transactions were discarded since the last call of
     /// [`Self::take_unpaid`], with the bytes of the queued requests, which are still to be charged.
     unpaid: Vec<(Payer, usize)>,
-    /// The pauses in force (`CLIENT PAUSE`), at most one per tenant and one for all clients.
-    pauses: Vec<Pause>,
+    /// The pauses in force (`CLIENT PAUSE`).
+    pauses: Pauses,
     /// The buffer that collects weir's own replies while a transaction is carried out; None at any other
     /// time.
     captured: Option<Vec<u8>>,
@@ -250,7 +250,7 @@ impl ClientStage {
             filters: Box::default(),
             listeners: Box::default(),
             unpaid: Vec::new(),
-            pauses: Vec::new(),
+            pauses: Pauses::default(),
             captured: None,
             holdings: Holdings::default(),
             watch_strangers: false,

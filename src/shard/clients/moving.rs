@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ClientStage;
 use super::client::{Client, Ending};
+use super::held::HeldRequest;
 use super::identity::{Chosen, Identity};
 use super::order::Replies;
 use super::ties::Withdrawn;
@@ -39,9 +40,14 @@ pub struct Session {
     #[serde(default)]
     replies: Replies,
     logins_failed: u8,
+    /// The pauses (`CLIENT PAUSE`) that the client has ordered and may end, by their tenants; None for that of all
+    /// clients.
+    orders_pauses: Vec<Option<String>>,
     /// True if `held` begins with a blocking command in which the client waits.
     #[serde(default)]
     pub waits: bool,
+    /// The number of bytes of the blocking command in `held`; 0 if the client waits in none.
+    call_bytes: usize,
     /// The time left, in milliseconds, until the reply to the blocking command is useless; None for no
     /// deadline.
     wait_deadline_ms: Option<u64>,
@@ -54,7 +60,8 @@ pub struct Session {
 /// Whether a client can move to another process now, and the reason if not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// The client can move to the successor process: no request of it is in flight.
+    /// The client can move to the successor process: no request of it is in flight. A request that a `CLIENT PAUSE`
+    /// holds back goes along.
     Ready,
     /// The client waits for replies, has sent requests that are not handled yet, or is leaving. Weir reads no
     /// more requests from it meanwhile, or the wait might never end.
@@ -83,7 +90,9 @@ impl ClientStage {
         if client.is_withdrawn() {
             return if client.does_nothing_but_wait() { Readiness::Ready } else { Readiness::Owed };
         }
-        if client.ending != Ending::Open || client.is_owed() || client.is_stuck() || client.unsettled > 0 {
+        let is_held = client.waits_for_pause_alone();
+        let is_busy = !is_held && (client.is_owed() || client.is_stuck());
+        if client.ending != Ending::Open || is_busy || client.unsettled > 0 {
             return Readiness::Owed;
         }
         // Watched keys and subscriptions belong to a connection to a store, which cannot move with the client. A
@@ -135,7 +144,9 @@ impl ClientStage {
         let client = self.clients.at(id);
         let proven = client.identity.tenant(&env.quotas).filter(|_| client.identity.is_proven);
         let tenant = proven.map(|tenant| tenant.name.clone());
-        let session = Session::of(client, tenant);
+        let mut session = Session::of(client, tenant);
+        let client = self.clients.peek(id).expect("it has not left");
+        session.orders_pauses = self.pauses_ordered_by(&env.quotas, client);
         self.forget(env, id);
         session
     }
@@ -163,6 +174,7 @@ impl ClientStage {
         client.no_evict = session.no_evict;
         client.set_replies(session.replies);
         client.logins_failed = session.logins_failed;
+        let number = client.number;
         let stranger = client.identity.tenant.filter(|_| session.tenant.is_none());
         if let Some(tenant) = known.or(stranger) {
             let user: Option<Box<str>> = session.user.clone().map(Into::into);
@@ -171,8 +183,9 @@ impl ClientStage {
             let identity = Identity::of(&env.quotas, tenant, user, account, session.chosen());
             client.identity = Identity { is_proven: known.is_some(), ..identity };
             self.keep_seat(env, id, now);
-            self.apply_pauses_to(&env.quotas, id);
         }
+        self.pauses.hand_to(number, &session.orders_pauses);
+        self.apply_pauses_to(&env.quotas, id);
         // In another database its requests would change other keys.
         if u16::from(session.database) >= env.settings.databases {
             self.stop_listening(env, id);
@@ -182,6 +195,23 @@ impl ClientStage {
 }
 
 impl Client {
+    /// True if the client has requests that wait for the end of a `CLIENT PAUSE`, and for nothing else, so that they
+    /// can wait in another process as well.
+    fn waits_for_pause_alone(&self) -> bool {
+        let held = self.held_request.as_deref();
+        // The other process carries the request out as the client itself, and not as `QOS CALL` has it.
+        let is_own = |held: &HeldRequest| held.partition.is_none() && held.identity == self.identity;
+        let bytes = self.held_bytes() + held.map_or(0, |held| held.frame.len());
+        self.waits_by_order
+            && self.unanswered() == 0
+            && !self.has_output()
+            && !self.barrier
+            && !self.waits_for_quota
+            && !self.speaks_http
+            && held.is_none_or(is_own)
+            && bytes <= MOVED_BYTES_MAX
+    }
+
     /// True if the client does nothing but wait in a blocking command, so that it can wait in another process
     /// as well.
     fn does_nothing_but_wait(&self) -> bool {
@@ -211,8 +241,14 @@ impl Session {
     /// since. `deadline` is the time left until its reply is useless; `None` for no deadline.
     pub fn put_first(&mut self, call: &[u8], deadline: Option<Duration>) {
         self.held.splice(..0, call.iter().copied());
-        self.waits = true;
+        (self.waits, self.call_bytes) = (true, call.len());
         self.wait_deadline_ms = deadline.map(|left| left.as_millis() as u64);
+    }
+
+    /// Returns the blocking command in which the client waits, empty if there is none, and the bytes that it has sent
+    /// behind it.
+    pub fn call_and_rest(&self) -> (&[u8], &[u8]) {
+        self.held.split_at_checked(self.call_bytes).unwrap_or((&self.held, &[]))
     }
 
     /// Returns the name of the tenant that the client has logged in as; `None` if it has not logged in.
@@ -229,6 +265,7 @@ impl Session {
     fn of(client: &Client, tenant: Option<String>) -> Self {
         let chosen = client.identity.chosen;
         let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
+        let held_request = client.held_request.as_ref().map_or(&[][..], |held| &held.frame[..]);
         Self {
             http: client.speaks_http,
             resp3: client.protocol == Protocol::Resp3,
@@ -243,9 +280,11 @@ impl Session {
             no_evict: client.no_evict,
             replies: client.replies(),
             logins_failed: client.logins_failed,
+            orders_pauses: Vec::new(),
             waits: false,
+            call_bytes: 0,
             wait_deadline_ms: None,
-            held: client.decoder.held().to_vec(),
+            held: [held_request, client.decoder.held()].concat(),
         }
     }
 

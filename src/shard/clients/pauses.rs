@@ -2,41 +2,49 @@
 
 use super::ClientStage;
 use super::client::Client;
-use super::pause::{Pause, Paused};
+use super::client_filter::ClientsAsked;
+use super::pause::Paused;
 use crate::config::Quotas;
 use crate::values::time::Now;
 use crate::values::{ClientId, Timestamp};
 
 impl ClientStage {
-    /// Begins a `CLIENT PAUSE` on this shard. An earlier pause of the same tenant (or, if this one is for all
-    /// clients, an earlier one for all) is joined with it: both last until the later end, and hold back
-    /// whatever either of them holds back.
-    pub(super) fn pause(&mut self, quotas: &Quotas, pause: &Pause, now: Now) {
-        self.pauses.retain(|earlier| earlier.until > now.monotonic);
-        match self.pauses.iter_mut().find(|other| other.tenant == pause.tenant) {
-            Some(earlier) => earlier.extend(pause),
-            None => self.pauses.push(pause.clone()),
+    /// Begins a `CLIENT PAUSE`, or ends it (`CLIENT UNPAUSE`), on this shard, and resumes the clients that need not
+    /// wait. Returns false for any other command, which changes nothing.
+    pub(super) fn change_pauses(&mut self, quotas: &Quotas, asked: &ClientsAsked, now: Now) -> bool {
+        let is_changed = asked.change_pauses(&mut self.pauses, now.monotonic);
+        if is_changed {
+            self.apply_pauses(quotas);
         }
-        self.apply_pauses(quotas);
-    }
-
-    /// Ends the `CLIENT PAUSE` of one tenant, or with None all pauses, and resumes the clients that waited.
-    pub(super) fn unpause(&mut self, quotas: &Quotas, tenant: Option<&str>) {
-        self.pauses.retain(|pause| tenant.is_some() && pause.tenant.as_deref() != tenant);
-        self.apply_pauses(quotas);
+        is_changed
     }
 
     /// Returns which requests of a client are held back by the pauses (`CLIENT PAUSE`) in force.
     fn paused_for(&self, quotas: &Quotas, client: &Client) -> Paused {
         let tenant = client.identity.tenant(quotas).map(|tenant| tenant.name.as_str());
-        let concerns = |pause: &&Pause| pause.tenant.as_deref().is_none_or(|wanted| tenant == Some(wanted));
-        let extents = self.pauses.iter().filter(concerns).map(|pause| pause.extent_for(client.number));
+        let extents = self.pauses.concerning(tenant).map(|pause| pause.extent_for(client.number));
         extents.max().unwrap_or_default()
+    }
+
+    /// Returns the pauses that concern a client and that it ordered itself, by their tenants; None for that of all
+    /// clients.
+    pub(super) fn pauses_ordered_by(&self, quotas: &Quotas, client: &Client) -> Vec<Option<String>> {
+        let tenant = client.identity.tenant(quotas).map(|tenant| tenant.name.as_str());
+        let own = self.pauses.concerning(tenant).filter(|pause| pause.asker == Some(client.number));
+        own.map(|pause| pause.tenant.clone()).collect()
+    }
+
+    /// Lets the next request of a client pass whatever pauses (`CLIENT PAUSE`) are in force, until
+    /// [`Self::apply_pauses_to`] is called for the client again.
+    pub fn exempt_from_pauses(&mut self, id: ClientId) {
+        if let Some(client) = self.clients.get(id) {
+            (client.paused, client.waits_by_order) = (Paused::Nothing, false);
+        }
     }
 
     /// Applies the pauses (`CLIENT PAUSE`) in force to a client that has just connected or changed its
     /// identity, or when pauses change.
-    pub(super) fn apply_pauses_to(&mut self, quotas: &Quotas, id: ClientId) {
+    pub fn apply_pauses_to(&mut self, quotas: &Quotas, id: ClientId) {
         let Some(paused) = self.clients.peek(id).map(|client| self.paused_for(quotas, client)) else {
             return;
         };
@@ -59,7 +67,7 @@ impl ClientStage {
     /// Ends the pauses (`CLIENT PAUSE`) whose time is over, and resumes the clients that waited.
     pub fn end_pauses(&mut self, quotas: &Quotas, now: Now) {
         if self.pause_ends().is_some_and(|at| at <= now.monotonic) {
-            self.pauses.retain(|pause| pause.until > now.monotonic);
+            self.pauses.end_late(now.monotonic);
             self.apply_pauses(quotas);
         }
     }

@@ -574,14 +574,21 @@ impl Shard {
     }
 
     /// Takes the bytes that a client had sent to its former process, which had not handled them yet, from
-    /// its `session`. A blocking command that goes on keeps its deadline, and is not refused for its price.
+    /// its `session`. A blocking command that goes on keeps its deadline, is not refused for its price, and goes on
+    /// during a `CLIENT PAUSE`, which holds back only requests that it finds not begun.
     pub fn handle_client_held(&mut self, id: ClientId, session: &Session, now: Now) {
-        self.is_admitted_elsewhere = session.waits;
-        self.handle_client_bytes(id, &session.held, now);
-        self.is_admitted_elsewhere = false;
+        let (call, rest) = session.call_and_rest();
         if session.waits {
             self.env.counters.add(Counter::WaitsTakenOver, 1);
+            self.clients.exempt_from_pauses(id);
+            self.is_admitted_elsewhere = true;
+            self.handle_client_bytes(id, call, now);
+            self.is_admitted_elsewhere = false;
             self.limit_wait(id, session.wait_deadline(), now);
+            self.clients.apply_pauses_to(&self.env.quotas, id);
+        }
+        if !rest.is_empty() {
+            self.handle_client_bytes(id, rest, now);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::neighbours::TWO_TENANTS;
 use super::*;
-use crate::shard::{Readiness, Session};
+use crate::shard::{ClientsAsked, Pause, Paused, Readiness, Session};
 use crate::values::limits::MOVED_BYTES_MAX;
 
 impl Rig {
@@ -148,4 +148,69 @@ fn what_is_half_done_is_done_first() {
     assert_eq!(rig.readiness(client), Readiness::Owed);
     rig.answer_next("+OK\r\n");
     assert_eq!(rig.readiness(client), Readiness::Ready);
+}
+
+impl Rig {
+    /// Pauses all clients of the only shard for 1,000 s, as told by the process before.
+    pub(super) fn take_over_pause(&mut self, extent: Paused) {
+        let pause = Pause::taken_over(None, Duration::from_secs(1_000), extent, self.now.monotonic);
+        self.shards[0].handle_clients_asked(&ClientsAsked::Pause(pause), self.now);
+    }
+}
+
+#[test]
+fn a_request_that_a_pause_holds_back_moves_and_waits_on() {
+    for (mode, extent) in [("WRITE", Paused::Writes), ("ALL", Paused::Everything)] {
+        let (mut rig, mut other) = (Rig::new(1, 1), Rig::new(1, 1));
+        let (operator, writer) = (rig.client(0), rig.client(0));
+        rig.asks(operator, &["CLIENT", "PAUSE", "1000000", mode]);
+        rig.send(writer, &[&["SET", "k", "1"], &["PING", "behind"]]);
+        assert_eq!(rig.shards[0].paused_clients(), 1);
+        let [ordered, session] = [operator, writer].map(|client| rig.taken(client));
+        assert_eq!((rig.shards[0].paused_clients(), rig.at_stores.len()), (0, 0));
+
+        other.take_over_pause(extent);
+        let early = other.client(0);
+        let [operator, writer] = [ordered, session].map(|session| other.adopted(&session));
+        other.send(early, &[&["SET", "k", "2"]]);
+        assert_eq!((other.shards[0].paused_clients(), other.at_stores.len()), (2, 0), "{mode}");
+        let session = other.taken(writer);
+        let writer = other.adopted(&session);
+        assert_eq!((other.shards[0].paused_clients(), other.at_stores.len()), (2, 0), "and once more");
+        assert_eq!(other.asks(operator, &["CLIENT", "UNPAUSE"]), "+OK\r\n", "{mode}");
+        other.answer_next("+OK\r\n");
+        other.answer_next("+OK\r\n");
+        assert_eq!(
+            (other.told(writer).as_str(), other.told(early).as_str()),
+            ("+OK\r\n$6\r\nbehind\r\n", "+OK\r\n")
+        );
+    }
+}
+
+#[test]
+fn who_did_not_order_a_pause_does_not_end_it_in_the_next_process() {
+    let (mut rig, mut other) = (Rig::new(1, 1), Rig::new(1, 1));
+    let (operator, client) = (rig.client(0), rig.client(0));
+    rig.asks(operator, &["CLIENT", "PAUSE", "1000000"]);
+    let [ordered, session] = [operator, client].map(|client| rig.taken(client));
+    other.take_over_pause(Paused::Everything);
+    // The client has the number here that the operator had there.
+    let [client, operator] = [session, ordered].map(|session| other.adopted(&session));
+    assert_eq!(other.asks(client, &["CLIENT", "UNPAUSE"]), "");
+    assert_eq!(other.asks(operator, &["CLIENT", "UNPAUSE"]), "+OK\r\n");
+}
+
+#[test]
+fn what_waits_for_more_than_the_end_of_a_pause_stays() {
+    let mut rig = Rig::new(1, 1);
+    let [operator, busy, long, other] = std::array::from_fn(|_| rig.client(0));
+    rig.send(busy, &[&["GET", "k"]]);
+    rig.asks(operator, &["CLIENT", "PAUSE", "1000000", "WRITE"]);
+    rig.send(busy, &[&["SET", "k", "1"]]);
+    rig.send(long, &[&["SET", "k", &"x".repeat(MOVED_BYTES_MAX)]]);
+    rig.send(other, &[&["QOS", "CALL", "USER", "ann", "SET", "k", "1"]]);
+    assert_eq!(rig.shards[0].paused_clients(), 3);
+    assert_eq!([busy, long, other].map(|client| rig.readiness(client)), [Readiness::Owed; 3]);
+    rig.answer_next("$-1\r\n");
+    assert_eq!(rig.readiness(busy), Readiness::Ready);
 }

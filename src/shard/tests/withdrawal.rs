@@ -3,7 +3,7 @@
 
 use super::private::{greet, lending, links, orphans, unblocking};
 use super::*;
-use crate::shard::{ClientsTold, Readiness};
+use crate::shard::{ClientsTold, Paused, Readiness};
 
 const POPPED: &str = "*2\r\n$1\r\nq\r\n$1\r\nx\r\n";
 
@@ -66,6 +66,29 @@ fn a_call_that_waits_goes_on_elsewhere_with_the_time_that_is_left() {
     other.answer_first("GET", "$-1\r\n");
     assert_eq!(other.told(client), format!("{POPPED}$-1\r\n"));
     assert_eq!(other.counted(Counter::WaitsTakenOver), 1);
+}
+
+#[test]
+fn a_call_that_waits_goes_on_elsewhere_during_a_pause_and_what_is_behind_it_is_held_back() {
+    let (mut rig, client) = waiting(&[&["BLPOP", "q", "0"], &["SET", "a", "1"]]);
+    rig.withdraw(client);
+    greet(&mut rig);
+    rig.answer_first("UNBLOCK", ":1\r\n");
+    rig.answer_first("BLPOP", "*-1\r\n");
+    let session = rig.taken(client);
+    for extent in [Paused::Writes, Paused::Everything] {
+        let mut other = lending(1, 1, 10);
+        other.take_over_pause(extent);
+        let client = other.adopted(&session);
+        greet(&mut other);
+        assert_eq!(other.words_at_stores(), ["BLPOP"]);
+        other.answer_first("BLPOP", POPPED);
+        assert_eq!((other.told(client).as_str(), other.words_at_stores()), (POPPED, vec![]));
+        assert_eq!(other.shards[0].paused_clients(), 1);
+        other.wait(Duration::from_secs(1_000));
+        other.answer_first("SET", "+OK\r\n");
+        assert_eq!(other.told(client), "+OK\r\n");
+    }
 }
 
 #[test]

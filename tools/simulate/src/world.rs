@@ -1426,7 +1426,7 @@ impl World {
                 tenant: None,
                 until: self.now.after(Duration::from_micros(*self.random.pick(&[300, 3_000, 50_000]))),
                 extent: *self.random.pick(&[Paused::Writes, Paused::Writes, Paused::Everything]),
-                asker: 0,
+                asker: None,
             })
         };
         for shard in 0..self.cores.len() {
