@@ -25,7 +25,7 @@ pub use fleet::FleetTerms;
 pub use hot::{HotLimits, HotScripts};
 pub use layers::{Layer, LimiterKind};
 pub use overload::OverloadLimits;
-pub use quotas::{Bounds as QuotaBounds, FormerTenants, QuotaError, Quotas, Tenant};
+pub use quotas::{Bounds as QuotaBounds, FormerTenants, QuotaError, QuotaText, Quotas, Tenant, TextDigest};
 pub use storage::{Credentials, FleetStore, ServerAddress, Storage};
 pub use tls::{OwnCertificate, StoreTlsSettings, TlsSettings};
 pub use token::AdminToken;

@@ -172,6 +172,7 @@ pub fn origin(versions: &Versions) -> String {
         QuotaSource::Change => format!("{file}, which changed"),
         QuotaSource::Signal => format!("{file}, as told by SIGHUP"),
         QuotaSource::Post => "POST /config/quotas".to_owned(),
+        QuotaSource::Takeover => "POST /config/quotas to the process before".to_owned(),
     }
 }
 
@@ -197,9 +198,11 @@ struct Posted {
 fn lasts(versions: &Versions) -> String {
     match versions.file() {
         Some(file) => format!(
-            "in force in this process until {file} changes, SIGHUP, or a restart; the file was not written"
+            "in force until {file} changes, SIGHUP, or a restart, and through takeovers; the file was not written"
         ),
-        None => "in force in this process until a restart; there is no quota file (--quotas)".to_owned(),
+        None => {
+            "in force until a restart, and through takeovers; there is no quota file (--quotas)".to_owned()
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::config::{FormerTenants, QuotaError, Quotas};
+use crate::config::{FormerTenants, QuotaError, QuotaText, Quotas, TextDigest};
 use crate::values::TenantId;
 
 /// The event because of which quotas were read.
@@ -16,11 +16,13 @@ pub enum QuotaSource {
     Signal,
     /// Quotas were posted to `/config/quotas`.
     Post,
+    /// Quotas that were posted to the process before, and that this one takes over with its clients.
+    Takeover,
 }
 
 impl QuotaSource {
     /// All events because of which quotas are read, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::Start, Self::Change, Self::Signal, Self::Post];
+    pub const ALL: [Self; 5] = [Self::Start, Self::Change, Self::Signal, Self::Post, Self::Takeover];
 
     /// The word in metrics and pages for this event because of which quotas were read.
     pub const fn name(self) -> &'static str {
@@ -29,7 +31,13 @@ impl QuotaSource {
             Self::Change => "change",
             Self::Signal => "signal",
             Self::Post => "post",
+            Self::Takeover => "takeover",
         }
+    }
+
+    /// True if the quotas are those of the quota file, or those that hold without one.
+    const fn is_file(self) -> bool {
+        matches!(self, Self::Start | Self::Change | Self::Signal)
     }
 }
 
@@ -94,6 +102,11 @@ pub struct Versions {
     source: QuotaSource,
     since_unix_ms: u64,
     file: Option<String>,
+    /// The digest of the quota file as it was put in force last; None without a file.
+    file_digest: Option<TextDigest>,
+    /// The text of the quotas in force, if they were posted, here or to a process before; None if they are those of the
+    /// file.
+    posted: Option<QuotaText>,
     history: QuotaHistory,
 }
 
@@ -105,6 +118,8 @@ impl Versions {
             QuotaHistory { version: quotas.version(), tenants: quotas.len(), ..Default::default() };
         history.taken[QuotaSource::Start as usize] = u64::from(file.is_some());
         Self {
+            file_digest: quotas.text_digest(),
+            posted: None,
             current: quotas,
             before: None,
             former: FormerTenants::default(),
@@ -122,10 +137,31 @@ impl Versions {
         self.former.handle_quotas(&self.current, &next);
         self.before = Some(std::mem::replace(&mut self.current, Arc::clone(&next)));
         (self.source, self.since_unix_ms) = (source, unix_ms);
+        self.posted = None;
+        if source.is_file() {
+            self.file_digest = next.text_digest();
+        }
         self.history.taken[source as usize] += 1;
         self.history.last_refusal = None;
         (self.history.version, self.history.tenants) = (next.version(), next.len());
         next
+    }
+
+    /// Keeps the text of the quotas in force, which were posted, for a process that takes over.
+    pub fn keep_posted(&mut self, text: QuotaText) {
+        debug_assert!(!self.source.is_file(), "a process that takes over reads the file itself");
+        self.posted = Some(text);
+    }
+
+    /// Returns the text of the quotas in force, if they were posted; None if they are those of the file.
+    pub fn posted(&self) -> Option<&QuotaText> {
+        self.posted.as_ref()
+    }
+
+    /// Returns the digest of the quota file as it was put in force last; None without a file. Posted quotas of a
+    /// process that has read the same file are newer than that file.
+    pub fn file_digest(&self) -> Option<TextDigest> {
+        self.file_digest
     }
 
     /// Records quotas that were refused because of a mistake (`problem`). The quotas in force stay. `source`
@@ -208,5 +244,22 @@ mod tests {
         assert!(history.last_refusal.is_some());
         versions.take(quotas("a"), QuotaSource::Signal, 3);
         assert!(versions.history().last_refusal.is_none());
+    }
+
+    #[test]
+    fn posted_quotas_are_kept_for_a_takeover_until_the_file_is_in_force_again() {
+        let mut versions = Versions::new(Arc::new(quotas("a")), Some("q.toml".to_owned()), 1);
+        let read = versions.file_digest();
+        assert!(read.is_some() && versions.posted().is_none());
+        for source in [QuotaSource::Post, QuotaSource::Takeover] {
+            versions.take(quotas("b"), source, 2);
+            let text = QuotaText::without_passwords("[default]").expect("it is TOML");
+            versions.keep_posted(text.clone());
+            assert_eq!((versions.posted(), versions.file_digest()), (Some(&text), read));
+        }
+        for source in [QuotaSource::Change, QuotaSource::Signal] {
+            versions.take(quotas("c"), source, 3);
+            assert_eq!((versions.posted(), versions.file_digest()), (None, quotas("c").text_digest()));
+        }
     }
 }

@@ -19,8 +19,8 @@ use super::admin;
 use super::clock::Clock;
 use super::log;
 use super::messages::{
-    Mailbox, QuotasRead, Signal, Takeover, ToControl, ToFleet, ToQuotas, ToReplicas, ToShard, ToStoreInfo,
-    ToTakeover,
+    Mailbox, QuotasMoved, QuotasRead, Signal, Takeover, ToControl, ToFleet, ToQuotas, ToReplicas, ToShard,
+    ToStoreInfo, ToTakeover,
 };
 use super::notify::Notify;
 use super::park::Parking;
@@ -304,6 +304,10 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
                 fleet.inherit(&parts, &mut settings.pools, settings.clock.now().monotonic);
             }
         }
+        ToControl::Takeover(Takeover::Quotas { read, file, taken }) => {
+            this.inherit_quotas(*read, file.as_deref());
+            drop(taken);
+        }
         ToControl::Takeover(Takeover::Pause(asked)) => {
             let now = this.settings.clock.now().monotonic;
             asked.change_pauses(&mut this.pauses, now);
@@ -336,6 +340,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             );
             this.admin = AdminPort::Closed;
             this.tell_handshakes(ToHandshakes::Stop);
+            this.tell_of_posted_quotas();
             this.tell_of_pauses();
             this.settings.shards.iter().for_each(|shard| shard.post(ToShard::HandOver));
             drop(this);
@@ -812,6 +817,7 @@ impl Control {
             Ok(quotas) => {
                 let before = Arc::clone(versions.current());
                 let quotas = versions.take(quotas, read.source, now.unix_ms);
+                read.posted.into_iter().for_each(|text| versions.keep_posted(text));
                 let text = format!(
                     "quotas, version {}: {} tenants from {}",
                     quotas.version(),
@@ -831,6 +837,9 @@ impl Control {
                 shards.for_each(|shard| shard.post(ToShard::Quotas(Arc::clone(&quotas))));
                 self.settings.facts.replicas.is_wanted = quotas.have_stale_reads();
                 self.tell_of_replicas(ToReplicas::Wanted(quotas.have_stale_reads()));
+                if self.successor.is_some() {
+                    self.tell_of_posted_quotas();
+                }
                 quota_page::posted(&self.settings.versions)
             }
             Err(problem) => {
@@ -844,6 +853,29 @@ impl Control {
         if let Some(sender) = read.ticket.and_then(|ticket| self.posted.remove(&ticket)) {
             // The client that posted the quotas may have left.
             drop(sender.try_send(reply));
+        }
+    }
+
+    /// Puts quotas in force that were posted to the process before. `file` is the digest of the quota file that they
+    /// have replaced there; none without a file. If this process has read another file, that is newer, or meant for
+    /// it, so the posted quotas are left out.
+    fn inherit_quotas(&mut self, read: QuotasRead, file: Option<&str>) {
+        let own = self.settings.versions.file_digest().map(|digest| digest.to_string());
+        if own.as_deref() == file {
+            return self.take_quotas(read);
+        }
+        let line = "takeover: the quota file is not the one that the process before has read, so it holds, and not the \
+                    quotas that were posted there";
+        self.say(log::Kind::Quotas, line);
+    }
+
+    /// Passes the quotas in force on to the process that takes over, if they were posted. If they are those of the
+    /// quota file, it has read that itself.
+    fn tell_of_posted_quotas(&self) {
+        let versions = &self.settings.versions;
+        if let Some(text) = versions.posted().cloned() {
+            let moved = QuotasMoved { text, file: versions.file_digest() };
+            self.tell_successor(ToTakeover::Quotas(Box::new(moved)));
         }
     }
 

@@ -39,7 +39,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use super::log;
 use super::tls::SecureClient;
-use crate::config::{AdminToken, QuotaError, Quotas};
+use crate::config::{AdminToken, QuotaError, QuotaText, Quotas, TextDigest};
 use crate::control::explain_page::ExplainQuery;
 use crate::control::{Exchange, InheritedPart, QuotaSource, ShardReport, StoresTold};
 use crate::routing::cluster::{Map, ReplicaState};
@@ -114,6 +114,10 @@ pub(super) enum Takeover {
     Line(String),
     /// The successor process is ready: this process hands its clients over and ends.
     Ready { pid: i32, version: String },
+    /// Quotas that were posted to the previous process. `file` is the digest of the quota file that they have replaced
+    /// there, in hexadecimal digits; none without a file. `taken` is dropped once all shards have them, or they are
+    /// refused.
+    Quotas { read: Box<QuotasRead>, file: Option<String>, taken: Sender<()> },
     /// Parts that the previous process gave out of the quotas that the fleet shares.
     Parts(Vec<InheritedPart>),
     /// A `CLIENT PAUSE` or `CLIENT UNPAUSE` of the previous process, which the shards have got.
@@ -127,6 +131,8 @@ pub(super) enum Takeover {
 /// A message from the control executor to the thread that communicates with another process in a takeover.
 #[derive(Debug)]
 pub(super) enum ToTakeover {
+    /// Quotas that were posted to this process, or to one before it, and are in force.
+    Quotas(Box<QuotasMoved>),
     /// A `CLIENT PAUSE` or `CLIENT UNPAUSE` that is to hold in the successor process too.
     Pause(Arc<ClientsAsked>),
     /// This process's parts of the quotas that the fleet shares.
@@ -205,6 +211,17 @@ pub(super) struct QuotasRead {
     /// The ticket number of the HTTP request that posted the quotas; none if they come from the quota file.
     pub ticket: Option<u64>,
     pub result: Result<Quotas, QuotaError>,
+    /// The text of quotas that were posted, to this process or to the one before; none if they come from the quota
+    /// file.
+    pub posted: Option<QuotaText>,
+}
+
+/// Quotas that were posted, on the way to a process that takes over.
+#[derive(Debug)]
+pub(super) struct QuotasMoved {
+    pub text: QuotaText,
+    /// The digest of the quota file that the posted quotas have replaced; none without a file.
+    pub file: Option<TextDigest>,
 }
 
 /// A message from the control executor to the thread that reads quotas.

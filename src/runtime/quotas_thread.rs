@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::clock::timespec;
 use super::messages::{Mailbox, QuotasRead, ToControl, ToQuotas};
 use super::watch::{FileWatch, check_rereadable};
-use crate::config::{QuotaError, Quotas, TokenSource};
+use crate::config::{QuotaError, QuotaText, Quotas, TokenSource};
 use crate::control::QuotaSource;
 
 /// The name that errors give to a quota file that was posted over HTTP.
@@ -72,7 +72,9 @@ impl QuotasThread {
 
     fn check(&self, body: &[u8], ticket: u64) {
         let result = Quotas::parse_bytes(POSTED, body);
-        self.tell(QuotasRead { source: QuotaSource::Post, ticket: Some(ticket), result });
+        let text = std::str::from_utf8(body).ok().filter(|_| result.is_ok());
+        let posted = text.and_then(QuotaText::without_passwords);
+        self.tell(QuotasRead { source: QuotaSource::Post, ticket: Some(ticket), result, posted });
     }
 
     fn read_file(&self, source: QuotaSource) {
@@ -80,7 +82,7 @@ impl QuotasThread {
         let result = check_rereadable(&file.path)
             .map_err(|problem| QuotaError::of_file(&file.path.display().to_string(), problem))
             .and_then(|()| Quotas::load(&file.path));
-        self.tell(QuotasRead { source, ticket: None, result });
+        self.tell(QuotasRead { source, ticket: None, result, posted: None });
     }
 
     fn tell(&self, read: QuotasRead) {

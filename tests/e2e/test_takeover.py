@@ -669,6 +669,61 @@ def test_a_pause_lasts_on_in_the_successor(servers, tmp_path: Path, mode: str, i
         assert (direct.ok("GET", "k"), direct.ok("STRLEN", "m")) == (b"held", len("movednew"))
 
 
+def post_quotas(weir: Weir, text: str) -> None:
+    status, reply, _ = weir.admin_request("POST", "/config/quotas", text.encode(), {})
+    assert status == 200, reply
+
+
+def quotas_of(weir: Weir) -> tuple[str, set[str]]:
+    """Returns the source of the quotas in force, and their tenants."""
+    page = json.loads(weir.admin("/config/quotas")[1])
+    return page["source"], {tenant["name"] for tenant in page["tenants"]}
+
+
+def test_posted_quotas_stay_in_force_in_the_successor(servers, tmp_path: Path):
+    file = tmp_path / "quotas.toml"
+    file.write_text(QUOTAS)
+    flags = ["--quotas", str(file)]
+    weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover", flags=flags)).start()
+    # Long enough for several messages.
+    many = "".join(f'[tenants.t{number}]\npassword = "many-{number}"\n' for number in range(2_000))
+    post_quotas(weir, f'{many}[tenants.late]\npassword = "secret"\nkeys = ["late:"]\n')
+    with weir.connect() as client:
+        assert client.ok("AUTH", "late", "secret") == b"OK"
+        for _ in range(2):
+            weir = take_over(servers, weir, flags=flags)
+            assert client.ok("SET", "late:k", 1) == b"OK"
+            assert client.call("GET", "k").text.startswith("NOPERM"), "it is confined as before"
+            source, tenants = quotas_of(weir)
+            assert source == "takeover" and "late" in tenants and "acme" not in tenants
+            with weir.connect() as newcomer:
+                assert newcomer.ok("AUTH", "late", "secret") == b"OK"
+                assert newcomer.ok("AUTH", "t1999", "many-1999") == b"OK"
+                assert newcomer.call("AUTH", "acme", "sesame").text.startswith("WRONGPASS")
+        assert "secret" not in weir.output() and "POST /config/quotas to the process before" in weir.output()
+        # Another file is newer than what was posted, and its tenants are all that are left.
+        file.write_text('[tenants.zeta]\npassword = "poppy"\n')
+        until(lambda: quotas_of(weir)[0] == "change", "the file is read")
+        weir = take_over(servers, weir, flags=flags)
+        assert quotas_of(weir) == ("start", {"zeta"})
+
+
+def test_a_file_that_the_old_process_has_not_read_holds_in_the_successor(servers, tmp_path: Path):
+    files = [tmp_path / "old.toml", tmp_path / "new.toml"]
+    files[0].write_text(QUOTAS)
+    files[1].write_text('[tenants.zeta]\npassword = "poppy"\n')
+    weir = servers.keep(Successor(servers.redis(), path=tmp_path / "takeover", flags=["--quotas", str(files[0])])).start()
+    post_quotas(weir, '[tenants.late]\npassword = "secret"\n[tenants.zeta]\npassword = "poppy"\n')
+    with weir.connect() as late, weir.connect() as zeta:
+        late.ok("AUTH", "late", "secret")
+        zeta.ok("AUTH", "zeta", "poppy")
+        weir = take_over(servers, weir, flags=["--quotas", str(files[1])])
+        assert quotas_of(weir) == ("start", {"zeta"})
+        assert "it holds, and not the quotas that were posted there" in weir.output()
+        assert late.call("GET", "k").text.startswith("NOAUTH"), "its tenant is gone"
+        assert zeta.ok("SET", "k", 1) == b"OK"
+
+
 class Workers:
     """Clients that pop while others push. None reconnects."""
 

@@ -9,6 +9,7 @@ mod document;
 mod file;
 mod former;
 mod password;
+mod text;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -22,6 +23,7 @@ pub use bounds::Bounds;
 pub use document::QuotaError;
 pub use former::FormerTenants;
 pub use password::PasswordDigest;
+pub use text::{QuotaText, TextDigest};
 
 use super::Size;
 use crate::values::Database;
@@ -117,6 +119,8 @@ pub struct Quotas {
     /// True if the clients of any tenant share subscriptions to channels: this process subscribes once for
     /// all of them.
     shares_channels: bool,
+    /// The digest of the text that the quotas were read from; `None` if there was none.
+    text_digest: Option<TextDigest>,
     version: u64,
 }
 
@@ -130,7 +134,8 @@ impl Quotas {
 
     /// Reads the text of a quota file. `file` is the file's name, for errors.
     pub fn parse(file: &str, text: &str) -> Result<Self, QuotaError> {
-        file::read(file, text)
+        let quotas = file::read(file, text)?;
+        Ok(Self { text_digest: Some(TextDigest::of(text.as_bytes())), ..quotas })
     }
 
     /// Reads the bytes of a quota file, which must be UTF-8. `file` is the file's name, for errors.
@@ -157,6 +162,12 @@ impl Quotas {
         Self { version, ..self }
     }
 
+    /// Returns the digest of the text that the quotas were read from; `None` for the quotas that apply without a quota
+    /// file.
+    pub fn text_digest(&self) -> Option<TextDigest> {
+        self.text_digest
+    }
+
     /// Returns the version number of these quotas within this process: 0 at its start, and one more for each
     /// reload. A [`TenantId`] is valid only together with it.
     pub fn version(&self) -> u64 {
@@ -176,7 +187,16 @@ impl Quotas {
         let by_name = tenants.iter().map(|tenant| tenant.name.clone()).zip(ids).collect();
         let stale_on_error_max = tenants.iter().map(|tenant| tenant.stale_on_error).max().unwrap_or_default();
         let shares_channels = tenants.iter().any(|tenant| tenant.shares_channels);
-        Self { tenants, by_name, strangers, global, stale_on_error_max, shares_channels, version: 0 }
+        Self {
+            tenants,
+            by_name,
+            strangers,
+            global,
+            stale_on_error_max,
+            shares_channels,
+            text_digest: None,
+            version: 0,
+        }
     }
 
     /// Returns the tenant of clients that do not authenticate; `None` if such clients are not served.

@@ -36,6 +36,12 @@ impl PasswordDigest {
         (digits.len() == 64).then(|| bytes.try_into().map(Self).expect("64 digits are 32 bytes"))
     }
 
+    /// Returns the digest as 64 hexadecimal digits, as it stands in a quota file.
+    pub(super) fn to_hex(&self) -> String {
+        let digits = self.0.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        digits.map(|digit| char::from_digit(u32::from(digit), 16).expect("half a byte")).collect()
+    }
+
     /// True if the password has this digest. The time it takes does not depend on how much of the password is
     /// right.
     pub(in crate::config) fn is_of(&self, password: &[u8]) -> bool {

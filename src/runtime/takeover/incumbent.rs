@@ -16,13 +16,15 @@ use socket2::Socket;
 
 use super::successor::Predecessor;
 use super::wire::{Manager, Message, Offer, PARTS_MAX, PROTOCOL, Peer, SOCKETS_MAX, has_ended};
-use crate::control::InheritedPart;
+use crate::config::{QuotaText, Quotas};
+use crate::control::{InheritedPart, QuotaSource};
 use crate::runtime::clock::Clock;
 use crate::runtime::executor::files_too_few;
-use crate::runtime::messages::{Mailbox, Moved, Takeover, ToControl, ToShard, ToTakeover};
+use crate::runtime::messages::{Mailbox, Moved, QuotasRead, Takeover, ToControl, ToShard, ToTakeover};
 use crate::runtime::notify::Notify;
 use crate::runtime::socket_file::SocketFile;
 use crate::shard::{ClientsAsked, Pause};
+use crate::values::limits::QUOTA_FILE_BYTES_MAX;
 use crate::values::{BucketId, Part, Timestamp};
 
 /// The longest time from a successor's connecting until it reports that it is ready to serve; it reads quotas
@@ -32,6 +34,9 @@ const START_PATIENCE: Duration = Duration::from_secs(60);
 /// The longest time that this process, when it takes over from another, waits for that one to stop accepting;
 /// after that it accepts all the same.
 const DEAF_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The name that errors give to the text of quotas that were posted to the previous process.
+const POSTED_BEFORE: &str = "posted quotas of the process before";
 
 /// The sockets and channels of the thread that waits for a successor process, and hands sockets and clients
 /// over to it.
@@ -100,6 +105,7 @@ impl Incumbent {
     fn take_clients(&self, before: &Peer) -> Result<(), ()> {
         let (mut clients, mut others, mut lost) = (0, 0, 0_u64);
         let mut waiting: BTreeMap<Option<String>, usize> = BTreeMap::new();
+        let mut quotas = Vec::new();
         let mut deadline = Some(self.clock.now().monotonic.after(DEAF_PATIENCE));
         let why = loop {
             let events = self.wait(Some(before.as_fd()), deadline)?;
@@ -143,6 +149,15 @@ impl Incumbent {
                         let parts = parts.into_iter().map(part).collect();
                         self.control.post(ToControl::Takeover(Takeover::Parts(parts)));
                     }
+                    Message::Quotas { file, is_last } => {
+                        if quotas.len() + received.rest.len() > QUOTA_FILE_BYTES_MAX as usize {
+                            break format!("; then it sent quotas of more than {QUOTA_FILE_BYTES_MAX} bytes");
+                        }
+                        quotas.extend(received.rest);
+                        if is_last {
+                            self.take_quotas(std::mem::take(&mut quotas), file);
+                        }
+                    }
                     Message::Pause { tenant, extent, left_ms } => {
                         let left = Duration::from_millis(left_ms);
                         let now = self.clock.now().monotonic;
@@ -168,6 +183,18 @@ impl Incumbent {
             ));
         }
         Ok(())
+    }
+
+    /// Has quotas put in force that were posted to the previous process, and waits for that: clients who come later
+    /// belong to tenants of these quotas. `file` is the digest of the quota file that the quotas have replaced there.
+    fn take_quotas(&self, text: Vec<u8>, file: Option<String>) {
+        let result = Quotas::parse_bytes(POSTED_BEFORE, &text);
+        let posted = String::from_utf8(text).ok().map(QuotaText::of_another_process);
+        let read = Box::new(QuotasRead { source: QuotaSource::Takeover, ticket: None, result, posted });
+        let (taken, is_taken) = crossbeam_channel::bounded(0);
+        self.control.post(ToControl::Takeover(Takeover::Quotas { read, file, taken }));
+        // Nothing is sent: the other end is dropped then, or at the end of the control executor.
+        let _ = is_taken.recv();
     }
 
     /// Has all shards carry out a `CLIENT PAUSE` or `CLIENT UNPAUSE` of the previous process. Shards get it before the
@@ -234,6 +261,12 @@ impl Incumbent {
                     match successor.peer.send(&Message::Client { session }, &held, &[socket.as_fd()]) {
                         Ok(()) => clients += 1,
                         Err(error) => lost = Some(error),
+                    }
+                }
+                ToTakeover::Quotas(quotas) => {
+                    if let Err(error) = successor.peer.send_quotas(&quotas) {
+                        let line = format!("process {pid} did not take the posted quotas: {error}");
+                        control.post(ToControl::Takeover(Takeover::Line(line)));
                     }
                 }
                 ToTakeover::Pause(asked) => {
@@ -591,6 +624,83 @@ mod tests {
         assert!(lines[0].starts_with("1 clients of process"), "{lines:?}");
         assert!(lines[1].starts_with("1 more clients could not be taken over"), "{lines:?}");
         std::fs::remove_file(path).expect("it is there");
+    }
+
+    /// Has a process take over from one that sends these messages, with the bytes after each. Returns the messages to
+    /// its only shard, and those to control about pauses and quotas, in order.
+    fn taken(name: &str, sent: Vec<(Message, Vec<u8>)>) -> (Vec<ToShard>, Vec<Takeover>) {
+        let path = free_path(name);
+        let (mut incumbent, heard, _takeover) = incumbent(&path);
+        let (shard, letters, _) = Mailbox::for_executor().expect("an eventfd");
+        incumbent.shards.push(shard);
+        let (near, far) = wire::pair();
+        let sender = std::thread::spawn(move || {
+            sent.iter().for_each(|(message, rest)| far.send(message, rest, &[]).expect("room"));
+        });
+        let taking = std::thread::spawn(move || {
+            incumbent.take_clients(&near).expect("nobody is told to end");
+        });
+        let mut told = Vec::new();
+        while let Ok(ToControl::Takeover(letter)) = heard.recv() {
+            match letter {
+                // Control puts them in force, and only then the thread goes on.
+                Takeover::Quotas { read, file, .. } => {
+                    assert!(letters.is_empty(), "clients come after the quotas");
+                    let (taken, _) = crossbeam_channel::bounded(0);
+                    told.push(Takeover::Quotas { read, file, taken });
+                }
+                Takeover::Pause(_) => told.push(letter),
+                _ => {}
+            }
+        }
+        taking.join().expect("no panic");
+        sender.join().expect("no panic");
+        std::fs::remove_file(path).expect("it is there");
+        (letters.try_iter().collect(), told)
+    }
+
+    #[test]
+    fn pauses_and_posted_quotas_are_in_force_before_clients_come() {
+        let quotas = |is_last| Message::Quotas { file: Some("ab".to_owned()), is_last };
+        let pause = Message::Pause { tenant: None, extent: crate::shard::Paused::Writes, left_ms: 9_000 };
+        let (shard, control) = taken(
+            "quotas",
+            vec![
+                (quotas(false), b"[default]\n".to_vec()),
+                (quotas(true), b"keys = ['a:']\n".to_vec()),
+                (pause, Vec::new()),
+                (Message::Deaf, Vec::new()),
+                (Message::Unpause { tenant: None }, Vec::new()),
+                (Message::Done, Vec::new()),
+            ],
+        );
+        let asked = |letter: &ToShard| match letter {
+            ToShard::Pause(asked) => Some((**asked).clone()),
+            _ => None,
+        };
+        let pauses: Vec<_> = shard.iter().map(asked).collect();
+        assert!(
+            matches!(&pauses[..], [Some(ClientsAsked::Pause(_)), None, Some(ClientsAsked::Unpause(None))]),
+            "{shard:?}"
+        );
+        assert!(matches!(shard[1], ToShard::Listen));
+        let [Takeover::Quotas { read, file, .. }, Takeover::Pause(_), Takeover::Pause(_)] = &control[..]
+        else {
+            panic!("{control:?}")
+        };
+        let tenants = read.result.as_ref().expect("valid").tenants().map(|(_, tenant)| tenant.keys.clone());
+        assert_eq!(tenants.collect::<Vec<_>>(), [["a:"]]);
+        assert_eq!((read.source, file.as_deref()), (QuotaSource::Takeover, Some("ab")));
+        assert!(read.posted.is_some(), "the next takeover needs it");
+    }
+
+    #[test]
+    fn quotas_that_are_too_long_end_the_takeover() {
+        let piece = vec![b' '; 64 * 1024];
+        let more = |_| (Message::Quotas { file: None, is_last: false }, piece.clone());
+        let pieces = QUOTA_FILE_BYTES_MAX as usize / piece.len();
+        let (shard, control) = taken("long", (0..=pieces).map(more).collect());
+        assert!(control.is_empty() && matches!(shard[..], [ToShard::Listen]), "{control:?}");
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //!      │ <──────────────────────── Started   │
 //!      │ starts its shards                   │ goes on as if nothing were
 //!      │ Ready ────────────────────────────> │
+//!      │ <── Quotas, if they were posted ... │
 //!      │ <── Pause, of each in force ...     │
 //!      │ <── Parts, of a fleet's quotas ──   │ accepts no more
 //!      │ <─────────────────────────── Deaf   │

@@ -16,6 +16,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use crate::runtime::messages::QuotasMoved;
 use crate::runtime::socket_file;
 use crate::shard::{ClientsAsked, Pause, Paused, Session};
 use crate::values::Timestamp;
@@ -28,6 +29,8 @@ pub const PROTOCOL: u32 = 5;
 pub const SOCKETS_MAX: usize = 64;
 /// Maximum number of parts of shared quotas in one message of a takeover.
 pub const PARTS_MAX: usize = 100;
+/// Maximum number of bytes of the text of quotas in one message of a takeover.
+const QUOTAS_PIECE_BYTES_MAX: usize = 32 * 1024;
 /// Maximum number of bytes of a message of a takeover, which may hold a client's blocking command that is
 /// still in progress, and the bytes that the client has sent of its next request.
 const MESSAGE_BYTES_MAX: usize = COPY_BYTES_MAX + MOVED_BYTES_MAX + 64 * 1024;
@@ -87,6 +90,13 @@ pub enum Message {
     /// in billionths.
     Parts {
         parts: Vec<(String, u64, u64)>,
+    },
+    /// A piece of the text of quotas that were posted to the process, which follows the message; true for the last
+    /// piece. `file` is the digest of the quota file that they have replaced, in hexadecimal digits; `None` without a
+    /// file.
+    Quotas {
+        file: Option<String>,
+        is_last: bool,
     },
     /// A `CLIENT PAUSE` in force, which lasts for `left_ms` milliseconds more: of the clients of `tenant`, or of all.
     Pause {
@@ -191,6 +201,17 @@ impl Peer {
         Ok(())
     }
 
+    /// Sends quotas that were posted, in as many messages as their text needs.
+    pub fn send_quotas(&self, quotas: &QuotasMoved) -> io::Result<()> {
+        let file = quotas.file.map(|digest| digest.to_string());
+        let mut pieces = quotas.text.as_str().as_bytes().chunks(QUOTAS_PIECE_BYTES_MAX).peekable();
+        while let Some(piece) = pieces.next() {
+            let message = Message::Quotas { file: file.clone(), is_last: pieces.peek().is_none() };
+            self.send(&message, piece, &[])?;
+        }
+        Ok(())
+    }
+
     /// Makes later sends of the other process fail. Messages that it has sent before can still be received;
     /// after the last of them, receiving fails with an error of the kind `UnexpectedEof`.
     pub fn stop_hearing(&self) {
@@ -268,6 +289,7 @@ pub fn pair() -> (Peer, Peer) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{QuotaText, Quotas};
 
     #[test]
     fn a_client_crosses_with_its_socket_and_what_it_has_sent() {
@@ -283,6 +305,43 @@ mod tests {
         let socket = std::os::unix::net::UnixStream::from(received.sockets.into_iter().next().expect("one"));
         io::Write::write_all(&mut &socket, b"x").expect("it is open");
         assert_eq!(io::Read::read(&mut &far, &mut [0; 4]).expect("its other end is too"), 1);
+    }
+
+    #[test]
+    fn posted_quotas_cross_in_pieces() {
+        let (one, other) = pair();
+        let tenants = (0..2_000).map(|tenant| format!("[tenants.t{tenant}]\npassword = 'x'\n"));
+        let posted = tenants.collect::<Vec<_>>().concat();
+        let text = QuotaText::without_passwords(&posted).expect("it is TOML");
+        let file = Quotas::parse("q", "[default]").expect("valid").text_digest();
+        let quotas = QuotasMoved { text: text.clone(), file };
+        let sender = std::thread::spawn(move || one.send_quotas(&quotas));
+        let (mut came, mut pieces) = (Vec::new(), 0);
+        loop {
+            let received = other.receive().expect("a message");
+            let Message::Quotas { file: told, is_last } = received.message else { panic!("{received:?}") };
+            assert_eq!(told, file.map(|digest| digest.to_string()));
+            came.extend(received.rest);
+            pieces += 1;
+            if is_last {
+                break;
+            }
+        }
+        sender.join().expect("no panic").expect("room");
+        assert!(came == text.as_str().as_bytes() && pieces == came.len().div_ceil(QUOTAS_PIECE_BYTES_MAX));
+        assert!(pieces > 1, "it is a long text");
+    }
+
+    #[test]
+    fn a_pause_is_told_with_the_time_that_is_left() {
+        let now = Timestamp::ZERO.after(Duration::from_secs(7));
+        let tenant = Some("acme".to_owned());
+        let left = Duration::from_micros(1_500);
+        let pause = Pause::taken_over(tenant.clone(), left, Paused::Writes, now);
+        let told = Message::of_pause(&ClientsAsked::Pause(pause), now);
+        assert_eq!(told, Some(Message::Pause { tenant: tenant.clone(), extent: Paused::Writes, left_ms: 2 }));
+        let told = Message::of_pause(&ClientsAsked::Unpause(tenant.clone()), now);
+        assert_eq!(told, Some(Message::Unpause { tenant }));
     }
 
     #[test]
