@@ -153,6 +153,8 @@ class Measured:
         first, last, length = self._between(rest)
         if last.metrics is None:
             raise NotMeasured("no weir took part, or it did not answer")
+        if first.metrics is None and measure.metric.endswith("_total"):
+            raise NotMeasured("weir did not answer at its begin")
         wanted = dict(measure.labels)
 
         def read(snapshot: Snapshot) -> float | None:

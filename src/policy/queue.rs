@@ -837,7 +837,7 @@ impl TierQueue {
     /// `clock` is the present time by the queue's clock.
     fn handle_idle(&mut self, clock: Duration, interval: Duration) {
         (self.empty_at, self.seen) = (clock, (clock, 0));
-        self.empty_turns += 2;
+        self.empty_turns = self.empty_turns.saturating_add(2);
         if self.over_since.is_some_and(|since| clock.saturating_sub(since) >= interval) {
             (self.over_since, self.empty_turns) = (None, 0);
         }
@@ -854,7 +854,7 @@ impl TierQueue {
             self.empty_at = clock;
         }
         if let Some(since) = self.over_since {
-            self.empty_turns += u32::from(waiting == 0);
+            self.empty_turns = self.empty_turns.saturating_add(u32::from(waiting == 0));
             if clock.saturating_sub(since) >= interval {
                 self.over_since = (self.empty_turns < 2).then_some(clock);
                 self.empty_turns = 0;

@@ -72,9 +72,10 @@ pub(super) struct Mesh {
     waiting: Vec<Option<Box<Batch>>>,
     blocked_since: Option<Timestamp>,
     /// Shards that are woken if they sleep: those to which a batch of messages was sent in this turn (round)
-    /// of the core's loop or could not be sent since the ring was full, and those that the kernel failed to
-    /// wake.
+    /// of the core's loop or could not be sent since the ring was full.
     given: Vec<usize>,
+    /// Shards that the kernel failed to wake, to be woken once more.
+    unwoken: Vec<usize>,
 }
 
 /// Makes the rings of messages between all pairs of shards, and returns each shard's ends.
@@ -89,6 +90,7 @@ pub(super) fn weave(shards: usize) -> Vec<Mesh> {
             waiting: std::iter::repeat_with(|| None).take(shards).collect(),
             blocked_since: None,
             given: Vec::with_capacity(shards),
+            unwoken: Vec::new(),
         })
         .collect();
     for from in 0..shards {
@@ -156,8 +158,7 @@ impl Mesh {
     /// those that the next [`Mesh::sleepers`] returns.
     pub fn ring_again(&mut self, peer: usize) {
         // A peer that is awake by now only looks at its rings once more.
-        self.peers[peer].parked.store(true, Ordering::Relaxed);
-        self.given.push(peer);
+        self.unwoken.push(peer);
     }
 
     /// Returns the shards that have to be woken, because they sleep while messages from this shard wait for
@@ -169,10 +170,11 @@ impl Mesh {
             fence(Ordering::SeqCst);
         }
         let peers = &self.peers;
-        self.given.drain(..).filter_map(|to| {
+        let again = self.unwoken.drain(..).map(|to| (to, true));
+        again.chain(self.given.drain(..).map(|to| (to, false))).filter_map(|(to, is_again)| {
             let peer = &peers[to];
-            let sleeps = peer.parked.load(Ordering::Relaxed) && peer.parked.swap(false, Ordering::Relaxed);
-            sleeps.then(|| peer.doorbell.get().map(|bell| (to, bell.as_fd()))).flatten()
+            let parks = peer.parked.load(Ordering::Relaxed) && peer.parked.swap(false, Ordering::Relaxed);
+            (parks || is_again).then(|| peer.doorbell.get().map(|bell| (to, bell.as_fd()))).flatten()
         })
     }
 
@@ -311,6 +313,10 @@ mod tests {
         sender.send(ShardId(1), numbered(2));
         assert_eq!(named(&mut sender), []);
         sender.ring_again(1);
+        assert!(
+            !receiver.peers[1].parked.load(Ordering::Relaxed),
+            "one that may be awake does not pass for asleep"
+        );
         assert_eq!(named(&mut sender), [(1, number)], "the kernel could not wake it");
         assert_eq!(named(&mut sender), []);
         assert!(!receiver.park(), "two batches wait");

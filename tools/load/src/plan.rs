@@ -153,7 +153,7 @@ pub struct Identity {
     pub users: Vec<String>,
     /// The tier for `QOS SET TIER`; `None` to set none.
     pub tier: Option<Tier>,
-    /// The deadline of each request, for `QOS SET DEADLINE`; `None` to set none.
+    /// The deadline of each request, for `QOS SET DEADLINE`, in milliseconds rounded up; `None` to set none.
     pub deadline: Option<Duration>,
 }
 
@@ -185,7 +185,7 @@ impl Identity {
             options.extend([word("TIER"), tier.to_string()]);
         }
         if let Some(deadline) = self.deadline {
-            options.extend([word("DEADLINE"), deadline.as_millis().to_string()]);
+            options.extend([word("DEADLINE"), deadline.as_micros().div_ceil(1_000).to_string()]);
         }
         if !options.is_empty() {
             commands.push([word("QOS"), word("SET")].into_iter().chain(options).collect());

@@ -473,7 +473,8 @@ impl Run {
         self.groups.iter_mut().for_each(|group| group.end(now));
         for connection in &mut self.connections {
             let group = &mut self.groups[usize::from(connection.group)];
-            connection.drain().for_each(|request| group.end_request(request, now));
+            let of_load = connection.drain().filter(|request| request.setup.is_none());
+            of_load.for_each(|request| group.end_request(request, now));
         }
         self.tell();
         self.enter(Stage::Done, now);

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use weir::runtime::Clock;
 
 const EVERY: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -70,16 +71,20 @@ impl Scraper {
 }
 
 fn scrape(page: &Page, stopped: &Receiver<()>) -> Vec<Reading> {
-    let mut readings = Vec::new();
-    for second in 0.. {
+    let (mut readings, clock) = (Vec::new(), Clock::start());
+    let start = clock.now().monotonic;
+    let passed = || clock.now().monotonic.since(start);
+    loop {
+        let second = passed().as_secs();
         if let Some(text) = fetch(page) {
-            readings.push(read(&text, second));
+            readings.push(read(&text, second as u32));
         }
-        if !matches!(stopped.recv_timeout(EVERY), Err(RecvTimeoutError::Timeout)) {
-            break;
+        // A page that takes longer than a second leaves some out.
+        let next = EVERY * (passed().as_secs() as u32 + 1);
+        if !matches!(stopped.recv_timeout(next.saturating_sub(passed())), Err(RecvTimeoutError::Timeout)) {
+            return readings;
         }
     }
-    readings
 }
 
 fn fetch(page: &Page) -> Option<String> {
