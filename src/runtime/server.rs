@@ -1031,10 +1031,10 @@ fn random_seed() -> u64 {
 }
 
 /// Runs a store that listens at `listen_on` until a signal ends it: the binary `weir-storage`. `service` is
-/// called on the thread that serves. The error is a message for the operator.
+/// called on the thread that serves, with the clock by which it serves. The error is a message for the operator.
 pub fn run_storage<S: StoreService + 'static>(
     listen_on: SocketAddr,
-    service: impl FnOnce() -> S + Send + 'static,
+    service: impl FnOnce(Clock) -> S + Send + 'static,
 ) -> Result<(), String> {
     if let Some(warning) = executor::raise_limits(STORAGE_FILES, "clients")? {
         log::line(&warning);
@@ -1044,7 +1044,8 @@ pub fn run_storage<S: StoreService + 'static>(
     let (sockets, bound) = listen::tcp(listen_on, 1)
         .map_err(|error| format!("cannot listen on {listen_on} (--listen): {error}"))?;
     let mut executors = Executors::new();
-    start_engine(service, sockets, (letters, bell), Clock::start(), &mut executors)?;
+    let clock = Clock::start();
+    start_engine(move || service(clock), sockets, (letters, bell), clock, &mut executors)?;
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])
         .map_err(|error| format!("cannot listen to signals: {error}"))?;
     std::thread::Builder::new()

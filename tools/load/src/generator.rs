@@ -54,6 +54,12 @@ pub struct LoadSummary {
     pub complaints: Vec<String>,
 }
 
+/// Starts a stopwatch: a function that returns the time since this call.
+pub fn stopwatch() -> impl Fn() -> Duration {
+    let clock = Clock::start();
+    move || Duration::from_nanos(clock.now().monotonic.as_nanos())
+}
+
 /// Carries out a plan of load against `targets`, over which the connections are spread evenly, and passes
 /// events to `watch`. Returns facts about the run when the plan is done; SIGINT or SIGTERM ends it early,
 /// and a second signal ends the process at once. The error is a text for the user.

@@ -29,6 +29,6 @@ pub mod template;
 mod thread;
 pub mod zipf;
 
-pub use generator::{LoadEvent, LoadSummary, run_load};
+pub use generator::{LoadEvent, LoadSummary, run_load, stopwatch};
 pub use plan::{ClientKind, GroupPlan, Identity, PhasePlan, Plan, SetupPlan};
 pub use run::Run;

@@ -140,18 +140,19 @@ fn run(flags: StorageFlags) -> Result<(), String> {
         None => {
             // The seed cannot be guessed, so that nobody outside can choose keys that collide.
             let seed = RandomState::new().hash_one(std::process::id());
-            runtime::run_storage(listen, move || Service::new(timed_engine(limits, seed), request_bytes_max))
+            runtime::run_storage(listen, move |clock| {
+                Service::new(timed_engine(limits, seed, clock), request_bytes_max)
+            })
         }
-        Some(script) => runtime::run_storage(listen, move || {
-            ScriptedService::new(timed_engine(limits, script.seed), request_bytes_max, script)
+        Some(script) => runtime::run_storage(listen, move |clock| {
+            ScriptedService::new(timed_engine(limits, script.seed, clock), request_bytes_max, script)
         }),
     }
 }
 
 /// Creates an engine (the store's data and commands) whose Lua scripts are ended when they run for too long.
-/// `seed` is that of its hash tables and random replies.
-fn timed_engine(limits: EngineLimits, seed: u64) -> Engine {
-    let clock = runtime::Clock::start();
+/// `seed` is that of its hash tables and random replies; `clock` is the one by which the service takes requests.
+fn timed_engine(limits: EngineLimits, seed: u64, clock: runtime::Clock) -> Engine {
     Engine::new(limits, seed).with_clock(move || clock.now().monotonic)
 }
 

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
-use weir::runtime::Clock;
+use weir_load::stopwatch;
 
 const EVERY: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -71,9 +71,7 @@ impl Scraper {
 }
 
 fn scrape(page: &Page, stopped: &Receiver<()>) -> Vec<Reading> {
-    let (mut readings, clock) = (Vec::new(), Clock::start());
-    let start = clock.now().monotonic;
-    let passed = || clock.now().monotonic.since(start);
+    let (mut readings, passed) = (Vec::new(), stopwatch());
     loop {
         let second = passed().as_secs();
         if let Some(text) = fetch(page) {
