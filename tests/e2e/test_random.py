@@ -24,6 +24,7 @@ LETTERS = "abcde"
 # Commands whose replies depend on chance, on the clock, or on a hash seed beyond sorting; and commands that weir answers in its
 # own way.
 LEFT_OUT = {
+    "COMMAND",
     "SPOP",
     "SRANDMEMBER",
     "HRANDFIELD",
