@@ -355,6 +355,8 @@ fn a_backend_that_is_silent_for_half_a_second_has_its_connection_examined() {
     assert_eq!(rig.take_examined(), 0, "nothing is owed any more");
 }
 
+const READ_ONLY: &str = "-READONLY You can't write against a read only replica.\r\n";
+
 #[test]
 fn without_queues_a_connection_to_a_new_replica_goes_on_until_nothing_is_unanswered() {
     let mut rig = Rig::new(1, 1);
@@ -372,8 +374,6 @@ fn without_queues_a_connection_to_a_new_replica_goes_on_until_nothing_is_unanswe
     rig.answer_next("$-1\r\n");
     assert_eq!(rig.told(client), "$-1\r\n");
 }
-
-const READ_ONLY: &str = "-READONLY You can't write against a read only replica.\r\n";
 
 #[test]
 fn a_store_that_has_become_a_replica_is_reached_anew_once_all_its_replies_have_come() {

@@ -488,6 +488,13 @@ struct Place {
     link: Option<Link>,
 }
 
+impl Place {
+    /// Returns the id of the link that is in the place now; `index` is that of the place.
+    fn id(&self, index: usize) -> PrivateId {
+        PrivateId { place: index as u32, generation: self.generation }
+    }
+}
+
 /// All private links of one core (connections to stores that one client has to itself), lent and idle, with
 /// the connections that the core itself has for changes of keys (trackers) and for shared channels (feeds).
 #[derive(Debug)]
@@ -912,7 +919,7 @@ impl PrivateLinks {
         let is_due = |link: &Link| link.put_off_until.is_some_and(|until| until <= now);
         let (index, place) =
             self.places.iter_mut().enumerate().find(|(_, place)| place.link.as_ref().is_some_and(is_due))?;
-        let id = PrivateId { place: index as u32, generation: place.generation };
+        let id = place.id(index);
         let link = place.link.as_mut()?;
         link.put_off_until = None;
         self.put_off -= 1;
@@ -1167,7 +1174,7 @@ impl PrivateLinks {
                 && fits(link)
         };
         self.places.iter().enumerate().find_map(|(index, place)| {
-            let id = PrivateId { place: index as u32, generation: place.generation };
+            let id = place.id(index);
             place.link.as_ref().is_some_and(is_fit).then_some(id)
         })
     }
@@ -1606,7 +1613,7 @@ impl PrivateLinks {
     pub fn leave(&mut self, env: &mut Env, has_left: impl Fn(BackendId) -> bool, reason: &'static str) {
         for index in 0..self.places.len() {
             let place = &self.places[index];
-            let id = PrivateId { place: index as u32, generation: place.generation };
+            let id = place.id(index);
             if place.link.as_ref().is_some_and(|link| has_left(link.backend)) {
                 self.give_up(env, id, reason);
             }
@@ -1619,7 +1626,7 @@ impl PrivateLinks {
     pub fn retire(&mut self, env: &mut Env, backend: BackendId) {
         for index in 0..self.places.len() {
             let place = &mut self.places[index];
-            let id = PrivateId { place: index as u32, generation: place.generation };
+            let id = place.id(index);
             let Some(link) = place.link.as_mut().filter(|link| link.backend == backend) else { continue };
             link.is_retired = true;
             if link.is_tracker {
@@ -1638,7 +1645,7 @@ impl PrivateLinks {
         let settings = (env.settings.connect_timeout, env.settings.reply_timeout);
         for index in 0..self.places.len() {
             let place = &self.places[index];
-            let id = PrivateId { place: index as u32, generation: place.generation };
+            let id = place.id(index);
             let Some(link) = &place.link else { continue };
             if let Some(reason) = link.overdue(settings, now.monotonic) {
                 self.give_up(env, id, reason);
@@ -1663,7 +1670,7 @@ impl PrivateLinks {
             let link = place.link.as_ref()?;
             let request = link.in_flight.as_ref()?;
             let (holder, _) = link.holder?;
-            let id = PrivateId { place: index as u32, generation: place.generation };
+            let id = place.id(index);
             (request.deadline <= now).then_some((holder, id))
         });
         late.collect()

@@ -30,8 +30,6 @@ const GARBAGE_BYTES: usize = 8 * 1024 * 1024;
 /// The memory in bytes, of strings and garbage, with which a script's single instructions take too little time to be
 /// checked one by one.
 const TEXTS_BYTES: usize = 1024 * 1024;
-/// The longest string that the sort of Lua's own library compares without a count.
-const SHORT_BYTES: usize = 256;
 
 /// The most results that a library function may return, because the interpreter's stack must hold them.
 pub(super) const RESULTS_MAX: usize = 7_900;
@@ -45,7 +43,7 @@ pub(super) struct Shared {
     pub(super) memory_max: usize,
     /// The functions that a library has registered so far; `None` unless FUNCTION LOAD is running its code.
     pub(super) registering: RefCell<Option<Registering>>,
-    /// The bytes of the interpreter's memory in use after the last garbage collection before the present script.
+    /// The bytes of the interpreter's memory in use after the last garbage collection.
     settled: Cell<usize>,
     /// The number of instructions after each of which effort (steps of work) and time are checked.
     checked_every: Cell<u32>,
@@ -90,8 +88,6 @@ pub(super) struct Machine {
     /// code of a library that is being loaded; with `false`, back to the usual ones.
     switch: Function,
     functions: Kept<Digest>,
-    /// The bytes of the interpreter's memory in use after the last garbage collection.
-    settled: usize,
 }
 
 impl Machine {
@@ -111,8 +107,9 @@ impl Machine {
         check_every(&lua, &shared, INSTRUCTIONS_PER_CHECK)?;
         let functions = Kept::new(&lua)?;
         lua.gc_collect()?;
-        let (globals, settled) = (lua.globals(), lua.used_memory());
-        Ok(Self { role, lua, shared, globals, environment, reached, run, switch, functions, settled })
+        shared.settled.set(lua.used_memory());
+        let globals = lua.globals();
+        Ok(Self { role, lua, shared, globals, environment, reached, run, switch, functions })
     }
 
     pub(super) fn lua(&self) -> &Lua {
@@ -157,6 +154,18 @@ impl Machine {
         self.lua.set_memory_limit(most).map(|_| ())
     }
 
+    /// Sets the bounds of a script, or of a library's code: its memory limit, the instructions between two checks, and
+    /// an effort (steps of work) of `left` units; `most` is the limit that the error names.
+    fn start(&self, most: u64, left: u64) -> Result<(), Error> {
+        self.limit_memory()?;
+        if self.shared.checked_every.get() != INSTRUCTIONS_PER_CHECK {
+            check_every(&self.lua, &self.shared, INSTRUCTIONS_PER_CHECK)?;
+        }
+        self.shared.fuel.start(most, left)?;
+        self.shared.json.reset();
+        Ok(())
+    }
+
     /// Prepares the interpreter for a script: sets its keys and arguments, its memory limit, and an effort
     /// (steps of work) of `left` units (`most` is the limit that the error names). Returns the keys and
     /// arguments for functions of libraries, which get them as parameters; `None` for scripts, which find them
@@ -168,13 +177,7 @@ impl Machine {
         keys: impl Iterator<Item = impl AsRef<[u8]>>,
         arguments: impl Iterator<Item = impl AsRef<[u8]>>,
     ) -> Result<Option<(Table, Table)>, Error> {
-        self.limit_memory()?;
-        self.shared.settled.set(self.settled);
-        if self.shared.checked_every.get() != INSTRUCTIONS_PER_CHECK {
-            check_every(&self.lua, &self.shared, INSTRUCTIONS_PER_CHECK)?;
-        }
-        self.shared.fuel.start(most, left)?;
-        self.shared.json.reset();
+        self.start(most, left)?;
         let (keys, arguments) = (self.list(keys)?, self.list(arguments)?);
         if self.role == Role::Functions {
             return Ok(Some((keys, arguments)));
@@ -204,9 +207,7 @@ impl Machine {
         code: &[u8],
         registered: &mut Registered,
     ) -> Result<Result<Vec<Signature>, Value>, Error> {
-        self.limit_memory()?;
-        self.shared.fuel.start(most, left)?;
-        self.shared.json.reset();
+        self.start(most, left)?;
         let function = compile(&self.lua, code, self.role.code_name(), &self.environment)?;
         self.switch.call::<()>(true)?;
         *self.shared.registering.borrow_mut() = Some(Registering::within(registered));
@@ -248,15 +249,15 @@ impl Machine {
 
     /// Ends a script or a call of a function: collects the interpreter's garbage if there is much. Returns
     /// the number of bytes to charge for the collection; 0 if there was none.
-    pub(super) fn end(&mut self) -> Result<usize, Error> {
+    pub(super) fn end(&self) -> Result<usize, Error> {
         let used = self.lua.used_memory();
-        if used < self.settled + GARBAGE_BYTES {
+        if used < self.shared.settled.get() + GARBAGE_BYTES {
             return Ok(0);
         }
         self.globals.raw_set("KEYS", Value::Nil)?;
         self.globals.raw_set("ARGV", Value::Nil)?;
         self.lua.gc_collect()?;
-        self.settled = self.lua.used_memory();
+        self.shared.settled.set(self.lua.used_memory());
         Ok(used)
     }
 }
@@ -390,18 +391,7 @@ fn add_readonly(lua: &Lua, shared: &Rc<Shared>, host: &Table, readonly: Readonly
     add(lua, shared, host, "is_native", |_, _, given| {
         Ok(given.front().and_then(Value::as_function).is_some_and(|function| function.info().what == "C"))
     })?;
-    add(lua, shared, host, "is_short", |lua, _, given| {
-        let given = given::Given::new(lua, given);
-        let (table, length) = (given.table(0)?, given.integer(1)?);
-        let is_long =
-            |value: &Value| value.as_string().is_some_and(|text| text.as_bytes().len() > SHORT_BYTES);
-        for index in 1..=length {
-            if is_long(&table.raw_get(index)?) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    })?;
+    add(lua, shared, host, "is_short", |lua, _, given| tables::is_short(lua, given))?;
     add(lua, shared, host, "spend", |lua, shared, given| {
         shared.fuel.spend(given::cut(given::Given::new(lua, given).number(0)?).max(0) as u64)
     })

@@ -15,6 +15,8 @@ use crate::store::numbers;
 const FREE_ELEMENTS: Integer = 64;
 /// The number of bytes of source that `loadstring` compiles for one unit of effort (steps of work).
 const SOURCE_BYTES_PER_UNIT: u64 = 4;
+/// The longest string that `table.sort` of Lua's own library compares without a count.
+const SHORT_BYTES: usize = 256;
 /// The most stack slots that the results and arguments of one `unpack` may take together.
 const UNPACKED_MAX: Integer = 8_000;
 
@@ -160,6 +162,20 @@ pub(super) fn set(table: &Table, key: &Value, value: &Value) -> Result<(), Error
 
 fn spend_moves(shared: &Shared, moved: Integer) -> Result<(), Error> {
     if moved > FREE_ELEMENTS { shared.fuel.spend(moved as u64 * 4) } else { Ok(()) }
+}
+
+/// True if no element of a table, the first argument, is a long string. The second argument is the number of its
+/// elements.
+pub(super) fn is_short(lua: &Lua, arguments: &MultiValue) -> Result<bool, Error> {
+    let given = Given::new(lua, arguments);
+    let (table, length) = (given.table(0)?, given.integer(1)?);
+    let is_long = |value: &Value| value.as_string().is_some_and(|text| text.as_bytes().len() > SHORT_BYTES);
+    for index in 1..=length {
+        if is_long(&table.raw_get(index)?) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Carries out `table.concat`: joins the strings and numbers of a table, with a separator between them. An
