@@ -5,6 +5,7 @@ pub mod arguments;
 pub mod call;
 pub mod command;
 pub mod encode;
+mod header;
 pub mod http;
 mod key_tracking;
 pub mod monitor;

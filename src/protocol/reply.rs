@@ -4,7 +4,7 @@
 //! The scanner examines every byte of structure once and steps over payloads, so a reply takes time linear in
 //! its size. Attributes and pushes that stand before a reply belong to it and are passed on with it.
 
-use crate::protocol::room;
+use crate::protocol::{header, room};
 
 /// End, type and size of a whole reply that a [`ReplyScanner`] has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,10 +73,18 @@ impl ReplyScanner {
     /// its end belong to the next reply. `None` if all of `bytes` belongs to a reply that is incomplete. An
     /// error if the bytes are not RESP.
     pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<Scanned>, MalformedReply> {
+        if !self.is_midway()
+            && let Some(scanned) = scan_simple(bytes)
+        {
+            return Ok(Some(scanned));
+        }
+        self.scan_parts(bytes)
+    }
+
+    /// Scans further bytes of a connection as [`Self::scan`] does, of any reply, header by header.
+    #[inline(never)]
+    fn scan_parts(&mut self, bytes: &[u8]) -> Result<Option<Scanned>, MalformedReply> {
         if !self.is_midway() {
-            if let Some(scanned) = scan_simple(bytes) {
-                return Ok(Some(scanned));
-            }
             self.left = 1;
             self.kind = 0;
             self.rows = 0;
@@ -243,12 +251,22 @@ impl ReplyScanner {
 
 /// Scans a reply in the common case: one short line or one bulk string, which `bytes` has from its start to
 /// its end; `None` in any other case.
+#[expect(clippy::inline_always, reason = "nearly every reply: a call would be a quarter of it")]
+#[inline(always)]
 fn scan_simple(bytes: &[u8]) -> Option<Scanned> {
     let kind = *bytes.first()?;
-    let newline = bytes.iter().take(HEADER_BYTES_MAX).position(|byte| *byte == b'\n')?;
+    let line_end = || bytes.iter().take(HEADER_BYTES_MAX).position(|byte| *byte == b'\n').map(|at| at + 1);
     let end = match kind {
-        b'+' | b'-' | b':' | b'_' | b'#' | b',' => newline + 1,
-        b'$' => newline + 1 + parse_count(&bytes[..=newline]).ok()?.map_or(0, |length| length as usize + 2),
+        b'+' | b'-' | b':' | b'_' | b'#' | b',' => line_end()?,
+        b'$' => {
+            if let Some((length, start)) = header::short_count(bytes) {
+                start + length + LINE_END.len()
+            } else {
+                let start = line_end()?;
+                let length = parse_count(&bytes[..start]).ok()?;
+                start + length.map_or(0, |length| length as usize + LINE_END.len())
+            }
+        }
         _ => return None,
     };
     // A wrong end is left to the scanner, which finds what is wrong with it.

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use crate::protocol::{Argument, Arguments, Room, encode, room};
+use crate::protocol::{Argument, Arguments, Room, encode, header, room};
 use crate::values::limits;
 
 /// Limits on the size of one connection's requests.
@@ -147,12 +147,30 @@ impl RequestDecoder {
     /// Returns the next request from the bytes kept earlier and `chunk[*consumed..]`, and advances
     /// `consumed`. `None` if no whole request is left: then all of the chunk is consumed and the rest is
     /// kept. An error if the bytes are no request, or one beyond `limits`.
+    #[expect(clippy::inline_always, reason = "every request: a call would be a third of it")]
+    #[inline(always)]
     pub fn next<'a>(
         &'a mut self,
         chunk: &'a [u8],
         consumed: &mut usize,
         limits: &RequestLimits,
     ) -> Result<Option<Request<'a>>, ProtocolError> {
+        let has_kept = !self.held.is_empty() || self.large.is_some();
+        if has_kept && let Some(found) = self.next_held(chunk, consumed, limits)? {
+            return Ok(Some(self.request(found)));
+        }
+        self.next_in_place(chunk, consumed, limits)
+    }
+
+    /// Finds the next request in the bytes that were kept earlier, to which bytes of `chunk[*consumed..]` are added as
+    /// needed; advances `consumed`. `None` if no bytes are kept any more, or the whole chunk is consumed.
+    #[cold]
+    fn next_held(
+        &mut self,
+        chunk: &[u8],
+        consumed: &mut usize,
+        limits: &RequestLimits,
+    ) -> Result<Option<Found>, ProtocolError> {
         self.forget_done();
         while !self.held.is_empty() {
             let rest = &chunk[*consumed..];
@@ -164,14 +182,12 @@ impl RequestDecoder {
             };
             self.held.extend_from_slice(&rest[..length]);
             *consumed += length;
-            if let Some(found) = self.find_held(limits)? {
-                return Ok(Some(self.request(found)));
-            }
-            if *consumed == chunk.len() {
-                return Ok(None);
+            let found = self.find_held(limits)?;
+            if found.is_some() || *consumed == chunk.len() {
+                return Ok(found);
             }
         }
-        self.next_in_place(chunk, consumed, limits)
+        Ok(None)
     }
 
     /// Takes the positions of the arguments of the request that `next` returned last, for a caller that keeps
@@ -251,6 +267,8 @@ impl RequestDecoder {
             + self.places.capacity() * size_of::<Argument>()
     }
 
+    #[expect(clippy::inline_always, reason = "nearly every request: a call would be a quarter of it")]
+    #[inline(always)]
     fn next_in_place<'a>(
         &'a mut self,
         chunk: &'a [u8],
@@ -412,13 +430,14 @@ impl RequestDecoder {
                 }
             }
         };
+        let mut position = self.position;
         while left > 0 {
-            let rest = &bytes[self.position..];
+            let rest = bytes.get(position..).unwrap_or_default();
             let Header::Value { value: length, end } = parse_bulk_header(rest, limits)? else {
-                self.arguments_left = Some(left);
+                (self.position, self.arguments_left) = (position, Some(left));
                 return Ok(Progress::Unfinished);
             };
-            let start = self.position + end;
+            let start = position + end;
             let after = start + length + 2;
             if after > limits.request_bytes_max {
                 return Err(ProtocolError::new("invalid bulk length"));
@@ -427,16 +446,16 @@ impl RequestDecoder {
                 Some(b"\r\n") => {}
                 Some(_) => return Err(ProtocolError::new("expected CRLF after a bulk string")),
                 None => {
-                    self.arguments_left = Some(left);
+                    (self.position, self.arguments_left) = (position, Some(left));
                     self.awaited = after;
                     return Ok(Progress::Unfinished);
                 }
             }
             self.places.push(Argument { start: start as u32, length: length as u32 });
-            self.position = after;
+            position = after;
             left -= 1;
         }
-        Ok(Progress::Finished(self.position))
+        Ok(Progress::Finished(position))
     }
 
     fn parse_line(&mut self, bytes: &[u8]) -> Result<Progress, ProtocolError> {
@@ -480,10 +499,8 @@ enum Header {
 
 fn parse_array_header(bytes: &[u8], limits: &RequestLimits) -> Result<Header, ProtocolError> {
     let invalid = || ProtocolError::new("invalid multibulk length");
-    if let Some(header @ Header::Value { value: ..=limits::ARGUMENTS_MAX_UNAUTHENTICATED, .. }) =
-        short_count(bytes)
-    {
-        return Ok(header);
+    if let Some((value @ ..=limits::ARGUMENTS_MAX_UNAUTHENTICATED, end)) = header::short_count(bytes) {
+        return Ok(Header::Value { value, end });
     }
     let Some((digits, end)) = header_line(bytes, "too big mbulk count string")? else {
         return Ok(Header::Unfinished);
@@ -512,8 +529,8 @@ fn parse_bulk_header(bytes: &[u8], limits: &RequestLimits) -> Result<Header, Pro
         None => return Ok(Header::Unfinished),
         Some(b'$') => {
             // Two digits are below any limit on the size of an argument.
-            if let Some(header) = short_count(bytes) {
-                return Ok(header);
+            if let Some((value, end)) = header::short_count(bytes) {
+                return Ok(Header::Value { value, end });
             }
         }
         Some(other) => {
@@ -532,21 +549,6 @@ fn parse_bulk_header(bytes: &[u8], limits: &RequestLimits) -> Result<Header, Pro
         }));
     }
     Ok(Header::Value { value: length, end })
-}
-
-/// Reads the number in a header line (`*3`, `$5`) in the usual case: one or two digits, no leading zero, and
-/// the whole line received. `None` in any other case.
-fn short_count(bytes: &[u8]) -> Option<Header> {
-    match *bytes {
-        [_, ones @ b'0'..=b'9', b'\r', b'\n', ..] => {
-            Some(Header::Value { value: usize::from(ones - b'0'), end: 4 })
-        }
-        [_, tens @ b'1'..=b'9', ones @ b'0'..=b'9', b'\r', b'\n', ..] => {
-            let value = usize::from(tens - b'0') * 10 + usize::from(ones - b'0');
-            Some(Header::Value { value, end: 5 })
-        }
-        _ => None,
-    }
 }
 
 /// Returns the digits of a header line (`*3`, `$5`) and the offset at which the next line starts; `None` if

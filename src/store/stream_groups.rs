@@ -9,8 +9,8 @@ use super::numbers::Digits;
 use super::refusal::{Refusal, quoted};
 use super::stream::{CONSUMER_BYTES, Group, PENDING_BYTES, Pending, Stream};
 use super::streams::{
-    Bound, LookUp, ReadOptions, begin_stream, bound, count_at, finish_streams, id_at, write_entries,
-    write_entry, write_id,
+    Bound, LookUp, ReadOptions, begin_stream, bound, count_at, finish_streams, id_at, id_or_end,
+    write_entries, write_entry, write_id,
 };
 use super::waits::{Kind, Want};
 use std::collections::BTreeMap;
@@ -151,7 +151,7 @@ fn set_id(call: &mut Call<'_>) -> Done {
     if call.count() > SET_ID_WORDS_MAX {
         return Err(call.wrong_subcommand());
     }
-    let start = if call.at(4) == b"$" { last } else { bound(call.at(4), Bound::Start)? };
+    let start = if call.at(4) == b"$" { last } else { id_or_end(call.at(4), 0)? };
     call.keyspace.change(call.at(2), |stream: &mut Stream| {
         stream.change_group(name, |_, group| (group.last, group.read) = (start, options.read))
     })?;

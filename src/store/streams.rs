@@ -74,16 +74,24 @@ pub(super) enum Bound {
 /// for the greatest, or `(` before an id that is not included. Returns the first or last id that is included.
 pub(super) fn bound(text: &[u8], bound: Bound) -> Result<Id, Refusal> {
     let missing = if bound == Bound::Start { 0 } else { u64::MAX };
+    if let [b'(', rest @ ..] = c_string(text, text.len())
+        && !rest.is_empty()
+    {
+        let id = id(&text[1..], missing)?;
+        return match bound {
+            Bound::Start => id.next().ok_or(Refusal::Words("ERR invalid start ID for the interval")),
+            Bound::End => id.previous().ok_or(Refusal::Words("ERR invalid end ID for the interval")),
+        };
+    }
+    id_or_end(text, missing)
+}
+
+/// Parses the id of a stream entry, or `-` for the least and `+` for the greatest id. `missing` is the sequence number
+/// of an id without one.
+pub(super) fn id_or_end(text: &[u8], missing: u64) -> Result<Id, Refusal> {
     match c_string(text, text.len()) {
         b"-" => Ok(Id::LEAST),
         b"+" => Ok(Id::GREATEST),
-        [b'(', ..] if text.len() > 1 => {
-            let id = id(&text[1..], missing)?;
-            match bound {
-                Bound::Start => id.next().ok_or(Refusal::Words("ERR invalid start ID for the interval")),
-                Bound::End => id.previous().ok_or(Refusal::Words("ERR invalid end ID for the interval")),
-            }
-        }
         _ => id(text, missing),
     }
 }

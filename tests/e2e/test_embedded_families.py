@@ -86,12 +86,12 @@ class Streams:
         if kind == 2:
             return pick(
                 [
-                    ["XDEL", stream, self.id(), self.id()],
+                    ["XDEL", stream, self.id(), pick([self.id(), self.end()])],
                     ["XTRIM", stream, *self.trim()],
                     ["XSETID", stream, self.id()],
                     ["COPY", stream, pick("xyz"), "REPLACE"],
-                    ["XGROUP", "CREATE", stream, group, pick([self.id(), "$"]), *pick([[], ["MKSTREAM"]])],
-                    ["XGROUP", "SETID", stream, group, pick([self.id(), "$"])],
+                    ["XGROUP", "CREATE", stream, group, pick([self.id(), "$", self.end()]), *pick([[], ["MKSTREAM"]])],
+                    ["XGROUP", "SETID", stream, group, pick([self.id(), "$", self.end()])],
                     ["XGROUP", "CREATECONSUMER", stream, group, consumer],
                     ["XGROUP", "DELCONSUMER", stream, group, consumer],
                     ["XGROUP", "DESTROY", stream, group] if self.random.random() < 0.2 else ["TYPE", stream],

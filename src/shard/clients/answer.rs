@@ -127,7 +127,32 @@ impl ClientStage {
     /// Delivers a backend's reply, or one part of it, to the client on this shard. Once all parts are there,
     /// calls `settle` with the request's charge and the measurements from which its real price follows, even
     /// if the client has disconnected.
+    #[inline]
     pub fn deliver(
+        &mut self,
+        env: &mut Env,
+        to: ReplyTo,
+        outcome: Outcome,
+        message: Message<'_>,
+        mut settle: impl FnMut(&Charge, &Settlement),
+    ) {
+        let id = to.client_id();
+        if let Some(client) = self.clients.get(id)
+            && !client.speaks_http
+            && let Some((Rewrite::AsItCame, charge)) = client.order.waiting(to.sequence)
+        {
+            if let Some(charge) = charge {
+                settle(charge, &Settlement::of(outcome));
+            }
+            client.order.answer(to.sequence, message, &mut env.pool);
+            return self.after_answer(env, id);
+        }
+        self.deliver_unusual(env, to, outcome, message, settle);
+    }
+
+    /// Delivers a reply, or one part of it, as [`Self::deliver`] does, whatever client and request it is for.
+    #[inline(never)]
+    fn deliver_unusual(
         &mut self,
         env: &mut Env,
         to: ReplyTo,

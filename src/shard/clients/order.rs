@@ -221,9 +221,7 @@ impl Order {
         let faded = self.expected_bytes - (self.expected_bytes >> FADE_BITS);
         self.expected_bytes = faded.max(message.bytes().len());
         if offset > 0 {
-            self.stored_bytes += message.bytes().len();
-            self.entries[offset] = Entry::Ready(Stored::new(message, pool));
-            return;
+            return self.store(offset, message, pool);
         }
         match message {
             Message::Small(bytes) => self.output.append(pool, bytes),
@@ -231,6 +229,19 @@ impl Order {
         }
         self.entries.pop_front();
         self.first_sequence = self.first_sequence.wrapping_add(1);
+        if let Some(Entry::Ready(_)) = self.entries.front() {
+            self.send_stored(pool);
+        }
+    }
+
+    /// Keeps the reply to the request at this place (`offset`) of the order until those to all earlier ones have come.
+    fn store(&mut self, offset: usize, message: Message<'_>, pool: &mut BufferPool) {
+        self.stored_bytes += message.bytes().len();
+        self.entries[offset] = Entry::Ready(Stored::new(message, pool));
+    }
+
+    /// Puts the replies that waited for an earlier one into the output, up to the first that is missing.
+    fn send_stored(&mut self, pool: &mut BufferPool) {
         while let Some(Entry::Ready(_)) = self.entries.front() {
             let Some(Entry::Ready(stored)) = self.entries.pop_front() else { unreachable!("seen just now") };
             self.stored_bytes -= stored.len();

@@ -9,7 +9,7 @@ use crate::shard::env::Env;
 use crate::shard::pending::{Odd, Pending, whole};
 use crate::shard::refusal::is_not_ready;
 use crate::values::limits::COPY_BYTES_MAX;
-use crate::values::{Action, BackendId, ConnectionId, Owner, Timestamp};
+use crate::values::{Action, ConnectionId, Owner, Timestamp};
 
 /// The result of receiving bytes from a backend that begin or continue a reply.
 #[derive(Debug)]
@@ -26,13 +26,10 @@ pub enum Received<'a> {
     Unexpected,
 }
 
-/// Data on a reply to a request that has been received to its end: its backend and size, whether it came in
-/// one part, and the error that replaces it for the client, if any.
+/// Data on a reply to a request that has been received to its end: whether it came in one part, and the error
+/// that replaces it for the client, if any.
 #[derive(Debug)]
 pub struct Finished {
-    pub backend: BackendId,
-    /// The size of the reply in bytes.
-    pub bytes: u64,
     /// True if the reply came in one part, so that no earlier bytes of it are kept.
     pub is_all_here: bool,
     /// The error that the client gets in place of `EXEC`'s reply, because it contains the reason why the
@@ -93,8 +90,6 @@ impl Links {
         let link = &mut self.connections[connection.0 as usize];
         link.handle_success();
         Finished {
-            backend: link.backend,
-            bytes: link.reply_bytes(end),
             is_all_here: link.partial.is_empty() && link.let_go == 0,
             abort: if kind == b'-' { link.reasoned_abort(end) } else { None },
         }

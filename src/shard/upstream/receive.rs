@@ -15,9 +15,9 @@ use crate::shard::pending::{InFlight, Pending, whole};
 use crate::shard::refusal::{UNEXPECTED_REPLY, is_read_only, oversized};
 use crate::shard::replies::Replies;
 use crate::shard::request::ReplyTo;
+use crate::values::ConnectionId;
 use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::time::Now;
-use crate::values::{BackendId, ConnectionId};
 
 impl Upstream {
     /// Sends the greeting (the requests that open a connection) over a connection whose socket is connected
@@ -50,20 +50,7 @@ impl Upstream {
         }
         // Requests that waited for the connection leave only now, if it has just been opened.
         self.handle_progress(connection, now);
-        while !chunk.is_empty() {
-            match self.links.receive(env, (connection, generation), &mut chunk) {
-                Received::Whole(end, scanned) => {
-                    self.take_whole(env, connection, end, &scanned, replies, now);
-                }
-                Received::Nothing => return,
-                Received::Malformed => {
-                    return self.drop_link(env, connection, "malformed-reply", replies, now);
-                }
-                Received::Unexpected => {
-                    return self.drop_link(env, connection, UNEXPECTED_REPLY, replies, now);
-                }
-            }
-        }
+        self.take_all(env, (connection, generation), (None, chunk), replies, now);
     }
 
     /// Takes back the buffer that was lent for a reply, with `received` bytes more in it. Handles the reply
@@ -83,11 +70,39 @@ impl Upstream {
             self.begin_turn(now);
             self.handle_progress(connection, now);
         }
-        match self.links.take_filled(env, (connection, generation), (buffer, received)) {
-            Received::Whole(end, scanned) => self.take_whole(env, connection, end, &scanned, replies, now),
-            Received::Nothing => {}
-            Received::Malformed => self.drop_link(env, connection, "malformed-reply", replies, now),
-            Received::Unexpected => self.drop_link(env, connection, UNEXPECTED_REPLY, replies, now),
+        let filled = self.links.take_filled(env, (connection, generation), (buffer, received));
+        self.take_all(env, (connection, generation), (Some(filled), &[]), replies, now);
+    }
+
+    /// Handles what was received first, if anything, then all replies in `chunk`. Closes the connection if the bytes
+    /// are not valid replies.
+    #[inline(never)]
+    fn take_all(
+        &mut self,
+        env: &mut Env,
+        (connection, generation): (ConnectionId, u32),
+        (mut first, mut chunk): (Option<Received<'_>>, &[u8]),
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        loop {
+            let received = match first.take() {
+                Some(received) => received,
+                None if chunk.is_empty() => return,
+                None => self.links.receive(env, (connection, generation), &mut chunk),
+            };
+            match received {
+                Received::Whole(end, scanned) => {
+                    self.take_whole(env, connection, end, &scanned, replies, now);
+                }
+                Received::Nothing => return,
+                Received::Malformed => {
+                    return self.drop_link(env, connection, "malformed-reply", replies, now);
+                }
+                Received::Unexpected => {
+                    return self.drop_link(env, connection, UNEXPECTED_REPLY, replies, now);
+                }
+            }
         }
     }
 
@@ -132,16 +147,19 @@ impl Upstream {
             Pending::Request(request) => {
                 self.leave_window(env, connection, (&request, kind), now);
                 self.record_health(env, connection, (&request, kind), end, now);
-                if request.is_abandoned {
-                    return self.drop_reply(env, connection, (&request, scanned), end, replies, now);
-                }
-                if !self.settle_if_plain(connection, kind)
+                if !request.is_abandoned
+                    && !self.settle_if_plain(connection, kind)
                     && self.redirect_if_refused(env, connection, (&request, kind), end, replies, now)
                         == Fate::Redirected
                 {
                     return self.links.swallow(env, connection);
                 }
-                self.take_reply(env, connection, &request, end, scanned, replies, now);
+                let outcome = self.measured(env, connection, &request, scanned, end, now);
+                if request.is_abandoned {
+                    return self.drop_reply(env, connection, (&request, kind, outcome), end, replies, now);
+                }
+                let to = request.envelope.reply_to;
+                self.take_reply(env, connection, (to, outcome), (end, kind), replies, now);
             }
             Pending::Ahead { to, .. } => self.take_ahead(env, connection, to, end, replies, now),
             Pending::Steps { left, sent_at } => {
@@ -165,23 +183,20 @@ impl Upstream {
         }
     }
 
-    /// Drops the reply to a request that weir has answered already, with its measurements in `scanned`. `end` is the
-    /// reply's last part.
+    /// Drops the reply to a request that weir has answered already: its record, the reply's first byte, and the
+    /// measurements of both. `end` is the reply's last part.
     #[cold]
     fn drop_reply(
         &mut self,
         env: &mut Env,
         connection: ConnectionId,
-        (request, scanned): (&InFlight, &Scanned),
+        (request, kind, outcome): (&InFlight, u8, Outcome),
         end: &[u8],
         replies: &mut impl Replies,
         now: Now,
     ) {
-        let link = self.links.at(connection);
-        let (backend, bytes) = (link.backend, link.reply_bytes(end));
-        self.redirect_if_refused(env, connection, (request, scanned.kind), end, replies, now);
+        self.redirect_if_refused(env, connection, (request, kind), end, replies, now);
         self.links.swallow(env, connection);
-        let outcome = self.measured(env, (backend, bytes), request, scanned, end, now);
         replies.note(env, request.envelope.reply_to, Note::LatePrice(outcome));
         if !self.links.at(connection).is_for_replica() {
             replies.note(env, request.envelope.reply_to, Note::Settled { is_certain: true });
@@ -204,17 +219,20 @@ impl Upstream {
     }
 
     /// Records the time that a backend took for its reply to a request. Returns the measurements from which the
-    /// request's price follows; `bytes` is the reply's size, and `end` its last part.
-    #[inline]
+    /// request's price follows; `end` is the last part of the reply.
+    #[expect(clippy::inline_always, reason = "every reply: a call would be a third of it")]
+    #[inline(always)]
     fn measured(
         &mut self,
         env: &mut Env,
-        (backend, bytes): (BackendId, u64),
+        connection: ConnectionId,
         request: &InFlight,
         scanned: &Scanned,
         end: &[u8],
         now: Now,
     ) -> Outcome {
+        let link = self.links.at(connection);
+        let (backend, bytes) = (link.backend, link.reply_bytes(end));
         let took_nanos = now.monotonic.nanos_since(request.sent_at);
         let (nature, took_micros) = (request.envelope.nature, took_nanos / 1_000);
         let rows = nature.rows_priced((scanned.kind, scanned.rows), end, took_micros);
@@ -230,40 +248,48 @@ impl Upstream {
         Outcome::served((bytes, rows), (took_micros, slowness_micros), busy_micros)
     }
 
-    /// Passes on one complete reply of a backend to a request, with its size and the time that the backend
-    /// took. `end` is the reply's last part.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one step of `handle_bytes`, in a function of its own to be readable"
-    )]
+    /// Passes on one complete reply of a backend. `to` is the address of the reply, `outcome` its measurements, `end`
+    /// its last part and `kind` its first byte.
     #[inline]
     fn take_reply(
         &mut self,
         env: &mut Env,
         connection: ConnectionId,
-        request: &InFlight,
-        end: &[u8],
-        scanned: &Scanned,
+        (to, outcome): (ReplyTo, Outcome),
+        (end, kind): (&[u8], u8),
         replies: &mut impl Replies,
         now: Now,
     ) {
-        let reply = self.links.finish(connection, scanned.kind, end);
-        let to = request.envelope.reply_to;
-        let outcome = self.measured(env, (reply.backend, reply.bytes), request, scanned, end, now);
-        if let Some(text) = reply.abort {
-            env.pool.give(self.links.take_partial(connection));
-            replies.reply(env, to, outcome, Message::Small(&text), now);
-        } else if reply.is_all_here {
+        let reply = self.links.finish(connection, kind, end);
+        if reply.is_all_here && reply.abort.is_none() {
             replies.reply(env, to, outcome, Message::Small(end), now);
         } else {
-            self.give_parts(env, connection, (to, outcome), end, replies, now);
+            self.take_unusual(env, connection, (to, outcome), (end, reply.abort), replies, now);
         }
+    }
+
+    /// Passes on a reply in place of which the client gets the error `abort`, or else that came in several parts, of
+    /// which `end` is the last. `to` is the address of the reply, `outcome` its measurements.
+    #[inline(never)]
+    fn take_unusual(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        (to, outcome): (ReplyTo, Outcome),
+        (end, abort): (&[u8], Option<Vec<u8>>),
+        replies: &mut impl Replies,
+        now: Now,
+    ) {
+        let Some(text) = abort else {
+            return self.give_parts(env, connection, (to, outcome), end, replies, now);
+        };
+        env.pool.give(self.links.take_partial(connection));
+        replies.reply(env, to, outcome, Message::Small(&text), now);
     }
 
     /// Passes on a reply that came in several parts, of which `end` is the last. A reply above
     /// `--max-reply-bytes` was dropped, and an error takes its place. `to` is the address of the reply,
     /// `outcome` its measurements.
-    #[inline(never)]
     fn give_parts(
         &mut self,
         env: &mut Env,
