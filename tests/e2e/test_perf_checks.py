@@ -22,7 +22,7 @@ from scenario import clock, file, stage  # noqa: E402
 from scenario.measured import Snapshot  # noqa: E402
 from scenario.stage import Interruption, Outcome, Stage, Variant  # noqa: E402
 from soaking import verdict  # noqa: E402
-from soaking.clients import HOT_VALUE, Popper, Reader, Tally, Watcher  # noqa: E402
+from soaking.clients import HOT_VALUE, Popper, Reader, Subscriber, Tally, Transactor, Watcher  # noqa: E402
 
 pytestmark = pytest.mark.weir_only
 
@@ -111,6 +111,69 @@ def test_a_reader_knows_what_hot_keys_hold():
     assert reader.tally.wrong == []
     reader.turn(Script(*[bulk(HOT_VALUE)] * 9, bulk("h")))
     assert len(reader.tally.wrong) == 1
+
+
+def test_a_client_that_is_not_served_in_the_calm_is_found():
+    transactor, popper, dying = client(Transactor), client(Popper), Tally("dying")
+    for each in (transactor, popper):
+        each.tenant = True
+        each.log_in(Script(OK))
+    # Replies of weir itself, refusals, and a call that waited in vain are no service of a store.
+    transactor.turn(Script(OK, QUEUED, QUEUED, REFUSED))
+    popper.turn(Script(REFUSED))
+    popper.turn(Script(NULL))
+    tallies = [transactor.tally, popper.tally, dying]
+    assert [tally.values for tally in tallies] == [4, 2, 0]
+    assert verdict.unserved(tallies, calm=1.0) == [
+        "transactions: not served in the calm at the end; never served",
+        "pops: not served in the calm at the end; never served",
+    ]
+    transactor.turn(Script(OK, QUEUED, QUEUED, array("1", "1")))
+    popper.turn(Script(array("queue:soak:1", "a:1")))
+    assert verdict.unserved(tallies, calm=1.0) == []
+    late = max(tally.last_value for tally in tallies) + 1
+    first, second = verdict.unserved(tallies, calm=late)
+    assert "last served at " in first and "last served at " in second
+
+
+class Channel(Script):
+    """A connection that is read in a session, which is over with the last reply."""
+
+    def __init__(self, over: threading.Event, *replies: Reply) -> None:
+        super().__init__(*replies)
+        self.over = over
+        self.socket = types.SimpleNamespace(settimeout=lambda seconds: None)
+
+    def send(self, *words) -> None:
+        pass
+
+    def read(self) -> Reply:
+        reply = super().read()
+        if len(self.replies) <= 1:
+            self.over.set()
+        return reply
+
+
+def test_a_subscriber_is_served_by_messages_alone():
+    subscriber = client(Subscriber)
+    told = [array("message", "channel:soak:1", str(number)) for number in range(3)]
+    subscriber.session(Channel(subscriber.over, array("subscribe"), array("unsubscribe")))
+    assert subscriber.tally.values == 2 and len(verdict.unserved([subscriber.tally], calm=1.0)) == 1
+    subscriber.over.clear()
+    # The last message comes before the reply to UNSUBSCRIBE.
+    subscriber.session(Channel(subscriber.over, array("subscribe"), *told, array("unsubscribe")))
+    assert verdict.by_kind([subscriber.tally])["subscriptions"]["messages"] == 3
+    assert verdict.unserved([subscriber.tally], calm=1.0) == [] and subscriber.tally.wrong == []
+
+
+def test_a_reply_too_many_is_found_at_the_end():
+    reader = client(Reader)
+    reader.over.set()
+    for last in (bulk("soak:1:0"), REFUSED):
+        reader.session(Script(last))
+    assert reader.tally.wrong == []
+    reader.session(Script(bulk(HOT_VALUE), bulk("soak:1:2")))
+    assert len(reader.tally.wrong) == 1 and "where soak:1:2 was due" in reader.tally.wrong[0]
 
 
 def perf_script(name: str) -> types.ModuleType:
