@@ -1,7 +1,8 @@
 """The table, the findings and the picture of perf/ablation: scenarios, each with one layer after the other switched off.
 
-All are made from the document that is also written as JSON: for every scenario its runs by variant, each with the scenario's figure and
-the lines that failed.
+All are made from the document that is also written as JSON: for every scenario its runs by variant, each with the
+scenario's figure, the lines that failed, and the faults of the run. A run with a fault was not the scenario's: the
+table shows it, and no finding is drawn from it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from . import report
 from .stage import Outcome
 
 FULL, AGAIN = "weir", "weir again"
+# Stands in the cell of a run with faults.
+FAULTY = "faulty run"
 # A figure has moved when it lies more than so many points outside of what the two runs with every layer show.
 POINTS = 5.0
 
@@ -61,20 +64,26 @@ class Row:
         self.name = scenario["name"]
         self.figure = scenario["figure"]
         self.runs = {run["variant"]: run for run in scenario["runs"]}
-        self.usual = [self.runs[name] for name in (FULL, AGAIN) if name in self.runs]
+        self.usual = [self.runs[name] for name in (FULL, AGAIN) if self.is_sound(name)]
+
+    def is_sound(self, variant: str) -> bool:
+        """True if the variant ran as its file says."""
+        return variant in self.runs and not self.runs[variant]["faults"]
 
     def moved(self, variant: str) -> float | None:
         """By how many points the figure lies outside of what weir with every layer shows; None where that is unknown."""
-        run = self.runs.get(variant)
         usual = [each["figure"] for each in self.usual if each["figure"] is not None]
-        if run is None or run["figure"] is None or not usual:
+        if not self.is_sound(variant) or self.runs[variant]["figure"] is None or not usual:
             return None
+        run = self.runs[variant]
         return max(0.0, run["figure"] - max(usual)) - max(0.0, min(usual) - run["figure"])
 
     def newly_failing(self, variant: str) -> list[str]:
         """Lines that fail in this variant, and in no run with every layer."""
+        if not self.is_sound(variant) or not self.usual:
+            return []
         excused = {line for run in self.usual for line in run["failing"]}
-        return [line for line in self.runs[variant]["failing"] if line not in excused] if variant in self.runs else []
+        return [line for line in self.runs[variant]["failing"] if line not in excused]
 
     def changed(self, variant: str) -> bool:
         return bool(self.newly_failing(variant)) or abs(self.moved(variant) or 0.0) > POINTS
@@ -96,6 +105,7 @@ def markdown(document: dict) -> str:
     for row in rows:
         cells = [cell(row, variant) for variant in variants]
         lines.append(f"| `{row.name}` | `{row.figure}` | " + " | ".join(cells) + " |")
+    lines += faults(document)
     lines += ["", "![a heat map of this table](../../docs/design/ablation.svg)", ""] if document["recorded"] else [""]
     lines += ["## By layer", "", *findings(rows, variants)]
     lines += ["", "## Lines that fail", "", *failing(rows, variants)]
@@ -107,11 +117,23 @@ def cell(row: Row, variant: str) -> str:
     run = row.runs.get(variant)
     if run is None:
         return ""
-    shown = share(run["figure"])
-    if not run["failing"]:
-        return shown
-    text = f"{shown}, {len(run['failing'])} of {len(run['lines'])} fail"
+    text = share(run["figure"])
+    if run["failing"]:
+        text += f", {len(run['failing'])} of {len(run['lines'])} fail"
+    if run["faults"]:
+        return f"**{text}, {FAULTY}**"
     return f"**{text}**" if row.newly_failing(variant) else text
+
+
+def faults(document: dict) -> list[str]:
+    """Lines below a table that name the faults of its runs; none if there are no faults."""
+    found = [
+        f"* `{scenario['name']}`, {run['variant']}: {fault}"
+        for scenario in document["scenarios"]
+        for run in scenario["runs"]
+        for fault in dict.fromkeys(run["faults"])
+    ]
+    return ["", "Runs with faults, which were not as their files say:", "", *found] if found else []
 
 
 def share(percent: float | None) -> str:
@@ -124,10 +146,11 @@ def findings(rows: list[Row], variants: list[str]) -> list[str]:
     for variant in variants:
         if variant in (FULL, AGAIN):
             continue
-        seen = [row for row in rows if variant in row.runs and row.usual]
+        seen = [row for row in rows if row.is_sound(variant) and row.usual]
         changed = [row for row in seen if row.changed(variant)]
         if not seen:
-            lines.append(f"* **{variant}**: not run.")
+            was_run = any(variant in row.runs for row in rows)
+            lines.append(f"* **{variant}**: not run{' without a fault' if was_run else ''}.")
         elif not changed:
             lines.append(
                 f"* **{variant}**: changed nothing. In none of {len(seen)} scenarios does a further line fail, or the figure move by more "
@@ -216,7 +239,8 @@ def square(row: Row, variant: str, column: int, top: int) -> str:
     shown = "?" if run["figure"] is None else share(run["figure"])
     parts.append(f'<text x="{middle(column)}" y="{top + 18}" text-anchor="middle">{shown}</text>')
     count = len(run["failing"])
-    note = f"{count} of {len(run['lines'])} fail" if count else "all pass"
+    note = FAULTY if run["faults"] else f"{count} of {len(run['lines'])} fail" if count else "all pass"
     parts.append(f'<text class="small{"" if count else " soft"}" x="{middle(column)}" y="{top + 33}" text-anchor="middle">{note}</text>')
-    hover = escape(f"{row.name}, {variant}: {row.figure} {shown}" + "".join(f"\nfails: {line}" for line in run["failing"]))
+    told = [f"fails: {line}" for line in run["failing"]] + [f"fault: {fault}" for fault in run["faults"]]
+    hover = escape("\n".join([f"{row.name}, {variant}: {row.figure} {shown}", *told]))
     return f"<g><title>{hover}</title>{''.join(parts)}</g>"

@@ -27,7 +27,8 @@ def run(outcome: Outcome) -> dict:
 def cell(run: dict) -> str:
     count = len(run["lines"]) - len(run["unknown"])
     failing = f"{len(run['failing'])} of {count} lines fail" if run["failing"] else f"all {count} lines hold"
-    return f"{ablation.share(run['figure'])}; {failing}"
+    text = f"{ablation.share(run['figure'])}; {failing}"
+    return f"**{text}; {ablation.FAULTY}**" if run["faults"] else text
 
 
 def markdown(document: dict) -> str:
@@ -43,6 +44,7 @@ def markdown(document: dict) -> str:
     for scenario in document["scenarios"]:
         cells = " | ".join(cell(run) for run in scenario["runs"])
         lines.append(f"| `{scenario['name']}` | {scenario['shows']} | `{scenario['figure']}` | {cells} |")
+    lines += ablation.faults(document)
     lines += ["", "## Lines that fail", ""]
     for scenario in document["scenarios"]:
         for run in scenario["runs"]:

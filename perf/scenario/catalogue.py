@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .expression import Kind, Line, Measure, Value, Wrong, seconds
@@ -41,11 +43,25 @@ class Cast:
     storages: tuple[str, ...] = ()
     tenants: tuple[str, ...] = ()
     has_events: bool = False
+    # Groups that go to the store itself, past weir.
+    around: frozenset[str] = frozenset()
+    # Group -> (phase, begin, end) in seconds.
+    spans: dict[str, tuple[tuple[str, float, float], ...]] = field(default_factory=dict)
     phases: frozenset[str] = field(default=frozenset())
 
     def __post_init__(self) -> None:
         names = {phase for phases in self.groups.values() for phase in phases}
         object.__setattr__(self, "phases", frozenset(names))
+
+    @property
+    def through_weir(self) -> list[str]:
+        """The groups whose requests weir gets."""
+        return [group for group in self.groups if group not in self.around]
+
+    def have_one_time(self, phase: str, groups: Iterable[str]) -> bool:
+        """True if the phases of this name in these groups begin and end together."""
+        times = [(begin, end) for group in groups for name, begin, end in self.spans.get(group, ()) if name == phase]
+        return all(math.dist(time, times[0]) < 1e-6 for time in times)
 
 
 def check(line: Line, cast: Cast) -> None:
@@ -97,14 +113,19 @@ def kind_of(measure: Measure, cast: Cast) -> Kind:
 
 def _of_group(measure: Measure, group: str, rest: list[str], cast: Cast) -> Kind:
     metric = measure.metric
-    phases = cast.phases if group == "total" else cast.groups[group]
+    groups = cast.through_weir if group == "total" else [group]
+    phases = {phase for name in groups for phase in cast.groups[name]}
     if rest and (len(rest) > 1 or rest[0] not in phases):
         raise Wrong(f"{group} has no phase '{'.'.join(rest)}'; there are: {', '.join(sorted(phases))}")
+    if rest:
+        _one_time(measure, rest[0], groups, cast)
     if metric == RECOVERY:
         if group == "total" or rest or measure.argument is None:
             raise Wrong("recovery is of a group, without a phase, and says what is well again: clients.recovery(50ms)")
         if not cast.has_events:
             raise Wrong("recovery counts from the end of the last [[event]], and there is none")
+        if group in cast.around:
+            raise Wrong(f"{measure}: recovery is of a group that goes through weir, and '{group}' goes past it")
         seconds(measure.argument)
         return Kind.TIME
     if metric in LATENCIES:
@@ -156,6 +177,14 @@ def _phase(measure: Measure, rest: list[str], cast: Cast, others: tuple[str, ...
     if rest and (len(rest) > 1 or rest[0] not in cast.phases):
         known = ", ".join([*others, *sorted(cast.phases)])
         raise Wrong(f"{measure}: '{'.'.join(rest)}' is none of {known}")
+    if rest:
+        _one_time(measure, rest[0], cast.groups, cast)
+
+
+def _one_time(measure: Measure, phase: str, groups: Iterable[str], cast: Cast) -> None:
+    if not cast.have_one_time(phase, groups):
+        several = f"phases of the name '{phase}' begin or end at different times"
+        raise Wrong(f"{measure}: the {several}: one time is expected")
 
 
 def _no_argument(measure: Measure) -> None:

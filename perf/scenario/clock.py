@@ -52,6 +52,13 @@ class Clock:
             self._look(END)
 
     def _run(self) -> None:
+        try:
+            self._carry_out()
+        except Exception as error:
+            # The remaining events do not happen, so the run is not the scenario's.
+            self.faults.append(f"the clock ended: {error!r}")
+
+    def _carry_out(self) -> None:
         self.started.wait()
         self.begun = time.monotonic() + RUN_UP_SECONDS
         if self.stopped.is_set():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import tomllib
@@ -24,6 +25,8 @@ KEYS = {
 }
 STORAGES_MAX = 64
 SHARDS_MAX = 64
+# Scaled durations are written in whole milliseconds, so times that lie closer together are the same.
+SECONDS_APART = 0.001
 
 
 class FileError(Exception):
@@ -61,6 +64,16 @@ def parse(text: str, path: Path, scale: float = 1.0) -> Scenario:
     return _Reader(text, path, scale).scenario(found)
 
 
+def durations(load: dict, group: dict) -> list[tuple[str, float]]:
+    """Name and seconds of each phase of a group of this load."""
+    whole = {"name": "all", "duration": load.get("duration", "10s")}
+    phases = group.get("phase") or [whole]
+    return [
+        (phase.get("name", str(number)), seconds(str(phase.get("duration"))))
+        for number, phase in enumerate(phases, start=1)
+    ]
+
+
 class _Reader:
     def __init__(self, text: str, path: Path, scale: float) -> None:
         self.places, self.path, self.scale = sections.Places(text), path, scale
@@ -73,14 +86,16 @@ class _Reader:
             raise self.error("weir", "a section [weir] is expected")
         self.only(weir, "weir")
         storages = self.storages(found.get("storage", []))
-        events = self.events(found.get("event", []), storages)
-        groups, phases = self.load(found.get("load"), "load")
+        phases = self.load(found.get("load"), "load")
         around = found.get("around")
-        if around is not None:
-            self.around(around, storages, groups, phases)
+        past = self.around(around, storages, phases) if around is not None else {}
+        phases |= past
+        events = self.events(found.get("event", []), storages, max(spans[-1][2] for spans in phases.values()))
         self.homes(storages)
         quotas, tenants = self.quotas(found.get("quotas"))
-        cast = Cast(groups, tuple(storage.name for storage in storages), tenants, bool(events))
+        groups = {name: tuple(span[0] for span in spans) for name, spans in phases.items()}
+        names = tuple(storage.name for storage in storages)
+        cast = Cast(groups, names, tenants, bool(events), around=frozenset(past), spans=phases)
         return Scenario(
             name=self.path.stem,
             path=self.path,
@@ -170,12 +185,15 @@ class _Reader:
             script = entry.get("script")
             if script is not None and not isinstance(script, str):
                 raise self.error("script", "the text of a script for weir-storage is expected", "storage", index)
+            if script is not None and self.scale != 1.0:
+                raise self.error("script", "--seconds-scale does not change the times of a script", "storage", index)
             storages.append(Storage(name, count, tuple(shlex.split(flags)), script))
         if not storages:
             raise FileError(f"{self.path}: at least one [[storage]] is expected")
         return tuple(storages)
 
-    def events(self, entries: object, storages: tuple[Storage, ...]) -> tuple[Event, ...]:
+    def events(self, entries: object, storages: tuple[Storage, ...], end: float) -> tuple[Event, ...]:
+        """Events in time; the load, and with it the scenario, ends after so many seconds."""
         events = []
         for index, entry in enumerate(self.tables(entries, "event")):
             times = {}
@@ -184,6 +202,9 @@ class _Reader:
                     times[key] = seconds(str(entry.get(key, default))) * self.scale
                 except Wrong as problem:
                     raise self.error(key, str(problem), "event", index) from None
+            if times["at"] > end or math.isclose(times["at"], end):
+                ended = f"the load has ended then: a time before {end / self.scale:g}s is expected"
+                raise self.error("at", f"{entry['at']!r}: {ended}", "event", index)
             on, command, undo = entry.get("on"), entry.get("storage"), entry.get("undo")
             if on is not None and on not in [storage.name for storage in storages]:
                 known = ", ".join(storage.name for storage in storages)
@@ -191,43 +212,44 @@ class _Reader:
             if not isinstance(command, str) or not command.strip():
                 wanted = "what follows STORAGE is expected, as in storage = \"STALL {lasts}\""
                 raise self.error("storage", f"{command!r}: {wanted}", "event", index)
+            if undo is not None and (not isinstance(undo, str) or not undo.strip()):
+                wanted = "what follows STORAGE is expected, as in undo = \"SET ERRORS OFF\""
+                raise self.error("undo", f"{undo!r}: {wanted}", "event", index)
             command = command.replace("{lasts}", f"{times['lasts'] * 1000:.0f}ms")
             events.append(Event(times["at"], times["lasts"], on, command, undo))
         return tuple(sorted(events, key=lambda event: event.at))
 
-    def around(self, around: object, storages: tuple[Storage, ...], groups: dict, phases: dict) -> None:
-        """Adds the groups that go past weir."""
+    def around(self, around: object, storages: tuple[Storage, ...], phases: dict) -> dict:
+        """Phases of the groups that go past weir."""
         if sum(storage.count for storage in storages) != 1:
             raise self.error("around", "what goes past weir has one store to go to: one [[storage]] with a count of 1 is expected")
-        more, spans = self.load(around, "around")
-        if twice := next((name for name in more if name in groups), None):
+        more = self.load(around, "around")
+        if twice := next((name for name in more if name in phases), None):
             raise self.error("name", f"there are two groups of the name '{twice}'", "around.group", list(more).index(twice))
-        groups.update(more)
-        phases.update(spans)
+        return more
 
-    def load(self, load: object, section: str) -> tuple[dict, dict]:
-        if not isinstance(load, dict) or not isinstance(load.get("group"), list):
+    def load(self, load: object, section: str) -> dict[str, tuple[tuple[str, float, float], ...]]:
+        """Phases of each group: name, begin and end in seconds."""
+        if not isinstance(load, dict) or not isinstance(load.get("group"), list) or not load["group"]:
             raise self.error(section, f"at least one [[{section}.group]] is expected, as weir-load's scenarios have [[group]]")
         self.only(load, section)
-        groups, phases = {}, {}
+        phases = {}
         for index, group in enumerate(load["group"]):
             name = group.get("name")
             if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][\w-]*", name):
                 raise self.error("name", f"{name!r}: a group's name is of letters, digits, - and _", f"{section}.group", index)
             if name in catalogue.SUBJECTS:
                 raise self.error("name", f"'{name}' means something else in acceptance lines", f"{section}.group", index)
-            length = load.get("duration", "10s")
-            entries = group.get("phase") or [{"name": "all", "duration": length}]
+            try:
+                found = durations(load, group)
+            except Wrong as problem:
+                raise self.error("duration", f"of '{name}': {problem}", f"{section}.group", index) from None
             at, spans = 0.0, []
-            for number, phase in enumerate(entries, start=1):
-                try:
-                    length = seconds(str(phase.get("duration"))) * self.scale
-                except Wrong as problem:
-                    raise self.error("duration", f"of '{name}': {problem}", f"{section}.group", index) from None
-                spans.append((phase.get("name", str(number)), at, at + length))
-                at += length
-            groups[name], phases[name] = tuple(span[0] for span in spans), tuple(spans)
-        return groups, phases
+            for phase, length in found:
+                spans.append((phase, at, at + length * self.scale))
+                at += length * self.scale
+            phases[name] = tuple(spans)
+        return phases
 
     def homes(self, storages: tuple[Storage, ...]) -> None:
         known = [storage.name for storage in storages]
@@ -239,7 +261,17 @@ class _Reader:
     def load_text(self, section: str, load: dict) -> str:
         """A load as a file of its own."""
         text = self.section_text(section, load)
-        return text if self.scale == 1.0 else sections.scaled(text, self.scale)
+        if self.scale == 1.0:
+            return text
+        text = sections.scaled(text, self.scale)
+        scaled = tomllib.loads(text)
+        for index, (before, after) in enumerate(zip(load["group"], scaled["group"], strict=True)):
+            pairs = zip(durations(load, before), durations(scaled, after), strict=True)
+            if any(abs(was * self.scale - became) > SECONDS_APART for (_, was), (_, became) in pairs):
+                wanted = "duration = \"...\" on a line of its own is expected for each"
+                problem = f"--seconds-scale does not change all durations of '{before['name']}': {wanted}"
+                raise self.error("duration", problem, f"{section}.group", index)
+        return text
 
     def section_text(self, section: str, value: dict) -> str:
         text = self.places.section(section)

@@ -90,10 +90,14 @@ class Measured:
         return Figure(count, Kind.COUNT, length, counts["offered"])
 
     def _tally(self, name: str, rest: list[str]) -> tuple[dict, float]:
-        groups = [group for group in self.load["groups"] if name in ("total", group["name"])]
+        if name == "total":
+            past = self.scenario.cast.around
+            groups = [group for group in self.load["groups"] if group["name"] not in past]
+        else:
+            groups = [group for group in self.load["groups"] if group["name"] == name]
         if not rest:
             return (self.load["total"], self.load["duration_s"]) if name == "total" else (groups[0], groups[0]["duration_s"])
-        self._took(rest[0])
+        self._took(rest[0], None if name == "total" else name)
         phases = [phase for group in groups for phase in group["phases"] if phase["name"] == rest[0]]
         if len(phases) == 1:
             return phases[0], phases[0]["duration_s"]
@@ -104,9 +108,9 @@ class Measured:
         }
         return {**added, "latency_ms": {}}, phases[0]["duration_s"]
 
-    def _took(self, phase: str) -> tuple[float, float]:
+    def _took(self, phase: str, group: str | None = None) -> tuple[float, float]:
         """When a phase was; an interrupted run may not have come to its end."""
-        begin, end = self.scenario.window(phase)
+        begin, end = self.scenario.window(phase, group)
         if self.load is None or (self.load["interrupted"] and self.load["duration_s"] < end - 0.001):
             raise NotMeasured(f"the run ended before '{phase}' did")
         return begin, end
@@ -181,25 +185,30 @@ class Measured:
         first, last, length = self._between(rest[1:] if named else rest)
         of_key = measure.metric in STORAGE_OF_KEY
 
-        def read(snapshot: Snapshot) -> list[int]:
+        def read(snapshot: Snapshot, names: list[str]) -> list[int]:
             by_name = snapshot.keys.get(measure.argument, {}) if of_key else snapshot.storages
-            figures = [f for name, stores in by_name.items() if named in (None, name) for f in stores]
+            figures = [figure for name in names for figure in by_name.get(name, [])]
             return [figure[measure.metric] for figure in figures if measure.metric in figure]
 
-        after, before = read(last), read(first)
+        specs = [spec for spec in self.scenario.storages if named in (None, spec.name)]
+        names = [spec.name for spec in specs]
+        after, before = read(last, names), read(first, names)
         if not after:
             raise NotMeasured("this weir-storage does not tell it")
-        stores = sum(spec.count for spec in self.scenario.storages if named in (None, spec.name))
+        stores = sum(spec.count for spec in specs)
         if len(before) != stores or len(after) != stores:
             raise NotMeasured(f"of {stores} stores {len(before)} answered at its begin, and {len(after)} at its end")
         if measure.metric.endswith("_max"):
             return Figure(max(after), Kind.COUNT)
         # A store that forgot its figures meanwhile counts from nothing.
-        begins = 0 if self._forgot(first, last, of_key) else sum(before)
-        return Figure(sum(after) - begins, Kind.COUNT, length)
+        remembering = [name for name in names if not self._forgot(name, first, last, of_key)]
+        return Figure(sum(after) - sum(read(first, remembering)), Kind.COUNT, length)
 
-    def _forgot(self, first: Snapshot, last: Snapshot, of_key: bool) -> bool:
-        """True if an event between two snapshots sets figures of stores back to nothing: all of them, or those of keys alone."""
+    def _forgot(self, name: str, first: Snapshot, last: Snapshot, of_key: bool) -> bool:
+        """True if an event between two snapshots sets figures of these stores to nothing: all, or those of keys."""
         commands = ("RESET", "READS-RESET") if of_key else ("RESET",)
-        resets = (event.at for event in self.scenario.events if event.command.upper() in commands)
-        return any(first.planned <= at < last.planned for at in resets)
+        events = [event for event in self.scenario.events if event.on in (None, name)]
+        said = [(event.at, event.command) for event in events]
+        # Nothing is said when the load has ended.
+        said += [(event.end, event.undo) for event in events if event.undo and event.end < self.scenario.seconds]
+        return any(first.planned <= at < last.planned for at, command in said if command.strip().upper() in commands)

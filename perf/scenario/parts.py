@@ -66,6 +66,7 @@ class Scenario:
         """When a phase begins or ends."""
         return sorted({time for phases in self.phases.values() for _, begin, end in phases for time in (begin, end)})
 
-    def window(self, phase: str) -> tuple[float, float]:
-        """When a phase is, whichever group's."""
-        return next((b, e) for phases in self.phases.values() for name, b, e in phases if name == phase)
+    def window(self, phase: str, group: str | None = None) -> tuple[float, float]:
+        """When a phase is: of this group, or of all that have it, which is then one time."""
+        several = self.phases.values() if group is None else [self.phases[group]]
+        return next((b, e) for phases in several for name, b, e in phases if name == phase)

@@ -70,7 +70,7 @@ class Outcome:
 
 
 class Interruption:
-    """Ctrl-C and SIGTERM: the load is asked to end, and reports; a second one ends it at once."""
+    """Ctrl-C, SIGTERM and SIGHUP: the load is asked to end, and reports; a second signal ends it at once."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -80,6 +80,9 @@ class Interruption:
     def install(self) -> Interruption:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._handle)
+        # A script that `nohup` has started goes on.
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            signal.signal(signal.SIGHUP, self._handle)
         return self
 
     def _handle(self, *_: object) -> None:
@@ -121,6 +124,8 @@ class Stage:
             self.interruption.gentle = True
             self._drive(cast, variant, folder, compared, outcome)
         except KeyboardInterrupt:
+            # An interrupt that did not come by the handler ends the script all the same.
+            self.interruption.count = max(1, self.interruption.count)
             outcome.notes.append("interrupted before the load began")
         except AssertionError as error:
             outcome.faults.append(" ".join(str(error).split()))

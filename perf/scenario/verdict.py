@@ -79,6 +79,9 @@ def _reference(line: Line, found: Figure, look_up: Callable[[Measure], Figure]) 
     reference = other.as_kind(kind)
     if reference is None:
         raise NotMeasured(f"{of}: {_lack(other, kind)}")
+    # Zero is as much as any part of zero, and would pass although nothing happened.
+    if reference <= 0 and line.relation != "<=":
+        raise NotMeasured(f"{of} is 0: nothing is measured against it")
     return kind, reference
 
 

@@ -28,6 +28,9 @@ KEYS = 2_000
 # Keys that everybody reads, so that weir answers some reads from memory.
 HOT_KEYS = 3
 HOT_VALUE = "h" * 300
+# Commands that weir answers itself: a client whose other requests are all refused gets these replies nevertheless.
+WITHOUT_STORE = ("AUTH", "PING", "ECHO", "QUIT", "MULTI", "UNWATCH", "SUBSCRIBE", "UNSUBSCRIBE")
+QUEUED = "QUEUED"
 WRONG_SHOWN = 20
 
 
@@ -41,6 +44,10 @@ class Tally:
     errors: dict[str, int] = field(default_factory=dict)
     # Requests whose connection was closed before their reply.
     unanswered: int = 0
+    # Messages of channels, which come without a request.
+    messages: int = 0
+    # When the last message came, or the last reply that is no error and needs a store; 0 if there was none.
+    last_value: float = 0.0
     # When the run began, and when weir closed a connection.
     began: float = 0.0
     closes: list[float] = field(default_factory=list)
@@ -64,15 +71,23 @@ class Tally:
         if len(self.wrong) < WRONG_SHOWN:
             self.wrong.append(f"{self.kind}, at {time.monotonic() - self.began:.1f} s: {text}")
 
-    def count(self, reply: Reply) -> None:
+    def count(self, command: str, reply: Reply) -> None:
         if reply.is_error:
             code = reply.text.split(" ", 1)[0]
             self.errors[code] = self.errors.get(code, 0) + 1
         else:
             self.values += 1
+            # A call that waited in vain has no reply but null.
+            waited_in_vain = command == "BLPOP" and reply.is_null
+            if command not in WITHOUT_STORE and reply.text != QUEUED and not waited_in_vain:
+                self.last_value = time.monotonic()
         for each in [reply, *(reply.children or [])]:
             if each.is_error and each.text.split(" ", 1)[0] not in KNOWN_CODES:
                 self.complain(f"an error of an unknown kind: {each.text[:200]}")
+
+    def count_message(self) -> None:
+        self.messages += 1
+        self.last_value = time.monotonic()
 
 
 def is_message(reply: Reply) -> bool:
@@ -133,6 +148,14 @@ class Client(threading.Thread):
         while not self.over.is_set():
             self.turn(connection)
             self.pause()
+        self.check_number(connection)
+
+    def check_number(self, connection: Connection) -> None:
+        """Complains if there was a reply too many: an ECHO then gets the reply to an earlier request."""
+        words = f"{self.label}:{self.tally.asked}"
+        reply = self.ask(connection, ("ECHO", words))[0]
+        if not reply.is_error and reply.text != words:
+            self.tally.complain(f"the last reply is {reply!r:.200} where {words} was due")
 
     def turn(self, connection: Connection) -> None:
         raise NotImplementedError
@@ -147,10 +170,10 @@ class Client(threading.Thread):
         self.sent = (time.monotonic(), requests)
         connection.send_raw(b"".join(encode(*request) for request in requests))
         replies = []
-        for _ in requests:
+        for request in requests:
             reply = connection.read()
             self.owed -= 1
-            self.tally.count(reply)
+            self.tally.count(request[0], reply)
             replies.append(reply)
         return replies
 
@@ -330,6 +353,7 @@ class Subscriber(Client):
                     self.tally.complain(f"{told} where a message after {newest} was due")
                     return
                 newest, left = int(told.children[2].text), left - 1
+                self.tally.count_message()
             connection.socket.settimeout(REPLY_SECONDS)
             while self.leave(connection, channel).is_error and not self.over.is_set():
                 self.pause()
@@ -341,10 +365,11 @@ class Subscriber(Client):
         self.sent = (time.monotonic(), ("UNSUBSCRIBE", channel))
         connection.send("UNSUBSCRIBE", channel)
         while is_message(reply := connection.read()):
+            self.tally.count_message()
             if time.monotonic() > self.sent[0] + REPLY_SECONDS:
                 raise TimeoutError
         self.owed = 0
-        self.tally.count(reply)
+        self.tally.count("UNSUBSCRIBE", reply)
         return reply
 
 

@@ -9,7 +9,7 @@ from harness.processes import Weir
 from harness.resp import Connection, Reply
 from harness.waiting import until
 
-from .clients import Tally
+from .clients import Dying, Tally
 from .disturbances import Disturbance, Ground
 from .watch import Watch, generations, growth, thinned
 
@@ -118,11 +118,25 @@ def unexplained(name: str, tallies: list[Tally], done: list[Disturbance], began:
 
 
 def sums(tallies: list[Tally]) -> list[str]:
-    """Asked = answered, but for what was asked on connections that were closed."""
+    """Complains about clients that ended while they still awaited a reply, as after one that is malformed.
+
+    Requests and replies are counted by the client that reads one reply for each request, so a reply too many does not
+    show here: clients look for it with ECHO at the end of their connections.
+    """
     return [
         f"{tally.kind}: {tally.asked} asked, {tally.answered} answered, {tally.unanswered} on connections that were closed"
         for tally in tallies
         if tally.asked != tally.answered + tally.unanswered
+    ]
+
+
+def unserved(tallies: list[Tally], calm: float) -> list[str]:
+    """Complains about clients that no store served in the calm at the end; dying clients read no replies at all."""
+    return [
+        f"{tally.kind}: not served in the calm at the end; "
+        + (f"last served at {tally.last_value - tally.began:.1f} s" if tally.last_value else "never served")
+        for tally in tallies
+        if tally.kind != Dying.kind and tally.last_value < calm
     ]
 
 
@@ -140,9 +154,11 @@ def logs(ground: Ground) -> list[str]:
 def by_kind(tallies: list[Tally]) -> dict[str, dict]:
     found: dict[str, dict] = {}
     for tally in tallies:
-        row = found.setdefault(tally.kind, {"asked": 0, "values": 0, "errors": {}, "unanswered": 0, "closes": 0, "died": 0})
+        nothing = {"asked": 0, "values": 0, "messages": 0, "errors": {}, "unanswered": 0, "closes": 0, "died": 0}
+        row = found.setdefault(tally.kind, nothing)
         row["asked"] += tally.asked
         row["values"] += tally.values
+        row["messages"] += tally.messages
         row["unanswered"] += tally.unanswered
         row["closes"] += len(tally.closes)
         row["died"] += tally.died
@@ -175,12 +191,16 @@ def written(document: dict) -> str:
     lines += [f"* {text}" for text in document["wrong"][:40]] + [""] * bool(document["wrong"])
     for name, found in document["weirs"].items():
         lines += [f"## Before {'plain stores' if name == 'stores' else 'a cluster'}", ""]
-        lines += ["| clients | asked | values | errors | closed by weir | not answered for that |", "|---|---|---|---|---|---|"]
+        lines += [
+            "| clients | asked | values | messages | errors | closed by weir | not answered for that |",
+            "|---" * 7 + "|",
+        ]
         for kind, row in found["clients"].items():
             if row["died"]:
                 continue
             errors = ", ".join(f"{code} {count:,}" for code, count in sorted(row["errors"].items())) or "0"
-            lines.append(f"| {kind} | {row['asked']:,} | {row['values']:,} | {errors} | {row['closes']:,} | {row['unanswered']:,} |")
+            got = f"{row['asked']:,} | {row['values']:,} | {row['messages']:,}"
+            lines.append(f"| {kind} | {got} | {errors} | {row['closes']:,} | {row['unanswered']:,} |")
         died = sum(row["died"] for row in found["clients"].values())
         kinds = Counter(each["kind"] for each in document["disturbances"] if each["to"] == name)
         happened = ", ".join(f"{kind} {count} times" for kind, count in sorted(kinds.items())) or "nothing"

@@ -11,7 +11,7 @@ from harness.processes import ROOT
 
 sys.path.insert(0, str(ROOT / "perf"))
 
-from scenario import ablation  # noqa: E402
+from scenario import ablation, beside  # noqa: E402
 
 pytestmark = pytest.mark.weir_only
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.weir_only
 def run(variant: str, figure: float | None, *failing: str) -> dict:
     verdict = lambda line: "FAIL" if line in failing else "PASS"  # noqa: E731
     lines = [{"line": line, "verdict": verdict(line), "shown": "7 ms"} for line in ("a.p99 <= 5ms", "b.p99 <= 5ms")]
-    return {"variant": variant, "figure": figure, "lines": lines, "failing": list(failing)}
+    return {"variant": variant, "figure": figure, "lines": lines, "failing": list(failing), "faults": []}
 
 
 def document(*runs: dict, name: str = "flood") -> dict:
@@ -45,6 +45,37 @@ def test_a_layer_that_matters_nowhere_is_told():
     told = ablation.markdown(document(*USUAL, run("no rate", 93.1, "b.p99 <= 5ms"), run("no shed", 103.9)))
     for layer in ("no rate", "no shed"):
         assert f"* **{layer}**: changed nothing. In none of 1 scenarios" in told
+
+
+def test_a_run_with_a_fault_is_shown_and_no_finding():
+    fault = "STORAGE STALL 1s was answered with: ERR"
+    faulty = {**run("no rate", 40.0, "a.p99 <= 5ms"), "faults": [fault, fault]}
+    told = ablation.markdown(document(*USUAL, faulty, run("no shed", 99.0)))
+    assert told.count(f"* `flood`, no rate: {fault}\n") == 1 and "**40.0 %, 1 of 2 fail, faulty run**" in told
+    assert "* **no rate**: not run without a fault." in told and "* **no shed**: changed nothing." in told
+    assert told.index("Runs with faults") < told.index("## By layer")
+    picture = ablation.svg(document(*USUAL, faulty))
+    assert f"fault: {fault}" in picture and 'class="worse"' not in picture and 'class="fails"' not in picture
+
+
+def test_a_faulty_run_with_every_layer_is_no_measure_for_the_others():
+    first, again = ({**run(name, 10.0), "faults": ["weir ended with 1"]} for name in ("weir", "weir again"))
+    told = ablation.markdown(document(first, again, run("no rate", 90.0, "a.p99 <= 5ms")))
+    assert "| **10.0 %, faulty run** | **10.0 %, faulty run** | 90.0 %, 1 of 2 fail |" in told
+    assert "changed" not in told
+    told = ablation.markdown(document(USUAL[0], again, run("no rate", 90.0)))
+    assert "`a.served(20ms)` 98.0 % -> 90.0 %" in told
+
+
+def test_a_table_of_targets_shows_faults():
+    runs = [{**run(name, 98.0), "unknown": []} for name in ("weir", "direct")]
+    found = document(*runs)
+    found["scenarios"][0]["shows"] = "A flood."
+    assert "fault" not in beside.markdown(found)
+    runs[1]["faults"] = ["weir-load ended with 1: "]
+    told = beside.markdown(found)
+    assert "| 98.0 %; all 2 lines hold | **98.0 %; all 2 lines hold; faulty run** |" in told
+    assert "* `flood`, direct: weir-load ended with 1: " in told[: told.index("## Lines that fail")]
 
 
 def test_an_interrupted_run_tells_what_it_has():

@@ -37,6 +37,7 @@ def test_counts_and_shares_of_a_bad_hour_hold(name: str, tmp_path: Path):
         command, capture_output=True, text=True, timeout=SECONDS_MAX, env={**os.environ, "TMPDIR": str(tmp_path)}, check=False
     )
     runs = json.loads((tmp_path / name / "result.json").read_text())["runs"]
+    assert all(not each["faults"] for each in runs), run.stdout
     held_to = [line for each in runs for line in each["lines"] if not NEEDS_A_QUIET_MACHINE.search(line["line"])]
     assert len(held_to) >= 2, "some lines remain"
     assert [line for line in held_to if line["verdict"] != "PASS"] == [], run.stdout

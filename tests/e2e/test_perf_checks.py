@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import signal
 import sys
 import threading
+import types
+from pathlib import Path
 
 import pytest
 
 from harness.ports import free_port
 from harness.processes import ROOT
-from harness.resp import Reply
+from harness.resp import Malformed, Reply
 
 sys.path.insert(0, str(ROOT / "perf"))
 
-from scenario import file  # noqa: E402
-from scenario.stage import Outcome, Variant  # noqa: E402
+from scenario import clock, file, stage  # noqa: E402
+from scenario.measured import Snapshot  # noqa: E402
+from scenario.stage import Interruption, Outcome, Stage, Variant  # noqa: E402
 from soaking import verdict  # noqa: E402
-from soaking.clients import HOT_VALUE, Popper, Reader, Tally, Watcher  # noqa: E402
+from soaking.clients import HOT_VALUE, Popper, Reader, Subscriber, Tally, Transactor, Watcher  # noqa: E402
 
 pytestmark = pytest.mark.weir_only
 
@@ -109,8 +113,71 @@ def test_a_reader_knows_what_hot_keys_hold():
     assert len(reader.tally.wrong) == 1
 
 
-def perf_cluster():
-    loader = importlib.machinery.SourceFileLoader("perf_cluster", str(ROOT / "perf" / "cluster"))
+def test_a_client_that_is_not_served_in_the_calm_is_found():
+    transactor, popper, dying = client(Transactor), client(Popper), Tally("dying")
+    for each in (transactor, popper):
+        each.tenant = True
+        each.log_in(Script(OK))
+    # Replies of weir itself, refusals, and a call that waited in vain are no service of a store.
+    transactor.turn(Script(OK, QUEUED, QUEUED, REFUSED))
+    popper.turn(Script(REFUSED))
+    popper.turn(Script(NULL))
+    tallies = [transactor.tally, popper.tally, dying]
+    assert [tally.values for tally in tallies] == [4, 2, 0]
+    assert verdict.unserved(tallies, calm=1.0) == [
+        "transactions: not served in the calm at the end; never served",
+        "pops: not served in the calm at the end; never served",
+    ]
+    transactor.turn(Script(OK, QUEUED, QUEUED, array("1", "1")))
+    popper.turn(Script(array("queue:soak:1", "a:1")))
+    assert verdict.unserved(tallies, calm=1.0) == []
+    late = max(tally.last_value for tally in tallies) + 1
+    first, second = verdict.unserved(tallies, calm=late)
+    assert "last served at " in first and "last served at " in second
+
+
+class Channel(Script):
+    """A connection that is read in a session, which is over with the last reply."""
+
+    def __init__(self, over: threading.Event, *replies: Reply) -> None:
+        super().__init__(*replies)
+        self.over = over
+        self.socket = types.SimpleNamespace(settimeout=lambda seconds: None)
+
+    def send(self, *words) -> None:
+        pass
+
+    def read(self) -> Reply:
+        reply = super().read()
+        if len(self.replies) <= 1:
+            self.over.set()
+        return reply
+
+
+def test_a_subscriber_is_served_by_messages_alone():
+    subscriber = client(Subscriber)
+    told = [array("message", "channel:soak:1", str(number)) for number in range(3)]
+    subscriber.session(Channel(subscriber.over, array("subscribe"), array("unsubscribe")))
+    assert subscriber.tally.values == 2 and len(verdict.unserved([subscriber.tally], calm=1.0)) == 1
+    subscriber.over.clear()
+    # The last message comes before the reply to UNSUBSCRIBE.
+    subscriber.session(Channel(subscriber.over, array("subscribe"), *told, array("unsubscribe")))
+    assert verdict.by_kind([subscriber.tally])["subscriptions"]["messages"] == 3
+    assert verdict.unserved([subscriber.tally], calm=1.0) == [] and subscriber.tally.wrong == []
+
+
+def test_a_reply_too_many_is_found_at_the_end():
+    reader = client(Reader)
+    reader.over.set()
+    for last in (bulk("soak:1:0"), REFUSED):
+        reader.session(Script(last))
+    assert reader.tally.wrong == []
+    reader.session(Script(bulk(HOT_VALUE), bulk("soak:1:2")))
+    assert len(reader.tally.wrong) == 1 and "where soak:1:2 was due" in reader.tally.wrong[0]
+
+
+def perf_script(name: str) -> types.ModuleType:
+    loader = importlib.machinery.SourceFileLoader(f"perf_{name}", str(ROOT / "perf" / name))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
     sys.modules[loader.name] = module
     written, sys.dont_write_bytecode = sys.dont_write_bytecode, True
@@ -119,6 +186,17 @@ def perf_cluster():
     finally:
         sys.dont_write_bytecode = written
     return module
+
+
+def perf_cluster() -> types.ModuleType:
+    return perf_script("cluster")
+
+
+def test_requests_that_were_given_up_have_failed():
+    refused = {"throttled": 1, "overloaded": 2, "deadline": 4, "unavailable": 8}
+    counts = {**refused, "errors": 16, "timeouts": 32, "served": 64}
+    told = [{"counts": counts, "latency_ms": {"p99": p99}} for p99 in (None, 3.0, 2.0)]
+    assert perf_script("scale").ends(told) == {"p99_ms": 3.0, "refused": 45, "failed": 144}
 
 
 def test_a_witness_that_dies_is_no_witness_of_kept_promises():
@@ -142,3 +220,64 @@ def test_a_run_with_a_fault_does_not_pass_whatever_its_lines_say():
     assert outcome.passed
     outcome.faults.append("STORAGE STALL 1s was answered with: ERR")
     assert not outcome.passed
+
+
+class Stores:
+    """Stores that are told something, of which some do not say a word that is RESP."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def look(self, planned: float, at: float, keys: list[str]) -> Snapshot:
+        return Snapshot(planned, at)
+
+    def say(self, name: str | None, command: str) -> list[str]:
+        self.told.append(command)
+        raise Malformed("not RESP")
+
+
+def test_a_clock_that_ends_early_is_a_fault():
+    moment = {"at": 0.0, "end": 0.0, "on": None, "undo": None}
+    events = [types.SimpleNamespace(command=command, **moment) for command in ("STALL 1ms", "STALL 2ms")]
+    stores, faults = Stores(), []
+    ticking = clock.Clock(stores, types.SimpleNamespace(borders=[0.0, 1.0], events=events), [], [], faults)
+    ticking.started.set()
+    ticking.start()
+    ticking.thread.join()
+    ticking.finish()
+    assert stores.told == ["STALL 1ms"] and faults == ["the clock ended: Malformed('not RESP')"]
+
+
+def test_a_run_that_anything_interrupts_is_interrupted(tmp_path: Path, monkeypatch):
+    class Interrupted:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def start(self) -> None:
+            raise KeyboardInterrupt
+
+        def stop(self, keep: Path | None) -> None:
+            pass
+
+    monkeypatch.setattr(stage, "Cast", Interrupted)
+    monkeypatch.setattr(stage, "known_flags", set)
+    interruption = Interruption()
+    scenario = file.read(ROOT / "perf" / "scenarios" / "steady-state.toml")
+    outcome = Stage(scenario, interruption, quiet=True).run(Variant("weir"), tmp_path)
+    assert outcome.interrupted and interruption.count == 1
+
+
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_a_terminal_that_closes_ends_a_run_but_of_nohup(is_ignored: bool):
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    interruption = Interruption()
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+        interruption.install()
+        interruption.gentle = True
+        signal.raise_signal(signal.SIGHUP)
+    finally:
+        for number, handler in zip(numbers, before):
+            signal.signal(number, handler)
+    assert interruption.count == (0 if is_ignored else 1)

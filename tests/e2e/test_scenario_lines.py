@@ -114,6 +114,11 @@ SHOWN = {
         ("idle.served >= 99%", "not measured", None),
         ("c.served >= 99%", "not measured", None),
         ("a.served >= 99% of c.served", "not measured", None),
+        ("idle.served >= 99% of idle.served", "not measured", None),
+        ("idle.served within 5% of idle.served", "not measured", None),
+        ("a.served >= 99% of idle.served", "not measured", None),
+        ("idle.served <= 110% of idle.served", "PASS", 0),
+        ("idle.served >= 0", "PASS", 0),
     ],
 )
 def test_lines_hold_or_do_not(line: str, word: str, measured: float | None):
@@ -170,6 +175,111 @@ def test_a_scale_stretches_time_but_not_rates():
     assert 'duration = "1000ms"' in scenario.load and "rate = 10\n" in scenario.load
 
 
+def test_events_come_before_the_end_of_the_last_group():
+    longer = GOOD.replace('at = "2s"', 'at = "10s"') + AROUND
+    assert file.parse(longer, Path("good.toml")).events[0].at == 10
+    with pytest.raises(file.FileError, match="'11s': the load has ended then: a time before 11s is expected"):
+        file.parse(longer.replace('at = "10s"', 'at = "11s"'), Path("bad.toml"), 0.001)
+    assert file.parse(longer.replace('at = "10s"', 'at = "10999ms"'), Path("good.toml"), 0.001).events[0].at < 0.011
+
+
+def test_a_load_without_groups():
+    text = GOOD[: GOOD.index("[load]")] + "[load]\ngroup = []\n"
+    with pytest.raises(file.FileError, match="at least one \\[\\[load.group\\]\\] is expected"):
+        file.parse(text, Path("bad.toml"))
+
+
+INLINE = 'phase = [{ name = "calm", duration = "2s", rate = 10 }, { name = "over", duration = "8s", rate = 10 }]\n'
+UNSCALED = "--seconds-scale does not change all durations of 'point'"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "complaint"),
+    [
+        (GOOD[GOOD.index("[[load.group.phase]]") :], INLINE, UNSCALED),
+        ('duration = "8s"', "duration = '8s'", f"24: duration: {UNSCALED}"),
+        ('duration = "8s"', '"duration" = "8s"', UNSCALED),
+        # Without a duration, groups without phases take 10 s.
+        (GOOD[GOOD.index("[[load.group.phase]]") :], "rate = 10\n", UNSCALED),
+        ('flags = "--servers 4"', 'script = ""', "15: script: --seconds-scale does not change the times of a script"),
+    ],
+)
+def test_a_scale_that_would_not_stretch_everything_is_refused(before: str, after: str, complaint: str):
+    text = GOOD.replace(before, after)
+    assert file.parse(text, Path("good.toml")).seconds == 10
+    with pytest.raises(file.FileError) as caught:
+        file.parse(text, Path("bad.toml"), 0.5)
+    assert complaint in str(caught.value), caught.value
+
+
+@pytest.mark.parametrize("name", file.names())
+@pytest.mark.parametrize("scale", [0.1, 0.5, 3])
+def test_scenarios_can_be_shortened_and_stretched(name: str, scale: float):
+    assert file.read(file.find(name), scale).seconds == pytest.approx(file.read(file.find(name)).seconds * scale)
+
+
+# The group `job` goes past weir, and its phase `over` is as long as that of the group `point`.
+AROUND = """
+[[around.group]]
+name = "job"
+
+[[around.group.phase]]
+name = "calm"
+duration = "2s"
+
+[[around.group.phase]]
+name = "over"
+duration = "8s"
+
+[[around.group.phase]]
+name = "later"
+duration = "1s"
+"""
+# The phase `over` of the group `other` is shorter than that of the group `point`.
+OTHER = """
+[[load.group]]
+name = "other"
+
+[[load.group.phase]]
+name = "calm"
+duration = "2s"
+
+[[load.group.phase]]
+name = "over"
+duration = "4s"
+"""
+TIMES = "phases of the name 'over' begin or end at different times"
+
+
+@pytest.mark.parametrize(
+    ("more", "line", "complaint"),
+    [
+        (OTHER, "total.over.served >= 99%", TIMES),
+        (OTHER, "point.served >= total.over.served", TIMES),
+        (OTHER, "storage.over.requests <= 5/s", TIMES),
+        (OTHER, "weir.over.x_total <= 5/s", TIMES),
+        (OTHER, "tenants.acme.over.admitted_ru <= 5/s", TIMES),
+        (OTHER, "point.over.served >= 99%", None),
+        (OTHER, "total.calm.served >= 99%", None),
+        (OTHER.replace('"calm"', '"over"'), "other.over.served >= 99%", TIMES),
+        (AROUND, "total.over.served >= 99%", None),
+        (AROUND, "storage.over.requests <= 5/s", None),
+        (AROUND.replace("8s", "7s"), "total.over.served >= 99%", None),
+        (AROUND.replace("8s", "7s"), "storage.over.requests <= 5/s", TIMES),
+        (AROUND, "total.later.served >= 99%", "total has no phase 'later'; there are: calm, over"),
+        (AROUND, "job.recovery(50ms) <= 5s", "recovery is of a group that goes through weir, and 'job' goes past it"),
+    ],
+)
+def test_phases_of_several_groups_count_together_where_they_have_one_time(more: str, line: str, complaint: str | None):
+    text = GOOD.replace("point.p99 <= 20ms", line) + more
+    if complaint is None:
+        file.parse(text, Path("good.toml"))
+        return
+    with pytest.raises(file.FileError) as caught:
+        file.parse(text, Path("bad.toml"))
+    assert complaint in str(caught.value), caught.value
+
+
 @pytest.mark.parametrize(
     ("before", "after", "complaint"),
     [
@@ -194,6 +304,10 @@ def test_a_scale_stretches_time_but_not_rates():
         ("shards = 2", "shards = 0", "7: shards: 0: a number from 1 to 64 is expected"),
         ('["--max-clients 100"]', '["max-clients"]', "8: flags: 'max-clients': a list of flags is expected"),
         ('at = "2s"', 'at = "2"', "18: at: '2' is no duration: one such as 500ms"),
+        ('at = "2s"', 'at = "10s"', "18: at: '10s': the load has ended then: a time before 10s is expected"),
+        ('at = "2s"', 'at = "1h"', "18: at: '1h': the load has ended then"),
+        ('{lasts}"', '{lasts}"\nundo = 5', "21: undo: 5: what follows STORAGE is expected, as in undo = "),
+        ('{lasts}"', '{lasts}"\nundo = " "', "21: undo: ' ': what follows STORAGE is expected"),
         ('at = "2s"', 'on = "other"\nat = "2s"', "18: on: there is no [[storage]] 'other'; there are: main"),
         ('name = "point"', 'name = "weir"', "25: name: 'weir' means something else in acceptance lines"),
         ('duration = "2s"', 'duration = "soon"', "duration: of 'point': 'soon' is no duration"),
@@ -228,8 +342,8 @@ def run_of(seconds: list[tuple[int, float | None]], interrupted: bool = False) -
             "seconds": rows}  # fmt: skip
 
 
-def measured(line: str, load: dict | None, snapshots: list[Snapshot] | None = None):
-    scenario = file.parse(GOOD.replace("point.p99 <= 20ms", line), Path("good.toml"))
+def measured(line: str, load: dict | None, snapshots: list[Snapshot] | None = None, more: str = ""):
+    scenario = file.parse(GOOD.replace("point.p99 <= 20ms", line) + more, Path("good.toml"))
     return judge(scenario.accept[0], Measured(scenario, load, snapshots or []).look_up)
 
 
@@ -256,6 +370,23 @@ def test_what_an_interrupted_run_has_shown():
     over = measured("point.over.served >= 100%", load)
     assert over.word == "not measured" and "ended before 'over' did" in over.reason
     assert measured("point.served >= 1%", None).reason == "weir-load left no report"
+
+
+def test_the_end_of_a_phase_is_that_of_its_group():
+    load = run_of([(10, 5.0)] * 7, interrupted=True)
+    phase = {"name": "over", "duration_s": 4, **tally(40, 40)}
+    load["groups"].append({"name": "other", "duration_s": 6.0, **tally(60, 60), "phases": [phase]})
+    assert measured("other.over.served >= 100%", load, more=OTHER).passed
+    assert measured("point.over.served >= 1%", load, more=OTHER).word == "not measured"
+
+
+def test_the_total_of_a_phase_is_of_groups_that_go_through_weir():
+    load = run_of([(10, 5.0)] * 10)
+    phase = {"name": "over", "duration_s": 8, **tally(9, 9)}
+    load["groups"].append({"name": "job", "duration_s": 10.0, **tally(9, 9), "phases": [phase]})
+    for line, number in [("total.over.offered <= 80", 80), ("total.offered <= 100", 100), ("job.over.offered <= 9", 9)]:
+        verdict = measured(line, load, more=AROUND)
+        assert verdict.passed and verdict.measured.number == number, line
 
 
 def test_counters_count_from_the_begin_of_a_phase():
@@ -294,6 +425,31 @@ def test_a_store_that_forgets_reads_of_keys_has_its_other_figures_still():
     assert counted_with_event("READS-RESET", "requests", 4) == 80
 
 
+@pytest.mark.parametrize(
+    ("event", "numbers"),
+    [
+        ('at = "4s"\nstorage = "RESET"', (90, 90, 180)),
+        ('at = "4s"\non = "ill"\nstorage = "RESET"', (80, 90, 170)),
+        ('at = "1s"\non = "ill"\nstorage = "RESET"', (80, 80, 160)),
+        ('at = "1s"\nlasts = "3s"\non = "ill"\nstorage = "STALL 1s"\nundo = " reset "', (80, 90, 170)),
+        # An undo that is due when the load ends is not said.
+        ('at = "4s"\nlasts = "6s"\non = "ill"\nstorage = "STALL 1s"\nundo = "RESET"', (80, 80, 160)),
+    ],
+)
+def test_only_stores_that_were_told_to_forget_count_from_nothing(event: str, numbers: tuple[int, int, int]):
+    more = f'\n[[storage]]\nname = "ill"\n[[event]]\n{event}\n'
+    snapshots = [
+        Snapshot(at, at, storages={name: [{"requests": count}] for name in ("main", "ill")})
+        for at, count in [(0, 0), (2, 10), (math.inf, 90)]
+    ]
+    snapshots.insert(2, Snapshot(10, 10, storages=snapshots[2].storages))
+    for subject, number in zip(("storage.main.over", "storage.ill.over", "storage.over"), numbers):
+        verdict = measured(f"{subject}.requests <= 900", run_of([(10, 5.0)] * 10), snapshots, more)
+        assert verdict.measured.number == number, subject
+    # The whole run begins with figures of 0, so that nothing differs.
+    assert measured("storage.requests <= 900", run_of([(10, 5.0)] * 10), snapshots, more).measured.number == 180
+
+
 def test_stores_that_did_not_answer_are_missed():
     several = GOOD.replace('name = "main"\n', 'name = "main"\ncount = 2\n')
     scenario = file.parse(several.replace("point.p99 <= 20ms", "storage.over.requests <= 90"), Path("good.toml"))
@@ -310,7 +466,9 @@ def test_stores_that_did_not_answer_are_missed():
 def counted_with_event(command: str, line: str, at: float) -> float:
     """Returns a count in the second phase, which is 10 before it and 90 at its end, with a reset in between."""
     event = f'[[event]]\nat = "{at}s"\nstorage = "{command}"\n\n[load]'
-    scenario = file.parse(GOOD.replace("point.p99 <= 20ms", f"storage.over.{line} <= 90").replace("[load]", event, 1), Path("good.toml"))
+    text = GOOD.replace("point.p99 <= 20ms", f"storage.over.{line} <= 90").replace("[load]", event, 1)
+    text += '\n[[load.group.phase]]\nname = "after"\nduration = "1s"\nrate = 10\n'
+    scenario = file.parse(text, Path("good.toml"))
     snapshots = [
         Snapshot(at, at, storages={"main": [{"requests": count}]}, keys={"k": {"main": [{"reads": count}]}})
         for at, count in [(0, 0), (2, 10), (10, 90)]

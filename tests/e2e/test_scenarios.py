@@ -72,7 +72,8 @@ def start(folder: Path, text: str, *flags: str) -> subprocess.Popen:
     path.write_text(text)
     # All processes of the run work in a folder of their own below this one.
     environment = {**os.environ, "TMPDIR": str(folder)}
-    command = [sys.executable, str(RUN), str(path), "--out", str(folder / "out"), *flags]
+    # A child of `nohup` ignores SIGHUP, and tests may be one.
+    command = ["env", "--default-signal=HUP", sys.executable, str(RUN), str(path), "--out", str(folder / "out"), *flags]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
@@ -193,7 +194,7 @@ def test_a_run_whose_event_was_refused_fails(tmp_path):
     assert "weir: FAIL: STORAGE NO-SUCH-FAULT was answered with: ERR" in said
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_leaves_its_report_and_nothing_else(tmp_path, number):
     text = SMALL.replace('name = "late"\nduration = "1s"', 'name = "late"\nduration = "300s"')
     # Requests due at the interrupt may be cut off, so only the first phase is checked.
