@@ -36,11 +36,15 @@ class Counts:
     calls: Counter[tuple[Place, str]] = field(default_factory=Counter)
 
 
-def build() -> Path:
-    """The benchmark, as `cargo bench` builds it, but without the binaries: it is of the deciding code alone."""
-    benchmark = ["-p", "weir", "--bench", "instructions", "--no-default-features"]
+def build(profile: str | None = None) -> Path:
+    """The benchmark, as `cargo bench` builds it, but without the binaries: it is of the deciding code alone. With a profile, as
+    `cargo test` builds it in that profile, with all else that the tests need."""
+    if profile is None:
+        how = ["bench", "-p", "weir", "--no-default-features"]
+    else:
+        how = ["test", "--profile", profile]
     built = subprocess.run(
-        ["cargo", "bench", "--quiet", *benchmark, "--no-run", "--message-format", "json"],
+        ["cargo", *how, "--quiet", "--bench", "instructions", "--no-run", "--message-format", "json"],
         check=True,
         capture_output=True,
         text=True,
