@@ -409,6 +409,27 @@ fn a_replica_that_fails_again_and_again_is_left_alone_and_comes_back() {
     assert!(all > 60, "{all} of 200");
 }
 
+#[test]
+fn a_replica_that_closes_an_idle_connection_has_not_failed() {
+    let mut rig = before_replicas(1);
+    let (client, key) = rig.reader();
+    let mut read = None;
+    // One failure less than those for which a replica is left alone.
+    for _ in 0..4 {
+        rig.tell_of_replicas(true);
+        rig.read_from_replica(client, &key);
+        read = Some(rig.at_stores[0].clone());
+        rig.answer_next("-LOADING x\r\n");
+        rig.answer_next("$1\r\n7\r\n");
+        assert_eq!(rig.told(client), "$1\r\n7\r\n");
+    }
+    let idle = read.expect("a read was sent to the replica");
+    rig.shards[0].handle_link_lost(idle.link, idle.generation, Loss::ByPeer, rig.now);
+    assert_eq!(rig.shards[0].counters().get(Counter::LinksLost), 1);
+    rig.wait(Duration::from_millis(200));
+    assert!(rig.shards[0].reader_figures().iter().all(|figures| !figures.is_out));
+}
+
 /// A stand-in for all nodes: the values of keys, and the nodes' replies to requests.
 struct Copies {
     /// For each key, all values that it ever had, in order.

@@ -177,10 +177,13 @@ impl Upstream {
     ) {
         let slots = self.cluster.slots.as_mut();
         let mut unanswered = slots.map(|slots| slots.take_unanswered(connection)).unwrap_or_default();
+        let link = self.links.at(connection);
+        let was_idle = link.state == LinkState::Open && link.pending.is_empty();
         let mut pending = self.links.take_lost(env, connection, now.monotonic, spread);
         let backend = self.links.at(connection).backend;
         self.leave_windows(connection, pending.iter(), now);
-        if let Some(readers) = &mut self.cluster.readers {
+        // A store closes connections that nobody uses (`timeout`), which says nothing about it.
+        if !was_idle && let Some(readers) = &mut self.cluster.readers {
             readers.handle_failure(backend, reason, now.monotonic);
         }
         for lost in pending.drain(..) {
