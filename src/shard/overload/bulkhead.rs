@@ -78,6 +78,9 @@ pub struct Bulkhead {
     /// requests of this bulkhead are cheap ones.
     yielding: Yielding,
     mode: Mode,
+    /// True if replies are sampled: for the window, or where it is off, for the other layers that judge the backend by
+    /// its response times.
+    samples: bool,
     queue: Queue<u32>,
     is_queue_obeyed: bool,
     parked: Slab<Parked>,
@@ -119,6 +122,7 @@ impl Bulkhead {
             window: Window::new(shards, settings.window_bounds),
             yielding: Yielding::new(settings.window_bounds.least),
             mode: settings.window,
+            samples: [settings.window, settings.shed, settings.breaker].iter().any(|mode| *mode != Mode::Off),
             queue: Queue::new(settings.queue_limit, settings.queue_patience, Timestamp::ZERO),
             is_queue_obeyed: settings.queue == Mode::On,
             parked: Slab::new(),
@@ -241,11 +245,11 @@ impl Bulkhead {
         }
     }
 
-    /// True if the reply to a request sent at `sent_at` is selected as a sample by which the window (limit on
-    /// requests in flight) is adjusted.
+    /// True if the reply to a request sent at `sent_at` is selected as a sample of the backend's response times, by
+    /// which the window (limit on requests in flight) is adjusted and the backend is judged.
     #[inline]
     pub fn should_sample(&mut self, sent_at: Timestamp, now: Timestamp) -> bool {
-        self.mode != Mode::Off && self.window.wants(sent_at, now)
+        self.samples && self.window.wants(sent_at, now)
     }
 
     /// Adjusts the window (limit on requests in flight) by a sampled reply.

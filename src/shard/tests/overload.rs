@@ -621,6 +621,22 @@ fn a_backend_that_becomes_slow_costs_more_and_then_refuses_what_matters_least() 
 }
 
 #[test]
+fn a_backend_that_becomes_slow_is_noticed_without_windows_too() {
+    let mut rig = crowded(1, 1, |settings| settings.window = Mode::Off);
+    let [client, lesser] = [rig.client(0), rig.client(0)];
+    rig.send(lesser, &[&["QOS", "SET", "TIER", "sheddable"]]);
+    pace(&mut rig, client, Duration::from_secs(100), Duration::from_millis(2));
+    pace(&mut rig, client, Duration::from_secs(10), Duration::from_millis(30));
+    assert_eq!(rig.shards[0].bulkheads().next().expect("one").level, 3);
+    rig.told(lesser);
+    rig.send(lesser, &[&["GET", "b"], &["GET", "b"]]);
+    let told = rig.told(lesser);
+    assert!(told.contains("-OVERLOADED reason=latency backend=store0 "), "{told}");
+    pace(&mut rig, client, Duration::from_secs(15), Duration::from_millis(2));
+    assert_eq!(rig.shards[0].bulkheads().next().expect("one").level, 0);
+}
+
+#[test]
 fn errors_that_come_at_once_make_no_store_look_slow_afterwards() {
     let mut rig = crowded(1, 1, |_| {});
     let client = rig.client(0);
