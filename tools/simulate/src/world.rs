@@ -534,6 +534,7 @@ impl World {
             counted: load.counted_from..load.until,
             asked: ASKED,
             servers: self.plan.store_servers.unwrap_or(0),
+            service: self.plan.store_delay,
             works: self.stores.iter().map(Store::work).collect(),
             slept: self.cores.iter().map(|core| core.slept.clone()).collect(),
             clients: cores().map(|core| part_of(clients_of(core), self.clients.len())).collect(),
