@@ -162,7 +162,6 @@ impl Writer {
     fn set_for_a_while(&mut self, burst: &mut Burst, key: &str, step: u64, history: &mut History) {
         let sent = self.next(step);
         let (write, value) = self.written(sent, key, history);
-        history.will_end(write);
         let millis = self.random.pick(&[1, 10, 100]).to_string();
         let words = [b"SET", key.as_bytes(), &value, b"PX", millis.as_bytes()];
         self.push(burst, sent, &words, Expected::Ok(vec![write]));
