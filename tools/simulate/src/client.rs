@@ -76,6 +76,8 @@ pub(super) struct Client {
     duty: Option<Duty>,
     pub replies: u64,
     pub refusals: u64,
+    /// The number of the client's complete SCANs over all keys that had to meet at least one key.
+    pub walks: u64,
     /// The least number of replies that the client must get before weir closes it, because their requests
     /// had arrived when its shard (core of weir) began to drain.
     replies_least: u64,
@@ -173,6 +175,7 @@ impl Client {
             duty,
             replies: 0,
             refusals: 0,
+            walks: 0,
             replies_least: 0,
             was_in_trouble: false,
         }
@@ -222,13 +225,16 @@ impl Client {
     }
 
     fn fill(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
-        if self.walk.is_none() && self.writer.random.per_mille(150) {
+        if self.walk.is_none() && self.writer.random.per_mille(300) {
             self.walk = Some(Walk { started: step, found: BTreeSet::new() });
             self.writer.cursor = Some(0);
         }
         // The favourite keys are read in both dialects, over connections that do not wait for each other.
         if self.writer.has_favourites && self.writer.sequence == 0 && self.writer.random.per_mille(500) {
             self.writer.modernise(burst, step);
+        }
+        if self.writer.cursor.is_some() {
+            self.writer.scan(burst, step);
         }
         let requests = self.writer.random.between(1, self.burst_most);
         // Rarely, a burst has more requests than weir takes at once.
@@ -388,13 +394,12 @@ impl Client {
     }
 
     /// Checks that a complete SCAN has returned all keys that are never deleted and were there when it
-    /// began. The error names a missing key.
-    fn check_walk(&self, walk: &Walk, history: &History) -> Result<(), String> {
-        let missed = history
-            .keys()
-            .filter(|key| key.starts_with("log:") && history.written_by(key, walk.started))
-            .find(|key| !walk.found.contains(*key));
-        match missed {
+    /// began, and counts it if there were any. The error names a missing key.
+    fn check_walk(&mut self, walk: &Walk, history: &History) -> Result<(), String> {
+        let is_due = |key: &&str| key.starts_with("log:") && history.written_by(key, walk.started);
+        let mut due = history.keys().filter(is_due).peekable();
+        self.walks += u64::from(due.peek().is_some());
+        match due.find(|key| !walk.found.contains(*key)) {
             Some(key) => Err(self.told(&format!("walked over all keys and did not meet {key}"))),
             None => Ok(()),
         }

@@ -109,6 +109,7 @@ fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
         steps,
         replies,
         refusals,
+        walks,
         links_lost,
         from_memory,
         from_copies,
@@ -125,7 +126,7 @@ fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
         trace: _,
     } = sum;
     println!(
-        "seeds {first}..{end}: {steps} steps, {replies} replies ({refusals} refusals), {from_memory} answered from \
+        "seeds {first}..{end}: {steps} steps, {replies} replies ({refusals} refusals), {walks} complete SCANs, {from_memory} answered from \
          memory, {from_copies} of them from copies, {links_lost} connections to stores lost, {slots_moved} slots moved, \
          {takeovers} takeovers, {redirections} redirections, {changes_told} changes told, {trackers_lost} trackers lost, {elements_delivered} elements of queues delivered and \
          {elements_missing} missing, {waits_moved} waits moved, {committed} increases under WATCH and {conflicts} conflicts: all as promised"

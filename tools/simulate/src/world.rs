@@ -471,6 +471,7 @@ impl World {
             steps: self.step,
             replies: self.clients.iter().map(|client| client.replies).sum(),
             refusals: self.clients.iter().map(|client| client.refusals).sum(),
+            walks: self.clients.iter().map(|client| client.walks).sum(),
             links_lost: self.counted(Counter::LinksLost),
             from_memory: [Counter::HotHits, Counter::HotHitsCopied, Counter::HotJoins]
                 .map(|counter| self.counted(counter))
