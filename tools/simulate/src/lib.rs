@@ -24,6 +24,7 @@
 //! | the search for the owners of slots, and when cores hear of it | `topology.rs` |
 //! | overload: how requests end when stores cannot serve them all | `overload.rs` |
 //! | the number of requests that could have been served under overload | `capacity.rs` |
+//! | pauses of clients (`CLIENT PAUSE`), as cores know of them | `pauses.rs` |
 //! | clients that wait for elements of queues, or watch counters | `queues.rs` |
 //! | whether a reply is possible | `expect.rs`, `history.rs`, `token.rs` |
 //! | the hash by which two runs of one seed are compared | `trace.rs` |
@@ -39,6 +40,7 @@ mod history;
 mod hosts;
 mod network;
 pub mod overload;
+mod pauses;
 mod plan;
 mod queues;
 mod request;

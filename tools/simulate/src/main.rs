@@ -41,7 +41,8 @@ struct Flags {
     /// no element is delivered twice or lost, and no increase
     #[arg(long, conflicts_with_all = ["overload", "cluster", "tracked"])]
     queues: bool,
-    /// Simulates an operator who pauses clients and ends pauses early (CLIENT PAUSE, CLIENT UNPAUSE)
+    /// Simulates an operator who pauses clients and ends pauses early (CLIENT PAUSE, CLIENT UNPAUSE): no
+    /// request that has to wait is answered before its pause ends
     #[arg(long, conflicts_with_all = ["overload", "cluster", "tracked", "queues"])]
     pauses: bool,
     /// Faults during the overload: none, all, or some of cold-start, late-cores, stalls and lost-links joined
