@@ -234,8 +234,13 @@ def test_what_a_cache_overlooks_is_found(servers, overlooked: str):
 
 @pytest.mark.parametrize(
     ("answer", "code", "told"),
-    [(b"?\r\n", 1, "that is no RESP"), (b"+OK\r\n" * 2, 1, "a reply to nothing"), (b"-ERR no\r\n", 2, "no operation was carried out")],
-    ids=["garbage", "a reply too many", "errors"],
+    [
+        (b"?\r\n", 1, "that is no RESP"),
+        (b"+OK\r\n" * 2, 1, "a reply to nothing"),
+        (b"-ERR no\r\n", 1, "was answered -ERR no"),
+        (b"-LOADING Redis is loading\r\n", 2, "no read through weir was answered"),
+    ],
+    ids=["garbage", "a reply too many", "errors of no store", "errors of a store that starts"],
 )
 def test_what_is_no_reply_and_a_run_that_shows_nothing_are_found(answer: bytes, code: int, told: str):
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:

@@ -11,6 +11,33 @@ use super::operation::{Act, Fate, Found, Operation, Token, Way};
 
 /// The number of bytes of a reply that an explanation shows.
 const SHOWN_BYTES_MAX: usize = 100;
+/// The beginnings of errors that commands of a run may get, besides refusals of weir's: of a store without the
+/// key or the element, of a transaction of which a command was refused, of a node that starts, fails over or
+/// loses slots, and of limits and permissions that are configured.
+const ERRORS: [&str; 19] = [
+    "ERR no such key",
+    "ERR index out of range",
+    "EXECABORT ",
+    "LOADING ",
+    "READONLY ",
+    "MASTERDOWN ",
+    "NOREPLICAS ",
+    "CLUSTERDOWN ",
+    "MOVED ",
+    "ASK ",
+    "TRYAGAIN ",
+    "BUSY ",
+    "OOM ",
+    "MISCONF ",
+    "NOAUTH ",
+    "NOPERM ",
+    "ERR max number of clients",
+    "ERR the reply is larger than",
+    // Stores before Redis 7 put other errors of a script behind this.
+    "ERR Error running script",
+];
+/// The beginning of the error of an EXEC whose MULTI was refused.
+const NO_MULTI: &str = "ERR EXEC without MULTI";
 
 /// A command that waits for its reply: its name, its effects on keys, the place of its result in the reply,
 /// and the way in which it was sent.
@@ -43,17 +70,24 @@ pub enum Effect {
     Expire(u16, u32),
 }
 
-/// The place of a command's result in its reply, or the reply that means that it had no effect.
+/// The reply that a command must get unless it gets an error, and the place of the result in it. Another reply
+/// is recorded as broken, or as a read of bytes that are no value of this run.
 #[derive(Debug)]
 pub enum Expect {
-    /// The command took effect if the reply is no error.
-    Done,
-    /// The command had no effect if the reply is the integer zero; after any other reply but an error it
-    /// took effect.
+    /// The reply is `OK`, and the command took effect.
+    Ok,
+    /// The reply is an integer, a length or a count that does not matter, and the command took effect.
+    Number,
+    /// The reply is an integer; the command had no effect if it is zero, else it took effect.
     NotZero,
-    /// The reply is the number of removed keys; zero means that there was no key to remove, so that the
-    /// command counts as a read that found nothing.
+    /// The reply is an integer, the number of removed keys; zero means that there was no key to remove, so that
+    /// the command counts as a read that found nothing.
     Removed,
+    /// The reply is that to MULTI, `OK`.
+    Begun,
+    /// The reply is `QUEUED`, since the command is in a transaction; any reply if the MULTI before it was
+    /// refused, so that it was carried out at once.
+    Queued,
     /// The reply is the value that was read.
     Value,
     /// The value that was read is the first element of the reply, an array.
@@ -86,8 +120,10 @@ pub struct Log {
     pub operations: Vec<(u16, Operation)>,
     pub tally: BTreeMap<&'static str, Tally>,
     /// Descriptions of received bytes that cannot be the replies to the commands: bytes that are not RESP, a
-    /// reply too many, an array of another length.
+    /// reply too many, an array of another length, an error that no store in use gives.
     pub broken: Vec<String>,
+    /// True while the connection is in a transaction: its last MULTI was not refused.
+    is_in_block: bool,
 }
 
 /// Numbers of commands of one name, by how they ended: carried out, without effect, refused by weir, or
@@ -124,8 +160,8 @@ impl Asked {
 
     /// Creates the record of a command whose effects are not checked, such as one that prepares a key; it is
     /// not counted.
-    pub fn helper(command: &'static str) -> Self {
-        Self { is_counted: false, ..Self::new(command, [], Expect::Done) }
+    pub fn helper(command: &'static str, expect: Expect) -> Self {
+        Self { is_counted: false, ..Self::new(command, [], expect) }
     }
 }
 
@@ -135,9 +171,15 @@ impl Log {
     /// pause before it sends more.
     pub fn answer(&mut self, asked: &Asked, reply: &[u8], run: Run, occasion: Occasion) -> bool {
         let ending = classify(reply);
+        if matches!(asked.expect, Expect::Begun) {
+            self.is_in_block = ending == Ending::Served;
+        }
         if ending == Ending::Served {
             self.serve(asked, reply, run, occasion);
             return false;
+        }
+        if ending == Ending::Error {
+            self.check_error(asked, reply);
         }
         let fate = fate(error_text(reply), asked.is_split);
         self.fail(asked, fate, occasion);
@@ -155,7 +197,33 @@ impl Log {
         self.count(asked, |tally| tally.unknown += 1);
     }
 
+    /// Records an error as broken if no store in use, and no refusal of weir's, has such a text.
+    fn check_error(&mut self, asked: &Asked, reply: &[u8]) {
+        let error = error_text(reply);
+        let is_possible = ERRORS.iter().any(|start| error.starts_with(start.as_bytes()))
+            || (error.starts_with(NO_MULTI.as_bytes()) && !self.is_in_block);
+        if !is_possible {
+            self.note_broken(asked, reply);
+        }
+    }
+
+    fn note_broken(&mut self, asked: &Asked, reply: &[u8]) {
+        let shown = reply[..reply.len().min(SHOWN_BYTES_MAX)].escape_ascii();
+        self.broken.push(format!("{} was answered {shown}", asked.command));
+    }
+
     fn serve(&mut self, asked: &Asked, reply: &[u8], run: Run, occasion: Occasion) {
+        let is_reply = match &asked.expect {
+            Expect::Ok | Expect::Begun => reply == b"+OK\r\n",
+            Expect::Queued => !self.is_in_block || reply == b"+QUEUED\r\n",
+            Expect::Number | Expect::NotZero | Expect::Removed => reply::integer(reply).is_some(),
+            // Values are judged with the history of their key, and arrays by their length.
+            _ => true,
+        };
+        if !is_reply {
+            self.note_broken(asked, reply);
+            return self.lose(asked, occasion);
+        }
         let happened = match &asked.expect {
             Expect::NotZero if reply::integer(reply) == Some(0) => {
                 self.fail(asked, Fate::Never, occasion);
@@ -171,13 +239,21 @@ impl Log {
                 }
                 false
             }
-            Expect::Done | Expect::NotZero | Expect::Removed => self.apply(asked, None, occasion),
+            Expect::Ok
+            | Expect::Number
+            | Expect::NotZero
+            | Expect::Removed
+            | Expect::Begun
+            | Expect::Queued => self.apply(asked, None, occasion),
             Expect::Value => self.apply(asked, found(reply, run), occasion),
             Expect::First => self.apply(asked, element(reply, 0, run), occasion),
             Expect::Second => self.apply(asked, element(reply, 1, run), occasion),
             Expect::Each => {
                 let elements = self.elements(asked, reply, asked.effects.len());
                 for (effect, element) in asked.effects.iter().zip(elements) {
+                    if classify(element) == Ending::Error {
+                        self.check_error(asked, element);
+                    }
                     self.note(asked, *effect, found(element, run), Fate::Done, occasion);
                 }
                 true
@@ -266,7 +342,7 @@ fn fate(error: &[u8], is_split: bool) -> Fate {
     let says = |text: &str| error.windows(text.len()).any(|part| part == text.as_bytes());
     let was_sent = error.starts_with(b"UNAVAILABLE") && !says("reason=connect-failed");
     // If MULTI was refused, the commands of the block were carried out one by one.
-    if is_split || was_sent || says("may have happened") || says("EXEC without MULTI") {
+    if is_split || was_sent || says("may have happened") || says(NO_MULTI) {
         Fate::Unknown
     } else {
         Fate::Never
@@ -362,7 +438,7 @@ mod tests {
             "EXEC",
             [],
             Expect::Block(vec![
-                Asked::new("SET in MULTI", [Effect::Write(0, 8)], Expect::Done),
+                Asked::new("SET in MULTI", [Effect::Write(0, 8)], Expect::Ok),
                 Asked::new("GET in MULTI", [Effect::Read(0)], Expect::Value),
             ]),
         );
@@ -381,7 +457,7 @@ mod tests {
     #[test]
     fn arrays_of_another_length_are_broken() {
         let several = || Asked::new("MGET", [Effect::Read(0), Effect::Read(1)], Expect::Each);
-        let set = || Asked::new("SET in MULTI", [Effect::Write(0, 8)], Expect::Done);
+        let set = || Asked::new("SET in MULTI", [Effect::Write(0, 8)], Expect::Ok);
         let block = || Asked::new("EXEC", [], Expect::Block(vec![set(), set()]));
         for (asked, reply, broken) in [
             (several(), "*2\r\n$-1\r\n$-1\r\n", 0),
@@ -397,6 +473,53 @@ mod tests {
             log.answer(&asked, reply.as_bytes(), RUN, OCCASION);
             assert_eq!(log.broken.len(), broken, "{reply}: {:?}", log.broken);
         }
+    }
+
+    #[test]
+    fn what_is_no_reply_to_the_command_is_broken_and_may_have_taken_effect() {
+        let write = |expect| Asked::new("X", [Effect::Write(0, 8)], expect);
+        let removal = || Asked::new("DEL", [Effect::Delete(0)], Expect::Removed);
+        for (asked, reply, is_broken) in [
+            (write(Expect::Ok), "+OK\r\n", false),
+            (write(Expect::Ok), "$-1\r\n", true),
+            (write(Expect::Ok), ":1\r\n", true),
+            (write(Expect::Number), ":1\r\n", false),
+            (write(Expect::Number), "+OK\r\n", true),
+            (write(Expect::NotZero), "+OK\r\n", true),
+            (removal(), ":2\r\n", false),
+            (removal(), "$1\r\n1\r\n", true),
+            (Asked::helper("MULTI", Expect::Begun), "+QUEUED\r\n", true),
+            (write(Expect::Ok), "-ERR no such key\r\n", false),
+            (write(Expect::Ok), "-LOADING Redis is loading the dataset in memory\r\n", false),
+            (write(Expect::Ok), "-THROTTLED scope=tenant\r\n", false),
+            (write(Expect::Ok), "-ERR unknown command 'x'\r\n", true),
+            (write(Expect::Ok), "!9\r\nWRONGTYPE\r\n", true),
+            (Asked::new("MGET", [Effect::Read(0)], Expect::Each), "*1\r\n-WRONGTYPE x\r\n", true),
+        ] {
+            let mut log = Log::default();
+            log.answer(&asked, reply.as_bytes(), RUN, OCCASION);
+            assert_eq!(!log.broken.is_empty(), is_broken, "{reply}: {:?}", log.broken);
+            if is_broken && !reply.starts_with(['-', '!']) {
+                let fates = log.operations.iter().map(|(_, operation)| operation.fate);
+                assert!(fates.into_iter().all(|fate| fate == Fate::Unknown), "{reply}");
+            }
+        }
+    }
+
+    #[test]
+    fn commands_behind_a_refused_multi_are_not_queued() {
+        let broken = |begun: &str| {
+            let mut log = Log::default();
+            let block = Asked::new("EXEC", [], Expect::Block(Vec::new()));
+            let asked =
+                [Asked::helper("MULTI", Expect::Begun), Asked::helper("queued", Expect::Queued), block];
+            for (asked, reply) in asked.iter().zip([begun, "+OK\r\n", "-ERR EXEC without MULTI\r\n"]) {
+                log.answer(asked, reply.as_bytes(), RUN, OCCASION);
+            }
+            log.broken.len()
+        };
+        assert_eq!(broken("-OVERLOADED reason=queue backend=a\r\n"), 0);
+        assert_eq!(broken("+OK\r\n"), 2, "the second reply is not QUEUED, and the third is no reply to EXEC");
     }
 
     #[test]

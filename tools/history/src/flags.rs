@@ -13,7 +13,7 @@ and with each connection (operations keep the order in which they were sent, als
 taken effect at any later time, or never.
 
 Half of the connections use RESP3, and half only read. The exit code is 1 if the history is not correct or something was no reply
-to what was asked, and 2 if the run was not possible or no operation was carried out.
+to what was asked, and 2 if the run was not possible or no read through weir was answered.
 
 Examples:
   weir-history --address 127.0.0.1:7379 --operations 1000000

@@ -204,7 +204,7 @@ impl Workload {
     pub fn write(&self, batch: &mut Batch, random: &mut Random) {
         if self.flushes && random.below(FLUSH_ONE_IN) == 0 {
             let effects: Vec<Effect> = (0..self.keys.len()).map(|key| Effect::Delete(key as u16)).collect();
-            let asked = Asked { is_split: true, ..Asked::new("FLUSHALL", effects, Expect::Done) };
+            let asked = Asked { is_split: true, ..Asked::new("FLUSHALL", effects, Expect::Ok) };
             return batch.ask(&[b"FLUSHALL"], asked);
         }
         let index = self.key(random);
@@ -233,15 +233,15 @@ impl Workload {
         let deletes = [Effect::Delete(at)];
         match write {
             Write::Create => {
-                let asked = Asked::new(key.create_name(), writes, Expect::Done);
+                let asked = Asked::new(key.create_name(), writes, created(key.kind));
                 batch.encoded(|out| key.create(out, &key.name, &value), asked);
                 if key.kind == Kind::List {
-                    batch.ask(&[b"LTRIM", name, b"0", LIST_LAST], Asked::helper("LTRIM"));
+                    batch.ask(&[b"LTRIM", name, b"0", LIST_LAST], Asked::helper("LTRIM", Expect::Ok));
                 }
             }
             Write::CreateFor => {
                 let effects = [Effect::WriteFor(at, token, lives_ms)];
-                let asked = Asked::new("SET PX", effects, Expect::Done);
+                let asked = Asked::new("SET PX", effects, Expect::Ok);
                 batch.ask(&[b"SET", name, &value, b"PX", lives.as_bytes()], asked);
             }
             Write::GetSet => {
@@ -260,22 +260,28 @@ impl Workload {
             Write::ScriptOfTwo => self.script_of_two(index, batch, random),
             Write::RenameInto => {
                 let scratch = key.scratch(token);
-                batch.encoded(|out| key.create(out, &scratch, &value), Asked::helper("scratch"));
-                let asked = Asked::new("RENAME into", writes, Expect::Done);
+                batch.encoded(
+                    |out| key.create(out, &scratch, &value),
+                    Asked::helper("scratch", created(key.kind)),
+                );
+                let asked = Asked::new("RENAME into", writes, Expect::Ok);
                 batch.ask(&[b"RENAME", scratch.as_bytes(), name], asked);
             }
             Write::RenameAway => {
                 let scratch = key.scratch(token);
-                let asked = Asked::new("RENAME away", deletes, Expect::Done);
+                let asked = Asked::new("RENAME away", deletes, Expect::Ok);
                 batch.ask(&[b"RENAME", name, scratch.as_bytes()], asked);
-                batch.ask(&[b"UNLINK", scratch.as_bytes()], Asked::helper("scratch"));
+                batch.ask(&[b"UNLINK", scratch.as_bytes()], Asked::helper("scratch", Expect::Number));
             }
             Write::Copy => {
                 let scratch = key.scratch(token);
-                batch.encoded(|out| key.create(out, &scratch, &value), Asked::helper("scratch"));
+                batch.encoded(
+                    |out| key.create(out, &scratch, &value),
+                    Asked::helper("scratch", created(key.kind)),
+                );
                 let asked = Asked::new("COPY", writes, Expect::NotZero);
                 batch.ask(&[b"COPY", scratch.as_bytes(), name, b"REPLACE"], asked);
-                batch.ask(&[b"UNLINK", scratch.as_bytes()], Asked::helper("scratch"));
+                batch.ask(&[b"UNLINK", scratch.as_bytes()], Asked::helper("scratch", Expect::Number));
             }
             Write::GetDelete => {
                 let asked = Asked::new("GETDEL", [Effect::Take(at), deletes[0]], Expect::Value);
@@ -301,7 +307,7 @@ impl Workload {
                 batch.ask(&[b"PEXPIRE", name, b"0"], Asked::new("PEXPIRE past", deletes, Expect::Removed));
             }
             Write::SetHead => {
-                let asked = Asked::new("LSET", writes, Expect::Done);
+                let asked = Asked::new("LSET", writes, Expect::Ok);
                 batch.ask(&[b"LSET", name, b"0", &value], asked);
             }
         }
@@ -314,7 +320,7 @@ impl Workload {
         let (effects, values) = self.two(first, second, random);
         let names = [first, second].map(|index| self.keys[index].name.as_bytes());
         let command = if beside { "MSET beside" } else { "MSET apart" };
-        let asked = Asked { is_split: !beside, ..Asked::new(command, effects, Expect::Done) };
+        let asked = Asked { is_split: !beside, ..Asked::new(command, effects, Expect::Ok) };
         batch.ask(&[b"MSET", names[0], &values[0], names[1], &values[1]], asked);
     }
 
@@ -336,8 +342,11 @@ impl Workload {
         if random.per_mille(150) {
             block.add(&[b"DEL", name], Asked::new("DEL in MULTI", [Effect::Delete(at)], Expect::Removed));
         } else {
-            block.batch.encoded(|out| key.create(out, &key.name, value), Asked::helper("queued"));
-            block.asked.push(Asked::new("write in MULTI", [Effect::Write(at, token)], Expect::Done));
+            block
+                .batch
+                .encoded(|out| key.create(out, &key.name, value), Asked::helper("queued", Expect::Queued));
+            let expect = created(key.kind);
+            block.asked.push(Asked::new("write in MULTI", [Effect::Write(at, token)], expect));
         }
         if key.kind == Kind::Text {
             block.add(&[b"GET", name], Asked::new("GET in MULTI", [Effect::Read(at)], Expect::Value));
@@ -350,7 +359,7 @@ impl Workload {
         let (effects, values) = self.two(first, second, random);
         let mut block = Block::begin(batch);
         for ((index, effect), value) in [first, second].into_iter().zip(effects).zip(&values) {
-            let asked = Asked::new("write in MULTI", [effect], Expect::Done);
+            let asked = Asked::new("write in MULTI", [effect], Expect::Ok);
             block.add(&[b"SET", self.keys[index].name.as_bytes(), value], asked);
         }
         block.end();
@@ -361,12 +370,12 @@ impl Workload {
         let (name, kind) = (key.name.as_bytes(), key.kind as usize);
         if self.undeclared && random.per_mille(500) {
             let declared = key.scratch(0);
-            let asked = Asked::new("EVAL undeclared", [Effect::Write(at, token)], Expect::Done);
+            let asked = Asked::new("EVAL undeclared", [Effect::Write(at, token)], created(key.kind));
             let asked = Asked { way: Way::Unnamed, ..asked };
             let script = SCRIPT_UNDECLARED[kind].as_bytes();
             batch.ask(&[b"EVAL", script, b"1", declared.as_bytes(), value, name], asked);
         } else {
-            let asked = Asked::new("EVAL", [Effect::Write(at, token)], Expect::Done);
+            let asked = Asked::new("EVAL", [Effect::Write(at, token)], created(key.kind));
             batch.ask(&[b"EVAL", SCRIPT_DECLARED[kind].as_bytes(), b"1", name, value], asked);
         }
     }
@@ -375,7 +384,7 @@ impl Workload {
         let Some(second) = self.partner(first, true, random) else { return };
         let (effects, values) = self.two(first, second, random);
         let names = [first, second].map(|index| self.keys[index].name.as_bytes());
-        let asked = Asked::new("EVAL of two", effects, Expect::Done);
+        let asked = Asked::new("EVAL of two", effects, Expect::Ok);
         batch.ask(&[b"EVAL", SCRIPT_TWO.as_bytes(), b"2", names[0], names[1], &values[0], &values[1]], asked);
     }
 
@@ -394,7 +403,7 @@ impl Workload {
         }
         let token = self.token();
         let value = self.run.value(token, random);
-        let asked = Asked::new("write around", [Effect::Write(index as u16, token)], Expect::Done);
+        let asked = Asked::new("write around", [Effect::Write(index as u16, token)], created(key.kind));
         batch.encoded(|out| key.create(out, &key.name, &value), Asked { way: Way::Around, ..asked });
     }
 }
@@ -410,6 +419,15 @@ impl Batch {
     }
 }
 
+/// Returns the reply of the command, alone or as a script, that gives a key of this type its value: `OK` for SET,
+/// else a number.
+const fn created(kind: Kind) -> Expect {
+    match kind {
+        Kind::Text => Expect::Ok,
+        Kind::Hash | Kind::List => Expect::Number,
+    }
+}
+
 /// A transaction that is being assembled for a batch.
 struct Block<'a> {
     batch: &'a mut Batch,
@@ -418,12 +436,12 @@ struct Block<'a> {
 
 impl<'a> Block<'a> {
     fn begin(batch: &'a mut Batch) -> Self {
-        batch.ask(&[b"MULTI"], Asked::helper("MULTI"));
+        batch.ask(&[b"MULTI"], Asked::helper("MULTI", Expect::Begun));
         Self { batch, asked: Vec::new() }
     }
 
     fn add(&mut self, command: &[&[u8]], asked: Asked) {
-        self.batch.ask(command, Asked::helper("queued"));
+        self.batch.ask(command, Asked::helper("queued", Expect::Queued));
         self.asked.push(asked);
     }
 

@@ -26,6 +26,8 @@ pub(super) struct Ability {
     pub asked: f64,
     /// The number of servers of each store: the requests that it works on at the same time.
     pub servers: usize,
+    /// The mean service time of a request at a store.
+    pub service: Duration,
     /// The times in which each core did not run, by core. `clients` is the fraction (0 to 1) of all clients
     /// that are connected to each core.
     pub slept: Vec<Vec<Range<Timestamp>>>,
@@ -40,11 +42,13 @@ pub(super) struct Ability {
 impl Ability {
     /// Returns the number of requests that the stores could have carried out in the counted time, and the
     /// number of those that running cores could have sent to them. Both use the service times that requests
-    /// really took, which differ by chance a few percent from the mean.
+    /// really took, which differ by chance a few percent from the mean; the mean is used for a store that was
+    /// asked nothing, which could have worked all the same.
     pub fn requests(&self) -> (f64, f64) {
         (0..self.homes.len()).fold((0.0, 0.0), |sum, store| {
             let Work { requests, took, in_vain } = self.works[store];
-            let rate = self.servers as f64 * requests as f64 / took.as_secs_f64().max(1e-9);
+            let each = if requests == 0 { self.service } else { took.div_f64(requests as f64) };
+            let rate = self.servers as f64 / each.as_secs_f64().max(1e-9);
             let (all, busy) = self.busy(store);
             // Requests that are lost with a breaking connection cannot be avoided.
             let lost = in_vain as f64;
@@ -100,6 +104,7 @@ mod tests {
             counted: millis(1_000..2_000),
             asked: 1.5,
             servers: 2,
+            service: Duration::from_millis(2),
             works: vec![Work { requests: 500, took: Duration::from_secs(1), in_vain: 0 }; 2],
             slept: vec![vec![millis(900..1_100), millis(1_500..1_600)], vec![]],
             clients: vec![1.0, 0.0],
@@ -117,5 +122,8 @@ mod tests {
         close(ability.requests(), (1_500.0, 1_500.0 - 60.0 - 60.0));
         ability.works[0].in_vain = 7;
         close(ability.requests(), (1_493.0, 1_493.0 - 60.0 - 60.0));
+        // A store that weir never asked could have done as much.
+        ability.works[0] = Work::default();
+        close(ability.requests(), (1_500.0, 1_500.0 - 60.0 - 60.0));
     }
 }

@@ -4,16 +4,20 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::expect::{Allowed, Asked, Expected, Judged};
+use super::expect::{Allowed, Asked, Expected, Judged, LATE_AFTER};
 use super::history::{Fate, History};
 use super::network::SocketId;
 use super::overload::Tally;
+use super::pauses::KnownPause;
 use super::plan::{Load, Plan};
 use super::queues::Duty;
 use super::request::{Burst, Writer};
 use weir::protocol::{Protocol, ReplyScanner};
 use weir::routing::Topology;
 use weir::values::{Random, Tier, Timestamp};
+
+/// The longest time between two replies of one connection if the second request only had to wait for the first.
+const BEHIND_FOR_MOST: Duration = Duration::from_millis(500);
 
 /// The way in which a simulated client ends its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +80,10 @@ pub(super) struct Client {
     duty: Option<Duty>,
     pub replies: u64,
     pub refusals: u64,
+    /// The time of the client's last reply.
+    answered_at: Timestamp,
+    /// The number of the client's complete SCANs over all keys that had to meet at least one key.
+    pub walks: u64,
     /// The least number of replies that the client must get before weir closes it, because their requests
     /// had arrived when its shard (core of weir) began to drain.
     replies_least: u64,
@@ -173,6 +181,8 @@ impl Client {
             duty,
             replies: 0,
             refusals: 0,
+            answered_at: Timestamp::ZERO,
+            walks: 0,
             replies_least: 0,
             was_in_trouble: false,
         }
@@ -222,13 +232,16 @@ impl Client {
     }
 
     fn fill(&mut self, burst: &mut Burst, step: u64, history: &mut History) {
-        if self.walk.is_none() && self.writer.random.per_mille(150) {
+        if self.walk.is_none() && self.writer.random.per_mille(300) {
             self.walk = Some(Walk { started: step, found: BTreeSet::new() });
             self.writer.cursor = Some(0);
         }
         // The favourite keys are read in both dialects, over connections that do not wait for each other.
         if self.writer.has_favourites && self.writer.sequence == 0 && self.writer.random.per_mille(500) {
             self.writer.modernise(burst, step);
+        }
+        if self.writer.cursor.is_some() {
+            self.writer.scan(burst, step);
         }
         let requests = self.writer.random.between(1, self.burst_most);
         // Rarely, a burst has more requests than weir takes at once.
@@ -342,9 +355,17 @@ impl Client {
         let is_before_script =
             self.asked.iter().any(|later| later.reach.is_script && later.reach.meets(&asked.reach));
         let overtaken = self.asked.iter().any(|later| later.reach.meets(&asked.reach));
+        // A deadline counts from a request's arrival, and weir may start it late: after earlier ones of its connection.
+        let is_behind = now.since(self.answered_at) <= BEHIND_FOR_MOST;
+        let lateness = allowed.lateness || (is_behind && history.age(asked.sent) >= LATE_AFTER);
+        self.answered_at = now;
         let going_around = allowed.going_around || is_before_script;
-        let allowed = Allowed { refusals, going_around, overtaken, ..allowed };
+        let allowed = Allowed { refusals, going_around, overtaken, lateness, ..allowed };
         let judged = asked.judge(reply, step, history, allowed)?;
+        let is_forbidden = |pause: KnownPause| pause.forbids(asked.sent, asked.writes(), now);
+        if judged != Judged::Refusal && allowed.pause.is_some_and(is_forbidden) {
+            return Err(self.told(&format!("was answered {:?} during a pause", asked.expected)));
+        }
         self.was_in_trouble |=
             judged == Judged::Refusal && history.was_in_trouble(&asked.reach.slots, asked.sent);
         if let Some(work) = &mut self.work {
@@ -388,13 +409,12 @@ impl Client {
     }
 
     /// Checks that a complete SCAN has returned all keys that are never deleted and were there when it
-    /// began. The error names a missing key.
-    fn check_walk(&self, walk: &Walk, history: &History) -> Result<(), String> {
-        let missed = history
-            .keys()
-            .filter(|key| key.starts_with("log:") && history.written_by(key, walk.started))
-            .find(|key| !walk.found.contains(*key));
-        match missed {
+    /// began, and counts it if there were any. The error names a missing key.
+    fn check_walk(&mut self, walk: &Walk, history: &History) -> Result<(), String> {
+        let is_due = |key: &&str| key.starts_with("log:") && history.written_by(key, walk.started);
+        let mut due = history.keys().filter(is_due).peekable();
+        self.walks += u64::from(due.peek().is_some());
+        match due.find(|key| !walk.found.contains(*key)) {
             Some(key) => Err(self.told(&format!("walked over all keys and did not meet {key}"))),
             None => Ok(()),
         }

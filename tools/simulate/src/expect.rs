@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::history::{Fate, History, Sent};
+use super::pauses::KnownPause;
 use super::request::DEADLINE;
 use super::token::tokens;
 use weir::protocol::Protocol;
@@ -139,6 +140,17 @@ pub(super) struct Allowed {
     pub lateness: bool,
     pub throttling: bool,
     pub oversized: bool,
+    /// True if primaries go away, so that a request of which nothing is wrong may be refused while an earlier
+    /// one of its connection, on a slot of such a primary, may still be carried out.
+    pub stalled: bool,
+    /// True if `-DEADLINE` may come long before 5 seconds: because requests have shorter deadlines, or stores may
+    /// be slow for so long that weir expects their next replies too late.
+    pub early_deadlines: bool,
+    /// True if a core of weir may have lent all its connections for blocking commands and WATCH.
+    pub few_links: bool,
+    /// The pause of clients (`CLIENT PAUSE`) that the core of the request's client knows of; `None` if there is
+    /// none.
+    pub pause: Option<KnownPause>,
     /// The longest time from a store's sending of a reply until a core of weir handles it.
     pub under_way: Duration,
 }
@@ -153,6 +165,10 @@ impl Allowed {
         lateness: false,
         throttling: false,
         oversized: false,
+        stalled: false,
+        early_deadlines: false,
+        few_links: false,
+        pause: None,
         under_way: Duration::ZERO,
     };
 
@@ -224,7 +240,7 @@ impl Asked {
         allowed: Allowed,
     ) -> Result<Judged, String> {
         let allowed = allowed.widened(self, history);
-        if let Some(fate) = refusal(reply, allowed)? {
+        if let Some(fate) = self.refusal(reply, history, allowed)? {
             use Expected::{
                 Block, Exactly, Log, OneOf, OwnError, Scanned, Scripted, Taken, Told, Value, Values,
             };
@@ -319,6 +335,15 @@ impl Asked {
         Ok(Judged::Answer)
     }
 
+    /// Returns whether the request's writes may have taken effect, if the reply is a refusal; `None` if it is
+    /// none. An error if such a refusal is not allowed, or not yet.
+    fn refusal(&self, reply: &[u8], history: &History, allowed: Allowed) -> Result<Option<Fate>, String> {
+        if reply.starts_with(LATE) && !allowed.early_deadlines && history.age(self.sent) < LATE_AFTER {
+            return Err("it is too young for that".into());
+        }
+        refusal(reply, allowed)
+    }
+
     /// True for a read that may get the reply to an equal read that weir sent to the store for another
     /// client (a fetch).
     fn may_be_fetched(&self) -> bool {
@@ -331,6 +356,17 @@ impl Asked {
     /// True for a request (HELLO, RESET) that changes the RESP version of later replies.
     pub fn chooses_dialect(&self) -> bool {
         matches!(self.expected, Expected::Hello | Expected::Reset)
+    }
+
+    /// True for a request that a `CLIENT PAUSE` of writes holds back: one that writes, or a transaction with
+    /// such a request.
+    pub fn writes(&self) -> bool {
+        use Expected::{Appended, Block, Counted, Deleted, IfNone, Ok, Renamed, Scripted, Taken};
+        match &self.expected {
+            Block(inner) => inner.iter().any(Self::writes),
+            Ok(_) | Scripted(_) | Appended { .. } | IfNone { .. } | Deleted(_) => true,
+            other => matches!(other, Taken { .. } | Counted(_) | Renamed),
+        }
     }
 
     /// Sets the RESP version that the reply to this request must have, because the request that should have
@@ -421,7 +457,7 @@ impl Asked {
         }
         let mut values = Vec::new();
         for (key, element) in keys.iter().zip(elements) {
-            if refusal(element, allowed)?.is_none() {
+            if self.refusal(element, history, allowed)?.is_none() {
                 values.push((key, self.found(element)?));
             }
         }
@@ -463,12 +499,14 @@ const MAY_HAVE_HAPPENED: &str = " (it may have happened)";
 const REST_MAY_HAVE_HAPPENED: &str = " (the rest may have happened)";
 /// The beginning of weir's refusal of a request while an earlier one of its client may still be carried out.
 pub(super) const STALLED: &[u8] = b"-OVERLOADED reason=stalled ";
+/// The beginning of weir's refusal of a request whose deadline is too near or over.
+pub(super) const LATE: &[u8] = b"-DEADLINE ";
 const THROTTLED: &[u8] = b"-THROTTLED scope=";
 const OVERSIZED: &[u8] = b"-ERR the reply is larger";
 
 /// The least age of a request at which weir may refuse it as late. Requests have a deadline of 5 seconds, and
 /// weir gives up sending one less than 500 ms before its deadline.
-const LATE_AFTER: Duration = DEADLINE.saturating_sub(Duration::from_millis(500));
+pub(super) const LATE_AFTER: Duration = DEADLINE.saturating_sub(Duration::from_millis(500));
 /// A time slightly below the longest (1 second) for which weir holds back requests on a slot that is being
 /// moved between nodes.
 const HELD_FOR_MOST: Duration = Duration::from_millis(900);
@@ -482,7 +520,7 @@ fn contains(reply: &[u8], text: &str) -> bool {
 
 /// True for a refusal by weir (`reply`) on account of the cluster: no known node owns the slot, or nodes
 /// redirected the request too often.
-fn is_of_cluster(reply: &[u8]) -> bool {
+pub(super) fn is_of_cluster(reply: &[u8]) -> bool {
     reply.starts_with(b"-UNAVAILABLE ") && OF_CLUSTERS.iter().any(|text| contains(reply, text))
 }
 
@@ -524,9 +562,10 @@ fn refusal(reply: &[u8], allowed: Allowed) -> Result<Option<Fate>, String> {
     }
     let is_of_cluster = is_of_cluster(reply);
     let Some(fate) = fate_of(reply) else { return Ok(None) };
-    let is_late = allowed.lateness && reply.starts_with(b"-DEADLINE ");
+    let is_late = allowed.lateness && reply.starts_with(LATE);
     let is_lost = allowed.redirections && is_of_cluster;
-    if (allowed.refusals && !is_of_cluster) || is_late || is_lost {
+    let is_behind = allowed.stalled && reply.starts_with(STALLED);
+    if (allowed.refusals && !is_of_cluster) || is_late || is_lost || is_behind {
         Ok(Some(fate))
     } else {
         Err("nothing was wrong that could be a reason".into())
@@ -559,6 +598,40 @@ fn number(reply: &[u8]) -> Result<i64, String> {
 mod tests {
     use super::*;
     use crate::token::Token;
+    use weir::values::Timestamp;
+
+    fn asked(expected: Expected) -> Asked {
+        let sent = Sent { client: 1, sequence: 1, step: 1 };
+        Asked { sent, protocol: Protocol::Resp2, expected, reach: Reach::default() }
+    }
+
+    #[test]
+    fn a_refusal_in_a_calm_world_whose_primaries_go_away_is_noticed() {
+        let judged = |reply: &[u8]| {
+            let allowed = Allowed { stalled: true, ..Allowed::NOTHING };
+            asked(Expected::Value("key:1".into())).judge(reply, 5, &mut History::default(), allowed)
+        };
+        assert_eq!(judged(b"-OVERLOADED reason=stalled backend=a retry_after_ms=5\r\n"), Ok(Judged::Refusal));
+        assert!(judged(b"-UNAVAILABLE backend=a reason=reply-timeout retry_after_ms=1\r\n").is_err());
+    }
+
+    #[test]
+    fn a_deadline_that_passes_too_early_is_noticed() {
+        let judged = |millis| {
+            let mut history = History::default();
+            history.handle_time(Timestamp::from_millis(1_000), 1);
+            history.handle_time(Timestamp::from_millis(millis), 2);
+            let allowed = Allowed { refusals: true, ..Allowed::NOTHING };
+            asked(Expected::Value("key:1".into())).judge(
+                b"-DEADLINE stage=queue\r\n",
+                2,
+                &mut history,
+                allowed,
+            )
+        };
+        assert_eq!(judged(5_500), Ok(Judged::Refusal));
+        assert!(judged(5_499).is_err());
+    }
 
     #[test]
     fn the_length_after_an_append_is_at_least_what_was_appended() {
@@ -568,8 +641,7 @@ mod tests {
             let write = history.write(sent, "log:1");
             history.carried_out(Token { write, client: 1, key: "log:1" }).expect("first time");
             let expected = Expected::Appended { write, bytes: 12 };
-            let asked = Asked { sent, protocol: Protocol::Resp2, expected, reach: Reach::default() };
-            asked.judge(reply, 5, &mut history, Allowed::NOTHING)
+            asked(expected).judge(reply, 5, &mut history, Allowed::NOTHING)
         };
         assert_eq!(judged(b":12\r\n"), Ok(Judged::Answer));
         assert!(judged(b":11\r\n").is_err() && judged(b":0\r\n").is_err());

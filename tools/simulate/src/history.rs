@@ -37,9 +37,9 @@ struct Write {
     sent: Sent,
     key: String,
     deletes: bool,
-    /// True for a write whose value expires; `ended_at` is the step (number of the simulation's event) by
-    /// which it has surely expired.
-    ends: bool,
+    /// The time from which on the value may have expired; `None` if it does not expire, or no store has carried
+    /// the write out. `ended_at` is the step (number of the simulation's event) by which it has surely expired.
+    ends_from: Option<Timestamp>,
     ended_at: Option<u64>,
     fate: Fate,
     /// The write's position in the order in which stores carried out all writes; `None` if no store has
@@ -125,7 +125,7 @@ impl History {
             sent,
             key: key.to_owned(),
             deletes,
-            ends: false,
+            ends_from: None,
             ended_at: None,
             fate: Fate::Open,
             executed: None,
@@ -137,15 +137,13 @@ impl History {
         number
     }
 
-    /// Records that the value of the write with this number will expire some time after a store carries it
-    /// out.
-    pub fn will_end(&mut self, write: usize) {
-        self.writes[write].ends = true;
-    }
-
-    /// Records the time by which the value of the write with this number has surely expired.
-    pub fn ends_by(&mut self, write: usize, at: Timestamp) {
-        self.ends.insert((at, write));
+    /// Records the time from which on the value of the write with this number may have expired (`earliest`), and
+    /// the one by which it has surely expired.
+    pub fn ends_between(&mut self, write: usize, earliest: Timestamp, surely: Timestamp) {
+        self.ends.insert((surely, write));
+        if let Some(write) = self.writes.get_mut(write) {
+            write.ends_from = Some(earliest);
+        }
     }
 
     /// Sets the current time and step (number of the simulation's event), and records which values have
@@ -364,6 +362,7 @@ impl History {
             self.seen.insert((read.client, key.to_owned()), found);
         }
         let numbers = self.by_key.get(key).map_or(&[][..], Vec::as_slice);
+        let now = self.times.last().copied().unwrap_or_default();
         let possible = match found {
             Some(number) => {
                 self.check_source(read, key, number)?;
@@ -373,7 +372,7 @@ impl History {
                 self.overwritten(read, numbers, None).is_none()
                     || numbers.iter().any(|number| {
                         let delete = &self.writes[*number];
-                        (delete.deletes || delete.ends)
+                        (delete.deletes || delete.ends_from.is_some_and(|from| from <= now))
                             && delete.fate != Fate::Never
                             && !sent_after(read, delete.sent)
                             && self.overwritten(read, numbers, Some(*number)).is_none()
@@ -624,6 +623,21 @@ mod tests {
         let reads = [after, before, after, before, oldest];
         let judged = reads.map(|found| history.check_value(sent(2, 9, 9), "k", Some(found)).is_ok());
         assert_eq!(judged, [true, true, true, true, false], "both nodes had the newer of the first two");
+    }
+
+    #[test]
+    fn a_value_that_vanishes_before_its_time_is_noticed() {
+        let mut history = History::default();
+        history.handle_time(Timestamp::from_millis(1), 1);
+        let write = acknowledged(&mut history, sent(1, 1, 1), 5);
+        history.ends_between(write, Timestamp::from_millis(10), Timestamp::from_millis(12));
+        let mut is_possible = |found, millis, step| {
+            history.handle_time(Timestamp::from_millis(millis), step);
+            history.check_value(sent(2, step, step), "k", found).is_ok()
+        };
+        assert!(!is_possible(None, 9, 6) && is_possible(Some(write), 9, 7), "it is still there");
+        assert!(is_possible(None, 10, 8) && is_possible(Some(write), 11, 9), "it may be gone");
+        assert!(is_possible(None, 13, 10) && !is_possible(Some(write), 13, 11), "it is gone");
     }
 
     #[test]

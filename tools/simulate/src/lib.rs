@@ -24,6 +24,7 @@
 //! | the search for the owners of slots, and when cores hear of it | `topology.rs` |
 //! | overload: how requests end when stores cannot serve them all | `overload.rs` |
 //! | the number of requests that could have been served under overload | `capacity.rs` |
+//! | pauses of clients (`CLIENT PAUSE`), as cores know of them | `pauses.rs` |
 //! | clients that wait for elements of queues, or watch counters | `queues.rs` |
 //! | whether a reply is possible | `expect.rs`, `history.rs`, `token.rs` |
 //! | the hash by which two runs of one seed are compared | `trace.rs` |
@@ -39,6 +40,7 @@ mod history;
 mod hosts;
 mod network;
 pub mod overload;
+mod pauses;
 mod plan;
 mod queues;
 mod request;
@@ -64,6 +66,8 @@ pub struct Summary {
     pub replies: u64,
     /// The number of replies that were refusals.
     pub refusals: u64,
+    /// The number of complete SCANs over all keys that had to meet at least one key.
+    pub walks: u64,
     /// The number of connections of weir's to stores that broke.
     pub links_lost: u64,
     /// The number of reads of hot keys that weir answered from its cache, or by a shared fetch (one read at
@@ -105,6 +109,7 @@ impl AddAssign for Summary {
         self.steps += other.steps;
         self.replies += other.replies;
         self.refusals += other.refusals;
+        self.walks += other.walks;
         self.links_lost += other.links_lost;
         self.from_memory += other.from_memory;
         self.from_copies += other.from_copies;
@@ -252,10 +257,12 @@ mod tests {
 
     #[test]
     fn seeds_0_to_31_of_clusters_break_no_promise() {
-        let Summary { slots_moved: moved, takeovers, redirections, from_memory, refusals, replies, .. } =
-            sum(0..32, run_clustered);
+        let sum = sum(0..32, run_clustered);
+        let Summary { slots_moved: moved, takeovers, redirections, from_memory, walks, .. } = sum;
+        let Summary { refusals, replies, .. } = sum;
         assert!(moved > 200 && redirections > 2_000, "{moved} slots moved, {redirections} redirections");
         assert!(takeovers > 10, "{takeovers} takeovers");
+        assert!(walks > 2, "{walks} complete SCANs");
         assert!(from_memory > 500, "{from_memory} replies from memory");
         assert!(replies > 2 * refusals, "{refusals} refusals in {replies} replies");
     }
@@ -301,11 +308,12 @@ mod tests {
     }
 
     fn hold(seeds: Range<u64>) {
-        let Summary { replies, refusals, from_memory, from_copies, .. } = sum(seeds, run);
+        let Summary { replies, refusals, walks, from_memory, from_copies, .. } = sum(seeds, run);
         assert!(
             from_memory > 1_000 && from_copies > 50,
             "{from_memory} replies from memory, {from_copies} of copies"
         );
         assert!(refusals > 100 && replies > 2 * refusals, "{refusals} refusals in {replies} replies");
+        assert!(walks > 40, "{walks} complete SCANs");
     }
 }

@@ -41,7 +41,8 @@ struct Flags {
     /// no element is delivered twice or lost, and no increase
     #[arg(long, conflicts_with_all = ["overload", "cluster", "tracked"])]
     queues: bool,
-    /// Simulates an operator who pauses clients and ends pauses early (CLIENT PAUSE, CLIENT UNPAUSE)
+    /// Simulates an operator who pauses clients and ends pauses early (CLIENT PAUSE, CLIENT UNPAUSE): no
+    /// request that has to wait is answered before its pause ends
     #[arg(long, conflicts_with_all = ["overload", "cluster", "tracked", "queues"])]
     pauses: bool,
     /// Faults during the overload: none, all, or some of cold-start, late-cores, stalls and lost-links joined
@@ -109,6 +110,7 @@ fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
         steps,
         replies,
         refusals,
+        walks,
         links_lost,
         from_memory,
         from_copies,
@@ -125,7 +127,7 @@ fn usual_worlds(flags: &Flags, seeds: Range<u64>) -> Result<(), String> {
         trace: _,
     } = sum;
     println!(
-        "seeds {first}..{end}: {steps} steps, {replies} replies ({refusals} refusals), {from_memory} answered from \
+        "seeds {first}..{end}: {steps} steps, {replies} replies ({refusals} refusals), {walks} complete SCANs, {from_memory} answered from \
          memory, {from_copies} of them from copies, {links_lost} connections to stores lost, {slots_moved} slots moved, \
          {takeovers} takeovers, {redirections} redirections, {changes_told} changes told, {trackers_lost} trackers lost, {elements_delivered} elements of queues delivered and \
          {elements_missing} missing, {waits_moved} waits moved, {committed} increases under WATCH and {conflicts} conflicts: all as promised"

@@ -190,6 +190,8 @@ pub(super) struct Around {
     pub is_silent: bool,
 }
 
+/// A number of connections that a core of weir lends to clients which no simulated world needs.
+pub(super) const MANY_LINKS: usize = 64;
 /// A limit on requests in flight to a store that no simulated world reaches.
 const WIDE: u16 = 4_096;
 
@@ -347,7 +349,7 @@ impl Plan {
             cluster,
             clients: random.between(4, 16) as usize,
             private: Some(Private {
-                links: *random.pick(&[3, 16, 64, 64]),
+                links: *random.pick(&[3, 16, MANY_LINKS, MANY_LINKS]),
                 gives_back: random.per_mille(300),
                 cuts_apart: random.per_mille(300).then(|| Duration::from_millis(*random.pick(&[3, 30]))),
                 moves_apart: random
@@ -495,11 +497,18 @@ impl Plan {
         self.stall.filter(|_| store == 0)
     }
 
-    /// True if the plan has no fault, and no limit at stores, that can make weir refuse a request.
-    pub fn is_calm(&self) -> bool {
+    /// True if requests have short deadlines, or stores may do nothing for so long that weir expects their next
+    /// replies seconds later.
+    pub fn has_early_deadlines(&self) -> bool {
         let falls = self.cluster.is_some_and(|moves| moves.falls.is_some());
+        self.load.is_some() || self.faults.stall > 0 || falls
+    }
+
+    /// True if the plan has no fault, and no limit at stores, that can make weir refuse a request at any time.
+    /// Primaries may go away all the same: then requests on their slots may be refused for a while.
+    pub fn is_calm(&self) -> bool {
         let cuts = self.private.is_some_and(|private| private.cuts_apart.is_some());
-        if falls || cuts || self.store_servers.is_some() || self.window_most < WIDE {
+        if cuts || self.store_servers.is_some() || self.window_most < WIDE {
             return false;
         }
         let Faults {

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::client::{Leaving, Move, Stage};
-use super::expect::{Allowed, STALLED, fate_of, same};
+use super::expect::{Allowed, LATE, LATE_AFTER, STALLED, fate_of, is_of_cluster, same};
 use super::history::Fate;
 use weir::protocol::{encode, reply};
 use weir::values::{Random, Timestamp};
@@ -23,6 +23,8 @@ const QUEUES: u64 = 2;
 const TIMEOUTS: [(&str, u64); 4] = [("0.02", 20), ("0.3", 300), ("2", 2_000), ("20", 20_000)];
 /// The time by which a timeout may end too early: weir and stores count whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(1);
+/// The longest time after the timeout of a blocking command at which its reply comes, if nothing is wrong.
+const ENDS_WITHIN: Duration = Duration::from_secs(1);
 
 /// An element that was pushed to a queue.
 #[derive(Debug)]
@@ -266,7 +268,10 @@ pub(super) struct Duty {
     role: Role,
     random: Random,
     rounds_left: u64,
-    asked: VecDeque<Asked>,
+    /// The client's requests without a reply, each with the time at which it was sent.
+    asked: VecDeque<(Asked, Timestamp)>,
+    /// The time of the client's last action.
+    acts_at: Timestamp,
     watched: Option<Watched>,
     /// The number of the newest element that the client has popped from the beginning of a queue, by
     /// producer and queue.
@@ -277,6 +282,8 @@ pub(super) struct Duty {
     /// True until the client has given its requests a deadline; `is_hurried` is true from then on.
     has_deadline: bool,
     is_hurried: bool,
+    /// True if a request of the client's present transaction was refused, so that its EXEC fails.
+    is_refused_in_part: bool,
 }
 
 impl Duty {
@@ -287,11 +294,13 @@ impl Duty {
             role,
             rounds_left: random.between(3, 40),
             asked: VecDeque::new(),
+            acts_at: Timestamp::ZERO,
             watched: None,
             newest: BTreeMap::new(),
             is_given_up: false,
             has_deadline: random.per_mille(200),
             is_hurried: false,
+            is_refused_in_part: false,
             random,
         }
     }
@@ -305,6 +314,7 @@ impl Duty {
         ledger: &mut Ledger,
         (stage, leaving): (&mut Stage, Leaving),
     ) -> Move {
+        self.acts_at = now;
         let is_patient = self.role != Role::Producer || self.random.per_mille(700);
         if *stage != Stage::Talking || (is_patient && !over && !self.asked.is_empty()) {
             return Move::Nothing;
@@ -325,7 +335,7 @@ impl Duty {
         }
         match self.role {
             Role::Producer => self.produce(&mut out, ledger),
-            Role::Consumer => self.consume(&mut out, now),
+            Role::Consumer => self.consume(&mut out),
             Role::Counter => self.count(&mut out),
         }
         Move::Send(out)
@@ -333,7 +343,7 @@ impl Duty {
 
     fn ask(&mut self, out: &mut Vec<u8>, words: &[&[u8]], asked: Asked) {
         encode::request(out, words.iter().copied());
-        self.asked.push_back(asked);
+        self.asked.push_back((asked, self.acts_at));
     }
 
     fn produce(&mut self, out: &mut Vec<u8>, ledger: &mut Ledger) {
@@ -349,11 +359,11 @@ impl Duty {
         }
     }
 
-    fn consume(&mut self, out: &mut Vec<u8>, now: Timestamp) {
+    fn consume(&mut self, out: &mut Vec<u8>) {
         let group = self.random.below(GROUPS);
         let [one, other] = [0, 1].map(|queue| queue_of(group, queue));
         let (timeout, millis) = *self.random.pick(&TIMEOUTS);
-        let (timeout, until) = (timeout.as_bytes(), now.after(Duration::from_millis(millis)));
+        let (timeout, until) = (timeout.as_bytes(), self.acts_at.after(Duration::from_millis(millis)));
         let pop = |queues: &[&String], most, is_left| Asked::Pop {
             queues: queues.iter().map(|queue| (*queue).clone()).collect(),
             most,
@@ -416,7 +426,7 @@ impl Duty {
 
     /// True if the client waits in a blocking command, as far as the client knows.
     fn waits(&self) -> bool {
-        self.asked.iter().any(|asked| matches!(asked, Asked::Pop { .. } | Asked::Move { .. }))
+        self.asked.iter().any(|(asked, _)| matches!(asked, Asked::Pop { .. } | Asked::Move { .. }))
     }
 
     fn leave(&mut self, ledger: &mut Ledger, stage: &mut Stage, leaving: Leaving) -> Move {
@@ -450,43 +460,56 @@ impl Duty {
         ledger: &mut Ledger,
         allowed: Allowed,
     ) -> Result<bool, String> {
-        let asked = self.asked.pop_front().ok_or("was answered without having asked")?;
+        let (asked, sent_at) = self.asked.pop_front().ok_or("was answered without having asked")?;
         let described = format!("{asked:?}");
         self.is_given_up = false;
+        let ends_transaction = matches!(asked, Asked::Commit(_));
         let is_error = reply.starts_with(b"-");
         let judged = if is_error {
-            self.refused(asked, reply, ledger, allowed)
+            self.refused((asked, now.since(sent_at)), reply, ledger, allowed)
         } else {
-            self.answered(asked, reply, (step, now), ledger)
+            let is_prompt = !allowed.refusals && !allowed.lateness;
+            self.answered((asked, is_prompt), reply, (step, now), ledger)
         };
+        self.is_refused_in_part &= !ends_transaction;
         judged.map(|()| is_error).map_err(|why| {
             let shown = String::from_utf8_lossy(&reply[..reply.len().min(200)]).escape_debug().to_string();
             format!("client {}: {described} was answered {shown}: {why}", self.client)
         })
     }
 
+    /// Judges an error reply to a request that was sent this long ago.
     fn refused(
         &mut self,
-        asked: Asked,
+        (asked, age): (Asked, Duration),
         reply: &[u8],
         ledger: &mut Ledger,
         allowed: Allowed,
     ) -> Result<(), String> {
-        let is_of_deadline = [LATE, STALLED].iter().any(|start| reply.starts_with(start));
+        let is_late = reply.starts_with(LATE);
+        if is_late && !self.is_hurried && !allowed.early_deadlines && age < LATE_AFTER {
+            return Err("it is too young for that".into());
+        }
+        let is_of_deadline = is_late || reply.starts_with(STALLED);
         let is_possible = allowed.refusals
-            || allowed.redirections
+            || (allowed.redirections && (is_of_cluster(reply) || is_late))
             || allowed.lateness
             || (self.is_hurried && is_of_deadline)
-            || reply.starts_with(NO_LINK);
+            || (allowed.few_links && reply.starts_with(NO_LINK));
+        let is_abort = matches!(asked, Asked::Commit(_)) && reply.starts_with(b"-EXECABORT ");
+        // The slot of a watched key may move to another node between WATCH and EXEC.
+        let may_abort = allowed.refusals || allowed.redirections || self.is_refused_in_part;
         let fate = match fate_of(reply) {
             Some(fate) if is_possible => fate,
-            // Requests of a transaction were refused, or its beginning.
-            None if reply.starts_with(b"-EXECABORT ") || reply.starts_with(NO_TRANSACTION) => Fate::Never,
+            None if is_abort && may_abort => Fate::Never,
             _ => return Err("nothing was wrong that could be a reason".into()),
         };
         self.is_given_up = fate == Fate::Unknown;
         match asked {
-            Asked::Exactly(b"+QUEUED\r\n") => Ok(()),
+            Asked::Exactly(b"+QUEUED\r\n") => {
+                self.is_refused_in_part = true;
+                Ok(())
+            }
             Asked::Exactly(_) => Err("weir answers this by itself".into()),
             asked => Self::end(asked, fate, ledger),
         }
@@ -504,9 +527,10 @@ impl Duty {
         Ok(())
     }
 
+    /// Judges a reply that is no error. `is_prompt` is true if nothing can be wrong that delays it.
     fn answered(
         &mut self,
-        asked: Asked,
+        (asked, is_prompt): (Asked, bool),
         reply: &[u8],
         (step, now): (u64, Timestamp),
         ledger: &mut Ledger,
@@ -520,6 +544,9 @@ impl Duty {
             Asked::Pop { until, .. } | Asked::Move { until, .. } if is_nothing => {
                 if now.after(ROUNDING) < until {
                     return Err(format!("{:?} before its timeout", until.since(now)));
+                }
+                if is_prompt && now > until.after(ENDS_WITHIN) {
+                    return Err(format!("{:?} after its timeout", now.since(until)));
                 }
                 Ok(())
             }
@@ -606,7 +633,7 @@ impl Duty {
     /// may have been on their way to it.
     fn gone(&mut self, is_unread: bool, ledger: &mut Ledger) {
         let before = ledger.unanswered;
-        for asked in self.asked.drain(..) {
+        for (asked, _) in self.asked.drain(..) {
             Self::end(asked, Fate::Unknown, ledger).expect("an unknown fate contradicts nothing");
         }
         if is_unread {
@@ -617,8 +644,6 @@ impl Duty {
 
 /// The beginning of weir's refusal of a call that needs a connection of its own, while all of them are taken.
 const NO_LINK: &[u8] = b"-OVERLOADED reason=links ";
-const NO_TRANSACTION: &[u8] = b"-ERR EXEC without MULTI";
-const LATE: &[u8] = b"-DEADLINE ";
 
 fn value_of(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.parse().ok()
@@ -632,7 +657,8 @@ mod tests {
     fn waiting(queue: &str) -> Duty {
         let mut duty = Duty::new(1, Random::new(1));
         let (queues, until) = (vec![queue.to_owned()], Timestamp::from_millis(2_000));
-        duty.asked.push_back(Asked::Pop { queues, most: 1, is_left: true, until });
+        let asked = Asked::Pop { queues, most: 1, is_left: true, until };
+        duty.asked.push_back((asked, Timestamp::ZERO));
         duty
     }
 
@@ -653,8 +679,11 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_ends_before_its_timeout_is_noticed() {
+    fn a_wait_that_ends_before_its_timeout_or_long_after_is_noticed() {
         assert!(is_possible(waiting("{0}queue0"), b"*-1\r\n", 2_000, Allowed::NOTHING));
+        assert!(!is_possible(waiting("{0}queue0"), b"*-1\r\n", 3_001, Allowed::NOTHING));
+        let late = Allowed { lateness: true, ..Allowed::NOTHING };
+        assert!(is_possible(waiting("{0}queue0"), b"*-1\r\n", 3_001, late));
         assert!(!is_possible(waiting("{0}queue0"), b"*-1\r\n", 1_500, Allowed::NOTHING));
     }
 
@@ -663,10 +692,35 @@ mod tests {
         let (lost, no_link) =
             (b"-UNAVAILABLE reason=reply-timeout \r\n", b"-OVERLOADED reason=links backend=a\r\n");
         let troubled = Allowed { refusals: true, ..Allowed::NOTHING };
+        let late = Allowed { lateness: true, ..Allowed::NOTHING };
+        let clustered = Allowed { redirections: true, ..Allowed::NOTHING };
+        let no_owner = b"-UNAVAILABLE slot=1 reason=no-owner retry_after_ms=5\r\n";
+        assert!(is_possible(waiting("{0}queue0"), no_owner, 1, clustered));
+        assert!(!is_possible(waiting("{0}queue0"), lost, 1, clustered));
         assert!(is_possible(waiting("{0}queue0"), lost, 1, troubled));
         assert!(!is_possible(waiting("{0}queue0"), lost, 1, Allowed::NOTHING));
-        assert!(is_possible(waiting("{0}queue0"), no_link, 1, Allowed::NOTHING));
+        assert!(is_possible(waiting("{0}queue0"), b"-DEADLINE stage=queue\r\n", 4_500, late));
+        assert!(!is_possible(waiting("{0}queue0"), b"-DEADLINE stage=queue\r\n", 4_499, late));
+        let few_links = Allowed { few_links: true, ..Allowed::NOTHING };
+        assert!(is_possible(waiting("{0}queue0"), no_link, 1, few_links));
+        assert!(!is_possible(waiting("{0}queue0"), no_link, 1, Allowed::NOTHING));
         assert!(!is_possible(waiting("{0}queue0"), b"-ERR unknown command\r\n", 1, troubled));
+    }
+
+    #[test]
+    fn an_abort_of_a_transaction_of_which_nothing_was_refused_is_noticed() {
+        let judged = |queued: &[u8], allowed| {
+            let mut duty = Duty::new(3, Random::new(1));
+            let asked = [Asked::Exactly(b"+QUEUED\r\n"), Asked::Commit(counter_of(0))];
+            duty.asked.extend(asked.map(|asked| (asked, Timestamp::ZERO)));
+            let mut ledger = Ledger::default();
+            let mut take =
+                |reply| duty.take_reply(reply, (9, Timestamp::from_millis(1)), &mut ledger, allowed);
+            take(queued).and_then(|_| take(b"-EXECABORT Transaction discarded\r\n"))
+        };
+        let few_links = Allowed { few_links: true, ..Allowed::NOTHING };
+        assert_eq!(judged(b"-OVERLOADED reason=links backend=a\r\n", few_links), Ok(true));
+        assert!(judged(b"+QUEUED\r\n", few_links).is_err());
     }
 
     #[test]

@@ -162,7 +162,6 @@ impl Writer {
     fn set_for_a_while(&mut self, burst: &mut Burst, key: &str, step: u64, history: &mut History) {
         let sent = self.next(step);
         let (write, value) = self.written(sent, key, history);
-        history.will_end(write);
         let millis = self.random.pick(&[1, 10, 100]).to_string();
         let words = [b"SET", key.as_bytes(), &value, b"PX", millis.as_bytes()];
         self.push(burst, sent, &words, Expected::Ok(vec![write]));
@@ -416,11 +415,13 @@ impl Writer {
         burst.asked.push(Asked { sent, protocol: self.protocol, expected: Expected::Value(key), reach });
     }
 
-    fn scan(&mut self, burst: &mut Burst, step: u64) {
-        // One page at a time is requested, since the next cursor is in the reply.
+    /// Adds to the burst (requests that are sent together) the request for the next page of the SCAN in
+    /// progress, if there is one and that page is not requested yet: its cursor is in the reply before it.
+    pub fn scan(&mut self, burst: &mut Burst, step: u64) {
         if let Some(cursor) = self.cursor.take() {
             let cursor = cursor.to_string();
-            self.ask(burst, step, &[b"SCAN", cursor.as_bytes(), b"COUNT", b"7"], Expected::Scanned);
+            let count: &[u8] = if self.random.per_mille(500) { b"7" } else { b"100" };
+            self.ask(burst, step, &[b"SCAN", cursor.as_bytes(), b"COUNT", count], Expected::Scanned);
         }
     }
 

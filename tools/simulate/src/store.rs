@@ -132,6 +132,9 @@ pub(super) struct Store {
     delay: Duration,
 }
 
+/// The time by which the end of a value's life may differ from its lifetime, because stores count whole
+/// milliseconds.
+const MILLI: Duration = Duration::from_millis(1);
 const READ_ONLY: &str = "-READONLY You can't write against a read only replica.\r\n";
 const LOADING: &[u8] = b"-LOADING Redis is loading the dataset in memory\r\n";
 
@@ -525,7 +528,9 @@ impl Store {
                         history.carried_out(token)?;
                     }
                     if let Some(lifetime) = lifetime_of(&arguments) {
-                        history.ends_by(token.write, now.monotonic.after(lifetime));
+                        let ends = [lifetime.saturating_sub(MILLI), lifetime + MILLI];
+                        let [earliest, surely] = ends.map(|after| now.monotonic.after(after));
+                        history.ends_between(token.write, earliest, surely);
                     }
                 }
             }
@@ -747,14 +752,13 @@ fn lose(arguments: &Arguments<'_>, step: u64, history: &mut History, takeover: u
     }
 }
 
-/// Returns the time after which the value that a request sets has surely expired; `None` if it does not
-/// expire. Stores count whole milliseconds.
+/// Returns the lifetime of the value that a request sets; `None` if it does not expire.
 fn lifetime_of(arguments: &Arguments<'_>) -> Option<Duration> {
     if arguments.len() != 5 || arguments.at(3) != b"PX" {
         return None;
     }
     let millis: u64 = std::str::from_utf8(arguments.at(4)).ok()?.parse().ok()?;
-    Some(Duration::from_millis(millis + 1))
+    Some(Duration::from_millis(millis))
 }
 
 /// Gives a request, which comes at `from` and takes this long, to the server that is free first, and returns

@@ -14,7 +14,8 @@ use super::falls::{Fall, Life, Step, Way};
 use super::history::{Fate, History, Sent};
 use super::network::{Lane, LastWords, Peer, Socket, SocketId, pieces};
 use super::overload::{Outcome, Trouble};
-use super::plan::{ASKED, Load, Plan};
+use super::pauses::KnownPause;
+use super::plan::{ASKED, Load, MANY_LINKS, Plan};
 use super::queues::{Ledger, Left};
 use super::store::{Delivered, Store, StoreAnswer};
 use super::token::{Token, tokens, value};
@@ -207,6 +208,8 @@ pub(super) struct World {
     /// The earliest time, by store, for which a check of the timeouts of waiting blocking calls is planned;
     /// `None` if none is.
     waits_end: Vec<Option<Timestamp>>,
+    /// The pause of all clients that each shard (core of weir) knows of; `None` if there is none.
+    pauses: Vec<Option<KnownPause>>,
 }
 
 /// A change of the owner of some slots (true in `slots`) from the node `old`, kept until all cores of weir
@@ -409,6 +412,7 @@ impl World {
             stopped: Vec::new(),
             beside: 0,
             waits_end: vec![None; usize::from(plan.backends)],
+            pauses: vec![None; usize::from(plan.shards)],
             plan,
         };
         world.find_cluster();
@@ -471,6 +475,7 @@ impl World {
             steps: self.step,
             replies: self.clients.iter().map(|client| client.replies).sum(),
             refusals: self.clients.iter().map(|client| client.refusals).sum(),
+            walks: self.clients.iter().map(|client| client.walks).sum(),
             links_lost: self.counted(Counter::LinksLost),
             from_memory: [Counter::HotHits, Counter::HotHitsCopied, Counter::HotJoins]
                 .map(|counter| self.counted(counter))
@@ -534,6 +539,7 @@ impl World {
             counted: load.counted_from..load.until,
             asked: ASKED,
             servers: self.plan.store_servers.unwrap_or(0),
+            service: self.plan.store_delay,
             works: self.stores.iter().map(Store::work).collect(),
             slept: self.cores.iter().map(|core| core.slept.clone()).collect(),
             clients: cores().map(|core| part_of(clients_of(core), self.clients.len())).collect(),
@@ -832,6 +838,7 @@ impl World {
             Input::Batch(batch) => core.handle_batch(batch, now),
             Input::Answer(to, reply) => core.handle_answer(to, &reply, now),
             Input::Clients(asked) => {
+                self.pauses[shard] = KnownPause::after(self.pauses[shard], &asked, self.step, self.now);
                 core.handle_clients_asked(&asked, now);
             }
             Input::Grants(grants) => core.handle_grants(&grants, now),
@@ -1128,6 +1135,10 @@ impl World {
             lateness: self.plan.sleeps.is_some(),
             throttling: self.plan.quota.is_some(),
             oversized: self.plan.reply_bytes_max.min(self.plan.output_bytes_max) < 300_000,
+            stalled: self.plan.cluster.is_some_and(|moves| moves.falls.is_some()),
+            early_deadlines: self.plan.has_early_deadlines(),
+            few_links: self.plan.private.is_some_and(|private| private.links < MANY_LINKS),
+            pause: self.pauses[self.sockets[self.clients[client].socket.0].shard],
             under_way: self.plan.network_delay
                 + self.plan.turn_delay
                 + self.plan.sleeps.map_or(Duration::ZERO, |sleeps| sleeps.longest),
