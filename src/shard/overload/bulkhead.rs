@@ -80,7 +80,7 @@ pub struct Bulkhead {
     mode: Mode,
     /// True if replies are sampled: for the window, or where it is off, for the other layers that judge the backend by
     /// its response times.
-    samples: bool,
+    is_sampled: bool,
     queue: Queue<u32>,
     is_queue_obeyed: bool,
     parked: Slab<Parked>,
@@ -122,7 +122,9 @@ impl Bulkhead {
             window: Window::new(shards, settings.window_bounds),
             yielding: Yielding::new(settings.window_bounds.least),
             mode: settings.window,
-            samples: [settings.window, settings.shed, settings.breaker].iter().any(|mode| *mode != Mode::Off),
+            is_sampled: [settings.window, settings.shed, settings.breaker]
+                .iter()
+                .any(|mode| *mode != Mode::Off),
             queue: Queue::new(settings.queue_limit, settings.queue_patience, Timestamp::ZERO),
             is_queue_obeyed: settings.queue == Mode::On,
             parked: Slab::new(),
@@ -249,7 +251,7 @@ impl Bulkhead {
     /// which the window (limit on requests in flight) is adjusted and the backend is judged.
     #[inline]
     pub fn should_sample(&mut self, sent_at: Timestamp, now: Timestamp) -> bool {
-        self.samples && self.window.wants(sent_at, now)
+        self.is_sampled && self.window.wants(sent_at, now)
     }
 
     /// Adjusts the window (limit on requests in flight) by a sampled reply.
