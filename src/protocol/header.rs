@@ -6,9 +6,8 @@
 #[inline]
 pub fn short_count(bytes: &[u8]) -> Option<(usize, usize)> {
     const LINE_END: u32 = u32::from_le_bytes([b'\r', b'\n', 0, 0]);
-    let (_, line) = bytes.first_chunk::<5>()?.split_first_chunk::<1>()?;
-    let [first, second, ..] = *line.first_chunk::<4>()?;
-    let word = u32::from_le_bytes(*line.first_chunk()?);
+    let [_, line @ ..] = *bytes.first_chunk::<5>()?;
+    let ([first, second, ..], word) = (line, u32::from_le_bytes(line));
     let digit = |byte: u8| usize::from(byte.wrapping_sub(b'0'));
     if (word >> 8) & 0xffff == LINE_END {
         return (digit(first) <= 9).then(|| (digit(first), 4));

@@ -432,7 +432,7 @@ impl RequestDecoder {
         };
         let mut position = self.position;
         while left > 0 {
-            let rest = bytes.get(position..).unwrap_or_default();
+            let rest = &bytes[position..];
             let Header::Value { value: length, end } = parse_bulk_header(rest, limits)? else {
                 (self.position, self.arguments_left) = (position, Some(left));
                 return Ok(Progress::Unfinished);

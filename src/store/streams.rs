@@ -74,16 +74,16 @@ pub(super) enum Bound {
 /// for the greatest, or `(` before an id that is not included. Returns the first or last id that is included.
 pub(super) fn bound(text: &[u8], bound: Bound) -> Result<Id, Refusal> {
     let missing = if bound == Bound::Start { 0 } else { u64::MAX };
-    if let [b'(', rest @ ..] = c_string(text, text.len())
-        && !rest.is_empty()
-    {
-        let id = id(&text[1..], missing)?;
-        return match bound {
-            Bound::Start => id.next().ok_or(Refusal::Words("ERR invalid start ID for the interval")),
-            Bound::End => id.previous().ok_or(Refusal::Words("ERR invalid end ID for the interval")),
-        };
+    match text {
+        [b'(', rest @ ..] if !rest.is_empty() => {
+            let id = id(rest, missing)?;
+            match bound {
+                Bound::Start => id.next().ok_or(Refusal::Words("ERR invalid start ID for the interval")),
+                Bound::End => id.previous().ok_or(Refusal::Words("ERR invalid end ID for the interval")),
+            }
+        }
+        _ => id_or_end(text, missing),
     }
-    id_or_end(text, missing)
 }
 
 /// Parses the id of a stream entry, or `-` for the least and `+` for the greatest id. `missing` is the sequence number

@@ -82,6 +82,12 @@ fn marked(mut reply: Vec<u8>) -> Vec<u8> {
     reply
 }
 
+/// True if a client over HTTP gets a reply that weir has written itself, to a request that was refused or lost: such a
+/// reply is marked.
+fn is_own(client: &Client, outcome: Outcome) -> bool {
+    client.speaks_http && matches!(outcome, Outcome::Refused | Outcome::Lost)
+}
+
 /// True if a part of a joined reply is a refusal by weir, which its first word tells. That is proof enough:
 /// scripts, which could write such words themselves, are never sent in parts.
 fn is_worded_as_own(reply: &[u8]) -> bool {
@@ -138,7 +144,7 @@ impl ClientStage {
     ) {
         let id = to.client_id();
         if let Some(client) = self.clients.get(id)
-            && !client.speaks_http
+            && !is_own(client, outcome)
             && let Some((Rewrite::AsItCame, charge)) = client.order.waiting(to.sequence)
         {
             if let Some(charge) = charge {
@@ -150,7 +156,7 @@ impl ClientStage {
         self.deliver_unusual(env, to, outcome, message, settle);
     }
 
-    /// Delivers a reply, or one part of it, as [`Self::deliver`] does, whatever client and request it is for.
+    /// Delivers a reply, or one part of it, as [`Self::deliver`] does, if the client does not get it as it came.
     #[inline(never)]
     fn deliver_unusual(
         &mut self,
@@ -173,19 +179,12 @@ impl ClientStage {
                 settle(charge, settlement);
             }
         };
-        // A reply to a request that was refused or lost is written by weir itself.
-        let is_own = matches!(outcome, Outcome::Refused | Outcome::Lost) && client.speaks_http;
+        let is_own = is_own(client, outcome);
         match client.order.waiting(to.sequence) {
             None => debug_assert!(false, "a reply that nobody waits for: {to:?}"),
             Some((Rewrite::AsItCame, charge)) => {
                 settle(charge, &Settlement::of(outcome));
-                if is_own {
-                    let marked = marked(message.bytes().to_vec());
-                    client.order.answer(to.sequence, Message::Small(&marked), &mut env.pool);
-                } else {
-                    client.order.answer(to.sequence, message, &mut env.pool);
-                }
-                self.after_answer(env, id);
+                self.answer_rewritten(env, id, to.sequence, marked(message.bytes().to_vec()));
             }
             Some((Rewrite::Cursor { backend }, charge)) => {
                 settle(charge, &Settlement::of(outcome));
