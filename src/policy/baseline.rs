@@ -106,7 +106,8 @@ mod tests {
     const POINT: usize = 0;
     const SCRIPT: usize = 4;
 
-    /// A backend that has answered a thousand requests of each class in its usual time.
+    /// Creates the baseline of a backend that has answered a thousand requests of each class of commands in
+    /// its usual time.
     fn settled() -> Baseline {
         let mut baseline = Baseline::default();
         for _ in 0..1_000 {

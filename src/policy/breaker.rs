@@ -78,7 +78,7 @@ const TRIAL: Duration = Duration::from_secs(3);
 /// Time over which the fraction of requests let through to a store that answered its trial grows to 1.
 const RETURN: Duration = Duration::from_secs(2);
 /// Fraction of requests that is let through to an ejected store (one taken out of use) right after it
-/// answered again; it grows to 1 over 2 s.
+/// answered its trial request; it grows to 1 over 2 s.
 const FIRST_PART: f64 = 0.1;
 /// Time in full service after which one earlier ejection (taking out of use) of a store is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(60);

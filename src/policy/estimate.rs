@@ -30,7 +30,8 @@ const DEVIATIONS: f64 = 3.0;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Expected {
     averages: [MicroUnits; COMMAND_CLASSES],
-    /// Averages of what requests would have cost more if their stores' time had been billed whole.
+    /// Averages, by class of commands, of the amounts by which requests would have cost more if all of the
+    /// time for which they kept their stores busy had been billed.
     unbilled: [MicroUnits; COMMAND_CLASSES],
     spreads: [Spread; COMMAND_CLASSES],
     /// Bit set of classes of commands in which requests have had different costs.
@@ -195,7 +196,8 @@ impl Expected {
     }
 }
 
-/// Moves an average towards a new sample, by the weight of the fast averages.
+/// Moves an average an eighth of the way towards a new sample, rounded away from the average so that it
+/// arrives there.
 fn approach(average: &mut MicroUnits, sample: MicroUnits) {
     let step = sample as i64 - *average as i64;
     // Rounded away from zero, so that the average arrives instead of staying a few millionths short. A shift

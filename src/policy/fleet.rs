@@ -22,7 +22,7 @@ use std::time::Duration;
 use crate::values::limits::{FLEET_FORGOTTEN_AT_ONCE, FLEET_HOSTS_MAX, FLEET_KEYS_MAX};
 use crate::values::{MicroUnits, Part, Timestamp};
 
-/// Part of a quota that is divided evenly among hosts, in billionths; the rest is divided by demand.
+/// Part of a quota that is divided evenly among hosts, in billionths: 10 %. The rest is divided by demand.
 const EVEN_BILLIONTHS: u64 = 100_000_000;
 /// Part of a quota that a host may give out before it knows how many hosts there are: 10 %.
 const UNKNOWN: Part = Part::of_billionths(EVEN_BILLIONTHS);
@@ -276,9 +276,10 @@ impl Fleet {
         Question { tick: self.tick, gone, added }
     }
 
-    /// Chooses the quotas whose counters are read at the fleet's store, and returns their indices with the
-    /// amounts to add to the counters, in thousandths of a request unit. `elapsed` is the time since the
-    /// store was last asked. `hosts` is the number of hosts.
+    /// Chooses the quotas whose counters are read at the fleet's store: those with much demand, then others
+    /// while the number of counters allows, and those of heavily used users. Returns their indices with the
+    /// amounts to add to the counters, in thousandths of a request unit. Sets the parts of the quotas left
+    /// out. `elapsed` is the time since the store was last asked, `hosts` the number of hosts.
     fn choose(&mut self, elapsed: Duration, hosts: u64) -> Vec<(usize, u64)> {
         let floor = self.floor();
         let is_heavy = |scope: &Scope| scope.is_above(floor, elapsed);

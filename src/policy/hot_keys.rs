@@ -176,8 +176,8 @@ pub struct HotCounters {
     /// Number of requests for keys that had enough load to be counted by themselves (in a record) when no
     /// record was free.
     pub unrecorded: u64,
-    /// Number of requests, and of their costs, that were not counted by key because too many keys had been
-    /// replaced in the pane (50 ms).
+    /// Number of times that a request, or the cost of one, was not counted by key because too many keys had
+    /// been replaced in the pane (50 ms).
     pub passed_over: u64,
 }
 

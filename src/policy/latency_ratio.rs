@@ -362,8 +362,8 @@ impl Steps {
 /// a few requests more by chance soon after are no overload.
 #[derive(Clone, Copy, Debug, Default)]
 struct InFlight {
-    /// Numbers of requests in flight seen in the present slice (250 ms), each times the seconds since the one
-    /// before.
+    /// Sum of the numbers of requests in flight that were seen in the present slice (250 ms), each multiplied
+    /// by the seconds since the number before it was seen.
     sum: f64,
     /// Seconds of the present slice (250 ms) that `sum` covers.
     covered: f64,

@@ -82,7 +82,8 @@ pub struct Measured {
     /// Time for which the request kept the store busy, in microseconds, where neither the request nor the
     /// reply shows how much work it was; 0 for all other requests.
     pub busy_micros: u64,
-    /// Time for which the request kept the store busy beyond that, in microseconds, which is not billed.
+    /// Time for which the request kept the store busy in addition to `busy_micros`, in microseconds, which is
+    /// not billed.
     pub unbilled_micros: u64,
 }
 

@@ -44,8 +44,8 @@ impl Seats {
         fits
     }
 
-    /// Counts a connection of a client that was counted under other quotas before they changed, even beyond
-    /// the tenant's limit.
+    /// Counts a connection of the tenant, even beyond the tenant's limit: its client was counted under other
+    /// quotas before they changed, and is not closed for that.
     pub fn keep(&self, tenant: TenantId) {
         if let Some(taken) = self.of(tenant) {
             taken.fetch_add(1, Ordering::Relaxed);

@@ -335,10 +335,10 @@ impl Slice {
 
     /// Returns two amounts in millionths of a request unit. The first is what this core can count on in the
     /// bucket: its allowance (what a core may spend without asking), and its share of the part that no core
-    /// holds. The second, for a bucket whose burst is less than a second's income, is nearly all of this
-    /// core's share of the burst: a core that can count on more ignores the risk that admitted requests cost
-    /// more than was taken for them, since a tenant with rare large replies would otherwise be served only a
-    /// part of its quota.
+    /// holds. The second, None unless the bucket's burst is less than a second's income, is nearly all of
+    /// this core's share of the burst: a core that can count on more ignores the risk that admitted requests
+    /// cost more than was taken for them, since a tenant with rare large replies would otherwise be served
+    /// only a part of its quota.
     pub fn in_sight(&self, capacity: Capacity, now: Timestamp, rules: Rules) -> (i64, Option<i64>) {
         let share = if self.heard { u32::from(self.share) } else { rules.even_share };
         let part = |whole: i64| (i128::from(whole) * i128::from(share) / WHOLE_SHARE as i128) as i64;

@@ -299,7 +299,8 @@ enum Trial {
 /// One sampled reply of a round (stretch of replies that decides about the window).
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
-    /// The backend's part of the latency, in seconds, as if the request were of the usual mix of kinds.
+    /// Latency of the sampled reply without the time in which this core did not run, in seconds, as if the
+    /// request were of the usual mix of kinds.
     low: f64,
     /// Number of requests in flight when the request was sent.
     depth: f64,
@@ -310,7 +311,8 @@ struct Seen {
 /// One of the latest replies, from which the latency of the next request is expected.
 #[derive(Clone, Copy, Debug)]
 struct Latest {
-    /// The backend's part of the latency beyond the base of the request's kind, in seconds.
+    /// Latency of the reply beyond the base of the request's kind, without the time in which this core did
+    /// not run, in seconds.
     beyond: f64,
     /// Number of requests in flight when the request was sent, itself included.
     depth: f64,
@@ -498,7 +500,8 @@ pub struct Window {
     bases: Vec<f64>,
     /// True if expensive requests, which have a window of their own, are in flight to the same backend.
     is_beside_expensive: bool,
-    /// True if they were at any time in this base period (10 s).
+    /// True if expensive requests, which have a window of their own, were in flight to the same backend at
+    /// any time in this base period (10 s).
     was_beside_expensive: bool,
     /// True if fewer expensive requests may soon be in flight because replies of this window come late.
     may_yield: bool,
@@ -701,7 +704,9 @@ impl Window {
         }
     }
 
-    /// Keeps a reply as one of the latest.
+    /// Keeps a reply, which came at the time `at` in seconds, as one of the eight latest, from which the
+    /// latency of the next request is expected. Ignores it if its request was costly or followed a costly
+    /// one, or if the base of its kind is unknown.
     fn keep_latest(&mut self, sample: &Sample, at: f64) {
         let (sent_at, floor) = (seconds(sample.sent_at), &self.floors[sample.kind % KINDS]);
         if sample.is_costly || !floor.is_known() {
@@ -744,13 +749,14 @@ impl Window {
     }
 
     /// True if expensive requests, which have a window of their own, may be what makes replies slow, and fewer of
-    /// them may soon be in flight. Until then a smaller window would only keep requests of this one waiting.
+    /// them may soon be in flight. Until then a smaller window would only keep requests of this window waiting.
     const fn may_expensive_yield(&self) -> bool {
         self.is_beside_expensive && self.may_yield
     }
 
-    /// True unless expensive requests may be what makes replies slow, so that a lower base of earlier periods
-    /// still counts.
+    /// True if this core may forget a lower base of earlier periods: no expensive requests were in flight in
+    /// this base period (10 s), or the median latency is at most 1.5 times the base, so that they do not make
+    /// replies slow.
     fn may_forget_base(&self) -> bool {
         !self.was_beside_expensive || self.median <= RAISED * self.base
     }

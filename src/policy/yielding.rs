@@ -33,49 +33,58 @@ use crate::values::Timestamp;
 /// Number of rounds (stretches of replies whose median latency is taken) in a row in which replies to cheap
 /// requests must be late before the cap becomes smaller.
 const LATE_ROUNDS: u32 = 2;
-/// Largest part of what is in flight that a smaller cap leaves.
+/// Largest part of the expensive requests in flight that a smaller cap permits: each cut is by a fifth at
+/// least.
 const CUT: f64 = 0.8;
-/// Smallest part of what is in flight that a smaller cap leaves.
+/// Smallest part of the expensive requests in flight that a smaller cap permits: each cut is by half at most.
 const CUT_DEEPEST: f64 = 0.5;
-/// Part by which the cap grows in one step; at least one request.
+/// Part by which the cap on expensive requests grows in one step (after a round in which replies to cheap
+/// requests came in time); by one request if that is more.
 const GROWTH: f64 = 0.05;
-/// Shortest time for which the cap stays below what was in flight when replies to cheap requests were late.
+/// Shortest time for which the cap stays at most 80 % of the number of expensive requests that were in flight
+/// when replies to cheap ones were last late.
 const HOLD: Duration = Duration::from_secs(10);
-/// Longest such time, after the cap has several times grown in vain.
+/// Longest time for which the cap stays at most 80 % of the number of expensive requests that were in flight
+/// when replies to cheap ones were last late. The time doubles up to this when the cap grows in vain.
 const HOLD_MOST: Duration = Duration::from_secs(60);
-/// Time without replies to cheap requests after which the cap is lifted.
+/// Time without replies to cheap requests after which the cap on expensive ones is lifted.
 const ALONE: Duration = Duration::from_secs(10);
-/// Time for which the cap is the least when replies to cheap requests are known for the first time, or again.
+/// Time for which the cap keeps its smallest value when replies to cheap requests become known for the first
+/// time, or again after 10 s without any.
 const START_HOLDS: Duration = Duration::from_millis(500);
-/// Factor by which the cap then grows about every 100 ms.
+/// Factor by which the cap grows about every 100 ms, once it has had its smallest value for half a second
+/// because replies to cheap requests had just become known.
 const START_GROWTH: f64 = 2.0;
-/// Time after which the cap that begins so small is lifted in any case. The clock by which a queue measures waiting
-/// stands still for as long.
+/// Time after which a cap that began with its smallest value, because replies to cheap requests had just become
+/// known, is lifted in any case. The clock by which a queue measures waiting stands still for as long.
 const START_MOST: Duration = Duration::from_secs(1);
-/// Part of all cores' expensive requests with which it is judged whether fewer of them help.
+/// Part of all cores' expensive requests in flight before the first cut of the cap, up to which it is judged
+/// whether fewer of them make replies to cheap requests come sooner.
 const JUDGED_AT: f64 = 0.25;
-/// Part of all cores' expensive requests with which it is judged once no more than the least have been in flight for
-/// 2 s.
+/// Part of all cores' expensive requests in flight before the first cut of the cap, up to which it is judged whether
+/// fewer of them help, once this core has had no more than the smallest cap in flight for 2 s.
 const JUDGED_AT_LEAST: f64 = 0.5;
-/// The largest latency of cheap requests that is no sign of another reason, as a multiple of the time for which the
-/// expensive requests in flight keep a server busy.
+/// Largest median latency of cheap requests that expensive ones explain, as a multiple of the time for which the
+/// expensive requests in flight keep a server busy. A larger one has another reason.
 const EXPLAINED: u32 = 2;
-/// Part of the latency of cheap requests before the cap, above which a cap that leaves a quarter or less of the
-/// expensive requests has not helped.
+/// Part of the latency of cheap requests before the cap: if their latency is still above it while a quarter or
+/// less of the expensive requests are in flight, the cap has not helped.
 const IN_VAIN: f64 = 0.7;
-/// Time for which there is no cap after one that has not helped.
+/// Time for which there is no cap on expensive requests after one that did not make replies to cheap requests
+/// come sooner.
 const RESTS: Duration = Duration::from_secs(60);
-/// Time after which late replies to cheap requests beside the least number of expensive ones have another reason.
+/// Time for which replies to cheap requests must be late, although no more expensive requests are in flight than
+/// the smallest cap, before expensive requests are no longer taken for the reason.
 const LEAST_LASTS: Duration = Duration::from_secs(2);
 
 /// The latency of cheap requests to a backend, as its last round of replies showed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cheap {
-    /// Time at which the round of replies ended.
+    /// Time at which the round of replies to cheap requests ended.
     pub at: Timestamp,
-    /// The median latency.
+    /// The median latency of the cheap requests in the round.
     pub median: Duration,
-    /// The largest median latency at which a backend does not count as crowded.
+    /// The largest median latency of cheap requests at which the backend does not count as crowded.
     pub allowed: Duration,
     /// Time for which the cheap requests in flight keep the backend busy, if others wait for room in their own
     /// window (limit on requests in flight), so that they may crowd the backend themselves; zero otherwise.
@@ -85,50 +94,56 @@ pub struct Cheap {
 /// The expensive requests of one core to a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expensive {
-    /// Number of requests in flight.
+    /// Number of this core's expensive requests in flight at the backend.
     pub in_flight: u32,
-    /// Number of all cores' requests in flight.
+    /// Number of all cores' expensive requests in flight at the backend.
     pub all_in_flight: u32,
     /// Time for which all cores' expensive requests in flight keep the backend busy.
     pub work: Duration,
-    /// True if requests wait.
+    /// True if expensive requests of this core wait until they may be sent.
     pub waits: bool,
 }
 
-/// The worst that was seen while replies to cheap requests have been late without a break.
+/// State before the cap was first cut, since when replies to cheap requests have been late without a break;
+/// the effect of the cap is judged by it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Before {
     /// Number of all cores' expensive requests in flight before the cap first became smaller.
     all_in_flight: f64,
-    /// The largest median latency of cheap requests.
+    /// The largest median latency of cheap requests before so few expensive requests were in flight (a
+    /// quarter of `all_in_flight`) that the effect of the cap is judged.
     median: Duration,
 }
 
 /// Cap on the expensive requests of one core in flight at a backend, which follows the latency of cheap ones.
 #[derive(Clone, Debug)]
 pub struct Yielding {
-    /// Smallest cap, in requests.
+    /// Smallest value that the cap may have, in requests.
     least: f64,
     /// Largest number of expensive requests in flight; infinite while there is no cap.
     cap: f64,
     /// Number of expensive requests in flight when replies to cheap ones were last late; infinite if unknown.
     too_many: f64,
-    /// Time until which the cap stays below `too_many`.
+    /// Time until which the cap stays at most 80 % of `too_many`.
     holds_until: Timestamp,
-    /// Time for which it stays below that when replies are late again.
+    /// Time for which the cap stays at most 80 % of `too_many` after the next cut: 10 to 60 s, doubled if the
+    /// cap has grown in vain.
     hold: Duration,
     /// Number of rounds of replies in a row in which those to cheap requests were late.
     late_rounds: u32,
-    /// End of the round of replies that was looked at last.
+    /// End of the round of replies to cheap requests whose latency was judged last, so that no round is
+    /// judged twice.
     looked_at: Timestamp,
-    /// Time from which on no more were in flight than the cap permitted. Replies to cheap requests sent earlier do
-    /// not count.
+    /// Time from which on no more expensive requests were in flight than the cap permitted. Replies to cheap
+    /// requests sent earlier do not count.
     obeyed_at: Timestamp,
     /// Time at which replies to cheap requests were last known; None if there were none for 10 s.
     company_at: Option<Timestamp>,
-    /// Time at which replies to cheap requests became known, until the cap that then begins at the least is lifted.
+    /// Time at which replies to cheap requests became known, so that the cap began with its smallest value; None
+    /// once that cap was cut or lifted.
     starts_at: Option<Timestamp>,
-    /// The worst since replies to cheap requests were last in time; None while they are.
+    /// State before the first cut of the cap since replies to cheap requests were last in time; None if there
+    /// was no cut since.
     before: Option<Before>,
     /// Time from which on all cores together have had so few expensive requests in flight that it can be judged
     /// whether that helps; None while there are more.
@@ -136,12 +151,12 @@ pub struct Yielding {
     /// Time until which there is no cap, because the last one has not helped.
     rests_until: Timestamp,
     /// Time from which on replies to cheap requests have been late although no more expensive ones were in flight than
-    /// the least; None while that is not so.
+    /// the smallest cap permits; None while that is not so.
     least_since: Option<Timestamp>,
-    /// True if replies to cheap requests were late in the last round, and cheap requests take more of the backend's
-    /// time.
+    /// True if replies to cheap requests were late in the last round, and cheap requests keep the backend busy for
+    /// longer than expensive ones, so that a cap would not help.
     is_theirs: bool,
-    /// The expensive requests at the last look.
+    /// The expensive requests at the last call of [`Yielding::handle_look`].
     last: Expensive,
 }
 
@@ -182,8 +197,8 @@ impl Yielding {
         self.cap as usize
     }
 
-    /// True while the cap is small because replies to cheap requests have just become known, which is no sign that
-    /// the backend is crowded.
+    /// True while the cap on expensive requests is small because replies to cheap requests have just become known,
+    /// which is no sign that the backend is crowded.
     pub fn is_starting(&self) -> bool {
         self.starts_at.is_some()
     }
@@ -201,13 +216,14 @@ impl Yielding {
     }
 
     /// True if replies to cheap requests have been late for 2 s although no more expensive ones were in flight than the
-    /// least.
+    /// smallest cap permits.
     fn has_least_lasted(&self, now: Timestamp) -> bool {
         self.least_since.is_some_and(|since| now.since(since) >= LEAST_LASTS)
     }
 
-    /// Looks at the latency of cheap requests, about every 100 ms, and changes the cap accordingly. `cheap` is
-    /// None if they had no reply lately. Returns whether the cap became smaller.
+    /// Takes the latency of cheap requests (`cheap`; None if they had no reply lately) and the state of
+    /// expensive ones, about every 100 ms, and changes the cap on the latter accordingly. True if the cap
+    /// became smaller.
     pub fn handle_look(&mut self, cheap: Option<Cheap>, expensive: Expensive, now: Timestamp) -> bool {
         let last = std::mem::replace(&mut self.last, expensive);
         let most = Expensive {
@@ -249,8 +265,8 @@ impl Yielding {
         false
     }
 
-    /// Begins with the least cap when replies to cheap requests are known for the first time, or again, and lifts
-    /// the cap when there were none for 10 s.
+    /// Sets the cap to its smallest value when replies to cheap requests become known (`has_cheap`) for the first
+    /// time, or again, and lifts the cap when there were none for 10 s.
     fn handle_company(&mut self, has_cheap: bool, now: Timestamp) {
         if !has_cheap && self.company_at.is_some_and(|at| now.since(at) > ALONE) {
             *self = Self { rests_until: self.rests_until, last: self.last, ..Self::beginning(self.least) };
@@ -324,10 +340,11 @@ mod tests {
 
     use super::*;
 
-    /// Interval between two looks at the cap.
+    /// Interval between two calls of [`Yielding::handle_look`], in seconds.
     const LOOKS: f64 = 0.1;
 
-    /// Expensive requests of the only core, of which further ones wait.
+    /// Creates the figures of the only core, which has `in_flight` expensive requests in flight that keep the
+    /// backend busy for `work`, while others wait.
     fn waiting(in_flight: u32, work: Duration) -> Expensive {
         Expensive { in_flight, all_in_flight: in_flight, work, waits: true }
     }
@@ -363,7 +380,7 @@ mod tests {
         served: usize,
         /// The median latency of cheap requests, in seconds.
         median: f64,
-        /// The part of the looks at which there was no cap.
+        /// The part of the calls of [`Yielding::handle_look`], 0 to 1, at which there was no cap.
         uncapped: f64,
     }
 

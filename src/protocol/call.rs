@@ -75,6 +75,7 @@ pub fn is_about_connection<'a>(mut words: impl Iterator<Item = &'a [u8]> + Clone
 }
 
 /// Returns the first word of the inner request of a `QOS CALL`, whose words from the first option on are `words`.
+/// None if it has no inner request.
 pub fn inner_name<'a>(words: impl Iterator<Item = &'a [u8]> + Clone) -> Option<&'a [u8]> {
     inner(words).next()
 }

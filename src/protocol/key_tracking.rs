@@ -35,7 +35,8 @@ pub enum BadTrackingOption {
 }
 
 impl TrackingOptions {
-    /// Reads the options of a request `CLIENT TRACKING ON` from the words after these three.
+    /// Reads the options of a request `CLIENT TRACKING ON` from the words after these three. The error is the
+    /// reason why they are refused.
     pub fn parse(arguments: &Arguments<'_>) -> Result<Self, BadTrackingOption> {
         let mut options = Self::default();
         let mut words = arguments.iter().skip(3);

@@ -179,8 +179,8 @@ impl Secrets {
         }
     }
 
-    /// Returns whether the word at `index` of a request may be a password and is hidden. The caller passes
-    /// all words of the request, in order.
+    /// True if the word at `index` (0 is the command's name) of a request may be a password, so that it is
+    /// not shown. The caller passes all words of the request, in order.
     fn hides(&mut self, index: usize, word: &[u8]) -> bool {
         if index == 0 {
             return false;

@@ -81,7 +81,8 @@ impl ReplyScanner {
         self.scan_parts(bytes)
     }
 
-    /// Scans further bytes of a connection as [`Self::scan`] does, of any reply, header by header.
+    /// Scans further bytes of a connection as [`Self::scan`] does, piece by piece: the slower way, which
+    /// handles replies of any form and replies that arrive in several chunks.
     #[inline(never)]
     fn scan_parts(&mut self, bytes: &[u8]) -> Result<Option<Scanned>, MalformedReply> {
         if !self.is_midway() {
@@ -138,7 +139,7 @@ impl ReplyScanner {
     }
 
     /// Steps over bytes of a bulk string and checks the line end after it, so that a wrong length is found at
-    /// once. Returns the number of bytes it used.
+    /// once. Returns the number of bytes it used. An error if other bytes stand where the line end belongs.
     fn payload(&mut self, bytes: &[u8]) -> Result<usize, MalformedReply> {
         let step = self.payload_left.min(bytes.len() as u64);
         let left = self.payload_left - step;
@@ -156,7 +157,7 @@ impl ReplyScanner {
     }
 
     /// Steps over a line whose content does not matter; `before` is the line's last byte that was received
-    /// earlier. Returns the number of bytes it used.
+    /// earlier. Returns the number of bytes it used. An error if the line ends with LF alone.
     fn rest_of_text(&mut self, bytes: &[u8], before: u8) -> Result<usize, MalformedReply> {
         let Some(newline) = bytes.iter().position(|byte| *byte == b'\n') else {
             self.text = bytes.last().copied();

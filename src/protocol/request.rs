@@ -163,7 +163,8 @@ impl RequestDecoder {
     }
 
     /// Finds the next request in the bytes that were kept earlier, to which bytes of `chunk[*consumed..]` are added as
-    /// needed; advances `consumed`. `None` if no bytes are kept any more, or the whole chunk is consumed.
+    /// needed; advances `consumed`. `None` if no bytes are kept any more, or the whole chunk is consumed. An error if
+    /// the bytes are no request, or one beyond `limits`.
     #[cold]
     fn next_held(
         &mut self,
@@ -310,7 +311,8 @@ impl RequestDecoder {
         }
     }
 
-    /// Looks for the next whole request in the bytes that were kept earlier; `None` if there is none.
+    /// Looks for the next whole request in the bytes that were kept earlier; `None` if there is none. An
+    /// error if the bytes are no request, or one beyond `limits`.
     fn find_held(&mut self, limits: &RequestLimits) -> Result<Option<Found>, ProtocolError> {
         loop {
             let held = std::mem::take(&mut self.held);
@@ -827,8 +829,8 @@ mod tests {
         assert_eq!(decoder.missing(), 1_000_002);
     }
 
-    /// Decodes chunks as `decode_all` does, but lends the buffer of a large value wherever the decoder allows
-    /// it.
+    /// Decodes chunks as `decode_all` does, but lends the decoder's buffer for the rest of a large value
+    /// wherever the decoder allows it.
     fn decode_lending(chunks: &[&[u8]], limits: &RequestLimits) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
         let mut decoder = RequestDecoder::default();
         let mut seen = Vec::new();

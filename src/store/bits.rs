@@ -114,7 +114,8 @@ fn ones(bytes: &[u8]) -> i64 {
 }
 
 /// Counts the bits that are set from bit `start` to bit `end` inclusive. Negative positions count from the
-/// end of the string; bit 0 is the highest bit of the first byte. `spend` is given the bytes that are read.
+/// end of the string; bit 0 is the highest bit of the first byte. `spend` is given the bytes that are read,
+/// and may refuse the request for their number.
 fn ones_between(bytes: &[u8], start: i64, end: i64, spend: impl Fn(&[u8]) -> Done) -> Result<i64, Refusal> {
     let length = bytes.len() as i64 * 8;
     if start < 0 && end < 0 && start > end {
@@ -159,7 +160,7 @@ fn bitpos(call: &mut Call<'_>) -> Done {
 }
 
 /// Returns the range of bits that BITPOS searches, as the first bit and the bit after the last; both are 0 if
-/// the range is empty. `length` is the length of the string in bytes.
+/// the range is empty. `length` is the length of the string in bytes. An error if an argument is wrong.
 fn searched_bits(call: &Call<'_>, length: i64) -> Result<(i64, i64), Refusal> {
     if call.count() == 3 {
         return Ok((0, length * 8));
@@ -255,7 +256,8 @@ fn bitop(call: &mut Call<'_>) -> Done {
 }
 
 /// Combines the strings at the source keys of BITOP byte by byte, and returns the result, as long as the longest
-/// string. Shorter strings count as followed by zeros.
+/// string. Shorter strings count as followed by zeros. An error if the work would exceed the effort limit, or
+/// the strings the memory that is left.
 fn combined(call: &mut Call<'_>, operation: Operation) -> Result<Vec<u8>, Refusal> {
     let longest = longest(call, operation)?;
     let mut result = vec![0; longest];

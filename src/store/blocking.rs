@@ -80,7 +80,7 @@ fn bzmpop(call: &mut Call<'_>) -> Done {
 
 /// Pops from the first of `keys` (positions of words in the request) that has an element, and replies. If
 /// none has one, the call waits until an element arrives or `timeout` ends; within a transaction or a script
-/// it replies with null at once.
+/// it replies with null at once. An error if a key holds a value of another type.
 fn serve_or_wait(call: &mut Call<'_>, keys: Range<usize>, want: Want, timeout: Timeout) -> Done {
     let arguments = call.arguments;
     let serve = if want.kind() == Kind::List { lists::serve } else { sorted_sets::serve };

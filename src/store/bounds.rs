@@ -7,7 +7,8 @@ use crate::values::Random;
 
 const REPLY_BYTES_MAX: usize = 1_000_000;
 const MEMORY_BYTES_MAX: u64 = 20_000_000;
-/// A smaller effort limit than the default, so that tests reach it quickly.
+/// Maximum effort (steps of work) of one request in these tests: less than the default, so that they reach it
+/// quickly.
 const EFFORT_MAX: u64 = 1_000_000;
 
 fn bench() -> Bench {

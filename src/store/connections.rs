@@ -55,12 +55,14 @@ impl<T> Connection<T> {
         self.output.is_empty() && !self.sending
     }
 
-    /// Records that a reply, not a message, was appended last to the output.
+    /// Records that the bytes appended last to the output are the end of a reply, and not of a message (such
+    /// as one of a subscribed channel).
     pub fn note_reply(&mut self) {
         self.replied_bytes = self.output.len();
     }
 
-    /// Returns the number of unsent bytes of messages behind the last reply.
+    /// Returns the number of unsent bytes of messages (such as those of subscribed channels) after the last
+    /// reply.
     pub fn message_bytes(&self) -> usize {
         self.output.len() - self.replied_bytes
     }

@@ -65,7 +65,8 @@ fn decoded(bytes: Option<&[u8]>) -> Result<Option<Registers>, Refusal> {
     bytes.map(Registers::decode).transpose()
 }
 
-/// Stores a `HyperLogLog` under `key`; the key keeps its expiry.
+/// Stores a `HyperLogLog` under `key`; the key keeps its expiry. Refuses the command if memory has no room
+/// for it.
 fn store(call: &mut Call<'_>, key: &[u8], registers: &Registers) -> Done {
     let mut digits = Digits::new(0);
     let former = call.keyspace.peek(key).map(|entry| &entry.value);
@@ -114,7 +115,8 @@ fn keep_count(call: &mut Call<'_>, key: &[u8], count: u64) {
 }
 
 /// Returns the union of the `HyperLogLog` values at the keys that argument `start` and all arguments after it
-/// name, and counts a hit or a miss for each. Keys that do not exist count as empty.
+/// name, and counts a hit or a miss for each. Keys that do not exist count as empty. An error if a value is
+/// no `HyperLogLog`, or if the work would exceed the effort limit.
 fn merged(call: &mut Call<'_>, start: usize) -> Result<Registers, Refusal> {
     let mut merged = Registers::new();
     for key in call.rest(start) {

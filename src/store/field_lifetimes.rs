@@ -205,7 +205,8 @@ fn set_expiry(fields: &mut Fields, name: &[u8], expires_ms: u64, now_ms: u64) ->
 /// Applies `change` to each field whose name is among the arguments at positions `names`, in the hash in
 /// argument 1. Replies with the numbers that `change` returns; -2 for each field if there is no such hash.
 /// Queues the keyspace event `event` if one of the numbers is 1 (an expiry was set or removed), and `hdel` if
-/// one is 2 (a field was removed).
+/// one is 2 (a field was removed). An error, before any change, if the key holds another type, or if the work
+/// or the reply would exceed its limit.
 fn change_each(
     call: &mut Call<'_>,
     names: Range<usize>,

@@ -17,9 +17,11 @@ pub(super) enum End {
 pub(super) struct Items {
     ring: VecDeque<Text>,
     bytes: usize,
-    /// The bytes of the items in a listpack.
+    /// The bytes that the items would take in one listpack of Redis, by which (and by their number) the list
+    /// counts as small.
     packed_bytes: usize,
-    /// True if Redis keeps the list as a quicklist of several listpacks.
+    /// True if the list is large: Redis keeps it as a quicklist of several listpacks. False if it is small:
+    /// one listpack.
     large: bool,
 }
 
@@ -32,8 +34,8 @@ impl Items {
         !self.large
     }
 
-    /// Makes a small list a large one if it passes `limit` when `items` are added, or take the place of others. As
-    /// in Redis, an item counts with its own bytes until it is in the list.
+    /// Marks a small list (one listpack in Redis) as large (a quicklist) if it passes `limit` when `items` are
+    /// added, or take the place of others. As in Redis, an item counts with its own bytes until it is in the list.
     pub(super) fn expect<'a>(&mut self, limit: ListLimit, items: impl ExactSizeIterator<Item = &'a [u8]>) {
         if self.large {
             return;
@@ -43,7 +45,8 @@ impl Items {
         self.large = bytes > limit.bytes || count > limit.items;
     }
 
-    /// Makes a large list a small one if it is within half of `limit`, after it has lost items.
+    /// Marks a large list (a quicklist in Redis) as small (one listpack) if it is within half of `limit`, after it
+    /// has lost items.
     ///
     /// Redis also asks that all items are in one listpack of the quicklist. Lists have no listpacks here, so that a
     /// list of several short ones becomes small a few items earlier.
@@ -51,7 +54,8 @@ impl Items {
         self.settle_within(limit.bytes / 2, limit.items / 2);
     }
 
-    /// Makes a list that was made as a whole small if it is within `limit`, or else large.
+    /// Marks a list whose items were all added at once as small (one listpack in Redis) if it is within
+    /// `limit`, or else as large (a quicklist).
     pub(super) fn settle_new(&mut self, limit: ListLimit) {
         self.large = true;
         self.settle_within(limit.bytes, limit.items);

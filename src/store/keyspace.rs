@@ -339,7 +339,8 @@ impl Keyspace {
         place
     }
 
-    /// Works as [`Keyspace::find_counted`], but without the event of a missing key: OBJECT causes none.
+    /// Returns the location of `key` and counts a hit or a miss, as [`Keyspace::find_counted`] does, but
+    /// queues no event `keymiss` for a missing key, since OBJECT causes none. `None` if there is no such key.
     pub(super) fn find_counted_in_silence(&mut self, key: &[u8]) -> Option<Place> {
         let place = self.find(key);
         match place {

@@ -32,7 +32,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("lmpop", -4, Effect::Write, lmpop),
 ];
 
-/// Returns the size limits of small lists.
+/// Returns the limits on the number of items or bytes of a small list, which Redis keeps as one listpack.
 fn limit(keyspace: &Keyspace) -> ListLimit {
     keyspace.hasher().shapes().list()
 }
@@ -170,7 +170,7 @@ pub(super) struct PopRequest {
 
 impl PopRequest {
     /// Parses `numkeys key ... end [COUNT count]` from argument `first` on; `ends` are the two words that may
-    /// name the end to pop from, in lower case.
+    /// name the end to pop from, in lower case. An error if the arguments have another form.
     pub(super) fn parse(call: &Call<'_>, first: usize, ends: [&str; 2]) -> Result<Self, Refusal> {
         let keys = numbers::integer(call.at(first)).filter(|keys| *keys > 0);
         let keys = keys.ok_or(Refusal::Words("ERR numkeys should be greater than 0"))?;
@@ -379,7 +379,8 @@ fn move_item(call: &mut Call<'_>, from: End, to: End) -> Done {
 }
 
 /// Moves an item from one end (`from`) of the list `source` to one end (`to`) of the list `target`, and
-/// writes it as the reply. False if there is no list `source`.
+/// writes it as the reply. False if there is no list `source`. An error, before any change, if one of the
+/// keys holds another type, or if the reply could not hold the item.
 fn transfer(
     call: &mut Call<'_>,
     (source, from): (&[u8], End),

@@ -76,7 +76,7 @@ pub(super) fn integer(text: &[u8]) -> Option<i64> {
     if negative { 0_i64.checked_sub_unsigned(magnitude) } else { i64::try_from(magnitude).ok() }
 }
 
-/// A number as C's `strtod` reads it.
+/// A number that was read as C's `strtod` reads one, and whether it is out of the range of an `f64`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Number {
     pub(super) value: f64,

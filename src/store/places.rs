@@ -280,7 +280,8 @@ impl<'a> Search<'a> {
 
     /// Parses the option of a geographic search at argument `index`, and returns how many arguments it takes.
     /// `kind` and `storing` say which options the command has, and `ranking` is the searched sorted set
-    /// (`None` if its key does not exist), in which FROMMEMBER looks up the center.
+    /// (`None` if its key does not exist), in which FROMMEMBER looks up the center. An error if the argument
+    /// is no option of the command, or has a wrong value.
     fn option(
         &mut self,
         call: &Call<'a>,
@@ -467,7 +468,8 @@ fn show(call: &mut Call<'_>, search: &Search<'_>, found: &[Found]) -> Done {
 }
 
 /// Stores the members that a geographic search has found as a sorted set at `target`, with their geohashes as
-/// scores, or with their distances if the search says so (STOREDIST). Replies with their number.
+/// scores, or with their distances if the search says so (STOREDIST). Replies with their number. An error if
+/// they take more effort or memory than is left.
 fn keep(call: &mut Call<'_>, search: &Search<'_>, found: &[Found], target: &[u8]) -> Done {
     call.effort.spend(found.len(), RANK)?;
     let mut stored = Ranking::new(call.keyspace.hasher());

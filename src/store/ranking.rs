@@ -32,7 +32,8 @@ pub(super) struct Ranking {
     scores: Table<Scored>,
     /// The members in ascending order, cut into pieces of at most 256 members, none empty.
     pieces: Vec<Vec<Scored>>,
-    /// The lengths of the pieces.
+    /// The number of members in each of `pieces`, summed up so that the piece of a rank is found without
+    /// counting all.
     sums: Sums,
     bytes: usize,
     large: bool,

@@ -171,7 +171,7 @@ impl Writer<'_> {
     }
 
     /// Appends a string to the dump; a string that spells an integer of at most 32 bits is written in binary
-    /// form.
+    /// form. An error if a reply could not hold the dump.
     fn string(&mut self, text: &[u8]) -> Result<(), Refusal> {
         (self.fits)(self.bytes.len().saturating_add(text.len()))?;
         let integer = numbers::integer(text);
@@ -259,7 +259,8 @@ pub(super) fn read(
     if empty || !reader.left.is_empty() { Err(DAMAGED) } else { Ok(value) }
 }
 
-/// Checks the format version and the checksum at the end of a dump, and returns the bytes before them.
+/// Checks the format version and the checksum at the end of a dump, and returns the bytes before them. An
+/// error if one of the two is wrong.
 fn verified(bytes: &[u8]) -> Result<&[u8], Refusal> {
     let (covered, sum) = bytes.split_last_chunk::<8>().ok_or(NOT_VERIFIED)?;
     let (body, version) = covered.split_last_chunk::<2>().ok_or(NOT_VERIFIED)?;
@@ -271,7 +272,8 @@ fn verified(bytes: &[u8]) -> Result<&[u8], Refusal> {
 }
 
 /// Returns the sources of the libraries of functions that a dump (of FUNCTION DUMP) contains, which may take
-/// at most `bytes_max` bytes together.
+/// at most `bytes_max` bytes together. An error if the dump is damaged, contains anything else, or exceeds
+/// the effort limit.
 #[cfg(feature = "scripts")]
 pub(super) fn read_libraries(
     bytes: &[u8],
@@ -485,7 +487,8 @@ impl<'a> Reader<'a> {
         filled.unwrap_or(Err(DAMAGED))
     }
 
-    /// Reads a stream in the format of the version of Redis that the type byte `kind` names.
+    /// Reads a stream in the format of the version of Redis that the type byte `kind` names. An error if the
+    /// stream is damaged, or takes more memory or effort than is left.
     fn redis_stream(&mut self, kind: u8) -> Result<Value, Refusal> {
         let mut stream = Stream::default();
         for _ in 0..self.length()? {
@@ -520,7 +523,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads the pending entries and the consumers of a group of a stream, in the format of the version of
-    /// Redis that the type byte `kind` names. The rest of the stream takes `others` bytes.
+    /// Redis that the type byte `kind` names. The rest of the stream takes `others` bytes of the memory that
+    /// is left. An error if the group is damaged, or takes too much memory.
     fn redis_group(&mut self, kind: u8, group: &mut Group, others: usize) -> Result<(), Refusal> {
         let mut deliveries = BTreeMap::new();
         for _ in 0..self.length()? {

@@ -35,7 +35,7 @@ pub(super) enum Scanned {
 
 impl<'a> ScanOptions<'a> {
     /// Parses the cursor of a scan at argument `index` and the options after it, of which `scanned` decides
-    /// which are allowed.
+    /// which are allowed. An error if one of them is wrong.
     pub(super) fn parse(call: &Call<'a>, index: usize, scanned: Scanned) -> Result<Self, Refusal> {
         let cursor = cursor(call.at(index))?;
         let mut options = Self { cursor, pattern: None, count: 10, kind: None, names_only: false };
@@ -135,7 +135,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// Writes the reply to a scan of a key that does not exist: cursor 0 and no elements.
+/// Writes the reply to a scan of a key that does not exist: cursor 0 and no elements. Never fails.
 pub(super) fn nothing(out: &mut Reply<'_>) -> Done {
     out.array(2);
     out.bulk(b"0");
@@ -144,7 +144,8 @@ pub(super) fn nothing(out: &mut Reply<'_>) -> Done {
 }
 
 /// Returns `count` random positions below `length` for HRANDFIELD and its variants: distinct ones, at most
-/// `length` of them, or repeated ones, as many as asked for, if `count` is negative.
+/// `length` of them, or repeated ones, as many as asked for, if `count` is negative. An error if that takes
+/// too much effort, or for a count below -1,000,000.
 pub(super) fn picks(
     random: &mut Random,
     count: i64,

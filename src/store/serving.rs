@@ -21,7 +21,8 @@ use crate::values::time::Now;
 const NAME: &[u8] = b"serve";
 const PLACES: [Argument; 1] = [Argument { start: 0, length: NAME.len() as u32 }];
 
-/// The reply to a call that has waited for entries of streams.
+/// The reply to a call that has waited for entries of streams, kept so that other calls which wait for the
+/// same entries of the same streams get a copy.
 struct Told {
     waiter: Waiter,
     bytes: Bytes,
@@ -176,8 +177,8 @@ impl Engine {
 }
 
 /// Serves a blocking call that has waited, now that one of its keys is ready, and writes its reply. As in Redis 7.2,
-/// which carries the command out anew, the call looks at all of its keys in the order in which it names them.
-/// False if they have nothing for it.
+/// which carries the command out anew, the call looks at all of its keys in the order in which it names them. False
+/// if they have nothing for it. An error becomes the call's reply.
 fn serve(call: &mut Call<'_>, waiter: &Waiter) -> Result<bool, Refusal> {
     let keys = &waiter.keys;
     let first = |call: &mut Call<'_>, pop: fn(&mut Call<'_>, &Want, &[u8]) -> Result<bool, Refusal>| {

@@ -114,7 +114,8 @@ fn spop(call: &mut Call<'_>) -> Done {
 const REST_SHARE: usize = 5;
 
 /// Removes and returns up to `count` random members of the set in argument 1; removes none if the reply could
-/// not hold them all. `None` if there is no such key.
+/// not hold them all. `None` if there is no such key. An error if the value is no set, or if the reply or the
+/// effort does not suffice.
 fn pop(call: &mut Call<'_>, random: &mut Random, count: usize) -> Result<Option<Vec<Text>>, Refusal> {
     let (out, effort) = (&call.out, call.effort);
     let popped = call.keyspace.change(call.arguments.at(1), |members: &mut Members| {

@@ -159,7 +159,8 @@ fn saves(text: &str) -> Result<String, Reason> {
     if words.chunks(2).all(fits) { Ok(words.join(" ")) } else { Err("Invalid save parameters".to_owned()) }
 }
 
-/// Returns the text `present` with the limits in `text` in place of those of the same classes of clients.
+/// Returns the value `present` of a setting that limits unread replies by class of clients, with the limits
+/// in `text` in place of those of the same classes. The error is the reason why `text` is refused.
 fn buffer_limits(text: &str, present: &str) -> Result<String, Reason> {
     let words = |text| str::split(text, ' ').collect::<Vec<_>>();
     let mut limits = words(present);

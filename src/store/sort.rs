@@ -208,7 +208,8 @@ fn all(call: &Call<'_>, value: &Value) -> Result<Vec<Text>, Refusal> {
     Ok(texts)
 }
 
-/// Returns the elements `texts` in the order that the options of SORT ask for.
+/// Returns the elements `texts` in the order that the options of SORT ask for. An error if that takes too
+/// much effort.
 fn ordered<'t>(call: &Call<'_>, options: &Options<'_>, texts: &'t [Text]) -> Result<Vec<&'t Text>, Refusal> {
     let comparisons = usize::BITS - texts.len().leading_zeros();
     call.effort.spend(texts.len(), FIND + u64::from(comparisons))?;

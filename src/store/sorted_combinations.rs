@@ -132,7 +132,8 @@ fn read_sources(call: &mut Call<'_>, place: Place) -> Result<Range<usize>, Refus
 }
 
 impl<'a> Request<'a> {
-    /// Parses the request whose sources are the arguments at positions `keys`.
+    /// Parses the request whose sources are the arguments at positions `keys`. An error if a source is
+    /// neither a set nor a sorted set, or if an option is wrong.
     fn parse(
         call: &'a Call<'_>,
         keys: Range<usize>,
@@ -214,7 +215,7 @@ impl<'a> Request<'a> {
     }
 
     /// Returns the number of members that all sources (the sets and sorted sets that the request names) have,
-    /// but not more than the request's limit, if it has one.
+    /// but not more than the request's limit, if it has one. An error if that takes too much effort.
     fn count_shared(mut self, effort: &Effort) -> Result<usize, Refusal> {
         self.sources.sort_by_key(|(source, _)| source.len());
         let (first, others) = self.sources.split_first().expect("at least one key was asked for");

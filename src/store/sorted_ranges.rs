@@ -68,7 +68,7 @@ enum Span<'a> {
 impl<'a> Span<'a> {
     /// Parses the bounds of a range at argument `index` and the next, which are of the kind `by`; a
     /// descending range names the higher bound first. Of ranks, a descending range counts from the highest
-    /// score.
+    /// score. An error if one of them is no bound of this kind.
     fn parse(call: &Call<'a>, index: usize, by: By, direction: Direction) -> Result<Self, Refusal> {
         let (first, second) = (call.at(index), call.at(index + 1));
         let (low, high) = if direction == Direction::Ascending { (first, second) } else { (second, first) };
@@ -302,7 +302,8 @@ fn zrangestore(call: &mut Call<'_>) -> Done {
 }
 
 /// Replaces the key `target` by a sorted set, queues the keyspace event `event` (such as `zunionstore`) for
-/// it, and replies with the number of members. An empty set leaves no key.
+/// it, and replies with the number of members. An empty set leaves no key. An error if the memory that is
+/// left does not suffice.
 pub(super) fn store_at(call: &mut Call<'_>, target: &[u8], ranking: Ranking, event: &'static str) -> Done {
     let count = ranking.len();
     if count == 0 {

@@ -55,7 +55,7 @@ impl AddOptions {
     const NAMES: [&str; 6] = ["nx", "xx", "gt", "lt", "ch", "incr"];
 
     /// Parses the options of a ZADD request. Returns also the position of the argument at which the scores
-    /// begin.
+    /// begin. An error if they contradict each other, or if scores and members do not pair up.
     fn parse(call: &Call<'_>) -> Result<(Self, usize), Refusal> {
         let mut options = Self::default();
         let mut index = 2;
@@ -140,7 +140,9 @@ fn add(call: &mut Call<'_>, options: AddOptions, start: usize) -> Done {
     add_pairs(call, options, &pairs)
 }
 
-/// Adds members with their scores to the sorted set in argument 1, and replies as ZADD does.
+/// Adds members with their scores to the sorted set in argument 1, and replies as ZADD does. An error,
+/// without any change, if memory does not suffice, the key holds another type, or an increment results in
+/// NaN.
 pub(super) fn add_pairs(call: &mut Call<'_>, options: AddOptions, pairs: &[(f64, &[u8])]) -> Done {
     // Each member is kept twice, so its bytes are needed once more.
     call.afford(call.arguments.frame().len())?;
@@ -287,7 +289,8 @@ fn pop(call: &mut Call<'_>, extreme: Extreme) -> Done {
 }
 
 /// Removes and returns up to `count` members of the sorted set at `key`, from the lowest or the highest score
-/// on; removes none if the reply could not hold them all. Empty if there is no such key.
+/// on; removes none if the reply could not hold them all. Empty if there is no such key. An error also if the
+/// value is no sorted set, or if that takes too much effort.
 fn popped(call: &mut Call<'_>, key: &[u8], extreme: Extreme, count: usize) -> Result<Vec<Scored>, Refusal> {
     let (out, effort) = (&call.out, call.effort);
     let popped = call.keyspace.change(key, |ranking: &mut Ranking| {

@@ -282,8 +282,8 @@ fn xreadgroup(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Checks that `key` holds a stream that has the group of consumers `group`, which XREADGROUP reads. `look_up` finds
-/// the stream.
+/// Checks that `key` holds a stream that has the group of consumers `group`, which XREADGROUP reads; an error if
+/// not. `look_up` finds the stream, and counts a hit or a miss or does not.
 fn check_group(call: &mut Call<'_>, key: &[u8], group: &[u8], look_up: LookUp) -> Done {
     let stream = look_up(call.keyspace, key)?;
     if stream.is_none_or(|stream| stream.group(group).is_none()) {
@@ -322,7 +322,7 @@ pub(super) fn serve(
 /// Records the entries that were written into the reply as delivered; `deliveries` has an item for each stream
 /// of `keys`. They become pending with `consumer` of `group`; with `forgets` (NOACK), entries that are delivered
 /// for the first time do not. Creates the consumer in each stream that does not know it, even without entries,
-/// as Redis 7.2 does.
+/// as Redis 7.2 does. An error, before any change, if memory does not suffice.
 fn note_deliveries(
     call: &mut Call<'_>,
     keys: &[&[u8]],
@@ -386,8 +386,9 @@ fn deliver(
 }
 
 /// Writes the entries of one stream of XREADGROUP, at most `count`, that `consumer` of `group` reads; `from`
-/// says which ones, and new ones have ids greater than `after`. Returns `from` and the ids of the
-/// entries that count as delivered; `None` if the reply leaves the stream out.
+/// says which ones, and new ones have ids greater than `after`. Returns `from` and the ids of the entries
+/// that count as delivered; `None` if the reply leaves the stream out. An error if the reply or the effort
+/// does not suffice.
 fn write_deliveries(
     call: &mut Call<'_>,
     key: &[u8],
@@ -461,7 +462,8 @@ struct Selection<'a> {
 }
 
 impl<'a> Selection<'a> {
-    /// Parses the arguments of XPENDING that select entries; `None` if they ask for a summary only.
+    /// Parses the arguments of XPENDING that select entries; `None` if they ask for a summary only. An error
+    /// if they are wrong.
     fn parse(call: &Call<'a>) -> Result<Option<Self>, Refusal> {
         let mut index = 3;
         let mut idle_ms = 0;
@@ -690,7 +692,8 @@ fn xclaim(call: &mut Call<'_>) -> Done {
     write_claimed(call, &claimed.flatten().unwrap_or_default(), just_ids)
 }
 
-/// Writes the claimed entries of the stream in argument 1 as an array, or only their ids if `just_ids`.
+/// Writes the claimed entries (of XCLAIM or XAUTOCLAIM) of the stream in argument 1 as an array, or only
+/// their ids if `just_ids`.
 fn write_claimed(call: &mut Call<'_>, claimed: &[Id], just_ids: bool) -> Done {
     let Some(stream) = call.keyspace.peek_as::<Stream>(call.arguments.at(1))? else { return Ok(()) };
     call.out.array(claimed.len());

@@ -72,6 +72,7 @@ pub(super) enum Bound {
 
 /// Parses an end (`bound` says which) of an interval of stream entries' ids: an id, `-` for the least, `+`
 /// for the greatest, or `(` before an id that is not included. Returns the first or last id that is included.
+/// An error if there is no such id.
 pub(super) fn bound(text: &[u8], bound: Bound) -> Result<Id, Refusal> {
     let missing = if bound == Bound::Start { 0 } else { u64::MAX };
     match text {
@@ -87,7 +88,7 @@ pub(super) fn bound(text: &[u8], bound: Bound) -> Result<Id, Refusal> {
 }
 
 /// Parses the id of a stream entry, or `-` for the least and `+` for the greatest id. `missing` is the sequence number
-/// of an id without one.
+/// of an id without one. An error for any other text.
 pub(super) fn id_or_end(text: &[u8], missing: u64) -> Result<Id, Refusal> {
     match c_string(text, text.len()) {
         b"-" => Ok(Id::LEAST),
@@ -410,8 +411,9 @@ fn xsetid(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// Checks that a new last id and a new count of entries ever added (`added`), which XSETID sets, agree with
-/// the entries that the stream has and has had.
+/// Checks that a new last id (`last`) and a new count of entries ever added (`added`, `None` to keep the old
+/// one), which XSETID sets, are not below those of the entries that the stream has or has deleted; an error
+/// if they are.
 fn check_entries(log: &Log, last: Id, added: Option<u64>) -> Result<(), Refusal> {
     if last < log.deleted {
         return Err(Refusal::Words(
@@ -499,7 +501,7 @@ impl<'a> ReadOptions<'a> {
     }
 
     /// Lets the command wait until one of its streams has an entry that `want` describes, or for `timeout`.
-    /// False if it may not wait, as in a transaction.
+    /// False if it may not wait, as in a transaction. An error if too many calls wait.
     pub(super) fn wait(&self, call: &mut Call<'_>, want: Want, timeout: Timeout) -> Result<bool, Refusal> {
         let arguments = call.arguments;
         let mut keys = (self.keys..self.keys + self.streams).map(|index| arguments.at(index));
@@ -568,7 +570,8 @@ pub(super) fn serve(
 pub(super) type LookUp = for<'k> fn(&'k mut Keyspace, &[u8]) -> Result<Option<&'k Stream>, Refusal>;
 
 /// Writes the entries of each stream (`starts` has its key) after an id, at most `count`, and leaves out streams
-/// without any. `look_up` finds a stream. Returns the number of streams written.
+/// without any. `look_up` finds a stream. Returns the number of streams written. An error if a value is no
+/// stream, or if the reply or the effort does not suffice.
 fn write_after<'a>(
     call: &mut Call<'_>,
     starts: impl Iterator<Item = (&'a [u8], Id)>,

@@ -66,7 +66,8 @@ impl Cell {
     }
 }
 
-/// A hash table of entries by key. The caller passes the key's hash: the low 32 bits of the hash function's.
+/// A hash table of entries by key. The caller passes the key's hash to each call: the low 32 bits of the
+/// value of the engine's hash function.
 #[derive(Clone)]
 pub(super) struct Table<E> {
     hasher: Hasher,

@@ -105,8 +105,8 @@ impl Tracking {
         (self.readers.len(), self.items, self.prefixes.len())
     }
 
-    /// Sets the connection (`session`) whose request is being carried out; `None` for changes that happen by
-    /// time, such as expiries.
+    /// Sets the connection (`session`) whose request causes the following changes of keys, so that with
+    /// NOLOOP it gets no message about them; `None` for changes that happen by time, such as expiries.
     pub(super) fn set_actor(&mut self, session: Option<u64>) {
         self.actor = session;
     }

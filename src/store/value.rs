@@ -40,7 +40,8 @@ impl Value {
         }
     }
 
-    /// Returns the value of a string as [`Self::string`] does, without a copy of a long one.
+    /// Returns the value for a string: an integer if the text is one in canonical form and of at most 44
+    /// bytes. A longer string keeps the buffer `bytes`, without a copy.
     pub(super) fn from_owned(bytes: Vec<u8>) -> Self {
         if bytes.len() <= EMBEDDED_BYTES_MAX { Self::string(&bytes) } else { Self::Buffer(Box::new(bytes)) }
     }

@@ -139,7 +139,8 @@ fn a_median_needs_two_others() {
     assert_eq!(medians, [Some(2.0), Some(3.0), Some(3.0)]);
 }
 
-/// Returns the median of all figures but that of one store, by sorting the others.
+/// Returns the median of all figures but that of one store, by sorting the others; `None` if there are fewer
+/// than two others.
 fn median_without(values: &[Option<f64>], store: usize) -> Option<f64> {
     let others = values.iter().enumerate().filter(|(other, _)| *other != store);
     let mut others: Vec<f64> = others.filter_map(|(_, value)| *value).collect();
@@ -187,7 +188,8 @@ fn five_failures_in_a_row_are_enough_and_connections_lost_together_are_one() {
     assert_eq!(counted.last(), Some((true, Some(Evidence::Row(ROW)))));
 }
 
-/// Slow reference model of a [`Watch`]: keeps every tally and searches all of them each time.
+/// Slow reference model of a [`Watch`] (which decides whether a store is to be ejected): keeps all counts of
+/// the store's replies that it was told, and searches all of them each time.
 #[derive(Default)]
 struct Model {
     told: Vec<(u64, Tally)>,

@@ -197,7 +197,8 @@ fn totals_that_fell_start_over() {
     assert!(close(rig.share(), 0.05 + 0.09));
 }
 
-/// An addition to a counter that no weir would make, in thousandths of a request unit.
+/// Amount that something other than a host of the fleet adds to a counter, in thousandths of a request unit:
+/// far above any real demand.
 const ABSURD: u64 = 1_000_000_000_000_000;
 
 #[test]
@@ -356,29 +357,31 @@ struct Host {
     id: HostId,
     fleet: Fleet,
     next_ms: u64,
-    /// The answer that is under way, and the time of its arrival in milliseconds.
+    /// The store's answer that is under way to the host, and the time of its arrival in milliseconds.
     answer: Option<(u64, Answer)>,
     /// Demand of the host's clients, in request units per second.
     demand: f64,
     level: f64,
     /// True while the host cannot reach the store.
     cut_off: bool,
-    /// The number of answers until the host's share follows demand again, since the first answer after a cut
-    /// has nothing to compare with.
+    /// The number of answers of the store until the host's share follows demand again, since the first answer
+    /// after a cut has no earlier one to be compared with.
     stale: u32,
-    /// The demand that the policy was not told yet, in request units; always less than one.
+    /// Demand that the host's `fleet` was not told yet, in request units; always less than one, since it is
+    /// told whole units.
     untold: f64,
 }
 
 /// The results of a run.
 #[derive(Debug, Default)]
 struct Run {
-    /// The most that was admitted in any stretch of time beyond the bound, in seconds of the quota.
+    /// The largest excess over any stretch of time of what all hosts admitted over the bound (the quota and
+    /// the additions that [`World::finish`] allows), in seconds of the quota.
     worst: f64,
     admitted: f64,
     commands: u64,
     seconds: f64,
-    /// For each change of demand, the seconds until shares were right.
+    /// For each change of demand, the seconds until all hosts' shares were right for it.
     converged: Vec<f64>,
 }
 
@@ -391,8 +394,8 @@ struct World {
     /// counted.
     lost_per_mille: u64,
     delay_max_ms: u64,
-    /// Every tenth of a second: what was admitted minus the quota that came in and what hosts without the
-    /// store had.
+    /// Every tenth of a second, the sum so far of what was admitted, minus the quota that came in and the
+    /// shares of hosts without the store.
     beyond: Vec<f64>,
     balance: f64,
     /// The times at which hosts came or went, in milliseconds.
@@ -523,7 +526,8 @@ impl World {
         }
     }
 
-    /// Returns the sum over all hosts of the difference between the share and the right share for the demand.
+    /// Returns the sum over all hosts of the difference between the host's share of the quota and the share
+    /// that is right for the demand.
     fn distance(&self) -> f64 {
         let (count, now) = (self.hosts.len() as f64, at(self.now_ms));
         let claim = |host: &Host| host.demand.min(4.0 * QUOTA as f64);
@@ -535,7 +539,8 @@ impl World {
         off.sum()
     }
 
-    /// Lets time pass until shares are right, and records how long that took.
+    /// Lets time pass until all hosts' shares are right for the demand, and records how many seconds that
+    /// took.
     fn converge(&mut self) {
         let started = self.now_ms;
         while self.distance() > 0.05 && self.now_ms < started + 20 * PERIOD_MS {
@@ -586,7 +591,8 @@ fn shifting(seed: u64, hosts: usize, lost_per_mille: u64, shifts: usize) -> Run 
     world.finish()
 }
 
-/// Runs a fleet as [`shifting`] does, with hosts that come, go and are cut off, and a store that is emptied.
+/// Runs a fleet as [`shifting`] does, where one exchange in fifty fails, through a number (`events`) of
+/// troubles: hosts that come, go and are cut off, and a store that is emptied.
 fn troubled(seed: u64, hosts: usize, events: usize) -> Run {
     let mut world = World::new(seed, hosts);
     world.lost_per_mille = 20;

@@ -445,7 +445,7 @@ fn thresholds_that_make_no_sense_do_no_harm() {
 /// question.
 #[derive(Default)]
 struct Model {
-    /// The number of slices that have ended.
+    /// The number of slices (250 ms) that have ended.
     slice: usize,
     samples: Vec<(usize, usize, u64)>,
     current: Vec<(usize, u64)>,
@@ -454,10 +454,12 @@ struct Model {
 
 #[derive(Default)]
 struct Learnt {
-    /// The samples of the long window, each with the window's age in slices at that time.
+    /// The samples of the long window (the last minute), each with the number of slices (250 ms) that had
+    /// been learnt when it came.
     long: Vec<(usize, u64)>,
     age: usize,
-    /// Percentiles of the long window, each with the window's age in slices at that time.
+    /// Percentiles of the long window (the last minute), each with the number of slices (250 ms) for which
+    /// such percentiles had been recorded by then.
     floors: Vec<(usize, f64)>,
     floor_age: usize,
     is_known: bool,

@@ -34,8 +34,9 @@ struct Story {
 }
 
 impl Story {
-    /// Returns the length of a pause (time without reads) that begins now: each earlier pause makes it one
-    /// step longer, and each minute since the last one one step shorter.
+    /// Returns the length of an ejection of the node (a time without reads) that begins now: 5 s, and 5 s
+    /// more for each earlier ejection that still counts; each whole minute since the last one ended makes one
+    /// count no longer.
     fn pause(&self, first_seen: Timestamp, now: Timestamp) -> Duration {
         let mut steps: u64 = 0;
         let mut since = first_seen;

@@ -145,7 +145,8 @@ pub fn write_json(out: &mut Vec<u8>, bytes: &mut &[u8], form: Form) -> Result<()
     }
 }
 
-/// Appends a text as a JSON string, in base64 or as UTF-8 with invalid bytes replaced.
+/// Appends a text as a JSON string, in base64 or as UTF-8 with invalid bytes replaced. An error if the buffer
+/// would get longer than `form` allows.
 pub fn write_text(out: &mut Vec<u8>, text: &[u8], form: Form) -> Result<(), Unfit> {
     out.push(b'"');
     if form.in_base64 {
@@ -167,11 +168,12 @@ pub fn write_text(out: &mut Vec<u8>, text: &[u8], form: Form) -> Result<(), Unfi
 /// Number of bytes of a text (64 KiB) that are checked to be UTF-8 at once, so that a text that is too large
 /// costs no more than what is written of it.
 const CHECKED_BYTES: usize = 64 * 1024;
-/// Number of bytes of a text, from the first that is not UTF-8, that are then read character by character.
+/// Number of bytes of a text, from the first one that is not UTF-8, that are read character by character,
+/// before whole blocks are checked again.
 const REPLACED_BYTES: usize = 1024;
 
 /// Appends the content of a JSON string: the text in UTF-8 with invalid bytes replaced, as
-/// `String::from_utf8_lossy` replaces them.
+/// `String::from_utf8_lossy` replaces them. An error if the buffer would get longer than `bytes_max`.
 fn write_lossy(out: &mut Vec<u8>, text: &[u8], bytes_max: usize) -> Result<(), Unfit> {
     let (mut rest, mut replaced) = (text, Vec::new());
     while !rest.is_empty() {
@@ -216,7 +218,7 @@ const BLOCK_BYTES: usize = 64;
 
 /// Appends UTF-8 as the content of a JSON string. Blocks without a character to escape are copied whole; in
 /// other blocks each byte costs the same, whether it is escaped or not, because branches that cannot be
-/// predicted cost more.
+/// predicted cost more. An error if the buffer would get longer than `bytes_max`.
 fn write_escaped(out: &mut Vec<u8>, text: &[u8], bytes_max: usize) -> Result<(), Unfit> {
     let mut start = 0;
     for (number, block) in text.chunks(BLOCK_BYTES).enumerate() {
@@ -388,7 +390,8 @@ mod tests {
         }
     }
 
-    /// Returns texts of bytes that are often escaped, often not UTF-8, and sometimes longer than a piece.
+    /// Returns texts of bytes that are often escaped, often not UTF-8, and sometimes longer than a block that
+    /// is checked at once.
     fn texts() -> impl Strategy<Value = Vec<u8>> {
         let part = prop_oneof![
             any::<u8>().prop_map(|byte| vec![byte]),

@@ -140,8 +140,9 @@ mod tests {
 
     use super::*;
 
-    /// Reads a body that arrives in pieces of `pieces` bytes. Returns the body, the bytes that follow it, and
-    /// true if the body is complete.
+    /// Reads a body in chunks that arrives in pieces of `pieces` bytes. Returns the body, the bytes that
+    /// follow it, and true if the body is complete. The error is the refusal of a malformed or too large
+    /// body.
     fn read(text: &[u8], pieces: usize, bytes_max: usize) -> Result<(Vec<u8>, Vec<u8>, bool), Status> {
         let mut body = Body::new(Length::Chunks, bytes_max)?;
         let mut held = Vec::new();

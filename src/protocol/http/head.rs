@@ -19,8 +19,8 @@ pub const HEAD_BYTES_MAX: usize = 32 * 1024;
 const LINE_BYTES_MAX: usize = 16 * 1024;
 /// Maximum number of headers of an HTTP request.
 const HEADERS_MAX: usize = 64;
-/// Number of bytes up to which an incomplete head of an HTTP request is searched for its end whenever bytes
-/// arrive.
+/// Number of received bytes up to which an incomplete head of an HTTP request is parsed anew whenever bytes
+/// arrive. In a longer one, the end of the head is searched in the new bytes first.
 const SHORT_BYTES: usize = 1024;
 
 /// Target of an HTTP request, from its path.
@@ -313,7 +313,8 @@ fn target(path: &str, query: &str) -> Result<(Target, &'static str), Status> {
     }
 }
 
-/// Returns the number of the database that the header `X-Weir-Database` names; 0 without that header.
+/// Returns the number of the database that the header `X-Weir-Database` names; 0 without that header. The
+/// error is the refusal of a text that is no number, or of a repeated header.
 fn database(headers: &[Header<'_>]) -> Result<i64, Status> {
     let Some(value) = single(headers, "x-weir-database")? else { return Ok(0) };
     let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
@@ -332,7 +333,8 @@ fn single<'h>(headers: &'h [Header<'_>], name: &'static str) -> Result<Option<&'
 }
 
 /// Returns user, tier (importance) and deadline of a request, from its headers, as words of options of `QOS
-/// CALL`.
+/// CALL`; nothing for a header that is missing. The error is the refusal of a repeated header. The values are
+/// not checked here.
 fn options(headers: &[Header<'_>]) -> Result<Vec<Vec<u8>>, Status> {
     let mut options = Vec::new();
     for (name, option) in

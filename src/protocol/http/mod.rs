@@ -152,7 +152,8 @@ pub struct Conversation {
     database: i64,
     /// Value of the header `Authorization` of the current HTTP request; `None` without one.
     claim: Option<Vec<u8>>,
-    /// Number of bytes received of the current request: its head, its body, and what frames the chunks of that.
+    /// Number of bytes received of the current request: its head, its body, and the framing of the body's
+    /// chunks.
     received_bytes: usize,
     /// Number of bytes of the current request of which nothing is in its commands.
     unused_bytes: usize,

@@ -30,9 +30,9 @@ impl<'a> RequestTarget<'a> {
         path.starts_with('/').then_some(Self { authority, path, query })
     }
 
-    /// Returns the name by which a request with this target addresses the server; `said` is that of its header
-    /// `Host`. The target's name goes before it (RFC 9112, 3.2.2), but an address in the target does not hide a
-    /// name in the header. None if the target's is malformed.
+    /// Returns the name by which a request with this target addresses the server; `said` is the name in its
+    /// header `Host`. A name in the target takes precedence (RFC 9112, 3.2.2), but an IP address or localhost
+    /// in it does not hide a name in the header. None if the name in the target is malformed.
     pub fn host(&self, said: Host) -> Option<Host> {
         let Some(authority) = self.authority else { return Some(said) };
         let named = Host::read(std::iter::once(authority.as_bytes()))?;

@@ -11,7 +11,8 @@ const PIECES_MAX: usize = 32;
 /// Responses that wait to be sent, as pieces that follow each other.
 #[derive(Debug, Default)]
 pub struct Written {
-    /// The pieces before `open`.
+    /// Pieces of responses to which nothing is appended any more, in the order in which they are sent; `open`
+    /// follows them.
     closed: Vec<Vec<u8>>,
     /// The last piece, to which responses are written.
     pub open: Vec<u8>,

@@ -19,7 +19,8 @@ pub(super) const INSTRUCTIONS_PER_CHECK: u32 = 48;
 pub(super) const INSTRUCTIONS_PER_CHECK_LARGE: u32 = 8;
 /// The number of Lua instructions for one unit of effort (steps of work); each takes about 10 ns.
 const INSTRUCTIONS_PER_UNIT: u32 = 8;
-/// The units of effort (steps of work) after which the run time is checked, if no instruction can have taken long.
+/// The units of effort (steps of work) of instructions after which the run time is checked, unless single
+/// instructions may have taken long: then it is checked at each call of the interpreter's hook.
 const UNITS_PER_HEED: u64 = 25;
 /// The number of units of effort (steps of work) after which a script's run time is checked, if the hook of
 /// the interpreter has not done so meanwhile because library functions did most of the work.
@@ -131,9 +132,11 @@ pub(super) struct Fuel {
     most: Cell<u64>,
     left: Cell<u64>,
     spent: Cell<u64>,
-    /// The units of effort (steps of work) spent since the last check of the run time.
+    /// The units of effort (steps of work) spent by instructions and library functions since the run time was
+    /// last checked.
     untimed: Cell<u64>,
-    /// The units of effort (steps of work) of instructions since the last check of the run time between them.
+    /// The units of effort (steps of work) of instructions since the interpreter's hook last checked the run
+    /// time.
     unheeded: Cell<u64>,
     ended: Cell<Option<Ending>>,
     /// The function that answers other connections while a script runs; `None` between scripts.
@@ -257,7 +260,7 @@ impl Fuel {
 
     /// Checks the run time of the script for every 16th string that the engine makes in it. The interpreter looks
     /// for an equal string among those of the same hash, which clients can make collide, so that a single string
-    /// may take milliseconds.
+    /// may take milliseconds. An error ends the script.
     pub(super) fn note_string(&self) -> Result<(), mlua::Error> {
         self.untimed.set(self.untimed.get() + TIMED_UNITS / 16);
         if self.untimed.get() >= TIMED_UNITS { self.check_time().map(|_| ()) } else { Ok(()) }

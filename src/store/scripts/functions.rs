@@ -103,7 +103,8 @@ impl Interpreter {
     }
 
     /// Runs the code of a library in the interpreter, charges the effort (steps of work) for it, adds the
-    /// functions that it registers to `registered`, and returns their signatures.
+    /// functions that it registers to `registered`, and returns their signatures. An error if the code does
+    /// not compile or fails, or if the effort or run time of the request is used up.
     fn load(
         &mut self,
         call: &Call<'_>,
@@ -129,7 +130,7 @@ impl Interpreter {
     }
 
     /// Collects the garbage of the Lua interpreter if the last call left much of it, and charges the effort
-    /// (steps of work) for that.
+    /// (steps of work) for that. An error if the collection fails, for lack of memory.
     fn end(&mut self, call: &Call<'_>) -> Result<(), Refusal> {
         let swept = self.machine.end().map_err(|error| broken(&error))?;
         call.effort.charge_bytes(swept);
@@ -273,7 +274,7 @@ enum Policy {
 type Named<'a> = (Vec<u8>, usize, &'a [u8]);
 
 /// Loads libraries and adds them all; adds none if any library is invalid, registers no function, or collides
-/// with an existing one. `policy` says which of the existing libraries they replace.
+/// with an existing one. `policy` says which of the existing libraries they replace. The error says why.
 fn add(call: &mut Call<'_>, sources: &[Named<'_>], policy: Policy) -> Done {
     let Scripts { functions, run_time, .. } = &mut *call.scripts;
     let mut interpreter = functions.take_interpreter(run_time)?;

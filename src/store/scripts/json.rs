@@ -81,7 +81,8 @@ impl Settings {
     }
 }
 
-/// Makes the table of the functions of the library `cjson`, which use and change `settings`.
+/// Makes the table of the functions of the library `cjson`, which use and change `settings`. An error if the
+/// interpreter has no memory left.
 pub(super) fn create(lua: &Lua, shared: &Rc<Shared>, settings: &Rc<Settings>) -> Result<Table, Error> {
     let library = lua.create_table()?;
     let add = |name: &str, function: Function| {

@@ -34,7 +34,8 @@ impl<K: Eq + Hash> Kept<K> {
         self.places.get(key).map(|place| self.table.raw_get(*place)).transpose()
     }
 
-    /// Keeps a function under `key`, in place of one that was kept under it before.
+    /// Keeps a function for later calls under `key`, in place of one that was kept under it before. An error
+    /// if the interpreter has no memory left; nothing changes then.
     pub(super) fn insert(&mut self, key: K, function: &Function) -> Result<(), Error> {
         let next = self.places.len() + self.free.len() + 1;
         let known = self.places.get(&key).copied();
@@ -58,7 +59,8 @@ impl<K: Eq + Hash> Kept<K> {
         }
     }
 
-    /// Forgets all functions.
+    /// Forgets all functions that were kept, so that the interpreter can free their memory. An error if the
+    /// interpreter fails.
     pub(super) fn clear(&mut self) -> Result<(), Error> {
         self.table.clear()?;
         self.places.clear();

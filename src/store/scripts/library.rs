@@ -69,7 +69,7 @@ pub(super) fn create(lua: &Lua, shared: &Rc<Shared>, role: Role) -> Result<Table
 }
 
 /// Makes the part of the Lua library `redis` that a library of functions may use while FUNCTION LOAD runs its
-/// code.
+/// code. An error if the interpreter has no memory left.
 pub(super) fn create_for_loading(lua: &Lua) -> Result<Table, Error> {
     let redis = lua.create_table()?;
     for (name, number) in CONSTANTS.iter().filter(|(name, _)| !name.starts_with("REPL_")) {
@@ -162,7 +162,9 @@ fn acl_check_cmd(shared: &Shared, arguments: &MultiValue) -> Result<bool, Error>
     Ok(true)
 }
 
-/// Carries out `math.max` or `math.min`: returns the number among the arguments that is `beyond` all before it.
+/// Carries out `math.max` or `math.min`: returns the largest or the smallest of the arguments. `beyond`
+/// compares two numbers, and is true if the first one takes the place of the second. An error if an argument is
+/// no number.
 pub(super) fn extreme(lua: &Lua, arguments: &MultiValue, beyond: fn(f64, f64) -> bool) -> Result<f64, Error> {
     let given = Given::new(lua, arguments);
     let mut found = given.number(0)?;

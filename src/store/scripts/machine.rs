@@ -126,7 +126,7 @@ impl Machine {
     }
 
     /// Returns the compiled function of the script with this digest, and compiles the script first if that is
-    /// not done yet.
+    /// not done yet. An error if the script does not compile, or if memory does not suffice.
     pub(super) fn function(&mut self, digest: Digest, script: &Script) -> Result<Function, Error> {
         if let Some(function) = self.functions.get(&digest)? {
             return Ok(function);
@@ -148,6 +148,7 @@ impl Machine {
 
     /// Limits the memory that the next script, function or library code may allocate in the interpreter. In
     /// the interpreter of functions, whose state remains from call to call, total memory is limited as well.
+    /// An error if the interpreter refuses the limit.
     fn limit_memory(&self) -> Result<(), Error> {
         let most = self.lua.used_memory() + ENGINE_SCRIPT_BYTES_MAX;
         let most = if self.role == Role::Functions { most.min(ENGINE_FUNCTIONS_BYTES_MAX) } else { most };
@@ -248,7 +249,8 @@ impl Machine {
     }
 
     /// Ends a script or a call of a function: collects the interpreter's garbage if there is much. Returns
-    /// the number of bytes to charge for the collection; 0 if there was none.
+    /// the number of bytes to charge for the collection; 0 if there was none. An error if the interpreter
+    /// fails.
     pub(super) fn end(&self) -> Result<usize, Error> {
         let used = self.lua.used_memory();
         if used < self.shared.settled.get() + GARBAGE_BYTES {
@@ -262,8 +264,9 @@ impl Machine {
     }
 }
 
-/// Has the interpreter check the effort (steps of work) and time of what it runs each time after this many
-/// instructions; after fewer from when a script uses much memory.
+/// Sets the interpreter's hook, which checks the effort (steps of work) and time of a script each time after
+/// this many instructions. Once a script uses much memory, the hook sets itself anew, for fewer instructions.
+/// An error if the interpreter fails.
 fn check_every(lua: &Lua, shared: &Rc<Shared>, instructions: u32) -> Result<(), Error> {
     shared.checked_every.set(instructions);
     let hooked = Rc::clone(shared);
@@ -300,7 +303,7 @@ pub(super) fn compile(lua: &Lua, code: &[u8], name: &str, environment: &Table) -
 type Prepared = (Table, Function, Table, Function);
 
 /// Runs the Lua code (`sandbox.lua`) that prepares the globals of a new interpreter, and returns its results.
-/// `role` says which kind of code the interpreter is for.
+/// `role` says which kind of code the interpreter is for. An error if the interpreter fails.
 fn prepare(lua: &Lua, shared: &Rc<Shared>, role: Role) -> Result<Prepared, Error> {
     let globals = lua.globals();
     let host = lua.create_table()?;
@@ -335,7 +338,7 @@ fn prepare(lua: &Lua, shared: &Rc<Shared>, role: Role) -> Result<Prepared, Error
 
 /// Adds `call`, `pcall` and `setresp` to the library `redis` in such a form that a library of functions may
 /// keep them: each looks up the implementation for the command that is running now. Returns the table in
-/// which they look.
+/// which they look. An error if the interpreter fails.
 fn add_reaching(lua: &Lua, redis: &Table) -> Result<Table, Error> {
     let reached = lua.create_table()?;
     for name in ["call", "pcall", "setresp"] {
@@ -354,7 +357,8 @@ fn visible_of(shared: &Rc<Shared>) -> impl Fn(&Lua, Value) -> Result<Value, Erro
     }
 }
 
-/// Adds the native `function` to the Lua table `table` under `name`.
+/// Adds the native `function`, which is given the interpreter, its shared state and the arguments, to the Lua
+/// table `table` under `name`. An error if the interpreter has no memory left.
 pub(super) fn add<R: mlua::IntoLuaMulti>(
     lua: &Lua,
     shared: &Rc<Shared>,

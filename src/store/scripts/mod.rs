@@ -245,7 +245,9 @@ fn keys_of(call: &Call<'_>) -> Result<usize, Refusal> {
 }
 
 /// Runs the script with this digest, and appends its reply. `keys` is the number of keys, which stand before
-/// the script's other arguments; `access` says whether the command forbids writes.
+/// the script's other arguments; `access` says whether the command forbids writes. A refusal if the script's
+/// flags do not permit it to run now, or if the engine or the interpreter ended it; an error of the script
+/// itself becomes its reply.
 fn run(call: &mut Call<'_>, digest: Digest, script: &Script, keys: usize, access: Access) -> Done {
     let flags = script.flags;
     if flags.declared && access == Access::Readonly && !flags.no_writes {

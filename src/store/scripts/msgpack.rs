@@ -224,7 +224,8 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Charges the bytes that have been read since the last call as effort (steps of work).
+    /// Charges the bytes that have been read since the last call as effort (steps of work). An error, which
+    /// ends the script, if too little effort is left.
     fn charge(&mut self) -> Result<(), Error> {
         // Two bytes cost one unit, because a single byte may make a table.
         let units = (self.uncharged - self.rest.len()) / 2;
@@ -238,7 +239,8 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// Reads an unsigned integer of `count` bytes, the highest byte first.
+    /// Reads an unsigned integer of `count` bytes, the highest byte first. An error if the input has fewer
+    /// bytes.
     fn unsigned(&mut self, count: usize) -> Result<u64, Fault> {
         Ok(self.bytes(count)?.iter().fold(0, |joined, byte| (joined << 8) | u64::from(*byte)))
     }

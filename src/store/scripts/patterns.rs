@@ -3,8 +3,8 @@
 
 /// Maximum number of captures of a pattern, as in Lua.
 const CAPTURES_MAX: usize = 32;
-/// The most pattern items with a match that can depend on the items after them (such as `*`), since each
-/// takes a stack frame.
+/// Maximum depth of a match: an item of a pattern whose match depends on the items after it (such as `*`)
+/// takes a stack frame while these are matched. A match beyond it ends with the error "pattern too complex".
 const DEPTH_MAX: usize = 200;
 /// The character that introduces character classes, references to captures and escaped characters in a
 /// pattern of Lua.
@@ -66,7 +66,8 @@ impl<'a> Matcher<'a> {
     }
 
     /// Matches the pattern from its offset `pattern` on against the subject from offset `start` on. Returns
-    /// the offset in the subject after the match; `None` if there is no match at `start`.
+    /// the offset in the subject after the match; `None` if there is no match at `start`. An error if the
+    /// pattern is malformed, or the match takes too many steps.
     pub(super) fn match_at(&mut self, start: usize, pattern: usize) -> Matched {
         self.level = 0;
         self.depth = 0;
@@ -109,7 +110,8 @@ impl<'a> Matcher<'a> {
         self.count_steps(1)
     }
 
-    /// Counts the steps for reading `bytes` bytes of a set of the pattern, or of a replacement.
+    /// Counts the steps for reading `bytes` bytes of a set of the pattern, or of a replacement. An error if
+    /// these are more steps than the script has left.
     pub(super) fn count_bytes(&mut self, bytes: usize) -> Result<(), Fault> {
         self.count_steps((bytes / BYTES_PER_STEP) as u64)
     }
@@ -222,7 +224,8 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// True if the subject has a byte at offset `s` that matches the pattern item from `p` up to `end`.
+    /// True if the subject has a byte at offset `s` that matches the pattern item from `p` up to `end`. An
+    /// error if a set takes more steps to search than the script has left.
     fn fits(&mut self, s: usize, p: usize, end: usize) -> Result<bool, Fault> {
         let Some(byte) = self.subject.get(s).copied() else { return Ok(false) };
         match self.pattern[p] {
@@ -234,6 +237,7 @@ impl<'a> Matcher<'a> {
     }
 
     /// True if `byte` belongs to the set `[...]` whose brackets are at offsets `p` and `last` of the pattern.
+    /// An error if the set takes more steps to search than the script has left.
     fn in_set(&mut self, byte: u8, mut p: usize, last: usize) -> Result<bool, Fault> {
         self.count_bytes(last - p)?;
         let mut sign = true;

@@ -17,8 +17,9 @@ use crate::values::limits::ENGINE_LIBRARIES_BYTES_MAX;
 /// The units of effort (steps of work) to register a function, besides those for its bytes.
 const REGISTER_UNITS: u64 = 64;
 
-/// The functions that the libraries of one command have registered, in the order of registration. All of them
-/// together take one of the 8,000 references that an interpreter has room for.
+/// The functions that the libraries of one command (FUNCTION LOAD, FUNCTION RESTORE or FCALL) have
+/// registered, in the order of registration. All of them together take one of the 8,000 references that an
+/// interpreter has room for.
 pub(super) struct Registered {
     /// The table of the interpreter that holds the functions, from place 1 on.
     functions: Table,
@@ -31,7 +32,8 @@ impl Registered {
         Ok(Self { functions: lua.create_table()?, names: Vec::new() })
     }
 
-    /// Adds all functions to `kept`, under their names in lower case.
+    /// Adds all functions to `kept`, where calls find them, under their names in lower case. An error if the
+    /// interpreter has no memory left.
     pub(super) fn keep_in(self, kept: &mut Kept<Box<[u8]>>) -> Result<(), Error> {
         for (index, name) in self.names.into_iter().enumerate() {
             kept.insert(name, &self.functions.raw_get(index + 1)?)?;
@@ -46,7 +48,8 @@ pub(super) struct Registering {
     /// The names of the functions in lower case, which are unique in a library.
     names: HashSet<Box<[u8]>>,
     functions: Table,
-    /// The number of functions that the libraries before this one have registered.
+    /// The number of functions that the libraries before this one have registered, whose places in
+    /// `functions` come first.
     before: usize,
     bytes: usize,
 }
@@ -102,6 +105,7 @@ struct Arguments {
 }
 
 /// Makes the Lua library `redis` as the code of a library of functions sees it while FUNCTION LOAD runs it.
+/// An error if the interpreter has no memory left.
 pub(super) fn create(lua: &Lua, shared: &Rc<Shared>) -> Result<Table, Error> {
     let redis = library::create_for_loading(lua)?;
     machine::add(lua, shared, &redis, "register_function", register)?;

@@ -36,7 +36,7 @@ struct Format<'a> {
 
 impl<'a> Format<'a> {
     /// Begins to read a format: `text` up to its first zero byte. Charges its length as effort (steps of
-    /// work).
+    /// work). An error, which ends the script, if too little effort is left.
     fn new(lua: &'a Lua, shared: &Shared, text: &'a [u8]) -> Result<Self, Error> {
         let rest = text.split(|byte| *byte == 0).next().unwrap_or_default();
         shared.fuel.spend(rest.len() as u64 / CHARACTERS_PER_UNIT)?;

@@ -65,7 +65,8 @@ impl Readonly {
         Ok(table)
     }
 
-    /// Carries out `getmetatable`; `own` is the interpreter's own function of this name.
+    /// Carries out `getmetatable`, which returns nil for most readonly tables, so that scripts cannot change
+    /// them by it; `own` is the interpreter's own function of this name, which answers for all other values.
     pub(super) fn metatable(
         &self,
         lua: &Lua,
@@ -164,8 +165,9 @@ fn spend_moves(shared: &Shared, moved: Integer) -> Result<(), Error> {
     if moved > FREE_ELEMENTS { shared.fuel.spend(moved as u64 * 4) } else { Ok(()) }
 }
 
-/// True if no element of a table, the first argument, is a long string. The second argument is the number of its
-/// elements.
+/// True if no element of a table, the first argument, is a string of more than 256 bytes, so that Lua's own
+/// `table.sort` may sort the table. The second argument is the number of its elements. An error for wrong
+/// arguments.
 pub(super) fn is_short(lua: &Lua, arguments: &MultiValue) -> Result<bool, Error> {
     let given = Given::new(lua, arguments);
     let (table, length) = (given.table(0)?, given.integer(1)?);

@@ -29,7 +29,7 @@ fn fail(lua: &Lua, shared: &Shared, fault: Fault) -> Error {
 }
 
 /// Returns a pattern up to its first zero byte, where Lua 5.1 ends it too. Charges its length as effort
-/// (steps of work).
+/// (steps of work). An error, which ends the script, if too little effort is left.
 fn pattern_of<'a>(shared: &Shared, text: &'a [u8]) -> Result<&'a [u8], Error> {
     shared.fuel.spend_bytes(text.len())?;
     Ok(text.split(|byte| *byte == 0).next().unwrap_or_default())
@@ -60,7 +60,8 @@ struct Match {
 }
 
 /// Finds the first match of `pattern` in `subject` at offset `from` or later; only at `from` if `all_starts`
-/// is false. `None` if there is no match. Charges the steps of matching as effort.
+/// is false. `None` if there is no match. Charges the steps of matching as effort. An error for a malformed
+/// pattern, or if the steps exceed the effort that is left.
 fn search(
     lua: &Lua,
     shared: &Shared,
@@ -341,7 +342,7 @@ pub(super) fn reverse(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Res
 }
 
 /// Returns the only argument, a string, after `convert` has changed a copy of it. Charges its length as effort (steps
-/// of work).
+/// of work). An error if there is no such argument, or too little effort left.
 fn converted(
     lua: &Lua,
     shared: &Shared,

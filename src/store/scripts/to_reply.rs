@@ -171,7 +171,8 @@ pub(super) fn is_counted(table: &Table) -> Result<bool, Error> {
     Ok(table.raw_get::<Value>(errors::COUNTED)? == Value::Boolean(true))
 }
 
-/// Returns the field `name` of a Lua table as bytes; `None` if the field is not a string.
+/// Returns the field `name` of a Lua table as bytes; `None` if the field is not a string. An error if the
+/// interpreter fails.
 fn text_field(table: &Table, name: &str) -> Result<Option<Vec<u8>>, Error> {
     match table.raw_get(name)? {
         Value::String(text) => Ok(Some(text.as_bytes().to_vec())),
