@@ -6,8 +6,8 @@
 
 use crate::values::limits::COMMAND_CLASSES;
 
-/// Number of replies of a class of commands from a backend after which the usual latency of the class there
-/// counts as known.
+/// Number of replies of a class of commands from a backend after which the class's usual latency at that
+/// backend counts as known.
 const SAMPLES_MIN: u32 = 100;
 /// Weight of a new latency in a class's short-term average: about the last 16 replies count.
 const SHORT: f64 = 1.0 / 16.0;
@@ -15,8 +15,8 @@ const SHORT: f64 = 1.0 / 16.0;
 const LONG: f64 = 1.0 / LONG_SAMPLES as f64;
 /// Number of the latest replies of a class of commands that its long-term average latency covers, about.
 const LONG_SAMPLES: u32 = 1_024;
-/// Multiple of a class's long-term average latency up to which a latency counts as usual. Longer ones are
-/// rare enough not to be chance.
+/// Multiple of a class's long-term average latency up to which a latency counts as usual. A longer latency is
+/// too rare to be chance.
 const USUAL: f64 = 3.0;
 /// Latency up to which no reply counts as slow, in microseconds: the scheduler and the network may add so
 /// much at any time.

@@ -172,9 +172,10 @@ impl Standing {
         }
     }
 
-    /// Ejects the store: returns the breaker's state in which all requests are refused until a pause is over.
-    /// Each earlier ejection that is not forgotten doubles the pause; `spread` (0 to 255, random) shortens it
-    /// by up to a quarter, so that many proxies do not come back in step.
+    /// Ejects the store (takes it out of use) for the reason `cause`: returns the breaker's state in which
+    /// all requests are refused until a pause is over. Each earlier ejection that is not forgotten doubles
+    /// the pause; `spread` (0 to 255, random) shortens it by up to a quarter, so that many proxies do not
+    /// come back in step.
     #[must_use]
     pub fn set_aside(self, cause: Cause, now: Timestamp, spread: u8) -> Self {
         let openings = self.remembered(now);

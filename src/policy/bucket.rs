@@ -65,7 +65,8 @@ impl Bucket {
     }
 
     /// Takes an amount, in millionths of a request unit, from the bucket, or puts it back if negative. A debt
-    /// (level below zero) cannot grow above `debt_max`; returns the amount that is forgiven because of that.
+    /// (level below zero) cannot grow above `debt_max`; returns the part of the amount that is not taken
+    /// because of this bound.
     pub fn book(&mut self, amount: i64, debt_max: MicroUnits) -> MicroUnits {
         let lowest = -signed(debt_max);
         let wanted = self.level.saturating_sub(amount);

@@ -126,7 +126,7 @@ impl<V> BucketTable<V> {
     }
 
     /// True if a bucket without an entry may get one: the table has room and, for a user's bucket, the users
-    /// of its group of tenants have fewer entries here than there is room left.
+    /// of its group of tenants have fewer entries in the table than there is room left.
     fn has_room_for(&self, id: BucketId) -> bool {
         let room = self.entries_max - self.order.len();
         room > 0 && id.tenant_group().is_none_or(|group| (self.users[group] as usize) < room)

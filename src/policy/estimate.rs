@@ -101,8 +101,9 @@ impl Expected {
         self.averages[class]
     }
 
-    /// Returns what the next request of a class of commands is expected to cost more than its price, in
-    /// millionths of a request unit, because not all of the time for which it keeps its store busy is billed.
+    /// Returns by how much the cost of the next request of a class of commands is expected to exceed its
+    /// price, in millionths of a request unit, because not all of the time for which it keeps its store busy
+    /// is billed.
     #[inline]
     pub const fn unbilled(&self, class: usize) -> MicroUnits {
         self.unbilled[class]
@@ -129,8 +130,8 @@ impl Expected {
         self.varied == 0
     }
 
-    /// True if so many prices of a class of commands are known that the number of its requests in flight is
-    /// not bounded.
+    /// True if at least 32 real costs of requests of a class of commands have been learnt, so that the number
+    /// of its requests in flight is not bounded.
     #[inline]
     pub const fn is_known(&self, class: usize) -> bool {
         self.known & (1 << class) != 0
@@ -196,8 +197,8 @@ impl Expected {
     }
 }
 
-/// Moves an average an eighth of the way towards a new sample, rounded away from the average so that it
-/// arrives there.
+/// Moves an average an eighth of the way towards a new sample, rounded so that it reaches the sample in the
+/// end.
 fn approach(average: &mut MicroUnits, sample: MicroUnits) {
     let step = sample as i64 - *average as i64;
     // Rounded away from zero, so that the average arrives instead of staying a few millionths short. A shift

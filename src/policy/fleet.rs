@@ -100,7 +100,8 @@ struct Scope {
     /// grows to it only with the next reply.
     target: Part,
     part: Part,
-    /// Part that the process before this one gave out, which this one gives out at least, at first.
+    /// Part of the quota that the process before this one gave out. This process gives out at least as much,
+    /// until three answers of the fleet's store have come.
     inherited: Part,
     heard_at: Option<Timestamp>,
 }
@@ -151,8 +152,9 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Creates the view of a host that knows no other host. `quotas` are the sizes of the shared quotas, in
-    /// request units per second. `period` is the time between two exchanges with the fleet's store.
+    /// Creates the view of a host (with the id `own`) that knows no other host. `quotas` are the sizes of the
+    /// shared quotas, in request units per second. `period` is the time between two exchanges with the
+    /// fleet's store.
     pub fn new(own: HostId, period: Duration, quotas: impl Iterator<Item = u64>) -> Self {
         let scopes: Vec<Scope> = quotas.map(|quota| Scope::new(quota, UNKNOWN)).collect();
         Self {
@@ -388,7 +390,8 @@ impl Fleet {
         1 + self.others.values().filter(|seen| seen.missed < MISSED_MAX).count() as u64
     }
 
-    /// Returns the part of the quota with index `scope` that this host may give out now.
+    /// Returns the part of the quota with index `scope` that this host may give out now. At most 10 % before
+    /// the store's first reply, and at most an even part when none has come for 60 s.
     pub fn part(&self, scope: usize, now: Timestamp) -> Part {
         let Some(scope) = self.scopes.get(scope) else { return Part::WHOLE };
         if self.heard_at.is_none() && is_too_old(self.inherited_at, now) {
@@ -451,8 +454,9 @@ impl Scope {
             > came_in * u128::from(part.billionths())
     }
 
-    /// Takes this host's demand on the quota in a time span (`elapsed`), in whole thousandths of a request
-    /// unit, at most as much as a host may claim. A rest of less than a thousandth stays.
+    /// Returns this host's demand on the quota in a time span (`elapsed`), in whole thousandths of a request
+    /// unit, at most as much as a host may claim. Demand is then counted from zero again, but for a rest of
+    /// less than a thousandth.
     fn take_demand(&mut self, elapsed: Duration) -> u64 {
         let whole = self.demand / MICRO_PER_MILLI;
         self.demand %= MICRO_PER_MILLI;
@@ -499,7 +503,8 @@ impl Scope {
     }
 
     /// Sets the part that this host may give out of the quota: it shrinks to `target` at once, and grows only
-    /// to a value that two consecutive replies allow.
+    /// to a value that two consecutive replies allow. It is never below the part taken over from the process
+    /// before this one.
     fn settle(&mut self, target: Part) {
         self.part = target.min(self.target).max(self.inherited);
         self.target = target;

@@ -264,7 +264,8 @@ impl HotKeys {
     }
 
     /// Counts a request for a key of a warm slot (one whose keys are counted one by one). Returns the key's id
-    /// if it is hot, else None. `hash` is the key's hash.
+    /// if it is hot, else None. `hash` is the key's hash, and `access` says whether the request reads or may
+    /// change the key.
     #[inline]
     pub fn note_key(&mut self, slot: u16, hash: u64, key: &[u8], access: Access) -> Option<HotId> {
         if let Some((at, record)) = self.records.find(hash) {
@@ -380,7 +381,7 @@ impl HotKeys {
 
     /// Counts a request for a key without a record, once its slot is warm (busy, so that its keys are counted
     /// one by one), and gives the key a record if it has a quarter of the load that makes it hot, or costs
-    /// much. `hash` is the key's hash.
+    /// much. `hash` is the key's hash, and `access` says whether the request reads or may change the key.
     fn note_stranger(&mut self, slot: u16, hash: u64, key: &[u8], access: Access) {
         let Some(counted) = self.counts.add(hash, 1, self.slots.missed(slot)) else { return };
         let cost = self.costs.get(hash).unwrap_or_default().certain();

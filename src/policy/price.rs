@@ -35,7 +35,8 @@ pub struct Asked {
     /// command.
     pub floor: MicroUnits,
     /// Part of the request's price that is due besides its base and bytes, whatever the reply is, in
-    /// millionths of a request unit.
+    /// millionths of a request unit: in a transaction, the sum of what raises its single requests to their
+    /// least prices; else 0.
     pub hidden: MicroUnits,
 }
 
@@ -118,8 +119,8 @@ impl Breakdown {
 }
 
 impl Weights {
-    /// Computes the part of a request's price that is known when the request arrives, and its least price
-    /// (floor).
+    /// Computes the part of a request's price that is known when the request (`asked`) arrives, and its least
+    /// price (floor).
     #[inline]
     pub const fn quote(&self, asked: &Asked) -> Quote {
         let fixed = asked

@@ -356,7 +356,8 @@ pub fn lateness(planned: Timestamp, now: Timestamp) -> Duration {
 }
 
 impl<T: Copy> Queue<T> {
-    /// Creates an empty queue for at most `limit` requests and bytes.
+    /// Creates an empty queue for at most `limit` requests and bytes. `patience` has the times by which it
+    /// decides that a request has waited for too long.
     pub fn new(limit: Held, patience: Patience, now: Timestamp) -> Self {
         Self {
             nodes: Slab::new(),
@@ -447,9 +448,10 @@ impl<T: Copy> Queue<T> {
         self.away += late;
     }
 
-    /// Begins a turn (pass of the core's loop): advances the clock by which the queue measures waiting. The
-    /// clock pauses for the time that this core is late, while the window of requests in flight still grows
-    /// (1 s at most), and while the backend is silent.
+    /// Begins a turn (pass of the core's loop), of which `circumstances` has what the core knows of its
+    /// backend: advances the clock by which the queue measures waiting. The clock pauses for the time that
+    /// this core is late, while the window of requests in flight still grows (1 s at most), and while the
+    /// backend is silent.
     pub fn handle_turn(&mut self, now: Timestamp, circumstances: &Circumstances) {
         let passed = now.since(self.turned_at);
         self.turned_at = now;
@@ -492,8 +494,8 @@ impl<T: Copy> Queue<T> {
     }
 
     /// Adds a request to the queue. Returns true if no further requests of its connection should be started,
-    /// because many of them wait now (said once, until few wait). The error, if the queue is full, is
-    /// `Refused::Overloaded`.
+    /// because many of them wait now (said once, until few wait). The error, if as many requests or bytes
+    /// wait as may, is `Refused::Overloaded`.
     pub fn push(&mut self, waiting: Waiting<T>, now: Timestamp) -> Result<bool, Refused> {
         if self.held.is_above(self.limit) {
             return Err(Refused::Overloaded);
@@ -649,9 +651,9 @@ impl<T: Copy> Queue<T> {
     }
 
     /// Passes to `refuse` the requests that could not be answered before their deadlines (`expected` is the
-    /// latency of a reply), those that waited too long, and those to a stalled (silent) backend. Without
-    /// `is_obeyed` the queue's own overload rules refuse nothing; deadlines, stalls and the 2 s limit still
-    /// do. `is_stalled` says that the backend sends nothing.
+    /// latency of a reply), those that waited too long and, if the backend is stalled (`is_stalled`: it sends
+    /// nothing), those older than an interval (100 ms by default). Without `is_obeyed` the queue's own
+    /// overload rules refuse nothing; deadlines, stalls and the 2 s limit still do.
     pub fn expire(
         &mut self,
         now: Timestamp,
@@ -739,11 +741,12 @@ impl<T: Copy> Queue<T> {
         }
     }
 
-    /// True if the queue of a tier (importance, by its index) is long only because clients pipeline: at least
-    /// 8 requests per connection wait, none of them for 4 intervals (100 ms each by default), no connection a
-    /// quarter of an interval for its turn, and most of them are of connections whose oldest request has waited for
-    /// less than half of the time to its deadline. Clients that wait for their own pipelines leave them the time
-    /// for that; where they do not, most would be sent in vain, as replies wait for those before them.
+    /// True if the queue of a tier (importance, by its index) is long only because clients pipeline: at least 8
+    /// requests per connection wait, none of them for 4 intervals (100 ms each by default), no connection a quarter
+    /// of an interval for its turn, and most of them are of connections whose oldest request has waited for less
+    /// than half of the time to its deadline. Such a tier does not count as overloaded. Deadlines matter, because a
+    /// reply waits for those before it: where more than half of the time is over, most of a pipeline would be
+    /// answered too late.
     fn is_deep(&self, tier: usize) -> bool {
         let queue = &self.tiers[tier];
         let oldest = self.nodes.get(queue.list.first as usize);
@@ -770,7 +773,7 @@ impl<T: Copy> Queue<T> {
         own.filter(|chain| is_pressed(chain)).map(|chain| chain.held.requests).sum()
     }
 
-    /// True if a time, by the queue's clock, is less than so many intervals (100 ms each by default) ago.
+    /// True if a time, by the queue's clock, is less than `intervals` intervals (100 ms each by default) ago.
     fn is_within(&self, clock: Duration, intervals: f64) -> bool {
         self.clock.saturating_sub(clock) < self.patience.interval.mul_f64(intervals)
     }

@@ -112,7 +112,8 @@ pub struct ReplicaChoice {
 struct Peer {
     role: Role,
     /// Average latency of the node in nanoseconds (an EWMA that a slower reply raises to its own latency),
-    /// and when it was computed; None before the first reply.
+    /// and when it was computed; None for a new node, or one whose ejection has ended, until its first reply
+    /// or its first comparison with another node.
     cost: Option<(f64, Timestamp)>,
     failures: u32,
     times: [Option<Box<Times>>; COMMAND_CLASSES],
@@ -129,8 +130,8 @@ struct Peer {
 
 impl ReplicaChoice {
     /// Chooses the node that answers a read, of two drawn at random from the candidates, and returns its
-    /// position among them; None if there are no candidates, or only ejected replicas. Few reads go to
-    /// replicas that came back lately.
+    /// position among them; None if there are no candidates, or only replicas that are ejected, or that came
+    /// back lately and are passed over: they get few reads at first.
     pub fn choose(
         &mut self,
         candidates: impl IntoIterator<Item = Candidate>,
@@ -191,7 +192,7 @@ impl ReplicaChoice {
 
     /// Records a failure of the node at the index `place` in the table of nodes: a timeout, a lost
     /// connection, or a reply by which it cannot serve reads now. The fifth in a row ejects a replica (takes
-    /// it out of use).
+    /// it out of use). `role` is the node's role for the read's keys: owners are never ejected.
     pub fn handle_failure(&mut self, place: usize, role: Role, now: Timestamp) {
         let peer = self.peer(place, role, now);
         peer.failures += 1;

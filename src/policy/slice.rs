@@ -22,8 +22,8 @@ const PERIODS_KEPT: u64 = 2;
 /// many times the largest recent cost of one request, besides the demand of two periods.
 const LUMPS_KEPT: u64 = 4;
 /// A bucket is short if its rate fills it in less than this time. Where nearly a core's whole share of a
-/// short bucket is left, the core admits a request without regard to those in flight that may turn out dear,
-/// because a tenant with rare large replies would otherwise get only a part of its quota.
+/// short bucket is left, the core admits a request without regard to admitted requests whose real cost may
+/// turn out high, because a tenant with rare large replies would otherwise get only a part of its quota.
 const SHORT_BURST: Duration = Duration::from_secs(1);
 /// The whole of a bucket, in the unit of a core's share: 65,536ths.
 const WHOLE_SHARE: u128 = 65_536;

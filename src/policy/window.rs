@@ -117,7 +117,8 @@ const LOOK_STEP_MEDIANS: f64 = 5.0;
 /// the backend has changed.
 const LOOK_PART: f64 = 0.5;
 /// Latency of replies with a full window, as a multiple of that with a quarter of the window, up to which the
-/// backend does not count as crowded. It is the multiple of the base that is allowed in any case, too.
+/// backend does not count as crowded. It is also the multiple of the base up to which latency is allowed in
+/// any case.
 const QUARTERS: f64 = 2.0;
 /// Time, in seconds, for which the latency at a quarter of the window (limit on requests in flight) that a
 /// probe has measured is used.
@@ -132,7 +133,7 @@ const SETTLES: f64 = 2.0;
 /// may be what makes replies slow.
 const RAISED: f64 = 1.5;
 /// Exponent by which a probe (measurement of the base latency) is judged. If the probe divided the window by
-/// n, and latency fell by n to the power of this or more, the backend is crowded even with the smaller
+/// n, and latency was divided by n to the power of this or more, the backend is crowded even with the smaller
 /// window.
 const ALL_CROWD: f64 = 0.9;
 /// Number of replies that a probe (measurement of the base latency) needs for a result.
@@ -321,8 +322,8 @@ struct Latest {
 impl Latest {
     const NONE: Self = Self { beyond: 0.0, depth: 1.0 };
 
-    /// Returns the latency beyond the base, in seconds, of a request that is sent with so many in flight, if the
-    /// backend answers at the pace of this reply.
+    /// Returns the latency beyond the base, in seconds, of a request that is sent with `in_flight` others in
+    /// flight, if the backend answers at the pace of this reply.
     fn beyond_with(&self, in_flight: f64) -> f64 {
         self.beyond * (in_flight / self.depth).min(FAR)
     }
@@ -595,10 +596,10 @@ impl Window {
         duration(self.base)
     }
 
-    /// Returns the latency expected of a request sent now, with so many others of this core in flight: the base
-    /// (latency when few requests wait at the backend), and beyond it as much as the latest replies took in
-    /// proportion to what was in flight before them. The quickest of them counts; if requests lately waited for room
-    /// in the window or missed their deadlines, half as much again as the median one.
+    /// Returns the latency expected of a request sent now, with `in_flight` others of this core in flight: the base
+    /// (latency when few requests wait at the backend), and an excess over it. The excess of each of the latest
+    /// eight replies is scaled by the number in flight now and when its request was sent; the smallest counts or, if
+    /// requests lately waited for room in the window or missed their deadlines, one and a half times the median.
     pub fn expected(&self, in_flight: usize) -> Duration {
         let mut beyond = self.latest.map(|reply| reply.beyond_with(in_flight as f64));
         beyond.sort_unstable_by(f64::total_cmp);
@@ -1104,7 +1105,7 @@ impl Window {
 
     /// Counts a round of replies that took too long with hardly any request in flight. The second in a row
     /// means that the backend itself is slow, where at most 8 cores have full windows: its latency becomes
-    /// the base. `at` is the present time, in seconds.
+    /// the base. `at` is the present time, in seconds. `common` has the figures of all cores together.
     fn count_floor(&mut self, at: f64, common: &Common) {
         self.floor += 1;
         if self.floor >= 2 && common.limited <= ALONE {

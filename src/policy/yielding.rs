@@ -368,7 +368,8 @@ mod tests {
         every: f64,
     }
 
-    /// The state of a core that has known replies to cheap requests for a while, and has no cap.
+    /// Creates the state of a core that has known replies to cheap requests for a while, and has no cap.
+    /// `least` is the smallest cap, in requests.
     fn acquainted(least: u16) -> Yielding {
         Yielding { company_at: Some(Timestamp::ZERO), ..Yielding::new(least) }
     }

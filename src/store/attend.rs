@@ -56,7 +56,8 @@ impl Running<'_> {
     }
 
     /// Returns the error for a command that ends scripts of `kind` (SCRIPT KILL, FUNCTION KILL) but cannot
-    /// end this one: the script is of the other kind, or has written already. `None` if the command ends it.
+    /// end the running script, because that is of the other kind, or has written already. `None` if the
+    /// command ends it.
     pub(super) fn refuse_to_end(&self, kind: Kind) -> Option<Refusal> {
         if self.has_written {
             return Some(Refusal::Words(

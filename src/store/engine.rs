@@ -302,7 +302,7 @@ impl Engine {
 
     /// Removes expired keys, visiting at most about `budget` keys, and returns how many it visited and
     /// removed. The owner of the engine calls this many times a second with a budget of a few hundred keys,
-    /// and again at once while most of the visited keys turn out to be expired.
+    /// and again at once while more than a quarter of the visited keys turn out to be expired.
     pub fn expire_some(&mut self, now: Now, budget: usize) -> Swept {
         self.keyspace.set_now(now.unix_ms);
         self.post.begin();

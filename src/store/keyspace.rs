@@ -381,6 +381,7 @@ impl Keyspace {
 
     /// Stores `value` under `key` as a new key: an existing one is removed first. In contrast to
     /// [`Keyspace::set`], blocking calls (such as BLPOP) that wait for the key are served from the new value.
+    /// `lifetime` says whether the key then has an expiry.
     pub(super) fn replace(&mut self, key: &[u8], value: Value, lifetime: Lifetime) {
         self.remove(key);
         self.set(key, value, lifetime);

@@ -139,7 +139,8 @@ impl Members {
         }
     }
 
-    /// Marks a set that Redis keeps as a listpack as one that it keeps as a hash table.
+    /// Marks a set as one that Redis keeps as a hash table, if it is one that Redis keeps as a listpack,
+    /// because it has outgrown a limit.
     fn unpack(&mut self) {
         if let Shape::Packed(table) = &mut self.shape {
             let table = std::mem::replace(table, Table::new(self.hasher.clone()));

@@ -59,7 +59,7 @@ impl Post {
         self.messages_bytes = self.messages_bytes.saturating_add(bytes);
     }
 
-    /// An error if the present request has caused as many bytes of messages as a request may.
+    /// Returns an error if the present request has caused as many bytes of messages as a request may.
     pub(super) fn has_room(&self) -> Result<(), Refusal> {
         if self.messages_bytes < ENGINE_MESSAGES_BYTES_MAX {
             return Ok(());

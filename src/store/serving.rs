@@ -28,8 +28,8 @@ struct Told {
     bytes: Bytes,
 }
 
-/// An error if the present request may not cause another reply to a call that waits for entries of streams: each call
-/// may get all entries that the request has added, unlike calls that take elements away.
+/// Returns an error if the present request may not cause another reply to a call that waits for entries of streams:
+/// each call may get all entries that the request has added, unlike calls that take elements away.
 fn has_room(post: &Post, waiter: &Waiter) -> Result<(), Refusal> {
     if waiter.want.kind() == Kind::Stream { post.has_room() } else { Ok(()) }
 }

@@ -140,9 +140,9 @@ fn add(call: &mut Call<'_>, options: AddOptions, start: usize) -> Done {
     add_pairs(call, options, &pairs)
 }
 
-/// Adds members with their scores to the sorted set in argument 1, and replies as ZADD does. An error,
-/// without any change, if memory does not suffice, the key holds another type, or an increment results in
-/// NaN.
+/// Adds members with their scores (`pairs`) to the sorted set in argument 1, or changes their scores, as far
+/// as `options` permit, and replies as ZADD does. An error, without any change, if memory does not suffice,
+/// the key holds another type, or an increment results in NaN.
 pub(super) fn add_pairs(call: &mut Call<'_>, options: AddOptions, pairs: &[(f64, &[u8])]) -> Done {
     // Each member is kept twice, so its bytes are needed once more.
     call.afford(call.arguments.frame().len())?;

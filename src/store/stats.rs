@@ -257,7 +257,7 @@ impl Stats {
     }
 
     /// Counts an error reply to a blocking call that had waited, and that was counted as a call when its wait
-    /// began.
+    /// began; `slot` is the key of the statistics of the call's command.
     pub(super) fn fail(&mut self, slot: Slot) {
         if let Some(figures) = self.figures(slot) {
             figures.failed += 1;

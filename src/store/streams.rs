@@ -116,7 +116,8 @@ impl Wanted {
     }
 
     /// Returns the id that XADD gives to a new entry of a stream whose last one is `last`; `None` if that id
-    /// would not be greater than `last`.
+    /// would not be greater than `last`. `now_ms` is the present time, which the id has if XADD leaves its
+    /// time open.
     fn settle(self, last: Id, now_ms: u64) -> Option<Id> {
         let id = match self {
             Self::Any if now_ms > last.ms => Id { ms: now_ms, sequence: 0 },
@@ -411,9 +412,9 @@ fn xsetid(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// Checks that a new last id (`last`) and a new count of entries ever added (`added`, `None` to keep the old
-/// one), which XSETID sets, are not below those of the entries that the stream has or has deleted; an error
-/// if they are.
+/// Checks that a new last id (`last`) and a new count of entries ever added (`added`, `None` if not given),
+/// which XSETID sets, are not below those of the entries that the stream has or has deleted; an error if they
+/// are.
 fn check_entries(log: &Log, last: Id, added: Option<u64>) -> Result<(), Refusal> {
     if last < log.deleted {
         return Err(Refusal::Words(

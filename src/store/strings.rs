@@ -94,7 +94,7 @@ fn set(call: &mut Call<'_>) -> Done {
     }
 }
 
-/// Stores a string under `key`, and queues the keyspace events for that.
+/// Stores a string under `key`, and queues its keyspace events: `set` and, if `lifetime` is a time, `expire`.
 fn store(call: &mut Call<'_>, key: &[u8], text: &[u8], lifetime: Lifetime) {
     call.keyspace.set(key, Value::string(text), lifetime);
     call.announce(Class::String, "set", key);

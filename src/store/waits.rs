@@ -149,6 +149,7 @@ impl Waiter {
     }
 
     /// True if the call reads the same entries of the same streams (XREAD) as `other`, and its reply has the same form.
+    /// The reply of one of the two calls then serves both.
     pub(super) fn reads_as(&self, other: &Self) -> bool {
         let (Want::Entries { after, count }, Want::Entries { after: other_after, count: other_count }) =
             (&self.want, &other.want)

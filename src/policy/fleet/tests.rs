@@ -49,8 +49,8 @@ impl Rig {
         self.share()
     }
 
-    /// Runs one period in which clients asked this host and all other hosts for so many request units.
-    /// Returns the host's share of the quota.
+    /// Runs one period in which clients ask this host for `own` request units, and all other hosts for
+    /// `others`. Returns the host's share of the quota, 0 to 1.
     fn pass(&mut self, own: u64, others: u64) -> f64 {
         let added = self.ask(own);
         self.total += (added + others) * 1_000;
@@ -570,8 +570,8 @@ impl World {
     }
 }
 
-/// Runs a fleet whose clients move between hosts, with a slow store, of whose exchanges `lost_per_mille` in a
-/// thousand fail.
+/// Runs a fleet whose clients move between hosts `shifts` times, with a slow store, of whose exchanges
+/// `lost_per_mille` in a thousand fail. `seed` determines all random choices.
 fn shifting(seed: u64, hosts: usize, lost_per_mille: u64, shifts: usize) -> Run {
     let mut world = World::new(seed, hosts);
     world.lost_per_mille = lost_per_mille;

@@ -79,7 +79,7 @@ impl Rate {
 pub(super) struct Tally {
     pub reads: u64,
     pub writes: u64,
-    /// Reads that other cores answered from their copies of the key's replies.
+    /// Number of reads that other cores answered from their copies of the key's replies.
     pub elsewhere: u64,
     /// Maximum number of requests that the key may have had in the pane (interval of 50 ms) before it was
     /// counted.

@@ -24,7 +24,7 @@ impl Slots {
     }
 
     /// Counts a request for a key of a slot. True if the slot is warm (busy, so that its keys are counted one
-    /// by one), so that the key is to be counted too.
+    /// by one): the caller then counts the key as well.
     #[inline]
     pub fn count(&mut self, slot: u16) -> bool {
         let counter = &mut self.counters[usize::from(slot) % COUNTERS];
@@ -57,8 +57,8 @@ impl Slots {
     }
 
     /// Empties the counters for a new pane (interval of 50 ms), in which a slot is warm (busy, so that its
-    /// keys are counted one by one) from `warm_at` requests on. A slot that had so many in the last pane is
-    /// warm at once.
+    /// keys are counted one by one) from `warm_at` requests on. A slot that had at least as many in the last
+    /// pane is warm at once.
     pub fn restart(&mut self, warm_at: u64) {
         self.warm_at = clamped(warm_at);
         for counter in self.counters.iter_mut() {

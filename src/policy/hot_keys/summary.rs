@@ -10,8 +10,8 @@
 /// Number of keys that are counted at the same time, each in a place of its own.
 pub(super) const PLACES: usize = 256;
 /// Number of keys that may lose their places to others within a pane (50 ms); after that, only keys with a
-/// place are counted. Before so many keys are replaced, a key with a fiftieth of the load has a count of
-/// about 25, while the least count is 5: so that key keeps its place.
+/// place are counted. Before 1,024 keys are replaced, a key with a fiftieth of the load has a count of about
+/// 25, while the least count is 5: so that key keeps its place.
 pub(super) const REPLACED_MAX: u32 = 4 * PLACES as u32;
 
 /// Number of heads of the hash table of counted keys; each head is the start of a chain of places (one
@@ -25,7 +25,8 @@ const NOBODY: u16 = u16::MAX;
 pub(super) struct Counted {
     /// Upper bound of the key's count: it may include requests for keys that had its place before.
     pub count: u64,
-    /// Part of `count` that is not certain: the count of the key whose place this key took.
+    /// Part of `count` that is not certain: the count of the key whose place this key took, or the number of
+    /// requests that may not have been counted before the key had a place, if that is more.
     pub error: u64,
 }
 

@@ -219,7 +219,8 @@ fn tagged_key(random: &mut Random) -> Vec<u8> {
     [b"{tag}".as_slice(), &random.bits().to_le_bytes()].concat()
 }
 
-/// Returns a generator of ranks (from 0) that follow Zipf's law.
+/// Returns a generator of ranks (0 to `keys` - 1) that follow Zipf's law with this exponent: low ranks come
+/// often, high ones seldom.
 fn zipf(keys: u32, exponent: f64) -> impl Fn(&mut Random) -> usize {
     let mut sum = 0.0;
     let sums: Vec<f64> = (1..=keys)

@@ -87,9 +87,9 @@ pub struct Told {
 }
 
 /// Returns the level of load shedding that cores agree on: the highest one such that the cores which propose
-/// it, or a higher one, have seen half of all replies. `told` are the cores' proposals; those older than 2 s
-/// do not count, and without any the level is `Steady`. So a few cores with bad luck decide nothing, nor does
-/// one core that blames the backend for its own lateness.
+/// it, or a higher one, have seen at least half of all replies. `told` are the cores' proposals; those older
+/// than 2 s do not count, and without any the level is `Steady`. So a few cores with bad luck decide nothing,
+/// nor does one core that blames the backend for its own lateness.
 pub fn agreed(told: impl IntoIterator<Item = Told>, now: Timestamp) -> Level {
     let mut replies = [0_u64; Level::ALL.len()];
     for one in told {

@@ -29,8 +29,8 @@ impl World {
         Self { ratio, random: Random::new(seed), now, started: now, changes: Vec::new() }
     }
 
-    /// Simulates replies at `rate` per second for some seconds, with a tick every 100 ms. `reply` gives the
-    /// class and the latency (in microseconds) of each reply.
+    /// Simulates replies at `rate` per second for some seconds, with a tick every 100 ms that shows the signs
+    /// of overload in `company`. `reply` gives the class and the latency (in microseconds) of each reply.
     fn run(
         &mut self,
         seconds: f64,

@@ -26,7 +26,8 @@ fn take(queue: &mut Queue<u32>) -> Option<u32> {
 const CALM: Circumstances =
     Circumstances { late: Duration::ZERO, in_flight: 1, median: Duration::from_millis(1), is_growing: false };
 
-/// Lets `millis` milliseconds pass in turns of one millisecond, in each of which the backend answers.
+/// Lets `millis` milliseconds pass from the time `from` (in milliseconds) on, in turns of one millisecond, in
+/// each of which the backend answers. Returns the time at the end.
 fn pass(queue: &mut Queue<u32>, from: u64, millis: u64) -> u64 {
     for now in from..from + millis {
         queue.handle_progress(at(now));

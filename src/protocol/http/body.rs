@@ -34,8 +34,8 @@ enum State {
 }
 
 impl Body {
-    /// Creates the state of an HTTP body of that length, of which nothing has been received. The error is the
-    /// refusal of a body that is larger than `bytes_max`.
+    /// Creates the state of an HTTP body of the length that the headers state, of which nothing has been
+    /// received. The error is the refusal of a body that is larger than `bytes_max`.
     pub fn new(length: Length, bytes_max: usize) -> Result<Self, Status> {
         let state = match length {
             Length::Known(length) => match usize::try_from(length).ok().filter(|length| *length <= bytes_max)

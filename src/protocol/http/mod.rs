@@ -125,7 +125,8 @@ pub enum Step {
     /// The response is known already, as with `Told`, and refuses a request of an identified client: the shard
     /// charges the client for the request's bytes.
     Refused {
-        /// The response, whose place in the order of responses the shard keeps as that of `Told`.
+        /// The response, which the shard passes in again as a RESP bulk string when all earlier replies have
+        /// been passed in, to keep the order of responses.
         response: Vec<u8>,
         /// Number of bytes of the request that were received.
         bytes: usize,
@@ -401,9 +402,9 @@ impl Conversation {
     }
 
     /// Refuses the current request with an error reply of weir's own. Returns the response, which the shard
-    /// passes in later as it does that of [`Step::Told`]. The connection ends after the response if `is_last`
-    /// is true, if the client wants that, or if the request has a body: the bytes after a refused head may
-    /// not be that body. The response says whether the connection ends.
+    /// passes in again when all earlier replies have been passed in, as with [`Step::Told`]. The connection
+    /// ends after the response if `is_last` is true, if the client wants that, or if the request has a body:
+    /// the bytes after a refused head may not be that body. The response says whether the connection ends.
     pub fn refuse(&mut self, error: &str, is_last: bool) -> Vec<u8> {
         let head = match std::mem::replace(&mut self.coming, Coming::Nothing) {
             Coming::Head(head) | Coming::Body(head, _) => Some(head),
@@ -417,7 +418,8 @@ impl Conversation {
     }
 
     /// Refuses the HTTP request that is being received, because it took too long to arrive, and ends the
-    /// connection. Returns the response, which is to be passed in as that of [`Step::Told`].
+    /// connection. Returns the response, which the shard passes in again when all earlier replies have been
+    /// passed in, as with [`Step::Told`].
     pub fn time_out(&mut self) -> Vec<u8> {
         let manner = match &self.coming {
             Coming::Head(head) | Coming::Body(head, _) => manner(head, false),
@@ -652,7 +654,7 @@ impl Asked {
 }
 
 /// Writes an error reply as `{"error":...}` to `text`, without the state of quotas that weir noted in it for
-/// headers. The result is as that of [`answer::write_json`].
+/// headers. An error if `text` would get longer than `form` allows.
 fn write_failure(text: &mut Vec<u8>, failure: Failure<'_>, form: Form) -> Result<(), Unfit> {
     let shown = if failure.is_own { quotas::taken_off(failure.text).0 } else { failure.text };
     text.extend_from_slice(b"{\"error\":");
@@ -662,7 +664,7 @@ fn write_failure(text: &mut Vec<u8>, failure: Failure<'_>, form: Form) -> Result
 }
 
 /// Writes `{"result":...}` or `{"error":...}` for the first of the RESP replies in `reply`, and removes it
-/// from them. The result is as that of [`answer::write_json`].
+/// from them. An error if `text` would get longer than `form` allows, or if the reply is malformed.
 fn write_outcome(text: &mut Vec<u8>, reply: &mut &[u8], form: Form) -> Result<(), Unfit> {
     if matches!(reply.first(), Some(b'-' | b'!')) {
         text.extend_from_slice(b"{\"error\":");
@@ -675,7 +677,7 @@ fn write_outcome(text: &mut Vec<u8>, reply: &mut &[u8], form: Form) -> Result<()
 }
 
 /// Writes the results and errors of a transaction's commands (`replies`, the reply to `EXEC`) as a JSON array
-/// to `text`. The result is as that of [`answer::write_json`].
+/// to `text`. An error if `text` would get longer than `form` allows, or if a reply is malformed.
 fn write_outcomes(text: &mut Vec<u8>, mut replies: &[u8], form: Form) -> Result<(), Unfit> {
     text.clear();
     text.reserve(replies.len().min(form.bytes_max));
@@ -695,8 +697,8 @@ fn write_outcomes(text: &mut Vec<u8>, mut replies: &[u8], form: Form) -> Result<
     Ok(())
 }
 
-/// Writes the response with the JSON `text`, or the error that is sent in its place: the text may be larger
-/// than `bytes_max`, or its reply unfit.
+/// Writes the response with the JSON `text`, or an error in its place if the text is larger than `bytes_max`
+/// or, as the error in `text` says, could not be written.
 fn finish(out: &mut Written, manner: &Manner, text: Result<Vec<u8>, Unfit>, bytes_max: usize) {
     match text {
         Ok(text) if text.len() <= bytes_max => {

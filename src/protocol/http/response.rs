@@ -134,7 +134,8 @@ pub fn write(out: &mut Vec<u8>, manner: &Manner, code: u16, more: &str, body: Op
     }
 }
 
-/// Writes the head of a response as [`write`] does; of the body only content type and length are known.
+/// Writes the head of a response (status line and headers) as [`write`] does; the caller writes the body
+/// after it, unless the response has none. `body` is the body's content type and its length in bytes.
 pub fn write_head(out: &mut Vec<u8>, manner: &Manner, code: u16, more: &str, body: Option<(&str, usize)>) {
     let told = write!(out, "HTTP/1.1 {code} {}\r\n{more}", reason(code));
     told.expect("memory takes what is written to it");

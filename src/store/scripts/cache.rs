@@ -75,8 +75,8 @@ impl Cache {
         }
     }
 
-    /// Adds a script to the cache. Returns the digests of the scripts evicted for it, and true, or false if
-    /// there is no room for it even so.
+    /// Adds a script to the cache; `origin` says whether it may be evicted later. Returns the digests of the
+    /// scripts evicted for it, and true if it was added, or false if there is no room for it even so.
     pub(super) fn add(&mut self, digest: Digest, script: Rc<Script>, origin: Origin) -> (Vec<Digest>, bool) {
         let bytes = script.bytes();
         let mut forgotten = Vec::new();

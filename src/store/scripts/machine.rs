@@ -156,7 +156,8 @@ impl Machine {
     }
 
     /// Sets the bounds of a script, or of a library's code: its memory limit, the instructions between two checks, and
-    /// an effort (steps of work) of `left` units; `most` is the limit that the error names.
+    /// an effort (steps of work) of `left` units; `most` is the limit that the error names. An error if `left` is less
+    /// than a script's start takes, if the request's scripts have run for too long, or if the interpreter fails.
     fn start(&self, most: u64, left: u64) -> Result<(), Error> {
         self.limit_memory()?;
         if self.shared.checked_every.get() != INSTRUCTIONS_PER_CHECK {
