@@ -79,7 +79,8 @@ const BLOCK: usize = 64;
 /// base (latency when few requests wait at the backend), double up to 64 replies; until then their medians
 /// are provisional.
 const BLOCK_FIRST: usize = 4;
-/// Shortest latency that counts as one, in seconds.
+/// Latency, in seconds, that a reply is taken to have had if the clock did not move between the request's
+/// sending and the reply: no latency is zero.
 const LATENCY_LEAST: f64 = 1e-9;
 /// Part of the window that a mild cut leaves: the window shrinks by 20 %. Also the part of the allowed
 /// latency that a deep cut, made at more than twice the allowed latency, aims at.
@@ -1316,7 +1317,7 @@ mod tests {
     }
 
     /// Feeds 59 replies, 10 ms apart, each after `took`, and returns the size of the window then. `depth` is
-    /// the number of requests in flight that each reply saw.
+    /// the number of requests in flight that each reply saw. `each` is called before each reply.
     fn replies(window: &mut Window, took: Duration, depth: u32, mut each: impl FnMut(&mut Window)) -> usize {
         let mut board = Alone::default();
         let from = seconds(window.looked_at.0);

@@ -830,7 +830,7 @@ mod tests {
     }
 
     /// Decodes chunks as `decode_all` does, but lends the decoder's buffer for the rest of a large value
-    /// wherever the decoder allows it.
+    /// wherever the decoder allows it. An error if they are no requests, or one beyond `limits`.
     fn decode_lending(chunks: &[&[u8]], limits: &RequestLimits) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
         let mut decoder = RequestDecoder::default();
         let mut seen = Vec::new();

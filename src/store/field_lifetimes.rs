@@ -116,7 +116,7 @@ impl Condition {
 
 /// Returns the positions of the arguments that `FIELDS count field ...` at argument `index` lists. Each field
 /// takes `words` arguments: 1 for a name, 2 for a name and a value. `not_positive` is the error text for a
-/// count that is no positive number.
+/// count that is no positive number. An error if the arguments have another form.
 fn listed(
     call: &Call<'_>,
     index: usize,

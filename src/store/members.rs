@@ -86,12 +86,12 @@ impl Members {
         }
     }
 
-    /// Gives an empty set the encoding of a listpack.
+    /// Gives an empty set the encoding of a listpack, before its members are added.
     pub(super) fn begin_packed(&mut self) {
         self.shape = Shape::Packed(Table::new(self.hasher.clone()));
     }
 
-    /// Gives an empty set the encoding of a hash table.
+    /// Gives an empty set the encoding of a hash table, before its members are added.
     pub(super) fn begin_spread(&mut self) {
         self.shape = Shape::Texts(Table::new(self.hasher.clone()));
     }

@@ -612,7 +612,7 @@ impl Claim {
 }
 
 /// Returns the least idle time of pending entries to claim, in milliseconds, that argument 4 gives. `words`
-/// is the error for a wrong one.
+/// is the error for a wrong one. A negative time counts as 0.
 fn idle_at(call: &Call<'_>, words: &'static str) -> Result<u64, Refusal> {
     let given = super::numbers::integer(call.at(4)).ok_or(Refusal::Words(words))?;
     Ok(u64::try_from(given).unwrap_or(0))

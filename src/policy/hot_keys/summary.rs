@@ -116,7 +116,8 @@ impl Summary {
         (self.least, self.cursor) = (0, 0);
     }
 
-    /// Allows another 1,024 keys to lose their places to newcomers. Called at the start of each pane (50 ms).
+    /// Allows another 1,024 keys to lose their places to newcomers. Called at the start of each pane (50 ms),
+    /// and when a pane is prolonged.
     pub fn allow(&mut self) {
         self.replaced = 0;
     }

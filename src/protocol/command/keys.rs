@@ -214,8 +214,8 @@ pub(super) fn key_range(length: usize, first: u8, last: i8) -> Range<usize> {
 }
 
 impl KeyCount {
-    /// Reads the number of keys of a request from argument `at`, and checks that as many arguments follow.
-    /// `command` is the command's name for the error.
+    /// Reads the number of keys of a request from argument `at`, and checks that as many arguments follow. An
+    /// error, which names `command`, if the word is no such number or fewer arguments follow.
     fn read(self, command: &'static str, arguments: &Arguments<'_>, at: usize) -> Result<usize, KeyError> {
         let given = arguments.get(at).ok_or(KeyError::Syntax)?;
         let room = arguments.len() - at - 1;

@@ -171,7 +171,7 @@ impl Machine {
     /// Prepares the interpreter for a script: sets its keys and arguments, its memory limit, and an effort
     /// (steps of work) of `left` units (`most` is the limit that the error names). Returns the keys and
     /// arguments for functions of libraries, which get them as parameters; `None` for scripts, which find them
-    /// in `KEYS` and `ARGV`.
+    /// in `KEYS` and `ARGV`. An error if memory, effort or run time does not suffice.
     pub(super) fn begin(
         &self,
         most: u64,
@@ -285,7 +285,7 @@ fn check_every(lua: &Lua, shared: &Rc<Shared>, instructions: u32) -> Result<(), 
 
 /// Compiles source text (`code`), whose name in errors is `name` and whose globals are in `environment`. The
 /// garbage collector is stopped meanwhile, because the compiler of Lua 5.1 holds a string that the collector
-/// does not see.
+/// does not see. An error if the source is no valid Lua, or memory does not suffice.
 pub(super) fn compile(lua: &Lua, code: &[u8], name: &str, environment: &Table) -> Result<Function, Error> {
     if code.first() == Some(&0x1b) {
         let line = format!("[string \"{}\"]:1: unexpected symbol near 'char(27)'", "\u{1b}LuaQ");

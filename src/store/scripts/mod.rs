@@ -304,7 +304,8 @@ fn run_on(
 
 /// Appends the value that a script or function returned as its reply, or its error. `protocol` is the RESP
 /// version that the script chose (`redis.setresp`); `name` is the script's digest or the function's name, for
-/// the text of the error.
+/// the text of the error. Fails if the reply is too large, takes too much effort, or if the interpreter
+/// fails.
 fn write_result(call: &mut Call<'_>, (value, protocol): Ran, name: &str) -> Result<(), Failure> {
     let client = call.session.protocol;
     let versions = Versions { client, script: protocol, effort: call.effort };
@@ -343,7 +344,7 @@ fn run_within(
 }
 
 /// Appends the error that ended a script as its reply; the text gets the script's `name` and the line where
-/// the script raised it.
+/// the script raised it. Fails only if the interpreter does.
 fn write_error(call: &mut Call<'_>, error: &Value, name: &str) -> Result<(), Failure> {
     let Value::Table(table) = error else {
         // No memory was left in the interpreter to make a table of the error.

@@ -166,7 +166,7 @@ fn collect(table: &Table) -> Result<Vec<(Value, Value)>, Error> {
 }
 
 /// True if the engine's counters of errors already include the error that this error table of a script
-/// describes.
+/// describes. Fails if the interpreter does.
 pub(super) fn is_counted(table: &Table) -> Result<bool, Error> {
     Ok(table.raw_get::<Value>(errors::COUNTED)? == Value::Boolean(true))
 }
