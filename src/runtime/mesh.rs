@@ -6,7 +6,9 @@
 //!      └─ MSG_RING, only if j said that it sleeps ──> j's io_uring
 //! ```
 
+use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -25,6 +27,10 @@ const BATCHES_UNDER_WAY: usize = 64;
 /// The longest time for which messages to other shards are collected before they are sent, while the core has
 /// other work.
 const GATHERING_MAX: Duration = Duration::from_micros(30);
+
+/// Bytes read of `/proc/thread-self/stat`: enough for the state of the thread, which stands behind the thread's
+/// number and its name of at most 15 bytes.
+const STAT_BYTES: usize = 64;
 
 /// Decides when batches of messages are sent to other shards. A core that finds work in every turn (round) of
 /// its loop will have more messages for the same shards in the next turn, so batches wait until a turn finds
@@ -59,6 +65,9 @@ struct Peer {
     /// A descriptor of the shard's `io_uring`, by which others wake it. It stays open until the last shard
     /// ends, so that a wake-up never goes to another ring with the same number.
     doorbell: OnceLock<OwnedFd>,
+    /// `/proc/thread-self/stat` of the shard's thread, which tells whether the thread runs; none where there is
+    /// no `/proc`.
+    stat: OnceLock<File>,
 }
 
 /// One shard's ends of the rings of messages to and from every other shard.
@@ -104,9 +113,14 @@ pub(super) fn weave(shards: usize) -> Vec<Mesh> {
 }
 
 impl Mesh {
-    /// Publishes `doorbell`, the descriptor by which other shards wake this one.
+    /// Publishes `doorbell`, the descriptor by which other shards wake this one, and lets them see whether the
+    /// calling thread, which is this shard's, runs.
     pub fn announce(&self, doorbell: OwnedFd) {
-        self.peers[self.own].doorbell.set(doorbell).expect("a shard announces itself once");
+        let own = &self.peers[self.own];
+        own.doorbell.set(doorbell).expect("a shard announces itself once");
+        if let Ok(stat) = File::open("/proc/thread-self/stat") {
+            own.stat.set(stat).expect("a shard announces itself once");
+        }
     }
 
     /// Removes and returns the next batch of messages from any other shard, if there is any.
@@ -215,7 +229,7 @@ impl Mesh {
     }
 
     /// True if the shard with number `peer` sleeps, and the kernel has nothing for it that it has not handled.
-    /// Bytes that the kernel is just reading for it are overlooked.
+    /// Bytes that its thread is just copying within the kernel are overlooked; [`Mesh::is_asleep`] sees those.
     pub fn is_idle(&self, peer: usize) -> bool {
         let Some(bell) = self.peers[peer].doorbell.get().filter(|_| self.is_parked(peer)) else {
             return false;
@@ -224,6 +238,19 @@ impl Mesh {
         let readable = poll(&mut [PollFd::new(bell, PollFlags::IN)], Some(&Timespec::default()));
         // A shard that has woken up during this call may have taken its completions before they were looked for.
         readable == Ok(0) && self.is_parked(peer)
+    }
+
+    /// True if the thread of the shard with number `peer` waits in the kernel for something to happen. False
+    /// while it runs, or waits for a CPU, also within the kernel: after bytes have come for a sleeping shard,
+    /// its own thread copies them, and [`Mesh::is_idle`] is true until it has. True where there is no `/proc`.
+    pub fn is_asleep(&self, peer: usize) -> bool {
+        let mut text = [0; STAT_BYTES];
+        let Some(read) = self.peers[peer].stat.get().and_then(|stat| stat.read_at(&mut text, 0).ok()) else {
+            return true;
+        };
+        // `1234 (weir-0) S ...`: a thread's name may hold a bracket, but no number after it does.
+        let state = text[..read].rsplit(|byte| *byte == b')').next().unwrap_or_default();
+        state.starts_with(b" S")
     }
 
     /// Announces to the other shards that this one is awake and need not be woken.

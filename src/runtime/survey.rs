@@ -2,8 +2,8 @@
 //! something to one core before it asks another core for what depends on that.
 //!
 //! ```text
-//!  the peer sleeps, and the kernel has nothing for it ──> it has handled everything
-//!  the peer is awake, or the kernel is waking it ───────> it has once it sleeps after a turn, or ends a second one
+//!  the peer sleeps, its thread does not run in the kernel, and the kernel has nothing for it ──> it has handled all
+//!  the peer is awake, or the kernel is waking it ──> it has once it sleeps after a turn, or ends a second one
 //! ```
 //!
 //! The peer's turn at that moment may have taken its completions before. At its end the kernel gives it all that has
@@ -18,8 +18,8 @@ use crate::values::Timestamp;
 /// The number of turns (rounds of its loop) that a core ends after a moment before it has handled everything that
 /// the kernel had for it at that moment.
 const TURNS_AWAITED: u64 = 2;
-/// The time for which the kernel must have nothing for a sleeping core. Work that the kernel is just carrying out for
-/// a core, such as to copy bytes from a socket, shows nowhere.
+/// The time for which the kernel must have nothing for a sleeping core. Where there is no `/proc`, work that the
+/// kernel is just carrying out for a core, such as to copy bytes from a socket, shows nowhere.
 const NOTHING_FOR: Duration = Duration::from_micros(10);
 
 /// Another core that may not have handled everything yet.
@@ -74,7 +74,8 @@ impl Behind {
             return turns >= TURNS_AWAITED || mesh.is_parked(self.peer);
         }
         self.idle_since = self.idle_since.filter(|_| mesh.is_idle(self.peer));
-        self.idle_since.is_some_and(|since| now.since(since) >= NOTHING_FOR)
+        // The thread is looked at last: bytes that came before are by now in its hands, or handled.
+        self.idle_since.is_some_and(|since| now.since(since) >= NOTHING_FOR) && mesh.is_asleep(self.peer)
     }
 }
 
@@ -82,6 +83,10 @@ impl Behind {
 mod tests {
     use std::io::{Read as _, Write as _};
     use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use crossbeam_channel::{Sender, bounded};
 
     use super::*;
     use crate::runtime::mesh::weave;
@@ -115,8 +120,10 @@ mod tests {
     fn a_core_that_sleeps_has_handled_everything_unless_the_kernel_has_something_for_it() {
         let mut meshes = weave(2);
         let (mut doorbell, mut kernel) = UnixStream::pair().expect("a pair");
-        meshes[1].announce(doorbell.try_clone().expect("a copy").into());
-        assert!(meshes[1].park());
+        let announced = doorbell.try_clone().expect("a copy");
+        let (mut peer, thread) = Thread::announced(meshes.pop().expect("two shards"), announced);
+        thread.sleep(&meshes[0]);
+        assert!(peer.park());
         let mut survey = Survey::default();
         assert_eq!(survey.look(&meshes[0], at(1)), None, "the kernel may be reading something for it");
         assert_eq!(survey.look(&meshes[0], at(10)), None);
@@ -131,10 +138,58 @@ mod tests {
                 "it has yet to handle what the kernel took"
             );
         }
-        meshes[1].unpark();
-        meshes[1].end_turn();
+        peer.unpark();
+        peer.end_turn();
         assert_eq!(survey.look(&meshes[0], at(61)), None, "the kernel may only now have given it what came");
-        assert!(meshes[1].park());
+        assert!(peer.park());
         assert_eq!(survey.look(&meshes[0], at(62)), Some(at(20)), "it does not sleep on what came");
+    }
+
+    #[test]
+    fn a_core_whose_thread_runs_in_the_kernel_has_not_handled_what_came() {
+        let mut meshes = weave(2);
+        let (doorbell, _kernel) = UnixStream::pair().expect("a pair");
+        let (mut peer, thread) = Thread::announced(meshes.pop().expect("two shards"), doorbell);
+        assert!(peer.park());
+        let mut survey = Survey::default();
+        for micros in [1, 11, 1_000_000] {
+            assert_eq!(survey.look(&meshes[0], at(micros)), None, "its thread may be copying bytes");
+        }
+        thread.sleep(&meshes[0]);
+        assert_eq!(survey.look(&meshes[0], at(1_000_001)), Some(at(1)));
+    }
+
+    /// A thread in the place of a shard's, which runs until it is told to sleep, and sleeps until this value is
+    /// dropped.
+    struct Thread {
+        sleeps: Arc<AtomicBool>,
+        _ends: Sender<()>,
+    }
+
+    impl Thread {
+        /// Begins a thread that announces a shard to the others, and returns the shard's end of the mesh.
+        fn announced(mesh: Mesh, doorbell: UnixStream) -> (Mesh, Self) {
+            let sleeps = Arc::new(AtomicBool::new(false));
+            let told = Arc::clone(&sleeps);
+            let (announces, announced) = bounded(1);
+            let (ends, ended) = bounded::<()>(0);
+            std::thread::spawn(move || {
+                mesh.announce(doorbell.into());
+                assert!(announces.send(mesh).is_ok(), "the test waits for it");
+                while !told.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+                ended.recv().expect_err("nothing is sent");
+            });
+            let mesh = announced.recv().expect("the thread announces the shard");
+            (mesh, Self { sleeps, _ends: ends })
+        }
+
+        fn sleep(&self, mesh: &Mesh) {
+            self.sleeps.store(true, Ordering::Relaxed);
+            while !mesh.is_asleep(1) {
+                std::thread::yield_now();
+            }
+        }
     }
 }

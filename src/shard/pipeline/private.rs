@@ -282,9 +282,12 @@ impl Shard {
             if self.private.backend_of(link) == Some(backend) {
                 return Some(link);
             }
-            self.settle(charge, &Settlement::default(), now);
-            self.answer_error(id, CROSS_SLOT);
-            return None;
+            if !self.has_watched_slot_moved(id) {
+                self.settle(charge, &Settlement::default(), now);
+                self.answer_error(id, CROSS_SLOT);
+                return None;
+            }
+            self.break_watch(id, now);
         }
         let link = match tracking {
             Some(link) => link,
@@ -448,6 +451,10 @@ impl Shard {
         let earlier = client.watch();
         let is_cluster = self.env.slots.is_some();
         if earlier.is_some_and(|watch| !watch.covers((slot, backend), is_cluster)) {
+            if self.has_watched_slot_moved(id) {
+                self.break_watch(id, now);
+                return self.answer_priced(id, charge, now, |out, _| encode::simple(out, "OK"));
+            }
             self.settle(charge, &Settlement::default(), now);
             return self.answer_error(id, CROSS_SLOT);
         }
@@ -473,9 +480,18 @@ impl Shard {
         );
     }
 
+    /// True if another node of the cluster owns the slot of a client's watched keys now than when it began to
+    /// watch them: the keys have left the node that watches them, as if they were deleted there.
+    fn has_watched_slot_moved(&mut self, id: ClientId) -> bool {
+        let watch = self.clients.client(id).watch();
+        watch
+            .is_some_and(|watch| self.env.slots.is_some() && self.env.backend_of(watch.slot) != watch.backend)
+    }
+
     /// Carries out the transaction of a client that watches keys, over its link (unshared connection to a
-    /// store). `place` is the store of the transaction's keys, if it has any. If the link is gone, so that
-    /// a watched key may have changed, nothing is sent, and the client gets a null reply. `nature` is the nature
+    /// store). `place` is the store of the transaction's keys, if it has any. If the link is gone, or the keys
+    /// have moved to another node of the cluster, so that a watched key may have changed, nothing is sent, and
+    /// the client gets a null reply. `nature` is the nature
     /// of the transaction, `block` its bytes and `replies` the number of replies to it; `splice` has weir's own
     /// replies, `selects` the databases that it selects, and `charge` is the price taken for it.
     pub(super) fn execute_watched(
@@ -490,28 +506,26 @@ impl Shard {
         let client = self.clients.client(id);
         let watch = client.watch();
         let link = client.ties().and_then(|ties| ties.link);
-        let (Some(watch), Some(link)) = (watch, link) else {
-            // The link with the watch is gone, so a watched key may have changed unseen: the transaction
-            // fails.
-            self.end_watch(id, now);
-            self.env.counters.add(Counter::WatchesBroken, 1);
-            return self.answer_priced(id, charge, now, encode::null_array);
+        let is_covered =
+            |watch: &Watch| place.is_none_or(|place| watch.covers(place, self.env.slots.is_some()));
+        let (link, backend) = match (watch, link) {
+            (Some(watch), Some(link)) if is_covered(&watch) => (link, watch.backend),
+            (Some(_), Some(_)) if !self.has_watched_slot_moved(id) => {
+                self.end_watch(id, now);
+                self.settle(charge, &Settlement::default(), now);
+                return self.answer_error(id, &abort_because_of(CROSS_SLOT));
+            }
+            // The link with the watch is gone, or the keys have moved to another node: a watched key may have
+            // changed unseen, so the transaction fails.
+            _ => {
+                self.end_watch(id, now);
+                self.env.counters.add(Counter::WatchesBroken, 1);
+                return self.answer_priced(id, charge, now, encode::null_array);
+            }
         };
-        if place.is_some_and(|place| !watch.covers(place, self.env.slots.is_some())) {
-            self.end_watch(id, now);
-            self.settle(charge, &Settlement::default(), now);
-            return self.answer_error(id, &abort_because_of(CROSS_SLOT));
-        }
         let rewrite = self.keep_splice(id, splice);
         let kind = (nature, Kind::Exec(selects));
-        self.send_over(
-            id,
-            (link, watch.backend),
-            (Message::Small(block), replies),
-            kind,
-            (rewrite, charge),
-            now,
-        );
+        self.send_over(id, (link, backend), (Message::Small(block), replies), kind, (rewrite, charge), now);
     }
 
     /// True if a client watches keys (`WATCH`), so that its next `EXEC` depends on whether they have

@@ -1,7 +1,7 @@
 //! Tests of private links: connections lent to one client for blocking commands, watched keys and
 //! subscriptions.
 
-use super::cluster::{ask, clustered, moved};
+use super::cluster::{ask, clustered, moved, thirds};
 use super::*;
 use crate::protocol::{Argument, Arguments};
 use crate::shard::clients::client_filter::{ClientsAsked, ClientsTold, Reach};
@@ -633,6 +633,34 @@ fn a_call_that_goes_on_at_another_node_breaks_the_watch_of_its_client() {
     assert_eq!(rig.told(client), "+OK\r\n*-1\r\n");
     rig.send(client, &[&["MULTI"], &["SET", &key, "1"], &["EXEC"]]);
     assert_eq!((rig.told(client).as_str(), rig.at_stores.len()), ("+OK\r\n+QUEUED\r\n*-1\r\n", 0));
+}
+
+#[test]
+fn a_slot_that_moves_breaks_the_watch_of_its_keys() {
+    let mut rig = clustered(1, |settings| settings.private_links_max = 10);
+    let key = rig.key(0, 0);
+    let transaction: &[&[&str]] = &[&["MULTI"], &["SET", &key, "1"], &["EXEC"]];
+    let clients = [rig.client(0), rig.client(0), rig.client(0)];
+    for client in clients {
+        rig.send(client, &[&["WATCH", &key]]);
+        greet(&mut rig);
+        rig.answer_first("WATCH", "+OK\r\n");
+        assert_eq!(rig.told(client), "+OK\r\n");
+    }
+    let moved = slot_of(key.as_bytes());
+    rig.publish(|slot| Some(if slot == moved { 1 } else { thirds(slot) }));
+    let [executes, watches_more, waits] = clients;
+    rig.send(executes, transaction);
+    assert_eq!(rig.told(executes), "+OK\r\n+QUEUED\r\n*-1\r\n", "as if the key were deleted");
+    rig.send(watches_more, &[&["WATCH", &key]]);
+    rig.send(watches_more, transaction);
+    assert_eq!(rig.told(watches_more), "+OK\r\n+OK\r\n+QUEUED\r\n*-1\r\n");
+    rig.send(waits, &[&["BLPOP", &key, "0"]]);
+    greet(&mut rig);
+    rig.answer_first("BLPOP", "*-1\r\n");
+    assert_eq!(rig.told(waits), "*-1\r\n");
+    rig.send(waits, transaction);
+    assert_eq!(rig.told(waits), "+OK\r\n+QUEUED\r\n*-1\r\n");
 }
 
 #[test]
