@@ -63,8 +63,8 @@ impl Outbox {
     }
 }
 
-/// Turns RESP replies in a client's output into a segment of HTTP responses. None if no response is complete
-/// enough to be sent yet.
+/// Turns the RESP replies in the output of a client that speaks HTTP into a segment (block of bytes to send) of
+/// HTTP responses. None if no response is complete enough to be sent yet.
 fn http_segment(http: &mut Conversation, output: &mut Output) -> Option<Segment> {
     let mut spare = Vec::new();
     while let Some(segment) = output.take() {
@@ -82,14 +82,14 @@ fn marked(mut reply: Vec<u8>) -> Vec<u8> {
     reply
 }
 
-/// True if a client over HTTP gets a reply that weir has written itself, to a request that was refused or lost: such a
-/// reply is marked.
+/// True if a client over HTTP gets an error that weir has written itself, to a request that was refused or
+/// lost. Such a reply is marked, so that its translation to HTTP tells it from an error of the store.
 fn is_own(client: &Client, outcome: Outcome) -> bool {
     client.speaks_http && matches!(outcome, Outcome::Refused | Outcome::Lost)
 }
 
-/// True if a part of a joined reply is a refusal by weir, which its first word tells. That is proof enough:
-/// scripts, which could write such words themselves, are never sent in parts.
+/// True if the reply to one part of a request that was split by key is a refusal by weir, which its first word
+/// tells. That is proof enough: scripts, which could write such words themselves, are never sent in parts.
 fn is_worded_as_own(reply: &[u8]) -> bool {
     [&b"-THROTTLED "[..], b"-OVERLOADED ", b"-UNAVAILABLE "].into_iter().any(|word| reply.starts_with(word))
 }

@@ -57,7 +57,8 @@ impl Filters {
         Some(place)
     }
 
-    /// Changes the tenants of filters to the ids that `renamed` returns.
+    /// Changes the tenants of filters to the ids that `renamed` returns for their present ids, because new
+    /// quotas give tenants other ids.
     fn handle_tenants(&mut self, renamed: impl Fn(TenantId) -> TenantId) {
         for ((kind, tenant, hash), place) in std::mem::take(&mut self.places) {
             if let Some(filter) = place.upgrade() {

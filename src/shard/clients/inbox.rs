@@ -33,7 +33,7 @@ pub struct Inbox {
     links: Vec<(BackendId, PrivateId)>,
     /// The clients whose invalidation messages come to this client.
     trackers: Vec<Peer>,
-    /// Reply addresses of `CLIENT TRACKING` commands of other clients, which wait until the links (unshared
+    /// Reply addresses of the `CLIENT TRACKING` commands of other clients that wait until the links (unshared
     /// connections to stores) are open.
     waiting: Vec<ReplyTo>,
     /// Requests of other clients for the number (`CLIENT ID`) of this client's link (unshared connection) to a

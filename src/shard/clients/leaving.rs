@@ -22,8 +22,9 @@ impl ClientStage {
         self.close_if_done(env, id);
     }
 
-    /// Records that a client's input ends behind bytes that are not read yet. Reading goes on as before; a
-    /// blocking command that is withdrawn from its store then closes the client.
+    /// Records that a client's input ends behind bytes that are not read yet. Reading goes on as before. If the
+    /// client waits in a blocking command, and that command is withdrawn from its store without a reply, the
+    /// client is closed, because nobody waits for the command any more.
     pub fn handle_end_ahead(&mut self, id: ClientId) {
         if let Some(client) = self.clients.get(id) {
             client.end_is_ahead = true;

@@ -146,7 +146,7 @@ struct ReplyRoom {
 }
 
 impl ReplyRoom {
-    /// No limits.
+    /// Limits that no client reaches: replies never keep requests from being started.
     const UNLIMITED: Self = Self { usual: usize::MAX, unread: usize::MAX, foreseen: usize::MAX };
 
     /// Returns the limits for a client for which at most `bytes_max` bytes of replies may wait.
@@ -183,7 +183,8 @@ pub struct ClientStage {
     /// The clients that have replies to send.
     outbox: Outbox,
     gathers: Gathers,
-    /// Charged requests in flight whose clients have disconnected.
+    /// Charged requests in flight whose replies no client awaits any more; they are charged their real price
+    /// when the replies come.
     abandoned: Abandoned,
     /// Charged requests that were answered before their stores replied.
     late_prices: LatePrices,
@@ -214,7 +215,8 @@ pub struct ClientStage {
     /// requests is skipped.
     watch_http: bool,
     draining: bool,
-    /// True while a request is handled under another identity than its connection's (`QOS CALL`).
+    /// True while a request is handled under another identity than its connection's, which `QOS CALL` sets for
+    /// one request.
     has_own_terms: bool,
     /// True if the request being handled has changed its client's identity.
     is_identity_changed: bool,
@@ -288,13 +290,14 @@ impl ClientStage {
         }
     }
 
-    /// Returns a client that the caller knows to be connected. Panics if the client has disconnected.
+    /// Returns the state of a client that the caller knows to be connected. Panics if the client has
+    /// disconnected.
     #[inline]
     pub fn client(&mut self, id: ClientId) -> &mut Client {
         self.clients.at(id)
     }
 
-    /// Returns a client, or None if it has disconnected.
+    /// Returns the state of a client, or None if it has disconnected.
     #[inline]
     pub fn find(&mut self, id: ClientId) -> Option<&mut Client> {
         self.clients.get(id)
@@ -305,7 +308,8 @@ impl ClientStage {
         self.clients.len()
     }
 
-    /// Returns the number of requests that were split into parts and wait for the replies to these.
+    /// Returns the number of requests that were split into parts, and whose replies to the parts have not all
+    /// come.
     pub fn gathers_open(&self) -> usize {
         self.gathers.len()
     }

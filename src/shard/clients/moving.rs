@@ -73,8 +73,8 @@ pub enum Readiness {
     /// its store, or the client has other ties (watched keys, subscriptions, tracked keys) to stores. Weir
     /// continues to read from it, so that its end is noticed.
     Stays,
-    /// The client cannot move before it has sent more: the rest of a large request, or what ends a
-    /// transaction, its ties (watched or tracked keys, subscriptions) to stores, or a `MONITOR`.
+    /// The client cannot move before it has sent more: the rest of a large request, or a command that ends its
+    /// transaction, its ties (watched or tracked keys, subscriptions) to stores, or its `MONITOR`.
     Unfinished,
 }
 

@@ -15,13 +15,14 @@ use crate::values::shorten;
 pub enum Rewrite {
     /// No change: the client gets the backend's reply.
     AsItCame,
-    /// The cursor in a reply to `SCAN` is replaced by one that also says which backend is next.
+    /// The cursor in the reply of one of several stores to `SCAN` is replaced by one that also says which
+    /// backend is next.
     Cursor {
         /// The number of the backend that was sent this `SCAN`.
         backend: u16,
     },
     /// The cursor in the reply of a cluster node to `SCAN` is replaced by one that also holds the position in
-    /// the walk over all nodes.
+    /// the walk over all nodes, which are scanned one after another.
     Walk,
     /// Replies to several parts are joined into one. The number is the request's index in
     /// [`Gathers`](crate::shard::gather::Gathers).
@@ -30,8 +31,8 @@ pub enum Rewrite {
     Splice,
 }
 
-/// Binary logarithm of the part of the expected size of replies that is taken off with each reply: 5 stands
-/// for a thirty-second.
+/// Binary logarithm of the divisor that gives the part of the expected size of replies that is taken off with
+/// each reply: 5 stands for a thirty-second.
 const FADE_BITS: u32 = 5;
 
 /// Which of a client's next requests get replies (`CLIENT REPLY`).
@@ -40,7 +41,8 @@ pub enum Replies {
     /// All requests get replies, as without `CLIENT REPLY`.
     #[default]
     All,
-    /// The next requests, so many (at least one), get no replies; those after them do.
+    /// That number of requests (at least one) that come next get no replies; later ones do (`CLIENT REPLY
+    /// SKIP`).
     NoneTo(u8),
     /// No requests get replies (`CLIENT REPLY OFF`).
     None,
@@ -122,7 +124,7 @@ impl Order {
     }
 
     /// Raises the expected size of replies to `first` bytes if no reply has come yet, else to a quarter of
-    /// that, unless it is larger already: nothing is known of the requests that follow.
+    /// that, unless it is larger already: nothing is known of the requests that follow a pause.
     pub fn expect_at_least(&mut self, first: usize) {
         let least = if self.expected_bytes == 0 { first } else { first / 4 };
         self.expected_bytes = self.expected_bytes.max(least);

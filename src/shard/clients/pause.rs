@@ -1,4 +1,5 @@
-//! The data of a `CLIENT PAUSE`: whose requests wait, which of them, and until when.
+//! The data of a `CLIENT PAUSE`: the clients whose requests wait, whether all requests or only writes, and
+//! until when.
 
 use std::time::Duration;
 
@@ -57,8 +58,8 @@ impl Pause {
         self.asker = later.asker.or(self.asker);
     }
 
-    /// Returns which requests of a client with this number (`CLIENT ID`) the pause holds back. For the client
-    /// that ordered a pause of everything, `CLIENT` and `QUIT` are excepted.
+    /// Returns which requests the pause holds back of a client of the paused tenant with this number (`CLIENT
+    /// ID`). For the client that ordered a pause of everything, `CLIENT` and `QUIT` are excepted.
     pub fn extent_for(&self, number: u64) -> Paused {
         let may_end_it = self.asker == Some(number) && self.extent == Paused::Everything;
         if may_end_it { Paused::AllButClient } else { self.extent }
@@ -85,7 +86,7 @@ impl Pauses {
         self.0.retain(|pause| tenant.is_some() && pause.tenant.as_deref() != tenant);
     }
 
-    /// Ends the pauses whose time is over.
+    /// Removes the pauses whose time is over at `now`.
     pub fn end_late(&mut self, now: Timestamp) {
         self.0.retain(|pause| pause.until > now);
     }
@@ -104,7 +105,7 @@ impl Pauses {
         self.iter().filter(move |pause| pause.tenant.as_deref().is_none_or(|wanted| tenant == Some(wanted)))
     }
 
-    /// Returns all pauses that have begun and were not ended.
+    /// Iterates over all pauses in force, whichever tenants they concern.
     pub fn iter(&self) -> impl Iterator<Item = &Pause> {
         self.0.iter()
     }

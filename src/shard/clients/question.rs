@@ -15,7 +15,7 @@ pub struct ScopeLimit {
     pub scope: &'static str,
     /// Name of the scope: `global`, the tenant's name, or `tenant/user`.
     pub name: String,
-    /// The bucket of the scope and its size; None if the scope is unlimited.
+    /// The token bucket of the scope, and its rate and burst; None if the scope is unlimited.
     pub bucket: Option<(BucketId, Capacity)>,
 }
 
@@ -83,8 +83,8 @@ pub struct Questions {
     /// Requests that wait for the control executor, with the address of their reply. A client has at most
     /// one: its later requests wait for the reply.
     waiting: VecDeque<(ReplyTo, Question)>,
-    /// Number of clients' requests that only the control executor can answer (such as `QOS LIMITS`), which it has
-    /// and has not answered yet.
+    /// Number of clients' requests (such as `QOS LIMITS`) that were passed to the control executor, which has
+    /// not answered them yet; at most 64.
     in_flight: usize,
 }
 

@@ -84,7 +84,7 @@ pub struct Batch {
 const BYTES_KEPT: usize = 1 << 20;
 
 impl Batch {
-    /// True if the batch contains no messages for the receiving core.
+    /// True if the batch contains no messages of any kind for the receiving core.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
             && self.replies.is_empty()
@@ -122,7 +122,7 @@ impl Batch {
         self.requests.push(RequestEntry { envelope: *envelope, place });
     }
 
-    /// Adds a reply to a request of one of the receiver's clients.
+    /// Adds a reply to a request of one of the receiver's clients; it is added even to a full batch.
     pub fn push_reply(&mut self, to: ReplyTo, outcome: Outcome, message: Message<'_>) {
         let place = place(&mut self.reply_bytes, &mut self.shared, message);
         self.shared_bytes += message.shared_bytes();

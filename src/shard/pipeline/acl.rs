@@ -137,7 +137,8 @@ fn write_list(out: &mut Vec<u8>, texts: impl Iterator<Item = String>) {
     out.extend(list);
 }
 
-/// The rights of tenants to run commands, in Redis' form. Many tenants have the same, which are found once.
+/// The rights of tenants to run commands, in Redis' form. Many tenants have equal rights, whose text is made
+/// only once.
 #[derive(Default)]
 struct Commands {
     /// The texts of rights by the four facts that decide them: whether the tenant is an administrator, and
@@ -146,8 +147,8 @@ struct Commands {
 }
 
 impl Commands {
-    /// Returns `+@all`, followed by `-name` for each command that the tenant may not run whatever arguments
-    /// it gives.
+    /// Returns a tenant's rights to run commands in Redis' form: `+@all`, followed by `-name` for each command
+    /// that the tenant may not run whatever arguments it gives.
     fn of(&mut self, tenant: &Tenant) -> &str {
         let kind =
             [tenant.admin, tenant.keys.is_empty(), tenant.channels.is_empty(), tenant.databases.is_empty()];

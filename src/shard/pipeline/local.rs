@@ -133,8 +133,8 @@ impl Shard {
         self.refuse_in_transaction(id, &format!("ERR {OF_CONNECTIONS}"));
     }
 
-    /// Answers a client's `PING`, with an error if the only store is busy with a script and would refuse
-    /// all requests.
+    /// Answers a client's `PING`, with an error if the only store is busy with a script and would refuse all
+    /// other requests, as that store would.
     fn ping(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         let is_among_messages = self.clients.client(id).is_subscriber_only();
         if let Some(error) = self.only_store_is_busy().filter(|_| !is_among_messages) {
@@ -193,8 +193,8 @@ impl Shard {
         self.database_named(arguments).ok().filter(|database| is_changed || *database != current)
     }
 
-    /// Returns the database that a `SELECT` names by its number. The error is the text of the reply: the
-    /// word is no number, or stores have no such database.
+    /// Returns the database whose number the first argument of a `SELECT` names. The error is the text of the
+    /// reply: the word is no number, or stores have no such database.
     pub(super) fn database_named(&self, arguments: &Arguments<'_>) -> Result<Database, String> {
         let index = integer(arguments.at(1)).ok_or("ERR value is not an integer or out of range")?;
         if i32::try_from(index).is_err() {

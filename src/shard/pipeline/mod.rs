@@ -98,8 +98,8 @@ pub struct Shard {
     upstream: Upstream,
     /// Connections to stores that are each lent to one client (blocking commands, `WATCH`, subscriptions).
     private: PrivateLinks,
-    /// The reason to ask the cluster for its map of slots again, if one was found on a connection that one
-    /// client has to itself (private link); else None.
+    /// The reason to ask the cluster for its map of slots again (a redirect, for instance), if one was found on
+    /// a connection that one client has to itself (private link); else None.
     private_doubt: Option<Doubt>,
     /// The time of the last log line about elements that a store popped for a client that had disconnected.
     orphans_said_at: Option<Timestamp>,
@@ -115,14 +115,15 @@ pub struct Shard {
     /// True once the request being handled needs no charge for its bytes: it was admitted, or queued in a
     /// transaction, or refused because of a quota or an overload. Kept only for requests of more than 1 KiB.
     is_paid: bool,
-    /// True while a client's blocking command that the process before has admitted is handled.
+    /// True while a blocking command is handled whose client another process has handed over, and which was
+    /// admitted there: it is not refused for its price.
     is_admitted_elsewhere: bool,
     /// Batches of messages that are being filled for other cores.
     peers: PeerStage,
     /// Times at which timeouts are checked and unused memory is given back.
     upkeep: Upkeep,
-    /// Time at which the last turn (pass of the shard's loop) ended, which the `poll_*` methods use as the
-    /// present.
+    /// Time at which the last turn (pass of the shard's loop) ended, which the `poll_*` methods take for the
+    /// present time.
     turn: Now,
 }
 
@@ -199,7 +200,7 @@ impl Shard {
     }
 
     /// Returns figures on the bulkheads (window and queue) of each backend on this core: one for the usual
-    /// connections, one for those for expensive requests.
+    /// connections, one for the connections for expensive requests.
     pub fn bulkheads(&self) -> impl Iterator<Item = BulkheadFigures> {
         self.upstream.bulkheads(&self.env)
     }
@@ -226,7 +227,8 @@ impl Shard {
         self.hot_keys.keys(&self.env.quotas)
     }
 
-    /// Returns the number of requests of this core in flight whose clients have disconnected.
+    /// Returns the number of requests of this core in flight whose replies no client awaits any more: its
+    /// client has disconnected, or was answered before the reply came.
     pub fn requests_abandoned(&self) -> usize {
         self.clients.requests_abandoned()
     }
@@ -437,7 +439,7 @@ impl Shard {
     }
 
     /// Handles the grants (amounts of quotas) with which the control executor replies to this core's reports.
-    /// Requests that waited for them are tried again.
+    /// Requests that waited for a grant are tried again.
     pub fn handle_grants(&mut self, grants: &[Grant], now: Now) {
         self.admission.handle_grants(grants, now.monotonic);
         self.resume_waiting(now);
@@ -562,8 +564,8 @@ impl Shard {
         session
     }
 
-    /// True if stores still owe replies to blocking commands of clients that have left. With such a reply a
-    /// store may have popped an element for a client that no longer takes it.
+    /// True if stores still owe replies to blocking commands of clients that have left. A store that still owes
+    /// such a reply may have popped an element for a client that no longer takes it.
     pub fn owes_orphans(&self) -> bool {
         self.private.owes_orphans()
     }
@@ -573,9 +575,9 @@ impl Shard {
         self.clients.adopt(&mut self.env, &mut self.admission, session, now)
     }
 
-    /// Takes the bytes that a client had sent to its former process, which had not handled them yet, from
-    /// its `session`. A blocking command that goes on keeps its deadline, is not refused for its price, and goes on
-    /// during a `CLIENT PAUSE`, which holds back only requests that it finds not begun.
+    /// Takes the bytes that a client had sent to its former process, which had not handled them yet, from its
+    /// `session`. A blocking command that goes on keeps its deadline, is not refused for its price, and goes on
+    /// during a `CLIENT PAUSE`, which holds back only requests that have not begun.
     pub fn handle_client_held(&mut self, id: ClientId, session: &Session, now: Now) {
         let (call, rest) = session.call_and_rest();
         if session.waits {
@@ -853,12 +855,13 @@ fn no_room(clients_max: usize) -> String {
 
 #[cfg(test)]
 impl Shard {
-    /// Returns the part of the shard that has the clients. For tests.
+    /// Returns the client side of the shard (its clients and the order of their replies). For tests.
     pub fn front(&self) -> &ClientStage {
         &self.clients
     }
 
-    /// True if no request that was split by key still waits for replies. For tests.
+    /// True if no request that was cut into pieces by key, because a cluster's node could not carry it out
+    /// whole, still waits for replies. For tests.
     pub fn has_no_pieces(&self) -> bool {
         self.env.pieces.is_empty()
     }

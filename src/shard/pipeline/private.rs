@@ -67,9 +67,10 @@ enum LinkUse {
 }
 
 impl Shard {
-    /// Handles a request of a client that has connections to stores of its own (private links), if it has
-    /// to go another way than requests of other clients: over such a connection, or to an error. False if
-    /// it does not, so that the caller handles it. `handling` says how weir handles its `command`.
+    /// Handles a request of a client with private links (connections to stores of its own) that must not go the
+    /// usual way: sends it over the client's link, or answers it with an error (while the client is subscribed,
+    /// for instance). False if the request goes the usual way, which the caller then does. `handling` says how
+    /// weir handles its `command`.
     #[cold]
     pub(super) fn handle_tied(
         &mut self,
@@ -160,9 +161,9 @@ impl Shard {
         }
     }
 
-    /// Returns the destination of a command that needs, for this `usage` (such as a blocking command or
-    /// `WATCH`), a private link (a connection to a store that the client has to itself). The error is the
-    /// text of the reply.
+    /// Returns the destination of a command that needs a private link (a connection to a store that the client
+    /// has to itself), for the reason `usage`, such as that it blocks or is a `WATCH`. The error is the text of
+    /// the reply.
     pub(super) fn private_destination(
         &self,
         (command, usage): (&'static Command, PrivateUse),
@@ -252,7 +253,8 @@ impl Shard {
 
     /// Returns, for this `usage`, the private link (connection to a store) that a client's request goes over:
     /// the client's own, or one that it is lent now. None if there is none; the request is refused then.
-    /// `backend` is that store, `bytes` the length of the request, and `charge` the price taken for it.
+    /// `backend` is the store that the request goes to, `bytes` the length of the request, and `charge` the
+    /// price taken for it.
     fn link_for_request(
         &mut self,
         (id, usage): (ClientId, LinkUse),
@@ -318,8 +320,8 @@ impl Shard {
         Some(lent)
     }
 
-    /// Lends a client a private link (unshared connection to a store) to a store, in the client's database,
-    /// for this purpose; None if this core or the client's tenant may have no more, or the client has left.
+    /// Lends a client a private link (unshared connection to a store) in the client's database, for this
+    /// `purpose`; None if this core or the client's tenant may have no more, or the client has left.
     pub(super) fn lend_for(
         &mut self,
         id: ClientId,
@@ -429,8 +431,8 @@ impl Shard {
     }
 
     /// Carries out a client's `WATCH`, over a private link (unshared connection to a store). A client that
-    /// watches keys already can add more, if they are at the same store. The keys are at `backend`, in
-    /// `slot`; `charge` is the price taken for the command.
+    /// watches keys already can add more, if they are at the same store (in a cluster, in the same slot). The
+    /// keys are at `backend`, in `slot`; `charge` is the price taken for the command.
     fn watch(
         &mut self,
         id: ClientId,
@@ -680,8 +682,8 @@ impl Shard {
         abort.unwrap_or(reply)
     }
 
-    /// Ends a request's share of its backend's quiet time (in which that answers nothing), and returns it in
-    /// microseconds; 0 for a request that shows how much work it is.
+    /// Returns the time, in microseconds, for which a request that has ended kept its store busy: its share of
+    /// the time in which the store answered nothing else. 0 for a request whose words show how much work it is.
     fn end_share(&mut self, request: &mut PrivateRequest) -> u32 {
         self.end_quiet(request.shares_quiet.take())
     }
@@ -769,9 +771,9 @@ impl Shard {
         self.end_tracked_request(holder, now);
     }
 
-    /// Charges for the reply to a blocking command: its bytes and elements, less the part of the command's price that
-    /// was for the reply. The account that paid this (`paid_ahead`) is charged, or, if quotas have changed so often
-    /// since that it is no longer known, that of the client (`holder`).
+    /// Charges for the reply to a blocking command: its bytes and elements, less the part of the command's
+    /// price that was for the reply. The account that paid that part (`paid_ahead`) is charged, or, if quotas
+    /// have changed so often since that it is no longer known, that of the client (`holder`).
     pub(super) fn charge_for_waited(
         &mut self,
         paid_ahead: Option<PaidAhead>,
@@ -1045,9 +1047,9 @@ impl Shard {
         }
     }
 
-    /// Takes a private link (unshared connection to a store) from a client that no longer awaits a reply. Returns the
-    /// request in flight, which is to be answered; None if there was none. If the link stays open until the store has
-    /// replied, the request's charge is kept until then.
+    /// Takes a private link (unshared connection to a store) from a client that no longer awaits a reply.
+    /// Returns the request in flight, which the caller has to answer; None if there was none. If the link stays
+    /// open until the store has replied, the request's charge is kept until then.
     fn abandon_private(&mut self, link: PrivateId, now: Now) -> Option<PrivateRequest> {
         let request = self.private.abandon(&mut self.env, link, now)?;
         if self.private.measures_late(link) {
@@ -1091,8 +1093,8 @@ impl Shard {
     }
 
     /// Gives up a client's request in flight on a private link (unshared connection to a store), which is
-    /// answered with `text`. The client is closed behind that if it waited in a blocking command, or if keys
-    /// are tracked over the link.
+    /// answered with `text`. After that error the client is closed if it waited in a blocking command, or if
+    /// keys are tracked over the link.
     pub(super) fn abandon_call(&mut self, (holder, link): (ClientId, PrivateId), text: &[u8], now: Now) {
         let Some(request) = self.abandon_private(link, now) else { return };
         let tracked = self.tracks_over(holder, link);
@@ -1130,9 +1132,9 @@ impl Shard {
     }
 }
 
-/// Returns the outcome of a request of this `nature` that a store has answered over a private link, as far as its price
-/// depends on it. The reply comes with its size as the store sent it. The times are those that the reply took and for
-/// which the request kept its store busy, in microseconds.
+/// Returns the outcome of a request of this `nature` that a store has answered over a private link, as far as
+/// its price depends on it. `size` is the reply's size as the store sent it, `took_micros` the time until the
+/// reply, and `busy_micros` the time for which the request kept its store busy, both in microseconds.
 fn measured_privately(
     nature: Nature,
     (reply, size): (&[u8], ReplySize),

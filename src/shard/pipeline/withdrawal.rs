@@ -58,7 +58,8 @@ impl Shard {
     }
 
     /// Ends the blocking commands of clients that are leaving, as far as they could not be ended earlier: those
-    /// that were sent since the client ended its input, or were not sent yet when their stores were to be asked.
+    /// that were sent since the client ended its input, or were not yet sent when their stores were to be asked
+    /// to end them.
     pub(super) fn end_waits_of_leaving(&mut self, now: Now) {
         for id in std::mem::take(&mut self.leaving) {
             self.end_waiting(id, now);

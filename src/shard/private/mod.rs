@@ -79,7 +79,8 @@ pub struct PrivateRequest {
     /// Version cells (counters of writes) of the keys that the request may write, which count a write in
     /// flight until it is over; empty while no replies of hot keys are kept.
     pub cells: Vec<Cell>,
-    /// Reads in the request of which replies may be kept: theirs are compared with those that other clients got.
+    /// Reads in the request whose replies weir may keep for hot keys: the store's replies to them are compared
+    /// with kept ones, to find out whether those were out of date.
     pub read: Vec<InnerRead>,
     /// The time at which the request was sent for the first time; a cluster may have it sent again.
     pub began: Timestamp,
@@ -94,8 +95,8 @@ pub struct PrivateRequest {
 }
 
 impl PrivateRequest {
-    /// True if the request's real cost is still wanted when no client awaits its reply any more. A command about
-    /// running scripts costs nothing, and a blocking one is charged in another way.
+    /// True if the request is still to be charged at its real cost when no client awaits its reply any more. A
+    /// command about running scripts costs nothing, and a blocking one is charged in another way.
     const fn is_measured_late(&self) -> bool {
         !matches!(self.kind, Kind::Waits(_) | Kind::Interrupt)
     }
@@ -131,7 +132,7 @@ pub enum Kind {
     /// `WATCH`; true if the client watched no keys before, so that it watches none if this request fails.
     Watch(bool),
     /// A transaction of a client that watches keys, which are no longer watched after the reply; with the
-    /// databases that the transaction selects.
+    /// databases that the transaction selects, in order.
     Exec(Vec<Selected>),
     /// A transaction of a client that watches no keys, with the databases that it selects.
     Transaction(Vec<Selected>),
@@ -150,8 +151,8 @@ pub struct Waiting {
     /// The number of times that a node redirected the blocking command, or ended it because its slot moved,
     /// and weir then sent it to another node.
     pub tries: u8,
-    /// Whether another process that takes over the client can carry out the rest of the blocking command's
-    /// wait.
+    /// The ability of another process, to which the client may move, to go on with the blocking command for the
+    /// rest of its wait.
     pub can_move: CanMove,
     /// The number of times that the store was asked to end the blocking command (`CLIENT UNBLOCK`) and
     /// replied that it knows no such command.
@@ -202,7 +203,8 @@ impl Waiting {
     }
 }
 
-/// Whether another process can go on with a blocking command for the rest of its wait.
+/// The ability of another process to go on with a blocking command for the rest of its wait, by sending it
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CanMove {
     /// The blocking command can move to another process, once the stores have reported the last ids of the
@@ -251,9 +253,9 @@ pub struct Abandoned {
     /// Version cells (counters of writes) of the keys that the request may write, which count a write in
     /// flight until it is over.
     pub cells: Vec<Cell>,
-    /// The tenant of the client that sent the command.
+    /// The tenant of the client that sent the request.
     pub tenant: TenantId,
-    /// The way in which the request is charged once the store has replied.
+    /// The way in which the request is charged once the store has replied, or its connection has ended.
     pub owing: Owing,
     /// Destination of the reply that nobody awaits any more.
     pub to: ReplyTo,
@@ -262,7 +264,7 @@ pub struct Abandoned {
     pub told: u8,
 }
 
-/// The end of a request that was to put elements back which a store had popped for a client that had left.
+/// The outcome of a request that was to put elements back which a store had popped for a client that had left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutBack {
     /// The store has put the elements back.
@@ -421,7 +423,8 @@ pub enum Said {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrivateFigures {
     /// Links (unshared connections to stores) on which a blocking command waits, even if its client has
-    /// disconnected.
+    /// disconnected, or on which the reply to another request is awaited only to learn what the request has
+    /// cost.
     pub waiting: usize,
     /// Links (unshared connections to stores) on which keys are watched, or another request is in flight, and
     /// links that belong to none of the other uses.
@@ -515,8 +518,8 @@ pub struct PrivateLinks {
     /// The feeds (the core's own links for channels that have one subscription for all clients), which do not
     /// count towards the limit of links.
     feeds: HashMap<BackendId, PrivateId>,
-    /// The link (unshared connection to a store) that is being opened for the next client that needs one;
-    /// None if there is none.
+    /// The link (unshared connection to a store) that is being opened in advance, for the next client that
+    /// needs one; None if there is none.
     spare: Option<PrivateId>,
     to_send: VecDeque<PrivateId>,
     events: VecDeque<Event>,
@@ -590,9 +593,9 @@ impl PrivateLinks {
         figures
     }
 
-    /// Returns the number of open private links (unshared connections to stores) that are not idle: lent,
-    /// being cleaned, or being opened as a spare. Links that the core itself has (trackers for changes of hot
-    /// keys, feeds for channels) are not counted.
+    /// Returns the number of open private links (unshared connections to stores) that are not idle: lent, being
+    /// cleaned, or being opened as a spare. Trackers (for changes of hot keys) and feeds (for shared channels),
+    /// which the core itself has, are not counted.
     pub fn lent(&self) -> usize {
         self.open - self.idle.len() - self.trackers.len() - self.feeds.len()
     }
@@ -650,8 +653,8 @@ impl PrivateLinks {
         self.lend_beyond(env, (holder, tenant), (place, protocol), (Purpose::Other, INTERRUPTS_MAX), now)
     }
 
-    /// Lends a client a private link (unshared connection to a store). `beyond` is the number of links by
-    /// which the limit of this core may be exceeded. None if there is no room for another link. `holder` is
+    /// Lends a client a private link (unshared connection to a store). `beyond` is the number of links by which
+    /// the limit of this core may be exceeded. None if there is no room for another link even so. `holder` is
     /// the client, `tenant` its tenant, and `purpose` what the link is for.
     fn lend_beyond(
         &mut self,
@@ -868,8 +871,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Sends a message of `replies` requests over a private link (unshared connection to a store); the last
-    /// one's reply is the answer to the client's `request`.
+    /// Sends a message of several requests, which the store answers with `replies` replies, over a private link
+    /// (unshared connection to a store); the last reply is the answer to the client's `request`.
     pub fn send(
         &mut self,
         env: &mut Env,
@@ -1131,8 +1134,8 @@ impl PrivateLinks {
     }
 
     /// Sends `PING` over a private link (unshared connection to a store) to a store that is silent on other
-    /// connections, to find out whether it is busy with a script; not if an earlier one is unanswered, or
-    /// there is no room for another link. The reply comes as [`Event::Sign`].
+    /// connections, to find out whether it is busy with a script. Does nothing if an earlier `PING` is
+    /// unanswered, or there is no room for another link. The reply comes as [`Event::Sign`].
     pub fn ask_for_sign(&mut self, env: &mut Env, backend: BackendId, now: Now) {
         let places = self.places.iter().filter_map(|place| place.link.as_ref());
         if places.into_iter().any(|link| link.backend == backend && link.expected.contains(&Expected::Sign)) {
@@ -1179,21 +1182,22 @@ impl PrivateLinks {
         })
     }
 
-    /// Returns the time since the request in flight on a private link (unshared connection to a store) was
-    /// sent; None if there is none.
+    /// Returns the time since the request in flight on a private link (unshared connection to a store) was sent
+    /// for the first time; None if there is none.
     pub fn waited(&self, id: PrivateId, now: Timestamp) -> Option<Duration> {
         Some(now.since(self.peek(id)?.in_flight.as_ref()?.began))
     }
 
-    /// True if a private link (unshared connection to a store) awaits the reply to a request of which no client
-    /// awaits it, to learn what the request has cost.
+    /// True if a private link (unshared connection to a store) awaits a reply that no client awaits any more,
+    /// to learn what the request has cost.
     pub fn measures_late(&self, id: PrivateId) -> bool {
         let abandoned = self.peek(id).and_then(|link| link.abandoned.as_ref());
         abandoned.is_some_and(|abandoned| matches!(abandoned.owing, Owing::Rest { .. }))
     }
 
-    /// Lets the request in flight on a private link (unshared connection to a store) be answered whenever its store
-    /// replies: its deadline counts no longer.
+    /// Lets the request in flight on a private link (unshared connection to a store) be answered whenever its
+    /// store replies: its deadline no longer counts, because weir has answered the client already or waits in
+    /// its place.
     pub fn await_late(&mut self, id: PrivateId) {
         if let Some(request) = self.at(id).and_then(|link| link.in_flight.as_mut()) {
             request.deadline = Timestamp::MAX;
@@ -1208,10 +1212,10 @@ impl PrivateLinks {
     }
 
     /// Takes a private link (unshared connection to a store) from a holder that no longer awaits a reply, and
-    /// returns the request in flight; None if there was none, or if the link was abandoned before. The link
-    /// stays open until the store has replied ([`Event::Abandoned`]): the reply to a blocking command, which the
-    /// store is asked to end, shows whether it had popped something, and that to any other request what it cost.
-    /// The link is closed if the store cannot be asked, or the request has not been sent.
+    /// returns the request in flight; None if there was none, or if this was called before for the link's
+    /// request. The link stays open until the store has replied ([`Event::Abandoned`]): the reply to a blocking
+    /// command, which the store is asked to end, shows whether it had popped something, and that to any other
+    /// request what it cost. The link is closed if the store cannot be asked, or the request has not been sent.
     pub fn abandon(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Option<PrivateRequest> {
         let connection = self.connection(id);
         let link = self.at(id).filter(|link| link.abandoned.is_none())?;
@@ -1437,9 +1441,9 @@ impl PrivateLinks {
         }
     }
 
-    /// Excuses the silence of a store on a link (unshared connection to a store) that weir does not read at
-    /// present, because large replies on others take all room. `generation` tells the connection from earlier
-    /// ones in its place.
+    /// Lets the time of a store's silence start anew on a link (unshared connection to a store) that weir does
+    /// not read at present, because large replies on other links take all memory set aside for them: the store
+    /// is not to blame. `generation` tells the connection from earlier ones in its place.
     pub fn excuse(&mut self, (connection, generation): (ConnectionId, u32), now: Timestamp) {
         let id = self.id_of(connection, generation);
         if let Some(link) = self.at(id) {
@@ -1569,8 +1573,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Lists a private link (unshared connection to a store) as idle if its store has answered everything and
-    /// no client holds it.
+    /// Adds a private link (unshared connection to a store) to those that can be lent, if its store has
+    /// answered everything and no client holds it.
     fn rest_if_clean(&mut self, id: PrivateId, now: Now) {
         let Some(link) = self.at(id) else { return };
         if link.expected.is_empty() && link.holder.is_none() {

@@ -10,8 +10,8 @@ pub struct Orphans {
     pub key: Vec<u8>,
     /// The number of elements that were popped.
     pub count: usize,
-    /// The request that puts the elements back where they were; None for entries of a stream, which cannot be
-    /// put back.
+    /// The request that puts the elements back at the end of the key from which they were popped; None for
+    /// entries of a stream, which cannot be put back.
     pub way_back: Option<Vec<u8>>,
 }
 

@@ -27,8 +27,8 @@ use crate::protocol::encode;
 use crate::values::limits::SHARED_OWED_MAX;
 use crate::values::{BackendId, ClientId, ShardId, TenantId};
 
-/// The part, as a fraction, that one tenant may have of a core's limit of shared channels (those with one
-/// subscription for all clients).
+/// The part, as numerator and denominator (four fifths), that one tenant may have of a core's limit of shared
+/// channels (those with one subscription for all clients).
 const TENANT_PART: (usize, usize) = (4, 5);
 
 /// Maximum number of shared channels, and of shared patterns (those to which weir subscribes once for all
@@ -50,7 +50,7 @@ struct Channel {
     /// True once a store has acknowledged the subscription to the channel, so that it counts this process
     /// as a subscriber.
     is_subscribed: bool,
-    /// The number of requests about the channel that stores have not acknowledged.
+    /// The number of requests to subscribe or unsubscribe the channel that stores have not acknowledged.
     unanswered: usize,
     /// True while the channel's numbers of subscribers have changed and the cores have not been sent them
     /// yet.
@@ -82,7 +82,7 @@ struct Owed {
     join: Option<usize>,
 }
 
-/// A client's subscription that some stores have not acknowledged.
+/// A client's subscription to a shared channel or pattern that some stores have not acknowledged.
 #[derive(Debug)]
 struct Join {
     shard: ShardId,
@@ -244,8 +244,8 @@ impl SharedChannels {
         self.end_if_unused(name.kind, &name.name);
     }
 
-    /// Removes all subscribers of core `from` to a channel or pattern, because that core has dropped them
-    /// itself.
+    /// Removes all subscribers of core `from` to a channel or pattern, because that core has dropped all of
+    /// them itself.
     pub fn forget(&mut self, from: ShardId, name: &SharedName) {
         let Some(channel) = self.names[name.kind as usize].get_mut(&name.name) else { return };
         let Some(subscribers) = channel.find(from, name.generation) else { return };

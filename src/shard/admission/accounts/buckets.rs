@@ -44,7 +44,8 @@ pub(super) struct TenantAccount {
     /// The number of the tenant's requests charged at their real cost since this number was last taken to let
     /// waiting requests go on.
     pub settled: u32,
-    /// The time of stores that the tenant's requests whose work does not show may take without being billed.
+    /// The time of stores that those of the tenant's requests whose words do not show how much work they are
+    /// may take without being billed.
     pub leeway: Leeway,
     /// The tenant's usage that has not been reported to the control executor yet.
     pub metered: Usage,
@@ -64,7 +65,7 @@ pub(super) struct UserEntry {
 const _: () = assert!(size_of::<UserEntry>() <= 64);
 
 /// Index of a size (rate and burst) in the list of the sizes that buckets of users have. Counted from one, so
-/// that an `Option` of it takes no more room.
+/// that `Option<SizeId>` takes no more room than `SizeId`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeId(NonZeroU32);
 
@@ -98,7 +99,7 @@ impl Sliver {
     }
 }
 
-/// The distinct sizes of users' buckets. None is ever removed, as the quota file has few.
+/// The distinct sizes of users' buckets. No size is ever removed, as quota files name only few.
 #[derive(Debug)]
 struct Sizes(Vec<Capacity>);
 
@@ -169,8 +170,8 @@ impl Buckets {
         buckets
     }
 
-    /// Sets up the accounts of all tenants for new quotas, and keeps the state of tenants that existed
-    /// before. `moved` gives the new id of each of those, by its former id.
+    /// Sets up the accounts of all tenants for new quotas, and keeps the state of tenants that existed before.
+    /// `moved` has, at the index of a tenant's former id, its new id, or None if it is gone.
     pub fn take_over(&mut self, quotas: &Quotas, moved: &[Option<TenantId>]) {
         let global = quotas.global().map(capacity_of);
         self.global = global.map(|capacity| match self.global.take() {
@@ -276,10 +277,10 @@ impl Buckets {
         }
     }
 
-    /// Returns the least amount that this core can count on in any bucket of a payer (account that is
-    /// charged): its own allowance (what a core may spend without asking) and its share of the amount in the
-    /// bucket that the control executor reported, in millionths of a request unit. `i64::MAX` if no bucket
-    /// has a limit.
+    /// Returns the least amount that this core can count on in any bucket of a payer (account that is charged):
+    /// its own allowance (what a core may spend without asking) plus its share of the amount in the bucket that
+    /// the control executor reported last, in millionths of a request unit. `i64::MAX` if no bucket has a
+    /// limit.
     pub fn in_sight(&self, payer: Payer, rules: Rules, now: Timestamp) -> i64 {
         let each = payer.scopes().filter_map(|scope| self.known(scope, now));
         each.map(|(slice, capacity)| slice.in_sight(capacity, now, rules).0).min().unwrap_or(i64::MAX)
@@ -374,7 +375,8 @@ impl Buckets {
 }
 
 /// Returns the bucket id of a tenant or, with `user`, of one of its users: a hash of the names with the key
-/// `[one, two]`, so all processes with that key agree, even hosts of a fleet with other versions of weir.
+/// `[one, two]`, so all processes with that key agree on it, even hosts of a fleet that run other versions of
+/// weir.
 pub fn bucket_of([one, two]: [u64; 2], tenant: &str, user: Option<&str>) -> BucketId {
     // No name contains this byte, so a tenant's and a user's name cannot run into each other.
     const END: [u8; 1] = [0xff];
