@@ -33,7 +33,7 @@ impl Clock {
     }
 }
 
-/// Returns a duration in the form in which the kernel takes it.
+/// Returns a duration in the form that the kernel's system calls take (seconds and nanoseconds).
 pub fn timespec(duration: Duration) -> Timespec {
     Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
 }

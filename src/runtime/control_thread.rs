@@ -51,8 +51,8 @@ pub(super) struct ControlSettings {
     /// The channel to the thread that asks stores for their `INFO` on behalf of clients.
     pub store_info: Sender<ToStoreInfo>,
     /// The control executor's own mailbox: the storage executor reports to it, and timers of the control
-    /// executor post to it (that shards' counters are to be collected again, or the time for draining is
-    /// over).
+    /// executor post to it when shards' counters are to be collected again, or when the time for draining is
+    /// over.
     pub own: Mailbox<ToControl>,
     /// The mailbox of the thread that reads and checks quotas.
     pub quotas: Mailbox<ToQuotas>,
@@ -67,7 +67,8 @@ pub(super) struct ControlSettings {
     pub drain_timeout: Duration,
     /// The service manager (systemd) that is notified of the state of the process.
     pub manager: Notify,
-    /// The parts of all token buckets of quotas that no core holds, from which cores draw.
+    /// The pools: of each token bucket of a quota, the part that no core holds, from which cores are granted
+    /// amounts.
     pub pools: Reconciliation,
     /// The quotas shared with a fleet of weir processes, and the channel to the thread that asks the fleet's
     /// store; none without `--fleet`.
@@ -86,7 +87,8 @@ pub(super) struct ControlSettings {
 
 /// The mailboxes of the threads for TLS handshakes and for certificates.
 pub(super) struct TlsMailboxes {
-    /// The mailbox of the thread that does TLS handshakes with clients; none unless clients use TLS.
+    /// The mailbox of the thread that does TLS handshakes with clients; none unless weir listens for clients
+    /// with TLS.
     pub handshakes: Option<Mailbox<ToHandshakes>>,
     /// The mailbox of the thread that reads certificate files; each message makes it read them again.
     pub certificates: Mailbox<()>,
@@ -168,8 +170,8 @@ pub(super) struct Control {
     next: Vec<Waiter>,
     round_started: Option<Timestamp>,
     round_planned: bool,
-    /// Requests of clients (`INFO`, `QOS LIMITS` and the like) that are still to be answered, in order; at
-    /// most as many as the shards have in flight to the control executor.
+    /// Requests of clients (`INFO`, `QOS LIMITS` and the like) that are still to be answered, in order; at most
+    /// as many as all shards together may have unanswered (64 each).
     due: VecDeque<Due>,
     /// Clients' `INFO` requests on whose behalf stores are being asked for their own `INFO` now; empty while
     /// no store is being asked.
@@ -187,7 +189,7 @@ pub(super) struct Control {
     explanations: u64,
     meter: Meter,
     client_rounds: ClientRounds,
-    /// The pauses (`CLIENT PAUSE`) in force on all shards, for a process that takes over.
+    /// The pauses (`CLIENT PAUSE`) in force on all shards, to be passed on to a process that takes over.
     pauses: Pauses,
     log: log::Log,
     /// The log lines about connections to the admin port that could not be accepted for want of resources.
@@ -395,7 +397,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
     }
 }
 
-/// Starts accepting at the admin port, if its listening socket is there and does not accept yet.
+/// Starts accepting at the admin port, if its listening socket is open and not accepting yet.
 pub(super) fn open_admin(control: &Rc<RefCell<Control>>) {
     let port = std::mem::replace(&mut control.borrow_mut().admin, AdminPort::Closed);
     let port = match port {
@@ -531,9 +533,9 @@ impl Control {
         admitted
     }
 
-    /// Handles a core's report of the quota it spent: posts new grants (amounts to spend) to that core at
-    /// once, since its requests may wait for them, and adds the usage to the fleet's demand and to the
-    /// tenants' usage by minute.
+    /// Handles a core's report of the quota it spent: posts new grants (amounts to spend) to that core at once,
+    /// since its requests may wait for them, and adds the usage to the demand that the fleet is told, and to
+    /// the tenants' usage by minute.
     fn reconcile(&mut self, report: &Report) {
         let now = self.settings.clock.now().monotonic;
         if !report.demands.is_empty() {
@@ -661,8 +663,8 @@ impl Control {
         }
     }
 
-    /// Sends a client's command about other clients to all shards. A process that takes over learns of a pause before
-    /// the first client that knows of it moves there.
+    /// Sends a client's command about other clients to all shards. A process that is taking over is told of a
+    /// pause as well, before a client that has seen the reply moves there.
     fn ask_about_clients(&mut self, asked: Option<Arc<ClientsAsked>>) {
         let Some(asked) = asked else { return };
         let is_about_pauses = asked.change_pauses(&mut self.pauses, self.settings.clock.now().monotonic);
@@ -856,9 +858,9 @@ impl Control {
         }
     }
 
-    /// Puts quotas in force that were posted to the process before. `file` is the digest of the quota file that they
-    /// have replaced there; none without a file. If this process has read another file, that is newer, or meant for
-    /// it, so the posted quotas are left out.
+    /// Puts quotas in force that were posted to the process before. `file` is the digest of the quota file that
+    /// they have replaced there; none without a file. If this process has read another quota file, that file
+    /// holds, since it is newer or meant for this process, and the posted quotas are dropped.
     fn inherit_quotas(&mut self, read: QuotasRead, file: Option<&str>) {
         let own = self.settings.versions.file_digest().map(|digest| digest.to_string());
         if own.as_deref() == file {
@@ -869,8 +871,8 @@ impl Control {
         self.say(log::Kind::Quotas, line);
     }
 
-    /// Passes the quotas in force on to the process that takes over, if they were posted. If they are those of the
-    /// quota file, it has read that itself.
+    /// Passes the quotas in force on to the process that takes over, if they were posted. Quotas of the quota
+    /// file need not be passed on, since that process has read the file itself.
     fn tell_of_posted_quotas(&self) {
         let versions = &self.settings.versions;
         if let Some(text) = versions.posted().cloned() {
@@ -888,8 +890,8 @@ impl Control {
     }
 }
 
-/// The time between the first two collections of counters for the page that shows the last ten minutes; their
-/// difference is the page's first point.
+/// The time between the first two collections of counters for the admin page that shows the last ten minutes;
+/// the difference of these counters is the page's first point.
 const HISTORY_BEGINS: Duration = Duration::from_secs(1);
 
 /// The longest time that an admin page waits for the counters of shards, some of which may be stuck.
@@ -943,7 +945,7 @@ async fn explained_by(
 }
 
 /// Starts a task that notifies the service manager's watchdog, three times per watchdog timeout, that the
-/// process is alive, as long as all shards report. Does nothing if no watchdog is set.
+/// process is alive, as long as all shards report their counters in time. Does nothing if no watchdog is set.
 pub(super) fn keep_telling(control: &Rc<RefCell<Control>>) {
     let Some(period) = control.borrow().settings.manager.period() else { return };
     let control = Rc::clone(control);

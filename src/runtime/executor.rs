@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 /// The memory, in bytes, that glommio reserves for buffers of an executor's own `io_uring`. Requests and
-/// replies go through another ring, so this one needs little memory and few entries.
+/// replies go through the core's own ring (`ring.rs`), so the executor's needs little memory and few entries.
 const IO_MEMORY_BYTES: usize = 64 * 1024;
 /// The number of entries of an executor's own `io_uring`.
 const RING_ENTRIES: usize = 64;
@@ -27,8 +27,8 @@ const TURN_OF_TASK: Duration = Duration::from_millis(100);
 /// glommio goes to sleep although a task is ready, if it finds that this time has passed just when it is about to run
 /// the task, because the thread got no CPU meanwhile. A core that slept then would serve nobody any more.
 const TURN_OF_ONLY_TASK: Duration = Duration::from_secs(24 * 3_600);
-/// The time between two wake-ups of an executor by a timer of its own, so that it does not sleep for longer although a
-/// task is ready.
+/// The time between two wake-ups of an executor by a timer of its own, so that it does not sleep for longer if
+/// it has gone to sleep although a task is ready.
 const WAKING_EVERY: Duration = Duration::from_millis(700);
 
 /// The number of tasks that an executor runs.
@@ -53,14 +53,14 @@ pub(super) struct Executors {
 /// A change in the state of an executor.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// An executor has made everything that its task needs.
+    /// An executor's task has made everything that it needs, so that it serves from now on.
     Started,
     /// The executor with this number has ended, or could not be made.
     Ended(usize),
 }
 
 /// The tie between an executor and [`Executors`], held by the executor's task. When the tie is dropped, the
-/// executor counts as ended: with the end of the task, or because the executor could not be made and the task
+/// executor counts as ended: because its task has ended, or because the executor could not be made and the task
 /// never runs.
 #[derive(Debug)]
 pub(super) struct Lifeline {
@@ -151,7 +151,7 @@ impl Executors {
     }
 }
 
-/// Wakes its executor regularly, for as long as that runs.
+/// Wakes the executor that this task runs in every 700 ms (`WAKING_EVERY`), as long as the executor runs.
 async fn wake_again_and_again() {
     loop {
         glommio::timer::sleep(WAKING_EVERY).await;

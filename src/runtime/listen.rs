@@ -17,9 +17,9 @@ use super::socket_file;
 const KEEPALIVE_TIME: Duration = Duration::from_secs(300);
 /// The listen backlog of each listening socket for clients, in connections that wait to be accepted.
 pub(super) const BACKLOG: i32 = 4096;
-/// Maximum number of attempts to bind an address, about a second in all. The kernel releases a process's
-/// rings only after the process has ended, and the listening sockets in them stay open until then, so a weir
-/// that is restarted at once would find the address in use.
+/// Maximum number of attempts to bind an address, about a second in all. The kernel releases the rings of a
+/// process some time after the process has ended, and listening sockets that they use stay open until then, so
+/// a weir that is restarted at once would find the address in use.
 const TRIES: u32 = 50;
 /// The pause between two attempts to bind an address.
 const TRIES_APART: Duration = Duration::from_millis(20);
@@ -53,8 +53,8 @@ pub(super) fn tcp(address: SocketAddr, shards: usize) -> io::Result<(Vec<OwnedFd
 }
 
 /// Opens a listening socket that shares its address with no other, and returns it with its address. Succeeds
-/// in spite of remains of connections of an earlier process (`TIME_WAIT`); fails if another process listens
-/// there. `backlog` is the number of connections that may wait to be accepted.
+/// although connections of an earlier process may linger (`TIME_WAIT`); fails if another process listens there.
+/// `backlog` is the number of connections that may wait to be accepted.
 pub(super) fn alone(address: SocketAddr, backlog: i32) -> io::Result<(OwnedFd, SocketAddr)> {
     for _ in 0..TRIES {
         match bind_alone(address, backlog) {

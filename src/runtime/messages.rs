@@ -88,7 +88,8 @@ pub(super) enum ToShard {
     /// An order to hand over: stop accepting, pass each client to the successor process once it has no
     /// request in flight, and report `ToControl::Drained` when all are gone.
     HandOver,
-    /// An order to begin accepting clients, because the previous process has stopped.
+    /// An order to begin accepting clients, because the previous process (from which this one takes over) has
+    /// stopped accepting.
     Listen,
     /// A client handed over by the previous process, to be served by this shard.
     Adopt(Box<Moved>),

@@ -64,8 +64,9 @@ impl NamesThread {
         }
     }
 
-    /// Looks up the host names of all stores with `lookup`. Returns the stores whose address changed, each
-    /// with a line for the log.
+    /// Looks up the host names of all stores with `lookup`. Returns the stores whose address in use is no
+    /// longer among those found, and which now have the first one found, each with a line for the log. A name
+    /// that cannot be looked up changes nothing.
     fn look(&mut self, lookup: impl Fn(&ServerAddress) -> Vec<SocketAddr>) -> Vec<(BackendId, String)> {
         let mut moved = Vec::new();
         for store in &mut self.stores {

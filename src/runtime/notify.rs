@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use super::takeover::Manager;
 
-/// The connection to a service manager (systemd) that is told about the state of the process, if there is
-/// one.
+/// The connection to a service manager (systemd) that is notified of the state of the process; does nothing if
+/// there is none.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Notify {
     manager: Option<Arc<(UnixDatagram, SocketAddr)>>,

@@ -18,7 +18,7 @@ use crate::control::QuotaSource;
 /// The name that errors give to a quota file that was posted over HTTP.
 const POSTED: &str = "request body";
 
-/// The quota file, and the watch that notices its changes.
+/// The path of the quota file, and the watch that notices its changes.
 pub(super) struct QuotaFile {
     pub path: PathBuf,
     pub watch: FileWatch,

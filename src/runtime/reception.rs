@@ -23,8 +23,8 @@
 
 use crate::values::limits::RECEIVE_BUFFER_BYTES;
 
-/// The number of receives on a socket, after receive buffers ran out, for which it takes one buffer at a time
-/// and queues for each.
+/// The number of receives on a socket, after receive buffers ran out, during which it takes one buffer at a
+/// time and waits in the queue for each.
 const MODEST_RECEIVES: u8 = 200;
 /// Maximum number of receive buffers that a socket may fill in a turn (round) of the core's loop while other
 /// sockets find none; beyond that it must queue for each buffer.
@@ -62,7 +62,7 @@ enum State {
     Stopping,
     /// Reading is paused, and the ring watches whether the peer ends its side or the connection fails.
     Watching,
-    /// The watch is in flight, and the ring has been asked to cancel it.
+    /// The watch for the peer's end is in flight, and the ring has been asked to cancel it.
     Unwatching,
 }
 
@@ -82,7 +82,7 @@ pub(super) enum Want {
     Cancel,
     /// Asks the ring to watch whether the peer ends its side, or the connection fails.
     Watch,
-    /// Asks the ring to cancel the watch of the socket.
+    /// Asks the ring to cancel the watch for the peer's end or the connection's failure.
     Unwatch,
 }
 
@@ -99,11 +99,11 @@ pub(super) enum Stop {
 pub(super) struct Reception {
     state: State,
     paused: bool,
-    /// True while the driver has stopped receiving in order to hand the socket to another process.
-    /// Independent of `paused`: bytes are received only if neither is set.
+    /// True while the driver has stopped receiving in order to hand the socket to another process. Independent
+    /// of `paused`: bytes are received only if neither flag is set.
     detained: bool,
-    /// True once no more bytes are received on the socket: the peer has ended its side, or the socket is
-    /// about to be closed.
+    /// True once no more bytes are received on the socket: the peer has ended its side, it has failed, or the
+    /// socket is about to be closed.
     over: bool,
     /// True once a watch has ended without having been cancelled, so that the socket is not watched again: the peer
     /// has ended its side, the connection has failed, or the kernel could not watch it. What came before is still

@@ -67,7 +67,7 @@ use crate::values::{Random, ServerAddress, ShardId, StoreVersion};
 const STORAGE_FILES: u64 = 16 * 1024;
 
 /// The longest time that the process, at its end, waits for the thread that communicates with a successor
-/// process, which may itself wait for a process that says nothing.
+/// process, which may be waiting for a process that does not respond.
 const SUCCESSION_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The backends in order of backend number, each with the way to connect to it and its settings (name and
@@ -539,9 +539,9 @@ fn begin_succession(
     Ok(Some(ended))
 }
 
-/// True if this process has to remove the socket files at its end, and not a successor. Waits until the
-/// thread for takeovers has decided that and ended, which disconnects `succession`. False also if the thread
-/// is still busy after a second (`SUCCESSION_PATIENCE`).
+/// True if this process, and not a successor, has to remove the socket files at its end. Waits until the thread
+/// for takeovers has decided that and ended, which disconnects `succession`. False also if the thread is still
+/// busy after a second (`SUCCESSION_PATIENCE`).
 fn keeps_files(owns_files: &AtomicBool, succession: Option<&Receiver<()>>) -> bool {
     let is_decided = || {
         succession.is_none_or(|ended| {
@@ -841,8 +841,8 @@ fn join_fleet(
     Ok(Some((FleetQuotas::new(settings, quotas), sender)))
 }
 
-/// The TLS certificates and keys as they are at the start, and the watches that notice changes of their
-/// files.
+/// The TLS certificates and keys as read at the start of the process, and the watches that notice changes of
+/// their files.
 struct Certificates {
     clients: Option<(TlsFiles, Vec<FileWatch>, Arc<Terms>, Rates)>,
     stores: Option<(StoreTls, Vec<FileWatch>)>,

@@ -41,8 +41,8 @@ struct Store {
     asked: Mutex<Asked>,
 }
 
-/// The open connection to a store, kept from one `INFO` request to the next, and the time until which the
-/// store is left alone after a failure.
+/// The open connection to a store, kept from one `INFO` request to the next, and the time until which the store
+/// is not asked after a failure.
 #[derive(Default)]
 struct Asked {
     line: Option<Line>,

@@ -1,14 +1,15 @@
 //! Whether the other cores have handled all that the kernel had for them at some moment. A client may have sent
-//! something to one core before it asks another core for what depends on that.
+//! a request (`SUBSCRIBE`) to one core before another client's request (`PUBLISH`), which must take effect
+//! later, came to another core.
 //!
 //! ```text
-//!  the peer sleeps, and the kernel has nothing for it ──> it has handled everything
-//!  the peer is awake, or the kernel is waking it ───────> it has once it sleeps after a turn, or ends a second one
+//!  the peer sleeps, and the kernel has nothing for it ──> it has handled everything  the peer is awake, or the
+//! kernel is waking it ───────> it has once it sleeps after a turn, or ends a second one
 //! ```
 //!
-//! The peer's turn at that moment may have taken its completions before. At its end the kernel gives it all that has
-//! come, so the turn after it handles that, and a peer never sleeps on what the kernel has given. No core is woken for
-//! the question: the kernel wakes a peer for which it has something.
+//! The peer's turn at that moment may have taken its completions before. At its end the kernel gives it all
+//! that has come, so the turn after it handles that, and a peer never sleeps on what the kernel has given. No
+//! core is woken for the question: the kernel wakes a peer for which it has something.
 
 use std::time::Duration;
 
@@ -18,11 +19,12 @@ use crate::values::Timestamp;
 /// The number of turns (rounds of its loop) that a core ends after a moment before it has handled everything that
 /// the kernel had for it at that moment.
 const TURNS_AWAITED: u64 = 2;
-/// The time for which the kernel must have nothing for a sleeping core. Work that the kernel is just carrying out for
-/// a core, such as to copy bytes from a socket, shows nowhere.
+/// The time for which the kernel must have nothing for a sleeping core. Work that the kernel is just carrying
+/// out for a core, such as to copy bytes from a socket, cannot be seen, and takes less time than this.
 const NOTHING_FOR: Duration = Duration::from_micros(10);
 
-/// Another core that may not have handled everything yet.
+/// Another core that may not have handled yet everything that the kernel had for it when the question was
+/// asked.
 #[derive(Debug)]
 struct Behind {
     peer: usize,
@@ -33,18 +35,19 @@ struct Behind {
     idle_since: Option<Timestamp>,
 }
 
-/// One question to all other cores at a time: have they handled everything that came before it?
+/// The question whether all other cores have handled everything that the kernel had for them when it was asked.
+/// There is one question at a time, and no core is sent anything for it.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
-    /// The time at which the question was asked; none while there is none.
+    /// The time at which the question was asked; none while no question is under way.
     began: Option<Timestamp>,
     behind: Vec<Behind>,
 }
 
 impl Survey {
     /// Looks at the other cores once more, for the question under way or for a new one. Returns the time at
-    /// which the question was asked as soon as all other cores have handled what came until then; the next
-    /// call asks anew.
+    /// which the question was asked as soon as all other cores have handled what came until then; the next call
+    /// then begins a new question. None before.
     pub fn look(&mut self, mesh: &Mesh, now: Timestamp) -> Option<Timestamp> {
         let began = *self.began.get_or_insert_with(|| {
             self.behind.extend(mesh.others().map(|peer| Behind {

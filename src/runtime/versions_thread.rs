@@ -23,7 +23,7 @@ const START_PATIENCE: Duration = Duration::from_millis(300);
 /// that it counts as unanswered.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The interval at which a store that replies is asked for its version. A store that does not reply is asked
-/// after a second (`PAUSE_MIN`), then ever more rarely, at least once per `INTERVAL`.
+/// again after a second (`PAUSE_MIN`), then after pauses that double up to this interval.
 const INTERVAL: Duration = Duration::from_secs(60);
 /// The pause before a store that did not reply with its version is asked for the second time.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -144,8 +144,8 @@ impl VersionsThread {
 }
 
 impl Store {
-    /// Learns the store's commands, if the answer has them. Else compares only their number with that at the
-    /// last time: if it has changed, the store is asked for all its commands next time.
+    /// Learns the store's commands, if the answer has them. Otherwise compares their number with the number
+    /// when they were last learned: if it has changed, the store is asked for all its commands next time.
     fn learn(&mut self, answer: &Answer) {
         let Some(commands) = &answer.commands else {
             self.commands = self.commands.filter(|count| answer.count == Some(*count));

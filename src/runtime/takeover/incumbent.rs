@@ -79,9 +79,9 @@ struct Events {
 impl Incumbent {
     /// Starts the thread for takeovers. It first waits on the returned channel for the process that this one
     /// takes over from, and receives that process's clients; `None` means that there is no such process. Then
-    /// it waits for a successor. If the channel is closed instead, the thread ends at once. The returned
-    /// receiver is disconnected once the thread has ended, and has decided which process removes the socket
-    /// files.
+    /// it waits for a successor. If the channel is closed without a message, the thread ends at once. The
+    /// returned receiver is disconnected once the thread has ended, and has decided which process removes the
+    /// socket files.
     pub fn start(self) -> io::Result<(Sender<Option<Predecessor>>, Receiver<()>)> {
         Socket::from(self.listener.try_clone()?).set_nonblocking(true)?;
         let (begin, begins) = crossbeam_channel::bounded::<Option<Predecessor>>(1);
@@ -185,8 +185,9 @@ impl Incumbent {
         Ok(())
     }
 
-    /// Has quotas put in force that were posted to the previous process, and waits for that: clients who come later
-    /// belong to tenants of these quotas. `file` is the digest of the quota file that the quotas have replaced there.
+    /// Has quotas put in force that were posted to the previous process, and waits for that: clients that are
+    /// received later belong to tenants of these quotas. `file` is the digest of the quota file that the quotas
+    /// have replaced there.
     fn take_quotas(&self, text: Vec<u8>, file: Option<String>) {
         let result = Quotas::parse_bytes(POSTED_BEFORE, &text);
         let posted = String::from_utf8(text).ok().map(QuotaText::of_another_process);
@@ -396,9 +397,9 @@ impl Incumbent {
         Ok(events)
     }
 
-    /// Ends the thread and removes the socket file, so that no process can take over from this one any more;
-    /// the service ends with this process. If a process (`suitor`) has received the listening sockets
-    /// already, they, their files and the service are left to it: it serves as soon as it is ready.
+    /// Ends the thread, because this process ends, and removes the socket file, so that no process can take
+    /// over from this one any more. If a process (`suitor`) has received the listening sockets already, the
+    /// sockets, their files and the service are left to it: it serves as soon as it is ready.
     fn withdraw(self, suitor: Option<&Suitor>) {
         if let Some(suitor) = suitor {
             self.owns_files.store(false, Ordering::Release);

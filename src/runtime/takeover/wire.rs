@@ -131,7 +131,8 @@ impl Message {
     }
 }
 
-/// A received message of a takeover, with the bytes that follow it and the descriptors that came with it.
+/// A received message of a takeover, with the bytes (such as a text of quotas) that follow it and the
+/// descriptors that came with it.
 #[derive(Debug)]
 pub struct Received {
     pub message: Message,
@@ -212,8 +213,9 @@ impl Peer {
         Ok(())
     }
 
-    /// Makes later sends of the other process fail. Messages that it has sent before can still be received;
-    /// after the last of them, receiving fails with an error of the kind `UnexpectedEof`.
+    /// Shuts the receiving side of the connection, so that later sends of the other process fail. Messages that
+    /// it has sent before can still be received; after the last of them, receiving fails with an error of the
+    /// kind `UnexpectedEof`.
     pub fn stop_hearing(&self) {
         // A failed shutdown means that there is no connection to end.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Read);

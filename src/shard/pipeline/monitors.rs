@@ -16,8 +16,7 @@ use crate::values::{ClientId, Database};
 
 impl Shard {
     /// Shows a request that is about to be carried out to the monitors (clients of any core that have sent
-    /// `MONITOR`) that may see it, except one that stays hidden because it carries a password or is about a
-    /// transaction itself.
+    /// `MONITOR`) that may see it, except a command for administrators, which is never shown.
     #[cold]
     #[inline(never)]
     pub(super) fn show_request(

@@ -10,7 +10,7 @@ pub struct Orphans {
     pub key: Vec<u8>,
     /// The number of elements that were popped.
     pub count: usize,
-    /// The request that puts the elements back at the end of the key from which they were popped; None for
+    /// The request that puts the elements back (in a list at the end from which they were popped); None for
     /// entries of a stream, which cannot be put back.
     pub way_back: Option<Vec<u8>>,
 }
