@@ -206,10 +206,10 @@ enum Rest {
     Unread,
 }
 
-/// Handles a POST of quotas: checks that the client may write and that the body fits in memory, receives the
-/// body, and has the quotas checked and put in force. Returns the reply, and whether the body was read.
-/// `place` is the index of the connection, `stream` its socket, and `received` its bytes that were read so
-/// far.
+/// Handles a POST of quotas: checks that the client may change quotas and that the body fits in memory,
+/// receives the body, and has the quotas checked and put in force. Returns the reply, and whether the body was
+/// read. `place` is the index of the connection, `stream` its socket, and `received` its bytes that were read
+/// so far.
 async fn post(
     admin: &Admin,
     place: usize,

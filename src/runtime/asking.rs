@@ -26,8 +26,8 @@ const CHUNK_BYTES: usize = 16 * 1024;
 /// The credentials with which weir authenticates (`AUTH`) to a store: user name, if any, and password.
 pub(super) type Credentials = (Option<String>, String);
 
-/// Encoded requests for a store, the number of replies that precede the wanted ones (one to `AUTH`, else
-/// none), the number of wanted replies, and a bound on the bytes of all replies together.
+/// Encoded requests for a store, the number of replies that are dropped before the wanted ones (1, that to
+/// `AUTH`, or 0), the number of wanted replies, and a bound on the bytes of all replies together.
 pub(super) struct Question {
     bytes: Vec<u8>,
     before: usize,

@@ -10,8 +10,8 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// Reads a monotonic clock and the wall clock together. Copies of it measure monotonic time from the same
-/// start.
+/// Reads a monotonic clock and the wall clock together. Copies of one clock measure monotonic time from the
+/// same start.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start: Instant,

@@ -158,15 +158,15 @@ pub(super) enum AdminPort {
 /// would accept it.
 const ADMIN_PAUSE: Duration = Duration::from_millis(50);
 
-/// The time that handing clients over to a successor may take even if `--drain-timeout` is shorter, since
-/// clients that wait for nothing have to be handed over too.
+/// The time that handing clients over to a successor may take even if `--drain-timeout` is shorter, since even
+/// clients without requests in flight take time to be handed over.
 const HAND_OVER_AT_LEAST: Duration = Duration::from_secs(1);
 
 pub(super) struct Control {
     settings: ControlSettings,
     round: Option<Round>,
-    /// Clients and admin pages that wait for the next collection of all shards' counters, because they
-    /// arrived during one or too soon after one.
+    /// Clients and admin pages that wait for the next collection of all shards' counters, because they arrived
+    /// during a collection, or less than 10 ms after the start of one.
     next: Vec<Waiter>,
     round_started: Option<Timestamp>,
     round_planned: bool,

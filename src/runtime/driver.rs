@@ -315,7 +315,8 @@ impl Driver {
     }
 
     /// Checks the sockets that are about to be closed (while weir drains, or until the peer has ended its
-    /// side), at most once in 5 ms, and closes those that are done.
+    /// side), at most once in 5 ms, and closes those whose input was read to its end, or whose peer has ended
+    /// its side.
     fn part(&mut self, application: &mut impl Application, now: Now) {
         let due = self.parted.after(farewell::LOOKED_AFTER);
         if now.monotonic >= due {

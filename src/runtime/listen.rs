@@ -24,10 +24,10 @@ const TRIES: u32 = 50;
 /// The pause between two attempts to bind an address.
 const TRIES_APART: Duration = Duration::from_millis(20);
 
-/// Returns sockets for all shards after a takeover, and their address: every listening socket that the
-/// previous process had at this address (`inherited`), since clients that wait there must be served, and new
-/// ones if there are fewer than shards. New ones are bound and do not listen yet: the kernel would give them
-/// clients that nobody accepts before this process serves.
+/// Returns sockets for all shards after a takeover, and their address: every listening socket that the previous
+/// process had at this address (`inherited`), since clients that wait there must be served, and new sockets if
+/// the previous process had fewer than there are shards. New ones are bound and do not listen yet: the kernel
+/// would give them clients that nobody accepts before this process serves.
 pub(super) fn tcp_after(
     inherited: Vec<OwnedFd>,
     address: SocketAddr,
@@ -99,8 +99,8 @@ fn listening(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-/// Returns a socket that is bound to an address which it shares with others (`SO_REUSEPORT`), and does not
-/// listen yet.
+/// Returns a socket that is bound to an address which it shares with the other shards' sockets
+/// (`SO_REUSEPORT`), and does not listen yet.
 fn shared(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;

@@ -15,7 +15,7 @@ use crate::control::Journal;
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// Maximum number of bytes of a log line; a longer line is cut. With what is written around it, a line stays
+/// Maximum number of bytes of a log line; a longer line is cut. With its prefix and line end, a line stays
 /// below the 4,096 bytes (`PIPE_BUF`) that a pipe which can be written to takes at once.
 const LINE_BYTES_MAX: usize = 2_000;
 /// Maximum number of log lines of one kind within 10 s (`STRETCH`); further ones are counted instead of
@@ -156,8 +156,8 @@ struct Stretch {
     left_out: u64,
 }
 
-/// The limiter of log lines: the number of lines of each kind in its current period of 10 s, and of those
-/// left out.
+/// The limiter of log lines: the number of lines of each kind in its current period of 10 s, and the number of
+/// those that were left out.
 #[derive(Debug, Default)]
 pub(super) struct Log([Stretch; KINDS]);
 

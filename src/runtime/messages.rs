@@ -93,8 +93,8 @@ pub(super) enum ToShard {
     Listen,
     /// A client handed over by the previous process, to be served by this shard.
     Adopt(Box<Moved>),
-    /// A `CLIENT PAUSE` or `CLIENT UNPAUSE` of the previous process, which holds for this shard's clients too. Nobody
-    /// waits for an answer.
+    /// A `CLIENT PAUSE` or `CLIENT UNPAUSE` of the previous process, which holds for this shard's clients too.
+    /// No client waits for the answer.
     Pause(Arc<ClientsAsked>),
     /// An order to stop at once, because the time for draining is over.
     Stop,

@@ -21,7 +21,7 @@ pub(super) struct Notify {
 
 impl Notify {
     /// Opens a socket to the service manager that these settings name, if any. The error says what is wrong
-    /// with them.
+    /// with the settings.
     pub fn of(manager: &Manager) -> Result<Self, String> {
         let Some(name) = &manager.socket else { return Ok(Self::default()) };
         let socket = address(OsStr::new(name)).map_err(|error| format!("NOTIFY_SOCKET: {error}"))?;

@@ -29,12 +29,13 @@ const MODEST_RECEIVES: u8 = 200;
 /// Maximum number of receive buffers that a socket may fill in a turn (round) of the core's loop while other
 /// sockets find none; beyond that it must queue for each buffer.
 const BUFFERS_PER_TURN: u8 = 4;
-/// The least number of missing bytes (that of a receive buffer, 20 KiB) at which a message counts as large,
+/// The least number of missing bytes (the size of a receive buffer, 20 KiB) at which a message counts as large,
 /// because the rest would take more than one receive buffer.
 const LARGE_BYTES_MIN: usize = RECEIVE_BUFFER_BYTES;
-/// The least number of missing bytes (5 KiB) for which the rest of a message is received into the message's
-/// own memory, while the socket counts as sending large messages (`LARGE_BYTES_MIN` was missing within the
-/// last `SINGLE_RECEIVES` receives). Fewer come through one receive buffer, with what follows them.
+/// The least number of missing bytes (5 KiB) for which the rest of a message is received into the message's own
+/// memory, while the socket counts as sending large messages (`LARGE_BYTES_MIN` was missing within the last
+/// `SINGLE_RECEIVES` receives). A shorter rest is received through one receive buffer, together with the bytes
+/// that follow it.
 const REST_BYTES_MIN: usize = RECEIVE_BUFFER_BYTES / 4;
 /// The number of receives on a socket after a large message that are started one by one, rather than as one
 /// that repeats, since more large messages may follow.

@@ -172,8 +172,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Sets up an `io_uring` for the calling thread, the only one that may use it. A write to the other end
-    /// of the socket `bell` wakes a thread that sleeps in it.
+    /// Sets up an `io_uring` for the calling thread, the only one that may use it. A write to the other end of
+    /// the socket `bell` wakes a thread that sleeps in the `io_uring`.
     pub fn new(bell: OwnedFd) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder
@@ -207,7 +207,7 @@ impl Ring {
     }
 
     /// Duplicates the `io_uring`'s descriptor, by which other cores wake this one. The duplicate keeps the
-    /// descriptor's number from naming another file as long as some core may use it.
+    /// number that other cores know from naming another file as long as any core may use it.
     pub fn doorbell(&self) -> io::Result<OwnedFd> {
         // SAFETY: the descriptor is open as long as `self.kernel`, which outlives this borrow.
         unsafe { BorrowedFd::borrow_raw(self.kernel.as_raw_fd()) }.try_clone_to_owned()
@@ -413,9 +413,9 @@ impl Ring {
         }
     }
 
-    /// True if the peer's machine acknowledges nothing any more: the kernel has sent the same bytes again at least
-    /// twice, and no packet has come from it for half a second. A peer that is only slow or stopped still
-    /// acknowledges, as its kernel does that. False for a socket that is not of TCP.
+    /// True if the peer's machine acknowledges nothing any more: the kernel has sent the same bytes again at
+    /// least twice, and no packet has come from it for half a second. A peer that is only slow or stopped still
+    /// acknowledges, as the kernel of its machine does that. False for a socket that is not of TCP.
     pub fn is_unacknowledged(&self, socket: Token) -> bool {
         let fd = self.descriptors.get(socket).as_raw_fd();
         // SAFETY: a `tcp_info` is made of integers, for which zeroes are valid.

@@ -35,8 +35,8 @@ use crate::values::{Action, ClientId, Loss, Owner, Timestamp};
 /// request (a `PUBLISH`) checks them in every turn (round of its loop); later it sleeps between checks. Most
 /// cores need less time.
 const SURVEYED_AWAKE: Duration = Duration::from_micros(30);
-/// During a takeover, the interval at which a shard checks whether clients that may soon be ready can be
-/// handed over to the other process: clients that wait for a reply, say.
+/// During a takeover, the interval at which a shard checks whether clients that may soon be ready can be handed
+/// over to the other process: such as clients that wait for a reply.
 const MOVING_PERIOD: Duration = Duration::from_millis(1);
 /// During a takeover, the interval at which a shard checks whether any of its clients can be handed over to
 /// the other process. Clients in a transaction or with subscriptions may be many, and may not be ready for

@@ -109,9 +109,8 @@ impl StoreInfoThread {
     }
 
     /// Asks one store for `INFO` over the kept connection, or over a new one. `None` if that fails, or the
-    /// store failed within the last second. A failure of the kept connection does not count, since the store
-    /// may have closed it meanwhile: a new one is tried. `everything` asks for all sections instead of the
-    /// default ones.
+    /// store failed within the last second. If the kept connection fails, a new one is tried, since the store
+    /// may have closed the kept one meanwhile. `everything` asks for all sections instead of the default ones.
     fn ask_store(&self, store: &Store, everything: bool, deadline: Timestamp) -> Option<StoreInfo> {
         let mut asked = store.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if asked.rests_until > self.clock.now().monotonic {

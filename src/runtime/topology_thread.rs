@@ -227,7 +227,7 @@ impl TopologyThread {
         Round { is_sure: applied.is_sure(&views, &current), map: applied.map }
     }
 
-    /// Asks nodes about the cluster, each on a thread of its own, so that a silent node takes no time from
+    /// Asks nodes about the cluster, each on a thread of its own, so that a silent node does not delay the
     /// others; at most `CLUSTER_NODES_MAX` threads. Returns the replies of the nodes that replied in time.
     fn ask_together(&self, asked: &[ServerAddress], deadline: Timestamp) -> Vec<Answer> {
         thread::scope(|scope| {

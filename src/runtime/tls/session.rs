@@ -127,9 +127,9 @@ impl Session {
         matches!(&self.far, Far::Client(_, Some(credential)) if credential.is_withdrawn())
     }
 
-    /// Decrypts received bytes and appends the plain text to `plain`: hardly more than came, plus the rest of
-    /// an earlier, incomplete record. Returns whether the handshake was completed, or the peer's side ended,
-    /// by these bytes. After an error the connection must be closed.
+    /// Decrypts received bytes and appends the plain text to `plain`: at most about as many bytes as were
+    /// received, plus those of an earlier, incomplete record. Returns whether the handshake was completed, or
+    /// the peer's side ended, by these bytes. After an error the connection must be closed.
     pub fn receive(&mut self, mut bytes: &[u8], plain: &mut Vec<u8>) -> Result<Heard, rustls::Error> {
         let before = (self.ready, self.ended);
         loop {

@@ -186,8 +186,9 @@ impl AdmissionStage {
         }
     }
 
-    /// Returns what follows from a decision that does not admit a request now: the request waits for the control
-    /// executor's answer or is refused, or in shadow mode passes. `cost` is its price.
+    /// Returns the admission stage's answer for a request that the buckets' `decision` does not admit now: the
+    /// request waits for the control executor's answer or is refused, or in shadow mode passes. `cost` is its
+    /// price.
     fn handle_not_admitted(
         &mut self,
         env: &mut Env,

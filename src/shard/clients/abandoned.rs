@@ -31,14 +31,15 @@ impl Abandoned {
         self.0.insert((id, sequence), owing);
     }
 
-    /// Keeps the charge of a request in flight, one part of whose reply the client does not await any more. Called
-    /// once for each such part.
+    /// Keeps the charge of a request in flight, one part of whose reply the client does not await any more.
+    /// Called once for each part that the client no longer awaits.
     pub fn remember_part(&mut self, to: ReplyTo, charge: &Charge) {
         let fresh = Owing { charge: *charge, parts_left: 0, settlement: Settlement::default() };
         self.0.entry((to.client_id(), to.sequence)).or_insert(fresh).parts_left += 1;
     }
 
-    /// Returns the charge of a request in flight whose reply no client awaits; None if it is not kept here.
+    /// Returns the charge of a request in flight whose reply no client awaits; None if no charge is kept here
+    /// for the request.
     pub fn charge_of(&self, to: ReplyTo) -> Option<&Charge> {
         self.0.get(&(to.client_id(), to.sequence)).map(|owing| &owing.charge)
     }

@@ -248,8 +248,8 @@ impl ClientStage {
         }
     }
 
-    /// Joins up to 4,096 more values of one reply with so many that joining them takes several turns (passes
-    /// of the shard's loop), and answers the request once the reply is complete.
+    /// Joins up to 4,096 more values of a reply to a split request that has so many values that joining them
+    /// takes several turns (passes of the shard's loop), and answers the request once the reply is complete.
     pub fn go_on_joining(&mut self, env: &mut Env) {
         let Some((id, sequence, index)) = self.turns.next_to_join() else { return };
         let waiting = self.clients.get(id).and_then(|client| client.order.waiting(sequence));
@@ -308,7 +308,7 @@ impl ClientStage {
     }
 
     /// Resumes a client, or closes it if it is ending, after a request whose reply was switched off (`CLIENT
-    /// REPLY`): there is no send whose completion would do so.
+    /// REPLY`): no reply is sent whose completion would resume or close it.
     #[cold]
     fn after_silence(&mut self, env: &mut Env, id: ClientId) {
         let client = self.clients.at(id);
@@ -330,7 +330,8 @@ impl ClientStage {
         self.outbox.list(client, id);
     }
 
-    /// Passes a published message to a subscriber, and closes the subscriber if too many bytes wait for it.
+    /// Passes a published message to a subscriber, and closes the subscriber if too many bytes of messages and
+    /// replies wait for it (more than the output limit).
     pub(super) fn push_published(&mut self, env: &mut Env, id: ClientId, message: Message<'_>) {
         let Some(client) = self.clients.get(id) else { return };
         client.order.push(message, &mut env.pool);

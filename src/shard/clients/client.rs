@@ -25,7 +25,8 @@ use crate::shard::subscription_board::SubscriptionBoard;
 use crate::values::limits::{REQUESTS_PER_TURN, TLS_CLIENT_BYTES, TLS_SEND_BYTES_MAX};
 use crate::values::{BackendId, Database, TenantId, Timestamp};
 
-/// How far a client connection has ended: what is still read from it, carried out and answered.
+/// Stage of the end of a client connection, which decides whether more is read from it, and whether requests
+/// that it has sent are still carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// The connection is not ending: its requests are read and answered.
@@ -33,8 +34,8 @@ pub(super) enum Ending {
     /// Nothing more is read from the client. All requests that were read are answered, then the connection is
     /// closed.
     NoMoreInput,
-    /// No more requests are carried out, not even those already received. Earlier ones are answered, then the
-    /// connection is closed.
+    /// No more requests are carried out, not even those already received. Requests in flight are answered, then
+    /// the connection is closed.
     Deaf,
 }
 
@@ -147,8 +148,8 @@ pub struct Client {
     /// to be alone in flight, or the client has changed its RESP version since, which gives later requests other
     /// connections to stores: they could then overtake the request, which may still be carried out.
     pub(super) is_unsettled_alone: bool,
-    /// The number of backend queues that hold so many of this client's requests that no further request of
-    /// the client is started.
+    /// The number of backend queues that hold so many of this client's requests that no further request of the
+    /// client is started until one of these queues has fewer.
     pub(super) congested: u16,
     /// The times of the request that was decoded last; with no bytes left to decode, the time of arrival is
     /// that of the last bytes. While a held request (kept to be handled later) is handled, these are the times
@@ -467,8 +468,8 @@ impl Client {
         self.splice = Some(Box::new(splice));
     }
 
-    /// Marks the client's transaction, if it is in one, so that `EXEC` refuses it because a request could not
-    /// be queued.
+    /// Marks the client's transaction, if it is in one, so that `EXEC` refuses it because a request of it could
+    /// not be queued.
     pub fn poison_transaction(&mut self) {
         if let Some(transaction) = &mut self.transaction {
             transaction.poison();
@@ -547,7 +548,8 @@ impl Client {
         });
     }
 
-    /// True if the client has sent `MONITOR`, and is shown the requests of others.
+    /// True if the client has sent `MONITOR`, and is shown the requests that clients of its tenant (an
+    /// administrator: all clients) send.
     pub fn is_monitor(&self) -> bool {
         self.is_monitor
     }
@@ -568,8 +570,8 @@ impl Client {
         !self.order.output.is_empty() || self.sending_since.is_some()
     }
 
-    /// True while a client has to be resumed later, since something of it waits: received bytes, a held
-    /// request, or requests that must not be sent before earlier ones are answered.
+    /// True while a client has to be resumed later, because a part of its requests waits: received bytes, a
+    /// held request, or requests that must not be sent before earlier ones are answered.
     #[inline]
     pub(super) fn is_stuck(&self) -> bool {
         self.stalled || self.held_request.is_some() || self.barrier
@@ -692,9 +694,9 @@ impl Client {
         self.ties.get_or_insert_default()
     }
 
-    /// Counts the client's undecoded bytes and held request as subscriptions that are not read yet, as long as stores
-    /// have not acknowledged its last command about subscriptions: programs tend to send several such commands in a
-    /// row, and a message (`PUBLISH`) to any channel has to wait for them.
+    /// Counts the client's undecoded bytes and held request as commands that may subscribe, as long as stores
+    /// have not acknowledged its last command about subscriptions: programs tend to send several such commands
+    /// in a row, and a message (`PUBLISH`) to any channel has to wait for them.
     #[cold]
     pub fn count_unread_subscriptions(&mut self, board: &Arc<SubscriptionBoard>) {
         let tenant = self.identity.tenant_id();

@@ -73,7 +73,7 @@ pub struct Resumed {
     /// Address in memory of the bytes of the request that is resumed, by which it is told from a request
     /// inside it (`QOS CALL`).
     address: usize,
-    /// True once the request has to be held again, because it must wait for something else.
+    /// True once the request has to be held again, because it must wait for another condition.
     is_held_again: bool,
     partition: Option<Box<Partition>>,
     /// The client's times before, which become its times again when the request has been handled.

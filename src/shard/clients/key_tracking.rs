@@ -27,8 +27,8 @@ pub struct KeyTracking {
     pending: Option<Pending>,
     /// The `CLIENT CACHING` command that is sent before the client's next request.
     caching: Option<&'static [u8]>,
-    /// The client that takes the invalidation messages in place of this one (`REDIRECT`); None if this one
-    /// takes them.
+    /// The client that takes the invalidation messages in place of the tracking client (`REDIRECT`); None if
+    /// the tracking client takes them itself.
     target: Option<Aim>,
     /// Links (unshared connections to stores) that were added after tracking was switched on, and whose stores
     /// have yet to confirm it: those to nodes of a cluster that got keys since.

@@ -453,9 +453,10 @@ impl ClientStage {
         self.questions.ask(ReplyTo::new(env.settings.id, id, sequence), question);
     }
 
-    /// Queues a question for the control executor whose answer the client is not sent. The client's next reply, and
-    /// its later requests, wait until the answer has come. Returns the sequence number of the answer. `charge` is that
-    /// of the request for whose sake it is asked; it is settled with the answer unless it is taken before.
+    /// Queues a question that weir itself asks the control executor for the sake of a client's request, and
+    /// whose answer the client is not sent. The client's next reply, and its later requests, wait until the
+    /// answer has come. Returns the sequence number of the answer. `charge` is that of the request for whose
+    /// sake it is asked; it is settled with the answer unless it is taken before.
     pub fn ask_unheard(
         &mut self,
         env: &Env,
@@ -530,8 +531,8 @@ impl ClientStage {
         self.clients.get(to.client_id())?.order.take_charge(to.sequence)
     }
 
-    /// Removes and returns the next request for the control executor; None if there is none, or if too many
-    /// are unanswered.
+    /// Removes and returns the next request for the control executor; None if there is none, or if 64 of this
+    /// shard's are unanswered.
     pub fn poll_question(&mut self) -> Option<(ReplyTo, Question)> {
         self.questions.poll()
     }

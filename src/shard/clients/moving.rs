@@ -64,7 +64,7 @@ pub enum Readiness {
     /// holds back goes along.
     Ready,
     /// The client waits for replies, has sent requests that are not handled yet, or is leaving. Weir reads no
-    /// more requests from it meanwhile, or the wait might never end.
+    /// more requests from it meanwhile, since otherwise it might never be without requests.
     Owed,
     /// The client waits in a blocking command, which may never end. It can move once the command is withdrawn from its
     /// store, and no bytes of the client come in meanwhile.
@@ -121,8 +121,8 @@ impl ClientStage {
         self.clients.peek(id).is_some_and(Client::does_nothing_but_wait)
     }
 
-    /// Keeps a blocking command that was ended at its store without a reply to the client, for the process
-    /// that the client moves to. Closes the client instead if it is leaving.
+    /// Keeps a blocking command that was ended at its store without a reply to the client, so that the process
+    /// to which the client moves can send it again. Closes the client instead if it is leaving.
     pub fn withdraw(&mut self, env: &mut Env, id: ClientId, withdrawn: Withdrawn) {
         let Some(client) = self.clients.get(id) else { return };
         let ties = client.ties_mut();

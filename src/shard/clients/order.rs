@@ -104,8 +104,8 @@ pub struct Order {
     /// parts.
     pub stored_bytes: usize,
     /// The bytes of the last parts of replies that are being joined over several turns (passes of the shard's
-    /// loop). They count as memory of the client, and not as replies that wait for it: a reply that turns out too
-    /// long becomes an error.
+    /// loop). They count as memory of the client, and not as replies that wait for it: a joined reply that
+    /// turns out too long becomes an error.
     pub joining_bytes: usize,
     /// The size in bytes that a reply to a request in flight is expected to have at most: that of the largest
     /// reply, which counts less with each smaller one after it.
@@ -130,8 +130,8 @@ impl Order {
         self.expected_bytes = self.expected_bytes.max(least);
     }
 
-    /// Returns the bytes of replies that will wait, as far as can be expected, once the requests in flight and
-    /// a further one are answered while the client reads nothing.
+    /// Returns the bytes of replies that will wait, as far as can be expected, if the requests in flight and
+    /// one more are answered, each with a reply of the expected size, while the client reads nothing.
     #[inline]
     pub fn foreseen_bytes(&self) -> usize {
         let requests = self.entries.len() + 1;

@@ -71,8 +71,9 @@ impl Pause {
 pub struct Pauses(Vec<Pause>);
 
 impl Pauses {
-    /// Begins a pause. An earlier pause of the same tenant (or, if this one is for all clients, an earlier one for all)
-    /// is joined with it: both last until the later end, and hold back whatever either of them holds back.
+    /// Begins a pause. An earlier pause of the same tenant (or, if this one is for all clients, an earlier one
+    /// for all) is joined with it: both last until the later end, and all requests are held back that either of
+    /// the two holds back.
     pub fn begin(&mut self, pause: &Pause, now: Timestamp) {
         self.end_late(now);
         match self.0.iter_mut().find(|other| other.tenant == pause.tenant) {

@@ -470,8 +470,8 @@ impl Subscriptions {
     }
 
     /// Returns requests for the channels and patterns that are to be subscribed to at all stores, which are
-    /// `stores` now: they subscribe at the new ones of these, and unsubscribe at any other store. Links to
-    /// new stores must have been added with [`Self::add_feed`].
+    /// `stores` now: they subscribe at stores that are new in `stores`, and unsubscribe at stores that are no
+    /// longer in it. Links to new stores must have been added with [`Self::add_feed`].
     pub fn spread(&mut self, stores: &[BackendId]) -> Vec<FeedRequest> {
         let mut requests = Vec::new();
         for feed in &mut self.feeds {
@@ -729,7 +729,8 @@ impl ClientStage {
     }
 
     /// Ends the command about subscriptions that a client waits for, if all stores and home cores (those that
-    /// subscribe for all clients) have replied. Returns what is to be sent to the client and to stores.
+    /// subscribe for all clients) have replied. Returns the reply for the client and, if the command is
+    /// refused, the requests to stores that undo its subscriptions.
     pub fn end_subscription_command(&mut self, env: &Env, id: ClientId) -> Delivered {
         let client = self.clients.get(id);
         let ties = client.and_then(|client| client.ties.as_mut());

@@ -34,8 +34,8 @@ pub struct Transaction {
     selects: Vec<Selected>,
     /// True if a queued request may write.
     may_write: bool,
-    /// True if there is a queued request whose words do not show how much work it is for the store (a script,
-    /// for instance).
+    /// True if there is a queued request of which neither its words nor its reply show how much work it is for
+    /// the store (a script, for instance).
     hides_work: bool,
     /// True if a request could not be queued, so that `EXEC` will refuse the transaction.
     poisoned: bool,
@@ -132,8 +132,8 @@ impl Transaction {
     }
 
     /// Records for the transaction whether `CLIENT PAUSE ... WRITE` holds back a request that is about to be
-    /// queued, and whether its words show how much work it is for the store. `scripts` knows the scripts that
-    /// declare that they write nothing.
+    /// queued, and whether neither its words nor its reply show how much work it is for the store. `scripts`
+    /// knows the scripts that declare that they write nothing.
     pub fn note_request(&mut self, command: &Command, arguments: &Arguments<'_>, scripts: &ScriptBoard) {
         self.may_write |= is_held_as_write(command, arguments, scripts);
         self.hides_work |= command.is_work_hidden();

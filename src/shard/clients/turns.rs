@@ -26,7 +26,7 @@ use crate::values::{Action, ClientId, IdMap, Owner, TenantId, limits};
 /// be started.
 const HELD_BYTES_PAUSE: usize = 64 * 1024;
 
-/// For every so many congested clients (with many requests in backend queues), the number of requests of one
+/// For every 16 congested clients (those with many requests in backend queues), the number of requests of one
 /// client that may be started in a turn (pass of the shard's loop) is halved.
 const CONGESTED_MANY: u32 = 16;
 
@@ -84,9 +84,9 @@ pub struct Turns {
     /// Clients whose next request has so many keys that it is split by key over several turns (passes of the
     /// shard's loop).
     partitioning: VecDeque<ClientId>,
-    /// Requests whose replies have so many values that they are joined over several turns, one after the
-    /// other: the client, the request's sequence number, and its index in [`Gathers`]. The first is the one
-    /// that is being joined, so only one such reply at a time takes memory besides its parts.
+    /// Requests whose replies have so many values that they are joined over several turns, one after the other:
+    /// the client, the request's sequence number, and its index in [`Gathers`]. The first of them is being
+    /// joined, so only one such reply at a time takes memory besides its parts.
     ///
     /// [`Gathers`]: crate::shard::gather::Gathers
     joining: VecDeque<(ClientId, u32, u32)>,
@@ -209,7 +209,8 @@ impl Turns {
         self.joining.front().copied()
     }
 
-    /// Ends the joining of a reply, because the reply is complete or no longer wanted.
+    /// Ends the joining of the reply that is being joined over several turns, because it is complete or its
+    /// client is gone.
     pub(super) fn end_join(&mut self) {
         self.joining.pop_front();
         self.in_steps -= 1;
@@ -515,8 +516,8 @@ impl ClientStage {
         self.turns.in_steps > 0
     }
 
-    /// Returns the number of clients that wait for the next turn (pass of the shard's loop), because they
-    /// have started as many requests as they may in this one.
+    /// Returns the number of clients that wait for the next turn (pass of the shard's loop), because they have
+    /// started as many requests as they may in the present one.
     pub fn waiting_for_turn(&self) -> usize {
         self.turns.next.len()
     }

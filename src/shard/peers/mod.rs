@@ -31,7 +31,8 @@ pub struct PeerStage {
 }
 
 impl PeerStage {
-    /// Creates the batches that one of `shards` cores fills for the others, with no messages.
+    /// Creates the state with which one of `shards` cores fills batches of messages for the other cores,
+    /// without any batch.
     pub fn new(shards: u16) -> Self {
         let shards = usize::from(shards);
         Self {

@@ -58,7 +58,8 @@ impl<'a> Shown<'a> {
         only.into_iter().chain(all.into_iter().flatten())
     }
 
-    /// Returns the name of a tenant and those of its users in the quota file, by which clients may log in.
+    /// Returns the name of a tenant and those of its users in the quota file, which `AUTH` accepts as user
+    /// names.
     fn names_of(tenant: &Tenant) -> impl Iterator<Item = String> {
         let users = tenant.users.keys().map(|user| format!("{}/{user}", tenant.name));
         std::iter::once(tenant.name.clone()).chain(users)

@@ -335,8 +335,8 @@ impl Shard {
         Ok(None)
     }
 
-    /// Admits a request that weir answers by itself (takes its price from its payer's quotas). Few of those
-    /// have a price; `EXEC` has the price of all requests of its transaction together. `local` is the
+    /// Admits a request that weir answers by itself (takes its price from its payer's quotas). Few of these
+    /// commands have a price; `EXEC` has the price of all requests of its transaction together. `local` is the
     /// command. Returns the charge; None if the request has no price.
     #[inline(never)]
     fn admit_local(
@@ -460,8 +460,8 @@ impl Shard {
     }
 
     /// Admits a request about quotas (`QOS`), which is answered even if its payer's quota is used up, and
-    /// charged afterwards. An error if it is throttled, because the payer owes much already and has sent
-    /// several such requests in this second.
+    /// charged afterwards. An error if it is throttled, because the payer owes much already and its tenant has
+    /// sent 10 such requests in this second.
     pub(super) fn admit_in_debt(
         &mut self,
         id: ClientId,
@@ -509,9 +509,9 @@ impl Shard {
         self.env.pool.give(text);
     }
 
-    /// Adds to the headers of an HTTP refusal what is left of the quotas that the request counts against,
-    /// except that of the scope `refused` (global, tenant or user). The quota with the smallest part left
-    /// comes first.
+    /// Adds to the headers of an HTTP refusal the amounts that are left of the quotas that the request counts
+    /// against, except that of the scope `refused` (global, tenant or user). The quota with the smallest part
+    /// left comes first.
     #[cold]
     fn tell_other_quotas(&mut self, text: &mut Vec<u8>, id: ClientId, refused: Scope, now: Now) {
         let identity = self.clients.client(id).identity().clone();
@@ -640,9 +640,9 @@ impl Shard {
     }
 
     /// Sends a request to its store from this core: the home of its key (all requests for a key pass through
-    /// its home), or the core of its client if the request has no home. Requests for hot keys are handled as
-    /// such. With `requests` above 1 the message is a transaction, or has commands such as `PTTL` before a
-    /// request; only the last reply counts.
+    /// its home), or the core of its client if the request has no home. Requests for hot keys may be answered
+    /// from memory, or wait for a fetch. With `requests` above 1 the message is a transaction, or has commands
+    /// such as `PTTL` before a request; only the last reply counts.
     #[expect(clippy::inline_always, reason = "every request, see above")]
     #[inline(always)]
     pub(super) fn send_from_here(

@@ -377,8 +377,8 @@ impl Shard {
     }
 }
 
-/// Returns how many of the requests that a client may start in one turn (pass of the shard's loop) this one
-/// counts as: one, and one more for every 64 words.
+/// Returns the number for which a request counts among the requests that a client may start in one turn (pass
+/// of the shard's loop): one, and one more for every 64 words.
 pub(super) fn share_of_turn(arguments: &Arguments<'_>) -> u32 {
     1 + (arguments.len() / WORDS_PER_REQUEST) as u32
 }

@@ -403,9 +403,9 @@ impl Placement {
         }
     }
 
-    /// Returns the placement of a request's keys seen so far together with one more key, which has this
-    /// slot, backend and home core. `lane_of` tells which of the core's connections to a backend a slot
-    /// uses.
+    /// Returns the placement of a request's keys seen so far together with one more key, which has the given
+    /// slot, backend and home core. `lane_of` returns the number of the connection, among a core's connections
+    /// to a backend, that a slot uses.
     fn and(self, slot: u16, backend: BackendId, home: ShardId, lane_of: impl Fn(u16) -> u16) -> Self {
         match self {
             Self::Nowhere => Self::Together { slot, backend, home },

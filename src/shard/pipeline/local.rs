@@ -128,7 +128,7 @@ impl Shard {
     }
 
     /// Refuses a command about the connection that came over HTTP: such a connection may be shared by several
-    /// users, none of whom may change its state for the others.
+    /// users, none of whom may change the state of the connection for the other users.
     pub(super) fn refuse_about_connection(&mut self, id: ClientId) {
         self.refuse_in_transaction(id, &format!("ERR {OF_CONNECTIONS}"));
     }
@@ -183,9 +183,9 @@ impl Shard {
         Ok(())
     }
 
-    /// Returns the database of a `SELECT` within a client's transaction; None if it is invalid, or if it is
-    /// the client's own database and no other was selected before. If a database is returned, the `SELECT`
-    /// is sent to the store with the transaction; else weir answers it.
+    /// Returns the database of a `SELECT` within a client's transaction; None if it is invalid, or if it is the
+    /// client's own database and no other database was selected before in the transaction. If a database is
+    /// returned, the `SELECT` is sent to the store with the transaction; else weir answers it.
     pub(super) fn other_database(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Option<Database> {
         let client = self.clients.client(id);
         let current = client.database();

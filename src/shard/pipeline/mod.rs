@@ -109,8 +109,8 @@ pub struct Shard {
     /// Channels and patterns for which this core, as their home, has one subscription at the store for all
     /// clients.
     shared_channels: Box<SharedChannels>,
-    /// Lines that show requests to monitors (clients that have sent `MONITOR`), and what may be spent on
-    /// them.
+    /// Lines that show requests to monitors (clients that have sent `MONITOR`), and the limits on the bytes of
+    /// these lines.
     monitors: MonitorStage,
     /// True once the request being handled needs no charge for its bytes: it was admitted, or queued in a
     /// transaction, or refused because of a quota or an overload. Kept only for requests of more than 1 KiB.
@@ -360,8 +360,8 @@ impl Shard {
         self.clients.handle_memory_exceeded(&mut self.env, excess);
     }
 
-    /// Applies a client's command about other clients (such as `CLIENT LIST`) to those of this shard.
-    /// Returns what this shard contributes to the reply.
+    /// Applies a client's command about other clients (such as `CLIENT LIST`) to the clients of this shard.
+    /// Returns this shard's part of the reply.
     pub fn handle_clients_asked(&mut self, asked: &ClientsAsked, now: Now) -> ClientsTold {
         if let ClientsAsked::Unblock(filter, is_error) = asked {
             let blocked = self.clients.clients_of(&self.env, filter, now);
@@ -834,8 +834,8 @@ impl Shard {
         }
     }
 
-    /// If it is time, frees memory after a burst: buffers unused for a while, and lists that were long
-    /// once.
+    /// If tidying is due (once per second after work), frees memory that a burst has left: buffers unused for a
+    /// while, and lists that were once long.
     fn tidy_if_due(&mut self, now: Now) {
         if let Some(idle_since) = self.upkeep.take_tidying(&self.env.counters, now) {
             let buffers = self.env.pool.tidy();

@@ -55,9 +55,9 @@ impl Shard {
             .map_or_else(|| NOAUTH.to_owned(), |tenant| no_seat_left(&self.env, tenant))
     }
 
-    /// Checks whether a client may run a command that weir does not know. Only an administrator without
-    /// prefixes of keys or channels may, because the command could do anything. The error is the text of the
-    /// reply.
+    /// Checks whether a client may run a command that weir does not know. Only an administrator that is not
+    /// confined to prefixes of keys or channels may, because the command could use any key or channel. The
+    /// error is the text of the reply.
     pub(super) fn permit_unknown(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Result<(), String> {
         match self.tenant_of(id) {
             None => Err(self.not_logged_in()),

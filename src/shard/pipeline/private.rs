@@ -37,8 +37,9 @@ use crate::values::{BackendId, ClientId, Database, Timestamp};
 
 /// Two requests, and their number, that are sent right before a command that waits for replicas (`WAIT`). The
 /// command counts the replicas that have all that the store sent them up to a certain request of the
-/// connection: in Redis before 7.2 the last request of any kind (`PING` is one), since then the last one that
-/// replicas were sent, such as a message on a sharded channel, which no pattern matches.
+/// connection: in Redis before 7.2 the last request of any kind (`PING` is one), since then the last request
+/// that was passed on to replicas, such as a message on a sharded channel (one is sent that nobody hears,
+/// because patterns do not match it).
 const BEFORE_WAIT: (&[u8], usize) =
     (b"*1\r\n$4\r\nPING\r\n*3\r\n$8\r\nSPUBLISH\r\n$13\r\n__weir:copies\r\n$0\r\n\r\n", 2);
 /// The longest time for which a client may watch keys (`WATCH`) over a connection of its own; then the
@@ -398,9 +399,9 @@ impl Shard {
         self.private.send(&mut self.env, link, (message, replies), request, now);
     }
 
-    /// Sends a command that kills a running script, or asks about it, over a private link (unshared
-    /// connection to a store) lent for this request alone. False if no such link can be had, or the client
-    /// has left: the request has to go another way then.
+    /// Sends a command that kills a running script, or asks about it, over a private link (unshared connection
+    /// to a store) lent for this request alone. False if no such link can be had, or the client has left: the
+    /// caller then sends the request over a shared connection.
     pub(super) fn interrupt(
         &mut self,
         id: ClientId,
@@ -906,7 +907,8 @@ impl Shard {
         }
     }
 
-    /// Charges a client's quotas for bytes that it gets without a request that pays for them, as those of a message.
+    /// Charges a client's quotas for bytes that it gets without a request that pays for them, such as the bytes
+    /// of a published message.
     pub(super) fn charge_for_bytes(&mut self, id: ClientId, bytes: usize, now: Now) {
         if let Some(payer) = self.clients.find(id).and_then(|client| client.payer()) {
             self.admission.charge_for_bytes(payer, bytes, now);

@@ -17,8 +17,8 @@ use crate::shard::versions::Cell;
 use crate::values::limits::SILENCE_EXAMINED;
 use crate::values::{BackendId, ClientId, ConnectionId, Database, ShardId, TenantId, Timestamp};
 
-/// The silence after which a connection whose store owes a reply is no longer examined for whether the store's machine
-/// acknowledges what was sent.
+/// The time of silence (3 s) after which a connection whose store owes a reply is no longer examined for
+/// whether the store's machine acknowledges what was sent.
 const EXAMINED_UNTIL: Duration = Duration::from_secs(3);
 
 /// State of the socket of a private link (a connection to a store that one client has to itself).
@@ -291,9 +291,9 @@ impl Link {
         }
     }
 
-    /// Puts a `CLIENT KILL` for every given-up connection to the store before a request that has waited for
-    /// the link to open. Connections from before a restart of the store are left out: the store's name for
-    /// the link has shown which these are.
+    /// Puts a `CLIENT KILL` for every given-up connection to the store before a request that has waited for the
+    /// link to open. Connections from before a restart of the store are left out, since the restart has ended
+    /// them; the store's reply to `CLIENT INFO` on the link shows whether it has restarted.
     pub(super) fn fence_off_first(&mut self, env: &Env) {
         self.fenced = env.fences.count();
         let mut kills = Vec::new();
@@ -424,9 +424,9 @@ impl Link {
         segment
     }
 
-    /// Keeps the beginning (`chunk`) of a reply until the rest comes. Returns the number of bytes kept, and of
-    /// those that the store has announced besides. A reply that exceeds `bytes_max` is dropped, its bytes are
-    /// only counted, and None is returned.
+    /// Keeps the beginning (`chunk`) of a reply until the rest comes. Returns the number of bytes kept, and the
+    /// number of further bytes of the reply that the store has announced. A reply that exceeds `bytes_max` is
+    /// dropped, its bytes are only counted, and None is returned.
     pub(super) fn keep_partial(&mut self, chunk: &[u8], bytes_max: usize) -> Option<(usize, usize)> {
         if self.let_go > 0 || self.drops_reply() || self.partial.len() + chunk.len() > bytes_max {
             self.let_go += (self.partial.len() + chunk.len()) as u64;
@@ -467,9 +467,9 @@ impl Link {
         env.handle_reply_end(connection);
     }
 
-    /// Returns the reason to give up the link (unshared connection to a store): its socket was not connected
-    /// in time, or its store has owed a reply for too long. None if neither is so, or if a blocking command
-    /// waits on the open link.
+    /// Returns the reason to give up the link (unshared connection to a store): its socket was not connected in
+    /// time, or its store has owed a reply for too long. None if the link is in order, also while a blocking
+    /// command waits on the open link.
     pub(super) fn overdue(
         &self,
         (connect_timeout, reply_timeout): (Duration, Duration),

@@ -89,8 +89,9 @@ pub struct PrivateRequest {
     pub deadline: Timestamp,
     /// Kind of the request (plain, blocking, `WATCH`, transaction), which decides how its reply is handled.
     pub kind: Kind,
-    /// The backend whose quiet time (in which it answers nothing) the request shares, because it does not show
-    /// how much work it is, with the reading of that time when it was sent; None for all other requests.
+    /// For a request whose words do not show how much work it is, which is priced by the time for which its
+    /// store answers nothing else (quiet time): the backend, and the reading of its quiet time when the request
+    /// was sent; None for all other requests.
     pub shares_quiet: Option<(BackendId, u32)>,
 }
 
@@ -222,7 +223,7 @@ pub enum CanMove {
 /// The part of a blocking command's price that was taken for its reply when the command began.
 #[derive(Clone, Copy, Debug)]
 pub struct PaidAhead {
-    /// The account that was charged, and is charged for the rest.
+    /// The account that paid this part, and that is charged for the rest of the reply's price.
     pub payer: Payer,
     /// The part that was taken, in millionths of a request unit.
     pub units: MicroUnits,
@@ -237,8 +238,9 @@ pub enum Owing {
     Rest {
         /// The time at which the request was sent.
         began: Timestamp,
-        /// The backend whose quiet time (in which it answers nothing) the request shares, with the reading of
-        /// that time when it was sent; None for a request that shows how much work it is.
+        /// For a request whose words do not show how much work it is, which is priced by the time for which its
+        /// store answers nothing else (quiet time): the backend, and the reading of its quiet time when the
+        /// request was sent; None for all other requests.
         shares_quiet: Option<(BackendId, u32)>,
         /// The class and effect of the request.
         nature: Nature,
@@ -502,7 +504,7 @@ impl Place {
 /// the connections that the core itself has for changes of keys (trackers) and for shared channels (feeds).
 #[derive(Debug)]
 pub struct PrivateLinks {
-    /// The number of the first private connection of the core: those with lower numbers are shared by all
+    /// The number of the first private connection of the core: connections with lower numbers are shared by all
     /// clients.
     first: u32,
     links_max: usize,
@@ -638,9 +640,9 @@ impl PrivateLinks {
     }
 
     /// Lends a client a private link (unshared connection to a store) for a request about a running script
-    /// (such as `SCRIPT KILL`), even if all links of this core or of the tenant are lent. None if several
-    /// such requests are in flight already. `holder` is the client. `backend` is the store, `protocol` the
-    /// RESP version of the client.
+    /// (such as `SCRIPT KILL`), even if all links of this core or of the tenant are lent. None if 8 links
+    /// beyond the core's limit (`INTERRUPTS_MAX`) are open already. `holder` is the client. `backend` is the
+    /// store, `protocol` the RESP version of the client.
     pub fn lend_for_interrupt(
         &mut self,
         env: &mut Env,
@@ -812,7 +814,8 @@ impl PrivateLinks {
     }
 
     /// Closes a store's feed (the core's own link for channels with one subscription for all clients) because
-    /// the store has sent something unexpected. Its end comes as [`Event::Feed`].
+    /// the store has sent a message that is neither published nor an expected acknowledgement. Its end comes as
+    /// [`Event::Feed`].
     pub fn give_up_feed(&mut self, env: &mut Env, backend: BackendId) {
         if let Some(id) = self.feeds.get(&backend) {
             self.give_up(env, *id, UNEXPECTED_REPLY);
@@ -1624,9 +1627,10 @@ impl PrivateLinks {
         }
     }
 
-    /// Closes the idle private links (unshared connections) to a store that has become a replica, and lets those that
-    /// clients have be closed when they give them back, so that later ones lead wherever its address leads by then.
-    /// The core's own link for changes of hot keys is given up, and opened anew.
+    /// Closes the idle private links (unshared connections) to a store that has become a replica, and lets
+    /// those that clients have be closed when they give them back, so that links opened later lead to the
+    /// server that the store's address then belongs to. The core's own link for changes of hot keys is given
+    /// up, and opened anew.
     pub fn retire(&mut self, env: &mut Env, backend: BackendId) {
         for index in 0..self.places.len() {
             let place = &mut self.places[index];

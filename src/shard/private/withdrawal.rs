@@ -143,8 +143,8 @@ impl PrivateLinks {
         links.any(|link| link.abandoned.as_ref().is_some_and(waited) || link.puts_back.is_some())
     }
 
-    /// Sends a request, with these words, about the blocking command on a private link (`link`) over another
-    /// one (`helper`). `subject` says what the request is about.
+    /// Sends a request with the words `words` about the blocking command on a private link (`link`) over
+    /// another link (`helper`). `subject` says what the request is about.
     pub(super) fn run_errand(
         &mut self,
         env: &mut Env,

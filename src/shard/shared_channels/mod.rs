@@ -114,12 +114,14 @@ pub enum Heard {
 /// clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JoinRefusal {
-    /// The core has as many shared channels as it may, or the tenant has its limit, four fifths of those.
+    /// The core has as many shared channels as it may, or the tenant has as many as a tenant may, four fifths
+    /// of the core's limit.
     Channels,
     /// A store of the channel owes too many acknowledgements of subscriptions, or too many bytes wait to be
     /// sent to it.
     Owed,
-    /// No store is known for the channel.
+    /// No store is known at which to subscribe to the channel (its slot in the cluster has no owner, for
+    /// instance).
     NoStore,
 }
 
@@ -235,8 +237,8 @@ impl SharedChannels {
         self.told.push_back((to, FromHome::Refused { name, client, error }));
     }
 
-    /// Ends the subscription of a client of core `from` to a channel. If it was the last one, the
-    /// subscription at the stores ends too. Does nothing if it is unknown.
+    /// Ends the subscription of a client of core `from` to a channel. If it was the last one, the subscription
+    /// at the stores ends too. Does nothing if the client has no subscription to the channel.
     pub fn leave(&mut self, from: ShardId, name: &SharedName, client: ClientId) {
         let Some(channel) = self.names[name.kind as usize].get_mut(&name.name) else { return };
         let Some(subscribers) = channel.find(from, name.generation) else { return };

@@ -144,8 +144,8 @@ pub(super) struct Buckets {
     secret: [u64; 2],
     pub global: Option<Account>,
     /// The sum of costs beyond the prices that were taken, since it was last reported. The control executor
-    /// limits how much of it the global bucket may owe, so that one tenant's dear requests do not make all
-    /// tenants wait for long.
+    /// limits how much of it the global bucket may owe, so that one tenant's requests that turn out expensive
+    /// do not make all tenants wait for long.
     pub surprise: MicroUnits,
     pub tenants: Vec<TenantAccount>,
     tenant_by_bucket: HashMap<BucketId, TenantId>,
@@ -367,8 +367,8 @@ impl Buckets {
         }
     }
 
-    /// Returns the bucket id of a tenant or of its user. The id is the same on every core and in every
-    /// version of the quota file; the secret key keeps outsiders from finding two names with the same id.
+    /// Returns the bucket id of a tenant or of its user. The id is the same on every core and in every version
+    /// of the quota file; the secret key prevents others from choosing two names that have the same id.
     fn bucket_of(&self, tenant: &Tenant, user: Option<&str>) -> BucketId {
         bucket_of(self.secret, &tenant.name, user)
     }

@@ -210,8 +210,8 @@ impl Accounts {
         self.ledger.buckets().user(tenant, name)
     }
 
-    /// Returns the payer's tab (sum of its consecutive requests), if it is open. Without one, the caller uses
-    /// [`Self::admit`] and [`Self::settle`].
+    /// Returns the payer's tab (sum of its consecutive requests), if it is open. If it is not open, the caller
+    /// uses [`Self::admit`] and [`Self::settle`].
     #[inline]
     pub fn tab_of(&mut self, payer: Payer) -> Option<&mut Tab> {
         self.ledger.tab_of(payer)
@@ -264,9 +264,9 @@ impl Accounts {
         }
     }
 
-    /// Takes a request's price from this core's allowance (the amount that it may spend without asking) of
-    /// each bucket of the payer, if all these allowances cover it. False, with nothing taken, if one does
-    /// not. The fast path of nearly every request.
+    /// Takes a request's price from this core's allowance (the amount that it may spend without asking) of each
+    /// bucket of the payer, if all these allowances cover it. False, with nothing taken, if any allowance is
+    /// too small. The fast path of nearly every request.
     #[expect(clippy::inline_always, reason = "one caller, and every request: a call would be a tenth of it")]
     #[inline(always)]
     fn take_if_allowed(&mut self, payer: Payer, cost: Price, now: Timestamp) -> bool {

@@ -211,8 +211,8 @@ mod tests {
     use crate::shard::admission::accounts::{Decision, Payer};
     use crate::values::{BucketId, Part, Price, ShardId, UNIT};
 
-    /// A core with a user who asks for one request unit per millisecond, and a control executor that grants
-    /// part of it.
+    /// A test setup: a core with a user who asks for one request unit per millisecond, and a stand-in for the
+    /// control executor that grants a part of that.
     struct Rig {
         accounts: Accounts,
         payer: Payer,

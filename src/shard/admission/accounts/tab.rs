@@ -48,8 +48,8 @@ pub struct Tab {
     /// The cost of the requests on this tab (sum of one payer's consecutive requests) that weir answered from
     /// memory.
     cached: MicroUnits,
-    /// The sum of what answered requests on this tab (sum of one payer's consecutive requests) cost beyond
-    /// the prices that were taken for them on arrival.
+    /// The sum of the costs beyond the prices taken on arrival, over the answered requests on this tab (sum of
+    /// one payer's consecutive requests); cheaper requests are not set off against it.
     surprise: MicroUnits,
     /// The recent cost of requests of the tenant of the payer (account that is charged), by class.
     expected: Expected,
@@ -84,8 +84,8 @@ impl Tab {
     }
 
     /// True if the payer (account that is charged) can surely pay for one more request of a class along with
-    /// all those whose real cost is not known yet. If false, [`Accounts::outlook`](super::Accounts::outlook)
-    /// may still allow it, since it checks each bucket.
+    /// all its requests whose real cost is not known yet. If false,
+    /// [`Accounts::outlook`](super::Accounts::outlook) may still allow it, since it checks each bucket.
     #[inline]
     pub fn could_pay(&self, cost: Price, class: Class) -> bool {
         (self.expected.is_even() && self.expected.is_known(class as usize)) || self.could_pay_all(cost, class)

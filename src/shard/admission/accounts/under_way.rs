@@ -16,7 +16,7 @@ use crate::protocol::command::Class;
 use crate::values::{Price, TenantId, Timestamp};
 
 /// The longest retry delay (1 s) named to a client whose request is refused because others of its tenant are
-/// not charged at their real cost yet. By then they are charged, and may have cost less than feared.
+/// not charged at their real cost yet. By then most are charged, and may have cost less than they might have.
 const RETRY_AT_LATEST: Duration = Duration::from_secs(1);
 
 /// The decision whether a request may be admitted beside those of its tenant that are in flight on this core

@@ -19,7 +19,7 @@ pub struct Standing {
     waiting: usize,
     is_full: bool,
     is_stalled: bool,
-    /// Response time of the backend when few requests wait at it; zero while it is unknown.
+    /// Response time of the backend while it has few requests in flight; zero while it is unknown.
     base: Duration,
 }
 
