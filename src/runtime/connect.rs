@@ -69,7 +69,7 @@ impl Route {
     }
 }
 
-/// The ways to connect to all backends, in order of backend number.
+/// The ways to connect to the backends (one for each, in order of backend number), and the TLS settings for it.
 #[derive(Clone)]
 pub(super) struct Routes {
     pub routes: Arc<[Route]>,

@@ -65,7 +65,7 @@ pub(super) struct ControlSettings {
     pub guard: Option<Guard>,
     pub facts: ProcessFacts,
     pub drain_timeout: Duration,
-    /// The service manager (systemd) that is notified of the state of the process.
+    /// The connection to the service manager (systemd) that is notified of the state of the process.
     pub manager: Notify,
     /// The pools: of each token bucket of a quota, the part that no core holds, from which cores are granted
     /// amounts.
@@ -144,7 +144,7 @@ struct Round {
 
 /// The state of the admin port's listening socket.
 pub(super) enum AdminPort {
-    /// No listening socket: there is no admin port, or the successor process has it.
+    /// Absence of a listening socket: there is no admin port, or the successor process has the socket.
     Closed,
     /// A listening socket and the host names that it serves, not accepting yet, because the process that this
     /// one takes over from still accepts there.
@@ -980,7 +980,7 @@ pub(super) fn keep_history(control: &Rc<RefCell<Control>>) {
     .detach();
 }
 
-/// The longest time that a POST of quotas waits until they have been checked.
+/// The longest time that the reply to a POST of quotas waits until the quotas have been checked.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Has posted quotas (`body`) checked and, if they are valid, put in force. Returns the reply for the client;

@@ -104,7 +104,7 @@ struct Socket {
     sending: bool,
     connecting: bool,
     closing: bool,
-    /// Number of bytes of the segment being sent that earlier operations have sent.
+    /// Number of bytes of the segment being sent that earlier send operations have sent already.
     sent: usize,
     /// The TLS session on the socket; none if the connection is not encrypted.
     tls: Option<Box<Session>>,
@@ -147,7 +147,7 @@ pub(super) struct Driver {
     /// Sockets, indexed by the token that the ring gives each.
     sockets: Vec<Option<Socket>>,
     listeners: Vec<(Token, Entrance)>,
-    /// True once the listeners accept.
+    /// True once the driver accepts on its listening sockets; false before that after a takeover.
     listens: bool,
     /// Listeners that no longer accept and wait for their last accept operation to end.
     former: Vec<Former>,
@@ -165,8 +165,8 @@ pub(super) struct Driver {
     starved_in: Option<u32>,
     client_sockets: Vec<Option<Token>>,
     link_sockets: Vec<Option<Token>>,
-    /// The time of the earliest timer that is known to be set in the ring and has not fired; None if none is
-    /// set.
+    /// The time of the earliest timer that is known to be set in the ring and has not fired yet; None if none
+    /// is known to be set.
     wake_at: Option<Timestamp>,
     lingering: Lingering,
     /// True while weir drains before its end, and bytes that clients have already sent are still being read.
@@ -1117,7 +1117,7 @@ mod tests {
     use crate::values::ClientId;
     use crate::values::limits::RECEIVE_BUFFER_BYTES;
 
-    /// Number of bytes in a lent buffer before more are received into it.
+    /// Number of bytes that a lent buffer in the tests has before more are received into it.
     const BEFORE: usize = 20_000;
 
     /// An application for tests that records all events, and returns the actions and sends that the test has

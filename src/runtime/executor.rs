@@ -34,7 +34,7 @@ const TURN_OF_ONLY_TASK: Duration = Duration::from_secs(24 * 3_600);
 /// it has gone to sleep although a task is ready.
 const WAKING_EVERY: Duration = Duration::from_millis(700);
 
-/// The number of tasks that an executor runs.
+/// The number of tasks that an executor runs, which decides when a task has to let others run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tasks {
     /// The executor runs one task, which never needs to let others run.

@@ -91,11 +91,11 @@ pub(super) enum Kind {
     HotKey,
     /// Another process takes over from this one, or this one from another.
     Takeover,
-    /// Certificates were read, or handshakes failed.
+    /// TLS certificates were read (or could not be), or TLS handshakes failed or were given up.
     Tls,
     /// Something failed because resources of the process or machine, such as open files, are used up.
     Want,
-    /// The process starts or ends.
+    /// The process starts, drains or ends.
     Life,
 }
 

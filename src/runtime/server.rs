@@ -1011,7 +1011,7 @@ fn replicas_thread(
 }
 
 /// Returns the names of all backends in order of backend number; if `slots`, the map of a cluster, is given,
-/// those of the nodes in it.
+/// the names of the nodes in it.
 fn backend_names(backends: &[BackendSettings], slots: Option<&Map>) -> Vec<String> {
     match slots {
         None => backends.iter().map(|backend| backend.name.clone()).collect(),

@@ -342,7 +342,7 @@ fn address_of(socket: &OwnedFd) -> Address {
     Address { peer: in_words(socket.peer_addr()), local: in_words(socket.local_addr()) }
 }
 
-/// All that a core's thread runs with: the shard with its sockets, the rings of messages to other shards, and
+/// Data that a core's thread runs with: the shard with its sockets, the rings of messages to other shards, and
 /// mailboxes.
 pub(super) struct ShardThread<C> {
     pub shard: Shard,

@@ -46,7 +46,8 @@ struct Store {
 #[derive(Default)]
 struct Asked {
     line: Option<Line>,
-    /// The time until which a store that did not reply is not asked.
+    /// The time until which the store is not asked, because it did not reply; in the past for a store that may
+    /// be asked.
     rests_until: Timestamp,
 }
 

@@ -28,7 +28,7 @@ const NOTHING_FOR: Duration = Duration::from_micros(10);
 #[derive(Debug)]
 struct Behind {
     peer: usize,
-    /// The number of turns that the core had ended when the question was asked.
+    /// The number of turns (rounds of its loop) that the core had ended when the question was asked.
     turns: u64,
     /// The time since when the core has slept while the kernel had nothing for it. None once a look has found the core
     /// awake, or something for it.

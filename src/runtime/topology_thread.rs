@@ -77,7 +77,7 @@ struct Answer {
     databases: Option<Databases>,
 }
 
-/// The result of one pass in which some nodes were asked about the cluster.
+/// The result of one round of questions, in which some nodes were asked about the cluster.
 #[derive(Default)]
 struct Round {
     /// The new map of the cluster, if it differs from the previous one.

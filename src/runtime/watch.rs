@@ -74,7 +74,7 @@ struct Pending {
 /// The state in which an event of the kernel leaves a watched file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
-    /// Somebody has the file open, and is writing it.
+    /// A process has the file open, and is writing it.
     Writing,
     /// The file was closed after it was written, or it was replaced or removed.
     Complete,
@@ -322,9 +322,10 @@ struct Way {
     /// Folders in which a symbolic link of the path, or the file itself, may be replaced by another one of the
     /// same name, each with these names.
     turns: BTreeMap<PathBuf, BTreeSet<OsString>>,
-    /// The folder of the file, or of the first part of the path that does not exist.
+    /// The folder that should hold the file or, if a part of the path does not exist, the first part that is
+    /// missing.
     last: PathBuf,
-    /// All other folders that the path leads through.
+    /// The folders that the path leads through, besides those in `turns`.
     passed: BTreeSet<PathBuf>,
 }
 

@@ -56,7 +56,8 @@ pub struct Incumbent {
     /// True while the socket files are this process's to remove: not before it has taken over from another
     /// process, and not once a successor process has the listening sockets.
     pub owns_files: Arc<AtomicBool>,
-    /// The service manager, which is told which process goes on with the service.
+    /// The connection to the service manager (systemd), which is told that the successor is the main process of
+    /// the service from then on.
     pub notify: Notify,
     pub clock: Clock,
 }

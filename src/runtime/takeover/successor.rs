@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::wire::{self, Manager, Message, PROTOCOL, Peer, has_ended};
 use crate::runtime::executor::files_too_few;
 
-/// The process that this one takes over from.
+/// The process that this one takes over from: the connection to it, and the listening sockets that it has
+/// given.
 #[derive(Debug)]
 pub struct Predecessor {
     pub(super) peer: Peer,
@@ -25,7 +26,7 @@ pub enum Succession {
     Begun,
     /// The previous process has ended or is draining, so the listening sockets are left to this process.
     Orphaned(io::Error),
-    /// This process was told to end first, so nothing was reported and the previous process goes on.
+    /// A signal told this process to end first, so nothing was reported and the previous process goes on.
     Renounced,
 }
 

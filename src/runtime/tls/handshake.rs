@@ -37,7 +37,7 @@ pub(super) enum Step {
     Turn,
     /// The TLS handshake is done: the connection can be handed to a shard.
     Done,
-    /// The TLS handshake has failed, with this outcome.
+    /// The TLS handshake has failed, and is counted under this outcome.
     Failed(Handshake),
 }
 

@@ -42,7 +42,7 @@ impl std::fmt::Debug for SecureClient {
     }
 }
 
-/// The peer of a TLS connection: a client or a store.
+/// The peer of a TLS connection, a client or a store, with the data that only one of the two has.
 enum Far {
     /// A client, with the state of its certificate, if it had to show one.
     Client(OpenConnection, Option<Arc<Credential>>),

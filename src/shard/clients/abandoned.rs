@@ -19,7 +19,7 @@ pub struct Abandoned(HashMap<(ClientId, u32), Owing>);
 pub struct Owing {
     /// The estimated price that was taken for the request.
     pub charge: Charge,
-    /// The number of parts of the reply that are still to come.
+    /// The number of parts of the reply that are still to come (1 at first for a request that was not split).
     pub parts_left: usize,
     /// The measurements of the parts of the reply that have come; the real price follows from them.
     pub settlement: Settlement,

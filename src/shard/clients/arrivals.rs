@@ -19,12 +19,13 @@ struct Arrival {
     at: Timestamp,
 }
 
-/// When the undecoded bytes of one client arrived. Empty for a client whose next request may be started at once.
+/// Record of the times at which the undecoded bytes of one client arrived. Empty for a client whose next
+/// request may be started at once.
 #[derive(Debug, Default)]
 pub struct Arrivals {
     /// The numbers and times of arrival of the undecoded bytes, the oldest first.
     waiting: VecDeque<Arrival>,
-    /// Number of bytes in `waiting`.
+    /// Number of undecoded bytes whose times of arrival are in `waiting`.
     bytes: usize,
 }
 

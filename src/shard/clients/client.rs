@@ -42,9 +42,9 @@ pub(super) enum Ending {
 /// The two addresses of a client connection, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Address {
-    /// The client's own address, as `CLIENT LIST` reports it.
+    /// The address from which the client connected, as `CLIENT LIST` reports it (`addr`).
     pub peer: Box<str>,
-    /// Weir's own address, on which the client connected.
+    /// Weir's own address, to which the client connected, as `CLIENT LIST` reports it (`laddr`).
     pub local: Box<str>,
 }
 
@@ -99,7 +99,7 @@ pub struct Client {
     /// True while the client's next request waits for the end of a `CLIENT PAUSE`, whether it is decoded
     /// already or not.
     pub(super) waits_by_order: bool,
-    /// The number of failed attempts to log in. At 10 the connection is closed.
+    /// The number of failed attempts to log in on this connection. At 10 the connection is closed.
     pub(super) logins_failed: u8,
     pub(super) decoder: RequestDecoder,
     /// The state of the HTTP conversation; None if the client speaks RESP, and while its HTTP requests are
@@ -124,7 +124,7 @@ pub struct Client {
     /// overtake each other.
     tracks: Tracks,
     /// True while later requests must wait until all requests in flight are answered, because the last of these
-    /// concerns several cores or changes the connection.
+    /// must be alone (it concerns several cores or changes the connection's state, for instance).
     pub(super) barrier: bool,
     pub(super) held_request: Option<Box<HeldRequest>>,
     /// The slots to whose home cores (the cores through which their keys' requests pass) unanswered requests

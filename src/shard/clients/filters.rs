@@ -22,7 +22,8 @@ pub struct Filters {
     /// kind, by tenant and by a hash of the text, so that long texts take no memory here. Some are of filters
     /// that no client has any more.
     places: HashMap<(FilterKind, TenantId, u64), Weak<FilterPlace>>,
-    /// The function that hashes the text, which no client can foresee.
+    /// The function that hashes the text of a filter, with a random key, so that no client can choose texts
+    /// whose hashes collide.
     hashes: RandomState,
 }
 

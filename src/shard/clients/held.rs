@@ -9,7 +9,7 @@ use crate::shard::env::Env;
 use crate::shard::partition::Partition;
 use crate::values::{ClientId, Timestamp};
 
-/// The times from which waits of a request count.
+/// The times from which a request's deadline and its waits are counted.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     /// Time at which the request arrived, from which its deadline counts.
@@ -23,7 +23,7 @@ pub struct Times {
 /// kept in the same form.
 #[derive(Debug)]
 pub struct HeldRequest {
-    /// The bytes of the request, as received.
+    /// The bytes of the whole request, as received.
     pub frame: Bytes,
     /// The positions of the request's arguments in `frame`.
     pub places: Vec<Argument>,

@@ -24,7 +24,7 @@ struct Listening {
     /// pattern.
     generation: u32,
     listeners: Vec<Listener>,
-    /// For each subscribed client, its index in `listeners`.
+    /// Index in `listeners` of each subscribed client.
     places: HashMap<ClientId, u32>,
 }
 

@@ -138,7 +138,7 @@ struct Held {
 /// The clients of one tenant that may still be closed for memory. Ordered by the bytes that they hold.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct TenantHeld {
-    /// The bytes of memory that these clients take together.
+    /// The bytes of memory that those clients of the tenant which may still be closed take together.
     bytes: usize,
     /// The range (first index, and the index behind the last) of these clients in the list of all that may be
     /// closed, the largest first.

@@ -218,7 +218,8 @@ pub struct ClientStage {
     /// True while a request is handled under another identity than its connection's, which `QOS CALL` sets for
     /// one request.
     has_own_terms: bool,
-    /// True if the request being handled has changed its client's identity.
+    /// True if the request being handled has itself changed its client's identity (`AUTH`, `RESET`), so that
+    /// the identity of before must not be restored after `QOS CALL`.
     is_identity_changed: bool,
     /// Clients that are sent a line for each request that they may see (`MONITOR`).
     monitors: Vec<Monitor>,
@@ -228,7 +229,7 @@ pub struct ClientStage {
     /// Messages to cores about clients that take the invalidation messages of other clients, which wait to be
     /// sent.
     redirects: VecDeque<(ShardId, RedirectMessage)>,
-    /// The backends' version, which `HELLO` shows to clients.
+    /// The Redis version of the backends (the lowest, if they differ), which `HELLO` shows to clients.
     store_version: StoreVersion,
 }
 

@@ -32,7 +32,7 @@ pub(super) struct Monitor {
     /// The number of lines that this shard has left out because too many bytes waited for the monitor, and that
     /// the monitor has not been told of. Lines left out by other shards are counted on the board of monitors.
     left_out: u64,
-    /// Number of bytes of lines that the monitor's tenant has not been charged for.
+    /// Number of bytes of lines that were sent to the monitor and that its tenant has not been charged for.
     uncharged: usize,
 }
 

@@ -57,7 +57,7 @@ pub struct Session {
     pub held: Vec<u8>,
 }
 
-/// Whether a client can move to another process now, and the reason if not.
+/// Answer to the question whether a client can move to another process now, with the reason if it cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
     /// The client can move to the successor process: no request of it is in flight. A request that a `CLIENT PAUSE`

@@ -13,7 +13,7 @@ use crate::values::shorten;
 /// The change that a backend's reply needs before it goes to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rewrite {
-    /// No change: the client gets the backend's reply.
+    /// Change of nothing: the client gets the backend's reply as it is.
     AsItCame,
     /// The cursor in the reply of one of several stores to `SCAN` is replaced by one that also says which
     /// backend is next.
@@ -35,7 +35,7 @@ pub enum Rewrite {
 /// each reply: 5 stands for a thirty-second.
 const FADE_BITS: u32 = 5;
 
-/// Which of a client's next requests get replies (`CLIENT REPLY`).
+/// Setting of `CLIENT REPLY`: the requests of a client, of those that come next, that get replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Replies {
     /// All requests get replies, as without `CLIENT REPLY`.
@@ -111,7 +111,8 @@ pub struct Order {
     /// reply, which counts less with each smaller one after it.
     expected_bytes: usize,
     first_sequence: u32,
-    /// Which replies are dropped (`CLIENT REPLY`); `None` for nearly all clients.
+    /// Record of the replies that are dropped (`CLIENT REPLY`); `None` for a client that has never switched
+    /// replies off.
     silence: Option<Box<Silence>>,
     /// The replies that may be sent now, as no earlier reply is missing.
     pub output: Output,

@@ -34,7 +34,7 @@ pub fn is_held_as_write(command: &Command, arguments: &Arguments<'_>, scripts: &
 pub struct Pause {
     /// The tenant whose clients wait; None for all clients.
     pub tenant: Option<String>,
-    /// The time at which the pause ends by itself.
+    /// The time at which the pause ends by itself, unless `CLIENT UNPAUSE` ends it before.
     pub until: Timestamp,
     /// Requests that the `CLIENT PAUSE` holds back: only writes, or all.
     pub extent: Paused,
@@ -117,7 +117,7 @@ impl Pauses {
     }
 }
 
-/// Which requests of a client a `CLIENT PAUSE` holds back.
+/// Extent of a `CLIENT PAUSE`: the requests of a client that it holds back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Paused {

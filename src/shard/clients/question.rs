@@ -19,10 +19,10 @@ pub struct ScopeLimit {
     pub bucket: Option<(BucketId, Capacity)>,
 }
 
-/// Which fields of the stores' own `INFO` a client may see in weir's `INFO`.
+/// Fields of the stores' own `INFO` that a client may see in weir's `INFO`, which depend on its rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreView {
-    /// Settings only, which say nothing about anybody's requests or keys.
+    /// The client sees only the stores' settings, which show nothing of other clients' requests or keys.
     Settings,
     /// The client, which may use all keys, sees the stores' settings and the numbers of their keys.
     KeyCounts,
@@ -50,7 +50,8 @@ pub enum Question {
         /// The RESP version that the client speaks, in which the reply is written.
         protocol: Protocol,
     },
-    /// The command `CLIENT LIST`, or another that selects clients of all shards.
+    /// The command `CLIENT LIST`, or another that concerns clients of all shards (`KILL`, `UNBLOCK`, `PAUSE`,
+    /// `UNPAUSE`).
     Clients {
         /// The command: which clients it selects, and what is done with them.
         asked: ClientsAsked,

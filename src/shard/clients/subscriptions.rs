@@ -180,7 +180,8 @@ pub struct Change {
 /// Consequence for a client of the loss of one of its links (unshared connections to stores).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedLoss {
-    /// No consequence: no messages of the client came over the link (unshared connection to a store).
+    /// Loss without a consequence: no messages for the client came over the link (unshared connection to a
+    /// store).
     Unused,
     /// The client's command about subscriptions no longer waits for this store: it is refused with an error if
     /// it subscribes; if it ends subscriptions, they ended with the link. The caller ends the command if no

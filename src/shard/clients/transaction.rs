@@ -30,7 +30,7 @@ pub struct Transaction {
     /// The slot and backend of the keys queued so far; None as long as no key was named. The slot is 0 except
     /// for a cluster, where all keys of a transaction must share one.
     place: Option<(u16, BackendId)>,
-    /// The `SELECT` requests of other databases, which the backend carries out.
+    /// The queued `SELECT` requests of databases other than the client's, which the backend carries out.
     selects: Vec<Selected>,
     /// True if a queued request may write.
     may_write: bool,
@@ -52,9 +52,10 @@ pub struct Transaction {
 pub struct LocalRequest {
     /// The request's position among all queued requests, from 0.
     position: usize,
-    /// The database that is selected at the request's place in the transaction.
+    /// The database that is selected when the transaction comes to the request: the last one that an earlier
+    /// `SELECT` in it names, else the client's.
     pub database: Database,
-    /// The command that weir answers itself.
+    /// The command of the request, which weir answers itself.
     pub local: LocalCommand,
     /// The request's row in the table of commands.
     pub command: &'static Command,
@@ -70,7 +71,7 @@ pub enum NotQueued {
     /// The request's keys are on another backend than those of earlier requests, or in another slot of a
     /// cluster.
     Apart,
-    /// The transaction would exceed the most bytes that it may take.
+    /// The transaction would take more bytes than a transaction may.
     TooLarge,
     /// The transaction would have more requests that weir answers itself than it may have.
     TooManyOwn,

@@ -229,7 +229,7 @@ fn most_of_all(many: usize, unanswered: usize) -> u32 {
 pub enum Progress {
     /// All bytes received are decoded, or never will be because the connection is ending.
     Done,
-    /// Some received bytes are left that will be decoded later.
+    /// Some received bytes are left that will be decoded later, because the client has to wait.
     Stalled,
 }
 

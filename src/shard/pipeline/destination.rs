@@ -96,8 +96,8 @@ impl Destination {
     }
 }
 
-/// Where the keys of a request are: their backends and home cores (the cores through which the keys' requests
-/// pass).
+/// Place of a request's keys: one or several backends, and home cores (the cores through which the keys'
+/// requests pass).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
     /// The request names no keys, so that nothing determines its backend.

@@ -684,7 +684,8 @@ impl Shard {
     }
 
     /// Returns the time, in microseconds, for which a request that has ended kept its store busy: its share of
-    /// the time in which the store answered nothing else. 0 for a request whose words show how much work it is.
+    /// the time in which the store answered nothing (quiet time). 0 for a request whose words show how much
+    /// work it is.
     fn end_share(&mut self, request: &mut PrivateRequest) -> u32 {
         self.end_quiet(request.shares_quiet.take())
     }

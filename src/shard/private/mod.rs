@@ -89,9 +89,9 @@ pub struct PrivateRequest {
     pub deadline: Timestamp,
     /// Kind of the request (plain, blocking, `WATCH`, transaction), which decides how its reply is handled.
     pub kind: Kind,
-    /// For a request whose words do not show how much work it is, which is priced by the time for which its
-    /// store answers nothing else (quiet time): the backend, and the reading of its quiet time when the request
-    /// was sent; None for all other requests.
+    /// For a request whose words do not show how much work it is, which is priced by its share of the time in
+    /// which its store answers nothing (quiet time): the backend, and the reading of its quiet time when the
+    /// request was sent; None for all other requests.
     pub shares_quiet: Option<(BackendId, u32)>,
 }
 
@@ -147,7 +147,7 @@ pub enum Kind {
 pub struct Waiting {
     /// The bytes of the request; empty if they are too many to be kept.
     pub frame: Box<[u8]>,
-    /// The hash slot of the blocking command's keys.
+    /// The hash slot of the blocking command's keys, by which a cluster's node is found.
     pub slot: u16,
     /// The number of times that a node redirected the blocking command, or ended it because its slot moved,
     /// and weir then sent it to another node.
@@ -238,9 +238,9 @@ pub enum Owing {
     Rest {
         /// The time at which the request was sent.
         began: Timestamp,
-        /// For a request whose words do not show how much work it is, which is priced by the time for which its
-        /// store answers nothing else (quiet time): the backend, and the reading of its quiet time when the
-        /// request was sent; None for all other requests.
+        /// For a request whose words do not show how much work it is, which is priced by its share of the time
+        /// in which its store answers nothing (quiet time): the backend, and the reading of its quiet time when
+        /// the request was sent; None for all other requests.
         shares_quiet: Option<(BackendId, u32)>,
         /// The class and effect of the request.
         nature: Nature,
@@ -259,7 +259,8 @@ pub struct Abandoned {
     pub tenant: TenantId,
     /// The way in which the request is charged once the store has replied, or its connection has ended.
     pub owing: Owing,
-    /// Destination of the reply that nobody awaits any more.
+    /// Destination that the reply had, which distinguishes the request from later ones on the link; no client
+    /// awaits the reply any more.
     pub to: ReplyTo,
     /// The number of times that the store was asked to end the blocking command (`CLIENT UNBLOCK`) and
     /// replied that it knows no such command.
@@ -271,7 +272,7 @@ pub struct Abandoned {
 pub enum PutBack {
     /// The store has put the elements back.
     Done,
-    /// The store has refused the request with an error.
+    /// The store has refused the request with an error, so that the elements are lost.
     Refused,
     /// The connection was lost before the reply, so the store may still put the elements back.
     Lost,
@@ -389,7 +390,7 @@ pub enum Event {
     },
     /// A private link (unshared connection to a store) was lost or given up.
     Lost {
-        /// The id of the private link (unshared connection to a store) that was lost.
+        /// The id of the private link (unshared connection to a store) that was lost, which is valid no more.
         link: PrivateId,
         /// The client that the link (unshared connection to a store) was lent to.
         holder: ClientId,
@@ -1084,9 +1085,9 @@ impl PrivateLinks {
         }
     }
 
-    /// Changes the database of the next requests on a private link (unshared connection to a store). The
-    /// store is told with the next of them, so that a client that selects again and again causes no requests
-    /// which nobody pays for.
+    /// Changes the database of the next requests on a private link (unshared connection to a store). The store
+    /// is sent the `SELECT` right before the next request, so that a client that selects again and again causes
+    /// no requests to the store that are not paid for.
     pub fn select(&mut self, id: PrivateId, database: Database) {
         if let Some(link) = self.at(id) {
             link.database = database;

@@ -39,7 +39,8 @@ pub type HomeLimits = [usize; SHARED_KINDS];
 /// have not acknowledged the end of the subscription yet.
 #[derive(Debug)]
 struct Channel {
-    /// Number that distinguishes the channel from earlier ones of the same name.
+    /// Number by which the channel differs from earlier ones of the same name, whose requests stores may still
+    /// acknowledge.
     id: u64,
     /// Tenant of the client that subscribed first; the channel counts towards this tenant's limit.
     tenant: TenantId,
@@ -88,7 +89,7 @@ struct Join {
     shard: ShardId,
     name: SharedName,
     client: ClientId,
-    /// The number of stores that have not acknowledged the subscription.
+    /// The number of stores that have not acknowledged the client's subscription yet.
     left: usize,
     /// The first error with which a store replied to the client's subscription, which the client gets; None
     /// if there is none.

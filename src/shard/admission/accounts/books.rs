@@ -15,7 +15,8 @@ use crate::values::{MicroUnits, Price, TenantId, Timestamp, Usage};
 pub struct Charge {
     /// The price that was taken from the buckets of the payer (account that is charged) on arrival.
     pub taken: Price,
-    /// The parts of the cost that were known when the price was taken.
+    /// The parts of the request's cost that followed from its words, and so were known when the price was
+    /// taken.
     pub quote: Quote,
     /// The account from whose buckets the price was taken.
     pub payer: Payer,
@@ -32,10 +33,10 @@ pub struct Charge {
 /// one) waiting for longer.
 const OWED_MAX: Duration = Duration::from_secs(1);
 
-/// The final cost of a request, as far as its replies tell.
+/// The final cost of a request, as it follows from the replies to it or from the lack of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bill {
-    /// The cost of the request is known.
+    /// The request was carried out by a store, and its real cost is known from the reply.
     Cost {
         /// The real cost, which may be more or less than was taken for the request.
         due: Price,

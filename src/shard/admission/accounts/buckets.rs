@@ -17,7 +17,8 @@ use crate::policy::slice::{Rules, Slice};
 use crate::values::limits::USERS_MAX;
 use crate::values::{BucketId, Capacity, MicroUnits, Part, TenantId, Timestamp, Usage, signed};
 
-/// A token bucket, global or a tenant's, as far as this core knows it.
+/// The state that this core keeps of one token bucket, the global one or a tenant's: the quota's size, and the
+/// core's slice (the part that it may spend).
 #[derive(Debug)]
 pub(super) struct Account {
     bucket: BucketId,
@@ -51,7 +52,8 @@ pub(super) struct TenantAccount {
     pub metered: Usage,
 }
 
-/// The account of one active user. Kept small, as there may be a million of them.
+/// The account of one user with recent requests. Kept small (at most 64 bytes), as there may be a million of
+/// them.
 #[derive(Debug)]
 pub(super) struct UserEntry {
     pub slice: Slice,
@@ -119,7 +121,7 @@ pub(super) struct Entry<'a> {
     pub bucket: BucketId,
     /// The rate and the burst of the whole quota, of which this core may spend a part.
     pub quota: Capacity,
-    /// The part of the quota that this process may use.
+    /// The rate and the burst of the part of the quota that this process may use; less than `quota` in a fleet.
     pub capacity: Capacity,
     pub slice: &'a mut Slice,
     pub listed: &'a mut bool,

@@ -58,7 +58,7 @@ pub struct UserAccount {
 /// with the payer of the previous request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payer {
-    /// The user's bucket; 0 if no quota limits the user.
+    /// The id of the user's bucket; 0 if no quota limits the user.
     bucket: BucketId,
     /// The size of the user's bucket in the upper 32 bits, 0 without a user; the tenant, counted from one, in
     /// 16 bits; the last 16 bits of the version of the quotas that the tenant's id belongs to. These 16 bits
@@ -137,7 +137,7 @@ pub enum Decision {
 /// The numbers of users with an account on a shard. A user without one has a full bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserFigures {
-    /// The number of users with an account on the shard.
+    /// The number of users that have an account on the shard at present.
     pub active: usize,
     /// The number of idle users so far whose accounts were dropped to make room for other users.
     pub evicted: u64,

@@ -24,7 +24,8 @@ const RETRY_AT_LATEST: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlook {
     /// The request may be admitted: the buckets have enough for it and for all admitted requests that are not
-    /// charged at their real cost yet, even if they turn out as expensive as such requests sometimes are.
+    /// charged at their real cost yet, even if they turn out as expensive as such requests sometimes are, or no
+    /// other request is in flight.
     Covered,
     /// The request is not admitted, whatever the requests in flight turn out to cost: a bucket has less than
     /// its price.
@@ -35,7 +36,8 @@ pub enum Outlook {
     /// The request is not admitted yet: a bucket has too little left if this request and those in flight turn
     /// out as expensive as such requests sometimes are.
     Risky {
-        /// The scope (global, tenant or user) of the quota whose bucket has too little left.
+        /// The scope (global, tenant or user) of the quota whose bucket has too little left; the first one
+        /// found if there are several.
         scope: Scope,
         /// The time until the bucket has enough if no request in flight is charged at its real cost before,
         /// at most 1 s.
