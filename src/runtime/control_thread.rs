@@ -192,7 +192,8 @@ pub(super) struct Control {
     /// The pauses (`CLIENT PAUSE`) in force on all shards, to be passed on to a process that takes over.
     pauses: Pauses,
     log: log::Log,
-    /// The log lines about connections to the admin port that could not be accepted for want of resources.
+    /// Limiter of the log lines about connections to the admin port that could not be accepted for want of
+    /// resources (open files, memory).
     want: log::WantComplaints,
     looks: Looks,
     admin: AdminPort,

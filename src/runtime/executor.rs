@@ -26,9 +26,8 @@ const TURN_OF_TASK: Duration = Duration::from_millis(100);
 /// The time after which the only task of an executor is to let others run: longer than any thread is kept from
 /// a CPU.
 ///
-/// glommio goes to sleep although a task is ready, if it finds that this time has passed just when it is about
-/// to run the task, because the thread got no CPU meanwhile. A core that slept then would serve nobody any
-/// more.
+/// glommio goes to sleep although a task is ready, if it finds that this time has passed just when it is about to run
+/// the task, because the thread got no CPU meanwhile. A core that slept then would serve nobody any more.
 const TURN_OF_ONLY_TASK: Duration = Duration::from_secs(24 * 3_600);
 /// The time between two wake-ups of an executor by a timer of its own, so that it does not sleep for longer if
 /// it has gone to sleep although a task is ready.

@@ -82,7 +82,8 @@ struct Guarded {
     control: Mailbox<ToControl>,
     /// The time of the last log line about a failed TLS handshake with a store.
     complained: Option<Timestamp>,
-    /// The log lines about connections that could not be opened for want of resources.
+    /// Limiter of the log lines about connections that could not be opened for want of resources (open files,
+    /// memory).
     want: log::WantComplaints,
 }
 

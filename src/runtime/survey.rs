@@ -1,15 +1,15 @@
-//! Whether the other cores have handled all that the kernel had for them at some moment. A client may have sent
-//! a request (`SUBSCRIBE`) to one core before another client's request (`PUBLISH`), which must take effect
-//! later, came to another core.
+//! Finds out whether the other cores have handled all that the kernel had for them at some moment. A client may
+//! have sent a request (`SUBSCRIBE`) to one core before another client's request (`PUBLISH`), which must take
+//! effect later, came to another core.
 //!
 //! ```text
-//!  the peer sleeps, and the kernel has nothing for it ──> it has handled everything  the peer is awake, or the
-//! kernel is waking it ───────> it has once it sleeps after a turn, or ends a second one
+//!  the peer sleeps, and the kernel has nothing for it ──> it has handled everything
+//!  the peer is awake, or the kernel is waking it ───────> it has once it sleeps after a turn, or ends a second one
 //! ```
 //!
-//! The peer's turn at that moment may have taken its completions before. At its end the kernel gives it all
-//! that has come, so the turn after it handles that, and a peer never sleeps on what the kernel has given. No
-//! core is woken for the question: the kernel wakes a peer for which it has something.
+//! The peer's turn at that moment may have taken its completions before. At its end the kernel gives it all that has
+//! come, so the turn after it handles that, and a peer never sleeps on what the kernel has given. No core is woken for
+//! the question: the kernel wakes a peer for which it has something.
 
 use std::time::Duration;
 

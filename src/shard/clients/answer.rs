@@ -331,7 +331,7 @@ impl ClientStage {
     }
 
     /// Passes a published message to a subscriber, and closes the subscriber if too many bytes of messages and
-    /// replies wait for it (more than the output limit).
+    /// replies wait for it (more than the limit for subscribers).
     pub(super) fn push_published(&mut self, env: &mut Env, id: ClientId, message: Message<'_>) {
         let Some(client) = self.clients.get(id) else { return };
         client.order.push(message, &mut env.pool);

@@ -37,9 +37,8 @@ use crate::values::{BackendId, ClientId, Database, Timestamp};
 
 /// Two requests, and their number, that are sent right before a command that waits for replicas (`WAIT`). The
 /// command counts the replicas that have all that the store sent them up to a certain request of the
-/// connection: in Redis before 7.2 the last request of any kind (`PING` is one), since then the last request
-/// that was passed on to replicas, such as a message on a sharded channel (one is sent that nobody hears,
-/// because patterns do not match it).
+/// connection: in Redis before 7.2 the last request of any kind (`PING` is one), since then the last one passed
+/// on to replicas, such as a message on a sharded channel, which no pattern matches.
 const BEFORE_WAIT: (&[u8], usize) =
     (b"*1\r\n$4\r\nPING\r\n*3\r\n$8\r\nSPUBLISH\r\n$13\r\n__weir:copies\r\n$0\r\n\r\n", 2);
 /// The longest time for which a client may watch keys (`WATCH`) over a connection of its own; then the

@@ -563,8 +563,8 @@ impl PrivateLinks {
         connection.0 >= self.first
     }
 
-    /// Returns the number of private links (unshared connections to stores) that this core could lend now, to
-    /// clients of several tenants: one tenant may hold only a part of all links.
+    /// Returns the number of private links (unshared connections to stores) that this core could lend now, if
+    /// the clients are of several tenants: those of one tenant may hold only a part of all links.
     pub fn available(&self) -> usize {
         self.links_max.saturating_sub(self.lent())
     }
