@@ -33,8 +33,8 @@ pub struct Addressed {
 }
 
 impl Addressed {
-    /// Returns the indices of the parts to leave out of the first try's reply, because other nodes will be
-    /// sent the request instead. Empty if the whole request is repeated, or nothing of it.
+    /// Returns the indices of the parts to leave out of the first try's reply, because other nodes will be sent
+    /// the request instead. Empty if all nodes are sent the request once more, or none is.
     pub fn left_out(&self) -> &[u16] {
         let keeps_some = self.again.is_some() && self.refused.len() < self.told.len();
         if keeps_some { &self.refused } else { &[] }

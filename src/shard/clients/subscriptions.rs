@@ -755,8 +755,9 @@ impl ClientStage {
     }
 }
 
-/// Writes the acknowledgement of one channel or pattern; without a name, that there was none to end. `word` is
-/// the command's name, and `count` the number of subscriptions that the client has then.
+/// Writes the acknowledgement that a client has subscribed to, or unsubscribed from, one channel or pattern;
+/// with None as `name`, the acknowledgement of an unsubscribing command that had nothing to end. `word` is the
+/// command's name, and `count` the number of subscriptions that the client has then.
 fn acknowledge(out: &mut Vec<u8>, protocol: Protocol, word: &[u8], name: Option<&[u8]>, count: usize) {
     encode::push(out, protocol, 3);
     encode::bulk(out, word);

@@ -184,7 +184,7 @@ impl Turns {
     }
 
     /// Returns the most requests of one client that are started in a turn (pass of the shard's loop), at least
-    /// 1. Many congested clients halve it repeatedly, since other clients may turn out to be congested only
+    /// one. Many congested clients halve it repeatedly, since other clients may turn out to be congested only
     /// after their requests were started. While many requests are unanswered, one client may start at most a
     /// sixteenth of a turn's requests.
     fn most_of_one(&self) -> u32 {

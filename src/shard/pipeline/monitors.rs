@@ -42,7 +42,7 @@ impl Shard {
     }
 
     /// Shows monitors (clients that sent `MONITOR`) the requests of a client's transaction, which `EXEC` is
-    /// about to carry out; of a long one only the first requests.
+    /// about to carry out; of a long transaction only the first 1,024 requests.
     fn show_transaction(&mut self, id: ClientId, now: Now) {
         let client = self.clients.client(id);
         let fails = client.is_watch_broken();

@@ -116,9 +116,9 @@ impl Shard {
         }
     }
 
-    /// Handles the reply to a blocking command that was ended for its client to leave. False if the reply
-    /// goes to the client like any other, because it has an element or an error. `holder` is the client
-    /// that has the `link`.
+    /// Handles the reply to a blocking command that was ended for its client to leave. False if the reply goes
+    /// to the client like any other, because it has an element or an error (other than a cluster node's that
+    /// the command's slot has moved). `holder` is the client that has the `link`.
     pub(super) fn withdraw_reply(
         &mut self,
         (link, holder): (PrivateId, ClientId),

@@ -234,7 +234,8 @@ pub struct PaidAhead {
 pub enum Owing {
     /// The request was a blocking command, whose reply is charged to the account that paid ahead, if one did.
     Reply(Option<PaidAhead>),
-    /// The request was charged its estimated price, and is charged the rest of its real cost.
+    /// The request was charged its estimated price, and will be charged the part of its real cost that exceeds
+    /// that.
     Rest {
         /// The time at which the request was sent.
         began: Timestamp,
