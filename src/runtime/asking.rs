@@ -180,7 +180,7 @@ pub(super) fn receive(
     Ok(replies.bytes)
 }
 
-/// The time left until the deadline, at least a millisecond, as a timeout for a socket; an error if the
+/// Returns the time left until the deadline, at least a millisecond, as a timeout for a socket; an error if the
 /// deadline has passed.
 pub(super) fn left(clock: Clock, deadline: Timestamp) -> io::Result<Duration> {
     match deadline.since(clock.now().monotonic) {

@@ -43,7 +43,8 @@ impl NamesThread {
         Self { stores: stores.collect(), interval }
     }
 
-    /// Starts the thread, unless no store has a host name or the interval is zero. It ends with the process.
+    /// Starts the thread that looks up the host names of stores again, unless no store has a host name or the
+    /// interval is zero. It reports changes to `shards` and `control`, and ends with the process.
     pub fn start(self, shards: Vec<Mailbox<ToShard>>, control: Mailbox<ToControl>) -> io::Result<()> {
         if self.stores.is_empty() || self.interval.is_zero() {
             return Ok(());

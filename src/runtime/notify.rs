@@ -49,8 +49,8 @@ impl Notify {
         self.tell("WATCHDOG=1");
     }
 
-    /// The interval between messages that the process is alive ([`Notify::alive`]): a third of the timeout of
-    /// the service manager's watchdog. None if there is no watchdog.
+    /// Returns the interval between messages that the process is alive ([`Notify::alive`]): a third of the
+    /// timeout of the service manager's watchdog. None if there is no watchdog.
     pub fn period(&self) -> Option<Duration> {
         self.watchdog.map(|within| within / 3)
     }

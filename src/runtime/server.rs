@@ -714,7 +714,7 @@ fn shard_settings(
     }
 }
 
-/// The mode in which a layer of the traffic management runs: off (`--disable`), deciding without effect
+/// Returns the mode in which a layer of the traffic management runs: off (`--disable`), deciding without effect
 /// (`--shadow`), or on.
 fn mode_of(config: &Config, layer: Layer) -> Mode {
     if config.disabled.contains(&layer) {
@@ -726,8 +726,8 @@ fn mode_of(config: &Config, layer: Layer) -> Mode {
     }
 }
 
-/// The mode (off, deciding without effect, or on) of a layer of the traffic management that exists only in
-/// front of a cluster; off with other storage.
+/// Returns the mode (off, deciding without effect, or on) of a layer of the traffic management that exists only
+/// in front of a cluster; off with other storage.
 fn before_a_cluster(config: &Config, layer: Layer) -> Mode {
     match config.storage {
         Storage::Cluster { .. } => mode_of(config, layer),

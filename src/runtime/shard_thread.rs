@@ -327,7 +327,7 @@ impl Application for Guarded {
     }
 }
 
-/// The addresses of both ends of a client's connection, as texts in the form that Redis prints them.
+/// Returns the addresses of both ends of a client's connection, as texts in the form that Redis prints them.
 fn address_of(socket: &OwnedFd) -> Address {
     let socket = socket2::SockRef::from(socket);
     let in_words = |address: io::Result<socket2::SockAddr>| match address {

@@ -59,7 +59,8 @@ pub(super) struct StoreInfoThread {
 }
 
 impl StoreInfoThread {
-    /// Makes the thread's state. `stores` has the way to connect to each store, and weir's credentials there.
+    /// Makes the state of the thread that asks stores for their `INFO`. `stores` has the way to connect to each
+    /// store, and weir's credentials there.
     pub fn new<'a>(
         stores: impl Iterator<Item = (Route, Option<&'a Credentials>)>,
         tls: Option<StoreTls>,
@@ -76,7 +77,8 @@ impl StoreInfoThread {
         Self { stores, tls, clock }
     }
 
-    /// Starts the thread, which ends with the process.
+    /// Starts the thread that asks stores for their `INFO`, which ends with the process. It gets orders by
+    /// `letters` and posts the stores' replies to `control`.
     pub fn start(self, letters: Receiver<ToStoreInfo>, control: Mailbox<ToControl>) -> io::Result<()> {
         let run = move || {
             for letter in letters {

@@ -87,9 +87,9 @@ struct Round {
 }
 
 impl TopologyThread {
-    /// Makes the thread's state, before any node was asked. `seeds` are the nodes that are asked first,
-    /// `databases` is the number of databases that weir may use, and `places` are the addresses that shards
-    /// connect to, by backend number.
+    /// Makes the state of the thread that asks a cluster's nodes which node owns which slot, before any node
+    /// was asked. `seeds` are the nodes that are asked first, `databases` is the number of databases that weir
+    /// may use, and `places` are the addresses that shards connect to, by backend number.
     pub fn new(
         seeds: Vec<ServerAddress>,
         (credentials, databases): (Option<&Credentials>, u16),

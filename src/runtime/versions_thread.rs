@@ -56,8 +56,8 @@ pub(super) struct VersionsThread {
 }
 
 impl VersionsThread {
-    /// Makes the thread's state, before any store was asked. `stores` has the way to connect to each store,
-    /// and weir's credentials there.
+    /// Makes the state of the thread that asks stores for their versions, before any store was asked. `stores`
+    /// has the way to connect to each store, and weir's credentials there.
     pub fn new<'a>(
         stores: impl Iterator<Item = (Route, Option<&'a Credentials>)>,
         tls: Option<StoreTls>,
@@ -83,7 +83,8 @@ impl VersionsThread {
         self.versions.lowest()
     }
 
-    /// Starts the thread, which ends with the process. Does nothing if there is no store to ask.
+    /// Starts the thread that asks every store for its version, about once a minute, and reports a change of
+    /// the lowest one to `control`. It ends with the process. Does nothing if there is no store to ask.
     pub fn start(self, control: Mailbox<ToControl>) -> io::Result<()> {
         if self.stores.is_empty() {
             return Ok(());

@@ -88,7 +88,7 @@ pub(in crate::runtime) struct HandshakesThread {
 }
 
 impl HandshakesThread {
-    /// Starts the thread, which ends with the process.
+    /// Starts the thread that accepts clients with TLS and does their handshakes, which ends with the process.
     pub fn start(self) -> io::Result<()> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &self.bell, EventData::new_u64(BELL), EventFlags::IN)?;

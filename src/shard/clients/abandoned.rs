@@ -27,6 +27,7 @@ pub struct Owing {
 
 impl Abandoned {
     /// Keeps the charge of the request in flight with this sequence number whose client has disconnected.
+    /// `owing` has the charge and the number of parts of the reply that are still to come.
     pub fn remember(&mut self, id: ClientId, sequence: u32, owing: Owing) {
         self.0.insert((id, sequence), owing);
     }
@@ -44,9 +45,9 @@ impl Abandoned {
         self.0.get(&(to.client_id(), to.sequence)).map(|owing| &owing.charge)
     }
 
-    /// Counts a reply, or one part of it, that no client awaits. Returns the charge, to be
-    /// corrected to the real price, once all parts have come; None before, and for a request whose charge is
-    /// not kept here.
+    /// Counts a reply, or one part of it, that no client awaits. `outcome` is the result of the part, with its
+    /// measurements. Returns the charge, to be corrected to the real price, once all parts have come; None
+    /// before, and for a request whose charge is not kept here.
     pub fn part_arrived(&mut self, to: ReplyTo, outcome: Outcome) -> Option<Owing> {
         let key = (to.client_id(), to.sequence);
         let owing = self.0.get_mut(&key)?;

@@ -130,9 +130,10 @@ impl ClientStage {
         self.captured.take().unwrap_or_default()
     }
 
-    /// Delivers a backend's reply, or one part of it, to the client on this shard. Once all parts are there,
-    /// calls `settle` with the request's charge and the measurements from which its real price follows, even
-    /// if the client has disconnected.
+    /// Delivers a backend's reply, or one part of it, to the client on this shard; `outcome` is its result
+    /// (served, refused, lost and so on), with the measurements of it. Once all parts are there, calls `settle`
+    /// with the request's charge and the measurements from which its real price follows, even if the client has
+    /// disconnected.
     #[inline]
     pub fn deliver(
         &mut self,
@@ -156,7 +157,8 @@ impl ClientStage {
         self.deliver_unusual(env, to, outcome, message, settle);
     }
 
-    /// Delivers a reply, or one part of it, as [`Self::deliver`] does, if the client does not get it as it came.
+    /// Delivers a reply, or one part of it, as [`Self::deliver`] does, if the client does not get it unchanged:
+    /// it is rewritten or joined with other parts, or the client no longer awaits it.
     #[inline(never)]
     fn deliver_unusual(
         &mut self,

@@ -463,7 +463,8 @@ impl Client {
         self.transaction = Some(transaction);
     }
 
-    /// Keeps weir's own replies within a transaction until the backend's reply to the transaction arrives.
+    /// Keeps weir's own replies within a transaction (`splice`) until the backend's reply to the transaction
+    /// arrives.
     pub fn keep_splice(&mut self, splice: Splice) {
         self.splice = Some(Box::new(splice));
     }

@@ -310,8 +310,9 @@ impl ClientStage {
         client.times.came = came.unwrap_or(client.times.came);
     }
 
-    /// Puts a client's decoder back after decoding. Stops reading from a client that holds too many undecoded
-    /// bytes, and resumes reading once its requests go on.
+    /// Puts a client's decoder back after decoding; `progress` says whether received bytes are left to be
+    /// decoded later. Stops reading from a client that holds too many undecoded bytes, and resumes reading once
+    /// its requests go on.
     pub fn end_decoding(&mut self, env: &mut Env, id: ClientId, decoder: RequestDecoder, progress: Progress) {
         let Some(client) = self.clients.get(id) else { return };
         client.decoder = decoder;

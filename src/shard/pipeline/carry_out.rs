@@ -317,9 +317,9 @@ impl Shard {
         self.admit_off_tab(id, payer, (&asked, class), (destination.backend(), usual), arguments, now)
     }
 
-    /// Chooses the track (set of connections to a backend) of a request where nothing has a price and
-    /// replicas may answer reads. Holds the request (error) if its client has requests in flight on another
-    /// track. Returns no charge.
+    /// Chooses the track (set of connections to a backend) of a request where nothing has a price and replicas
+    /// may answer reads. `usual` is the track that the request would take if none were in flight. Holds the
+    /// request (error) if its client has requests in flight on another track. Returns no charge.
     #[cold]
     fn take_track(
         &mut self,

@@ -594,16 +594,17 @@ impl Shard {
         }
     }
 
-    /// Records that a socket has sent a part of a segment (bytes to send). This tells a client that reads
-    /// slowly from one that does not read at all, which is closed.
+    /// Records that the socket of `owner` (a client or a backend connection) has sent a part of a segment
+    /// (bytes to send). This tells a client that reads slowly from one that does not read at all, which is
+    /// closed.
     pub fn handle_sending(&mut self, owner: Owner, now: Now) {
         if let Owner::Client(id) = owner {
             self.clients.handle_sending(id, now);
         }
     }
 
-    /// Takes back a segment (bytes to send) that a socket has sent completely, or dropped because it was
-    /// closed.
+    /// Takes back a segment (bytes to send) that the socket of `owner` (a client or a backend connection) has
+    /// sent completely, or dropped because it was closed.
     pub fn handle_transmitted(&mut self, owner: Owner, segment: Segment, now: Now) {
         self.env.pool.give_segment(segment);
         match owner {

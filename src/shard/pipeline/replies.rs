@@ -138,8 +138,9 @@ impl TowardsClients<'_> {
 }
 
 impl Delivery<'_> {
-    /// Gives a reply to its client, which may be on any core: if on this core, corrects the request's charge
-    /// to its real price and delivers the reply, else puts the reply into the batch for the client's core.
+    /// Gives a reply, with its `outcome` (result and measurements), to its client, which may be on any core: if
+    /// on this core, corrects the request's charge to its real price and delivers the reply, else puts the
+    /// reply into the batch for the client's core.
     #[inline]
     pub fn give(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
         if to.shard == env.settings.id {
