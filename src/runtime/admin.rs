@@ -21,7 +21,7 @@ use crate::control::http::{self, Body, Head, Method, Persistence, Received, Resp
 use crate::values::limits::QUOTA_POSTS_BYTES_MAX;
 
 /// Maximum number of admin connections open at once. When a further one arrives, the server closes the
-/// connection whose client has been silent longest, so that silent clients shut nobody out.
+/// connection whose client has been silent longest, so that clients that stay silent do not keep others out.
 const CONNECTIONS_MAX: usize = 64;
 /// The listen backlog of the admin port, in connections that wait to be accepted.
 pub(super) const BACKLOG: i32 = 1024;
@@ -40,8 +40,8 @@ struct Admin {
     /// Host names that a request's `Host` header may have; any other is answered with 421.
     hosts: Vec<String>,
     places: RefCell<Slab<Place>>,
-    /// A counter that grows whenever an admin connection begins to wait for its client; its values order
-    /// those waits by age.
+    /// A counter that grows whenever an admin connection begins to wait for its client; its values order the
+    /// connections' waits by age.
     waits: Cell<u64>,
     /// Bytes of memory reserved for the bodies of requests to the admin port that are being received, at most
     /// `QUOTA_POSTS_BYTES_MAX`.
@@ -81,8 +81,8 @@ pub(super) fn serve(control: Rc<RefCell<Control>>, socket: OwnedFd, hosts: Vec<S
     })
 }
 
-/// One of the `CONNECTIONS_MAX` places for admin connections: the task that serves a connection, and the age
-/// of its wait for the client.
+/// One of the `CONNECTIONS_MAX` places for admin connections: the task that serves a connection, and the rank
+/// by age of its wait for the client.
 struct Place {
     /// The task that serves the connection in this place; dropping it ends the task and closes the socket.
     /// None until the task has been started.
@@ -118,8 +118,8 @@ impl Admin {
     }
 
     /// Runs a step that depends on the client (a read from its socket, or a write to it) within 10 s
-    /// (`REQUEST_TIMEOUT`). While the step lasts, the connection (number `place`) counts as waiting and may
-    /// be closed in favour of a new one.
+    /// (`REQUEST_TIMEOUT`). While the step lasts, the connection (number `place`) counts as waiting and may be
+    /// closed in favour of a new one. Returns the step's result; an error also after 10 s.
     async fn waiting<T>(&self, place: usize, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         self.places.borrow_mut()[place].waits_since = Some(self.next_wait());
         let done = within(work).await;
@@ -198,18 +198,18 @@ async fn receive_more(stream: &mut TcpStream, received: &mut Vec<u8>) -> io::Res
     Ok(count)
 }
 
-/// Tells whether a request's body was read to its end. Only then can another request follow on the
-/// connection.
+/// State of a request's body after the request was handled: read to its end, or not. Only then can another
+/// request follow on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
     Read,
     Unread,
 }
 
-/// Handles a POST of quotas: checks that the client may write and that the body fits in memory, receives the
-/// body, and has the quotas checked and put in force. Returns the reply, and whether the body was read.
-/// `place` is the index of the connection, `stream` its socket, and `received` its bytes that were read so
-/// far.
+/// Handles a POST of quotas: checks that the client may change quotas and that the body fits in memory,
+/// receives the body, and has the quotas checked and put in force. Returns the reply, and whether the body was
+/// read. `place` is the index of the connection, `stream` its socket, and `received` its bytes that were read
+/// so far.
 async fn post(
     admin: &Admin,
     place: usize,

@@ -1,5 +1,5 @@
-//! Sends a few requests to a store and waits for the replies, blocking the calling thread, with a bound on
-//! time and bytes. Threads that have nothing else to do use these functions.
+//! Sends a few requests to a store and waits for the replies, blocking the calling thread, with a bound on time
+//! and bytes. Used by threads that have nothing else to do meanwhile, and never by a shard's.
 
 use std::io::{self, Read as _, Write as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,8 +26,8 @@ const CHUNK_BYTES: usize = 16 * 1024;
 /// The credentials with which weir authenticates (`AUTH`) to a store: user name, if any, and password.
 pub(super) type Credentials = (Option<String>, String);
 
-/// Encoded requests for a store, the number of replies that precede the wanted ones (one to `AUTH`, else
-/// none), the number of wanted replies, and a bound on the bytes of all replies together.
+/// Encoded requests for a store, the number of replies that are dropped before the wanted ones (1, that to
+/// `AUTH`, or 0), the number of wanted replies, and a bound on the bytes of all replies together.
 pub(super) struct Question {
     bytes: Vec<u8>,
     before: usize,
@@ -50,7 +50,7 @@ impl Question {
     }
 }
 
-/// Appends an `AUTH` request with these credentials to `out`.
+/// Appends an `AUTH` request with these credentials (user name, if any, and password) to `out`.
 pub(super) fn sign_in(out: &mut Vec<u8>, (user, password): &Credentials) {
     let words = ["AUTH"].into_iter().chain(user.as_deref()).chain([password.as_str()]);
     let words: Vec<&[u8]> = words.map(str::as_bytes).collect();
@@ -180,7 +180,7 @@ pub(super) fn receive(
     Ok(replies.bytes)
 }
 
-/// The time left until the deadline, at least a millisecond, as a timeout for a socket; an error if the
+/// Returns the time left until the deadline, at least a millisecond, as a timeout for a socket; an error if the
 /// deadline has passed.
 pub(super) fn left(clock: Clock, deadline: Timestamp) -> io::Result<Duration> {
     match deadline.since(clock.now().monotonic) {
@@ -190,8 +190,8 @@ pub(super) fn left(clock: Clock, deadline: Timestamp) -> io::Result<Duration> {
     }
 }
 
-/// Replies of a store that are being received: the bytes so far, the number of replies that are still
-/// missing, and the bound on all bytes.
+/// Replies of a store that are being received: the bytes so far, the number of replies that are still missing,
+/// and the maximum number of bytes of all replies together.
 struct Replies {
     scanner: ReplyScanner,
     bytes: Vec<u8>,

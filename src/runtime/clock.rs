@@ -10,8 +10,8 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// Reads a monotonic clock and the wall clock together. Copies of it measure monotonic time from the same
-/// start.
+/// Reads a monotonic clock and the wall clock together. Copies of one clock measure monotonic time from the
+/// same start.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start: Instant,
@@ -33,7 +33,7 @@ impl Clock {
     }
 }
 
-/// Returns a duration in the form in which the kernel takes it.
+/// Returns a duration in the form that the kernel's system calls take (seconds and nanoseconds).
 pub fn timespec(duration: Duration) -> Timespec {
     Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
 }

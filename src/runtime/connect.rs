@@ -39,8 +39,8 @@ pub(super) fn addresses_of(server: &ServerAddress) -> io::Result<Vec<SocketAddr>
     Ok(found)
 }
 
-/// The current address of a store, or `None` while its name resolves to none; all threads share it. Threads
-/// lock it only to open a connection or to change the address, so the lock delays no request.
+/// The current address of a store, or `None` while its host name resolves to no address; all threads share it.
+/// Threads lock it only to open a connection or to change the address, so the lock delays no request.
 pub(super) type Place = Arc<Mutex<Option<Spot>>>;
 
 /// A way to connect to one backend: a server's address, or the embedded engine.
@@ -69,7 +69,7 @@ impl Route {
     }
 }
 
-/// The ways to connect to all backends, in order of backend number.
+/// The ways to connect to the backends (one for each, in order of backend number), and the TLS settings for it.
 #[derive(Clone)]
 pub(super) struct Routes {
     pub routes: Arc<[Route]>,
@@ -107,7 +107,8 @@ pub(super) fn spot_of(place: &Place) -> Option<Spot> {
     place.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Sets a store's address, which connections opened from now on use; `None` if its name resolves to none.
+/// Sets a store's address, which connections opened from now on use; `None` if its host name resolves to no
+/// address.
 pub(super) fn put(place: &Place, spot: Option<Spot>) {
     *place.lock().unwrap_or_else(PoisonError::into_inner) = spot;
 }

@@ -51,8 +51,8 @@ pub(super) struct ControlSettings {
     /// The channel to the thread that asks stores for their `INFO` on behalf of clients.
     pub store_info: Sender<ToStoreInfo>,
     /// The control executor's own mailbox: the storage executor reports to it, and timers of the control
-    /// executor post to it (that shards' counters are to be collected again, or the time for draining is
-    /// over).
+    /// executor post to it when shards' counters are to be collected again, or when the time for draining is
+    /// over.
     pub own: Mailbox<ToControl>,
     /// The mailbox of the thread that reads and checks quotas.
     pub quotas: Mailbox<ToQuotas>,
@@ -65,9 +65,10 @@ pub(super) struct ControlSettings {
     pub guard: Option<Guard>,
     pub facts: ProcessFacts,
     pub drain_timeout: Duration,
-    /// The service manager (systemd) that is notified of the state of the process.
+    /// The connection to the service manager (systemd) that is notified of the state of the process.
     pub manager: Notify,
-    /// The parts of all token buckets of quotas that no core holds, from which cores draw.
+    /// The pools: of each token bucket of a quota, the part that no core holds, from which cores are granted
+    /// amounts.
     pub pools: Reconciliation,
     /// The quotas shared with a fleet of weir processes, and the channel to the thread that asks the fleet's
     /// store; none without `--fleet`.
@@ -86,7 +87,8 @@ pub(super) struct ControlSettings {
 
 /// The mailboxes of the threads for TLS handshakes and for certificates.
 pub(super) struct TlsMailboxes {
-    /// The mailbox of the thread that does TLS handshakes with clients; none unless clients use TLS.
+    /// The mailbox of the thread that does TLS handshakes with clients; none unless weir listens for clients
+    /// with TLS.
     pub handshakes: Option<Mailbox<ToHandshakes>>,
     /// The mailbox of the thread that reads certificate files; each message makes it read them again.
     pub certificates: Mailbox<()>,
@@ -142,7 +144,7 @@ struct Round {
 
 /// The state of the admin port's listening socket.
 pub(super) enum AdminPort {
-    /// No listening socket: there is no admin port, or the successor process has it.
+    /// Absence of a listening socket: there is no admin port, or the successor process has the socket.
     Closed,
     /// A listening socket and the host names that it serves, not accepting yet, because the process that this
     /// one takes over from still accepts there.
@@ -156,20 +158,20 @@ pub(super) enum AdminPort {
 /// would accept it.
 const ADMIN_PAUSE: Duration = Duration::from_millis(50);
 
-/// The time that handing clients over to a successor may take even if `--drain-timeout` is shorter, since
-/// clients that wait for nothing have to be handed over too.
+/// The time that handing clients over to a successor may take even if `--drain-timeout` is shorter, since even
+/// clients without requests in flight take time to be handed over.
 const HAND_OVER_AT_LEAST: Duration = Duration::from_secs(1);
 
 pub(super) struct Control {
     settings: ControlSettings,
     round: Option<Round>,
-    /// Clients and admin pages that wait for the next collection of all shards' counters, because they
-    /// arrived during one or too soon after one.
+    /// Clients and admin pages that wait for the next collection of all shards' counters, because they arrived
+    /// during a collection, or less than 10 ms after the start of one.
     next: Vec<Waiter>,
     round_started: Option<Timestamp>,
     round_planned: bool,
-    /// Requests of clients (`INFO`, `QOS LIMITS` and the like) that are still to be answered, in order; at
-    /// most as many as the shards have in flight to the control executor.
+    /// Requests of clients (`INFO`, `QOS LIMITS` and the like) that are still to be answered, in order; at most
+    /// as many as all shards together may have unanswered (64 each).
     due: VecDeque<Due>,
     /// Clients' `INFO` requests on whose behalf stores are being asked for their own `INFO` now; empty while
     /// no store is being asked.
@@ -187,10 +189,11 @@ pub(super) struct Control {
     explanations: u64,
     meter: Meter,
     client_rounds: ClientRounds,
-    /// The pauses (`CLIENT PAUSE`) in force on all shards, for a process that takes over.
+    /// The pauses (`CLIENT PAUSE`) in force on all shards, to be passed on to a process that takes over.
     pauses: Pauses,
     log: log::Log,
-    /// The log lines about connections to the admin port that could not be accepted for want of resources.
+    /// Limiter of the log lines about connections to the admin port that could not be accepted for want of
+    /// resources (open files, memory).
     want: log::WantComplaints,
     looks: Looks,
     admin: AdminPort,
@@ -395,7 +398,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
     }
 }
 
-/// Starts accepting at the admin port, if its listening socket is there and does not accept yet.
+/// Starts accepting at the admin port, if its listening socket is open and not accepting yet.
 pub(super) fn open_admin(control: &Rc<RefCell<Control>>) {
     let port = std::mem::replace(&mut control.borrow_mut().admin, AdminPort::Closed);
     let port = match port {
@@ -531,9 +534,9 @@ impl Control {
         admitted
     }
 
-    /// Handles a core's report of the quota it spent: posts new grants (amounts to spend) to that core at
-    /// once, since its requests may wait for them, and adds the usage to the fleet's demand and to the
-    /// tenants' usage by minute.
+    /// Handles a core's report of the quota it spent: posts new grants (amounts to spend) to that core at once,
+    /// since its requests may wait for them, and adds the usage to the demand that the fleet is told, and to
+    /// the tenants' usage by minute.
     fn reconcile(&mut self, report: &Report) {
         let now = self.settings.clock.now().monotonic;
         if !report.demands.is_empty() {
@@ -661,8 +664,8 @@ impl Control {
         }
     }
 
-    /// Sends a client's command about other clients to all shards. A process that takes over learns of a pause before
-    /// the first client that knows of it moves there.
+    /// Sends a client's command about other clients to all shards. A process that is taking over is told of a
+    /// pause as well, before a client that has seen the reply moves there.
     fn ask_about_clients(&mut self, asked: Option<Arc<ClientsAsked>>) {
         let Some(asked) = asked else { return };
         let is_about_pauses = asked.change_pauses(&mut self.pauses, self.settings.clock.now().monotonic);
@@ -856,9 +859,9 @@ impl Control {
         }
     }
 
-    /// Puts quotas in force that were posted to the process before. `file` is the digest of the quota file that they
-    /// have replaced there; none without a file. If this process has read another file, that is newer, or meant for
-    /// it, so the posted quotas are left out.
+    /// Puts quotas in force that were posted to the process before. `file` is the digest of the quota file that
+    /// they have replaced there; none without a file. If this process has read another quota file, that file
+    /// holds, since it is newer or meant for this process, and the posted quotas are dropped.
     fn inherit_quotas(&mut self, read: QuotasRead, file: Option<&str>) {
         let own = self.settings.versions.file_digest().map(|digest| digest.to_string());
         if own.as_deref() == file {
@@ -869,8 +872,8 @@ impl Control {
         self.say(log::Kind::Quotas, line);
     }
 
-    /// Passes the quotas in force on to the process that takes over, if they were posted. If they are those of the
-    /// quota file, it has read that itself.
+    /// Passes the quotas in force on to the process that takes over, if they were posted. Quotas of the quota
+    /// file need not be passed on, since that process has read the file itself.
     fn tell_of_posted_quotas(&self) {
         let versions = &self.settings.versions;
         if let Some(text) = versions.posted().cloned() {
@@ -888,8 +891,8 @@ impl Control {
     }
 }
 
-/// The time between the first two collections of counters for the page that shows the last ten minutes; their
-/// difference is the page's first point.
+/// The time between the first two collections of counters for the admin page that shows the last ten minutes;
+/// the difference of these counters is the page's first point.
 const HISTORY_BEGINS: Duration = Duration::from_secs(1);
 
 /// The longest time that an admin page waits for the counters of shards, some of which may be stuck.
@@ -943,7 +946,7 @@ async fn explained_by(
 }
 
 /// Starts a task that notifies the service manager's watchdog, three times per watchdog timeout, that the
-/// process is alive, as long as all shards report. Does nothing if no watchdog is set.
+/// process is alive, as long as all shards report their counters in time. Does nothing if no watchdog is set.
 pub(super) fn keep_telling(control: &Rc<RefCell<Control>>) {
     let Some(period) = control.borrow().settings.manager.period() else { return };
     let control = Rc::clone(control);
@@ -978,7 +981,7 @@ pub(super) fn keep_history(control: &Rc<RefCell<Control>>) {
     .detach();
 }
 
-/// The longest time that a POST of quotas waits until they have been checked.
+/// The longest time that the reply to a POST of quotas waits until the quotas have been checked.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Has posted quotas (`body`) checked and, if they are valid, put in force. Returns the reply for the client;

@@ -1,6 +1,6 @@
-//! The descriptors of files and sockets that a ring works on. Each stays open until no operation names it,
-//! neither queued nor in flight: the kernel resolves a descriptor's number when it starts the operation, and
-//! a number that was closed early may belong to another socket by then.
+//! The descriptors of files and sockets that a ring works on. Each stays open until no operation, queued or in
+//! flight, names it: the kernel resolves a descriptor's number when it starts the operation, and a number that
+//! was closed early may belong to another socket by then.
 
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 
@@ -28,8 +28,8 @@ impl Descriptors {
         self.0.insert(Descriptor { fd, operations: 0, released: false }) as Token
     }
 
-    /// Counts an `io_uring` operation that begins on the descriptor, and returns the descriptor's number for
-    /// the kernel. Panics if the descriptor was released.
+    /// Counts an `io_uring` operation that begins on the descriptor which `token` names, and returns the
+    /// descriptor's number for the kernel. Panics if the descriptor was released.
     pub fn begin(&mut self, token: Token) -> RawFd {
         let descriptor = &mut self.0[token as usize];
         assert!(!descriptor.released, "nothing new begins on a descriptor that was released");

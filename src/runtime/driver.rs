@@ -26,7 +26,8 @@ use crate::values::{Action, BackendId, ClientId, Loss, Owner, Timestamp};
 /// The pause after a listener failed (no descriptors left, say), before the core accepts on it again.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 /// Of the sockets that wait for a receive buffer, the maximum number that get one in a turn (round) of the
-/// core's loop: half of the buffers, so that the other half is left to sockets that do not have to wait.
+/// core's loop: half as many as there are buffers, so that the other half is left to sockets that do not have
+/// to wait.
 const TURNS_AT_ONCE: usize = RECEIVE_BUFFERS as usize / 2;
 
 /// The protocol (RESP or HTTP) that clients speak on the listening socket where a connection was accepted.
@@ -44,7 +45,8 @@ pub(super) trait Application {
     /// Handles that a new client connection uses TLS. `_name` is the name in the client's certificate, if it
     /// showed one.
     fn note_secure(&mut self, _owner: Owner, _name: Option<&str>, _now: Now) {}
-    /// Handles that a TLS handshake with a store failed, with the reason in words.
+    /// Handles that a TLS handshake with a store failed, or that the store closed the connection right after
+    /// it; `_problem` is the reason in words.
     fn note_insecure(&mut self, _problem: String, _now: Now) {}
     /// Lends the socket of a new client connection to the application, so that the peer's address can be read
     /// from it.
@@ -102,7 +104,7 @@ struct Socket {
     sending: bool,
     connecting: bool,
     closing: bool,
-    /// Number of bytes of the segment being sent that earlier operations have sent.
+    /// Number of bytes of the segment being sent that earlier send operations have sent already.
     sent: usize,
     /// The TLS session on the socket; none if the connection is not encrypted.
     tls: Option<Box<Session>>,
@@ -145,12 +147,12 @@ pub(super) struct Driver {
     /// Sockets, indexed by the token that the ring gives each.
     sockets: Vec<Option<Socket>>,
     listeners: Vec<(Token, Entrance)>,
-    /// True once the listeners accept.
+    /// True once the driver accepts on its listening sockets; false before that after a takeover.
     listens: bool,
     /// Listeners that no longer accept and wait for their last accept operation to end.
     former: Vec<Former>,
-    /// Listening sockets that failed (no descriptors left, say), each with the time at which it accepts
-    /// again.
+    /// Listening sockets that failed (no descriptors left, say), each with the time at which the driver accepts
+    /// on it again.
     resting: Vec<(Token, Timestamp)>,
     completions: Vec<Completion>,
     /// Cores that the kernel failed to wake, so that the wake-up is tried again.
@@ -163,15 +165,16 @@ pub(super) struct Driver {
     starved_in: Option<u32>,
     client_sockets: Vec<Option<Token>>,
     link_sockets: Vec<Option<Token>>,
-    /// The time of the earliest timer that is known to be set in the ring.
+    /// The time of the earliest timer that is known to be set in the ring and has not fired yet; None if none
+    /// is known to be set.
     wake_at: Option<Timestamp>,
     lingering: Lingering,
     /// True while weir drains before its end, and bytes that clients have already sent are still being read.
     drains: bool,
     /// The time at which the present turn (round) of the core's loop began.
     began: Timestamp,
-    /// The time at which sockets that are about to be closed (while weir drains, or until the peer has ended
-    /// its side) were last checked.
+    /// The time at which those sockets that are about to be closed (while weir drains, or until the peer has
+    /// ended its side) were last checked.
     parted: Timestamp,
     /// A buffer for decrypted bytes, reused for all sockets.
     plain: Vec<u8>,
@@ -204,7 +207,7 @@ impl Driver {
         }
     }
 
-    /// Starts accepting on all sockets for clients. One that is only bound begins to listen first.
+    /// Starts accepting on all sockets for clients. A socket that is only bound begins to listen first.
     pub fn listen(&mut self) {
         let Self { listeners, ring, listens, .. } = self;
         *listens = true;
@@ -312,7 +315,8 @@ impl Driver {
     }
 
     /// Checks the sockets that are about to be closed (while weir drains, or until the peer has ended its
-    /// side), at most once in 5 ms, and closes those that are done.
+    /// side), at most once in 5 ms, and closes those whose input was read to its end, or whose peer has ended
+    /// its side.
     fn part(&mut self, application: &mut impl Application, now: Now) {
         let due = self.parted.after(farewell::LOOKED_AFTER);
         if now.monotonic >= due {
@@ -361,8 +365,8 @@ impl Driver {
     }
 
     /// Carries out the application's actions (connect, close, reset, pause or resume reading) and starts its
-    /// sends, until it returns no more: an action may bring up sends, and a send further actions. A segment
-    /// whose socket is gone goes back to the application as transmitted.
+    /// sends, until it returns no more: an action may cause sends, and a send may cause further actions. A
+    /// segment whose socket is gone goes back to the application as transmitted.
     pub fn carry_out(&mut self, application: &mut impl Application, connector: &impl Connector, now: Now) {
         loop {
             while let Some(action) = application.poll_action() {
@@ -383,7 +387,7 @@ impl Driver {
         self.adopt_of(fd, owner, application);
     }
 
-    /// Adopts a connected socket for an owner (client) that the application has registered already.
+    /// Adopts a connected socket of a client that the application has registered already as `owner`.
     pub fn adopt_of(&mut self, fd: OwnedFd, owner: Owner, application: &mut impl Application) {
         application.note_socket(owner, &fd);
         let token = self.insert(fd, owner);
@@ -407,7 +411,7 @@ impl Driver {
         })
     }
 
-    /// True if the connection of this owner uses TLS.
+    /// True if the connection of this owner (client or backend connection) uses TLS.
     pub fn is_secure(&mut self, owner: Owner) -> bool {
         self.token_of(owner).is_some_and(|token| self.socket(token).tls.is_some())
     }
@@ -447,7 +451,8 @@ impl Driver {
         }
     }
 
-    /// Returns the clients whose TLS certificates are no longer accepted.
+    /// Returns the connected clients whose TLS certificates are no longer accepted, since the certificate files
+    /// have changed; the caller closes them.
     pub fn withdrawn_clients(&self) -> Vec<ClientId> {
         let is_withdrawn = |socket: &&Socket| socket.tls.as_ref().is_some_and(|tls| tls.is_withdrawn());
         let owner = |socket: &Socket| match socket.owner {
@@ -716,8 +721,8 @@ impl Driver {
         }
     }
 
-    /// Sends bytes that the socket's TLS session has encrypted, or can encrypt now, unless a send is in
-    /// flight.
+    /// Sends bytes that the socket's TLS session has encrypted, or can encrypt now, unless a send is in flight
+    /// already or the socket is about to be closed.
     fn pump(&mut self, token: Token) {
         let socket = self.socket(token);
         if socket.sending || socket.closing {
@@ -1112,15 +1117,16 @@ mod tests {
     use crate::values::ClientId;
     use crate::values::limits::RECEIVE_BUFFER_BYTES;
 
-    /// Number of bytes in a lent buffer before more are received into it.
+    /// Number of bytes that a lent buffer in the tests has before more are received into it.
     const BEFORE: usize = 20_000;
 
-    /// An application that records all events, and returns the actions that the test queued.
+    /// An application for tests that records all events, and returns the actions and sends that the test has
+    /// queued.
     #[derive(Default)]
     struct Notes {
         accepted: u32,
-        /// The number of bytes that the application says the present message still lacks; it falls as bytes
-        /// arrive.
+        /// The number of bytes of the present message that the application reports as still missing; it falls
+        /// as bytes arrive.
         missing: usize,
         /// The number of bytes received into lent buffers; `stream` has all bytes of the first socket in
         /// order.
@@ -1227,7 +1233,7 @@ mod tests {
         }
     }
 
-    /// True if the client's end is still open.
+    /// True if the client's end (`far`) has not been closed by the driver.
     fn is_open(far: &mut UnixStream) -> bool {
         match far.read(&mut [0; 16]) {
             Err(error) => error.kind() == io::ErrorKind::WouldBlock,

@@ -13,25 +13,27 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 /// The memory, in bytes, that glommio reserves for buffers of an executor's own `io_uring`. Requests and
-/// replies go through another ring, so this one needs little memory and few entries.
+/// replies go through the core's own ring (`ring.rs`), so the executor's needs little memory and few entries.
 const IO_MEMORY_BYTES: usize = 64 * 1024;
 /// The number of entries of an executor's own `io_uring`.
 const RING_ENTRIES: usize = 64;
 /// The least limit of locked memory, in bytes, that glommio requires for an executor.
 const MEMLOCK_BYTES_MIN: u64 = 512 * 1024;
 
-/// The time after which a task of an executor is to let others run (glommio's default), where the executor has several.
+/// The time after which a task of an executor is to let others run (glommio's default), where the executor has
+/// several tasks.
 const TURN_OF_TASK: Duration = Duration::from_millis(100);
-/// The time after which the only task of an executor is to let others run: longer than any thread gets no CPU.
+/// The time after which the only task of an executor is to let others run: longer than any thread is kept from
+/// a CPU.
 ///
 /// glommio goes to sleep although a task is ready, if it finds that this time has passed just when it is about to run
 /// the task, because the thread got no CPU meanwhile. A core that slept then would serve nobody any more.
 const TURN_OF_ONLY_TASK: Duration = Duration::from_secs(24 * 3_600);
-/// The time between two wake-ups of an executor by a timer of its own, so that it does not sleep for longer although a
-/// task is ready.
+/// The time between two wake-ups of an executor by a timer of its own, so that it does not sleep for longer if
+/// it has gone to sleep although a task is ready.
 const WAKING_EVERY: Duration = Duration::from_millis(700);
 
-/// The number of tasks that an executor runs.
+/// The number of tasks that an executor runs, which decides when a task has to let others run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tasks {
     /// The executor runs one task, which never needs to let others run.
@@ -53,14 +55,14 @@ pub(super) struct Executors {
 /// A change in the state of an executor.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// An executor has made everything that its task needs.
+    /// An executor's task has made everything that it needs, so that it serves from now on.
     Started,
     /// The executor with this number has ended, or could not be made.
     Ended(usize),
 }
 
 /// The tie between an executor and [`Executors`], held by the executor's task. When the tie is dropped, the
-/// executor counts as ended: with the end of the task, or because the executor could not be made and the task
+/// executor counts as ended: because its task has ended, or because the executor could not be made and the task
 /// never runs.
 #[derive(Debug)]
 pub(super) struct Lifeline {
@@ -69,7 +71,8 @@ pub(super) struct Lifeline {
 }
 
 impl Lifeline {
-    /// Reports that the executor's task has made everything that it needs. Called once.
+    /// Reports that the executor's task has set up everything that it needs (its ring, say), so that it can
+    /// begin to serve. Called once.
     pub fn note_started(&self) {
         // Nobody listens if the process is about to end.
         let _ = self.events.send(Event::Started);
@@ -115,8 +118,8 @@ impl Executors {
         Ok(())
     }
 
-    /// Waits until every executor has made what its task needs. The error is a message for the operator: an
-    /// executor could not be made, or has failed.
+    /// Waits until the task of every executor has set up everything that it needs. The error is a message for
+    /// the operator: an executor could not be made, or has failed.
     pub fn wait_until_started(&mut self) -> Result<(), String> {
         let mut missing = self.threads.len();
         while missing > 0 {
@@ -151,7 +154,7 @@ impl Executors {
     }
 }
 
-/// Wakes its executor regularly, for as long as that runs.
+/// Wakes the executor that this task runs in every 700 ms (`WAKING_EVERY`), as long as the executor runs.
 async fn wake_again_and_again() {
     loop {
         glommio::timer::sleep(WAKING_EVERY).await;
@@ -229,8 +232,8 @@ pub fn ring_advice(error: &io::Error) -> String {
     format!("{advice} ({error})")
 }
 
-/// Returns the reason why an executor could not start, with advice if a limit of the process is too low.
-/// Other errors need none, as it was checked before that `io_uring` can be used at all.
+/// Returns the reason why an executor could not start, with advice if a limit of the process is too low. Other
+/// errors need no advice, as it was checked before that `io_uring` can be used at all.
 fn start_problem(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ENOMEM | libc::EMFILE | libc::ENFILE) => ring_advice(error),

@@ -89,7 +89,8 @@ impl FailoverProbe {
 }
 
 /// Asks a replica for its `ROLE` repeatedly. Returns true once it is a primary, and false when no failover is
-/// to be expected any more: none has come for some time, or the replica has had its primary back for a while.
+/// to be expected any more: none has come for some time, or the replica has been connected to its primary again
+/// for a while.
 fn took_over(spot: &Spot, tls: Option<&StoreTls>, question: &Question, clock: Clock) -> bool {
     let mut watch = Watch::new(clock.now().monotonic);
     let mut line: Option<Line> = None;

@@ -77,7 +77,7 @@ impl Lingering {
     }
 
     /// Lifts the bound on the number of sockets that stay open until their peers end their side. Called when
-    /// weir drains and nobody connects any more.
+    /// weir drains: no more clients connect then, so the sockets are no more than the clients.
     pub fn make_room_for_all(&mut self) {
         self.most = usize::MAX;
     }
@@ -93,8 +93,8 @@ impl Lingering {
         self.sockets.push_back((socket, now));
     }
 
-    /// Reads and drops bytes that peers still send on sockets that wait for their peer's end, and closes
-    /// those whose peer has ended its side or that have waited for a second (`LINGER`).
+    /// Reads and drops bytes that peers still send on sockets that stay open until their peers end their side,
+    /// and closes those whose peer has ended its side or that have waited for a second (`LINGER`).
     pub fn look(&mut self, now: Timestamp) {
         self.sockets.retain(|(socket, since)| now.since(*since) < LINGER && !has_ended(socket.as_fd()));
     }

@@ -1,6 +1,6 @@
-//! Exchanges messages with the fleet's store, on a thread of its own, so that the control executor can serve
-//! shards meanwhile. There is one round trip at a time, over a connection that is kept; after any error it is
-//! closed, and the next exchange opens another.
+//! Exchanges messages with the fleet's store (Redis server with the counters of shared quotas), on a thread of
+//! its own, so that the control executor can serve shards meanwhile. There is one round trip at a time, over a
+//! connection that is kept; after any error it is closed, and the next exchange opens another.
 
 use std::io;
 
@@ -17,7 +17,8 @@ use crate::protocol::reply;
 use crate::values::Timestamp;
 use crate::values::limits::FLEET_ANSWER_BYTES_MAX;
 
-/// Settings and channels of the thread that asks the fleet's store for the demand on shared quotas.
+/// Settings and channels of the thread that tells the fleet's store (Redis server with the counters of shared
+/// quotas) this host's demand and asks it for that of all hosts.
 pub(super) struct FleetThread {
     pub store: FleetStore,
     pub tls: Option<StoreTls>,
@@ -27,7 +28,8 @@ pub(super) struct FleetThread {
 }
 
 impl FleetThread {
-    /// Starts the thread, which ends when the control executor drops its end of the channel.
+    /// Starts the thread that exchanges messages with the fleet's store, which ends when the control executor
+    /// drops its end of the channel.
     pub fn start(self) -> io::Result<()> {
         std::thread::Builder::new().name("weir-fleet".to_owned()).spawn(move || self.run()).map(|_| ())
     }

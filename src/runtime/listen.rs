@@ -17,17 +17,17 @@ use super::socket_file;
 const KEEPALIVE_TIME: Duration = Duration::from_secs(300);
 /// The listen backlog of each listening socket for clients, in connections that wait to be accepted.
 pub(super) const BACKLOG: i32 = 4096;
-/// Maximum number of attempts to bind an address, about a second in all. The kernel releases a process's
-/// rings only after the process has ended, and the listening sockets in them stay open until then, so a weir
-/// that is restarted at once would find the address in use.
+/// Maximum number of attempts to bind an address, about a second in all. The kernel releases the rings of a
+/// process some time after the process has ended, and listening sockets that they use stay open until then, so
+/// a weir that is restarted at once would find the address in use.
 const TRIES: u32 = 50;
 /// The pause between two attempts to bind an address.
 const TRIES_APART: Duration = Duration::from_millis(20);
 
-/// Returns sockets for all shards after a takeover, and their address: every listening socket that the
-/// previous process had at this address (`inherited`), since clients that wait there must be served, and new
-/// ones if there are fewer than shards. New ones are bound and do not listen yet: the kernel would give them
-/// clients that nobody accepts before this process serves.
+/// Returns sockets for all shards after a takeover, and their address: every listening socket that the previous
+/// process had at this address (`inherited`), since clients that wait there must be served, and new sockets if
+/// the previous process had fewer than there are shards. New ones are bound and do not listen yet: the kernel
+/// would give them clients that nobody accepts before this process serves.
 pub(super) fn tcp_after(
     inherited: Vec<OwnedFd>,
     address: SocketAddr,
@@ -53,8 +53,8 @@ pub(super) fn tcp(address: SocketAddr, shards: usize) -> io::Result<(Vec<OwnedFd
 }
 
 /// Opens a listening socket that shares its address with no other, and returns it with its address. Succeeds
-/// in spite of remains of connections of an earlier process (`TIME_WAIT`); fails if another process listens
-/// there. `backlog` is the number of connections that may wait to be accepted.
+/// although connections of an earlier process may linger (`TIME_WAIT`); fails if another process listens there.
+/// `backlog` is the number of connections that may wait to be accepted.
 pub(super) fn alone(address: SocketAddr, backlog: i32) -> io::Result<(OwnedFd, SocketAddr)> {
     for _ in 0..TRIES {
         match bind_alone(address, backlog) {
@@ -99,8 +99,8 @@ fn listening(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-/// Returns a socket that is bound to an address which it shares with others (`SO_REUSEPORT`), and does not
-/// listen yet.
+/// Returns a socket that is bound to an address which it shares with the other shards' sockets
+/// (`SO_REUSEPORT`), and does not listen yet.
 fn shared(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;

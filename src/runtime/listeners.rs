@@ -56,7 +56,7 @@ enum Acceptor {
     Takeover,
 }
 
-/// All listening sockets for clients and for the admin port, opened at the start.
+/// All listening sockets for clients and for the admin port, as opened at the start of the process.
 pub(super) struct Opened {
     /// One line for each address that weir listens on, for the log.
     pub lines: Vec<String>,

@@ -15,7 +15,7 @@ use crate::control::Journal;
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// Maximum number of bytes of a log line; a longer line is cut. With what is written around it, a line stays
+/// Maximum number of bytes of a log line; a longer line is cut. With its prefix and line end, a line stays
 /// below the 4,096 bytes (`PIPE_BUF`) that a pipe which can be written to takes at once.
 const LINE_BYTES_MAX: usize = 2_000;
 /// Maximum number of log lines of one kind within 10 s (`STRETCH`); further ones are counted instead of
@@ -29,7 +29,7 @@ const STRETCH: Duration = Duration::from_secs(10);
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 /// Writes a line to the log, which is standard error. Does nothing if standard error is closed. If its reader
-/// is stuck, the line is dropped and counted, since weir would otherwise stop with it.
+/// is stuck, the line is dropped and counted, since a thread that waited for the reader would stop serving.
 pub fn line(text: &str) {
     write_line(&mut std::io::stderr().lock(), text, &DROPPED);
 }
@@ -69,15 +69,16 @@ fn can_take_a_line(out: &impl AsFd) -> bool {
 /// The kind of an event that is logged; lines are limited per kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A signal (SIGHUP) ordered to read files again, and no file was given.
+    /// A signal (SIGHUP) ordered to read files again, but no flag names a file that could be read again.
     Reload,
     /// Quotas were put in force: those of the quota file, or posted ones.
     Quotas,
-    /// The admin token (without it the admin port accepts no change of quotas) was read from its file again.
+    /// Quotas or an admin token that were read were refused, because they are invalid or could not be read;
+    /// those in force stay.
     Refused,
-    /// The map of the cluster (which node owns which slot) changed.
+    /// The admin token (without it the admin port accepts no change of quotas) was read from its file again.
     Token,
-    /// The map of the cluster changed.
+    /// The map of the cluster (which node owns which slot) changed.
     Cluster,
     /// A store's host name resolves to another address.
     Moved,
@@ -90,11 +91,11 @@ pub(super) enum Kind {
     HotKey,
     /// Another process takes over from this one, or this one from another.
     Takeover,
-    /// Certificates were read, or handshakes failed.
+    /// TLS certificates were read (or could not be), or TLS handshakes failed or were given up.
     Tls,
     /// Something failed because resources of the process or machine, such as open files, are used up.
     Want,
-    /// The process starts or ends.
+    /// The process starts, drains or ends.
     Life,
 }
 
@@ -117,22 +118,22 @@ impl Kind {
     }
 }
 
-/// The words for a client that could not be accepted, in a complaint about resources.
+/// The words that say in a log line of used-up resources that a client could not be accepted.
 pub(super) const NOT_ACCEPTED: &str = "a client could not be accepted";
-/// The least time between two complaints of one thread about resources that are used up.
+/// The least time between two log lines of one thread about resources that are used up.
 const COMPLAINTS_APART: Duration = Duration::from_secs(1);
 
-/// The complaints of one thread that something failed because resources of the process or machine, such as
-/// open files, are used up. There is at most one a second.
+/// Limiter of the log lines of one thread which say that something failed because resources of the process or
+/// machine, such as open files, are used up: at most one a second.
 #[derive(Debug, Default)]
 pub(super) struct WantComplaints {
-    /// The time of the last complaint; none before the first.
+    /// The time of the last such log line; none before the first.
     last: Option<Timestamp>,
 }
 
 impl WantComplaints {
     /// Returns a line for the log (of the kind [`Kind::Want`]) which says that `what` failed with this error.
-    /// `None` if the error is about a peer rather than about resources, or the last complaint was less than a
+    /// `None` if the error is about a peer rather than about resources, or the last such line was less than a
     /// second ago.
     pub fn complain(&mut self, what: &str, error: &io::Error, now: Timestamp) -> Option<String> {
         let is_want =
@@ -155,8 +156,8 @@ struct Stretch {
     left_out: u64,
 }
 
-/// The limiter of log lines: the number of lines of each kind in its current period of 10 s, and of those
-/// left out.
+/// The limiter of log lines: the number of lines of each kind in its current period of 10 s, and the number of
+/// those that were left out.
 #[derive(Debug, Default)]
 pub(super) struct Log([Stretch; KINDS]);
 

@@ -24,8 +24,8 @@ use crate::values::{ShardId, Timestamp};
 /// messages gather at the sender.
 const BATCHES_UNDER_WAY: usize = 64;
 
-/// The longest time for which messages to other shards are collected before they are sent, while the core has
-/// other work.
+/// The longest time for which messages to other shards are collected before they are sent, while the core finds
+/// work in every round of its loop.
 const GATHERING_MAX: Duration = Duration::from_micros(30);
 
 /// Bytes read of `/proc/thread-self/stat`: enough for the state of the thread, which stands behind the thread's
@@ -80,8 +80,8 @@ pub(super) struct Mesh {
     /// shard.
     waiting: Vec<Option<Box<Batch>>>,
     blocked_since: Option<Timestamp>,
-    /// Shards that are woken if they sleep: those to which a batch of messages was sent in this turn (round)
-    /// of the core's loop or could not be sent since the ring was full.
+    /// Shards that are woken if they sleep: those to which a batch of messages was sent in this turn (round) of
+    /// the core's loop or was held back because the ring to them was full.
     given: Vec<usize>,
     /// Shards that the kernel failed to wake, to be woken once more.
     unwoken: Vec<usize>,
@@ -168,8 +168,8 @@ impl Mesh {
         }
     }
 
-    /// Records that the kernel failed to wake the shard with number `peer`, so that it is woken again with
-    /// those that the next [`Mesh::sleepers`] returns.
+    /// Records that the kernel failed to wake the shard with number `peer`, so that the next call of
+    /// [`Mesh::sleepers`] returns the shard once more.
     pub fn ring_again(&mut self, peer: usize) {
         // A peer that is awake by now only looks at its rings once more.
         self.unwoken.push(peer);
@@ -229,7 +229,7 @@ impl Mesh {
     }
 
     /// True if the shard with number `peer` sleeps, and the kernel has nothing for it that it has not handled.
-    /// Bytes that its thread is just copying within the kernel are overlooked; [`Mesh::is_asleep`] sees those.
+    /// Cannot see bytes that the shard's thread is just copying within the kernel; [`Mesh::is_asleep`] can.
     pub fn is_idle(&self, peer: usize) -> bool {
         let Some(bell) = self.peers[peer].doorbell.get().filter(|_| self.is_parked(peer)) else {
             return false;

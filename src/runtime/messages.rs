@@ -51,13 +51,13 @@ use crate::values::{BackendId, Grant, ShardId, StoreVersion, Timestamp};
 /// A message from the control executor, or another thread, to a shard.
 #[derive(Debug)]
 pub(super) enum ToShard {
-    /// These quotas are in force from now on.
+    /// Quotas that are in force from now on.
     Quotas(Arc<Quotas>),
     /// Amounts of quota that this core may spend, in reply to its report.
     Grants(Vec<Grant>),
     /// The Redis version that clients are shown from now on (in HELLO and INFO).
     StoreVersion(StoreVersion),
-    /// The host name of this store resolves to another address now.
+    /// News that the host name of this store resolves to another address now.
     StoreMoved(BackendId),
     /// A new map of the cluster: which node owns which slot.
     Slots(Arc<Map>),
@@ -88,12 +88,13 @@ pub(super) enum ToShard {
     /// An order to hand over: stop accepting, pass each client to the successor process once it has no
     /// request in flight, and report `ToControl::Drained` when all are gone.
     HandOver,
-    /// An order to begin accepting clients, because the previous process has stopped.
+    /// An order to begin accepting clients, because the previous process (from which this one takes over) has
+    /// stopped accepting.
     Listen,
     /// A client handed over by the previous process, to be served by this shard.
     Adopt(Box<Moved>),
-    /// A `CLIENT PAUSE` or `CLIENT UNPAUSE` of the previous process, which holds for this shard's clients too. Nobody
-    /// waits for an answer.
+    /// A `CLIENT PAUSE` or `CLIENT UNPAUSE` of the previous process, which holds for this shard's clients too.
+    /// No client waits for the answer.
     Pause(Arc<ClientsAsked>),
     /// An order to stop at once, because the time for draining is over.
     Stop,
@@ -118,13 +119,15 @@ pub(super) enum Takeover {
     /// there, in hexadecimal digits; none without a file. `taken` is dropped once all shards have them, or they are
     /// refused.
     Quotas { read: Box<QuotasRead>, file: Option<String>, taken: Sender<()> },
-    /// Parts that the previous process gave out of the quotas that the fleet shares.
+    /// Parts of the quotas that the fleet shares which the previous process used last, with which this one goes
+    /// on.
     Parts(Vec<InheritedPart>),
     /// A `CLIENT PAUSE` or `CLIENT UNPAUSE` of the previous process, which the shards have got.
     Pause(Arc<ClientsAsked>),
     /// The previous process has stopped accepting at the admin port, so this process begins to accept there.
     Listen,
-    /// All clients were handed over to the successor process.
+    /// News that all clients, `clients` in number, were handed over to the successor process, so that this one
+    /// ends.
     Done { clients: u64 },
 }
 
@@ -135,13 +138,13 @@ pub(super) enum ToTakeover {
     Quotas(Box<QuotasMoved>),
     /// A `CLIENT PAUSE` or `CLIENT UNPAUSE` that is to hold in the successor process too.
     Pause(Arc<ClientsAsked>),
-    /// This process's parts of the quotas that the fleet shares.
+    /// Parts of the quotas that the fleet shares which this process uses, for the successor to go on with.
     Parts(Vec<InheritedPart>),
-    /// All shards have stopped accepting clients.
+    /// News that all shards have stopped accepting clients, so that the successor may begin to accept.
     Deaf,
     /// A client to be handed to the successor process.
     Moved(Box<Moved>),
-    /// All clients have been sent to the successor.
+    /// News that all clients have been sent to the successor, so that the takeover is complete.
     AllMoved,
     /// An order to end the thread that waits for a successor, because this process is to end: no successor
     /// may take over any more, and a takeover in progress is given up.
@@ -154,7 +157,7 @@ pub(super) enum ToControl {
     /// An event while this process hands over to another or takes over from one, from the thread that
     /// communicates with that process.
     Takeover(Takeover),
-    /// A shard has stopped accepting, as ordered because of a takeover.
+    /// News that a shard has stopped accepting clients, as ordered because of a takeover.
     Deaf,
     /// A client to hand over to the successor process.
     Moved(Box<Moved>),
@@ -177,10 +180,10 @@ pub(super) enum ToControl {
     Said(log::Kind, String),
     /// A shard that was ordered to drain, or to hand its clients over, has no client left.
     Drained(ShardId),
-    /// The time of `--drain-timeout` is over: the remaining clients are closed.
+    /// News that the time of `--drain-timeout` is over, so that the remaining clients are closed.
     DrainOver,
     Signal(Signal),
-    /// The pause before all shards' counters are collected again is over.
+    /// News that the pause before the next collection of all shards' counters is over.
     RoundDue,
     Quotas(Box<QuotasRead>),
     /// The lowest Redis version among the stores, which has changed.
@@ -248,7 +251,7 @@ pub(super) struct ToStoreInfo {
 /// A message from the control executor to the thread that asks replicas for their replication lag.
 #[derive(Debug)]
 pub(super) enum ToReplicas {
-    /// The cluster has a new map.
+    /// A new map of the cluster, whose nodes are asked from now on.
     Map(Arc<Map>),
     /// True if any tenant of the quotas in force reads from replicas; otherwise replicas are not asked for
     /// their lag.

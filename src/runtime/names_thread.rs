@@ -43,7 +43,8 @@ impl NamesThread {
         Self { stores: stores.collect(), interval }
     }
 
-    /// Starts the thread, unless no store has a host name or the interval is zero. It ends with the process.
+    /// Starts the thread that looks up the host names of stores again, unless no store has a host name or the
+    /// interval is zero. It reports changes to `shards` and `control`, and ends with the process.
     pub fn start(self, shards: Vec<Mailbox<ToShard>>, control: Mailbox<ToControl>) -> io::Result<()> {
         if self.stores.is_empty() || self.interval.is_zero() {
             return Ok(());
@@ -64,8 +65,9 @@ impl NamesThread {
         }
     }
 
-    /// Looks up the host names of all stores with `lookup`. Returns the stores whose address changed, each
-    /// with a line for the log.
+    /// Looks up the host names of all stores with `lookup`. Returns the stores whose address in use is no
+    /// longer among those found, and which now have the first one found, each with a line for the log. A name
+    /// that cannot be looked up changes nothing.
     fn look(&mut self, lookup: impl Fn(&ServerAddress) -> Vec<SocketAddr>) -> Vec<(BackendId, String)> {
         let mut moved = Vec::new();
         for store in &mut self.stores {

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use super::takeover::Manager;
 
-/// The connection to a service manager (systemd) that is told about the state of the process, if there is
-/// one.
+/// The connection to a service manager (systemd) that is notified of the state of the process; does nothing if
+/// there is none.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Notify {
     manager: Option<Arc<(UnixDatagram, SocketAddr)>>,
@@ -21,7 +21,7 @@ pub(super) struct Notify {
 
 impl Notify {
     /// Opens a socket to the service manager that these settings name, if any. The error says what is wrong
-    /// with them.
+    /// with the settings.
     pub fn of(manager: &Manager) -> Result<Self, String> {
         let Some(name) = &manager.socket else { return Ok(Self::default()) };
         let socket = address(OsStr::new(name)).map_err(|error| format!("NOTIFY_SOCKET: {error}"))?;
@@ -49,8 +49,8 @@ impl Notify {
         self.tell("WATCHDOG=1");
     }
 
-    /// The interval between messages that the process is alive ([`Notify::alive`]): a third of the timeout of
-    /// the service manager's watchdog. None if there is no watchdog.
+    /// Returns the interval between messages that the process is alive ([`Notify::alive`]): a third of the
+    /// timeout of the service manager's watchdog. None if there is no watchdog.
     pub fn period(&self) -> Option<Duration> {
         self.watchdog.map(|within| within / 3)
     }

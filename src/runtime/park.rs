@@ -13,15 +13,15 @@ use glommio::timer::Timer;
 /// this much.
 pub(super) const SHALLOW_SLEEP: Duration = Duration::from_millis(20);
 
-/// Returns the longest sleep of a core that has waited for `waited` for another core which reports nothing when
-/// it has got on: when it has made room in a full ring, say. An eighth of that time, 50 us to 5 ms; then the core
-/// must look again by itself.
+/// Returns how long a core may sleep that waits for progress of another core which does not wake it (room in a
+/// full ring, say), and has waited for the time `waited` so far: an eighth of that time, 50 us to 5 ms. Then
+/// the core must check again by itself.
 pub(super) fn sleep_between_looks(waited: Duration) -> Duration {
     (waited / 8).clamp(Duration::from_micros(50), Duration::from_millis(5))
 }
 
-/// The longest sleep of a core when no event wakes it, so that a lost wake-up delays work by at most this
-/// much.
+/// The longest sleep of a core when no event wakes it (1 s), so that a lost wake-up delays work by at most this
+/// time.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// The reason why a core's sleep ended.

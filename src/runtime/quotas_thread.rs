@@ -18,7 +18,7 @@ use crate::control::QuotaSource;
 /// The name that errors give to a quota file that was posted over HTTP.
 const POSTED: &str = "request body";
 
-/// The quota file, and the watch that notices its changes.
+/// The path of the quota file, and the watch that notices its changes.
 pub(super) struct QuotaFile {
     pub path: PathBuf,
     pub watch: FileWatch,
@@ -35,7 +35,7 @@ pub(super) struct QuotasThread {
 }
 
 impl QuotasThread {
-    /// Starts the thread, which ends with the process.
+    /// Starts the thread that reads and checks quotas, which ends with the process.
     pub fn start(self) -> io::Result<()> {
         std::thread::Builder::new().name("weir-quotas".to_owned()).spawn(move || self.run()).map(|_| ())
     }

@@ -23,18 +23,19 @@
 
 use crate::values::limits::RECEIVE_BUFFER_BYTES;
 
-/// The number of receives on a socket, after receive buffers ran out, for which it takes one buffer at a time
-/// and queues for each.
+/// The number of receives on a socket, after receive buffers ran out, during which it takes one buffer at a
+/// time and waits in the queue for each.
 const MODEST_RECEIVES: u8 = 200;
 /// Maximum number of receive buffers that a socket may fill in a turn (round) of the core's loop while other
 /// sockets find none; beyond that it must queue for each buffer.
 const BUFFERS_PER_TURN: u8 = 4;
-/// The least number of missing bytes (that of a receive buffer, 20 KiB) at which a message counts as large,
+/// The least number of missing bytes (the size of a receive buffer, 20 KiB) at which a message counts as large,
 /// because the rest would take more than one receive buffer.
 const LARGE_BYTES_MIN: usize = RECEIVE_BUFFER_BYTES;
-/// The least number of missing bytes (5 KiB) for which the rest of a message is received into the message's
-/// own memory, while the socket counts as sending large messages (`LARGE_BYTES_MIN` was missing within the
-/// last `SINGLE_RECEIVES` receives). Fewer come through one receive buffer, with what follows them.
+/// The least number of missing bytes (5 KiB) for which the rest of a message is received into the message's own
+/// memory, while the socket counts as sending large messages (`LARGE_BYTES_MIN` was missing within the last
+/// `SINGLE_RECEIVES` receives). A shorter rest is received through one receive buffer, together with the bytes
+/// that follow it.
 const REST_BYTES_MIN: usize = RECEIVE_BUFFER_BYTES / 4;
 /// The number of receives on a socket after a large message that are started one by one, rather than as one
 /// that repeats, since more large messages may follow.
@@ -62,7 +63,7 @@ enum State {
     Stopping,
     /// Reading is paused, and the ring watches whether the peer ends its side or the connection fails.
     Watching,
-    /// The watch is in flight, and the ring has been asked to cancel it.
+    /// The watch for the peer's end is in flight, and the ring has been asked to cancel it.
     Unwatching,
 }
 
@@ -82,7 +83,7 @@ pub(super) enum Want {
     Cancel,
     /// Asks the ring to watch whether the peer ends its side, or the connection fails.
     Watch,
-    /// Asks the ring to cancel the watch of the socket.
+    /// Asks the ring to cancel the watch for the peer's end or the connection's failure.
     Unwatch,
 }
 
@@ -99,11 +100,11 @@ pub(super) enum Stop {
 pub(super) struct Reception {
     state: State,
     paused: bool,
-    /// True while the driver has stopped receiving in order to hand the socket to another process.
-    /// Independent of `paused`: bytes are received only if neither is set.
+    /// True while the driver has stopped receiving in order to hand the socket to another process. Independent
+    /// of `paused`: bytes are received only if neither flag is set.
     detained: bool,
-    /// True once no more bytes are received on the socket: the peer has ended its side, or the socket is
-    /// about to be closed.
+    /// True once no more bytes are received on the socket: the peer has ended its side, it has failed, or the
+    /// socket is about to be closed.
     over: bool,
     /// True once a watch has ended without having been cancelled, so that the socket is not watched again: the peer
     /// has ended its side, the connection has failed, or the kernel could not watch it. What came before is still
@@ -202,8 +203,8 @@ impl Reception {
     }
 
     /// Handles that the socket has come to the head of the queue of sockets that wait for a receive buffer.
-    /// Returns the operation that the ring is asked for: one receive, or another if the socket must not
-    /// receive any more.
+    /// Returns the operation that the ring is asked for: one receive; a watch if reading is paused; nothing if
+    /// no more bytes are to be received.
     pub fn handle_turn(&mut self) -> Want {
         debug_assert_eq!(self.state, State::Waiting, "only those that wait are in the queue");
         self.state = State::Idle;

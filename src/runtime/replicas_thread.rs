@@ -44,7 +44,8 @@ pub(super) struct ReplicasThread {
 }
 
 impl ReplicasThread {
-    /// Starts the thread, which ends with the process.
+    /// Starts the thread that asks the nodes of a cluster for their replication offsets, which ends with the
+    /// process. `credentials` are weir's own at the nodes.
     pub fn start(self, credentials: Option<&Credentials>) -> io::Result<()> {
         let requests: [&[&str]; 1] = [&["INFO", "replication"]];
         let question = Question::new(credentials, &requests, ANSWER_BYTES_MAX);

@@ -38,11 +38,13 @@ const SEND_BYTES_MAX: usize = 1 << 20;
 /// The number of `io_uring` operations that fit in the queue to the kernel; more are submitted in several
 /// steps.
 const SUBMISSIONS: u32 = 1024;
-/// The number of completions that fit in the `io_uring`; the kernel keeps further ones aside.
+/// The number of completions that fit in the `io_uring`; the kernel keeps further completions aside, and
+/// delivers them when there is room.
 const COMPLETIONS: u32 = 8192;
 const BUFFER_GROUP: u16 = 0;
-/// The number of times in a row that the kernel must have sent the same bytes again, without an acknowledgement,
-/// before a TCP connection counts as lost on the way. The second comes 0.6 s after the bytes at the earliest.
+/// The number of times in a row that the kernel must have sent the same bytes again, without an
+/// acknowledgement, before a TCP connection counts as lost on the way. The second retransmission comes 0.6 s
+/// after the bytes at the earliest.
 const RETRANSMISSIONS: u8 = 2;
 /// Milliseconds without any packet from the peer's machine before a TCP connection counts as lost on the way.
 const UNACKNOWLEDGED_MS: u32 = 500;
@@ -91,7 +93,8 @@ pub struct ReceivedBuffer {
     length: u32,
 }
 
-/// Memory that the kernel uses for an operation, kept alive until the operation has completed.
+/// Memory that the kernel uses for an `io_uring` operation (bytes to send, a buffer to fill, an address), kept
+/// alive until the operation has completed.
 #[derive(Debug)]
 enum Borrowed {
     Sending { socket: Token, segment: Segment, _places: Option<Box<Places>> },
@@ -159,7 +162,7 @@ pub struct Ring {
     rooms: HashMap<Token, Room>,
     descriptors: Descriptors,
     /// Operations that found no room in the queue to the kernel, in order: at most a few per socket, as each
-    /// socket has one of a kind in flight.
+    /// socket has at most one operation of each kind in flight.
     unsubmitted: VecDeque<squeue::Entry>,
     wait_handle: OwnedFd,
     bell: OwnedFd,
@@ -169,8 +172,8 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Sets up an `io_uring` for the calling thread, the only one that may use it. A write to the other end
-    /// of the socket `bell` wakes a thread that sleeps in it.
+    /// Sets up an `io_uring` for the calling thread, the only one that may use it. A write to the other end of
+    /// the socket `bell` wakes a thread that sleeps in the `io_uring`.
     pub fn new(bell: OwnedFd) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder
@@ -204,7 +207,7 @@ impl Ring {
     }
 
     /// Duplicates the `io_uring`'s descriptor, by which other cores wake this one. The duplicate keeps the
-    /// descriptor's number from naming another file as long as some core may use it.
+    /// number that other cores know from naming another file as long as any core may use it.
     pub fn doorbell(&self) -> io::Result<OwnedFd> {
         // SAFETY: the descriptor is open as long as `self.kernel`, which outlives this borrow.
         unsafe { BorrowedFd::borrow_raw(self.kernel.as_raw_fd()) }.try_clone_to_owned()
@@ -226,8 +229,8 @@ impl Ring {
         self.descriptors.get(token).try_clone_to_owned()
     }
 
-    /// Returns the eventfd that becomes readable when the `io_uring` may have completions, between
-    /// `start_waiting` and `stop_waiting`.
+    /// Returns the eventfd that becomes readable when the `io_uring` may have completions. It is signalled only
+    /// between `start_waiting` and `stop_waiting`.
     pub fn wait_handle(&self) -> BorrowedFd<'_> {
         self.wait_handle.as_fd()
     }
@@ -376,8 +379,8 @@ impl Ring {
         self.push(entry.user_data(tag(KIND_BORROWED, place as u64)));
     }
 
-    /// Sends a few last bytes on a socket by a direct system call, as far as the socket takes them at once.
-    /// No other send may be in flight.
+    /// Sends a few last bytes on a socket by a direct system call, as far as the socket takes them at once; the
+    /// rest, and an error, are ignored. No other send may be in flight.
     pub fn send_last(&self, token: Token, bytes: &[u8]) {
         let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
         let _ = rustix::net::send(self.descriptors.get(token), bytes, flags);
@@ -410,9 +413,9 @@ impl Ring {
         }
     }
 
-    /// True if the peer's machine acknowledges nothing any more: the kernel has sent the same bytes again at least
-    /// twice, and no packet has come from it for half a second. A peer that is only slow or stopped still
-    /// acknowledges, as its kernel does that. False for a socket that is not of TCP.
+    /// True if the peer's machine acknowledges nothing any more: the kernel has sent the same bytes again at
+    /// least twice, and no packet has come from it for half a second. A peer that is only slow or stopped still
+    /// acknowledges, as the kernel of its machine does that. False for a socket that is not of TCP.
     pub fn is_unacknowledged(&self, socket: Token) -> bool {
         let fd = self.descriptors.get(socket).as_raw_fd();
         // SAFETY: a `tcp_info` is made of integers, for which zeroes are valid.
@@ -584,8 +587,8 @@ fn queue(kernel: &mut IoUring, entry: &squeue::Entry) -> bool {
     unsafe { kernel.submission().push(entry) }.is_ok()
 }
 
-/// Returns the token of the descriptor whose operation ended with this completion; `None` if the operation
-/// goes on, or was on no descriptor that is counted.
+/// Returns the token of the descriptor whose operation ended with this completion; `None` if the operation goes
+/// on, or was on no descriptor whose operations are counted (a timer or a wake-up, for instance).
 fn finished(entry: &cqueue::Entry, completion: Option<&Completion>) -> Option<Token> {
     if cqueue::more(entry.flags()) {
         return None;
@@ -667,8 +670,8 @@ fn interpret(
 }
 
 /// The memory that the kernel receives into: a ring of descriptors and the buffers that they describe. It is
-/// never freed, since the kernel tears a closed ring down in its own time, and a ring lives as long as its
-/// process.
+/// never freed, since the kernel may still use it after the ring was closed, and a ring lives as long as its
+/// process anyway.
 struct ReceiveBuffers {
     entries: NonNull<BufRingEntry>,
     memory: NonNull<u8>,
@@ -746,7 +749,7 @@ mod tests {
         (Ring::new(bell.into()).expect("a ring"), rope)
     }
 
-    /// Turns the ring until `count` completions have come, and returns them.
+    /// Submits and waits repeatedly until `count` completions have come, and returns them.
     fn completions(ring: &mut Ring, count: usize) -> Vec<Completion> {
         let mut found = Vec::new();
         for _ in 0..1_000 {

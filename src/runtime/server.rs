@@ -67,7 +67,7 @@ use crate::values::{Random, ServerAddress, ShardId, StoreVersion};
 const STORAGE_FILES: u64 = 16 * 1024;
 
 /// The longest time that the process, at its end, waits for the thread that communicates with a successor
-/// process, which may itself wait for a process that says nothing.
+/// process, which may be waiting for a process that does not respond.
 const SUCCESSION_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The backends in order of backend number, each with the way to connect to it and its settings (name and
@@ -539,9 +539,9 @@ fn begin_succession(
     Ok(Some(ended))
 }
 
-/// True if this process has to remove the socket files at its end, and not a successor. Waits until the
-/// thread for takeovers has decided that and ended, which disconnects `succession`. False also if the thread
-/// is still busy after a second (`SUCCESSION_PATIENCE`).
+/// True if this process, and not a successor, has to remove the socket files at its end. Waits until the thread
+/// for takeovers has decided that and ended, which disconnects `succession`. False also if the thread is still
+/// busy after a second (`SUCCESSION_PATIENCE`).
 fn keeps_files(owns_files: &AtomicBool, succession: Option<&Receiver<()>>) -> bool {
     let is_decided = || {
         succession.is_none_or(|ended| {
@@ -714,7 +714,7 @@ fn shard_settings(
     }
 }
 
-/// The mode in which a layer of the traffic management runs: off (`--disable`), deciding without effect
+/// Returns the mode in which a layer of the traffic management runs: off (`--disable`), deciding without effect
 /// (`--shadow`), or on.
 fn mode_of(config: &Config, layer: Layer) -> Mode {
     if config.disabled.contains(&layer) {
@@ -726,8 +726,8 @@ fn mode_of(config: &Config, layer: Layer) -> Mode {
     }
 }
 
-/// The mode (off, deciding without effect, or on) of a layer of the traffic management that exists only in
-/// front of a cluster; off with other storage.
+/// Returns the mode (off, deciding without effect, or on) of a layer of the traffic management that exists only
+/// in front of a cluster; off with other storage.
 fn before_a_cluster(config: &Config, layer: Layer) -> Mode {
     match config.storage {
         Storage::Cluster { .. } => mode_of(config, layer),
@@ -841,8 +841,8 @@ fn join_fleet(
     Ok(Some((FleetQuotas::new(settings, quotas), sender)))
 }
 
-/// The TLS certificates and keys as they are at the start, and the watches that notice changes of their
-/// files.
+/// The TLS certificates and keys as read at the start of the process, and the watches that notice changes of
+/// their files.
 struct Certificates {
     clients: Option<(TlsFiles, Vec<FileWatch>, Arc<Terms>, Rates)>,
     stores: Option<(StoreTls, Vec<FileWatch>)>,
@@ -1011,7 +1011,7 @@ fn replicas_thread(
 }
 
 /// Returns the names of all backends in order of backend number; if `slots`, the map of a cluster, is given,
-/// those of the nodes in it.
+/// the names of the nodes in it.
 fn backend_names(backends: &[BackendSettings], slots: Option<&Map>) -> Vec<String> {
     match slots {
         None => backends.iter().map(|backend| backend.name.clone()).collect(),

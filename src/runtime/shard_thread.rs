@@ -31,11 +31,12 @@ use crate::shard::{Address, Doubt, Readiness, Shard};
 use crate::values::time::Now;
 use crate::values::{Action, ClientId, Loss, Owner, Timestamp};
 
-/// The time for which a core that waits for the other cores to have handled what came before a request looks at
-/// them in every turn; later it sleeps between its looks. Most of them are behind by less.
+/// The time (30 us) for which a core that waits until the other cores have handled all bytes that came before a
+/// request (a `PUBLISH`) checks them in every turn (round of its loop); later it sleeps between checks. Most
+/// cores need less time.
 const SURVEYED_AWAKE: Duration = Duration::from_micros(30);
-/// During a takeover, the interval at which a shard checks whether clients that may soon be ready can be
-/// handed over to the other process: clients that wait for a reply, say.
+/// During a takeover, the interval at which a shard checks whether clients that may soon be ready can be handed
+/// over to the other process: such as clients that wait for a reply.
 const MOVING_PERIOD: Duration = Duration::from_millis(1);
 /// During a takeover, the interval at which a shard checks whether any of its clients can be handed over to
 /// the other process. Clients in a transaction or with subscriptions may be many, and may not be ready for
@@ -45,11 +46,11 @@ const MOVING_ALL_PERIOD: Duration = Duration::from_millis(50);
 /// The clients that a shard still has to hand over to another process, during a takeover.
 #[derive(Default)]
 struct Moving {
-    /// The clients that may soon be ready to be handed over.
+    /// The clients that may soon be ready to be handed over, such as those that wait for a reply.
     soon: Vec<ClientId>,
-    /// The time at which the clients in `soon` are looked at next.
+    /// The time at which the clients in `soon` are checked next.
     due: Timestamp,
-    /// The time at which all clients of the shard are looked at next.
+    /// The time at which all clients of the shard are checked next.
     all_due: Timestamp,
 }
 
@@ -81,7 +82,8 @@ struct Guarded {
     control: Mailbox<ToControl>,
     /// The time of the last log line about a failed TLS handshake with a store.
     complained: Option<Timestamp>,
-    /// The log lines about connections that could not be opened for want of resources.
+    /// Limiter of the log lines about connections that could not be opened for want of resources (open files,
+    /// memory).
     want: log::WantComplaints,
 }
 
@@ -89,7 +91,8 @@ struct Guarded {
 const COMPLAINTS_APART: Duration = Duration::from_secs(1);
 
 impl Guarded {
-    /// Logs that `what` failed with this error if resources are used up, at most once a second.
+    /// Logs that `what` failed with this error, if the error says that resources (open files, memory) are used
+    /// up; at most once a second.
     fn complain_of_want(&mut self, what: &str, error: &io::Error, now: Now) {
         if let Some(line) = self.want.complain(what, error, now.monotonic) {
             self.control.post(ToControl::Said(log::Kind::Want, line));
@@ -115,8 +118,9 @@ impl Guarded {
         self.door.open.fetch_add(1, Ordering::Relaxed) >= self.door.clients_max
     }
 
-    /// Counts the client for which [`Guarded::is_full`] was called as one of this shard's. If the shard has
-    /// closed the client on the spot, the client is subtracted again, like all others that have disconnected.
+    /// Counts the client for which [`Guarded::is_full`] was called, and which the shard has registered since,
+    /// as one of this shard's. If the shard has closed the client on the spot, the client is subtracted again,
+    /// like all others that have disconnected.
     fn count_newcomer(&mut self) {
         self.inside += 1;
         self.count_clients();
@@ -139,8 +143,8 @@ impl Guarded {
     }
 
     /// Hands clients that have no request in flight to the successor process: all of the shard's clients when
-    /// `moving` says that they are due, else those that may be ready soon. Sets when clients are looked at
-    /// next.
+    /// `moving` says that they are due, else those that may be ready soon. Sets the times at which clients are
+    /// checked next.
     fn hand_over(&mut self, moving: &mut Moving, driver: &mut Driver, now: Now) {
         if moving.all_due <= now.monotonic {
             moving.soon = self.shard.client_ids();
@@ -150,9 +154,10 @@ impl Guarded {
         moving.due = if moving.soon.is_empty() { moving.all_due } else { now.monotonic.after(MOVING_PERIOD) };
     }
 
-    /// Hands a client to the successor process if it has no request in flight. Withdraws its blocking command
-    /// from the store, so that it can be handed over next time. An idle TLS client is closed instead, since
-    /// its keys cannot leave this process. Returns true if the client may be able to move soon.
+    /// Hands a client to the successor process if it has no request in flight. If it waits in a blocking
+    /// command, has the store end the command, so that the client can be handed over by a later call. An idle
+    /// TLS client is closed instead, since its keys cannot leave this process. Returns true if the client may
+    /// be able to move soon.
     fn hand_over_one(&mut self, id: ClientId, driver: &mut Driver, now: Now) -> bool {
         let owner = Owner::Client(id);
         match self.shard.readiness(id) {
@@ -186,8 +191,8 @@ impl Guarded {
         true
     }
 
-    /// Updates the sum of bytes held by the clients of all shards, and has this shard close its largest
-    /// clients if the sum exceeds the limit.
+    /// Updates the sum of bytes held by the clients of all shards, and has this shard close its largest clients
+    /// if the sum exceeds the limit (`bytes_max`).
     fn count_bytes(&mut self) {
         let bytes = self.shard.clients_bytes();
         if bytes == self.bytes && bytes <= self.shard.clients_bytes_share() {
@@ -322,7 +327,7 @@ impl Application for Guarded {
     }
 }
 
-/// The addresses of both ends of a client's connection, as texts in the form that Redis prints them.
+/// Returns the addresses of both ends of a client's connection, as texts in the form that Redis prints them.
 fn address_of(socket: &OwnedFd) -> Address {
     let socket = socket2::SockRef::from(socket);
     let in_words = |address: io::Result<socket2::SockAddr>| match address {
@@ -338,8 +343,8 @@ fn address_of(socket: &OwnedFd) -> Address {
     Address { peer: in_words(socket.peer_addr()), local: in_words(socket.local_addr()) }
 }
 
-/// The state, channels and connections that a core's thread runs with: the shard, its sockets, the rings to
-/// other shards, and mailboxes.
+/// Data that a core's thread runs with: the shard with its sockets, the rings of messages to other shards, and
+/// mailboxes.
 pub(super) struct ShardThread<C> {
     pub shard: Shard,
     pub driver: Driver,

@@ -19,7 +19,7 @@ pub(super) struct SocketFile {
 }
 
 impl SocketFile {
-    /// Remembers the file that is at this path now. `None` if there is none.
+    /// Opens and remembers the file that is at this path now, as this process's own. `None` if there is none.
     pub fn at(path: &Path) -> Option<Self> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let own = rustix::fs::open(path, flags, Mode::empty()).ok()?;

@@ -72,7 +72,7 @@ impl<S: StoreClients + ?Sized> Application for Served<'_, S> {
     }
 }
 
-/// A connector that opens no connections, as the embedded engine connects to nobody.
+/// A connector that fails to open any connection, as the embedded engine connects to no backend.
 struct Nowhere;
 
 impl Connector for Nowhere {
@@ -81,13 +81,14 @@ impl Connector for Nowhere {
     }
 }
 
-/// The sockets of the store's clients, and the thread's messages: both are looked after from within a long
-/// script, so that clients are served while it keeps the store busy.
+/// The sockets of the store's clients, and the thread's messages. The store calls on them while it runs a long
+/// script, so that clients are served (with errors that say that it is busy, for instance) meanwhile.
 struct World<'a> {
     driver: &'a mut Driver,
     letters: &'a Receiver<ToStorage>,
     clock: &'a Clock,
-    /// Messages that wait until the store is free: those about statistics and the end, a few in a second.
+    /// Messages that came during a script and wait until the store is free: requests for statistics and the
+    /// order to stop, a few in a second.
     kept: Vec<ToStorage>,
 }
 

@@ -41,12 +41,13 @@ struct Store {
     asked: Mutex<Asked>,
 }
 
-/// The open connection to a store, kept from one `INFO` request to the next, and the time until which the
-/// store is left alone after a failure.
+/// The open connection to a store, kept from one `INFO` request to the next, and the time until which the store
+/// is not asked after a failure.
 #[derive(Default)]
 struct Asked {
     line: Option<Line>,
-    /// The time until which a store that did not reply is not asked.
+    /// The time until which the store is not asked, because it did not reply; in the past for a store that may
+    /// be asked.
     rests_until: Timestamp,
 }
 
@@ -58,7 +59,8 @@ pub(super) struct StoreInfoThread {
 }
 
 impl StoreInfoThread {
-    /// Makes the thread's state. `stores` has the way to connect to each store, and weir's credentials there.
+    /// Makes the state of the thread that asks stores for their `INFO`. `stores` has the way to connect to each
+    /// store, and weir's credentials there.
     pub fn new<'a>(
         stores: impl Iterator<Item = (Route, Option<&'a Credentials>)>,
         tls: Option<StoreTls>,
@@ -75,7 +77,8 @@ impl StoreInfoThread {
         Self { stores, tls, clock }
     }
 
-    /// Starts the thread, which ends with the process.
+    /// Starts the thread that asks stores for their `INFO`, which ends with the process. It gets orders by
+    /// `letters` and posts the stores' replies to `control`.
     pub fn start(self, letters: Receiver<ToStoreInfo>, control: Mailbox<ToControl>) -> io::Result<()> {
         let run = move || {
             for letter in letters {
@@ -109,9 +112,8 @@ impl StoreInfoThread {
     }
 
     /// Asks one store for `INFO` over the kept connection, or over a new one. `None` if that fails, or the
-    /// store failed within the last second. A failure of the kept connection does not count, since the store
-    /// may have closed it meanwhile: a new one is tried. `everything` asks for all sections instead of the
-    /// default ones.
+    /// store failed within the last second. If the kept connection fails, a new one is tried, since the store
+    /// may have closed the kept one meanwhile. `everything` asks for all sections instead of the default ones.
     fn ask_store(&self, store: &Store, everything: bool, deadline: Timestamp) -> Option<StoreInfo> {
         let mut asked = store.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if asked.rests_until > self.clock.now().monotonic {

@@ -1,5 +1,6 @@
-//! Whether the other cores have handled all that the kernel had for them at some moment. A client may have sent
-//! something to one core before it asks another core for what depends on that.
+//! Finds out whether the other cores have handled all that the kernel had for them at some moment. A client may
+//! have sent a request (`SUBSCRIBE`) to one core before another client's request (`PUBLISH`), which must take
+//! effect later, came to another core.
 //!
 //! ```text
 //!  the peer sleeps, its thread does not run in the kernel, and the kernel has nothing for it ──> it has handled all
@@ -22,29 +23,31 @@ const TURNS_AWAITED: u64 = 2;
 /// kernel is just carrying out for a core, such as to copy bytes from a socket, shows nowhere.
 const NOTHING_FOR: Duration = Duration::from_micros(10);
 
-/// Another core that may not have handled everything yet.
+/// Another core that may not have handled yet everything that the kernel had for it when the question was
+/// asked.
 #[derive(Debug)]
 struct Behind {
     peer: usize,
-    /// The number of turns that the core had ended when the question was asked.
+    /// The number of turns (rounds of its loop) that the core had ended when the question was asked.
     turns: u64,
     /// The time since when the core has slept while the kernel had nothing for it. None once a look has found the core
     /// awake, or something for it.
     idle_since: Option<Timestamp>,
 }
 
-/// One question to all other cores at a time: have they handled everything that came before it?
+/// The question whether all other cores have handled everything that the kernel had for them when it was asked.
+/// There is one question at a time, and no core is sent anything for it.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
-    /// The time at which the question was asked; none while there is none.
+    /// The time at which the question was asked; none while no question is under way.
     began: Option<Timestamp>,
     behind: Vec<Behind>,
 }
 
 impl Survey {
     /// Looks at the other cores once more, for the question under way or for a new one. Returns the time at
-    /// which the question was asked as soon as all other cores have handled what came until then; the next
-    /// call asks anew.
+    /// which the question was asked as soon as all other cores have handled what came until then; the next call
+    /// then begins a new question. None before.
     pub fn look(&mut self, mesh: &Mesh, now: Timestamp) -> Option<Timestamp> {
         let began = *self.began.get_or_insert_with(|| {
             self.behind.extend(mesh.others().map(|peer| Behind {

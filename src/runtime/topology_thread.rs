@@ -42,7 +42,7 @@ pub(super) const DOUBTS_MAX: usize = 256;
 pub(super) struct TopologyThread {
     seeds: Vec<ServerAddress>,
     question: Question,
-    /// The request that asks a node for its setting of the number of databases.
+    /// The request that asks a node for its setting of the number of databases (`CONFIG GET`).
     setting: Question,
     /// `SELECT` requests for each database that weir may use, sent to nodes that do not permit `CONFIG`.
     selects: Question,
@@ -67,7 +67,8 @@ pub(super) struct Listeners {
     pub doubts: Receiver<Doubt>,
 }
 
-/// The replies of one node about the cluster.
+/// The replies of one node about the cluster's slots and nodes, and its number of databases if it was asked for
+/// that.
 struct Answer {
     /// The address at which the node was asked.
     address: ServerAddress,
@@ -76,7 +77,7 @@ struct Answer {
     databases: Option<Databases>,
 }
 
-/// The result of one pass in which some nodes were asked about the cluster.
+/// The result of one round of questions, in which some nodes were asked about the cluster.
 #[derive(Default)]
 struct Round {
     /// The new map of the cluster, if it differs from the previous one.
@@ -86,9 +87,9 @@ struct Round {
 }
 
 impl TopologyThread {
-    /// Makes the thread's state, before any node was asked. `seeds` are the nodes that are asked first,
-    /// `databases` is the number of databases that weir may use, and `places` are the addresses that shards
-    /// connect to, by backend number.
+    /// Makes the state of the thread that asks a cluster's nodes which node owns which slot, before any node
+    /// was asked. `seeds` are the nodes that are asked first, `databases` is the number of databases that weir
+    /// may use, and `places` are the addresses that shards connect to, by backend number.
     pub fn new(
         seeds: Vec<ServerAddress>,
         (credentials, databases): (Option<&Credentials>, u16),
@@ -117,8 +118,8 @@ impl TopologyThread {
         }
     }
 
-    /// Asks nodes which node owns which slot until one has replied, for at most 2 s (`START_PATIENCE`).
-    /// Returns the cluster's map, which is empty if none has.
+    /// Asks nodes which node owns which slot until one has replied, for at most 2 s (`START_PATIENCE`). Returns
+    /// the cluster's map, which is empty if no node has replied.
     pub fn find_first(&mut self) -> Arc<Map> {
         let until = self.clock.now().monotonic.after(START_PATIENCE);
         while self.cluster.map().version() == 0 && self.clock.now().monotonic < until {
@@ -169,9 +170,9 @@ impl TopologyThread {
         }
     }
 
-    /// Handles a shard's report that the cluster's map may be wrong, and all others that are queued: plans
-    /// when to ask nodes again, watches the replicas of lost primaries, and corrects the map by the redirects
-    /// (MOVED) that shards received.
+    /// Handles a shard's report that the cluster's map may be wrong, and all other such reports that are
+    /// queued: plans when to ask nodes again, watches the replicas of lost primaries, and corrects the map by
+    /// the redirects (MOVED) that shards received.
     fn hear(&mut self, first: Doubt, listeners: &Listeners) {
         let doubts: Vec<Doubt> =
             std::iter::once(first).chain(listeners.doubts.try_iter().take(DOUBTS_MAX)).collect();
@@ -195,7 +196,8 @@ impl TopologyThread {
     }
 
     /// Asks the nodes that are due which node owns which slot, and merges their views of the cluster into the
-    /// map. Returns the new map, if it has changed; does nothing if no node is due.
+    /// map. Returns the new map, if it has changed, and whether all primaries agree with it. Does nothing if no
+    /// node is due.
     fn round(&mut self) -> Round {
         let started = self.clock.now().monotonic;
         let map = Arc::clone(self.cluster.map());
@@ -225,7 +227,7 @@ impl TopologyThread {
         Round { is_sure: applied.is_sure(&views, &current), map: applied.map }
     }
 
-    /// Asks nodes about the cluster, each on a thread of its own, so that a silent node takes no time from
+    /// Asks nodes about the cluster, each on a thread of its own, so that a silent node does not delay the
     /// others; at most `CLUSTER_NODES_MAX` threads. Returns the replies of the nodes that replied in time.
     fn ask_together(&self, asked: &[ServerAddress], deadline: Timestamp) -> Vec<Answer> {
         thread::scope(|scope| {

@@ -23,7 +23,7 @@ const START_PATIENCE: Duration = Duration::from_millis(300);
 /// that it counts as unanswered.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The interval at which a store that replies is asked for its version. A store that does not reply is asked
-/// after a second (`PAUSE_MIN`), then ever more rarely, at least once per `INTERVAL`.
+/// again after a second (`PAUSE_MIN`), then after pauses that double up to this interval.
 const INTERVAL: Duration = Duration::from_secs(60);
 /// The pause before a store that did not reply with its version is asked for the second time.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -56,8 +56,8 @@ pub(super) struct VersionsThread {
 }
 
 impl VersionsThread {
-    /// Makes the thread's state, before any store was asked. `stores` has the way to connect to each store,
-    /// and weir's credentials there.
+    /// Makes the state of the thread that asks stores for their versions, before any store was asked. `stores`
+    /// has the way to connect to each store, and weir's credentials there.
     pub fn new<'a>(
         stores: impl Iterator<Item = (Route, Option<&'a Credentials>)>,
         tls: Option<StoreTls>,
@@ -83,7 +83,8 @@ impl VersionsThread {
         self.versions.lowest()
     }
 
-    /// Starts the thread, which ends with the process. Does nothing if there is no store to ask.
+    /// Starts the thread that asks every store for its version, about once a minute, and reports a change of
+    /// the lowest one to `control`. It ends with the process. Does nothing if there is no store to ask.
     pub fn start(self, control: Mailbox<ToControl>) -> io::Result<()> {
         if self.stores.is_empty() {
             return Ok(());
@@ -144,8 +145,8 @@ impl VersionsThread {
 }
 
 impl Store {
-    /// Learns the store's commands, if the answer has them. Else compares only their number with that at the
-    /// last time: if it has changed, the store is asked for all its commands next time.
+    /// Learns the store's commands, if the answer has them. Otherwise compares their number with the number
+    /// when they were last learned: if it has changed, the store is asked for all its commands next time.
     fn learn(&mut self, answer: &Answer) {
         let Some(commands) = &answer.commands else {
             self.commands = self.commands.filter(|count| answer.count == Some(*count));

@@ -33,16 +33,16 @@ use crate::values::Timestamp;
 /// The time without events of the kernel (50 ms) after which a change of the watched file is taken as
 /// complete, since a file is usually written in several steps.
 const SETTLED: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
-/// Maximum number of waits for 50 ms without events of the watched file (`SETTLED`), so that constant events
-/// cannot put off a change for ever.
+/// Maximum number of times that weir waits for 50 ms without events of the watched file (`SETTLED`), since
+/// constant events would otherwise put off the report of a change for ever.
 const SETTLING_ROUNDS_MAX: u32 = 20;
-/// Longest time for which a watched file that somebody has open for writing may stay as it is, before it is
-/// taken as complete.
+/// The time (5 s) after which a watched file that somebody has open for writing, and that has not changed
+/// meanwhile, counts as complete.
 const WRITING: Duration = Duration::from_secs(5);
 /// The interval at which the watched file is checked besides the events of the kernel.
 const LOOKING: Duration = Duration::from_secs(10);
 /// The interval at which the watched file is checked if the kernel cannot report changes; also the time for
-/// which a change of which the kernel reported nothing must stay as it is.
+/// which a file must stay as it is before a change of which the kernel reported nothing counts.
 const POLLING: Duration = Duration::from_secs(1);
 /// Maximum number of symbolic links that are followed in a path, as in Linux.
 const LINKS_MAX: usize = 40;
@@ -74,7 +74,7 @@ struct Pending {
 /// The state in which an event of the kernel leaves a watched file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
-    /// Somebody has the file open, and is writing it.
+    /// A process has the file open, and is writing it.
     Writing,
     /// The file was closed after it was written, or it was replaced or removed.
     Complete,
@@ -165,8 +165,9 @@ impl FileWatch {
         self.compare(Stamp::of(&self.path), news)
     }
 
-    /// Returns whether the file, whose metadata are `stamp` now, has changed and is complete; if it may not
-    /// be complete, notes the change for later. `news` is the last event of the kernel, if there was one.
+    /// Returns whether the file, whose metadata are `stamp` now, has changed and is complete; if it may not be
+    /// complete, keeps the change to be reported later (`pending`). `news` is the last event of the kernel, if
+    /// there was one.
     fn compare(&mut self, stamp: Option<Stamp>, news: Option<News>) -> bool {
         let pending = self.pending.take();
         if stamp == self.seen {
@@ -309,8 +310,8 @@ impl Events {
     }
 }
 
-/// True for a regular file with a single name. Whoever has created one has opened it, unlike a link or a
-/// folder.
+/// True for a regular file with a single name. The process that creates such a file has it open, so that the
+/// kernel reports its closing, unlike that of a link or a folder.
 fn is_plain(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|data| data.is_file() && data.nlink() == 1)
 }
@@ -318,12 +319,13 @@ fn is_plain(path: &Path) -> bool {
 /// The folders through which the path of a watched file leads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Way {
-    /// Folders in which a symbolic link of the path, or the file itself, may be replaced by another one of
-    /// that name; with these names.
+    /// Folders in which a symbolic link of the path, or the file itself, may be replaced by another one of the
+    /// same name, each with these names.
     turns: BTreeMap<PathBuf, BTreeSet<OsString>>,
-    /// The folder of the file, or of the first part of the path that does not exist.
+    /// The folder that should hold the file or, if a part of the path does not exist, the first part that is
+    /// missing.
     last: PathBuf,
-    /// All other folders that the path leads through.
+    /// The folders that the path leads through, besides those in `turns`.
     passed: BTreeSet<PathBuf>,
 }
 
@@ -426,7 +428,8 @@ mod tests {
         poll(&mut handles, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("it can be polled") == 0
     }
 
-    /// True if the change that is not reported yet is reported once it is due.
+    /// True if the change that `watch` has found and not reported yet is reported once it is due, and only
+    /// once.
     fn is_reported_when_due(watch: &mut FileWatch) -> bool {
         watch.pending.as_mut().expect("a change that is not reported yet").due = Timestamp::default();
         watch.patience().is_zero() && watch.has_changed() && !watch.has_changed()
@@ -460,7 +463,8 @@ mod tests {
         }));
     }
 
-    /// True if a change is noticed, with an unrelated event in the folder before it.
+    /// True if `change` is noticed after an unrelated event in the folder, which alone is not reported as a
+    /// change.
     fn changes_by_after(watch: &mut FileWatch, change: impl FnOnce()) -> bool {
         let idle = is_told(watch) && !watch.has_changed();
         idle && changes_by(watch, change)

@@ -31,8 +31,8 @@ use crate::values::{BucketId, Part, Timestamp};
 /// and asks stores meanwhile. After that the takeover is given up.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
-/// The longest time that this process, when it takes over from another, waits for that one to stop accepting;
-/// after that it accepts all the same.
+/// The longest time that this process, when it takes over from another, waits for the previous process to stop
+/// accepting; after that time this process accepts even so.
 const DEAF_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The name that errors give to the text of quotas that were posted to the previous process.
@@ -44,7 +44,7 @@ pub struct Incumbent {
     pub path: PathBuf,
     /// The Unix socket to which a successor process connects.
     pub listener: OwnedFd,
-    /// The file of that socket; none if it is gone already.
+    /// The file of the Unix socket to which a successor connects; none if the file is gone already.
     pub file: Option<SocketFile>,
     /// Duplicates of the listening sockets for clients and administrators, to be given to a successor.
     pub offers: Vec<Offer>,
@@ -56,7 +56,8 @@ pub struct Incumbent {
     /// True while the socket files are this process's to remove: not before it has taken over from another
     /// process, and not once a successor process has the listening sockets.
     pub owns_files: Arc<AtomicBool>,
-    /// The service manager, which is told which process goes on with the service.
+    /// The connection to the service manager (systemd), which is told that the successor is the main process of
+    /// the service from then on.
     pub notify: Notify,
     pub clock: Clock,
 }
@@ -79,9 +80,9 @@ struct Events {
 impl Incumbent {
     /// Starts the thread for takeovers. It first waits on the returned channel for the process that this one
     /// takes over from, and receives that process's clients; `None` means that there is no such process. Then
-    /// it waits for a successor. If the channel is closed instead, the thread ends at once. The returned
-    /// receiver is disconnected once the thread has ended, and has decided which process removes the socket
-    /// files.
+    /// it waits for a successor. If the channel is closed without a message, the thread ends at once. The
+    /// returned receiver is disconnected once the thread has ended, and has decided which process removes the
+    /// socket files.
     pub fn start(self) -> io::Result<(Sender<Option<Predecessor>>, Receiver<()>)> {
         Socket::from(self.listener.try_clone()?).set_nonblocking(true)?;
         let (begin, begins) = crossbeam_channel::bounded::<Option<Predecessor>>(1);
@@ -185,8 +186,9 @@ impl Incumbent {
         Ok(())
     }
 
-    /// Has quotas put in force that were posted to the previous process, and waits for that: clients who come later
-    /// belong to tenants of these quotas. `file` is the digest of the quota file that the quotas have replaced there.
+    /// Has quotas put in force that were posted to the previous process, and waits for that: clients that are
+    /// received later belong to tenants of these quotas. `file` is the digest of the quota file that the quotas
+    /// have replaced there.
     fn take_quotas(&self, text: Vec<u8>, file: Option<String>) {
         let result = Quotas::parse_bytes(POSTED_BEFORE, &text);
         let posted = String::from_utf8(text).ok().map(QuotaText::of_another_process);
@@ -206,8 +208,9 @@ impl Incumbent {
     }
 
     /// Lets shards and admin port accept clients, since the previous process has stopped accepting, or this
-    /// one has waited for that long enough. `awaited` is the time until which this process waits for the
-    /// previous one, and becomes None. Does nothing if `awaited` is None, since clients are accepted already.
+    /// process has waited for that for 5 s (`DEAF_PATIENCE`). `awaited` is the time until which this process
+    /// waits for the previous one, and becomes None. Does nothing if `awaited` is None, since clients are
+    /// accepted already.
     fn listen(&self, awaited: &mut Option<Timestamp>) {
         if awaited.take().is_some() {
             self.shards.iter().for_each(|shard| shard.post(ToShard::Listen));
@@ -332,7 +335,8 @@ impl Incumbent {
         }
     }
 
-    /// Informs a process that it does not take over and must not serve. `why` says what it did wrong.
+    /// Informs a process that it does not take over and must not serve. `why` is the reason, as a sentence
+    /// about that process without its subject.
     fn give_up(&self, peer: &Peer, why: &str) {
         self.line(format!("process {} {why}; nothing has changed", peer.pid));
         let _ = peer.tell(&Message::Refused { pid: own_pid(), why: format!("it {why}") });
@@ -396,9 +400,9 @@ impl Incumbent {
         Ok(events)
     }
 
-    /// Ends the thread and removes the socket file, so that no process can take over from this one any more;
-    /// the service ends with this process. If a process (`suitor`) has received the listening sockets
-    /// already, they, their files and the service are left to it: it serves as soon as it is ready.
+    /// Ends the thread, because this process ends, and removes the socket file, so that no process can take
+    /// over from this one any more. If a process (`suitor`) has received the listening sockets already, the
+    /// sockets, their files and the service are left to it: it serves as soon as it is ready.
     fn withdraw(self, suitor: Option<&Suitor>) {
         if let Some(suitor) = suitor {
             self.owns_files.store(false, Ordering::Release);
@@ -486,8 +490,8 @@ mod tests {
     use super::super::wire;
     use super::*;
 
-    /// Makes an incumbent whose sockets are at this path, with the receiver of its messages to control and
-    /// the mailbox in which it is told to withdraw.
+    /// Makes an incumbent (process that waits to be taken over from) whose takeover socket is at this path,
+    /// with the receiver of its messages to control and the mailbox in which it is told to withdraw.
     fn incumbent(path: &Path) -> (Incumbent, Receiver<ToControl>, Mailbox<ToTakeover>) {
         let (control, heard, _) = Mailbox::for_executor().expect("an eventfd");
         let (takeover, letters, bell) = Mailbox::for_executor().expect("an eventfd");
@@ -626,8 +630,9 @@ mod tests {
         std::fs::remove_file(path).expect("it is there");
     }
 
-    /// Has a process take over from one that sends these messages, with the bytes after each. Returns the messages to
-    /// its only shard, and those to control about pauses and quotas, in order.
+    /// Lets a process take over from a previous process that sends these messages, each with the bytes that
+    /// follow it. Returns the messages to its only shard, and those to control about pauses and quotas, in
+    /// order.
     fn taken(name: &str, sent: Vec<(Message, Vec<u8>)>) -> (Vec<ToShard>, Vec<Takeover>) {
         let path = free_path(name);
         let (mut incumbent, heard, _takeover) = incumbent(&path);

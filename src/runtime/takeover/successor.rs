@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::wire::{self, Manager, Message, PROTOCOL, Peer, has_ended};
 use crate::runtime::executor::files_too_few;
 
-/// The process that this one takes over from.
+/// The process that this one takes over from: the connection to it, and the listening sockets that it has
+/// given.
 #[derive(Debug)]
 pub struct Predecessor {
     pub(super) peer: Peer,
@@ -23,9 +24,9 @@ pub struct Predecessor {
 pub enum Succession {
     /// The previous process has the report: it stops accepting, and hands its clients over.
     Begun,
-    /// The previous process has ended or is draining, so the sockets are left to this one.
+    /// The previous process has ended or is draining, so the listening sockets are left to this process.
     Orphaned(io::Error),
-    /// This process was told to end first, so nothing was reported and the previous process goes on.
+    /// A signal told this process to end first, so nothing was reported and the previous process goes on.
     Renounced,
 }
 
@@ -89,8 +90,9 @@ impl Predecessor {
     }
 
     /// Informs the previous process that this one is ready, so that it stops accepting and hands its clients
-    /// over; does not if `told_to_end`. The error is a message for the operator: the previous process has
-    /// given this takeover up and goes on, so this process must not serve.
+    /// over; does not if `told_to_end`, since a signal has told this process to end. The error is a message for
+    /// the operator: the previous process has given this takeover up and goes on, so this process must not
+    /// serve.
     pub fn tell_ready(&mut self, told_to_end: &AtomicBool) -> Result<Succession, String> {
         if told_to_end.load(Ordering::Acquire) {
             return Ok(Succession::Renounced);

@@ -34,8 +34,8 @@ const QUOTAS_PIECE_BYTES_MAX: usize = 32 * 1024;
 /// Maximum number of bytes of a message of a takeover, which may hold a client's blocking command that is
 /// still in progress, and the bytes that the client has sent of its next request.
 const MESSAGE_BYTES_MAX: usize = COPY_BYTES_MAX + MOVED_BYTES_MAX + 64 * 1024;
-/// The longest time that the other process of a takeover may take to accept a message, or to send one that it
-/// announced.
+/// The longest time that the other process of a takeover may take to accept a message, or to send one whose
+/// coming it has announced.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest wait for the first message of a process whose takeover is refused, as other processes wait
 /// meanwhile.
@@ -131,7 +131,8 @@ impl Message {
     }
 }
 
-/// A received message of a takeover, with the bytes that follow it and the descriptors that came with it.
+/// A received message of a takeover, with the bytes (such as a text of quotas) that follow it and the
+/// descriptors that came with it.
 #[derive(Debug)]
 pub struct Received {
     pub message: Message,
@@ -160,7 +161,7 @@ impl AsFd for Peer {
 
 impl Peer {
     /// Wraps a connection to the other process of a takeover, and sets its timeouts to 5 s (`PATIENCE`). The
-    /// error says that the process belongs to another user, or what failed.
+    /// error is a text: the process belongs to another user, or a system call failed.
     pub fn new(socket: Socket) -> Result<Self, String> {
         let told = |error: io::Error| error.to_string();
         let peer = rustix::net::sockopt::socket_peercred(&socket).map_err(|error| told(error.into()))?;
@@ -212,8 +213,9 @@ impl Peer {
         Ok(())
     }
 
-    /// Makes later sends of the other process fail. Messages that it has sent before can still be received;
-    /// after the last of them, receiving fails with an error of the kind `UnexpectedEof`.
+    /// Shuts the receiving side of the connection, so that later sends of the other process fail. Messages that
+    /// it has sent before can still be received; after the last of them, receiving fails with an error of the
+    /// kind `UnexpectedEof`.
     pub fn stop_hearing(&self) {
         // A failed shutdown means that there is no connection to end.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Read);

@@ -75,7 +75,7 @@ pub(in crate::runtime) struct CertificatesThread {
 }
 
 impl CertificatesThread {
-    /// Starts the thread, which ends with the process.
+    /// Starts the thread that reads certificate files again when they change, which ends with the process.
     pub fn start(self) -> io::Result<()> {
         std::thread::Builder::new().name("weir-certs".to_owned()).spawn(move || self.run()).map(|_| ())
     }
@@ -101,8 +101,9 @@ impl CertificatesThread {
         is_told_again
     }
 
-    /// Reads the certificate files of the set with this index again, a second time if that fails. Returns
-    /// true if an order to read all files arrived meanwhile, which still has to be carried out.
+    /// Reads the certificate files of the set with this index again, after a pause (`PATIENCE`) a second time
+    /// if that fails. Returns true if an order to read all files arrived meanwhile, which still has to be
+    /// carried out.
     fn reload(&mut self, index: usize) -> bool {
         let mut is_told = false;
         let done = self.watched[index].reload().or_else(|_| {

@@ -36,8 +36,8 @@ impl Credential {
     }
 }
 
-/// A certificate that clients have shown: the time when it was last shown, and its state, which the
-/// connections of all these clients share. The state is gone once all of these connections are closed.
+/// A certificate that clients have shown: the time when it was last shown, and its state, which the connections
+/// of all these clients share. The state is dropped once all of these connections are closed.
 struct Shown {
     at: UnixTime,
     credential: Weak<Credential>,
@@ -47,7 +47,7 @@ struct Shown {
 #[derive(Default)]
 pub(super) struct Credentials {
     shown: HashMap<Chain, Shown>,
-    /// The number of known certificates at which those without an open connection are dropped.
+    /// The number of known certificates at which certificates without an open connection are dropped.
     full: usize,
     /// Certificates that are still to be verified again because the TLS files changed; `withdrawn` counts
     /// those that failed since then.
@@ -186,8 +186,8 @@ mod tests {
     enum Step {
         Opened(u8),
         Closed(usize),
-        /// The files have changed: these names are refused from now on. The flag says whether all
-        /// certificates are verified again before the next step.
+        /// The files have changed: certificates of these names (first bytes) are refused from now on. The flag
+        /// says whether all certificates are verified again before the next step.
         Changed(HashSet<u8>, bool),
     }
 

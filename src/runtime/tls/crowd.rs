@@ -17,16 +17,16 @@ pub(super) struct UnderWay<Key> {
     pub address: IpAddr,
     /// The time at which the handshake began.
     pub since: Timestamp,
-    /// The time since which the handshake waits for bytes from its client; `None` if it waits for its turn to
-    /// be answered.
+    /// The time since which the handshake waits for bytes from its client; `None` if it waits until weir
+    /// answers the client's first message, as the rate of handshakes is limited.
     pub awaits_client_since: Option<Timestamp>,
 }
 
 /// Chooses the TLS handshake that is given up in favour of a new one that begins at `now`: the oldest one of
-/// the client network with the most handshakes in progress, so that a flood from one network costs that
-/// network only. If no network has more than one, it is the handshake that has waited longest for its client,
-/// if for more than 500 ms. Otherwise returns `None`: the new one is given up, because a flood from many
-/// networks would take the turn of everybody who waits for it.
+/// the client network with the most handshakes in progress, so that a flood from one network costs that network
+/// only. If no network has more than one, it is the handshake that has waited longest for its client, if for
+/// more than 500 ms. Otherwise returns `None`: the new handshake is given up, because else a flood from many
+/// networks would push out every handshake that waits to be answered.
 pub(super) fn makes_way<Key: Copy>(
     all: impl Iterator<Item = UnderWay<Key>> + Clone,
     now: Timestamp,
@@ -100,7 +100,7 @@ mod tests {
         Timestamp::from_millis(ms)
     }
 
-    /// Returns a handshake that waits for its turn.
+    /// Returns a handshake that waits until weir answers the client's first message, not for its client.
     fn queued(key: u32, address: impl Into<IpAddr>, since: Timestamp) -> UnderWay<u32> {
         UnderWay { key, address: address.into(), since, awaits_client_since: None }
     }

@@ -37,7 +37,7 @@ pub(super) enum Step {
     Turn,
     /// The TLS handshake is done: the connection can be handed to a shard.
     Done,
-    /// The TLS handshake has failed, with this outcome.
+    /// The TLS handshake has failed, and is counted under this outcome.
     Failed(Handshake),
 }
 
@@ -57,8 +57,8 @@ pub(super) struct Shaking {
     pub entrance: Entrance,
     pub address: IpAddr,
     pub since: Timestamp,
-    /// The time at which the client was last waited for anew: when it connected, or when its first message
-    /// (hello) was answered.
+    /// The time since which the handshake has waited for the client: when the client connected, or when its
+    /// first message (hello) was answered.
     awaits_since: Timestamp,
     state: State,
     /// True once the client has sent a first byte, which shows whether it speaks TLS.
@@ -141,7 +141,7 @@ impl Shaking {
 
     /// Checks whether a client whose first message (hello) waits to be answered is still connected. If the
     /// client has left, the handshake fails at once, since the kernel would report the end of its connection
-    /// again and again. Returns that the handshake waits for its turn, or that it has failed.
+    /// again and again. Returns `Step::Turn` (the handshake still waits to be answered) or `Step::Failed`.
     fn look(&mut self) -> Step {
         // A connection that was reset may still have bytes to read, behind which the error would be.
         if !matches!(self.socket.take_error(), Ok(None)) {

@@ -57,7 +57,8 @@ pub(in crate::runtime) enum ToHandshakes {
     /// New certificates are in force, with which later TLS handshakes are done, and clients' certificates are
     /// verified again.
     Terms(Arc<Terms>),
-    /// An order to begin accepting clients, because the previous process has stopped.
+    /// An order to begin accepting clients, because the previous process, from which this one takes over, has
+    /// stopped accepting.
     Listen,
     /// An order to accept no more clients, and to drop the handshakes in progress.
     Stop,
@@ -87,7 +88,7 @@ pub(in crate::runtime) struct HandshakesThread {
 }
 
 impl HandshakesThread {
-    /// Starts the thread, which ends with the process.
+    /// Starts the thread that accepts clients with TLS and does their handshakes, which ends with the process.
     pub fn start(self) -> io::Result<()> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &self.bell, EventData::new_u64(BELL), EventFlags::IN)?;
@@ -118,7 +119,7 @@ struct Work {
     pace: Pace,
     /// The time until which listeners pause because accepting failed; none while they accept.
     resting: Option<Timestamp>,
-    /// The log lines about clients that could not be accepted for want of resources.
+    /// Limiter of the log lines about clients that could not be accepted for want of resources.
     want: log::WantComplaints,
     looked: Timestamp,
     crowd_told: Option<Timestamp>,

@@ -43,7 +43,7 @@ impl Line {
 
 impl Secured {
     /// Lets the TLS connection read from or write to the socket once, and updates the outcome under which the
-    /// handshake is counted.
+    /// handshake is counted if it is given up now.
     fn step(&mut self, socket: &mut Socket) -> io::Result<()> {
         let gone_on = self.go_on(socket);
         let is_done = !self.connection.is_handshaking();

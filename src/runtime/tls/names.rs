@@ -13,7 +13,7 @@ const PRINTABLE_STRING: u8 = 0x13;
 const IA5_STRING: u8 = 0x16;
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
-/// The DER tag of a certificate's version; after it, those of its extensions and of a DNS name, all
+/// The DER tag of a certificate's version. Like the tags of extensions and of DNS names below, it is
 /// context-specific.
 const VERSION: u8 = 0xa0;
 const EXTENSIONS: u8 = 0xa3;

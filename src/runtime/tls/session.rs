@@ -42,7 +42,7 @@ impl std::fmt::Debug for SecureClient {
     }
 }
 
-/// The peer of a TLS connection: a client or a store.
+/// The peer of a TLS connection, a client or a store, with the data that only one of the two has.
 enum Far {
     /// A client, with the state of its certificate, if it had to show one.
     Client(OpenConnection, Option<Arc<Credential>>),
@@ -127,9 +127,9 @@ impl Session {
         matches!(&self.far, Far::Client(_, Some(credential)) if credential.is_withdrawn())
     }
 
-    /// Decrypts received bytes and appends the plain text to `plain`: hardly more than came, plus the rest of
-    /// an earlier, incomplete record. Returns whether the handshake was completed, or the peer's side ended,
-    /// by these bytes. After an error the connection must be closed.
+    /// Decrypts received bytes and appends the plain text to `plain`: at most about as many bytes as were
+    /// received, plus those of an earlier, incomplete record. Returns whether the handshake was completed, or
+    /// the peer's side ended, by these bytes. After an error the connection must be closed.
     pub fn receive(&mut self, mut bytes: &[u8], plain: &mut Vec<u8>) -> Result<Heard, rustls::Error> {
         let before = (self.ready, self.ended);
         loop {
@@ -210,8 +210,9 @@ impl Session {
         (self.plain, self.taken) = (Some(segment), 0);
     }
 
-    /// Handles that `bytes` encrypted bytes have been sent. Returns the segment of plain text if all of it
-    /// was sent (else `None`), and whether so much was sent that progress is to be reported.
+    /// Handles that `bytes` encrypted bytes have been sent. Returns the segment of plain text if all of it was
+    /// sent (else `None`), and whether 1 MiB (`PROGRESS_BYTES`) was sent since progress was last reported, so
+    /// that it is to be reported again.
     pub fn handle_sent(&mut self, bytes: usize) -> (Option<Segment>, bool) {
         let done = self.plain.as_ref().is_some_and(|segment| self.taken >= segment.len());
         if done {
@@ -251,9 +252,9 @@ impl Session {
     }
 
     /// Returns a message, with the reason `problem`, about a connection to a store that was lost before the
-    /// store sent any data; `None` if there was a message already, the store has sent data, or the peer is a
-    /// client. With TLS 1.3 the handshake is done on this side before the store has checked weir's
-    /// certificate. `outcome` is counted if the handshake was not done.
+    /// store sent any data: the handshake failed or, with TLS 1.3, the store refused weir's certificate right
+    /// after it. `None` if there was a message already, the store has sent data, or the peer is a client.
+    /// `outcome` is counted if the handshake was not done.
     pub fn complaint(&mut self, problem: &str, outcome: Handshake) -> Option<String> {
         match &mut self.far {
             Far::Store { name, handshake, told } if !self.heard && !*told => {

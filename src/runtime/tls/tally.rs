@@ -36,7 +36,7 @@ impl Tally {
         self.under_way.store(handshakes as u64, Ordering::Relaxed);
     }
 
-    /// Adds CPU time that the thread for TLS handshakes has used.
+    /// Adds `time` to the CPU time that the thread for TLS handshakes has used.
     pub fn note_busy(&self, time: Duration) {
         self.busy_nanos.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
@@ -98,8 +98,8 @@ impl StoreHandshake {
         Self { tally: Arc::clone(tally), otherwise: None, ended: false }
     }
 
-    /// Sets the outcome that is counted if the TLS handshake is given up from now on, as something was sent
-    /// or is awaited.
+    /// Sets the outcome that is counted if the TLS handshake is given up from now on, as bytes of it were sent
+    /// or are awaited.
     pub fn go_on(&mut self, otherwise: Handshake) {
         if !self.ended {
             self.otherwise = Some(otherwise);

@@ -65,7 +65,8 @@ impl Pair {
     }
 }
 
-/// Completes a handshake between a session of weir's and a stand-in for a store.
+/// Completes a handshake between a session of weir's (`near`) and a server that plays a store. Returns the
+/// server's side.
 fn shaken(near: &mut Session, terms: &Arc<Terms>) -> Result<ServerConnection, rustls::Error> {
     let mut far = ServerConnection::new(Arc::clone(&terms.config))?;
     let mut plain = Vec::new();
@@ -285,7 +286,7 @@ fn a_handshake_with_a_store_is_counted_once_however_it_ends() {
     assert_eq!((counted(Handshake::NotTls), all()), (1, 6));
 }
 
-/// Returns a client's socket, and the server's handshake with it.
+/// Returns a client's socket, and the server's handshake with it, which has only begun.
 fn connected(entrance: Entrance) -> (TcpStream, Shaking) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let client = TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");

@@ -74,7 +74,7 @@ fn connected(addresses: &[SocketAddr], left: impl Fn() -> Duration) -> io::Resul
     Err(last)
 }
 
-/// The body of an HTTP reply with status 200; an error, as a message for the user, for any other reply.
+/// Returns the body of an HTTP reply with status 200; an error, as a message for the user, for any other reply.
 fn body(reply: &str) -> Result<String, String> {
     let not_http = "the reply is not one of weir's admin port";
     let (head, body) = reply.split_once("\r\n\r\n").ok_or(not_http)?;

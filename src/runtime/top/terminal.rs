@@ -123,7 +123,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Sleeps for this time, or until a signal arrives.
+/// Sleeps for this time, or until a signal arrives if that is sooner.
 pub(super) fn pause(time: Duration) {
     // The poll waits for no descriptor, so only the time, or a signal, ends it.
     let _ = poll(&mut [], Some(&timespec(time)));

@@ -43,12 +43,12 @@ pub enum Admission {
     Throttled(Throttled),
 }
 
-/// The quota that refused a request, and when it will have enough again.
+/// The quota for which a request is refused, and the time until it has enough again.
 #[derive(Clone, Copy, Debug)]
 pub struct Throttled {
     /// The scope of the quota: global, a tenant's, or a user's.
     pub scope: Scope,
-    /// The size of the quota, in request units per second.
+    /// The rate of the quota, in request units per second.
     pub limit: u64,
     /// The whole request units that are left in the bucket.
     pub remaining: u64,
@@ -87,7 +87,7 @@ pub struct QuestionsInDebt {
 
 impl QuestionsInDebt {
     /// Counts one more request about quotas (`QOS`) of a tenant in debt. True if no more than 10
-    /// (`QUESTIONS_IN_DEBT_MAX`) came in this second, so that this one is answered.
+    /// (`QUESTIONS_IN_DEBT_MAX`) of the tenant's came in this second, so that the request is answered.
     fn takes(&mut self, tenant: TenantId, now: Timestamp) -> bool {
         if now.since(self.since) >= Duration::from_secs(1) {
             self.since = now;
@@ -186,8 +186,9 @@ impl AdmissionStage {
         }
     }
 
-    /// Returns what follows from a decision that does not admit a request now: the request waits for the control
-    /// executor's answer or is refused, or in shadow mode passes. `cost` is its price.
+    /// Returns the admission stage's answer for a request that the buckets' `decision` does not admit now: the
+    /// request waits for the control executor's answer or is refused, or in shadow mode passes. `cost` is its
+    /// price.
     fn handle_not_admitted(
         &mut self,
         env: &mut Env,
@@ -301,11 +302,11 @@ impl AdmissionStage {
         self.accounts.meter(payer.tenant(), usage, now.monotonic);
     }
 
-    /// Decides whether a request must wait until another request of its tenant in flight is charged at its
-    /// real cost; None if it may go on. It waits if the cost of its class is not known well enough, or if a
-    /// bucket might not cover it along with all requests in flight. In the second case it is refused once
-    /// 100 ms have passed since it arrived (`came`), so that the wait of one does not add to that of requests
-    /// behind it, or if too many requests of its tenant wait already.
+    /// Decides whether a request must wait until another request of its tenant in flight is charged at its real
+    /// cost; None if it may go on. It waits if the cost of its class is not known well enough, or if a bucket
+    /// might not cover it along with all requests in flight. In the second case it is refused once 100 ms have
+    /// passed since it arrived (`came`), so that waits of requests of one client do not add up, or if too many
+    /// requests of its tenant wait already.
     fn hold_back(
         &mut self,
         env: &mut Env,
@@ -392,11 +393,12 @@ fn track_of(heavy_from: Option<MicroUnits>, estimate: MicroUnits, class: Class, 
 /// where a quota might not cover all of them (100 ms).
 pub(super) const SETTLEMENT_PATIENCE: Duration = Duration::from_millis(100);
 /// The number of one tenant's clients that may always wait on a core for other requests of the tenant to be
-/// charged at their real cost. If the tenant has more requests in flight, that many clients may wait.
+/// charged at their real cost (16). If the tenant has more than 16 requests in flight, as many clients as these
+/// may wait.
 const WAITING_MIN: usize = 16;
 
-/// A retry delay is lengthened by the delay times a random byte divided by this, which is less than a quarter
-/// of the delay, so that refused clients do not all return at once.
+/// Divisor for lengthening retry delays: a delay grows by itself times a random byte divided by this, which is
+/// less than a quarter of the delay, so that refused clients do not all return at once.
 const JITTER_PARTS: u64 = 4 * 256;
 
 /// Returns a retry delay lengthened by up to a quarter and never shortened. `spread` is a random byte.

@@ -21,7 +21,7 @@ const PLACES_PER_STEP: u64 = 64;
 /// The number of bytes of zeros, written before the offset that a request names, that count as one step of
 /// effort.
 const ZEROS_PER_STEP: u64 = 1_024;
-/// The number of pairs of watched keys that Redis compares in the time of one step, as it does a pair in 12 ns.
+/// The number of pairs of watched keys that count as one step of effort, as Redis compares one pair in 12 ns.
 const PAIRS_PER_STEP: u64 = 16;
 /// The number of bytes of zeros (64 KiB) that do not count as effort, as a store writes them in next to no
 /// time.
@@ -87,7 +87,8 @@ fn bit_of(arguments: &Arguments<'_>, index: usize) -> u64 {
     }
 }
 
-/// Returns the offset of `... LIMIT offset count` after the two ends of a range; 0 without `LIMIT`.
+/// Returns the number of elements that the store passes over before the first of the reply: the offset of `...
+/// LIMIT offset count` after the two ends of a range; 0 without `LIMIT`.
 fn passed_over(arguments: &Arguments<'_>) -> u64 {
     let limit = (4..arguments.len()).find(|index| arguments.at(*index).eq_ignore_ascii_case(b"limit"));
     limit.map_or(0, |index| number(arguments, index + 1))

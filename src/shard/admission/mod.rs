@@ -142,7 +142,8 @@ impl AdmissionStage {
         self.accounts.settle_waiting(charge, without_reply, now.monotonic)
     }
 
-    /// True if the tenant of an account is still known: the quotas have not changed too often since.
+    /// True if the tenant of an account is still known: it is not gone, and the quotas have not changed too
+    /// often since the account was made.
     pub fn knows(&self, payer: Payer) -> bool {
         self.accounts.knows(payer)
     }
@@ -271,12 +272,14 @@ impl AdmissionStage {
         Timestamp::earliest([self.accounts.poll_deadline(), patience, settlement])
     }
 
-    /// Reports to the control executor at once the amounts spent on this core since the last report.
+    /// Reports to the control executor at once the amounts spent on this core since the last report, without
+    /// waiting for the end of the period.
     pub fn flush(&mut self, now: Timestamp) {
         self.accounts.flush(now);
     }
 
-    /// Returns the bucket of a scope (global, tenant or user) and its size, or None if the scope has no limit.
+    /// Returns the id of the bucket of a scope (global, tenant or user) and its size (rate and burst), or None
+    /// if the scope has no limit.
     pub fn bucket(&self, scope: Scope) -> Option<(BucketId, Capacity)> {
         self.accounts.bucket(scope).zip(self.accounts.capacity(scope))
     }

@@ -43,7 +43,8 @@ impl Accounts {
         self.settle_other(charge, reply.bill(charge, weights), now);
     }
 
-    /// Returns the measurements of a reply with the store's time split into what is billed and what is not.
+    /// Returns the measurements of a reply with the store's time split into the part that is billed and the
+    /// part within the tenant's leeway, which is not.
     pub fn with_billed_time(&mut self, charge: &Charge, reply: &Settlement, now: Now) -> Settlement {
         let mut reply = *reply;
         let busy = reply.measured.busy_micros;
@@ -54,8 +55,9 @@ impl Accounts {
         reply
     }
 
-    /// Returns the tab (sum of one payer's consecutive requests) on which a charge is settled, if it is open.
-    /// A tab does not know debt, so a request that is never refused is settled without one.
+    /// Returns the tab (sum of one payer's consecutive requests) on which a charge is settled, if it is open. A
+    /// request that is never refused is settled without a tab, because its price may bring buckets only into
+    /// limited debt, which a tab cannot check.
     #[inline]
     fn tab_for(&mut self, charge: &Charge) -> Option<&mut Tab> {
         if charge.is_unrefused { None } else { self.tab_of(charge.payer) }

@@ -11,7 +11,7 @@ use crate::values::{ClientId, TenantId, Timestamp};
 pub struct Waiting {
     tenants: Vec<(TenantId, VecDeque<Waiter>)>,
     /// Clients whose requests are tried again in this turn (pass of the shard's loop) even if no request of
-    /// their tenant was charged at its real cost.
+    /// their tenant was charged at its real cost, because quotas have changed.
     released: Vec<ClientId>,
 }
 
@@ -62,7 +62,8 @@ impl Waiting {
         due
     }
 
-    /// Lets the requests of all waiting clients be tried again in this turn (pass of the shard's loop).
+    /// Lets the requests of all waiting clients be tried again in this turn (pass of the shard's loop), because
+    /// new quotas may decide otherwise.
     pub fn release(&mut self) {
         for (_, queue) in self.tenants.drain(..) {
             self.released.extend(queue.into_iter().map(|waiter| waiter.client));

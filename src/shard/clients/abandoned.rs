@@ -19,7 +19,7 @@ pub struct Abandoned(HashMap<(ClientId, u32), Owing>);
 pub struct Owing {
     /// The estimated price that was taken for the request.
     pub charge: Charge,
-    /// The number of parts of the reply that are still to come.
+    /// The number of parts of the reply that are still to come (1 at first for a request that was not split).
     pub parts_left: usize,
     /// The measurements of the parts of the reply that have come; the real price follows from them.
     pub settlement: Settlement,
@@ -27,25 +27,27 @@ pub struct Owing {
 
 impl Abandoned {
     /// Keeps the charge of the request in flight with this sequence number whose client has disconnected.
+    /// `owing` has the charge and the number of parts of the reply that are still to come.
     pub fn remember(&mut self, id: ClientId, sequence: u32, owing: Owing) {
         self.0.insert((id, sequence), owing);
     }
 
-    /// Keeps the charge of a request in flight, one part of whose reply the client does not await any more. Called
-    /// once for each such part.
+    /// Keeps the charge of a request in flight, one part of whose reply the client does not await any more.
+    /// Called once for each part that the client no longer awaits.
     pub fn remember_part(&mut self, to: ReplyTo, charge: &Charge) {
         let fresh = Owing { charge: *charge, parts_left: 0, settlement: Settlement::default() };
         self.0.entry((to.client_id(), to.sequence)).or_insert(fresh).parts_left += 1;
     }
 
-    /// Returns the charge of a request in flight whose reply no client awaits; None if it is not kept here.
+    /// Returns the charge of a request in flight whose reply no client awaits; None if no charge is kept here
+    /// for the request.
     pub fn charge_of(&self, to: ReplyTo) -> Option<&Charge> {
         self.0.get(&(to.client_id(), to.sequence)).map(|owing| &owing.charge)
     }
 
-    /// Counts a reply, or one part of it, that no client awaits. Returns the charge, to be
-    /// corrected to the real price, once all parts have come; None before, and for a request whose charge is
-    /// not kept here.
+    /// Counts a reply, or one part of it, that no client awaits. `outcome` is the result of the part, with its
+    /// measurements. Returns the charge, to be corrected to the real price, once all parts have come; None
+    /// before, and for a request whose charge is not kept here.
     pub fn part_arrived(&mut self, to: ReplyTo, outcome: Outcome) -> Option<Owing> {
         let key = (to.client_id(), to.sequence);
         let owing = self.0.get_mut(&key)?;

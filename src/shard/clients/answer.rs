@@ -63,8 +63,8 @@ impl Outbox {
     }
 }
 
-/// Turns RESP replies in a client's output into a segment of HTTP responses. None if no response is complete
-/// enough to be sent yet.
+/// Turns the RESP replies in the output of a client that speaks HTTP into a segment (block of bytes to send) of
+/// HTTP responses. None if no response is complete enough to be sent yet.
 fn http_segment(http: &mut Conversation, output: &mut Output) -> Option<Segment> {
     let mut spare = Vec::new();
     while let Some(segment) = output.take() {
@@ -82,14 +82,14 @@ fn marked(mut reply: Vec<u8>) -> Vec<u8> {
     reply
 }
 
-/// True if a client over HTTP gets a reply that weir has written itself, to a request that was refused or lost: such a
-/// reply is marked.
+/// True if a client over HTTP gets an error that weir has written itself, to a request that was refused or
+/// lost. Such a reply is marked, so that its translation to HTTP tells it from an error of the store.
 fn is_own(client: &Client, outcome: Outcome) -> bool {
     client.speaks_http && matches!(outcome, Outcome::Refused | Outcome::Lost)
 }
 
-/// True if a part of a joined reply is a refusal by weir, which its first word tells. That is proof enough:
-/// scripts, which could write such words themselves, are never sent in parts.
+/// True if the reply to one part of a request that was split by key is a refusal by weir, which its first word
+/// tells. That is proof enough: scripts, which could write such words themselves, are never sent in parts.
 fn is_worded_as_own(reply: &[u8]) -> bool {
     [&b"-THROTTLED "[..], b"-OVERLOADED ", b"-UNAVAILABLE "].into_iter().any(|word| reply.starts_with(word))
 }
@@ -130,9 +130,10 @@ impl ClientStage {
         self.captured.take().unwrap_or_default()
     }
 
-    /// Delivers a backend's reply, or one part of it, to the client on this shard. Once all parts are there,
-    /// calls `settle` with the request's charge and the measurements from which its real price follows, even
-    /// if the client has disconnected.
+    /// Delivers a backend's reply, or one part of it, to the client on this shard; `outcome` is its result
+    /// (served, refused, lost and so on), with the measurements of it. Once all parts are there, calls `settle`
+    /// with the request's charge and the measurements from which its real price follows, even if the client has
+    /// disconnected.
     #[inline]
     pub fn deliver(
         &mut self,
@@ -156,7 +157,8 @@ impl ClientStage {
         self.deliver_unusual(env, to, outcome, message, settle);
     }
 
-    /// Delivers a reply, or one part of it, as [`Self::deliver`] does, if the client does not get it as it came.
+    /// Delivers a reply, or one part of it, as [`Self::deliver`] does, if the client does not get it unchanged:
+    /// it is rewritten or joined with other parts, or the client no longer awaits it.
     #[inline(never)]
     fn deliver_unusual(
         &mut self,
@@ -248,8 +250,8 @@ impl ClientStage {
         }
     }
 
-    /// Joins up to 4,096 more values of one reply with so many that joining them takes several turns (passes
-    /// of the shard's loop), and answers the request once the reply is complete.
+    /// Joins up to 4,096 more values of a reply to a split request that has so many values that joining them
+    /// takes several turns (passes of the shard's loop), and answers the request once the reply is complete.
     pub fn go_on_joining(&mut self, env: &mut Env) {
         let Some((id, sequence, index)) = self.turns.next_to_join() else { return };
         let waiting = self.clients.get(id).and_then(|client| client.order.waiting(sequence));
@@ -308,7 +310,7 @@ impl ClientStage {
     }
 
     /// Resumes a client, or closes it if it is ending, after a request whose reply was switched off (`CLIENT
-    /// REPLY`): there is no send whose completion would do so.
+    /// REPLY`): no reply is sent whose completion would resume or close it.
     #[cold]
     fn after_silence(&mut self, env: &mut Env, id: ClientId) {
         let client = self.clients.at(id);
@@ -330,7 +332,8 @@ impl ClientStage {
         self.outbox.list(client, id);
     }
 
-    /// Passes a published message to a subscriber, and closes the subscriber if too many bytes wait for it.
+    /// Passes a published message to a subscriber, and closes the subscriber if too many bytes of messages and
+    /// replies wait for it (more than the limit for subscribers).
     pub(super) fn push_published(&mut self, env: &mut Env, id: ClientId, message: Message<'_>) {
         let Some(client) = self.clients.get(id) else { return };
         client.order.push(message, &mut env.pool);

@@ -8,23 +8,24 @@ use crate::values::Timestamp;
 
 /// Bytes that arrive within this time of each other count as arrived together.
 const TOGETHER: Duration = Duration::from_millis(1);
-/// Bytes count as arrived together with those before them if the time between is at most this part of the time for
-/// which the oldest have waited. A few hundred times of arrival then cover any wait.
+/// Bytes count as arrived together with those before them if the time between is at most a 32nd (1 / `PARTS`)
+/// of the time for which the oldest have waited. A few hundred times of arrival then cover any wait.
 const PARTS: u32 = 32;
 
-/// Undecoded bytes that arrived together.
+/// Undecoded bytes of a client that arrived together: their number and their time of arrival.
 #[derive(Clone, Copy, Debug)]
 struct Arrival {
     bytes: usize,
     at: Timestamp,
 }
 
-/// When the undecoded bytes of one client arrived. Empty for a client whose next request may be started at once.
+/// Record of the times at which the undecoded bytes of one client arrived. Empty for a client whose next
+/// request may be started at once.
 #[derive(Debug, Default)]
 pub struct Arrivals {
-    /// The undecoded bytes, the oldest first, without the bytes that are decoded.
+    /// The numbers and times of arrival of the undecoded bytes, the oldest first.
     waiting: VecDeque<Arrival>,
-    /// Number of bytes in `waiting`.
+    /// Number of undecoded bytes whose times of arrival are in `waiting`.
     bytes: usize,
 }
 
@@ -35,7 +36,8 @@ impl Arrivals {
         self.waiting.is_empty()
     }
 
-    /// Adds bytes that have arrived behind those that wait.
+    /// Records that `bytes` more bytes of the client arrived at the time `at`, behind those that wait to be
+    /// decoded.
     pub fn add(&mut self, bytes: usize, at: Timestamp) {
         self.bytes += bytes;
         let oldest = self.waiting.front().map_or(at, |first| first.at);
@@ -65,7 +67,8 @@ impl Arrivals {
         Some(at)
     }
 
-    /// Corrects the number of waiting bytes to `bytes`. Those that are not known yet arrived at the time `at`.
+    /// Corrects the number of waiting bytes to `bytes`. If that is more than were recorded, the additional
+    /// bytes count as arrived at the time `at`; if it is less, the oldest are removed.
     pub fn correct(&mut self, bytes: usize, at: Timestamp) {
         if bytes > self.bytes {
             self.add(bytes - self.bytes, at);

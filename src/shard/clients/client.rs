@@ -25,7 +25,8 @@ use crate::shard::subscription_board::SubscriptionBoard;
 use crate::values::limits::{REQUESTS_PER_TURN, TLS_CLIENT_BYTES, TLS_SEND_BYTES_MAX};
 use crate::values::{BackendId, Database, TenantId, Timestamp};
 
-/// How far a client connection has ended: what is still read from it, carried out and answered.
+/// Stage of the end of a client connection, which decides whether more is read from it, and whether requests
+/// that it has sent are still carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     /// The connection is not ending: its requests are read and answered.
@@ -33,26 +34,27 @@ pub(super) enum Ending {
     /// Nothing more is read from the client. All requests that were read are answered, then the connection is
     /// closed.
     NoMoreInput,
-    /// No more requests are carried out, not even those already received. Earlier ones are answered, then the
-    /// connection is closed.
+    /// No more requests are carried out, not even those already received. Requests in flight are answered, then
+    /// the connection is closed.
     Deaf,
 }
 
 /// The two addresses of a client connection, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Address {
-    /// The client's own address, as `CLIENT LIST` reports it.
+    /// The address from which the client connected, as `CLIENT LIST` reports it (`addr`).
     pub peer: Box<str>,
-    /// Weir's own address, on which the client connected.
+    /// Weir's own address, to which the client connected, as `CLIENT LIST` reports it (`laddr`).
     pub local: Box<str>,
 }
 
-/// The unanswered requests of one client as its shard's schedule has counted them.
+/// The unanswered requests of one client as its shard's schedule (of which clients may start requests in a pass
+/// of the shard's loop) counted them last.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counted {
-    /// Number of unanswered requests if they are more than one, or else 0.
+    /// Number of the client's unanswered requests if it is more than one, or else 0.
     pub(super) requests: usize,
-    /// The tenant among whose requests they are counted.
+    /// The tenant among whose unanswered requests the client's are counted; None if the client had no tenant.
     pub(super) tenant: Option<TenantId>,
     /// True if requests of the client were started, or replies sent to it, since the last search for clients that
     /// wait for long.
@@ -97,7 +99,7 @@ pub struct Client {
     /// True while the client's next request waits for the end of a `CLIENT PAUSE`, whether it is decoded
     /// already or not.
     pub(super) waits_by_order: bool,
-    /// The number of failed attempts to log in. At 10 the connection is closed.
+    /// The number of failed attempts to log in on this connection. At 10 the connection is closed.
     pub(super) logins_failed: u8,
     pub(super) decoder: RequestDecoder,
     /// The state of the HTTP conversation; None if the client speaks RESP, and while its HTTP requests are
@@ -121,11 +123,12 @@ pub struct Client {
     /// The choice between tracks (groups of backend connections), so that requests of this client do not
     /// overtake each other.
     tracks: Tracks,
-    /// True while later requests must wait until all requests in flight are answered.
+    /// True while later requests must wait until all requests in flight are answered, because the last of these
+    /// must be alone (it concerns several cores or changes the connection's state, for instance).
     pub(super) barrier: bool,
     pub(super) held_request: Option<Box<HeldRequest>>,
-    /// The slots to whose home cores unanswered requests may have gone, as a bit set: bit n stands for all
-    /// slots that are n modulo 64.
+    /// The slots to whose home cores (the cores through which their keys' requests pass) unanswered requests
+    /// may have gone, as a bit set: bit n stands for all slots that are n modulo 64.
     handed_over: u64,
     /// The request in flight, such as `DBSIZE` or `SCAN`, that is sent to the primaries of a cluster rather
     /// than to a slot; None if there is none.
@@ -145,13 +148,14 @@ pub struct Client {
     /// to be alone in flight, or the client has changed its RESP version since, which gives later requests other
     /// connections to stores: they could then overtake the request, which may still be carried out.
     pub(super) is_unsettled_alone: bool,
-    /// The number of backend queues that hold so many of this client's requests that no further request of
-    /// the client is started.
+    /// The number of backend queues that hold so many of this client's requests that no further request of the
+    /// client is started until one of these queues has fewer.
     pub(super) congested: u16,
-    /// The times of the request that was decoded last; with no bytes left to decode, the time of arrival is that of the
-    /// last bytes. While a held request (kept to be handled later) is handled, its times.
+    /// The times of the request that was decoded last; with no bytes left to decode, the time of arrival is
+    /// that of the last bytes. While a held request (kept to be handled later) is handled, these are the times
+    /// of that request.
     pub(super) times: Times,
-    /// The times at which those bytes arrived that have to wait to be decoded.
+    /// The times at which the client's undecoded bytes arrived, which have to wait to be decoded.
     pub(super) arrivals: Arrivals,
     pub(super) ending: Ending,
     /// True once it is known that the client's input ends behind bytes that are not read yet, since reading
@@ -172,7 +176,7 @@ pub struct Client {
     /// The number of requests of this client that may still be started in the turn (pass of the shard's loop)
     /// whose number is `turn`.
     pub(super) turn_left: u32,
-    /// The client's part of the unanswered requests that its shard's schedule counts.
+    /// The numbers of the client's unanswered requests, as the shard's schedule of clients counted them last.
     pub(super) counted: Counted,
     /// True while received bytes have not been decoded yet, because the client has to wait.
     pub(super) stalled: bool,
@@ -251,8 +255,8 @@ impl Client {
         self.decoder.held_bytes() + self.http.as_ref().map_or(0, |http| http.held_bytes())
     }
 
-    /// Corrects the times of arrival of the bytes that wait, after decoding: those that now wait for the first time
-    /// arrived when the request decoded last did, or later.
+    /// Corrects the times of arrival of the bytes that wait, after decoding: bytes that now wait for the first
+    /// time arrived when the request decoded last did, or later.
     #[cold]
     pub(super) fn date_undecoded(&mut self) {
         if self.stalled {
@@ -459,13 +463,14 @@ impl Client {
         self.transaction = Some(transaction);
     }
 
-    /// Keeps weir's own replies within a transaction until the backend's reply to the transaction arrives.
+    /// Keeps weir's own replies within a transaction (`splice`) until the backend's reply to the transaction
+    /// arrives.
     pub fn keep_splice(&mut self, splice: Splice) {
         self.splice = Some(Box::new(splice));
     }
 
-    /// Marks the client's transaction, if it is in one, so that `EXEC` refuses it because a request could not
-    /// be queued.
+    /// Marks the client's transaction, if it is in one, so that `EXEC` refuses it because a request of it could
+    /// not be queued.
     pub fn poison_transaction(&mut self) {
         if let Some(transaction) = &mut self.transaction {
             transaction.poison();
@@ -544,7 +549,8 @@ impl Client {
         });
     }
 
-    /// True if the client has sent `MONITOR`, and is shown the requests of others.
+    /// True if the client has sent `MONITOR`, and is shown the requests that clients of its tenant (an
+    /// administrator: all clients) send.
     pub fn is_monitor(&self) -> bool {
         self.is_monitor
     }
@@ -565,17 +571,17 @@ impl Client {
         !self.order.output.is_empty() || self.sending_since.is_some()
     }
 
-    /// True while a client has to be resumed later, since something of it waits: received bytes, a held
-    /// request, or requests that must not be sent before earlier ones are answered.
+    /// True while a client has to be resumed later, because a part of its requests waits: received bytes, a
+    /// held request, or requests that must not be sent before earlier ones are answered.
     #[inline]
     pub(super) fn is_stuck(&self) -> bool {
         self.stalled || self.held_request.is_some() || self.barrier
     }
 
-    /// True if a `CLIENT PAUSE` that does not hold back all requests holds back this one. `is_queued` says
-    /// that the request is about to be queued in a transaction. A pause of writes lets such requests pass,
-    /// and holds back their `EXEC` if one of them may write. `scripts` knows the scripts that declare that
-    /// they write nothing.
+    /// True if a `CLIENT PAUSE` that does not hold back all requests holds back the given request. `is_queued`
+    /// says that the request is about to be queued in a transaction. A pause of writes lets such requests pass,
+    /// and holds back their `EXEC` if one of them may write. `scripts` knows the scripts that declare that they
+    /// write nothing.
     pub fn is_held_back(
         &self,
         (command, handling): (&Command, Handling),
@@ -600,8 +606,9 @@ impl Client {
         self.waits_by_order && (self.stalled || self.held_request.is_some())
     }
 
-    /// True if the client's next request may not be started yet. `pipeline_most` is the number of unanswered requests
-    /// that it may have.
+    /// True if the client's next request may not be started yet. `room` limits the bytes of replies that may
+    /// wait for the client or are expected; `pipeline_most` is the number of unanswered requests that it may
+    /// have.
     #[inline]
     pub(super) fn must_wait(&self, room: ReplyRoom, pipeline_most: usize) -> bool {
         self.barrier
@@ -614,9 +621,9 @@ impl Client {
             || self.unanswered() > 0 && self.order.foreseen_bytes() > room.foreseen
     }
 
-    /// False while more bytes of replies than usual may wait for the client (it takes none until it has
-    /// written a long pipeline), and further ones may be added. That ends at `backlog_bytes_max` bytes, or at
-    /// a few requests in flight, because their replies may be long.
+    /// True unless more bytes of replies than usual may wait for the client at present (it takes none until it
+    /// has written a long pipeline), and further ones may be added: at most `backlog_bytes_max` bytes, and only
+    /// with fewer than 8 requests in flight, because their replies may be long.
     fn is_backlog_full(&self) -> bool {
         self.backlog_bytes_max == 0
             || self.unanswered() >= BACKLOG_PIPELINE_MAX
@@ -688,9 +695,9 @@ impl Client {
         self.ties.get_or_insert_default()
     }
 
-    /// Counts the client's undecoded bytes and held request as subscriptions that are not read yet, as long as stores
-    /// have not acknowledged its last command about subscriptions: programs tend to send several such commands in a
-    /// row, and a message (`PUBLISH`) to any channel has to wait for them.
+    /// Counts the client's undecoded bytes and held request as commands that may subscribe, as long as stores
+    /// have not acknowledged its last command about subscriptions: programs tend to send several such commands
+    /// in a row, and a message (`PUBLISH`) to any channel has to wait for them.
     #[cold]
     pub fn count_unread_subscriptions(&mut self, board: &Arc<SubscriptionBoard>) {
         let tenant = self.identity.tenant_id();

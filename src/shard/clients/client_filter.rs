@@ -20,19 +20,19 @@ pub struct ClientFilter {
     pub(super) local_address: Option<String>,
     pub(super) user: Option<String>,
     pub(super) older_than: Option<Duration>,
-    /// The number (`CLIENT ID`) of a client that is left out (`SKIPME yes`).
+    /// The number (`CLIENT ID`) of a client that is left out (`SKIPME yes`); None if none is left out.
     pub(super) except: Option<u64>,
     /// The number (`CLIENT ID`) of the client that sent the command. If the command closes that client too,
     /// the client gets its reply first.
     pub(super) asker: u64,
-    /// The type of client that is selected (`TYPE`).
+    /// The type of client that is selected (`TYPE`); None for clients of all types.
     pub(super) kind: Option<ClientKind>,
 }
 
 /// Type of a client, as `CLIENT LIST TYPE` names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientKind {
-    /// Any client that is not subscribed to channels.
+    /// Every client that is not subscribed to channels or patterns.
     Normal,
     /// A client that is subscribed to channels or patterns.
     PubSub,

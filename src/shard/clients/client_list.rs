@@ -135,8 +135,8 @@ impl Client {
         line
     }
 
-    /// Describes the client in one line of `name=value` words, which are exactly those of Redis's
-    /// `CLIENT INFO`: go-redis refuses a reply with any other.
+    /// Describes the client in one line of `name=value` words, which are exactly those of Redis's `CLIENT
+    /// INFO`: the client library go-redis refuses a reply with any other word.
     pub fn line(&self, quotas: &Quotas, now: Now) -> String {
         let name = |bytes| String::from_utf8_lossy(bytes).into_owned();
         let subscriptions = self.ties.as_ref().and_then(|ties| ties.subscriptions.as_ref());

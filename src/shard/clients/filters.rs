@@ -22,7 +22,8 @@ pub struct Filters {
     /// kind, by tenant and by a hash of the text, so that long texts take no memory here. Some are of filters
     /// that no client has any more.
     places: HashMap<(FilterKind, TenantId, u64), Weak<FilterPlace>>,
-    /// The function that hashes the text, which no client can foresee.
+    /// The function that hashes the text of a filter, with a random key, so that no client can choose texts
+    /// whose hashes collide.
     hashes: RandomState,
 }
 
@@ -57,7 +58,8 @@ impl Filters {
         Some(place)
     }
 
-    /// Changes the tenants of filters to the ids that `renamed` returns.
+    /// Changes the tenants of filters to the ids that `renamed` returns for their present ids, because new
+    /// quotas give tenants other ids.
     fn handle_tenants(&mut self, renamed: impl Fn(TenantId) -> TenantId) {
         for ((kind, tenant, hash), place) in std::mem::take(&mut self.places) {
             if let Some(filter) = place.upgrade() {

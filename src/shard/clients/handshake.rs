@@ -16,7 +16,7 @@ use crate::values::limits::{CLIENT_NAME_BYTES_MAX, HELLO_WORDS_MAX, LOGINS_FAILE
 use crate::values::time::Now;
 use crate::values::{ClientId, Database};
 
-/// Text of the reply to `AUTH password` where nobody has a password, as Redis words it.
+/// Text of the reply to `AUTH password` if the quotas give no tenant a password, as Redis words it.
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
                            configuration is correct?";
 const WRONGPASS: &str = "WRONGPASS invalid username-password pair or user is disabled.";
@@ -51,8 +51,8 @@ impl ClientStage {
         self.close_if_guessing(env, id);
     }
 
-    /// Logs a client in by `AUTH` or `HELLO`. Where nobody has a password, the default user needs none and may give
-    /// any, as on a Redis without passwords. The error is the text of the reply.
+    /// Logs a client in by `AUTH` or `HELLO`. If the quotas give no tenant a password, the default user needs
+    /// none and may give any, as on a Redis without passwords. The error is the text of the reply.
     fn log_in(
         &mut self,
         env: &mut Env,

@@ -9,7 +9,7 @@ use crate::shard::env::Env;
 use crate::shard::partition::Partition;
 use crate::values::{ClientId, Timestamp};
 
-/// The times from which waits of a request count.
+/// The times from which a request's deadline and its waits are counted.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
     /// Time at which the request arrived, from which its deadline counts.
@@ -23,7 +23,7 @@ pub struct Times {
 /// kept in the same form.
 #[derive(Debug)]
 pub struct HeldRequest {
-    /// The bytes of the request, as received.
+    /// The bytes of the whole request, as received.
     pub frame: Bytes,
     /// The positions of the request's arguments in `frame`.
     pub places: Vec<Argument>,
@@ -73,7 +73,7 @@ pub struct Resumed {
     /// Address in memory of the bytes of the request that is resumed, by which it is told from a request
     /// inside it (`QOS CALL`).
     address: usize,
-    /// True once the request has to be held again, because it must wait for something else.
+    /// True once the request has to be held again, because it must wait for another condition.
     is_held_again: bool,
     partition: Option<Box<Partition>>,
     /// The client's times before, which become its times again when the request has been handled.

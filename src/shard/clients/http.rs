@@ -69,9 +69,9 @@ impl ClientStage {
         true
     }
 
-    /// Puts an HTTP response that weir makes without a backend (such as 400 or 100 Continue) into its place
-    /// in the order of a client's replies, where its bytes count like those of any reply. It uses up as much
-    /// of the client's turn as a request.
+    /// Puts an HTTP response that weir makes without a backend (such as 400 or 100 Continue) into its place in
+    /// the order of a client's replies, where its bytes count like those of any reply. It counts as a request
+    /// among those that the client may start in one turn (pass of the shard's loop).
     pub fn hold_place(&mut self, env: &mut Env, id: ClientId, response: &[u8]) {
         if let Some(client) = self.clients.get(id) {
             client.turn_left = client.turn_left.saturating_sub(1);
@@ -140,8 +140,9 @@ impl ClientStage {
         Ok(authority)
     }
 
-    /// Gives a client the identity and options of the HTTP request that its next command belongs to. The
-    /// error is the text of the reply; the client then has the identity that the request is charged to.
+    /// Gives a client the identity and options of the HTTP request that its next command belongs to. The error
+    /// is the text of the reply. If only the options are invalid, the client has the identity of the request's
+    /// credentials, which the request is charged to.
     pub fn assume(
         &mut self,
         env: &mut Env,

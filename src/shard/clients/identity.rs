@@ -19,15 +19,15 @@ pub struct Identity {
     /// The time after which a reply is useless, counted from the arrival of the request; None for no
     /// deadline.
     pub deadline: Option<Duration>,
-    /// The terms that the client chose itself. All others are the tenant's, and change when the quotas
-    /// change.
+    /// The terms that the client chose itself. Terms that it did not choose are the tenant's, and change when
+    /// the quotas change.
     pub chosen: Chosen,
     /// True if replicas may answer the client's reads, perhaps with old values.
     pub stale_reads: bool,
     /// The account that the client's requests are charged to; None for a client without a tenant.
     pub payer: Option<Payer>,
-    /// True if the client has logged in as the tenant, by a password or a certificate. False if the tenant is
-    /// the one for clients that have not.
+    /// True if the client has logged in as the tenant, by a password or a certificate. False without a tenant,
+    /// or if it is the one that the quotas have for clients that have not logged in.
     pub is_proven: bool,
 }
 
@@ -98,8 +98,8 @@ impl Identity {
     }
 
     /// Converts this identity from the quotas `before` to the quotas `after`. A tenant that the client has
-    /// logged in as is found by name; if it is gone, the client becomes one that has not logged in. For such a
-    /// client `after` says whose it is.
+    /// logged in as is found by name; if it is gone, the client becomes one that has not logged in. A client
+    /// that has not logged in gets the tenant that `after` has for such clients, if any.
     #[must_use]
     pub fn carried_over(&self, before: &Quotas, after: &Quotas, admission: &mut AdmissionStage) -> Self {
         let Some(tenant) = self.tenant_after(before, after) else { return Self::stranger(after) };

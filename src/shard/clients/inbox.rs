@@ -33,7 +33,7 @@ pub struct Inbox {
     links: Vec<(BackendId, PrivateId)>,
     /// The clients whose invalidation messages come to this client.
     trackers: Vec<Peer>,
-    /// Reply addresses of `CLIENT TRACKING` commands of other clients, which wait until the links (unshared
+    /// Reply addresses of the `CLIENT TRACKING` commands of other clients that wait until the links (unshared
     /// connections to stores) are open.
     waiting: Vec<ReplyTo>,
     /// Requests of other clients for the number (`CLIENT ID`) of this client's link (unshared connection) to a
@@ -124,8 +124,8 @@ impl Inbox {
         !self.trackers.is_empty()
     }
 
-    /// Returns the bytes of memory that the inbox (record of the links on which a client takes the
-    /// invalidation messages of others) takes.
+    /// Returns the bytes of memory that the inbox (record of the links on which a client takes the invalidation
+    /// messages of others) takes, without those of the links themselves.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>()
             + self.links.capacity() * size_of::<(BackendId, PrivateId)>()
@@ -136,8 +136,8 @@ impl Inbox {
 }
 
 impl ClientStage {
-    /// Returns the client with this number (`CLIENT ID`), if it belongs to the tenant with this name and can be sent
-    /// messages.
+    /// Returns the client with this number (`CLIENT ID`), if it is connected, belongs to the tenant named
+    /// `tenant`, and can be sent messages (it speaks RESP, not HTTP); else None.
     pub fn find_target(&self, quotas: &Quotas, number: u64, tenant: Option<&str>) -> Option<ClientId> {
         let fits = |client: &Client| {
             client.number == number
@@ -199,8 +199,8 @@ impl ClientStage {
     }
 
     /// Passes a store's message that keys have changed to a client, in the client's RESP version. In RESP2 it
-    /// is a message of the channel `__redis__:invalidate`, for clients that have subscribed to any channel.
-    /// Returns the number of bytes that the client is sent; None if it is sent nothing.
+    /// is a message of the channel `__redis__:invalidate`, and only clients that have subscribed to any channel
+    /// get it. Returns the number of bytes that the client is sent; None if it is sent nothing.
     pub fn deliver_invalidation(&mut self, env: &mut Env, id: ClientId, message: &[u8]) -> Option<usize> {
         let bytes_max = env.settings.subscriber_bytes_max();
         let keys = message.strip_prefix(INVALIDATE)?;

@@ -25,10 +25,11 @@ pub struct KeyTracking {
     links: Vec<(BackendId, PrivateId)>,
     /// The `CLIENT TRACKING ON` command in flight, which not all stores have answered; None if there is none.
     pending: Option<Pending>,
-    /// The `CLIENT CACHING` command that is sent before the client's next request.
+    /// The encoded `CLIENT CACHING` command that is sent to the store right before the client's next request;
+    /// None if there is none.
     caching: Option<&'static [u8]>,
-    /// The client that takes the invalidation messages in place of this one (`REDIRECT`); None if this one
-    /// takes them.
+    /// The client that takes the invalidation messages in place of the tracking client (`REDIRECT`); None if
+    /// the tracking client takes them itself.
     target: Option<Aim>,
     /// Links (unshared connections to stores) that were added after tracking was switched on, and whose stores
     /// have yet to confirm it: those to nodes of a cluster that got keys since.
@@ -45,7 +46,7 @@ pub struct KeyTracking {
 struct Repeatable {
     /// The bytes of the request, or of a whole transaction; empty if it must not be sent again.
     bytes: Vec<u8>,
-    /// The number of replies that the store will send to the bytes.
+    /// The number of replies that the store sends to `bytes`: one per request in them.
     replies: usize,
     /// The length of the `CLIENT CACHING` command at the beginning of `bytes`; 0 if there is none.
     caching_bytes: usize,
@@ -61,7 +62,8 @@ struct Repeatable {
 /// A redirected request on its way to another node of a cluster.
 #[derive(Debug)]
 pub struct Repeat {
-    /// The bytes of the requests to send to the store.
+    /// The bytes to send to the store: `ASKING` if the node is importing the slot, else `CLIENT CACHING` if the
+    /// client has sent that, and then the request or transaction.
     pub bytes: Vec<u8>,
     /// The number of replies that the store sends when it has carried out `bytes`.
     pub replies: usize,
@@ -84,7 +86,7 @@ struct Pending {
     /// the keys of writes.
     filters: Vec<Filter>,
     replies_missing: usize,
-    /// True once a store has accepted the options.
+    /// True once any store has accepted the new tracking options.
     is_accepted: bool,
     refusal: Option<Vec<u8>>,
     /// The client that is to take the invalidation messages (`REDIRECT`); None if the tracking client takes

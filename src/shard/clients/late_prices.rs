@@ -21,8 +21,8 @@ impl LatePrices {
         self.expected.remember_part(to, charge);
     }
 
-    /// Records that the store has replied to a request, or to one part of it, after weir had answered it, or that it
-    /// never will; `outcome` tells which, and what was measured.
+    /// Records that the store has replied to a request, or to one part of it, after weir had answered it, or
+    /// that it never will reply; `outcome` says which of the two, and has the measurements of the reply.
     pub fn handle_late(&mut self, to: ReplyTo, outcome: Outcome) {
         if let Some(owing) = self.expected.part_arrived(to, outcome)
             && owing.settlement.served > 0

@@ -22,8 +22,9 @@ impl ClientStage {
         self.close_if_done(env, id);
     }
 
-    /// Records that a client's input ends behind bytes that are not read yet. Reading goes on as before; a
-    /// blocking command that is withdrawn from its store then closes the client.
+    /// Records that a client's input ends behind bytes that are not read yet. Reading goes on as before. If the
+    /// client waits in a blocking command, and that command is withdrawn from its store without a reply, the
+    /// client is closed, because nobody waits for the command any more.
     pub fn handle_end_ahead(&mut self, id: ClientId) {
         if let Some(client) = self.clients.get(id) {
             client.end_is_ahead = true;
@@ -133,7 +134,7 @@ impl ClientStage {
     /// Closes clients that accept no bytes of a segment (block) of replies for longer than the send timeout,
     /// and clients without unanswered requests that have been silent for longer than the idle timeout, except
     /// subscribers and monitors. Closes clients that have read the messages sent to them (as subscribers, for
-    /// instance) too slowly for too long.
+    /// instance) too slowly: more than `subscriber_slow_bytes` have waited for `subscriber_slow_time`.
     pub fn look_after_stuck(&mut self, env: &mut Env, now: Now) {
         let (idle_timeout, send_timeout) = (env.settings.idle_timeout, env.settings.send_timeout);
         if self.outbox.in_flight() == 0 && idle_timeout.is_none() {

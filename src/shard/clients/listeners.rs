@@ -24,7 +24,7 @@ struct Listening {
     /// pattern.
     generation: u32,
     listeners: Vec<Listener>,
-    /// For each subscribed client, its index in `listeners`.
+    /// Index in `listeners` of each subscribed client.
     places: HashMap<ClientId, u32>,
 }
 
@@ -307,7 +307,8 @@ impl ClientStage {
     }
 
     /// Records that stores have acknowledged a client's subscription to a shared channel or pattern (one for
-    /// which weir has one subscription for all its clients). Returns what is to be sent to the client.
+    /// which weir has one subscription for all its clients). Returns the reply to the client's command, if this
+    /// was the last acknowledgement that it waited for.
     pub fn handle_joined(&mut self, env: &Env, name: &SharedName, id: ClientId) -> Delivered {
         if !self.listeners.acknowledge(name, id) {
             return Delivered::Nobody;
@@ -318,8 +319,9 @@ impl ClientStage {
         self.end_subscription_command(env, id)
     }
 
-    /// Ends a client's subscription to a shared channel or pattern (one for which weir has one subscription
-    /// for all its clients), which was refused with `error`. Returns what is to be sent to the client.
+    /// Ends a client's subscription to a shared channel or pattern (one for which weir has one subscription for
+    /// all its clients), which was refused with `error`. Returns the reply to the client's command, if nothing
+    /// else of it is unacknowledged.
     pub fn handle_refused(&mut self, env: &Env, name: &SharedName, id: ClientId, error: &[u8]) -> Delivered {
         if !self.listeners.drop_refused(name, id) {
             return Delivered::Nobody;
@@ -336,7 +338,8 @@ impl ClientStage {
     }
 
     /// Refuses with `error` the command by which a client subscribes to a shared channel or pattern (one for
-    /// which weir has one subscription for all its clients). Returns what is to be sent to the client.
+    /// which weir has one subscription for all its clients). Returns the reply to the client's command, if
+    /// nothing else of it is unacknowledged.
     pub fn refuse_shared(&mut self, env: &Env, id: ClientId, error: &[u8]) -> Delivered {
         if let Some(subscriptions) = self.subscriptions(id) {
             subscriptions.hear_refused(error);

@@ -21,9 +21,11 @@ const ASKED_EVERY: Duration = Duration::from_millis(100);
 pub struct Addressed {
     /// The position of a `SCAN` over the nodes of the cluster; None for other commands.
     pub walk: Option<WalkPosition>,
-    /// A copy of the request, if it may be tried a second time.
+    /// A copy of the request, to try it a second time if a node that was asked turns out to be no primary; None
+    /// if it is the second try.
     pub again: Option<Box<HeldRequest>>,
-    /// The indices of the request's parts that were sent to a node which turned out to be no primary.
+    /// The indices of the request's parts (one per primary) that were sent to a node which turned out to be no
+    /// primary.
     pub refused: Vec<u16>,
     /// The node to which each part was sent, for commands that need not be carried out twice on a node (those
     /// whose reply only says OK); else empty.
@@ -31,8 +33,8 @@ pub struct Addressed {
 }
 
 impl Addressed {
-    /// Returns the indices of the parts to leave out of the first try's reply, because other nodes will be
-    /// sent the request instead. Empty if the whole request is repeated, or nothing of it.
+    /// Returns the indices of the parts to leave out of the first try's reply, because other nodes will be sent
+    /// the request instead. Empty if all nodes are sent the request once more, or none is.
     pub fn left_out(&self) -> &[u16] {
         let keeps_some = self.again.is_some() && self.refused.len() < self.told.len();
         if keeps_some { &self.refused } else { &[] }
@@ -42,7 +44,7 @@ impl Addressed {
 /// The result of the first try of a request that is tried a second time.
 #[derive(Debug, Default)]
 pub struct FirstTry {
-    /// The sequence number of the request that is the second try, by which its reply is recognised.
+    /// The sequence number of the second try, by which its reply is recognised.
     sequence: u32,
     /// The nodes that carried the request out in the first try, and their joined reply. They are not asked
     /// again.
@@ -118,7 +120,7 @@ impl ClientStage {
 
     /// Records that a client's request is sent to primaries rather than to a slot, and keeps a copy for a
     /// second try, unless this is the second try. `walk` is the position if the request is a step of a walk
-    /// (`SCAN`) over the nodes.
+    /// (`SCAN`) over the nodes; None for any other request.
     pub fn note_addressed(&mut self, id: ClientId, walk: Option<WalkPosition>, arguments: &Arguments<'_>) {
         let client = self.clients.at(id);
         let again = client.first_try.is_none().then(|| Box::new(client.held(arguments)));
@@ -126,9 +128,9 @@ impl ClientStage {
         client.addressed = Some(Box::new(Addressed { walk, again, refused, told }));
     }
 
-    /// Prepares a request that no node needs to carry out twice: removes from `asked` the nodes that did so
-    /// in the first try, and records the others. Returns the joined reply of the first try; None if there was
-    /// none.
+    /// Prepares a request that no node needs to carry out twice: removes from `asked` the nodes that carried it
+    /// out in the first try, and records the others as being asked. Returns the joined reply of the first try;
+    /// None if there was none.
     pub fn note_told(&mut self, id: ClientId, asked: &mut Vec<NodeKey>) -> Option<Vec<u8>> {
         let client = self.clients.at(id);
         let (_, sequence) = client.order.sequences();

@@ -85,10 +85,10 @@ impl ClientStage {
         }
     }
 
-    /// Closes clients, among those that `concerned` selects, until `excess` bytes are free: each time the one that
-    /// holds most among the clients of the tenant that then holds most in sum. So a tenant with many connections
-    /// does not cost tenants with few, but larger ones theirs. Clients that have not logged in count as one tenant.
-    /// `concerned` is asked about each client.
+    /// Closes clients, among those that `concerned` selects, until `excess` bytes are free: each time the one
+    /// that holds most among the clients of the tenant that then holds most in sum. So a tenant with many small
+    /// connections does not cause the closing of the few large ones of another tenant. Clients that have not
+    /// logged in count as one tenant. `concerned` is asked about each client.
     fn close_largest(&mut self, env: &mut Env, mut excess: usize, concerned: impl Fn(&Client) -> bool) {
         if excess == 0 {
             return;
@@ -126,7 +126,7 @@ impl ClientStage {
     }
 }
 
-/// The memory of one client that may be closed for it.
+/// The memory of one client that may be closed because clients together hold too much.
 struct Held {
     /// The client's tenant; None before it has logged in.
     tenant: Option<TenantId>,
@@ -138,9 +138,10 @@ struct Held {
 /// The clients of one tenant that may still be closed for memory. Ordered by the bytes that they hold.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct TenantHeld {
-    /// The bytes of memory that these clients take together.
+    /// The bytes of memory that those clients of the tenant which may still be closed take together.
     bytes: usize,
-    /// The range of these clients in the list of all that may be closed, the largest first.
+    /// The range (first index, and the index behind the last) of these clients in the list of all that may be
+    /// closed, the largest first.
     left: (usize, usize),
 }
 

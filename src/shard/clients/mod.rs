@@ -146,7 +146,7 @@ struct ReplyRoom {
 }
 
 impl ReplyRoom {
-    /// No limits.
+    /// Limits that no client reaches: replies never keep requests from being started.
     const UNLIMITED: Self = Self { usual: usize::MAX, unread: usize::MAX, foreseen: usize::MAX };
 
     /// Returns the limits for a client for which at most `bytes_max` bytes of replies may wait.
@@ -183,7 +183,8 @@ pub struct ClientStage {
     /// The clients that have replies to send.
     outbox: Outbox,
     gathers: Gathers,
-    /// Charged requests in flight whose clients have disconnected.
+    /// Charged requests in flight whose replies no client awaits any more; they are charged their real price
+    /// when the replies come.
     abandoned: Abandoned,
     /// Charged requests that were answered before their stores replied.
     late_prices: LatePrices,
@@ -214,9 +215,11 @@ pub struct ClientStage {
     /// requests is skipped.
     watch_http: bool,
     draining: bool,
-    /// True while a request is handled under another identity than its connection's (`QOS CALL`).
+    /// True while a request is handled under another identity than its connection's, which `QOS CALL` sets for
+    /// one request.
     has_own_terms: bool,
-    /// True if the request being handled has changed its client's identity.
+    /// True if the request being handled has itself changed its client's identity (`AUTH`, `RESET`), so that
+    /// the identity of before must not be restored after `QOS CALL`.
     is_identity_changed: bool,
     /// Clients that are sent a line for each request that they may see (`MONITOR`).
     monitors: Vec<Monitor>,
@@ -226,7 +229,7 @@ pub struct ClientStage {
     /// Messages to cores about clients that take the invalidation messages of other clients, which wait to be
     /// sent.
     redirects: VecDeque<(ShardId, RedirectMessage)>,
-    /// The backends' version, which `HELLO` shows to clients.
+    /// The Redis version of the backends (the lowest, if they differ), which `HELLO` shows to clients.
     store_version: StoreVersion,
 }
 
@@ -288,13 +291,14 @@ impl ClientStage {
         }
     }
 
-    /// Returns a client that the caller knows to be connected. Panics if the client has disconnected.
+    /// Returns the state of a client that the caller knows to be connected. Panics if the client has
+    /// disconnected.
     #[inline]
     pub fn client(&mut self, id: ClientId) -> &mut Client {
         self.clients.at(id)
     }
 
-    /// Returns a client, or None if it has disconnected.
+    /// Returns the state of a client, or None if it has disconnected.
     #[inline]
     pub fn find(&mut self, id: ClientId) -> Option<&mut Client> {
         self.clients.get(id)
@@ -305,7 +309,8 @@ impl ClientStage {
         self.clients.len()
     }
 
-    /// Returns the number of requests that were split into parts and wait for the replies to these.
+    /// Returns the number of requests that were split into parts, and whose replies to the parts have not all
+    /// come.
     pub fn gathers_open(&self) -> usize {
         self.gathers.len()
     }
@@ -449,9 +454,10 @@ impl ClientStage {
         self.questions.ask(ReplyTo::new(env.settings.id, id, sequence), question);
     }
 
-    /// Queues a question for the control executor whose answer the client is not sent. The client's next reply, and
-    /// its later requests, wait until the answer has come. Returns the sequence number of the answer. `charge` is that
-    /// of the request for whose sake it is asked; it is settled with the answer unless it is taken before.
+    /// Queues a question that weir itself asks the control executor for the sake of a client's request, and
+    /// whose answer the client is not sent. The client's next reply, and its later requests, wait until the
+    /// answer has come. Returns the sequence number of the answer. `charge` is that of the request for whose
+    /// sake it is asked; it is settled with the answer unless it is taken before.
     pub fn ask_unheard(
         &mut self,
         env: &Env,
@@ -526,8 +532,8 @@ impl ClientStage {
         self.clients.get(to.client_id())?.order.take_charge(to.sequence)
     }
 
-    /// Removes and returns the next request for the control executor; None if there is none, or if too many
-    /// are unanswered.
+    /// Removes and returns the next request for the control executor; None if there is none, or if 64 of this
+    /// shard's are unanswered.
     pub fn poll_question(&mut self) -> Option<(ReplyTo, Question)> {
         self.questions.poll()
     }

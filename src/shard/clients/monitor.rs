@@ -29,10 +29,10 @@ pub(super) struct Monitor {
     /// lines can be sent to it now.
     entry: (Sight, Reading),
     reading: Reading,
-    /// Lines that this shard has left out because too many waited for the monitor, and that the monitor has
-    /// not been told of. Lines left out by other shards are counted on the board of monitors.
+    /// The number of lines that this shard has left out because too many bytes waited for the monitor, and that
+    /// the monitor has not been told of. Lines left out by other shards are counted on the board of monitors.
     left_out: u64,
-    /// Number of bytes of lines that the monitor's tenant has not been charged for.
+    /// Number of bytes of lines that were sent to the monitor and that its tenant has not been charged for.
     uncharged: usize,
 }
 
@@ -145,9 +145,9 @@ impl ClientStage {
     }
 
     /// Updates this shard's monitors (clients in MONITOR) at the end of a turn (pass of the shard's loop):
-    /// those that have ended leave the board, and the others' entries on it are brought up to date. A monitor
-    /// that has room again after lines were left out is sent their number, before further lines. `unix_micros`
-    /// is the present time.
+    /// monitors that have ended leave the board of monitors, and the entries of the other monitors on it are
+    /// brought up to date. A monitor that has room again after lines were left out is sent their number, before
+    /// further lines. `unix_micros` is the present time.
     pub fn look_after_monitors(&mut self, env: &mut Env, unix_micros: u64) {
         let bytes_max = waiting_bytes_max(env);
         let mut monitors = std::mem::take(&mut self.monitors);

@@ -57,14 +57,14 @@ pub struct Session {
     pub held: Vec<u8>,
 }
 
-/// Whether a client can move to another process now, and the reason if not.
+/// Answer to the question whether a client can move to another process now, with the reason if it cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
     /// The client can move to the successor process: no request of it is in flight. A request that a `CLIENT PAUSE`
     /// holds back goes along.
     Ready,
     /// The client waits for replies, has sent requests that are not handled yet, or is leaving. Weir reads no
-    /// more requests from it meanwhile, or the wait might never end.
+    /// more requests from it meanwhile, since otherwise it might never be without requests.
     Owed,
     /// The client waits in a blocking command, which may never end. It can move once the command is withdrawn from its
     /// store, and no bytes of the client come in meanwhile.
@@ -73,8 +73,8 @@ pub enum Readiness {
     /// its store, or the client has other ties (watched keys, subscriptions, tracked keys) to stores. Weir
     /// continues to read from it, so that its end is noticed.
     Stays,
-    /// The client cannot move before it has sent more: the rest of a large request, or what ends a
-    /// transaction, its ties (watched or tracked keys, subscriptions) to stores, or a `MONITOR`.
+    /// The client cannot move before it has sent more: the rest of a large request, or a command that ends its
+    /// transaction, its ties (watched or tracked keys, subscriptions) to stores, or its `MONITOR`.
     Unfinished,
 }
 
@@ -121,8 +121,8 @@ impl ClientStage {
         self.clients.peek(id).is_some_and(Client::does_nothing_but_wait)
     }
 
-    /// Keeps a blocking command that was ended at its store without a reply to the client, for the process
-    /// that the client moves to. Closes the client instead if it is leaving.
+    /// Keeps a blocking command that was ended at its store without a reply to the client, so that the process
+    /// to which the client moves can send it again. Closes the client instead if it is leaving.
     pub fn withdraw(&mut self, env: &mut Env, id: ClientId, withdrawn: Withdrawn) {
         let Some(client) = self.clients.get(id) else { return };
         let ties = client.ties_mut();

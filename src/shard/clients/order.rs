@@ -13,15 +13,16 @@ use crate::values::shorten;
 /// The change that a backend's reply needs before it goes to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rewrite {
-    /// No change: the client gets the backend's reply.
+    /// Change of nothing: the client gets the backend's reply as it is.
     AsItCame,
-    /// The cursor in a reply to `SCAN` is replaced by one that also says which backend is next.
+    /// The cursor in the reply of one of several stores to `SCAN` is replaced by one that also says which
+    /// backend is next.
     Cursor {
         /// The number of the backend that was sent this `SCAN`.
         backend: u16,
     },
     /// The cursor in the reply of a cluster node to `SCAN` is replaced by one that also holds the position in
-    /// the walk over all nodes.
+    /// the walk over all nodes, which are scanned one after another.
     Walk,
     /// Replies to several parts are joined into one. The number is the request's index in
     /// [`Gathers`](crate::shard::gather::Gathers).
@@ -30,17 +31,18 @@ pub enum Rewrite {
     Splice,
 }
 
-/// Binary logarithm of the part of the expected size of replies that is taken off with each reply: 5 stands
-/// for a thirty-second.
+/// Binary logarithm of the divisor that gives the part of the expected size of replies that is taken off with
+/// each reply: 5 stands for a thirty-second.
 const FADE_BITS: u32 = 5;
 
-/// Which of a client's next requests get replies (`CLIENT REPLY`).
+/// Setting of `CLIENT REPLY`: the requests of a client, of those that come next, that get replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Replies {
     /// All requests get replies, as without `CLIENT REPLY`.
     #[default]
     All,
-    /// The next requests, so many (at least one), get no replies; those after them do.
+    /// That number of requests (at least one) that come next get no replies; later ones do (`CLIENT REPLY
+    /// SKIP`).
     NoneTo(u8),
     /// No requests get replies (`CLIENT REPLY OFF`).
     None,
@@ -102,14 +104,15 @@ pub struct Order {
     /// parts.
     pub stored_bytes: usize,
     /// The bytes of the last parts of replies that are being joined over several turns (passes of the shard's
-    /// loop). They count as memory of the client, and not as replies that wait for it: a reply that turns out too
-    /// long becomes an error.
+    /// loop). They count as memory of the client, and not as replies that wait for it: a joined reply that
+    /// turns out too long becomes an error.
     pub joining_bytes: usize,
     /// The size in bytes that a reply to a request in flight is expected to have at most: that of the largest
     /// reply, which counts less with each smaller one after it.
     expected_bytes: usize,
     first_sequence: u32,
-    /// Which replies are dropped (`CLIENT REPLY`); `None` for nearly all clients.
+    /// Record of the replies that are dropped (`CLIENT REPLY`); `None` for a client that has never switched
+    /// replies off.
     silence: Option<Box<Silence>>,
     /// The replies that may be sent now, as no earlier reply is missing.
     pub output: Output,
@@ -122,14 +125,14 @@ impl Order {
     }
 
     /// Raises the expected size of replies to `first` bytes if no reply has come yet, else to a quarter of
-    /// that, unless it is larger already: nothing is known of the requests that follow.
+    /// that, unless it is larger already: nothing is known of the requests that follow a pause.
     pub fn expect_at_least(&mut self, first: usize) {
         let least = if self.expected_bytes == 0 { first } else { first / 4 };
         self.expected_bytes = self.expected_bytes.max(least);
     }
 
-    /// Returns the bytes of replies that will wait, as far as can be expected, once the requests in flight and
-    /// a further one are answered while the client reads nothing.
+    /// Returns the bytes of replies that will wait, as far as can be expected, if the requests in flight and
+    /// one more are answered, each with a reply of the expected size, while the client reads nothing.
     #[inline]
     pub fn foreseen_bytes(&self) -> usize {
         let requests = self.entries.len() + 1;

@@ -1,4 +1,5 @@
-//! The data of a `CLIENT PAUSE`: whose requests wait, which of them, and until when.
+//! The data of a `CLIENT PAUSE`: the clients whose requests wait, whether all requests or only writes, and
+//! until when.
 
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ pub fn is_held_as_write(command: &Command, arguments: &Arguments<'_>, scripts: &
 pub struct Pause {
     /// The tenant whose clients wait; None for all clients.
     pub tenant: Option<String>,
-    /// The time at which the pause ends by itself.
+    /// The time at which the pause ends by itself, unless `CLIENT UNPAUSE` ends it before.
     pub until: Timestamp,
     /// Requests that the `CLIENT PAUSE` holds back: only writes, or all.
     pub extent: Paused,
@@ -57,8 +58,8 @@ impl Pause {
         self.asker = later.asker.or(self.asker);
     }
 
-    /// Returns which requests of a client with this number (`CLIENT ID`) the pause holds back. For the client
-    /// that ordered a pause of everything, `CLIENT` and `QUIT` are excepted.
+    /// Returns which requests the pause holds back of a client of the paused tenant with this number (`CLIENT
+    /// ID`). For the client that ordered a pause of everything, `CLIENT` and `QUIT` are excepted.
     pub fn extent_for(&self, number: u64) -> Paused {
         let may_end_it = self.asker == Some(number) && self.extent == Paused::Everything;
         if may_end_it { Paused::AllButClient } else { self.extent }
@@ -70,8 +71,9 @@ impl Pause {
 pub struct Pauses(Vec<Pause>);
 
 impl Pauses {
-    /// Begins a pause. An earlier pause of the same tenant (or, if this one is for all clients, an earlier one for all)
-    /// is joined with it: both last until the later end, and hold back whatever either of them holds back.
+    /// Begins a pause. An earlier pause of the same tenant (or, if this one is for all clients, an earlier one
+    /// for all) is joined with it: both last until the later end, and all requests are held back that either of
+    /// the two holds back.
     pub fn begin(&mut self, pause: &Pause, now: Timestamp) {
         self.end_late(now);
         match self.0.iter_mut().find(|other| other.tenant == pause.tenant) {
@@ -85,7 +87,7 @@ impl Pauses {
         self.0.retain(|pause| tenant.is_some() && pause.tenant.as_deref() != tenant);
     }
 
-    /// Ends the pauses whose time is over.
+    /// Removes the pauses whose time is over at `now`.
     pub fn end_late(&mut self, now: Timestamp) {
         self.0.retain(|pause| pause.until > now);
     }
@@ -104,7 +106,7 @@ impl Pauses {
         self.iter().filter(move |pause| pause.tenant.as_deref().is_none_or(|wanted| tenant == Some(wanted)))
     }
 
-    /// Returns all pauses that have begun and were not ended.
+    /// Iterates over all pauses in force, whichever tenants they concern.
     pub fn iter(&self) -> impl Iterator<Item = &Pause> {
         self.0.iter()
     }
@@ -115,7 +117,7 @@ impl Pauses {
     }
 }
 
-/// Which requests of a client a `CLIENT PAUSE` holds back.
+/// Extent of a `CLIENT PAUSE`: the requests of a client that it holds back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Paused {

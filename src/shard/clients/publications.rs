@@ -22,7 +22,8 @@ const LOOKS_APART: Duration = Duration::from_millis(1);
 struct Waiting<Condition> {
     client: ClientId,
     condition: Condition,
-    /// The time at which the message is sent in any case.
+    /// The time at which the message is sent even if its subscriptions are not acknowledged (`--publish-wait`
+    /// after it was decoded).
     until: Timestamp,
 }
 

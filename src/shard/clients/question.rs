@@ -15,14 +15,14 @@ pub struct ScopeLimit {
     pub scope: &'static str,
     /// Name of the scope: `global`, the tenant's name, or `tenant/user`.
     pub name: String,
-    /// The bucket of the scope and its size; None if the scope is unlimited.
+    /// The token bucket of the scope, and its rate and burst; None if the scope is unlimited.
     pub bucket: Option<(BucketId, Capacity)>,
 }
 
-/// Which fields of the stores' own `INFO` a client may see in weir's `INFO`.
+/// Fields of the stores' own `INFO` that a client may see in weir's `INFO`, which depend on its rights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreView {
-    /// Settings only, which say nothing about anybody's requests or keys.
+    /// The client sees only the stores' settings, which show nothing of other clients' requests or keys.
     Settings,
     /// The client, which may use all keys, sees the stores' settings and the numbers of their keys.
     KeyCounts,
@@ -50,7 +50,8 @@ pub enum Question {
         /// The RESP version that the client speaks, in which the reply is written.
         protocol: Protocol,
     },
-    /// The command `CLIENT LIST`, or another that selects clients of all shards.
+    /// The command `CLIENT LIST`, or another that concerns clients of all shards (`KILL`, `UNBLOCK`, `PAUSE`,
+    /// `UNPAUSE`).
     Clients {
         /// The command: which clients it selects, and what is done with them.
         asked: ClientsAsked,
@@ -83,8 +84,8 @@ pub struct Questions {
     /// Requests that wait for the control executor, with the address of their reply. A client has at most
     /// one: its later requests wait for the reply.
     waiting: VecDeque<(ReplyTo, Question)>,
-    /// Number of clients' requests that only the control executor can answer (such as `QOS LIMITS`), which it has
-    /// and has not answered yet.
+    /// Number of clients' requests (such as `QOS LIMITS`) that were passed to the control executor, which has
+    /// not answered them yet; at most 64.
     in_flight: usize,
 }
 

@@ -20,7 +20,7 @@ struct Place {
 }
 
 impl Clients {
-    /// Returns the number of connected clients.
+    /// Returns the number of connected clients in the table.
     pub fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }

@@ -61,7 +61,8 @@ pub struct Subscriptions {
     name_bytes: usize,
     /// The number of names for which weir has one subscription on behalf of all its clients ([`Origin::Shared`]).
     shared: usize,
-    /// The client's command about subscriptions that not all stores have acknowledged; None if there is none.
+    /// The client's (un)subscribing command that not all stores have acknowledged, and which is therefore not
+    /// answered; None if there is none.
     pending: Option<Pending>,
 }
 
@@ -70,7 +71,7 @@ pub struct Subscriptions {
 pub struct Named<'a> {
     /// The channel or pattern.
     pub name: &'a [u8],
-    /// The stores that its messages come from.
+    /// The stores that the messages of the channel or pattern come from.
     pub origin: Origin,
     /// The share that a pattern takes of the limit on patterns that stores compare with messages; None if
     /// stores compare nothing.
@@ -80,7 +81,7 @@ pub struct Named<'a> {
 /// A channel or pattern that a client is subscribed to.
 #[derive(Debug)]
 struct Held {
-    /// The stores that its messages come from.
+    /// The stores that the messages of the channel or pattern come from.
     origin: Origin,
     /// The share that a pattern takes of the limit on patterns that stores compare with messages, held for as
     /// long as the subscription; None if stores compare nothing.
@@ -146,8 +147,8 @@ struct Pending {
     /// The first error of a store or a home core (the one that subscribes for all clients), which becomes the
     /// reply.
     refusal: Option<Vec<u8>>,
-    /// The command's entry among the subscriptions that stores have not acknowledged; while it exists,
-    /// messages (`PUBLISH`) to these channels wait.
+    /// The command's entry among the subscriptions that stores have not acknowledged; while it exists, messages
+    /// (`PUBLISH`) of the tenant's clients to the command's channels wait.
     _opening: Option<Opening>,
 }
 
@@ -165,7 +166,8 @@ pub struct FeedRequest {
 pub struct Change {
     /// The requests to stores; empty if no store's subscriptions change.
     pub requests: Vec<FeedRequest>,
-    /// The reply to the command if no store refuses.
+    /// The reply to the client's command, if no store refuses the change: an acknowledgement for each channel
+    /// or pattern.
     pub acknowledgements: Vec<u8>,
     /// The channels or patterns that their home cores, which subscribe on behalf of all clients, are to be
     /// told of: the client joins or leaves them.
@@ -178,11 +180,12 @@ pub struct Change {
 /// Consequence for a client of the loss of one of its links (unshared connections to stores).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedLoss {
-    /// No consequence: no messages of the client came over the link (unshared connection to a store).
+    /// Loss without a consequence: no messages for the client came over the link (unshared connection to a
+    /// store).
     Unused,
-    /// The client's command about subscriptions no longer waits for this store: it is refused with an error
-    /// if it subscribes, and is done there if it ends subscriptions. The caller ends the command if no other
-    /// store owes it anything.
+    /// The client's command about subscriptions no longer waits for this store: it is refused with an error if
+    /// it subscribes; if it ends subscriptions, they ended with the link. The caller ends the command if no
+    /// other store has yet to acknowledge it.
     Answered,
     /// The client may miss messages of channels that it is subscribed to.
     Missed,
@@ -209,8 +212,8 @@ pub enum Delivered {
     /// The message is a published one, and is on its way to the client or kept until the client's command is
     /// acknowledged.
     Passed,
-    /// An acknowledgement that needs nothing to be done: the client's command waits for others, or no command
-    /// waits for it.
+    /// An acknowledgement that needs nothing to be done: the client's command waits for further
+    /// acknowledgements, or no command waits for this one.
     Noted,
     /// The last acknowledgement of a client's command.
     Acknowledged {
@@ -227,7 +230,8 @@ pub enum Delivered {
         /// True if the client has no subscriptions any more.
         is_over: bool,
     },
-    /// Channels have to be subscribed to at another node, since this one no longer has their slot.
+    /// Channels have to be subscribed to at another node, since the node that sent the message no longer has
+    /// their slot.
     Moved(Moved),
     /// The store has refused to continue the subscription, so that the client may miss messages.
     Revoked,
@@ -236,7 +240,8 @@ pub enum Delivered {
 }
 
 impl Subscriptions {
-    /// Returns the numbers of channels, of patterns and of sharded channels.
+    /// Returns the numbers of channels, of patterns and of sharded channels, in this order, that the client is
+    /// subscribed to.
     pub fn counts(&self) -> [usize; 3] {
         self.names.each_ref().map(HashMap::len)
     }
@@ -286,9 +291,9 @@ impl Subscriptions {
         self.names.iter().map(HashMap::len).sum()
     }
 
-    /// True if the limits on channels and bytes permit that the client is also subscribed to these channels
-    /// or patterns. Those that it is subscribed to already do not count; a new one counts as often as it is
-    /// named.
+    /// True if the limits on channels and bytes permit that the client is also subscribed to these channels or
+    /// patterns. Names that it is subscribed to already do not count; a new name counts as often as it occurs
+    /// in `names`.
     pub fn has_room(&self, kind: Subscription, names: &[&[u8]]) -> bool {
         let new = names.iter().filter(|name| !self.names[kind as usize].contains_key(**name));
         let (count, bytes) = new.fold((self.len(), self.name_bytes), |(count, bytes), name| {
@@ -313,8 +318,8 @@ impl Subscriptions {
         self.name_bytes + names + self.feeds.len() * size_of::<Feed>() + pending + owed.sum::<usize>()
     }
 
-    /// Returns the number of the client's subscriptions that an acknowledgement of this kind states: sharded
-    /// channels are counted apart.
+    /// Returns the number of the client's subscriptions that an acknowledgement of this kind states: of all
+    /// channels and patterns together, or of all sharded channels.
     fn told_count(&self, kind: Subscription) -> usize {
         let [channels, patterns, sharded] = self.counts();
         match kind {
@@ -324,8 +329,9 @@ impl Subscriptions {
     }
 
     /// Adds channels or patterns, each with the stores that its messages come from, to which there must be
-    /// links (unshared connections) already. `stores` are all stores, for names of which each store sends
-    /// messages; `protocol` is the RESP version of the reply. The caller still has to send the change.
+    /// links (unshared connections) already. `stores` are all stores, which matter for names whose messages
+    /// come from each store; `protocol` is the RESP version of the reply. The caller still has to send the
+    /// change.
     pub fn begin(
         &mut self,
         kind: Subscription,
@@ -352,8 +358,8 @@ impl Subscriptions {
         Change { requests, acknowledgements, shared, kind, begins: true, begun }
     }
 
-    /// Removes these channels or patterns; if none are named, all of this kind. The caller still has to send
-    /// the change.
+    /// Removes these channels or patterns; if none are named, all of the kind (channels, patterns or sharded
+    /// channels). The caller still has to send the change.
     pub fn end(&mut self, kind: Subscription, named: &[&[u8]], protocol: Protocol) -> Change {
         let (mut ended, mut acknowledgements) = (Vec::new(), Vec::new());
         let all: Vec<Box<[u8]>> = match named {
@@ -465,8 +471,8 @@ impl Subscriptions {
     }
 
     /// Returns requests for the channels and patterns that are to be subscribed to at all stores, which are
-    /// `stores` now: they subscribe at the new ones of these, and unsubscribe at any other store. Links to
-    /// new stores must have been added with [`Self::add_feed`].
+    /// `stores` now: they subscribe at stores that are new in `stores`, and unsubscribe at stores that are no
+    /// longer in it. Links to new stores must have been added with [`Self::add_feed`].
     pub fn spread(&mut self, stores: &[BackendId]) -> Vec<FeedRequest> {
         let mut requests = Vec::new();
         for feed in &mut self.feeds {
@@ -660,7 +666,7 @@ enum Heard {
     Acknowledged,
     /// An error in place of the acknowledgements of a request, with the store that sent it.
     Refused(Owed, BackendId),
-    /// An error that is not the reply to a request.
+    /// An error that is not the reply to a request: the store has refused to continue the subscriptions.
     Unasked,
     /// The end of a subscription to a sharded channel that the client has not ended, with the store that
     /// ended it.
@@ -724,7 +730,8 @@ impl ClientStage {
     }
 
     /// Ends the command about subscriptions that a client waits for, if all stores and home cores (those that
-    /// subscribe for all clients) have replied. Returns what is to be sent to the client and to stores.
+    /// subscribe for all clients) have replied. Returns the reply for the client and, if the command is
+    /// refused, the requests to stores that undo its subscriptions.
     pub fn end_subscription_command(&mut self, env: &Env, id: ClientId) -> Delivered {
         let client = self.clients.get(id);
         let ties = client.and_then(|client| client.ties.as_mut());
@@ -748,8 +755,9 @@ impl ClientStage {
     }
 }
 
-/// Writes the acknowledgement of one channel or pattern; without a name, that there was none to end. `word` is
-/// the command's name, and `count` the number of subscriptions that the client has then.
+/// Writes the acknowledgement that a client has subscribed to, or unsubscribed from, one channel or pattern;
+/// with None as `name`, the acknowledgement of an unsubscribing command that had nothing to end. `word` is the
+/// command's name, and `count` the number of subscriptions that the client has then.
 fn acknowledge(out: &mut Vec<u8>, protocol: Protocol, word: &[u8], name: Option<&[u8]>, count: usize) {
     encode::push(out, protocol, 3);
     encode::bulk(out, word);

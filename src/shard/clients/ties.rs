@@ -36,9 +36,9 @@ pub struct Ties {
 }
 
 impl Ties {
-    /// Ends the client's watch of keys, if it has one, because the link (unshared connection to a store) over which the
-    /// keys are watched is given up. Unless the watch `is_over` in any case, it is broken: the client's next `EXEC`
-    /// fails.
+    /// Ends the client's watch of keys, if it has one, because the link (unshared connection to a store) over
+    /// which the keys are watched is given up. `is_over` says that the watch has ended in any case (after
+    /// `EXEC`, for instance); otherwise it is broken, so that the client's next `EXEC` fails.
     pub fn end_or_break_watch(&mut self, is_over: bool) {
         match &mut self.watch {
             Some(_) if is_over => self.watch = None,
@@ -54,9 +54,10 @@ impl Ties {
 pub struct Withdrawn {
     /// The bytes of the request, with its original timeout.
     pub frame: Box<[u8]>,
-    /// The time at which the request was sent to its store for the first time.
+    /// The time at which the blocking command was sent to its store for the first time, from which its timeout
+    /// counts.
     pub began: Timestamp,
-    /// The time after which the reply is useless; `Timestamp::MAX` without a deadline.
+    /// The time after which the reply to the blocking command is useless; `Timestamp::MAX` without a deadline.
     pub deadline: Timestamp,
 }
 

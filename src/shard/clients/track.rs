@@ -33,9 +33,8 @@ impl Tracks {
         self.current
     }
 
-    /// Binds all later requests to the current track (set of backend connections), or lifts that if
-    /// `is_pinned` is false. Does not bind them to the track to replicas, which carries only reads: being
-    /// overtaken does them no harm.
+    /// Binds all later requests to the current track (set of backend connections), or lifts that if `is_pinned`
+    /// is false. The track to replicas binds none: it carries only reads, which later requests may overtake.
     pub fn pin(&mut self, is_pinned: bool) {
         self.is_pinned = is_pinned && self.current != Track::Replica;
     }
@@ -73,8 +72,8 @@ impl Tracks {
         (wanted != Track::Heavy && heavy_under_way).then_some(Track::Heavy)
     }
 
-    /// Records that the request with sequence number `next` is sent on `track` (a set of backend
-    /// connections); `wanted` tells whether it is expensive.
+    /// Records that the request with sequence number `next` is sent on `track` (a set of backend connections);
+    /// `wanted`, the track that it would take if no others were in flight, tells whether it is expensive.
     const fn take(&mut self, wanted: Track, track: Track, next: u32) {
         self.current = track;
         if matches!(wanted, Track::Heavy) {

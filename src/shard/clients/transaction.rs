@@ -22,25 +22,28 @@ pub struct Transaction {
     locals: Vec<LocalRequest>,
     /// The memory that `locals` takes, in bytes.
     locals_bytes: usize,
-    /// Number of requests at the beginning of `locals` whose replies the control executor need not give any more.
+    /// Number of requests at the beginning of `locals` whose replies the control executor has given already, or
+    /// need not give.
     collected: usize,
     /// True if a queued request switches the client's replies on (`CLIENT REPLY ON`).
     switches_replies_on: bool,
     /// The slot and backend of the keys queued so far; None as long as no key was named. The slot is 0 except
     /// for a cluster, where all keys of a transaction must share one.
     place: Option<(u16, BackendId)>,
-    /// The `SELECT` requests of other databases, which the backend carries out.
+    /// The queued `SELECT` requests of databases other than the client's, which the backend carries out.
     selects: Vec<Selected>,
     /// True if a queued request may write.
     may_write: bool,
-    /// True if a queued request does not show how much work it is.
+    /// True if there is a queued request of which neither its words nor its reply show how much work it is for
+    /// the store (a script, for instance).
     hides_work: bool,
     /// True if a request could not be queued, so that `EXEC` will refuse the transaction.
     poisoned: bool,
     /// Sequence number, in the client's order of replies, of the question to the control executor that `EXEC`
     /// waits for; None if it waits for none.
     awaited: Option<u32>,
-    /// Number of bytes of the control executor's replies that are kept for the transaction.
+    /// Number of bytes of the control executor's replies to queued requests that are kept until `EXEC` is
+    /// answered.
     answers_bytes: usize,
 }
 
@@ -49,9 +52,10 @@ pub struct Transaction {
 pub struct LocalRequest {
     /// The request's position among all queued requests, from 0.
     position: usize,
-    /// The database that is selected at the request's place in the transaction.
+    /// The database that is selected when the transaction comes to the request: the last one that an earlier
+    /// `SELECT` in it names, else the client's.
     pub database: Database,
-    /// The command that weir answers itself.
+    /// The command of the request, which weir answers itself.
     pub local: LocalCommand,
     /// The request's row in the table of commands.
     pub command: &'static Command,
@@ -67,7 +71,7 @@ pub enum NotQueued {
     /// The request's keys are on another backend than those of earlier requests, or in another slot of a
     /// cluster.
     Apart,
-    /// The transaction would exceed the most bytes that it may take.
+    /// The transaction would take more bytes than a transaction may.
     TooLarge,
     /// The transaction would have more requests that weir answers itself than it may have.
     TooManyOwn,
@@ -106,7 +110,7 @@ impl Transaction {
         (!self.poisoned && self.len() > 0).then_some(self.asked)
     }
 
-    /// Returns the number of bytes of the queued requests that have a price.
+    /// Returns the number of bytes of those queued requests that have a price.
     pub fn priced_bytes(&self) -> usize {
         self.asked.bytes_in as usize
     }
@@ -122,13 +126,15 @@ impl Transaction {
         self.may_write
     }
 
-    /// True if neither a queued request nor its reply shows how much work it is.
+    /// True if there is a queued request of which neither its words nor its reply show how much work it is for
+    /// the store.
     pub fn hides_work(&self) -> bool {
         self.hides_work
     }
 
-    /// Records of a request that is about to be queued whether `CLIENT PAUSE ... WRITE` holds it back, and whether it
-    /// shows how much work it is.
+    /// Records for the transaction whether `CLIENT PAUSE ... WRITE` holds back a request that is about to be
+    /// queued, and whether neither its words nor its reply show how much work it is for the store. `scripts`
+    /// knows the scripts that declare that they write nothing.
     pub fn note_request(&mut self, command: &Command, arguments: &Arguments<'_>, scripts: &ScriptBoard) {
         self.may_write |= is_held_as_write(command, arguments, scripts);
         self.hides_work |= command.is_work_hidden();
@@ -233,8 +239,8 @@ impl Transaction {
     }
 
     /// Queues a request for the backend; `asked` is the amount of work, priced by `weights`, that it adds to
-    /// the transaction. `place` is the backend of its keys and, for a cluster, their slot; None if it names no
-    /// keys. `bytes_max` is the most bytes that the transaction may take.
+    /// the transaction. `place` is the slot (0 except for a cluster) and the backend of its keys; None if it
+    /// names no keys. `bytes_max` is the most bytes that the transaction may take.
     pub fn queue(
         &mut self,
         place: Option<(u16, BackendId)>,
@@ -326,8 +332,8 @@ impl Transaction {
 pub struct Splice {
     replies: Vec<(usize, Vec<u8>)>,
     bytes: usize,
-    /// The position from which on replies are sent, if the client had switched them off and switches them on
-    /// within the transaction (`CLIENT REPLY ON`); None if all are.
+    /// The position from which on replies are sent, if the client had switched replies off and switches them on
+    /// within the transaction (`CLIENT REPLY ON`); None if all replies are sent.
     sent_from: Option<usize>,
 }
 

@@ -26,27 +26,30 @@ use crate::values::{Action, ClientId, IdMap, Owner, TenantId, limits};
 /// be started.
 const HELD_BYTES_PAUSE: usize = 64 * 1024;
 
-/// For every so many congested clients (with many requests in backend queues), the number of requests of one
+/// For every 16 congested clients (those with many requests in backend queues), the number of requests of one
 /// client that may be started in a turn (pass of the shard's loop) is halved.
 const CONGESTED_MANY: u32 = 16;
 
-/// Divisor of the limit on requests that wait for a store on one shard. All shards together start requests freely
-/// as long as fewer than this part of the limit are unanswered, even if one shard is the home of all their keys.
+/// Divisor of the limit on requests that wait for a store on one shard. As long as fewer than half of the limit
+/// are unanswered on all shards together, even if one shard is the home of all their keys, requests are started
+/// freely.
 const UNANSWERED_PARTS: usize = 2;
 
-/// Number of unanswered requests that a client may have, however many others have, as long as there is room for so many
-/// of each.
+/// Number of unanswered requests that a client may have even while its tenant has many, as long as the tenant's
+/// clients are few enough to have so many each.
 const SHORT_PIPELINE: usize = 8;
-/// Smallest number of unanswered requests of one shard that counts as many.
+/// Lower bound of the number of unanswered requests of one shard's clients from which on they count as many,
+/// and further requests are limited.
 const UNANSWERED_LEAST: usize = 256;
-/// Divisor of the number of unanswered requests that counts as many: a turn (pass of the shard's loop) starts this
-/// part of it while so many are unanswered. Until queues have had time to hold their clients back, no more requests
-/// come than they have room for.
+/// Divisor of the number of unanswered requests that counts as many. While so many are unanswered, a turn (pass
+/// of the shard's loop) starts at most an eighth of that number: no more than queues have room for until they
+/// have had time to hold their clients back.
 const DEEP_PARTS: usize = 8;
-/// While many requests are unanswered, a client may have this part of those by which they are fewer than one and a half
-/// times as many.
+/// Divisor that limits one client while its tenant has many unanswered requests: the client may have a
+/// sixteenth of the number that is left until the tenant has one and a half times as many.
 const PARTS_OF_THE_REST: usize = 16;
-/// Least number of clients that share the requests of a turn (pass of the shard's loop) while many are unanswered.
+/// Divisor for one client's part in a turn (pass of the shard's loop) while many requests are unanswered: it
+/// starts at most a sixteenth of the turn's requests, so at least 16 clients share them.
 const CLIENTS_OF_DEEP_TURN: u32 = 16;
 
 /// The schedule of a shard's clients: which of them have further requests decoded, and when.
@@ -55,18 +58,19 @@ pub struct Turns {
     /// The number of the shard's current turn (pass of its loop). A client's count of started requests that
     /// has another number is out of date.
     number: u32,
-    /// The number of requests of all clients started in this turn (pass of the shard's loop), and of those
-    /// that the client being decoded may still start.
+    /// The number of requests of all clients started in this turn (pass of the shard's loop), plus the number
+    /// that the client whose bytes are being decoded may still start.
     taken: u32,
     /// Maximum number of requests of all clients that are started in this turn (pass of the shard's loop).
     most: u32,
-    /// Number of requests that are unanswered, of all clients with more than one, as counted when requests of a
-    /// client were last started or replies sent to it.
+    /// Number of unanswered requests of all clients that have more than one. Each client's are counted when
+    /// requests of it are started or replies sent to it.
     unanswered: usize,
-    /// The part of each tenant in `unanswered`. Tenants whose clients have at most one request unanswered are not in it.
+    /// The numbers of unanswered requests and clients in `unanswered`, by tenant. Tenants whose clients have at
+    /// most one request unanswered each are not in it.
     unanswered_of: IdMap<TenantId, Unanswered>,
-    /// Number of unanswered requests from which on a turn (pass of the shard's loop) starts few, and each client of a
-    /// tenant that has so many may have few.
+    /// Number of unanswered requests that counts as many. With so many, a turn (pass of the shard's loop)
+    /// starts few requests, and each client of a tenant that has so many may have few.
     unanswered_many: usize,
     /// The number of congested clients: those with so many requests in backend queues that no more are
     /// started.
@@ -80,9 +84,9 @@ pub struct Turns {
     /// Clients whose next request has so many keys that it is split by key over several turns (passes of the
     /// shard's loop).
     partitioning: VecDeque<ClientId>,
-    /// Requests whose replies have so many values that they are joined over several turns, one after the
-    /// other: the client, the request's sequence number, and its index in [`Gathers`]. The first is the one
-    /// that is being joined, so only one such reply at a time takes memory besides its parts.
+    /// Requests whose replies have so many values that they are joined over several turns, one after the other:
+    /// the client, the request's sequence number, and its index in [`Gathers`]. The first of them is being
+    /// joined, so only one such reply at a time takes memory besides its parts.
     ///
     /// [`Gathers`]: crate::shard::gather::Gathers
     joining: VecDeque<(ClientId, u32, u32)>,
@@ -91,12 +95,12 @@ pub struct Turns {
     in_steps: u32,
 }
 
-/// The unanswered requests of those clients of a tenant that have more than one.
+/// The unanswered requests of one tenant's clients; only clients with more than one unanswered request count.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unanswered {
-    /// Number of requests.
+    /// Number of unanswered requests of the tenant's clients that have more than one.
     requests: usize,
-    /// Number of these clients, at least 1.
+    /// Number of the tenant's clients that have more than one unanswered request, at least 1.
     clients: usize,
 }
 
@@ -121,8 +125,9 @@ impl Turns {
         }
     }
 
-    /// Counts the unanswered requests of a client anew if it has more than one: a request that waits at its store, such
-    /// as BLPOP, is alone. Called whenever requests of the client were started or replies sent to it.
+    /// Counts the unanswered requests of a client anew for the limits on starting requests. A single one counts
+    /// as none, because it may wait at its store, as BLPOP does. Called whenever requests of the client were
+    /// started or replies sent to it.
     pub(super) fn count_unanswered(&mut self, client: &mut Client) {
         client.counted.has_changed = true;
         let unanswered = client.unanswered();
@@ -157,10 +162,10 @@ impl Turns {
         }
     }
 
-    /// Returns the most unanswered requests that a client may have. While clients of its tenant have many, that is a
-    /// part of what is left up to one and a half times as many, and at least a short pipeline or its part of the other
-    /// half: no queue, and no fetch of a hot key, has room for whole pipelines of many clients. Clients of other tenants
-    /// may have as many as ever.
+    /// Returns the most unanswered requests that a client may have. While its tenant has many
+    /// (`unanswered_many`), that is a sixteenth of what the tenant lacks to one and a half times as many, but
+    /// at least an equal part of half of `unanswered_many`, up to 8: queues, and fetches of hot keys, have no
+    /// room for long pipelines of many clients. Clients of other tenants may have `PIPELINE_MAX`.
     #[inline]
     pub(super) fn pipeline_most(&self, client: &Client) -> usize {
         if self.unanswered < self.unanswered_many { PIPELINE_MAX } else { self.pipeline_most_of(client) }
@@ -178,9 +183,10 @@ impl Turns {
         (left / PARTS_OF_THE_REST).clamp(least, PIPELINE_MAX)
     }
 
-    /// Returns the most requests of one client that are started in a turn (pass of the shard's loop), at
-    /// least 1. Many congested clients halve it repeatedly, since other clients may turn out to be congested
-    /// only after their requests were started. While many requests are unanswered, several clients share a turn.
+    /// Returns the most requests of one client that are started in a turn (pass of the shard's loop), at least
+    /// one. Many congested clients halve it repeatedly, since other clients may turn out to be congested only
+    /// after their requests were started. While many requests are unanswered, one client may start at most a
+    /// sixteenth of a turn's requests.
     fn most_of_one(&self) -> u32 {
         let usual = limits::REQUESTS_PER_TURN >> (self.congested / CONGESTED_MANY).min(31);
         let share =
@@ -188,28 +194,31 @@ impl Turns {
         usual.min(share).max(1)
     }
 
-    /// Lists a client's request whose reply is to be joined over several turns (passes of the shard's loop),
-    /// by the request's sequence number and the index (`gather`) of its replies.
+    /// Lists a client's request whose reply is to be joined over several turns (passes of the shard's loop), by
+    /// the request's sequence number and the index (`gather`) under which the replies to its parts are
+    /// collected.
     pub(super) fn list_to_join(&mut self, id: ClientId, sequence: u32, gather: u32) {
         self.joining.push_back((id, sequence, gather));
         self.in_steps += 1;
     }
 
     /// Returns the request whose reply is being joined over several turns (passes of the shard's loop), as
-    /// client, sequence number and index of its replies; None if there is none.
+    /// client, sequence number, and index under which the replies to its parts are collected; None if there is
+    /// none.
     pub(super) fn next_to_join(&self) -> Option<(ClientId, u32, u32)> {
         self.joining.front().copied()
     }
 
-    /// Ends the joining of a reply, because the reply is complete or no longer wanted.
+    /// Ends the joining of the reply that is being joined over several turns, because it is complete or its
+    /// client is gone.
     pub(super) fn end_join(&mut self) {
         self.joining.pop_front();
         self.in_steps -= 1;
     }
 }
 
-/// Returns the most requests of all clients that a turn (pass of the shard's loop) starts while so many are
-/// `unanswered`. `many` is the number of those that counts as many.
+/// Returns the most requests of all clients that a turn (pass of the shard's loop) starts while `unanswered`
+/// are unanswered: as many as are left up to `many`, at least an eighth of `many`.
 fn most_of_all(many: usize, unanswered: usize) -> u32 {
     let free = many.saturating_sub(unanswered).max(many / DEEP_PARTS);
     free.min(limits::REQUESTS_PER_TURN_OF_ALL as usize) as u32
@@ -220,13 +229,13 @@ fn most_of_all(many: usize, unanswered: usize) -> u32 {
 pub enum Progress {
     /// All bytes received are decoded, or never will be because the connection is ending.
     Done,
-    /// Some received bytes are left that will be decoded later.
+    /// Some received bytes are left that will be decoded later, because the client has to wait.
     Stalled,
 }
 
 impl ClientStage {
-    /// Records that so many bytes of a client have arrived. False if the client has disconnected or weir no longer
-    /// listens to it.
+    /// Records that `bytes` bytes of a client have arrived now. False if the client has disconnected or weir no
+    /// longer listens to it.
     pub fn hear(&mut self, id: ClientId, bytes: usize, now: Now) -> bool {
         let Some(client) = self.clients.get(id) else { return false };
         client.last_heard = now.monotonic;
@@ -292,8 +301,8 @@ impl ClientStage {
         self.find(id).is_some_and(|client| !client.arrivals.is_empty())
     }
 
-    /// Sets a client's time of arrival to that of a request that had to wait to be decoded: so many bytes (`behind`)
-    /// wait behind it.
+    /// Sets a client's time of arrival to that of its request just decoded, which had to wait; `behind` is the
+    /// number of undecoded bytes behind that request.
     #[cold]
     pub fn date_request(&mut self, id: ClientId, behind: usize) {
         let client = self.clients.at(id);
@@ -301,8 +310,9 @@ impl ClientStage {
         client.times.came = came.unwrap_or(client.times.came);
     }
 
-    /// Puts a client's decoder back after decoding. Stops reading from a client that holds too many undecoded
-    /// bytes, and resumes reading once its requests go on.
+    /// Puts a client's decoder back after decoding; `progress` says whether received bytes are left to be
+    /// decoded later. Stops reading from a client that holds too many undecoded bytes, and resumes reading once
+    /// its requests go on.
     pub fn end_decoding(&mut self, env: &mut Env, id: ClientId, decoder: RequestDecoder, progress: Progress) {
         let Some(client) = self.clients.get(id) else { return };
         client.decoder = decoder;
@@ -367,8 +377,9 @@ impl ClientStage {
         self.hold(id, arguments);
     }
 
-    /// Holds a request with very many keys, `step` arguments for each, while weir assigns its keys to backends
-    /// over several turns (passes of the shard's loop). Later requests of the client wait after it.
+    /// Holds a request with very many keys (`step` is the number of arguments per key) while weir assigns its
+    /// keys to backends over several turns (passes of the shard's loop). Later requests of the client wait
+    /// after it.
     pub fn hold_for_turns(
         &mut self,
         env: &mut Env,
@@ -506,14 +517,14 @@ impl ClientStage {
         self.turns.in_steps > 0
     }
 
-    /// Returns the number of clients that wait for the next turn (pass of the shard's loop), because they
-    /// have started as many requests as they may in this one.
+    /// Returns the number of clients that wait for the next turn (pass of the shard's loop), because they have
+    /// started as many requests as they may in the present one.
     pub fn waiting_for_turn(&self) -> usize {
         self.turns.next.len()
     }
 
-    /// Reserves half of the requests that a turn (pass of the shard's loop) may start for clients that waited
-    /// for it, however many new requests came in.
+    /// Reserves half of the requests that this turn (pass of the shard's loop) may start for clients that have
+    /// waited for it since the turn before, however many requests arrive in it.
     pub fn reserve_for_waiting(&mut self) {
         self.turns.taken = self.turns.taken.min(self.turns.most / 2);
     }
@@ -536,9 +547,9 @@ impl ClientStage {
         self.turns.discount(&client.counted);
     }
 
-    /// While many requests are unanswered, leaves those of clients out of the count that had no reply, and no request
-    /// started, since the last call: they wait for something that takes long, such as BLPOP. Called with the regular
-    /// checks, about every 100 ms.
+    /// While many requests are unanswered, leaves the requests of those clients out of the count of unanswered
+    /// ones that had no reply, and no request started, since the last call: they wait for something that takes
+    /// long, such as BLPOP. Called with the regular checks, about every 100 ms.
     pub fn leave_out_waiting(&mut self) {
         if self.turns.unanswered < self.turns.unanswered_many {
             return;

@@ -21,8 +21,8 @@ use crate::values::time::{FineClock, Now};
 /// Bytes of `MONITOR` lines (each shows one request) that a core may write per second (8 MiB), and at once
 /// (256 KiB).
 const WRITTEN: ByteRate = ByteRate::new(8 << 20, 256 << 10);
-/// Bytes that each `MONITOR` line counts for in addition to its own: finding its readers takes time however
-/// short it is.
+/// Bytes that each `MONITOR` line counts for in addition to its own length: finding its readers takes time
+/// however short the line is.
 const BYTES_PER_LINE: usize = 64;
 /// Bytes of `MONITOR` lines that a core may pass to its own monitors (clients that sent `MONITOR`) per
 /// second (64 MiB), and at once (1 MiB).
@@ -36,7 +36,7 @@ pub struct MonitorStage {
     delivered: ByteRate,
     clock: FineClock,
     /// The monitors (clients that have sent `MONITOR`) that miss the line that was left out last, and the
-    /// number of lines that exactly these monitors miss and that `left_out` does not count yet.
+    /// number of lines in a row that exactly these monitors miss, which `left_out` does not count yet.
     missing: (MonitorSet, u32),
     /// Numbers of lines left out, besides those in `missing`, since the end of the last turn (pass of the
     /// shard's loop), by the index of the monitor that misses them.

@@ -84,7 +84,7 @@ pub struct Batch {
 const BYTES_KEPT: usize = 1 << 20;
 
 impl Batch {
-    /// True if the batch contains no messages for the receiving core.
+    /// True if the batch contains no messages of any kind for the receiving core.
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty()
             && self.replies.is_empty()
@@ -122,7 +122,7 @@ impl Batch {
         self.requests.push(RequestEntry { envelope: *envelope, place });
     }
 
-    /// Adds a reply to a request of one of the receiver's clients.
+    /// Adds a reply to a request of one of the receiver's clients; it is added even to a full batch.
     pub fn push_reply(&mut self, to: ReplyTo, outcome: Outcome, message: Message<'_>) {
         let place = place(&mut self.reply_bytes, &mut self.shared, message);
         self.shared_bytes += message.shared_bytes();
@@ -188,8 +188,8 @@ impl Batch {
         self.from_home.push(told);
     }
 
-    /// Takes the messages about channels for which the receiver, as the home core, has one subscription for
-    /// all clients, each with the core that it is from.
+    /// Takes the messages about channels for which the receiver, as the home core, has one subscription for all
+    /// clients, each with the core that sent it.
     pub fn take_to_home(&mut self) -> Vec<(ShardId, ToHome)> {
         std::mem::take(&mut self.to_home)
     }
@@ -228,8 +228,8 @@ impl Batch {
         self.lifted.push((origin, sequence));
     }
 
-    /// Takes the fences (connections that stores are to kill) out of the batch: the new ones, and the origins
-    /// and sequence numbers of those that stores have answered.
+    /// Takes the fences (connections that stores are to kill) out of the batch: the new fences, and those that
+    /// stores have answered, by the shard that raised each and its sequence number there.
     pub fn take_fences(&mut self) -> (Vec<Fence>, Vec<(ShardId, u64)>) {
         (std::mem::take(&mut self.fences), std::mem::take(&mut self.lifted))
     }

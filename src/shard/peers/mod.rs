@@ -31,7 +31,8 @@ pub struct PeerStage {
 }
 
 impl PeerStage {
-    /// Creates the batches that one of `shards` cores fills for the others, with no messages.
+    /// Creates the state with which one of `shards` cores fills batches of messages for the other cores,
+    /// without any batch.
     pub fn new(shards: u16) -> Self {
         let shards = usize::from(shards);
         Self {
@@ -64,7 +65,7 @@ impl PeerStage {
         self.batch_for(to.shard).push_note(to, note);
     }
 
-    /// Adds a copy of a hot key's reply to the batch for another core. Drops it if that batch is full.
+    /// Adds a copy of a hot key's reply to the batch for another core. Drops the copy if that batch is full.
     pub fn push_copy(&mut self, to: ShardId, copy: Copy) {
         let batch = self.batch_for(to);
         if !batch.is_full() {
@@ -79,8 +80,8 @@ impl PeerStage {
     }
 
     /// Adds a line, which shows a request of `sender`, for another core's monitors (clients that sent
-    /// `MONITOR`) to the batch for that core. False if that batch has too many already: the line is then
-    /// left out.
+    /// `MONITOR`) to the batch for that core. False if that batch has too many bytes of lines already: the line
+    /// is then left out.
     pub fn push_line(&mut self, to: ShardId, sender: Sender, line: &[u8]) -> bool {
         self.batch_for(to).push_line(sender, line)
     }
@@ -112,8 +113,9 @@ impl PeerStage {
     }
 
     /// Returns the next batch of messages for another core, and that core; None if there is none. Adds the
-    /// fences (given-up connections that stores are to kill) that the core was not sent yet. The core handles
-    /// these first, so that nothing it does because of the batch comes before them.
+    /// fences (given-up connections that stores are to kill) that the core was not sent yet. The receiving core
+    /// handles the fences before all else in the batch, so that no request in it is carried out before the
+    /// kills are known.
     pub fn poll(&mut self, fences: &mut Fences) -> Option<(ShardId, Box<Batch>)> {
         let shard = self.touched.pop_front()?;
         let mut batch = self.outgoing[usize::from(shard.0)].take().expect("a touched peer has a batch");

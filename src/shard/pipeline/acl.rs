@@ -58,7 +58,8 @@ impl<'a> Shown<'a> {
         only.into_iter().chain(all.into_iter().flatten())
     }
 
-    /// Returns the name of a tenant and those of its users in the quota file, by which clients may log in.
+    /// Returns the name of a tenant and those of its users in the quota file, which `AUTH` accepts as user
+    /// names.
     fn names_of(tenant: &Tenant) -> impl Iterator<Item = String> {
         let users = tenant.users.keys().map(|user| format!("{}/{user}", tenant.name));
         std::iter::once(tenant.name.clone()).chain(users)
@@ -137,7 +138,8 @@ fn write_list(out: &mut Vec<u8>, texts: impl Iterator<Item = String>) {
     out.extend(list);
 }
 
-/// The rights of tenants to run commands, in Redis' form. Many tenants have the same, which are found once.
+/// The rights of tenants to run commands, in Redis' form. Many tenants have equal rights, whose text is made
+/// only once.
 #[derive(Default)]
 struct Commands {
     /// The texts of rights by the four facts that decide them: whether the tenant is an administrator, and
@@ -146,8 +148,8 @@ struct Commands {
 }
 
 impl Commands {
-    /// Returns `+@all`, followed by `-name` for each command that the tenant may not run whatever arguments
-    /// it gives.
+    /// Returns a tenant's rights to run commands in Redis' form: `+@all`, followed by `-name` for each command
+    /// that the tenant may not run whatever arguments it gives.
     fn of(&mut self, tenant: &Tenant) -> &str {
         let kind =
             [tenant.admin, tenant.keys.is_empty(), tenant.channels.is_empty(), tenant.databases.is_empty()];

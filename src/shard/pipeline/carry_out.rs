@@ -163,8 +163,8 @@ impl Shard {
         }
     }
 
-    /// Takes the next step of a client's walk (`SCAN`) over the nodes of a cluster: sends the `SCAN` to the
-    /// next node, or answers that the walk has ended or cannot go on. `charge` is the price taken for the
+    /// Handles a client's `SCAN` of a cluster, which walks over its nodes: as `step` says, sends the `SCAN` to
+    /// the next node, or answers that the walk has ended or cannot go on. `charge` is the price taken for the
     /// request. `nature` says whether the request writes and what class it has.
     fn walk_on(
         &mut self,
@@ -196,10 +196,10 @@ impl Shard {
         }
     }
 
-    /// Handles two kinds of requests that bypass admission. A command that ends subscriptions is carried out:
-    /// no quota refuses it, since the client would go on paying for messages, and its tenant pays for its
-    /// bytes. A `PUBLISH` is held while subscriptions to its channel are on their way to stores. False for
-    /// any other request, and for a `PUBLISH` that may go on.
+    /// Handles two kinds of requests that bypass admission. A command that ends subscriptions is carried out at
+    /// once: a quota must not refuse it, since the client would go on paying for messages; its tenant pays for
+    /// its bytes. A `PUBLISH` is held while subscriptions to its channel are on their way to stores. False if
+    /// the request is to be admitted as usual.
     fn goes_its_own_way(
         &mut self,
         id: ClientId,
@@ -227,7 +227,8 @@ impl Shard {
         }
     }
 
-    /// Calls `answer`, and returns the number of bytes of weir's own answers that it has written.
+    /// Calls `answer`, and returns the number of bytes that weir itself has written to clients meanwhile, which
+    /// their tenant pays for.
     #[inline]
     fn answer_bytes_of(&mut self, answer: impl FnOnce(&mut Self)) -> usize {
         let before = self.env.counters.get(Counter::AnswerBytes);
@@ -235,8 +236,8 @@ impl Shard {
         (self.env.counters.get(Counter::AnswerBytes) - before) as usize
     }
 
-    /// Resumes clients' `PUBLISH` requests that were held for earlier subscriptions: those that may go on by
-    /// now, and those that have waited for too long.
+    /// Resumes clients' `PUBLISH` requests that were held for earlier subscriptions: those whose subscriptions
+    /// are acknowledged by now, and those that have waited for too long.
     pub(super) fn resume_publications(&mut self, now: Now) {
         let ready = self.clients.publications().take_ready(&self.env, now.monotonic);
         self.resume_held(ready, now);
@@ -316,9 +317,9 @@ impl Shard {
         self.admit_off_tab(id, payer, (&asked, class), (destination.backend(), usual), arguments, now)
     }
 
-    /// Chooses the track (set of connections to a backend) of a request where nothing has a price and
-    /// replicas may answer reads. Holds the request (error) if its client has requests in flight on another
-    /// track. Returns no charge.
+    /// Chooses the track (set of connections to a backend) of a request where nothing has a price and replicas
+    /// may answer reads. `usual` is the track that the request would take if none were in flight. Holds the
+    /// request (error) if its client has requests in flight on another track. Returns no charge.
     #[cold]
     fn take_track(
         &mut self,
@@ -334,8 +335,8 @@ impl Shard {
         Ok(None)
     }
 
-    /// Admits a request that weir answers by itself (takes its price from its payer's quotas). Few of those
-    /// have a price; `EXEC` has the price of all requests of its transaction together. `local` is the
+    /// Admits a request that weir answers by itself (takes its price from its payer's quotas). Few of these
+    /// commands have a price; `EXEC` has the price of all requests of its transaction together. `local` is the
     /// command. Returns the charge; None if the request has no price.
     #[inline(never)]
     fn admit_local(
@@ -372,9 +373,9 @@ impl Shard {
         self.admit_off_tab(id, payer, (&asked, class), (None, Track::Usual), arguments, now)
     }
 
-    /// Admits a request that weir answers by itself and that has no price (`local` is the command): if it has more
-    /// than 1 KiB, takes the price of its bytes and of those that weir sends back. An error if it is refused or has
-    /// to wait.
+    /// Admits a request that weir answers by itself and that has no price (`local` is the command): if it has
+    /// more than 1 KiB, takes the price of its bytes and of those that weir sends back. The error says that it
+    /// was refused, or is held to wait.
     fn admit_bytes(
         &mut self,
         id: ClientId,
@@ -406,11 +407,11 @@ impl Shard {
         Err(Stopped)
     }
 
-    /// Admits a request (takes its price from its payer's quotas) that cannot be charged to the tab (the
-    /// sum of one payer's consecutive requests), such as a transaction. `asked` are the facts about its
-    /// cost, `class` is the class of its command, `backend` where it goes (None for several), and `usual`
-    /// the track (set of connections) that it takes unless it is expensive. An error if it is refused or
-    /// has to wait.
+    /// Admits a request (takes its price from its payer's quotas) that cannot be charged to the tab (the sum of
+    /// one payer's consecutive requests), such as a transaction. `asked` are the facts about its cost, `class`
+    /// is the class of its command, `backend` where it goes (None for several), and `usual` the track (set of
+    /// connections) that it takes unless it is expensive. The error says that it was refused, or is held to
+    /// wait.
     #[inline(never)]
     fn admit_off_tab(
         &mut self,
@@ -459,8 +460,8 @@ impl Shard {
     }
 
     /// Admits a request about quotas (`QOS`), which is answered even if its payer's quota is used up, and
-    /// charged afterwards. An error if it is throttled, because the payer owes much already and has sent
-    /// several such requests in this second.
+    /// charged afterwards. An error if it is throttled, because the payer owes much already and its tenant has
+    /// sent 10 such requests in this second.
     pub(super) fn admit_in_debt(
         &mut self,
         id: ClientId,
@@ -508,9 +509,9 @@ impl Shard {
         self.env.pool.give(text);
     }
 
-    /// Adds to the headers of an HTTP refusal what is left of the quotas that the request counts against,
-    /// except that of the scope `refused` (global, tenant or user). The quota with the smallest part left
-    /// comes first.
+    /// Adds to the headers of an HTTP refusal the amounts that are left of the quotas that the request counts
+    /// against, except that of the scope `refused` (global, tenant or user). The quota with the smallest part
+    /// left comes first.
     #[cold]
     fn tell_other_quotas(&mut self, text: &mut Vec<u8>, id: ClientId, refused: Scope, now: Now) {
         let identity = self.clients.client(id).identity().clone();
@@ -596,9 +597,9 @@ impl Shard {
         }
     }
 
-    /// Answers a client's request with the refusal for `why`, in the name of `backend`, before the request
-    /// has taken its place in the order of the client's replies. A transaction that it belongs to is
-    /// discarded.
+    /// Answers a client's request, which cannot be sent to `backend` for the reason `why`, with the error for
+    /// that reason. The request must not have taken its place in the order of the client's replies yet. A
+    /// transaction that it belongs to is discarded.
     pub(super) fn answer_not_sent(&mut self, id: ClientId, backend: BackendId, why: NotSent) {
         self.is_paid = true;
         self.discard_refused(id);
@@ -639,9 +640,9 @@ impl Shard {
     }
 
     /// Sends a request to its store from this core: the home of its key (all requests for a key pass through
-    /// its home), or the core of its client if the request has no home. Requests for hot keys are handled as
-    /// such. With `requests` above 1 the message is a transaction, or has commands such as `PTTL` before a
-    /// request; only the last reply counts.
+    /// its home), or the core of its client if the request has no home. Requests for hot keys may be answered
+    /// from memory, or wait for a fetch. With `requests` above 1 the message is a transaction, or has commands
+    /// such as `PTTL` before a request; only the last reply counts.
     #[expect(clippy::inline_always, reason = "every request, see above")]
     #[inline(always)]
     pub(super) fn send_from_here(
@@ -657,9 +658,8 @@ impl Shard {
         self.put_out(envelope, message, requests, now);
     }
 
-    /// Sends a message of `requests` requests over this core's backend connections, bypassing the kept
-    /// replies (those held in memory) of hot keys. If it cannot be sent, its client is answered with the
-    /// reason.
+    /// Sends a message of `requests` requests over this core's backend connections, whether or not a reply for
+    /// its hot key is kept in memory. If it cannot be sent, its client is answered with the reason.
     #[expect(clippy::inline_always, reason = "every request, see above")]
     #[inline(always)]
     pub(super) fn put_out(&mut self, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) {

@@ -12,7 +12,7 @@ use crate::values::limits::PREFIXES_NAMED_MAX;
 const OF_KEY: &[u8] = b"__keyspace@";
 const OF_COMMAND: &[u8] = b"__keyevent@";
 
-/// True if the clients of a tenant may name only certain channels in commands, because the tenant has only
+/// True if the clients of a tenant may name only certain channels in commands, because its quotas give it only
 /// some channels, keys or databases.
 pub(super) fn has_only_some(tenant: &Tenant) -> bool {
     !tenant.channel_prefixes().is_empty() || !tenant.databases.is_empty()
@@ -131,8 +131,8 @@ mod tests {
         assert_eq!(literal_prefix(b"acme:1"), b"acme:1");
     }
 
-    /// Checks names and patterns of channels (patterns begin with `P`): each with true if a tenant with these
-    /// terms may use it.
+    /// Checks, for a tenant with the quota settings `terms`, that each name of a channel in `cases`, or pattern
+    /// (after a `P`), is permitted if it stands with true, and refused otherwise.
     fn check(terms: &str, cases: &[(&str, bool)]) {
         let text = format!("[tenants.t]\npassword = \"p\"\n{terms}\n");
         let quotas = Quotas::parse("quotas.toml", &text).expect("well formed");

@@ -28,9 +28,9 @@ impl Shard {
         self.decode(id, &[], now);
     }
 
-    /// Resumes requests that waited for the control executor's answer about a quota, each before later
-    /// requests of its client. Decides about requests that passed meanwhile and are only counted (shadow
-    /// mode).
+    /// Resumes requests that waited for the control executor's answer about a quota, each before later requests
+    /// of its client. In shadow mode, where requests pass without waiting, counts those that would have been
+    /// refused.
     pub(super) fn resume_waiting(&mut self, now: Now) {
         let waiting = self.admission.take_waiting();
         self.resume_held(waiting, now);
@@ -115,9 +115,10 @@ impl Shard {
         }
     }
 
-    /// Returns the number of arguments per key, and the bytes, of a large request that may be split by key
-    /// over several turns (passes of the shard's loop). None for any other request, and if its client is in a
-    /// transaction, or watches or tracks keys over a connection of its own, so that the request goes whole.
+    /// Returns the number of arguments per key, and the bytes, of a request with so many keys that it is split
+    /// by key over several turns (passes of the shard's loop). None for any other request, and if its client is
+    /// in a transaction, or watches or tracks keys over a connection of its own, so that the request goes
+    /// whole.
     #[cold]
     #[inline(never)]
     pub(super) fn step_if_split(&mut self, id: ClientId, request: &Request<'_>) -> Option<(usize, Bytes)> {
@@ -153,7 +154,7 @@ impl Shard {
     }
 
     /// Handles one request of a client under another identity (tenant, user, options) than the connection's
-    /// own: that of `QOS CALL`, or that with which the request came before it was held.
+    /// own: that of `QOS CALL`, or the one that the client had when the request, which was held since, arrived.
     pub(super) fn handle_request_as(
         &mut self,
         id: ClientId,
@@ -226,8 +227,8 @@ impl Shard {
         self.handle_unusual(id, request, now);
     }
 
-    /// Handles a request whose command is not found at first sight: a subcommand, an unknown command, or one
-    /// with the wrong number of words.
+    /// Handles a request whose command is not found at first sight: one with a subcommand (such as `CLIENT
+    /// LIST`), an unknown command, or a wrong number of words.
     #[inline(never)]
     fn handle_unusual(&mut self, id: ClientId, request: Request<'_>, now: Now) {
         match command::recognise(&request.arguments) {
@@ -293,8 +294,8 @@ impl Shard {
     }
 
     /// Puts the script that an admitted request (`EVAL`, `SCRIPT LOAD`) brings to the stores on the board of
-    /// scripts, if the script declares that it writes nothing. `CLIENT PAUSE` of writes lets requests pass
-    /// that name such a script by its digest.
+    /// scripts, if the script declares that it writes nothing. While `CLIENT PAUSE` holds back writes, it lets
+    /// requests pass that name such a script by its digest.
     #[cold]
     #[inline(never)]
     pub(super) fn note_script(&self, command: &Command, arguments: &Arguments<'_>) {
@@ -334,9 +335,9 @@ impl Shard {
         self.carry_out(id, None, destination, request, now);
     }
 
-    /// Returns a `SCAN`, or another command that walks over keys or elements, with its `COUNT` lowered to
-    /// the largest that is allowed; None if it is not above that. The protocol permits this because `COUNT`
-    /// is a hint.
+    /// Returns a `SCAN`, or another command that walks over keys or elements, with its `COUNT` lowered to the
+    /// largest that is allowed; None if its `COUNT` is not above that. The protocol permits this because
+    /// `COUNT` is a hint.
     #[cold]
     fn with_lower_count(
         &self,
@@ -376,8 +377,8 @@ impl Shard {
     }
 }
 
-/// Returns how many of the requests that a client may start in one turn (pass of the shard's loop) this one
-/// counts as: one, and one more for every 64 words.
+/// Returns the number for which a request counts among the requests that a client may start in one turn (pass
+/// of the shard's loop): one, and one more for every 64 words.
 pub(super) fn share_of_turn(arguments: &Arguments<'_>) -> u32 {
     1 + (arguments.len() / WORDS_PER_REQUEST) as u32
 }

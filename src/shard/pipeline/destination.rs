@@ -37,8 +37,8 @@ pub(super) enum Destination {
     /// The request is a `SCAN` and goes to the backend that its cursor names, with that backend's own
     /// cursor.
     Scan { backend: BackendId, cursor: u64 },
-    /// The request is a `SCAN` over the nodes of a cluster, and goes where the next step of that walk
-    /// leads.
+    /// The request is a `SCAN` over the nodes of a cluster, and goes to the node at which the walk has arrived,
+    /// or is answered by weir if the walk has ended.
     Walk(WalkStep),
     /// The request goes to a single backend, over a connection that its client has to itself (private
     /// link).
@@ -96,11 +96,11 @@ impl Destination {
     }
 }
 
-/// Where the keys of a request are: their backends and home cores (the cores through which the keys' requests
-/// pass).
+/// Place of a request's keys: one or several backends, and home cores (the cores through which the keys'
+/// requests pass).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
-    /// The request names no keys, so no place follows from them.
+    /// The request names no keys, so that nothing determines its backend.
     Nowhere,
     /// All keys of the request are on one backend, have one home core (through which a key's requests pass)
     /// and use one connection.
@@ -228,7 +228,8 @@ impl Shard {
         }
     }
 
-    /// True if `INFO` asks for the numbers of keys alone, and the client may know of all keys.
+    /// True if `INFO` asks for the numbers of keys alone, and the client may use all keys, so that it may know
+    /// their numbers.
     fn asks_for_key_counts(&mut self, id: ClientId, arguments: &Arguments<'_>) -> bool {
         let has_all = |tenant: &Tenant| tenant.keys.is_empty() && tenant.databases.is_empty();
         arguments.len() == 2
@@ -282,8 +283,8 @@ impl Shard {
         }
     }
 
-    /// Returns the error for clients while the only store is busy with a script; `None` if it is not, or if
-    /// there are several stores.
+    /// Returns the error for clients while the only store is busy with a script and so answers nothing else;
+    /// `None` if it is not, or if there are several stores.
     pub(super) fn only_store_is_busy(&self) -> Option<String> {
         if !self.has_one_store() {
             return None;
@@ -393,7 +394,7 @@ pub(super) fn step_of(command: &Command) -> usize {
 }
 
 impl Placement {
-    /// Returns the slot of the request's first key, as long as all keys seen so far are on one backend.
+    /// Returns the slot of a request's first key, as long as all of its keys seen so far are on one backend.
     /// None if they are on several, or no key was seen.
     fn slot(self) -> Option<u16> {
         match self {
@@ -402,9 +403,9 @@ impl Placement {
         }
     }
 
-    /// Returns the placement of a request's keys seen so far together with one more key, which has this
-    /// slot, backend and home core. `lane_of` tells which of the core's connections to a backend a slot
-    /// uses.
+    /// Returns the placement of a request's keys seen so far together with one more key, which has the given
+    /// slot, backend and home core. `lane_of` returns the number of the connection, among a core's connections
+    /// to a backend, that a slot uses.
     fn and(self, slot: u16, backend: BackendId, home: ShardId, lane_of: impl Fn(u16) -> u16) -> Self {
         match self {
             Self::Nowhere => Self::Together { slot, backend, home },

@@ -34,8 +34,8 @@ struct Subject {
     identity: Identity,
     protocol: Protocol,
     database: Database,
-    /// Number of the client's connection ([`ReplyTo::connection`]), by which its earlier requests are
-    /// found.
+    /// Number of the client's connection ([`ReplyTo::connection`]), by which its earlier requests in flight for
+    /// a hot key are found.
     connection: u64,
 }
 
@@ -108,9 +108,9 @@ impl Shard {
         self.answer_priced(id, charge, now, |out, protocol| explained.write(out, protocol));
     }
 
-    /// Explains a request (`words`) to an operator as if a client of this tenant without options of its own
-    /// had sent it, in the first database that the tenant may use. The error is a text that names the part of
-    /// the query that is wrong.
+    /// Explains a request (`words`) to an operator as if a client of this tenant without options of its own had
+    /// sent it, in the first database that the tenant may use. The error is a text that names the part of the
+    /// operator's query that is wrong.
     pub fn handle_explain(&mut self, tenant: &str, words: &[Vec<u8>], now: Now) -> Result<Explained, String> {
         let quotas = &self.env.quotas;
         let tenant = quotas.find(tenant).ok_or_else(|| format!("there is no tenant '{tenant}'"))?;
@@ -201,8 +201,8 @@ impl Shard {
     }
 
     /// Returns the error with which a request is refused before its quotas are looked at: its tenant may not
-    /// send it, or a store would do its work too many times. None for any other request. Words that repeat a
-    /// key are not counted in a request of more than 4,096 words.
+    /// send it, or it asks for too much work at a store (by repeating a key, for instance). None for any other
+    /// request. Words that repeat a key are not counted in a request of more than 4,096 words.
     fn refusal_of(
         &self,
         subject: &Subject,

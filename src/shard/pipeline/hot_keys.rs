@@ -35,13 +35,14 @@ fn reported(envelope: &Envelope) -> Envelope {
 /// Retry delay named in the refusal of a read of a hot key, when as many reads as allowed wait already for
 /// one fetch (shared read of the key) or on this core.
 const RETRY_CROWDED: Duration = Duration::from_millis(10);
-/// Number of bytes of a queued request's key that are as much work to compare as another key.
+/// Number of bytes of a key that count as much as one more key in the limit on the work of searching queued
+/// requests for hot keys.
 const KEY_BYTES: usize = 64;
 
 impl Shard {
-    /// Handles a request whose key may be hot: answers it from memory, lets it wait for a fetch (shared
-    /// read of a hot key) of the key's reply, sends it, or refuses it. Sends other requests that this makes
-    /// ready. `requests` is the number of requests in the message.
+    /// Handles a request whose key may be hot: answers it from memory, lets it wait for a fetch (shared read of
+    /// a hot key) of the key's reply, sends it, or refuses it. Then sends other requests for hot keys that may
+    /// go on because of it. `requests` is the number of requests in the message.
     #[inline(never)]
     pub(super) fn meet(&mut self, envelope: &Envelope, message: Message<'_>, requests: usize, now: Now) {
         self.meet_one((envelope, Arrival::First), message, requests, now);
@@ -174,9 +175,10 @@ impl Shard {
         }
     }
 
-    /// Returns the keys of a search that queued requests for several keys name; all of them if the keys of such a
-    /// request cannot be read. Each request is parsed once for all keys together, and again only for keys that became
-    /// hot later. None if more is queued than may be parsed at once; the next call goes on with the rest.
+    /// Returns those of the keys that `search` looks for that queued requests for several keys name; all of
+    /// them if the keys of such a request cannot be read. Each request is parsed once for all keys together,
+    /// and again only for keys that became hot later. None if more is queued than may be parsed at once; the
+    /// next call goes on with the rest.
     fn search_queued(&mut self, search: &Search) -> Option<HotSet> {
         let Self { env, upstream, hot_keys, .. } = self;
         let bytes_max = env.settings.request_bytes_max;

@@ -123,9 +123,10 @@ impl Shard {
         }
     }
 
-    /// Takes places for the key prefixes that will be in force with these options, which add to those in
-    /// force now: stores compare each prefix with every changed key, so the places are limited. Returns the
-    /// records of the places (filters). None if too few places are left; the client is told so.
+    /// Takes places for the key prefixes that will be in force with these options, which add to those in force
+    /// now: stores compare each prefix with every changed key, so the places are limited. Returns the records
+    /// of the places (filters). None if too few places are left; the client has then been answered with an
+    /// error.
     fn filters_for(&mut self, id: ClientId, options: &TrackingOptions) -> Option<Vec<Filter>> {
         if !options.is_broadcast {
             return Some(Vec::new());

@@ -54,8 +54,9 @@ impl Shard {
         self.upstream.missing((connection, generation))
     }
 
-    /// Gives the room of large replies whose stores are silent to others. Excuses the silence of stores on
-    /// connections that this core does not read at present, because large replies on others take all room.
+    /// Ends the right of large replies whose stores have fallen silent to the memory set aside for large
+    /// replies, so that others get it. Does not count the silence of stores on connections that this core does
+    /// not read at present, because large replies on other connections take all of that memory.
     pub(super) fn look_after_large_replies(&mut self, now: Now) {
         self.env.large_replies.handle_time(now.monotonic, &mut self.env.actions);
         for connection in self.env.large_replies.paused() {

@@ -128,13 +128,13 @@ impl Shard {
     }
 
     /// Refuses a command about the connection that came over HTTP: such a connection may be shared by several
-    /// users, none of whom may change its state for the others.
+    /// users, none of whom may change the state of the connection for the other users.
     pub(super) fn refuse_about_connection(&mut self, id: ClientId) {
         self.refuse_in_transaction(id, &format!("ERR {OF_CONNECTIONS}"));
     }
 
-    /// Answers a client's `PING`, with an error if the only store is busy with a script and would refuse
-    /// all requests.
+    /// Answers a client's `PING`, with an error if the only store is busy with a script and would refuse all
+    /// other requests, as that store would.
     fn ping(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         let is_among_messages = self.clients.client(id).is_subscriber_only();
         if let Some(error) = self.only_store_is_busy().filter(|_| !is_among_messages) {
@@ -183,9 +183,9 @@ impl Shard {
         Ok(())
     }
 
-    /// Returns the database of a `SELECT` within a client's transaction; None if it is invalid, or if it is
-    /// the client's own database and no other was selected before. If a database is returned, the `SELECT`
-    /// is sent to the store with the transaction; else weir answers it.
+    /// Returns the database of a `SELECT` within a client's transaction; None if it is invalid, or if it is the
+    /// client's own database and no other database was selected before in the transaction. If a database is
+    /// returned, the `SELECT` is sent to the store with the transaction; else weir answers it.
     pub(super) fn other_database(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Option<Database> {
         let client = self.clients.client(id);
         let current = client.database();
@@ -193,8 +193,8 @@ impl Shard {
         self.database_named(arguments).ok().filter(|database| is_changed || *database != current)
     }
 
-    /// Returns the database that a `SELECT` names by its number. The error is the text of the reply: the
-    /// word is no number, or stores have no such database.
+    /// Returns the database whose number the first argument of a `SELECT` names. The error is the text of the
+    /// reply: the word is no number, or stores have no such database.
     pub(super) fn database_named(&self, arguments: &Arguments<'_>) -> Result<Database, String> {
         let index = integer(arguments.at(1)).ok_or("ERR value is not an integer or out of range")?;
         if i32::try_from(index).is_err() {

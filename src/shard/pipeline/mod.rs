@@ -98,8 +98,8 @@ pub struct Shard {
     upstream: Upstream,
     /// Connections to stores that are each lent to one client (blocking commands, `WATCH`, subscriptions).
     private: PrivateLinks,
-    /// The reason to ask the cluster for its map of slots again, if one was found on a connection that one
-    /// client has to itself (private link); else None.
+    /// The reason to ask the cluster for its map of slots again (a redirect, for instance), if one was found on
+    /// a connection that one client has to itself (private link); else None.
     private_doubt: Option<Doubt>,
     /// The time of the last log line about elements that a store popped for a client that had disconnected.
     orphans_said_at: Option<Timestamp>,
@@ -109,20 +109,21 @@ pub struct Shard {
     /// Channels and patterns for which this core, as their home, has one subscription at the store for all
     /// clients.
     shared_channels: Box<SharedChannels>,
-    /// Lines that show requests to monitors (clients that have sent `MONITOR`), and what may be spent on
-    /// them.
+    /// Lines that show requests to monitors (clients that have sent `MONITOR`), and the limits on the bytes of
+    /// these lines.
     monitors: MonitorStage,
     /// True once the request being handled needs no charge for its bytes: it was admitted, or queued in a
     /// transaction, or refused because of a quota or an overload. Kept only for requests of more than 1 KiB.
     is_paid: bool,
-    /// True while a client's blocking command that the process before has admitted is handled.
+    /// True while a blocking command is handled whose client another process has handed over, and which was
+    /// admitted there: it is not refused for its price.
     is_admitted_elsewhere: bool,
     /// Batches of messages that are being filled for other cores.
     peers: PeerStage,
     /// Times at which timeouts are checked and unused memory is given back.
     upkeep: Upkeep,
-    /// Time at which the last turn (pass of the shard's loop) ended, which the `poll_*` methods use as the
-    /// present.
+    /// Time at which the last turn (pass of the shard's loop) ended, which the `poll_*` methods take for the
+    /// present time.
     turn: Now,
 }
 
@@ -199,7 +200,7 @@ impl Shard {
     }
 
     /// Returns figures on the bulkheads (window and queue) of each backend on this core: one for the usual
-    /// connections, one for those for expensive requests.
+    /// connections, one for the connections for expensive requests.
     pub fn bulkheads(&self) -> impl Iterator<Item = BulkheadFigures> {
         self.upstream.bulkheads(&self.env)
     }
@@ -226,7 +227,8 @@ impl Shard {
         self.hot_keys.keys(&self.env.quotas)
     }
 
-    /// Returns the number of requests of this core in flight whose clients have disconnected.
+    /// Returns the number of requests of this core in flight whose replies no client awaits any more: its
+    /// client has disconnected, or was answered before the reply came.
     pub fn requests_abandoned(&self) -> usize {
         self.clients.requests_abandoned()
     }
@@ -358,8 +360,8 @@ impl Shard {
         self.clients.handle_memory_exceeded(&mut self.env, excess);
     }
 
-    /// Applies a client's command about other clients (such as `CLIENT LIST`) to those of this shard.
-    /// Returns what this shard contributes to the reply.
+    /// Applies a client's command about other clients (such as `CLIENT LIST`) to the clients of this shard.
+    /// Returns this shard's part of the reply.
     pub fn handle_clients_asked(&mut self, asked: &ClientsAsked, now: Now) -> ClientsTold {
         if let ClientsAsked::Unblock(filter, is_error) = asked {
             let blocked = self.clients.clients_of(&self.env, filter, now);
@@ -437,7 +439,7 @@ impl Shard {
     }
 
     /// Handles the grants (amounts of quotas) with which the control executor replies to this core's reports.
-    /// Requests that waited for them are tried again.
+    /// Requests that waited for a grant are tried again.
     pub fn handle_grants(&mut self, grants: &[Grant], now: Now) {
         self.admission.handle_grants(grants, now.monotonic);
         self.resume_waiting(now);
@@ -562,8 +564,8 @@ impl Shard {
         session
     }
 
-    /// True if stores still owe replies to blocking commands of clients that have left. With such a reply a
-    /// store may have popped an element for a client that no longer takes it.
+    /// True if stores still owe replies to blocking commands of clients that have left. A store that still owes
+    /// such a reply may have popped an element for a client that no longer takes it.
     pub fn owes_orphans(&self) -> bool {
         self.private.owes_orphans()
     }
@@ -573,9 +575,9 @@ impl Shard {
         self.clients.adopt(&mut self.env, &mut self.admission, session, now)
     }
 
-    /// Takes the bytes that a client had sent to its former process, which had not handled them yet, from
-    /// its `session`. A blocking command that goes on keeps its deadline, is not refused for its price, and goes on
-    /// during a `CLIENT PAUSE`, which holds back only requests that it finds not begun.
+    /// Takes the bytes that a client had sent to its former process, which had not handled them yet, from its
+    /// `session`. A blocking command that goes on keeps its deadline, is not refused for its price, and goes on
+    /// during a `CLIENT PAUSE`, which holds back only requests that have not begun.
     pub fn handle_client_held(&mut self, id: ClientId, session: &Session, now: Now) {
         let (call, rest) = session.call_and_rest();
         if session.waits {
@@ -592,16 +594,17 @@ impl Shard {
         }
     }
 
-    /// Records that a socket has sent a part of a segment (bytes to send). This tells a client that reads
-    /// slowly from one that does not read at all, which is closed.
+    /// Records that the socket of `owner` (a client or a backend connection) has sent a part of a segment
+    /// (bytes to send). This tells a client that reads slowly from one that does not read at all, which is
+    /// closed.
     pub fn handle_sending(&mut self, owner: Owner, now: Now) {
         if let Owner::Client(id) = owner {
             self.clients.handle_sending(id, now);
         }
     }
 
-    /// Takes back a segment (bytes to send) that a socket has sent completely, or dropped because it was
-    /// closed.
+    /// Takes back a segment (bytes to send) that the socket of `owner` (a client or a backend connection) has
+    /// sent completely, or dropped because it was closed.
     pub fn handle_transmitted(&mut self, owner: Owner, segment: Segment, now: Now) {
         self.env.pool.give_segment(segment);
         match owner {
@@ -832,8 +835,8 @@ impl Shard {
         }
     }
 
-    /// If it is time, frees memory after a burst: buffers unused for a while, and lists that were long
-    /// once.
+    /// If tidying is due (once per second after work), frees memory that a burst has left: buffers unused for a
+    /// while, and lists that were once long.
     fn tidy_if_due(&mut self, now: Now) {
         if let Some(idle_since) = self.upkeep.take_tidying(&self.env.counters, now) {
             let buffers = self.env.pool.tidy();
@@ -853,12 +856,13 @@ fn no_room(clients_max: usize) -> String {
 
 #[cfg(test)]
 impl Shard {
-    /// Returns the part of the shard that has the clients. For tests.
+    /// Returns the client side of the shard (its clients and the order of their replies). For tests.
     pub fn front(&self) -> &ClientStage {
         &self.clients
     }
 
-    /// True if no request that was split by key still waits for replies. For tests.
+    /// True if no request that was cut into pieces by key, because a cluster's node could not carry it out
+    /// whole, still waits for replies. For tests.
     pub fn has_no_pieces(&self) -> bool {
         self.env.pieces.is_empty()
     }

@@ -16,7 +16,7 @@ use crate::values::{ClientId, Database};
 
 impl Shard {
     /// Shows a request that is about to be carried out to the monitors (clients of any core that have sent
-    /// `MONITOR`) that may see it.
+    /// `MONITOR`) that may see it, except a command for administrators, which is never shown.
     #[cold]
     #[inline(never)]
     pub(super) fn show_request(
@@ -42,7 +42,7 @@ impl Shard {
     }
 
     /// Shows monitors (clients that sent `MONITOR`) the requests of a client's transaction, which `EXEC` is
-    /// about to carry out; of a long one only the first requests.
+    /// about to carry out; of a long transaction only the first 1,024 requests.
     fn show_transaction(&mut self, id: ClientId, now: Now) {
         let client = self.clients.client(id);
         let fails = client.is_watch_broken();

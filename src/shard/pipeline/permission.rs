@@ -55,9 +55,9 @@ impl Shard {
             .map_or_else(|| NOAUTH.to_owned(), |tenant| no_seat_left(&self.env, tenant))
     }
 
-    /// Checks whether a client may run a command that weir does not know. Only an administrator without
-    /// prefixes of keys or channels may, because the command could do anything. The error is the text of the
-    /// reply.
+    /// Checks whether a client may run a command that weir does not know. Only an administrator that is not
+    /// confined to prefixes of keys or channels may, because the command could use any key or channel. The
+    /// error is the text of the reply.
     pub(super) fn permit_unknown(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Result<(), String> {
         match self.tenant_of(id) {
             None => Err(self.not_logged_in()),
@@ -170,9 +170,9 @@ fn permit_named(tenant: &Tenant, word: &[u8]) -> Result<(), String> {
     if is_own { Ok(()) } else { Err(tenant.refusal_of(number)) }
 }
 
-/// Checks a command of a tenant that has only keys with certain prefixes. `known` is what earlier turns
-/// found out about the keys of a request that is split. The error is the text of the reply. `handling` says
-/// how weir handles the command.
+/// Checks a command of a tenant that has only keys with certain prefixes. `known` is the result of the check of
+/// the keys, if the request is so large that earlier turns (passes of the shard's loop) have made it. The error
+/// is the text of the reply. `handling` says how weir handles the command.
 fn permit_confined(
     tenant: &Tenant,
     (command, handling): (&'static Command, Handling),

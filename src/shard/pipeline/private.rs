@@ -37,8 +37,8 @@ use crate::values::{BackendId, ClientId, Database, Timestamp};
 
 /// Two requests, and their number, that are sent right before a command that waits for replicas (`WAIT`). The
 /// command counts the replicas that have all that the store sent them up to a certain request of the
-/// connection: in Redis before 7.2 the last request of any kind (`PING` is one), since then the last one that
-/// replicas were sent, such as a message on a sharded channel, which no pattern matches.
+/// connection: in Redis before 7.2 the last request of any kind (`PING` is one), since then the last one passed
+/// on to replicas, such as a message on a sharded channel, which no pattern matches.
 const BEFORE_WAIT: (&[u8], usize) =
     (b"*1\r\n$4\r\nPING\r\n*3\r\n$8\r\nSPUBLISH\r\n$13\r\n__weir:copies\r\n$0\r\n\r\n", 2);
 /// The longest time for which a client may watch keys (`WATCH`) over a connection of its own; then the
@@ -67,9 +67,10 @@ enum LinkUse {
 }
 
 impl Shard {
-    /// Handles a request of a client that has connections to stores of its own (private links), if it has
-    /// to go another way than requests of other clients: over such a connection, or to an error. False if
-    /// it does not, so that the caller handles it. `handling` says how weir handles its `command`.
+    /// Handles a request of a client with private links (connections to stores of its own) that must not go the
+    /// usual way: sends it over the client's link, or answers it with an error (while the client is subscribed,
+    /// for instance). False if the request goes the usual way, which the caller then does. `handling` says how
+    /// weir handles its `command`.
     #[cold]
     pub(super) fn handle_tied(
         &mut self,
@@ -160,9 +161,9 @@ impl Shard {
         }
     }
 
-    /// Returns the destination of a command that needs, for this `usage` (such as a blocking command or
-    /// `WATCH`), a private link (a connection to a store that the client has to itself). The error is the
-    /// text of the reply.
+    /// Returns the destination of a command that needs a private link (a connection to a store that the client
+    /// has to itself), for the reason `usage`, such as that it blocks or is a `WATCH`. The error is the text of
+    /// the reply.
     pub(super) fn private_destination(
         &self,
         (command, usage): (&'static Command, PrivateUse),
@@ -252,7 +253,8 @@ impl Shard {
 
     /// Returns, for this `usage`, the private link (connection to a store) that a client's request goes over:
     /// the client's own, or one that it is lent now. None if there is none; the request is refused then.
-    /// `backend` is that store, `bytes` the length of the request, and `charge` the price taken for it.
+    /// `backend` is the store that the request goes to, `bytes` the length of the request, and `charge` the
+    /// price taken for it.
     fn link_for_request(
         &mut self,
         (id, usage): (ClientId, LinkUse),
@@ -321,8 +323,8 @@ impl Shard {
         Some(lent)
     }
 
-    /// Lends a client a private link (unshared connection to a store) to a store, in the client's database,
-    /// for this purpose; None if this core or the client's tenant may have no more, or the client has left.
+    /// Lends a client a private link (unshared connection to a store) in the client's database, for this
+    /// `purpose`; None if this core or the client's tenant may have no more, or the client has left.
     pub(super) fn lend_for(
         &mut self,
         id: ClientId,
@@ -399,9 +401,9 @@ impl Shard {
         self.private.send(&mut self.env, link, (message, replies), request, now);
     }
 
-    /// Sends a command that kills a running script, or asks about it, over a private link (unshared
-    /// connection to a store) lent for this request alone. False if no such link can be had, or the client
-    /// has left: the request has to go another way then.
+    /// Sends a command that kills a running script, or asks about it, over a private link (unshared connection
+    /// to a store) lent for this request alone. False if no such link can be had, or the client has left: the
+    /// caller then sends the request over a shared connection.
     pub(super) fn interrupt(
         &mut self,
         id: ClientId,
@@ -432,8 +434,8 @@ impl Shard {
     }
 
     /// Carries out a client's `WATCH`, over a private link (unshared connection to a store). A client that
-    /// watches keys already can add more, if they are at the same store. The keys are at `backend`, in
-    /// `slot`; `charge` is the price taken for the command.
+    /// watches keys already can add more, if they are at the same store (in a cluster, in the same slot). The
+    /// keys are at `backend`, in `slot`; `charge` is the price taken for the command.
     fn watch(
         &mut self,
         id: ClientId,
@@ -694,8 +696,9 @@ impl Shard {
         abort.unwrap_or(reply)
     }
 
-    /// Ends a request's share of its backend's quiet time (in which that answers nothing), and returns it in
-    /// microseconds; 0 for a request that shows how much work it is.
+    /// Returns the time, in microseconds, for which a request that has ended kept its store busy: its share of
+    /// the time in which the store answered nothing (quiet time). 0 for a request whose words show how much
+    /// work it is.
     fn end_share(&mut self, request: &mut PrivateRequest) -> u32 {
         self.end_quiet(request.shares_quiet.take())
     }
@@ -783,9 +786,9 @@ impl Shard {
         self.end_tracked_request(holder, now);
     }
 
-    /// Charges for the reply to a blocking command: its bytes and elements, less the part of the command's price that
-    /// was for the reply. The account that paid this (`paid_ahead`) is charged, or, if quotas have changed so often
-    /// since that it is no longer known, that of the client (`holder`).
+    /// Charges for the reply to a blocking command: its bytes and elements, less the part of the command's
+    /// price that was for the reply. The account that paid that part (`paid_ahead`) is charged, or, if quotas
+    /// have changed so often since that it is no longer known, that of the client (`holder`).
     pub(super) fn charge_for_waited(
         &mut self,
         paid_ahead: Option<PaidAhead>,
@@ -918,7 +921,8 @@ impl Shard {
         }
     }
 
-    /// Charges a client's quotas for bytes that it gets without a request that pays for them, as those of a message.
+    /// Charges a client's quotas for bytes that it gets without a request that pays for them, such as the bytes
+    /// of a published message.
     pub(super) fn charge_for_bytes(&mut self, id: ClientId, bytes: usize, now: Now) {
         if let Some(payer) = self.clients.find(id).and_then(|client| client.payer()) {
             self.admission.charge_for_bytes(payer, bytes, now);
@@ -1059,9 +1063,9 @@ impl Shard {
         }
     }
 
-    /// Takes a private link (unshared connection to a store) from a client that no longer awaits a reply. Returns the
-    /// request in flight, which is to be answered; None if there was none. If the link stays open until the store has
-    /// replied, the request's charge is kept until then.
+    /// Takes a private link (unshared connection to a store) from a client that no longer awaits a reply.
+    /// Returns the request in flight, which the caller has to answer; None if there was none. If the link stays
+    /// open until the store has replied, the request's charge is kept until then.
     fn abandon_private(&mut self, link: PrivateId, now: Now) -> Option<PrivateRequest> {
         let request = self.private.abandon(&mut self.env, link, now)?;
         if self.private.measures_late(link) {
@@ -1105,8 +1109,8 @@ impl Shard {
     }
 
     /// Gives up a client's request in flight on a private link (unshared connection to a store), which is
-    /// answered with `text`. The client is closed behind that if it waited in a blocking command, or if keys
-    /// are tracked over the link.
+    /// answered with `text`. After that error the client is closed if it waited in a blocking command, or if
+    /// keys are tracked over the link.
     pub(super) fn abandon_call(&mut self, (holder, link): (ClientId, PrivateId), text: &[u8], now: Now) {
         let Some(request) = self.abandon_private(link, now) else { return };
         let tracked = self.tracks_over(holder, link);
@@ -1144,9 +1148,9 @@ impl Shard {
     }
 }
 
-/// Returns the outcome of a request of this `nature` that a store has answered over a private link, as far as its price
-/// depends on it. The reply comes with its size as the store sent it. The times are those that the reply took and for
-/// which the request kept its store busy, in microseconds.
+/// Returns the outcome of a request of this `nature` that a store has answered over a private link, as far as
+/// its price depends on it. `size` is the reply's size as the store sent it, `took_micros` the time until the
+/// reply, and `busy_micros` the time for which the request kept its store busy, both in microseconds.
 fn measured_privately(
     nature: Nature,
     (reply, size): (&[u8], ReplySize),

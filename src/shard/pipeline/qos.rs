@@ -125,8 +125,8 @@ impl Shard {
         self.refuse_in_transaction(id, text);
     }
 
-    /// Handles a large request inside `QOS CALL` under the identity `identity`. One that is split by key is
-    /// held while that takes several turns (passes of the shard's loop).
+    /// Handles a large request inside `QOS CALL` under the identity `identity`. If it is split by key, it is
+    /// held while the splitting takes several turns (passes of the shard's loop).
     #[cold]
     fn call_large(
         &mut self,

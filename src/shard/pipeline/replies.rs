@@ -18,8 +18,8 @@ use crate::shard::upstream::Upstream;
 use crate::values::limits::COPY_BYTES_MAX;
 use crate::values::time::Now;
 
-/// The stages (parts of the shard) that a store's reply passes on its way to the client: first the hot keys,
-/// then the clients.
+/// The stages (parts of the shard) that a store's reply passes on its way to the client: first the handling of
+/// hot keys, which may keep a copy, then the order of its client's replies.
 pub(super) struct TowardsClients<'a> {
     clients: Delivery<'a>,
     hot_keys: &'a mut HotKeyStage,
@@ -138,8 +138,9 @@ impl TowardsClients<'_> {
 }
 
 impl Delivery<'_> {
-    /// Gives a reply to its client, which may be on any core: if on this core, corrects the request's charge
-    /// to its real price and delivers the reply, else puts the reply into the batch for the client's core.
+    /// Gives a reply, with its `outcome` (result and measurements), to its client, which may be on any core: if
+    /// on this core, corrects the request's charge to its real price and delivers the reply, else puts the
+    /// reply into the batch for the client's core.
     #[inline]
     pub fn give(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) {
         if to.shard == env.settings.id {
@@ -159,8 +160,8 @@ impl Delivery<'_> {
     }
 }
 
-/// Reply (`OK`) that stands for the control executor's answer to a question that weir asked before an `EXEC`.
-/// No client is sent it.
+/// Reply (`OK`) that stands for the control executor's answer to a question that weir asked for a request of a
+/// transaction. Only the arrival of the answer matters, so no client is sent it.
 const UNHEARD: &[u8] = b"+OK\r\n";
 
 impl Shard {
@@ -171,8 +172,8 @@ impl Shard {
         (env, Delivery { clients, admission, peers })
     }
 
-    /// Returns the state that all stages (parts of the shard) use, the connections to stores, and those
-    /// stages that the stores' replies pass.
+    /// Returns the state that all stages (parts of the shard) use, the connections to stores, and the stages
+    /// that the stores' replies pass on their way to clients.
     pub(super) fn towards_clients(&mut self) -> (&mut Env, &mut Upstream, TowardsClients<'_>) {
         let Self { env, clients, admission, upstream, peers, hot_keys, .. } = self;
         (env, upstream, TowardsClients { clients: Delivery { clients, admission, peers }, hot_keys })

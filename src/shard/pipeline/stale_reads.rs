@@ -22,8 +22,8 @@ impl Shard {
 }
 
 /// True if a replica may answer a request, though its values may be slightly old: it reads only one key, or
-/// several keys each of which has its own value in the reply. A reply combined from several keys is
-/// excluded: it may lack a key that has moved to another node, and nobody would see that.
+/// several keys each of which has its own value in the reply. A reply combined from several keys is excluded:
+/// it may lack a key that has moved to another node, and nothing in the reply would show that.
 fn may_be_old(command: &Command, destination: Destination) -> bool {
     let only_reads =
         command.effect == Effect::Read && matches!(command.class, Class::Point | Class::Multi | Class::Range);

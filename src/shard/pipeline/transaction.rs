@@ -160,10 +160,10 @@ impl Shard {
         }
     }
 
-    /// Answers the requests of a transaction that weir carries out itself (`locals`), and returns the
-    /// answers. None if they are longer than 1 MiB together (the limit of descriptions of commands too). Of
-    /// all `CLIENT PAUSE` and `CLIENT UNPAUSE` among them only the last one is carried out, which takes the
-    /// place of those before it; the reply to `EXEC` waits until it is in force.
+    /// Answers the requests of a transaction that weir carries out itself (`locals`), and returns the answers.
+    /// None if they are longer than 1 MiB together (so long descriptions of commands, from `COMMAND`, are
+    /// bounded as well). Of all `CLIENT PAUSE` and `CLIENT UNPAUSE` among them only the last one is carried
+    /// out, which takes the place of those before it; the reply to `EXEC` waits until it is in force.
     fn answer_locals(&mut self, id: ClientId, locals: &mut [LocalRequest], now: Now) -> Option<Splice> {
         let (mut splice, mut pause) = (Splice::default(), None);
         let before = self.clients.client(id).database();

@@ -8,8 +8,8 @@ use crate::values::time::Now;
 
 /// Interval at which timeouts are checked (housekeeping) while there is something to check.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
-/// Interval at which unused memory is given back (tidying). About ten intervals after a burst its memory is
-/// gone.
+/// Interval at which unused memory is given back (tidying). Memory of a burst is given back within about ten
+/// intervals after it.
 const TIDIED_EVERY: Duration = Duration::from_secs(1);
 
 /// Times at which the next housekeeping (checks of timeouts) and the next tidying (freeing of unused memory)
@@ -58,8 +58,8 @@ impl Upkeep {
         }
     }
 
-    /// Returns a time if tidying (freeing of unused memory) is due; the caller then has to do it. Clients
-    /// idle since that time may give up their buffers. None if none is due.
+    /// If tidying (freeing of unused memory) is due, which the caller then has to do, returns the time one
+    /// second ago: clients that have sent nothing since may give up their buffers. None if it is not due.
     pub fn take_tidying(&mut self, counters: &Counters, now: Now) -> Option<Timestamp> {
         if self.tidy_at.is_none_or(|at| at > now.monotonic) {
             return None;

@@ -58,7 +58,8 @@ impl Shard {
     }
 
     /// Ends the blocking commands of clients that are leaving, as far as they could not be ended earlier: those
-    /// that were sent since the client ended its input, or were not sent yet when their stores were to be asked.
+    /// that were sent since the client ended its input, or were not yet sent when their stores were to be asked
+    /// to end them.
     pub(super) fn end_waits_of_leaving(&mut self, now: Now) {
         for id in std::mem::take(&mut self.leaving) {
             self.end_waiting(id, now);
@@ -115,9 +116,9 @@ impl Shard {
         }
     }
 
-    /// Handles the reply to a blocking command that was ended for its client to leave. False if the reply
-    /// goes to the client like any other, because it has an element or an error. `holder` is the client
-    /// that has the `link`.
+    /// Handles the reply to a blocking command that was ended for its client to leave. False if the reply goes
+    /// to the client like any other, because it has an element or an error (other than a cluster node's that
+    /// the command's slot has moved). `holder` is the client that has the `link`.
     pub(super) fn withdraw_reply(
         &mut self,
         (link, holder): (PrivateId, ClientId),

@@ -40,8 +40,8 @@ impl Name {
         Some(name)
     }
 
-    /// Returns the index of the blocking command's timeout among its words, and the number of the timeout's
-    /// units in a second (1 or 1,000); None if the request has no timeout.
+    /// Returns the index of the blocking command's timeout among its words, and the number of units of the
+    /// timeout that make a second (1 or 1,000); None if the request has no timeout.
     fn timeout(self, words: &Arguments<'_>) -> Option<(usize, f64)> {
         match self {
             Self::PopTimeoutFromEnd(back) => Some((words.len().checked_sub(back)?, 1.0)),
@@ -53,8 +53,8 @@ impl Name {
     }
 }
 
-/// Returns the result of `look` for the words of an encoded request (`frame`). None if the bytes are not a
-/// request.
+/// Decodes an encoded request (`frame`), and returns the result of `look` for its words. None if the bytes are
+/// not a request, or if `look` returns None.
 fn with_words<T>(frame: &[u8], look: impl FnOnce(&Arguments<'_>) -> Option<T>) -> Option<T> {
     let (mut decoder, mut consumed) = (RequestDecoder::default(), 0);
     let request = decoder.next(frame, &mut consumed, &RequestLimits::trusted(frame.len())).ok()??;
@@ -65,8 +65,9 @@ fn number(word: Option<&[u8]>) -> Option<i64> {
     std::str::from_utf8(word?).ok()?.parse().ok()
 }
 
-/// Returns the index of the timeout among the words of an `XREAD` or `XREADGROUP`; None without `BLOCK`. Stores take the
-/// last one, and groups and consumers may have the names of options.
+/// Returns the index of the timeout among the words of an `XREAD` or `XREADGROUP`; None without `BLOCK`. Of
+/// several `BLOCK`, stores obey the last; names of groups and consumers, which may equal names of options, are
+/// skipped.
 fn timeout_of_read(words: &Arguments<'_>) -> Option<usize> {
     let (mut index, mut timeout) = (1, None);
     while let Some(word) = words.get(index) {
@@ -110,7 +111,7 @@ pub fn with_time_left(frame: &[u8], passed: Duration) -> Vec<u8> {
     changed.unwrap_or_else(|| frame.to_vec())
 }
 
-/// Returns an encoded request in which the word at `place` is replaced by `word`.
+/// Returns an encoded request in which the word at index `place` is replaced by `word`.
 fn with_word(words: &Arguments<'_>, place: usize, word: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(words.frame().len() + word.len() + 8);
     let changed: Vec<&[u8]> =

@@ -17,8 +17,8 @@ use crate::shard::versions::Cell;
 use crate::values::limits::SILENCE_EXAMINED;
 use crate::values::{BackendId, ClientId, ConnectionId, Database, ShardId, TenantId, Timestamp};
 
-/// The silence after which a connection whose store owes a reply is no longer examined for whether the store's machine
-/// acknowledges what was sent.
+/// The time of silence (3 s) after which a connection whose store owes a reply is no longer examined for
+/// whether the store's machine acknowledges what was sent.
 const EXAMINED_UNTIL: Duration = Duration::from_secs(3);
 
 /// State of the socket of a private link (a connection to a store that one client has to itself).
@@ -54,8 +54,8 @@ pub(super) enum Expected {
     Answer,
     /// The reply to `CLIENT TRACKING ON`, by which the store begins to report changes of keys.
     Tracking,
-    /// The reply to a request that the core itself sent on a tracker (the link on which a store reports
-    /// changes of keys).
+    /// The reply to a request that the core itself sent on a tracker (the link on which a store reports changes
+    /// of keys) after `CLIENT TRACKING ON`.
     Told,
     /// The reply to a request that puts back elements which were popped for a client that had disconnected.
     PutBack,
@@ -85,7 +85,7 @@ pub(super) struct Errand {
 /// The subject of a request that the core itself sends about a client's blocking command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
-    /// `CLIENT UNBLOCK`, which ends the blocking command.
+    /// `CLIENT UNBLOCK`, by which the store ends the blocking command.
     End,
     /// The last entry of a stream (`XREVRANGE`), whose id replaces the blocking command's word with this
     /// index.
@@ -113,17 +113,18 @@ pub(super) struct Link {
     /// killed; None if the store has not reported them.
     pub(super) name: Option<StoreClient>,
     /// The number of fences (given-up connections that stores are to kill) that the shard knew of when a
-    /// `CLIENT KILL` for each of those at this store was last sent over the link.
+    /// `CLIENT KILL` was last sent over the link for each of those connections that lead to its store.
     fenced: u64,
-    /// The client that has the link (unshared connection to a store), and its tenant; `None` while the link
-    /// is idle or being cleaned.
+    /// The client that has the link (unshared connection to a store), and its tenant; it stays after the client
+    /// has abandoned a request on the link. `None` while no client has the link: it is idle or being cleaned,
+    /// or the core itself uses it.
     pub(super) holder: Option<(ClientId, TenantId)>,
     pub(super) in_flight: Option<PrivateRequest>,
-    /// The blocking command in flight on the link, if its client has disconnected: the store was asked to
-    /// end it. None otherwise.
+    /// The request in flight on the link, if no client awaits its reply any more; the store was asked to end it
+    /// if it is a blocking command. None otherwise.
     pub(super) abandoned: Option<Abandoned>,
-    /// The version cells (counters of writes) of a key whose popped elements are being put back, and the
-    /// number of elements; None while none are.
+    /// The version cells (counters of writes) of a key whose popped elements are being put back, and the number
+    /// of elements; None while no elements are being put back.
     pub(super) puts_back: Option<(Vec<Cell>, usize)>,
     /// The first error among the replies to the requests of the transaction in flight on the link, before
     /// its `EXEC`; None if there is none.
@@ -173,14 +174,15 @@ pub(super) struct Link {
     pub(super) is_listed: bool,
     pub(super) scanner: ReplyScanner,
     partial: Vec<u8>,
-    /// The number of bytes dropped of the reply that is being received, if it is larger than permitted; else
-    /// 0.
+    /// The number of bytes dropped so far of the reply that is being received, because it is larger than
+    /// permitted or no client awaits it; else 0.
     let_go: u64,
     /// The time at which bytes came last from the store, or at which a request was sent to it, whichever is
     /// later.
     pub(super) heard_at: Timestamp,
     pub(super) idle_since: Timestamp,
-    /// True if the store has become a replica since the link was opened: it is closed when its client gives it back.
+    /// True if the store has become a replica since the link was opened: the link is then closed when its
+    /// client gives it back.
     pub(super) is_retired: bool,
 }
 
@@ -277,8 +279,8 @@ impl Link {
         }
     }
 
-    /// Sends over the open link, before a request, a `CLIENT KILL` for every connection to its store that
-    /// weir has given up since such commands were last sent over it, so that nothing from these connections
+    /// Sends over the open link, before a request, a `CLIENT KILL` for every connection to its store that weir
+    /// has given up since such commands were last sent over it, so that no write sent over these connections
     /// takes effect after the request.
     pub(super) fn fence_off(&mut self, env: &mut Env) {
         let seen = std::mem::replace(&mut self.fenced, env.fences.count());
@@ -289,9 +291,9 @@ impl Link {
         }
     }
 
-    /// Puts a `CLIENT KILL` for every given-up connection to the store before a request that has waited for
-    /// the link to open. Connections from before a restart of the store are left out: the store's name for
-    /// the link has shown which these are.
+    /// Puts a `CLIENT KILL` for every given-up connection to the store before a request that has waited for the
+    /// link to open. Connections from before a restart of the store are left out, since the restart has ended
+    /// them; the store's reply to `CLIENT INFO` on the link shows whether it has restarted.
     pub(super) fn fence_off_first(&mut self, env: &Env) {
         self.fenced = env.fences.count();
         let mut kills = Vec::new();
@@ -302,9 +304,9 @@ impl Link {
         self.prelude.splice(..0, kills);
     }
 
-    /// Handles the reply to a fence (`CLIENT KILL` of a connection that weir gave up), which is lifted. If
-    /// the store can carry out nothing at present, the fence stays, and is sent again before the next request
-    /// on the link.
+    /// Handles the reply to a fence (`CLIENT KILL` of a connection that weir gave up): the fence is lifted, so
+    /// that no further link sends it. If the store can carry out nothing at present, the fence stays, and is
+    /// sent again before the next request on the link.
     pub(super) fn take_fence_reply(
         &mut self,
         env: &mut Env,
@@ -365,7 +367,8 @@ impl Link {
     }
 
     /// Sends a request of weir's own (`words`) on which later requests on the link depend. `expected` says
-    /// which reply the request gets. If the store owes earlier replies, it gets no more time for these.
+    /// which reply the request gets. If the store owes earlier replies, the time allowed for them does not
+    /// start anew.
     fn send_first(&mut self, env: &mut Env, words: Vec<u8>, expected: Expected, now: Timestamp) {
         self.append(env, Message::Small(&words));
         env.pool.give(words);
@@ -421,9 +424,9 @@ impl Link {
         segment
     }
 
-    /// Keeps the beginning (`chunk`) of a reply until the rest comes. Returns the number of bytes kept, and of
-    /// those that the store has announced besides. A reply that exceeds `bytes_max` is dropped, its bytes are
-    /// only counted, and None is returned.
+    /// Keeps the beginning (`chunk`) of a reply until the rest comes. Returns the number of bytes kept, and the
+    /// number of further bytes of the reply that the store has announced. A reply that exceeds `bytes_max` is
+    /// dropped, its bytes are only counted, and None is returned.
     pub(super) fn keep_partial(&mut self, chunk: &[u8], bytes_max: usize) -> Option<(usize, usize)> {
         if self.let_go > 0 || self.drops_reply() || self.partial.len() + chunk.len() > bytes_max {
             self.let_go += (self.partial.len() + chunk.len()) as u64;
@@ -449,7 +452,8 @@ impl Link {
         (Some(whole), bytes)
     }
 
-    /// True if the next reply is only measured, because no client awaits it and nothing in it has to be put back.
+    /// True if the next reply is only measured, because no client awaits it and it cannot have elements that
+    /// must be put back.
     pub(super) fn drops_reply(&self) -> bool {
         let is_measured =
             self.abandoned.as_ref().is_some_and(|request| matches!(request.owing, Owing::Rest { .. }));
@@ -463,9 +467,9 @@ impl Link {
         env.handle_reply_end(connection);
     }
 
-    /// Returns the reason to give up the link (unshared connection to a store): its socket was not connected
-    /// in time, or its store has owed a reply for too long. None if neither is so, or if a blocking command
-    /// waits on the open link.
+    /// Returns the reason to give up the link (unshared connection to a store): its socket was not connected in
+    /// time, or its store has owed a reply for too long. None if the link is in order, also while a blocking
+    /// command waits on the open link.
     pub(super) fn overdue(
         &self,
         (connect_timeout, reply_timeout): (Duration, Duration),

@@ -79,7 +79,8 @@ pub struct PrivateRequest {
     /// Version cells (counters of writes) of the keys that the request may write, which count a write in
     /// flight until it is over; empty while no replies of hot keys are kept.
     pub cells: Vec<Cell>,
-    /// Reads in the request of which replies may be kept: theirs are compared with those that other clients got.
+    /// Reads in the request whose replies weir may keep for hot keys: the store's replies to them are compared
+    /// with kept ones, to find out whether those were out of date.
     pub read: Vec<InnerRead>,
     /// The time at which the request was sent for the first time; a cluster may have it sent again.
     pub began: Timestamp,
@@ -88,14 +89,15 @@ pub struct PrivateRequest {
     pub deadline: Timestamp,
     /// Kind of the request (plain, blocking, `WATCH`, transaction), which decides how its reply is handled.
     pub kind: Kind,
-    /// The backend whose quiet time (in which it answers nothing) the request shares, because it does not show
-    /// how much work it is, with the reading of that time when it was sent; None for all other requests.
+    /// For a request whose words do not show how much work it is, which is priced by its share of the time in
+    /// which its store answers nothing (quiet time): the backend, and the reading of its quiet time when the
+    /// request was sent; None for all other requests.
     pub shares_quiet: Option<(BackendId, u32)>,
 }
 
 impl PrivateRequest {
-    /// True if the request's real cost is still wanted when no client awaits its reply any more. A command about
-    /// running scripts costs nothing, and a blocking one is charged in another way.
+    /// True if the request is still to be charged at its real cost when no client awaits its reply any more. A
+    /// command about running scripts costs nothing, and a blocking one is charged in another way.
     const fn is_measured_late(&self) -> bool {
         !matches!(self.kind, Kind::Waits(_) | Kind::Interrupt)
     }
@@ -131,7 +133,7 @@ pub enum Kind {
     /// `WATCH`; true if the client watched no keys before, so that it watches none if this request fails.
     Watch(bool),
     /// A transaction of a client that watches keys, which are no longer watched after the reply; with the
-    /// databases that the transaction selects.
+    /// databases that the transaction selects, in order.
     Exec(Vec<Selected>),
     /// A transaction of a client that watches no keys, with the databases that it selects.
     Transaction(Vec<Selected>),
@@ -145,13 +147,13 @@ pub enum Kind {
 pub struct Waiting {
     /// The bytes of the request; empty if they are too many to be kept.
     pub frame: Box<[u8]>,
-    /// The hash slot of the blocking command's keys.
+    /// The hash slot of the blocking command's keys, by which a cluster's node is found.
     pub slot: u16,
     /// The number of times that a node redirected the blocking command, or ended it because its slot moved,
     /// and weir then sent it to another node.
     pub tries: u8,
-    /// Whether another process that takes over the client can carry out the rest of the blocking command's
-    /// wait.
+    /// The ability of another process, to which the client may move, to go on with the blocking command for the
+    /// rest of its wait.
     pub can_move: CanMove,
     /// The number of times that the store was asked to end the blocking command (`CLIENT UNBLOCK`) and
     /// replied that it knows no such command.
@@ -202,7 +204,8 @@ impl Waiting {
     }
 }
 
-/// Whether another process can go on with a blocking command for the rest of its wait.
+/// The ability of another process to go on with a blocking command for the rest of its wait, by sending it
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CanMove {
     /// The blocking command can move to another process, once the stores have reported the last ids of the
@@ -220,7 +223,7 @@ pub enum CanMove {
 /// The part of a blocking command's price that was taken for its reply when the command began.
 #[derive(Clone, Copy, Debug)]
 pub struct PaidAhead {
-    /// The account that was charged, and is charged for the rest.
+    /// The account that paid this part, and that is charged for the rest of the reply's price.
     pub payer: Payer,
     /// The part that was taken, in millionths of a request unit.
     pub units: MicroUnits,
@@ -231,12 +234,14 @@ pub struct PaidAhead {
 pub enum Owing {
     /// The request was a blocking command, whose reply is charged to the account that paid ahead, if one did.
     Reply(Option<PaidAhead>),
-    /// The request was charged its estimated price, and is charged the rest of its real cost.
+    /// The request was charged its estimated price, and will be charged the part of its real cost that exceeds
+    /// that.
     Rest {
         /// The time at which the request was sent.
         began: Timestamp,
-        /// The backend whose quiet time (in which it answers nothing) the request shares, with the reading of
-        /// that time when it was sent; None for a request that shows how much work it is.
+        /// For a request whose words do not show how much work it is, which is priced by its share of the time
+        /// in which its store answers nothing (quiet time): the backend, and the reading of its quiet time when
+        /// the request was sent; None for all other requests.
         shares_quiet: Option<(BackendId, u32)>,
         /// The class and effect of the request.
         nature: Nature,
@@ -251,23 +256,24 @@ pub struct Abandoned {
     /// Version cells (counters of writes) of the keys that the request may write, which count a write in
     /// flight until it is over.
     pub cells: Vec<Cell>,
-    /// The tenant of the client that sent the command.
+    /// The tenant of the client that sent the request.
     pub tenant: TenantId,
-    /// The way in which the request is charged once the store has replied.
+    /// The way in which the request is charged once the store has replied, or its connection has ended.
     pub owing: Owing,
-    /// Destination of the reply that nobody awaits any more.
+    /// Destination that the reply had, which distinguishes the request from later ones on the link; no client
+    /// awaits the reply any more.
     pub to: ReplyTo,
     /// The number of times that the store was asked to end the blocking command (`CLIENT UNBLOCK`) and
     /// replied that it knows no such command.
     pub told: u8,
 }
 
-/// The end of a request that was to put elements back which a store had popped for a client that had left.
+/// The outcome of a request that was to put elements back which a store had popped for a client that had left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutBack {
     /// The store has put the elements back.
     Done,
-    /// The store has refused the request with an error.
+    /// The store has refused the request with an error, so that the elements are lost.
     Refused,
     /// The connection was lost before the reply, so the store may still put the elements back.
     Lost,
@@ -385,7 +391,7 @@ pub enum Event {
     },
     /// A private link (unshared connection to a store) was lost or given up.
     Lost {
-        /// The id of the private link (unshared connection to a store) that was lost.
+        /// The id of the private link (unshared connection to a store) that was lost, which is valid no more.
         link: PrivateId,
         /// The client that the link (unshared connection to a store) was lent to.
         holder: ClientId,
@@ -421,7 +427,8 @@ pub enum Said {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrivateFigures {
     /// Links (unshared connections to stores) on which a blocking command waits, even if its client has
-    /// disconnected.
+    /// disconnected, or on which the reply to another request is awaited only to learn what the request has
+    /// cost.
     pub waiting: usize,
     /// Links (unshared connections to stores) on which keys are watched, or another request is in flight, and
     /// links that belong to none of the other uses.
@@ -499,7 +506,7 @@ impl Place {
 /// the connections that the core itself has for changes of keys (trackers) and for shared channels (feeds).
 #[derive(Debug)]
 pub struct PrivateLinks {
-    /// The number of the first private connection of the core: those with lower numbers are shared by all
+    /// The number of the first private connection of the core: connections with lower numbers are shared by all
     /// clients.
     first: u32,
     links_max: usize,
@@ -515,8 +522,8 @@ pub struct PrivateLinks {
     /// The feeds (the core's own links for channels that have one subscription for all clients), which do not
     /// count towards the limit of links.
     feeds: HashMap<BackendId, PrivateId>,
-    /// The link (unshared connection to a store) that is being opened for the next client that needs one;
-    /// None if there is none.
+    /// The link (unshared connection to a store) that is being opened in advance, for the next client that
+    /// needs one; None if there is none.
     spare: Option<PrivateId>,
     to_send: VecDeque<PrivateId>,
     events: VecDeque<Event>,
@@ -557,8 +564,8 @@ impl PrivateLinks {
         connection.0 >= self.first
     }
 
-    /// Returns the number of private links (unshared connections to stores) that this core could lend now, to
-    /// clients of several tenants: one tenant may hold only a part of all links.
+    /// Returns the number of private links (unshared connections to stores) that this core could lend now, if
+    /// the clients are of several tenants: those of one tenant may hold only a part of all links.
     pub fn available(&self) -> usize {
         self.links_max.saturating_sub(self.lent())
     }
@@ -590,9 +597,9 @@ impl PrivateLinks {
         figures
     }
 
-    /// Returns the number of open private links (unshared connections to stores) that are not idle: lent,
-    /// being cleaned, or being opened as a spare. Links that the core itself has (trackers for changes of hot
-    /// keys, feeds for channels) are not counted.
+    /// Returns the number of open private links (unshared connections to stores) that are not idle: lent, being
+    /// cleaned, or being opened as a spare. Trackers (for changes of hot keys) and feeds (for shared channels),
+    /// which the core itself has, are not counted.
     pub fn lent(&self) -> usize {
         self.open - self.idle.len() - self.trackers.len() - self.feeds.len()
     }
@@ -635,9 +642,9 @@ impl PrivateLinks {
     }
 
     /// Lends a client a private link (unshared connection to a store) for a request about a running script
-    /// (such as `SCRIPT KILL`), even if all links of this core or of the tenant are lent. None if several
-    /// such requests are in flight already. `holder` is the client. `backend` is the store, `protocol` the
-    /// RESP version of the client.
+    /// (such as `SCRIPT KILL`), even if all links of this core or of the tenant are lent. None if 8 links
+    /// beyond the core's limit (`INTERRUPTS_MAX`) are open already. `holder` is the client. `backend` is the
+    /// store, `protocol` the RESP version of the client.
     pub fn lend_for_interrupt(
         &mut self,
         env: &mut Env,
@@ -650,8 +657,8 @@ impl PrivateLinks {
         self.lend_beyond(env, (holder, tenant), (place, protocol), (Purpose::Other, INTERRUPTS_MAX), now)
     }
 
-    /// Lends a client a private link (unshared connection to a store). `beyond` is the number of links by
-    /// which the limit of this core may be exceeded. None if there is no room for another link. `holder` is
+    /// Lends a client a private link (unshared connection to a store). `beyond` is the number of links by which
+    /// the limit of this core may be exceeded. None if there is no room for another link even so. `holder` is
     /// the client, `tenant` its tenant, and `purpose` what the link is for.
     fn lend_beyond(
         &mut self,
@@ -809,7 +816,8 @@ impl PrivateLinks {
     }
 
     /// Closes a store's feed (the core's own link for channels with one subscription for all clients) because
-    /// the store has sent something unexpected. Its end comes as [`Event::Feed`].
+    /// the store has sent a message that is neither published nor an expected acknowledgement. Its end comes as
+    /// [`Event::Feed`].
     pub fn give_up_feed(&mut self, env: &mut Env, backend: BackendId) {
         if let Some(id) = self.feeds.get(&backend) {
             self.give_up(env, *id, UNEXPECTED_REPLY);
@@ -868,8 +876,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Sends a message of `replies` requests over a private link (unshared connection to a store); the last
-    /// one's reply is the answer to the client's `request`.
+    /// Sends a message of several requests, which the store answers with `replies` replies, over a private link
+    /// (unshared connection to a store); the last reply is the answer to the client's `request`.
     pub fn send(
         &mut self,
         env: &mut Env,
@@ -1078,9 +1086,9 @@ impl PrivateLinks {
         }
     }
 
-    /// Changes the database of the next requests on a private link (unshared connection to a store). The
-    /// store is told with the next of them, so that a client that selects again and again causes no requests
-    /// which nobody pays for.
+    /// Changes the database of the next requests on a private link (unshared connection to a store). The store
+    /// is sent the `SELECT` right before the next request, so that a client that selects again and again causes
+    /// no requests to the store that are not paid for.
     pub fn select(&mut self, id: PrivateId, database: Database) {
         if let Some(link) = self.at(id) {
             link.database = database;
@@ -1131,8 +1139,8 @@ impl PrivateLinks {
     }
 
     /// Sends `PING` over a private link (unshared connection to a store) to a store that is silent on other
-    /// connections, to find out whether it is busy with a script; not if an earlier one is unanswered, or
-    /// there is no room for another link. The reply comes as [`Event::Sign`].
+    /// connections, to find out whether it is busy with a script. Does nothing if an earlier `PING` is
+    /// unanswered, or there is no room for another link. The reply comes as [`Event::Sign`].
     pub fn ask_for_sign(&mut self, env: &mut Env, backend: BackendId, now: Now) {
         let places = self.places.iter().filter_map(|place| place.link.as_ref());
         if places.into_iter().any(|link| link.backend == backend && link.expected.contains(&Expected::Sign)) {
@@ -1179,21 +1187,22 @@ impl PrivateLinks {
         })
     }
 
-    /// Returns the time since the request in flight on a private link (unshared connection to a store) was
-    /// sent; None if there is none.
+    /// Returns the time since the request in flight on a private link (unshared connection to a store) was sent
+    /// for the first time; None if there is none.
     pub fn waited(&self, id: PrivateId, now: Timestamp) -> Option<Duration> {
         Some(now.since(self.peek(id)?.in_flight.as_ref()?.began))
     }
 
-    /// True if a private link (unshared connection to a store) awaits the reply to a request of which no client
-    /// awaits it, to learn what the request has cost.
+    /// True if a private link (unshared connection to a store) awaits a reply that no client awaits any more,
+    /// to learn what the request has cost.
     pub fn measures_late(&self, id: PrivateId) -> bool {
         let abandoned = self.peek(id).and_then(|link| link.abandoned.as_ref());
         abandoned.is_some_and(|abandoned| matches!(abandoned.owing, Owing::Rest { .. }))
     }
 
-    /// Lets the request in flight on a private link (unshared connection to a store) be answered whenever its store
-    /// replies: its deadline counts no longer.
+    /// Lets the request in flight on a private link (unshared connection to a store) be answered whenever its
+    /// store replies: its deadline no longer counts, because weir has answered the client already or waits in
+    /// its place.
     pub fn await_late(&mut self, id: PrivateId) {
         if let Some(request) = self.at(id).and_then(|link| link.in_flight.as_mut()) {
             request.deadline = Timestamp::MAX;
@@ -1208,10 +1217,10 @@ impl PrivateLinks {
     }
 
     /// Takes a private link (unshared connection to a store) from a holder that no longer awaits a reply, and
-    /// returns the request in flight; None if there was none, or if the link was abandoned before. The link
-    /// stays open until the store has replied ([`Event::Abandoned`]): the reply to a blocking command, which the
-    /// store is asked to end, shows whether it had popped something, and that to any other request what it cost.
-    /// The link is closed if the store cannot be asked, or the request has not been sent.
+    /// returns the request in flight; None if there was none, or if this was called before for the link's
+    /// request. The link stays open until the store has replied ([`Event::Abandoned`]): the reply to a blocking
+    /// command, which the store is asked to end, shows whether it had popped something, and that to any other
+    /// request what it cost. The link is closed if the store cannot be asked, or the request has not been sent.
     pub fn abandon(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Option<PrivateRequest> {
         let connection = self.connection(id);
         let link = self.at(id).filter(|link| link.abandoned.is_none())?;
@@ -1437,9 +1446,9 @@ impl PrivateLinks {
         }
     }
 
-    /// Excuses the silence of a store on a link (unshared connection to a store) that weir does not read at
-    /// present, because large replies on others take all room. `generation` tells the connection from earlier
-    /// ones in its place.
+    /// Lets the time of a store's silence start anew on a link (unshared connection to a store) that weir does
+    /// not read at present, because large replies on other links take all memory set aside for them: the store
+    /// is not to blame. `generation` tells the connection from earlier ones in its place.
     pub fn excuse(&mut self, (connection, generation): (ConnectionId, u32), now: Timestamp) {
         let id = self.id_of(connection, generation);
         if let Some(link) = self.at(id) {
@@ -1569,8 +1578,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Lists a private link (unshared connection to a store) as idle if its store has answered everything and
-    /// no client holds it.
+    /// Adds a private link (unshared connection to a store) to those that can be lent, if its store has
+    /// answered everything and no client holds it.
     fn rest_if_clean(&mut self, id: PrivateId, now: Now) {
         let Some(link) = self.at(id) else { return };
         if link.expected.is_empty() && link.holder.is_none() {
@@ -1620,9 +1629,10 @@ impl PrivateLinks {
         }
     }
 
-    /// Closes the idle private links (unshared connections) to a store that has become a replica, and lets those that
-    /// clients have be closed when they give them back, so that later ones lead wherever its address leads by then.
-    /// The core's own link for changes of hot keys is given up, and opened anew.
+    /// Closes the idle private links (unshared connections) to a store that has become a replica, and lets
+    /// those that clients have be closed when they give them back, so that links opened later lead to the
+    /// server that the store's address then belongs to. The core's own link for changes of hot keys is given
+    /// up, and opened anew.
     pub fn retire(&mut self, env: &mut Env, backend: BackendId) {
         for index in 0..self.places.len() {
             let place = &mut self.places[index];

@@ -6,12 +6,12 @@ use crate::protocol::{Arguments, RequestDecoder, RequestLimits, encode, reply};
 /// Elements that a store has popped from a key for a client that had disconnected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Orphans {
-    /// The key from which the elements were popped.
+    /// The key from which the store popped the elements.
     pub key: Vec<u8>,
     /// The number of elements that were popped.
     pub count: usize,
-    /// The request that puts the elements back where they were; None for entries of a stream, which cannot be
-    /// put back.
+    /// The request that puts the elements back (in a list at the end from which they were popped); None for
+    /// entries of a stream, which cannot be put back.
     pub way_back: Option<Vec<u8>>,
 }
 

@@ -21,15 +21,16 @@ use crate::values::time::Now;
 /// before the core no longer tries to end the command.
 const TOLD_MAX: u8 = 20;
 
-/// Whether a store ends a blocking command when it is asked to (`CLIENT UNBLOCK`).
+/// Result of the attempt to have a store end a blocking command (`CLIENT UNBLOCK`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withholding {
-    /// The store was asked to end the blocking command, and replies to the command.
+    /// The store was asked, now or before, to end the blocking command; its reply to the command will follow.
     Told,
     /// The store cannot be asked yet, because it has not been sent the command, or because a client has had
     /// the command ended and its reply is awaited.
     Later,
-    /// The store cannot be asked to end the blocking command.
+    /// The store cannot be asked to end the blocking command: it has not reported the connection's number or
+    /// does not know the command after 20 attempts, no other link can be had, or no command waits.
     Never,
 }
 
@@ -142,8 +143,8 @@ impl PrivateLinks {
         links.any(|link| link.abandoned.as_ref().is_some_and(waited) || link.puts_back.is_some())
     }
 
-    /// Sends a request, with these words, about the blocking command on a private link (`link`) over another
-    /// one (`helper`). `subject` says what the request is about.
+    /// Sends a request with the words `words` about the blocking command on a private link (`link`) over
+    /// another link (`helper`). `subject` says what the request is about.
     pub(super) fn run_errand(
         &mut self,
         env: &mut Env,

@@ -27,8 +27,8 @@ use crate::protocol::encode;
 use crate::values::limits::SHARED_OWED_MAX;
 use crate::values::{BackendId, ClientId, ShardId, TenantId};
 
-/// The part, as a fraction, that one tenant may have of a core's limit of shared channels (those with one
-/// subscription for all clients).
+/// The part, as numerator and denominator (four fifths), that one tenant may have of a core's limit of shared
+/// channels (those with one subscription for all clients).
 const TENANT_PART: (usize, usize) = (4, 5);
 
 /// Maximum number of shared channels, and of shared patterns (those to which weir subscribes once for all
@@ -39,7 +39,8 @@ pub type HomeLimits = [usize; SHARED_KINDS];
 /// have not acknowledged the end of the subscription yet.
 #[derive(Debug)]
 struct Channel {
-    /// Number that distinguishes the channel from earlier ones of the same name.
+    /// Number by which the channel differs from earlier ones of the same name, whose requests stores may still
+    /// acknowledge.
     id: u64,
     /// Tenant of the client that subscribed first; the channel counts towards this tenant's limit.
     tenant: TenantId,
@@ -50,7 +51,7 @@ struct Channel {
     /// True once a store has acknowledged the subscription to the channel, so that it counts this process
     /// as a subscriber.
     is_subscribed: bool,
-    /// The number of requests about the channel that stores have not acknowledged.
+    /// The number of requests to subscribe or unsubscribe the channel that stores have not acknowledged.
     unanswered: usize,
     /// True while the channel's numbers of subscribers have changed and the cores have not been sent them
     /// yet.
@@ -82,13 +83,13 @@ struct Owed {
     join: Option<usize>,
 }
 
-/// A client's subscription that some stores have not acknowledged.
+/// A client's subscription to a shared channel or pattern that some stores have not acknowledged.
 #[derive(Debug)]
 struct Join {
     shard: ShardId,
     name: SharedName,
     client: ClientId,
-    /// The number of stores that have not acknowledged the subscription.
+    /// The number of stores that have not acknowledged the client's subscription yet.
     left: usize,
     /// The first error with which a store replied to the client's subscription, which the client gets; None
     /// if there is none.
@@ -114,12 +115,14 @@ pub enum Heard {
 /// clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JoinRefusal {
-    /// The core has as many shared channels as it may, or the tenant has its limit, four fifths of those.
+    /// The core has as many shared channels as it may, or the tenant has as many as a tenant may, four fifths
+    /// of the core's limit.
     Channels,
     /// A store of the channel owes too many acknowledgements of subscriptions, or too many bytes wait to be
     /// sent to it.
     Owed,
-    /// No store is known for the channel.
+    /// No store is known at which to subscribe to the channel (its slot in the cluster has no owner, for
+    /// instance).
     NoStore,
 }
 
@@ -235,8 +238,8 @@ impl SharedChannels {
         self.told.push_back((to, FromHome::Refused { name, client, error }));
     }
 
-    /// Ends the subscription of a client of core `from` to a channel. If it was the last one, the
-    /// subscription at the stores ends too. Does nothing if it is unknown.
+    /// Ends the subscription of a client of core `from` to a channel. If it was the last one, the subscription
+    /// at the stores ends too. Does nothing if the client has no subscription to the channel.
     pub fn leave(&mut self, from: ShardId, name: &SharedName, client: ClientId) {
         let Some(channel) = self.names[name.kind as usize].get_mut(&name.name) else { return };
         let Some(subscribers) = channel.find(from, name.generation) else { return };
@@ -244,8 +247,8 @@ impl SharedChannels {
         self.end_if_unused(name.kind, &name.name);
     }
 
-    /// Removes all subscribers of core `from` to a channel or pattern, because that core has dropped them
-    /// itself.
+    /// Removes all subscribers of core `from` to a channel or pattern, because that core has dropped all of
+    /// them itself.
     pub fn forget(&mut self, from: ShardId, name: &SharedName) {
         let Some(channel) = self.names[name.kind as usize].get_mut(&name.name) else { return };
         let Some(subscribers) = channel.find(from, name.generation) else { return };

@@ -11,11 +11,11 @@ const CORES: u16 = 2;
 const NAMES: [(Subscription, &str); 3] =
     [(Subscription::Channels, "a"), (Subscription::Channels, "b"), (Subscription::Patterns, "*")];
 
-/// A name as a core with subscribers knows it: its generation, and its clients, each with true once its
-/// subscription was acknowledged.
+/// The subscribers of one channel or pattern as their own core knows them: the number of the set (its
+/// generation), and the clients, each with true once its subscription was acknowledged.
 type Known = (u32, BTreeMap<ClientId, bool>);
 
-/// A stand-in for a core with subscribers, which follows the rules of `clients/listeners.rs`.
+/// A model of a core with subscribers to shared channels, which follows the rules of `clients/listeners.rs`.
 #[derive(Default)]
 struct Core {
     last_generation: u32,
@@ -24,13 +24,13 @@ struct Core {
     from_home: VecDeque<FromHome>,
     /// The messages that each client has heard.
     heard: BTreeMap<ClientId, Vec<u32>>,
-    /// The clients that were closed because a name was lost.
+    /// The clients that were closed because the subscription to one of their channels or patterns was lost.
     closed: BTreeSet<ClientId>,
     refused: usize,
 }
 
-/// A stand-in for a store with one connection: requests that it has received, replies and messages that it
-/// has sent, and its subscriptions.
+/// A model of a store with one connection: requests that it has received, replies and messages that it has
+/// sent, and its subscriptions.
 #[derive(Default)]
 struct Store {
     requests: VecDeque<Vec<u8>>,
@@ -189,7 +189,8 @@ impl World {
         }
     }
 
-    /// Delivers one message, by `way`: 0 to the home core, 1 to a store, 2 from a store, else to a core.
+    /// Delivers one message that waits, of the kind `way`: 0 to the home core, 1 to a store, 2 from a store,
+    /// else to a core with subscribers.
     fn step(&mut self, way: u64, random: &mut Random) {
         let (core, store) = (random.below(2) as usize, random.below(2) as usize);
         match way {

@@ -9,12 +9,14 @@ use crate::policy::price::Quote;
 use crate::protocol::command::Class;
 use crate::values::{MicroUnits, Price, TenantId, Timestamp, Usage};
 
-/// The price that was taken for a request, with what is needed to settle it once its reply has come.
+/// The price that was taken for a request, with the data needed to settle the request (charge it at its real
+/// cost) once its reply has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
     /// The price that was taken from the buckets of the payer (account that is charged) on arrival.
     pub taken: Price,
-    /// The parts of the cost that were known when the price was taken.
+    /// The parts of the request's cost that followed from its words, and so were known when the price was
+    /// taken.
     pub quote: Quote,
     /// The account from whose buckets the price was taken.
     pub payer: Payer,
@@ -26,34 +28,35 @@ pub struct Charge {
     pub is_unrefused: bool,
 }
 
-/// The most debt that requests which are never refused may leave in a bucket, as the time in which the
-/// bucket's rate pays it off. A larger debt would keep others who pay from the same bucket waiting for
-/// longer.
+/// The most debt that requests which are never refused may leave in a bucket, as the time in which the bucket's
+/// rate pays it off. A larger debt would keep other payers of the same bucket (all tenants pay into the global
+/// one) waiting for longer.
 const OWED_MAX: Duration = Duration::from_secs(1);
 
-/// The final cost of a request, as far as its replies tell.
+/// The final cost of a request, as it follows from the replies to it or from the lack of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bill {
-    /// The cost of the request is known.
+    /// The request was carried out by a store, and its real cost is known from the reply.
     Cost {
         /// The real cost, which may be more or less than was taken for the request.
         due: Price,
-        /// The amount by which the request would have cost more if all of its store's time were billed.
+        /// The amount by which the request would have cost more if all of its store's time were billed, in
+        /// millionths of a request unit.
         unbilled: MicroUnits,
     },
-    /// Weir answered without a backend. The request costs this, and the cost is not learnt for its class.
+    /// Weir answered without a backend. The request costs the price given, which is not learnt for its class.
     Cached(Price),
     /// The request was sent, and its cost is unknown: the price that was taken is final.
     AsTaken,
-    /// The request was refused after it had been admitted, and sent to no backend: the price that was taken is given
-    /// back, and counts as shed.
+    /// The request was refused after it had been admitted, and sent to no backend: the price that was taken is
+    /// given back, and counts as shed in the tenant's usage.
     Shed,
     /// The request was sent to no backend, and not because of an overload: the price that was taken is given back.
     Nothing,
 }
 
 impl Charge {
-    /// Returns the price that was taken, in about thousandths of a request unit (1,024 millionths).
+    /// Returns the price that was taken, in units of 1,024 millionths of a request unit.
     #[inline]
     pub fn weight(&self) -> u32 {
         (self.taken.micro() >> 10).min(u64::from(u32::MAX)) as u32
@@ -71,7 +74,8 @@ impl Accounts {
     }
 
     /// Returns the expected cost of the next request of a payer (account that is charged) and class that is not
-    /// billed, in millionths of a request unit: that of store's time within the tenant's leeway.
+    /// billed, in millionths of a request unit: that of the store's time within the tenant's leeway (time of
+    /// stores per second that it does not pay for).
     pub fn expected_unbilled(&mut self, payer: Payer, class: Class) -> MicroUnits {
         self.known(payer.tenant()).unbilled(class as usize)
     }
@@ -137,9 +141,9 @@ impl Accounts {
         self.handle_booked(charge.payer, now);
     }
 
-    /// Returns the part of a store's time (`busy_micros`, in microseconds) for which a request's payer is billed: the
-    /// part beyond the tenant's leeway. The request kept the store busy for that time without showing how much work
-    /// it is.
+    /// Returns the part of a store's time (`busy_micros`, in microseconds) for which a request's payer is
+    /// billed: the part beyond the tenant's leeway (time of stores that it does not pay for). The request,
+    /// whose words do not show how much work it is, kept the store busy for `busy_micros`.
     pub fn billed_time(&mut self, payer: Payer, busy_micros: u64, now: Timestamp) -> u64 {
         let (tenant, shards) = (self.tenant_now(payer), self.shards);
         tenant.map_or(0, |tenant| {
@@ -162,9 +166,9 @@ impl Accounts {
         self.take_difference(charge, tenant, Price::new(rest).signed(), now);
     }
 
-    /// Settles a request that may wait at its store for ever: counts what it costs whatever its reply is (`due`)
-    /// as its tenant's usage, and learns nothing. Returns the part of the price taken beyond that, in millionths
-    /// of a request unit, which stays taken.
+    /// Settles a request that may wait at its store for ever: counts what it costs whatever its reply is
+    /// (`due`) as its tenant's usage, and learns nothing. Returns the part of the price that was taken beyond
+    /// `due`, in millionths of a request unit, which stays taken until the reply is charged.
     pub fn settle_waiting(&mut self, charge: &Charge, due: Price, now: Timestamp) -> MicroUnits {
         self.end(charge);
         let due = due.min(charge.taken);
@@ -219,9 +223,9 @@ impl Accounts {
         OWED_MAX / u32::from(self.shards)
     }
 
-    /// Takes the cost of a request that is never refused from the buckets of its payer (account that is
-    /// charged). A bucket whose debt would exceed this core's part of `OWED_MAX` pays only as much as leads
-    /// up to it.
+    /// Takes `difference`, the cost of a request that is never refused, in millionths of a request unit, from
+    /// the buckets of its payer (account that is charged), whose tenant has the number `tenant` now. A bucket
+    /// whose debt would exceed this core's part of `OWED_MAX` pays only as much as leads up to it.
     #[cold]
     fn correct_up_to_debt(
         &mut self,

@@ -17,7 +17,8 @@ use crate::policy::slice::{Rules, Slice};
 use crate::values::limits::USERS_MAX;
 use crate::values::{BucketId, Capacity, MicroUnits, Part, TenantId, Timestamp, Usage, signed};
 
-/// A token bucket, global or a tenant's, as far as this core knows it.
+/// The state that this core keeps of one token bucket, the global one or a tenant's: the quota's size, and the
+/// core's slice (the part that it may spend).
 #[derive(Debug)]
 pub(super) struct Account {
     bucket: BucketId,
@@ -44,13 +45,15 @@ pub(super) struct TenantAccount {
     /// The number of the tenant's requests charged at their real cost since this number was last taken to let
     /// waiting requests go on.
     pub settled: u32,
-    /// The time of stores that the tenant's requests whose work does not show may take without being billed.
+    /// The time of stores that those of the tenant's requests whose words do not show how much work they are
+    /// may take without being billed.
     pub leeway: Leeway,
     /// The tenant's usage that has not been reported to the control executor yet.
     pub metered: Usage,
 }
 
-/// The account of one active user. Kept small, as there may be a million of them.
+/// The account of one user with recent requests. Kept small (at most 64 bytes), as there may be a million of
+/// them.
 #[derive(Debug)]
 pub(super) struct UserEntry {
     pub slice: Slice,
@@ -64,7 +67,7 @@ pub(super) struct UserEntry {
 const _: () = assert!(size_of::<UserEntry>() <= 64);
 
 /// Index of a size (rate and burst) in the list of the sizes that buckets of users have. Counted from one, so
-/// that an `Option` of it takes no more room.
+/// that `Option<SizeId>` takes no more room than `SizeId`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeId(NonZeroU32);
 
@@ -98,7 +101,7 @@ impl Sliver {
     }
 }
 
-/// The distinct sizes of users' buckets. None is ever removed, as the quota file has few.
+/// The distinct sizes of users' buckets. No size is ever removed, as quota files name only few.
 #[derive(Debug)]
 struct Sizes(Vec<Capacity>);
 
@@ -118,7 +121,7 @@ pub(super) struct Entry<'a> {
     pub bucket: BucketId,
     /// The rate and the burst of the whole quota, of which this core may spend a part.
     pub quota: Capacity,
-    /// The part of the quota that this process may use.
+    /// The rate and the burst of the part of the quota that this process may use; less than `quota` in a fleet.
     pub capacity: Capacity,
     pub slice: &'a mut Slice,
     pub listed: &'a mut bool,
@@ -143,8 +146,8 @@ pub(super) struct Buckets {
     secret: [u64; 2],
     pub global: Option<Account>,
     /// The sum of costs beyond the prices that were taken, since it was last reported. The control executor
-    /// limits how much of it the global bucket may owe, so that one tenant's dear requests do not make all
-    /// tenants wait for long.
+    /// limits how much of it the global bucket may owe, so that one tenant's requests that turn out expensive
+    /// do not make all tenants wait for long.
     pub surprise: MicroUnits,
     pub tenants: Vec<TenantAccount>,
     tenant_by_bucket: HashMap<BucketId, TenantId>,
@@ -169,8 +172,8 @@ impl Buckets {
         buckets
     }
 
-    /// Sets up the accounts of all tenants for new quotas, and keeps the state of tenants that existed
-    /// before. `moved` gives the new id of each of those, by its former id.
+    /// Sets up the accounts of all tenants for new quotas, and keeps the state of tenants that existed before.
+    /// `moved` has, at the index of a tenant's former id, its new id, or None if it is gone.
     pub fn take_over(&mut self, quotas: &Quotas, moved: &[Option<TenantId>]) {
         let global = quotas.global().map(capacity_of);
         self.global = global.map(|capacity| match self.global.take() {
@@ -276,10 +279,10 @@ impl Buckets {
         }
     }
 
-    /// Returns the least amount that this core can count on in any bucket of a payer (account that is
-    /// charged): its own allowance (what a core may spend without asking) and its share of the amount in the
-    /// bucket that the control executor reported, in millionths of a request unit. `i64::MAX` if no bucket
-    /// has a limit.
+    /// Returns the least amount that this core can count on in any bucket of a payer (account that is charged):
+    /// its own allowance (what a core may spend without asking) plus its share of the amount in the bucket that
+    /// the control executor reported last, in millionths of a request unit. `i64::MAX` if no bucket has a
+    /// limit.
     pub fn in_sight(&self, payer: Payer, rules: Rules, now: Timestamp) -> i64 {
         let each = payer.scopes().filter_map(|scope| self.known(scope, now));
         each.map(|(slice, capacity)| slice.in_sight(capacity, now, rules).0).min().unwrap_or(i64::MAX)
@@ -366,15 +369,16 @@ impl Buckets {
         }
     }
 
-    /// Returns the bucket id of a tenant or of its user. The id is the same on every core and in every
-    /// version of the quota file; the secret key keeps outsiders from finding two names with the same id.
+    /// Returns the bucket id of a tenant or of its user. The id is the same on every core and in every version
+    /// of the quota file; the secret key prevents others from choosing two names that have the same id.
     fn bucket_of(&self, tenant: &Tenant, user: Option<&str>) -> BucketId {
         bucket_of(self.secret, &tenant.name, user)
     }
 }
 
 /// Returns the bucket id of a tenant or, with `user`, of one of its users: a hash of the names with the key
-/// `[one, two]`, so all processes with that key agree, even hosts of a fleet with other versions of weir.
+/// `[one, two]`, so all processes with that key agree on it, even hosts of a fleet that run other versions of
+/// weir.
 pub fn bucket_of([one, two]: [u64; 2], tenant: &str, user: Option<&str>) -> BucketId {
     // No name contains this byte, so a tenant's and a user's name cannot run into each other.
     const END: [u8; 1] = [0xff];

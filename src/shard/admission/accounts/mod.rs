@@ -58,11 +58,11 @@ pub struct UserAccount {
 /// with the payer of the previous request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Payer {
-    /// The user's bucket; 0 if no quota limits the user.
+    /// The id of the user's bucket; 0 if no quota limits the user.
     bucket: BucketId,
     /// The size of the user's bucket in the upper 32 bits, 0 without a user; the tenant, counted from one, in
-    /// 16 bits; the last 16 bits of the version of the quotas that the tenant's id belongs to. Those suffice,
-    /// because only the current version and the one before matter.
+    /// 16 bits; the last 16 bits of the version of the quotas that the tenant's id belongs to. These 16 bits
+    /// suffice, because only the current version and the one before matter.
     size_tenant_version: NonZeroU64,
 }
 
@@ -86,7 +86,8 @@ impl Payer {
         Some(UserAccount { bucket: self.bucket, size })
     }
 
-    /// Returns the tenant and the version of the quotas, without the buckets.
+    /// Returns the payer's tenant with the version of the quotas that its id belongs to, without the user's
+    /// bucket: the short form that travels to other cores.
     #[inline]
     pub const fn asker(self) -> Asker {
         Asker::new(self.tenant(), self.size_tenant_version.get() as u16)
@@ -104,7 +105,7 @@ impl Payer {
     }
 }
 
-/// The scope of a quota and its bucket: all tenants together, one tenant, or one user.
+/// The extent of a quota, with its token bucket: all tenants together, one tenant, or one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The quota, and its bucket, of all tenants together.
@@ -136,7 +137,7 @@ pub enum Decision {
 /// The numbers of users with an account on a shard. A user without one has a full bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UserFigures {
-    /// The number of users with an account on the shard.
+    /// The number of users that have an account on the shard at present.
     pub active: usize,
     /// The number of idle users so far whose accounts were dropped to make room for other users.
     pub evicted: u64,
@@ -150,7 +151,7 @@ pub struct UserFigures {
 pub struct Accounts {
     shard: ShardId,
     lease: Duration,
-    /// The number of shards, each of which has such accounts.
+    /// The number of shards, each of which has accounts of its own and a part of each bucket.
     shards: u16,
     version: u64,
     former: FormerTenants,
@@ -190,7 +191,8 @@ impl Accounts {
         }
     }
 
-    /// Applies new quotas. Spent amounts stay spent, since buckets are known by the names of their owners.
+    /// Applies new quotas. Spent amounts stay spent, since buckets are found again by the names of their
+    /// tenants and users.
     pub fn handle_quotas(&mut self, before: &Quotas, after: &Quotas, now: Timestamp) {
         // Demands and usage so far carry tenant ids of the version before, so they are reported first.
         self.ask_pools(now);
@@ -208,8 +210,8 @@ impl Accounts {
         self.ledger.buckets().user(tenant, name)
     }
 
-    /// Returns the payer's tab (sum of its consecutive requests), if it is open. Without one, the caller uses
-    /// [`Self::admit`] and [`Self::settle`].
+    /// Returns the payer's tab (sum of its consecutive requests), if it is open. If it is not open, the caller
+    /// uses [`Self::admit`] and [`Self::settle`].
     #[inline]
     pub fn tab_of(&mut self, payer: Payer) -> Option<&mut Tab> {
         self.ledger.tab_of(payer)
@@ -262,9 +264,9 @@ impl Accounts {
         }
     }
 
-    /// Takes a request's price from this core's allowance (the amount that it may spend without asking) of
-    /// each bucket of the payer, if all these allowances cover it. False, with nothing taken, if one does
-    /// not. The fast path of nearly every request.
+    /// Takes a request's price from this core's allowance (the amount that it may spend without asking) of each
+    /// bucket of the payer, if all these allowances cover it. False, with nothing taken, if any allowance is
+    /// too small. The fast path of nearly every request.
     #[expect(clippy::inline_always, reason = "one caller, and every request: a call would be a tenth of it")]
     #[inline(always)]
     fn take_if_allowed(&mut self, payer: Payer, cost: Price, now: Timestamp) -> bool {
@@ -321,8 +323,8 @@ impl Accounts {
         })
     }
 
-    /// Takes a price from all buckets of a payer (account that is charged), even if too little is left in
-    /// them.
+    /// Takes a request's price from all buckets of a payer (account that is charged), even if too little is
+    /// left in them, so that they owe the rest.
     fn take(&mut self, payer: Payer, cost: Price, now: Timestamp) {
         for scope in payer.scopes() {
             if let Some(entry) = self.ledger.buckets().entry(scope, now) {
@@ -365,7 +367,7 @@ impl Accounts {
         self.ledger.names().capacity(scope)
     }
 
-    /// Returns the bucket of a scope (global, tenant or user), or None if the scope has no limit.
+    /// Returns the id of the bucket of a scope (global, tenant or user), or None if the scope has no limit.
     pub fn bucket(&self, scope: Scope) -> Option<BucketId> {
         self.ledger.names().bucket(scope)
     }
@@ -379,8 +381,8 @@ impl Accounts {
 }
 
 impl Decision {
-    /// Returns the decision with one more bucket's verdict included. A refusal wins, the one with the longest
-    /// wait first; after that, waiting for the control executor's answer.
+    /// Returns the decision with the verdict of one more bucket (that of `scope`) included. A refusal wins, the
+    /// one with the longest wait first; after that, waiting for the control executor's answer.
     fn and(self, scope: Scope, verdict: Verdict) -> Self {
         match (self, verdict) {
             (Self::Refused { retry_after: longest, .. }, Verdict::Refused(retry_after))

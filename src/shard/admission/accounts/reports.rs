@@ -11,14 +11,15 @@ use crate::values::{Demand, Grant, MicroUnits, TenantId, Timestamp, Usage};
 /// Number of unanswered reports at which this core sends no more periodic reports, so that a stopped control
 /// executor is not flooded.
 const REPORTS_UNANSWERED_MAX: usize = 16;
-/// The number of users' accounts that each tick (end of a period) checks for idleness, or one in 64 of all
-/// accounts if that is more.
+/// The number of users' accounts that are checked for idleness at each tick (end of a reporting period), or one
+/// in 64 of all accounts if that is more.
 const USERS_SWEPT: usize = 256;
-/// The number of periods after which users are checked for idleness even without traffic.
+/// The number of reporting periods after which users' accounts are checked for idleness even without traffic,
+/// so that idle ones are dropped.
 const PERIODS_BETWEEN_SWEEPS: u32 = 50;
 
-/// The buckets that the next tick (end of a period) reports to the control executor, because amounts were
-/// spent or are to be given back, and the time of that tick.
+/// The list of buckets to report to the control executor at the next tick (end of a reporting period), because
+/// amounts were spent or are to be given back, and the time of that tick.
 #[derive(Debug)]
 pub(super) struct Agenda {
     pub period: Duration,
@@ -29,7 +30,7 @@ pub(super) struct Agenda {
 /// The occasion on which the control executor gets a report of the amounts of quota that this core spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Moment {
-    /// The report comes at the end of a period, when the next one begins.
+    /// The report comes at the end of a reporting period, when the next period begins.
     PeriodEnds,
     /// A moment within a period: a request waits for an answer of the control executor, or everything is to
     /// be reported at once.
@@ -74,7 +75,8 @@ impl Accounts {
         }
     }
 
-    /// Sends the reports to the control executor that are due at the end of a turn (pass of the shard's
+    /// Sends the reports to the control executor that are due: at the end of a reporting period what was spent,
+    /// and at once the amounts that requests wait for. Called at the end of each turn (pass of the shard's
     /// loop).
     pub fn handle_turn_end(&mut self, now: Timestamp) {
         if self.agenda.next_tick.is_some_and(|at| at <= now) {
@@ -209,8 +211,8 @@ mod tests {
     use crate::shard::admission::accounts::{Decision, Payer};
     use crate::values::{BucketId, Part, Price, ShardId, UNIT};
 
-    /// A core with a user who asks for one request unit per millisecond, and a control executor that grants
-    /// part of it.
+    /// A test setup: a core with a user who asks for one request unit per millisecond, and a stand-in for the
+    /// control executor that grants a part of that.
     struct Rig {
         accounts: Accounts,
         payer: Payer,

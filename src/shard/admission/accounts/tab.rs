@@ -35,8 +35,8 @@ pub struct Tab {
     /// limits the payer; `i64::MIN` where all requests of the tenant have the same price, as the amount is
     /// not needed then.
     in_sight: i64,
-    /// The time at which the oldest grant (amount of quota to spend) for the payer's buckets expires; later
-    /// requests cannot be charged to the tab (sum of one payer's consecutive requests).
+    /// The time at which the oldest grant (amount of quota to spend) for the payer's buckets expires; from then
+    /// on no request can be charged to the tab (sum of one payer's consecutive requests).
     good_until: Timestamp,
     /// The sum of the prices taken on this tab (sum of one payer's consecutive requests).
     wanted: MicroUnits,
@@ -48,8 +48,8 @@ pub struct Tab {
     /// The cost of the requests on this tab (sum of one payer's consecutive requests) that weir answered from
     /// memory.
     cached: MicroUnits,
-    /// The sum of what answered requests on this tab (sum of one payer's consecutive requests) cost beyond
-    /// the prices that were taken for them on arrival.
+    /// The sum of the costs beyond the prices taken on arrival, over the answered requests on this tab (sum of
+    /// one payer's consecutive requests); cheaper requests are not set off against it.
     surprise: MicroUnits,
     /// The recent cost of requests of the tenant of the payer (account that is charged), by class.
     expected: Expected,
@@ -70,7 +70,7 @@ impl Tab {
     }
 
     /// Returns the expected cost of the next request of a class that is not billed, in millionths of a request
-    /// unit: that of store's time within the tenant's leeway.
+    /// unit: that of the store's time within the tenant's leeway (time of stores that it does not pay for).
     #[inline]
     pub fn expected_unbilled(&self, class: Class) -> MicroUnits {
         self.expected.unbilled(class as usize)
@@ -84,8 +84,8 @@ impl Tab {
     }
 
     /// True if the payer (account that is charged) can surely pay for one more request of a class along with
-    /// all those whose real cost is not known yet. If false, [`Accounts::outlook`](super::Accounts::outlook)
-    /// may still allow it, since it checks each bucket.
+    /// all its requests whose real cost is not known yet. If false,
+    /// [`Accounts::outlook`](super::Accounts::outlook) may still allow it, since it checks each bucket.
     #[inline]
     pub fn could_pay(&self, cost: Price, class: Class) -> bool {
         (self.expected.is_even() && self.expected.is_known(class as usize)) || self.could_pay_all(cost, class)
@@ -151,8 +151,9 @@ impl Tab {
         self.give_back(charge.taken.signed() - cost.signed());
     }
 
-    /// Adds to the tab the difference between the price that was taken for a request and its real cost. A cost
-    /// beyond the price is a surprise for the bucket of all requests.
+    /// Corrects the tab by the price that was taken for a request less its real cost, in millionths of a
+    /// request unit. A negative difference (a cost beyond the price) is also counted apart, because the debt of
+    /// the global bucket from such costs is limited.
     #[inline]
     fn give_back(&mut self, difference: i64) {
         self.left = self.left.saturating_add(difference);
@@ -166,8 +167,8 @@ impl Tab {
 /// accessed.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    /// The payer (account that is charged) whose tab (sum of its consecutive requests, not booked yet) is
-    /// open; None if no tab is.
+    /// The payer (account that is charged) whose tab (sum of its consecutive requests, not booked yet) is open;
+    /// None if no tab is open.
     open_for: Option<Payer>,
     tab: Tab,
     buckets: Buckets,
@@ -214,8 +215,8 @@ impl Ledger {
     }
 
     /// Opens a tab (sum of its consecutive requests, booked in the buckets later) for a payer (account that is
-    /// charged), unless another tab is open or booking it would put a further bucket on the list of those to
-    /// report. `lease` is the time for which a grant of quota is valid.
+    /// charged), unless another tab is open or booking it later would cause a report to the control executor
+    /// that is not due anyway. `lease` is the time for which a grant of quota is valid.
     #[inline(never)]
     pub fn open(&mut self, payer: Payer, lease: Duration, rules: Rules, now: Timestamp) {
         let Self { open_for, tab, buckets, .. } = self;
@@ -328,7 +329,8 @@ mod tests {
         proptest::collection::vec(step, 1..400)
     }
 
-    /// The accounts of one core, with the state that the code around them would keep.
+    /// The accounts of one core, with the charges of unsettled requests and other state that the code around
+    /// the accounts would keep.
     struct Core {
         accounts: Accounts,
         quotas: Quotas,
@@ -354,7 +356,8 @@ mod tests {
             }
         }
 
-        /// Carries out a step, and returns as text everything about it that is visible from outside.
+        /// Carries out a step, and returns as text all its results that are visible outside of the accounts,
+        /// for comparison with the model.
         fn step(&mut self, step: &Step) -> String {
             let seen = self.take_step(step);
             self.accounts.handle_turn_end(self.now);

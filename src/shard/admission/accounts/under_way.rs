@@ -16,7 +16,7 @@ use crate::protocol::command::Class;
 use crate::values::{Price, TenantId, Timestamp};
 
 /// The longest retry delay (1 s) named to a client whose request is refused because others of its tenant are
-/// not charged at their real cost yet. By then they are charged, and may have cost less than feared.
+/// not charged at their real cost yet. By then most are charged, and may have cost less than they might have.
 const RETRY_AT_LATEST: Duration = Duration::from_secs(1);
 
 /// The decision whether a request may be admitted beside those of its tenant that are in flight on this core
@@ -24,18 +24,20 @@ const RETRY_AT_LATEST: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlook {
     /// The request may be admitted: the buckets have enough for it and for all admitted requests that are not
-    /// charged at their real cost yet, as far as their costs can be foreseen.
+    /// charged at their real cost yet, even if they turn out as expensive as such requests sometimes are, or no
+    /// other request is in flight.
     Covered,
-    /// The request is not admitted, however much those in flight turn out to cost: a bucket has less than its
-    /// price.
+    /// The request is not admitted, whatever the requests in flight turn out to cost: a bucket has less than
+    /// its price.
     Lacking,
-    /// The cost of the request's class is not known well enough: one in flight must be charged at its real
-    /// cost first.
+    /// The cost of the request's class is not known well enough: one request of the class in flight must be
+    /// charged at its real cost first.
     Unknown,
     /// The request is not admitted yet: a bucket has too little left if this request and those in flight turn
     /// out as expensive as such requests sometimes are.
     Risky {
-        /// The scope (global, tenant or user) of the quota whose bucket has too little left.
+        /// The scope (global, tenant or user) of the quota whose bucket has too little left; the first one
+        /// found if there are several.
         scope: Scope,
         /// The time until the bucket has enough if no request in flight is charged at its real cost before,
         /// at most 1 s.
@@ -84,8 +86,8 @@ impl Accounts {
         if is_bounded && !is_let_in { Outlook::Unknown } else { Outlook::Covered }
     }
 
-    /// Counts a request as admitted. Each is charged at its real cost once, by [`Accounts::settle`] or on a
-    /// tab (sum of one payer's consecutive requests).
+    /// Counts a request as admitted and in flight. Each is charged at its real cost once, by
+    /// [`Accounts::settle`] or on a tab (sum of one payer's consecutive requests).
     #[inline]
     pub fn begin(&mut self, payer: Payer, class: Class) {
         if let Some(tab) = self.ledger.tab_of(payer) {
@@ -96,7 +98,8 @@ impl Accounts {
         buckets.count_of_user(payer, 1);
     }
 
-    /// Counts a request as charged at its real cost; it may have been admitted under earlier quotas.
+    /// Counts a request as no longer in flight, since it is charged at its real cost; it may have been admitted
+    /// under earlier quotas.
     pub(super) fn end(&mut self, charge: &Charge) {
         // A user's bucket is that of all versions of the quotas; a tenant's count begins anew after two.
         self.ledger.buckets().count_of_user(charge.payer, -1);

@@ -19,7 +19,7 @@ pub struct Standing {
     waiting: usize,
     is_full: bool,
     is_stalled: bool,
-    /// Response time of the backend when few requests wait at it; zero while it is unknown.
+    /// Response time of the backend while it has few requests in flight; zero while it is unknown.
     base: Duration,
 }
 
@@ -62,9 +62,9 @@ impl Standing {
         }
     }
 
-    /// Adds to an explanation (`map`) what is decided about the request for its deadline, the shedding
-    /// level (which requests are refused or cost more), the window (limit on requests in flight), the queue
-    /// and a stalled (silent) store.
+    /// Adds to an explanation (`map`) what is decided about the request for its deadline, the shedding level
+    /// (which requests are refused or cost more), the window (limit on requests in flight), the queue and a
+    /// stalled store (one that sends no replies).
     pub fn explain(&self, map: &mut Explained, overload: &OverloadSettings, terms: &Terms) {
         map.text("deadline", self.deadline(overload.shed, terms.deadline));
         map.text("level", level(overload.shed, terms));
@@ -150,8 +150,8 @@ pub(super) fn breaker(mode: Mode, health: Health, now: Timestamp) -> String {
     prefixed(mode, &what)
 }
 
-/// Returns the text of a layer's verdict, and before it `off` or `shadow:` if the layer (such as quotas or
-/// queues) is off or in shadow mode (decisions are only counted).
+/// Returns the text of a layer's verdict (such as of quotas or queues) on a request: `off` alone if the layer
+/// is off, the text after `shadow:` if the layer only counts its decisions, else the text itself.
 pub(super) fn prefixed(mode: Mode, text: &str) -> String {
     match mode {
         Mode::Off => "off".to_owned(),
