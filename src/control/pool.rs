@@ -380,7 +380,7 @@ mod tests {
         lump: UNIT,
     };
 
-    /// A pool, and a clock that the test moves.
+    /// A pool (the part of a bucket that no core holds) with a clock, which the test moves.
     struct Rig {
         pool: Pool,
         millis: u64,
@@ -391,7 +391,7 @@ mod tests {
             Self { pool: Pool::full(CAPACITY, Part::WHOLE, Timestamp::from_millis(1_000)), millis: 1_000 }
         }
 
-        /// Returns a pool of this level, of which no core holds anything.
+        /// Returns a pool with `level` millionths of a request unit in it, of which no core holds anything.
         fn holding(level: u64) -> Self {
             let mut rig = Self::full();
             rig.pool.bucket.book(CAPACITY.burst as i64 - level as i64, DEBT_MAX);
@@ -402,14 +402,14 @@ mod tests {
             self.pool.handle_demand(ShardId(shard), &demand, self.now(), RHYTHM)
         }
 
-        /// Reports that core `shard` wants `wanted` micro-units for a period, and returns the grant (amount of
-        /// quota to spend).
+        /// Reports that core `shard` had requests for `wanted` micro-units in a period, and returns the
+        /// amount of quota that it is granted, in micro-units.
         fn wants(&mut self, shard: u16, wanted: u64) -> u64 {
             self.tell(shard, Demand { wanted, ..QUIET }).amount as u64
         }
 
-        /// Reports that a request at core `shard` waits for `needed` micro-units, and returns the grant
-        /// (amount of quota to spend).
+        /// Reports that a request at core `shard` waits for `needed` micro-units, and returns the amount of
+        /// quota that the core is granted, in micro-units.
         fn needs(&mut self, shard: u16, needed: u64) -> u64 {
             self.tell(shard, Demand { needed, lump: needed, ..QUIET }).amount as u64
         }

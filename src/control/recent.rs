@@ -174,7 +174,9 @@ mod tests {
         Totals { shards: vec![report], engine: None }
     }
 
-    /// Returns the results of looks at these times in milliseconds, with one more request for every 10 ms.
+    /// Looks at counters at these times in milliseconds, with one more request for every 10 ms. Returns for
+    /// each look the length of the interval and the increase of the requests; None if there were no earlier
+    /// counters to compare with.
     fn looks(at: &[u64]) -> Vec<Option<(u64, u64)>> {
         let quotas = Quotas::trusting();
         let meter = Meter::new(&quotas);

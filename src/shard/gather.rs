@@ -19,10 +19,11 @@ use crate::values::limits::KEYS_PER_TURN;
 /// The way in which the replies to the parts of a request are joined into one reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Join {
-    /// An array with one value per key. The list says for each key which part of the split request has its
-    /// value.
+    /// An array with one value per key (`MGET`). The list says for each key which part of the split request
+    /// has its value.
     Values(Vec<u16>),
-    /// The reply to the first part (`OK`) if no part failed, else the first error.
+    /// The reply to the first part (`OK`) if no part failed, else the first error, with a note that the rest
+    /// of a write may have happened.
     AllOk,
     /// The sum of the integers in the replies to all parts, or the first error.
     Sum,
@@ -33,7 +34,7 @@ pub enum Join {
     NonNull(u8),
     /// An array of integers, each 1 where every part says 1 and else 0; or the first error.
     Every,
-    /// The reply to the first part, or the first error.
+    /// The reply to the first part, since all stores reply alike; or the first error.
     Same,
     /// The first reply that is not an error; the first error if all are.
     AnyOk,

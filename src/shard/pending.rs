@@ -56,7 +56,8 @@ pub enum Odd {
     /// response time says little about other requests, so the window (limit on requests in flight) does not
     /// learn from it.
     Behind,
-    /// A weir at the other end of the connection refused the request.
+    /// A weir at the other end of the connection refused the request, so the response time is not that of a
+    /// store.
     Refused,
 }
 

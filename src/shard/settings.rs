@@ -211,7 +211,8 @@ pub struct OverloadSettings {
     /// The largest number of this core's requests that may wait in front of each backend, and of their bytes
     /// in front of all backends together.
     pub queue_limit: Held,
-    /// Time that requests may wait in a queue.
+    /// Times by which a request in a queue counts as too old: the limit while its tier (importance) is
+    /// overloaded, and the interval whose multiples decide otherwise.
     pub queue_patience: Patience,
     /// Ratios of a backend's usual latency to its present one below which its shedding levels begin (less
     /// important requests cost more or are refused), one per level, the highest ratio first.
@@ -371,7 +372,8 @@ impl ShardSettings {
         (self.clients_bytes_share() / 4).max(self.reply_bytes_max)
     }
 
-    /// Returns the most bytes of messages that may wait for one subscriber before it is closed.
+    /// Returns the most bytes of messages that may wait for one subscriber before it is closed: the limit for
+    /// subscribers, or the one for all clients if that is lower.
     pub fn subscriber_bytes_max(&self) -> usize {
         self.clients.subscriber_bytes_max.min(self.output_bytes_max)
     }

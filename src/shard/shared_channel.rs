@@ -24,7 +24,7 @@ pub const SHARED_KINDS: usize = 2;
 /// refers to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedName {
-    /// Kind of the name: a channel or a pattern.
+    /// Kind of the name: channels or patterns.
     pub kind: Subscription,
     /// The name of the channel, or the text of the pattern.
     pub name: Bytes,
@@ -88,7 +88,8 @@ pub enum FromHome {
         /// The error reply for clients whose subscription was not acknowledged yet.
         error: Bytes,
     },
-    /// Messages of a channel or pattern were dropped because too many bytes waited.
+    /// Messages of a channel or pattern were dropped because more than 32 MiB waited, so the core closes its
+    /// subscribers, which would miss them unnoticed otherwise.
     Missed {
         /// The channel or pattern whose messages were dropped.
         name: SharedName,
@@ -140,8 +141,8 @@ impl OwnNumbers {
         }
     }
 
-    /// Returns a store's number of subscribers with this process's clients in place of its connections. A
-    /// store that has counted none replied before the connections were there; its 0 stays.
+    /// Returns a store's number of subscribers (`counted`) with this process's clients in place of its
+    /// connections. A store that has counted none replied before the connections were there; its 0 stays.
     pub fn correct(self, counted: i64) -> i64 {
         if counted <= 0 {
             return counted;

@@ -243,9 +243,10 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// The model is a list of all subscriptions that are open, and of the messages that wait. No message goes
-        /// before a subscription that came before it. Each goes at the latest when two times are over: what came
-        /// before it, and what came before the end of that.
+        /// The model is a list of all subscriptions that are not acknowledged, and of the messages that wait.
+        /// No message goes before a subscription that came before it is acknowledged. Each message goes at
+        /// the latest once all subscriptions from before it are acknowledged, and then all from before the
+        /// moment at which that was so.
         #[test]
         fn messages_wait_for_what_came_before_them_only(
             steps in proptest::collection::vec((0..3_u8, 0..1_000_usize), 1..400),

@@ -17,15 +17,17 @@ pub const INLINE_BYTES_MAX: usize = 64 * 1024;
 pub const MOVED_BYTES_MAX: usize = 16 * 1024;
 /// Size above which the bytes of a request or reply are shared by reference count instead of copied.
 pub const COPY_BYTES_MAX: usize = 16 * 1024;
-/// Maximum number of parsed requests of one connection that wait for replies before weir stops reading from
-/// it.
+/// Maximum number of parsed requests of one connection that wait for replies; with as many, weir stops
+/// reading from the connection.
 pub const PIPELINE_MAX: usize = 1024;
 /// Maximum number of requests for the control executor (such as `INFO` or `QOS`) that one shard has in flight
 /// to it; further ones wait on the shard.
 pub const QUESTIONS_UNDER_WAY_MAX: usize = 64;
-/// Maximum number of unanswered requests on one connection to a backend.
+/// Maximum number of unanswered requests on one connection to a backend; further ones are refused, or wait in
+/// the queue.
 pub const LINK_PENDING_MAX: usize = 65_536;
-/// Maximum number of unsent bytes on one connection to a backend.
+/// Maximum number of unsent bytes on one connection to a backend; with more, further requests are refused, or
+/// wait in the queue.
 pub const LINK_OUTPUT_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum number of bytes of unanswered requests on one connection to a node of a cluster. weir keeps these
 /// requests, since it may have to send them again.
@@ -35,7 +37,8 @@ pub const LINK_UNANSWERED_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum number of words of a `HELLO`: the version, a user and password, and a name.
 pub const HELLO_WORDS_MAX: usize = 8;
-/// Maximum number of options (user, tier, deadline) of one request that sets them, each with a value.
+/// Maximum number of options (user, tier, deadline and so on, each with a value) of one `QOS` request that
+/// sets them.
 pub const OPTIONS_MAX: usize = 16;
 /// Maximum number of key prefixes of a tenant that are named in the refusal of a request for another key.
 pub const PREFIXES_NAMED_MAX: usize = 3;
@@ -239,7 +242,7 @@ pub const BURST_SECONDS_MAX: u32 = 3_600;
 pub const PRICE_MAX: u64 = RU_PER_SECOND_MAX * 1_000_000;
 /// Largest debt of a bucket, in millionths of a request unit: more would never be paid off.
 pub const DEBT_MAX: u64 = i64::MAX as u64 / 4;
-/// Maximum number of hot keys of one core.
+/// Maximum number of keys that are hot on one core at a time; a setting may lower it.
 pub const HOT_KEYS_MAX: usize = 256;
 /// Number of keys of queued requests that a core examines every 5 ms at most, to find requests about keys that have
 /// become hot; the rest of a request that exceeds it is examined too. Takes about 0.5 ms.

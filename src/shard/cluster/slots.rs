@@ -431,8 +431,8 @@ impl Slots {
         self.unanswered_mut(connection).push((slot, requests), tries, message);
     }
 
-    /// True if the bytes kept of a connection's unanswered requests are below their limit, so that more may
-    /// be sent.
+    /// True if the bytes kept of a connection's unanswered requests, in case they must be sent again, are
+    /// below their limit of 64 MiB, so that more may be sent.
     #[inline]
     pub fn has_room(&self, connection: ConnectionId) -> bool {
         self.unanswered.get(connection.0 as usize).is_none_or(Unanswered::has_room)

@@ -282,7 +282,8 @@ mod tests {
 
     use super::*;
 
-    /// A slot, the number of requests, and the number of redirects so far.
+    /// Entry of the model in the tests: a slot, the number of requests in the message, and the number of
+    /// redirects so far.
     type Told = (u16, u32, u8);
 
     fn told(sent: Sent) -> Told {

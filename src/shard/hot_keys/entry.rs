@@ -220,7 +220,7 @@ struct Answer {
     too_large_until: Timestamp,
     used_at: Timestamp,
     /// The envelope (tier, route, account) of the request that last began a fetch (shared read of a hot key)
-    /// of the reply.
+    /// of the reply; a fetch that renews the reply before it expires is sent with it.
     terms: Envelope,
 }
 
@@ -231,7 +231,7 @@ struct Elsewhere {
     since: Timestamp,
     asked: HashMap<ShardId, u32>,
     holders: Vec<ShardId>,
-    /// True if cores that are no holders any more may still have copies, which have not expired.
+    /// True if cores that are no longer chosen to get copies may still have some that have not expired.
     has_former: bool,
 }
 
@@ -246,10 +246,12 @@ pub struct Entry {
     pub hash: u64,
     pub backend: BackendId,
     pub warmth: Warmth,
-    /// The number of keys that had become hot on this core since it started when this key did, itself included.
+    /// The number of keys that had become hot on this core since it started when this key did, itself
+    /// included. It shows whether a search of the queues that began earlier has looked for requests for this
+    /// key.
     pub promotion: u64,
     pub tally: Tally,
-    /// The tenant whose request for the key came last.
+    /// The tenant whose request for the key came last, which reports of hot keys name.
     pub last_asker: TenantId,
     /// Whether the store reports changes of the key to this core (CLIENT TRACKING).
     pub registration: Registration,
@@ -257,7 +259,8 @@ pub struct Entry {
     answers: Vec<Answer>,
     waits: HashMap<u64, Wait>,
     elsewhere: Elsewhere,
-    /// The time until which the writes so far use up the permitted rate of writes to the key.
+    /// The time until which the writes so far use up the permitted rate of writes to the key; a time in the
+    /// past if the key has been written less often than permitted.
     writes_until: Timestamp,
     pauses_until: Timestamp,
     /// The last time at which an expired reply was sent because the store was unavailable.

@@ -256,7 +256,8 @@ impl Flights {
         self.all.get(id.index as usize).filter(|flight| flight.generation == id.generation)
     }
 
-    /// Returns the latest fetch among `ids` that takes this route to the store; None if none does.
+    /// Returns the latest fetch among `ids` that takes this route to the store, which is the one that a read
+    /// may join or that is sent next; None if none of them does.
     pub fn latest_of(&self, ids: &[FlightId], route: Route) -> Option<FlightId> {
         let takes = |id: &&FlightId| self.find(**id).is_some_and(|flight| flight.envelope.route == route);
         ids.iter().rev().find(takes).copied()
@@ -346,9 +347,9 @@ impl Flights {
     }
 
     /// Prepares a failed fetch (shared read of a hot key) to be sent a second time, for the waiting reads
-    /// that `may_wait` selects, except the first read. The fetch takes over the tier (importance) and account
-    /// of the first of these. Returns the reads that get the error instead; None if the fetch has failed
-    /// before or no read would be left to wait.
+    /// that `may_wait` selects, except the read that has waited longest, which gets the error. The fetch
+    /// takes over the tier (importance) and account of the first read left. Returns the reads that get the
+    /// error; None if the fetch has failed before or no read would be left to wait.
     pub fn begin_again(&mut self, id: FlightId, may_wait: impl Fn(&Envelope) -> bool) -> Option<Vec<Waiter>> {
         let flight = self.get(id).filter(|flight| !flight.has_failed)?;
         let first = flight.waiters.first()?.envelope.reply_to;

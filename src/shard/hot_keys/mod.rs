@@ -182,7 +182,8 @@ pub struct HotKeyStage {
     /// The number of keys that had become hot when a search of the queues began that has yet to be finished: it finds
     /// the requests for these. None if no search is unfinished.
     searched_for: Option<u64>,
-    /// The number of keys of queued requests that all searches of the queues have read so far.
+    /// The number of keys of queued requests that all searches of the queues have read so far, which a metric
+    /// shows.
     examined: u64,
     under_way: UnderWay,
     /// True if the slot of the last request has enough traffic that its keys are counted.
@@ -195,7 +196,8 @@ pub struct HotKeyStage {
     /// Copies of kept replies (those held in memory) to lend to other cores.
     to_lend: VecDeque<(ShardId, Copy)>,
     to_tell: VecDeque<(ShardId, CopyHits)>,
-    /// The time of the end of the last turn (pass of the shard's loop).
+    /// The time of the end of the last turn (pass of the shard's loop), for functions that are not told the
+    /// time.
     turned_at: Timestamp,
     /// The time at which the waiting reads were last counted as requests for their keys.
     counted_at: Timestamp,
@@ -1934,10 +1936,11 @@ pub struct Unnoticed {
 pub struct Search {
     /// All keys whose queued requests are not known, sorted by their bytes.
     pub keys: Vec<Unnoticed>,
-    /// The number of keys that have become hot on this core since it started.
+    /// The number of keys that have become hot on this core since it started. Requests that this part of the
+    /// search parses are marked with it, so that later searches know which keys were looked for.
     pub promotions: u64,
-    /// The number of keys that had become hot when this search began, in an earlier part of it perhaps. Later ones are
-    /// for the next search.
+    /// The number of keys that had become hot when this search began, perhaps in an earlier part of it. Keys
+    /// that became hot after that are left to the next search.
     pub since: u64,
 }
 

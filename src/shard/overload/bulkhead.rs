@@ -74,8 +74,8 @@ pub struct Parked {
 #[derive(Debug)]
 pub struct Bulkhead {
     window: Window,
-    /// Cap on the window (limit on requests in flight) for the sake of cheap requests; without effect where the
-    /// requests of this bulkhead are cheap ones.
+    /// Cap on the number of expensive requests in flight, lowered while replies to cheap requests to the same
+    /// backend come late; without effect if the requests of this bulkhead are the cheap ones.
     yielding: Yielding,
     mode: Mode,
     /// True if replies are sampled: for the window, or where it is off, for the other layers that judge the backend by
@@ -263,9 +263,9 @@ impl Bulkhead {
         self.set_limit();
     }
 
-    /// Takes whether expensive requests are in flight to the same backend, for which there is another bulkhead
-    /// (window and queue). `may_yield` is true if fewer of them may soon be in flight because replies to requests of
-    /// this one come late.
+    /// Records, for the window of cheap requests, whether expensive requests are in flight to the same
+    /// backend, which pass another bulkhead (window and queue). `may_yield` is true if fewer of them may soon
+    /// be in flight because replies to cheap requests come late.
     pub fn handle_expensive(&mut self, are_in_flight: bool, may_yield: bool) {
         self.window.handle_expensive(are_in_flight, may_yield);
     }

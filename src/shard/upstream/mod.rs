@@ -56,7 +56,8 @@ pub struct Upstream {
     breaker: Breaker,
     cluster: Cluster,
     turn: Turn,
-    /// The quiet time of each backend, in which it answers nothing and requests keep it busy.
+    /// For each backend, the time in which it answered nothing while requests in flight kept it busy, such as
+    /// scripts; these requests share the time as part of their prices.
     quiets: Vec<Quiet>,
     /// For each backend, when its connections were last opened anew because it had become a replica.
     renewals: Renewals,
@@ -207,7 +208,8 @@ impl Upstream {
         quiets[usize::from(backend.0)].handle_heard(turn.late, see, now);
     }
 
-    /// Returns the quiet time of a backend, in which it answers nothing and requests keep it busy.
+    /// Returns the record of a backend's quiet time: the time in which it answers nothing while requests in
+    /// flight, such as scripts, keep it busy, and which they share as part of their prices.
     pub fn quiet_mut(&mut self, backend: BackendId) -> &mut Quiet {
         &mut self.quiets[usize::from(backend.0)]
     }

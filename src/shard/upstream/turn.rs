@@ -36,8 +36,8 @@ impl Default for Turn {
 }
 
 impl Upstream {
-    /// Begins a turn (pass of the shard's loop) and measures its delay against the plan. No backend is blamed
-    /// for that delay.
+    /// Begins a turn (pass of the shard's loop) and measures its delay against the plan; no backend is blamed
+    /// for that delay. Called by each handler of an event; does nothing after the first call of a turn.
     #[inline]
     pub(super) fn begin_turn(&mut self, now: Now) {
         if now.monotonic <= self.turn.began_at {
@@ -153,8 +153,8 @@ impl Upstream {
 
     /// Marks as stalled each bulkhead (window and queue) with requests in flight whose backend has been
     /// silent for 250 ms or four median response times, whichever is longer (1 s before its first reply):
-    /// nothing more is sent, and new requests are refused. Then publishes the load of each bulkhead to other
-    /// cores. Called with the regular checks, about every 100 ms.
+    /// nothing more is sent to the backend, and new requests for it are refused. Then publishes the load of
+    /// each bulkhead to other cores. Called with the regular checks, about every 100 ms.
     pub fn find_stalls(&mut self, settings: &ShardSettings, now: Now) {
         self.begin_turn(now);
         for index in 0..self.overload.len() {
