@@ -13,7 +13,7 @@ pub use crate::values::ServerAddress;
 use crate::values::limits::{BACKENDS_MAX, CLUSTER_NODES_MAX};
 use crate::values::percent_decoded;
 
-/// TCP port of a server whose address has none.
+/// TCP port of a server whose address in a flag names none.
 const DEFAULT_PORT: u16 = 6379;
 
 /// The stores that `--storage` names.

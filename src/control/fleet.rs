@@ -41,7 +41,7 @@ pub struct FleetSettings {
     pub store: String,
     /// The name of the fleet, with which the names of its keys in the Redis server begin.
     pub namespace: String,
-    /// The identity of this host within the fleet.
+    /// The identity of this host within the fleet, drawn at random for each process.
     pub host: HostId,
     /// The secret key by which all hosts of the fleet hash names of tenants and users into the same ids of
     /// token buckets.
@@ -95,7 +95,7 @@ impl Ending {
 /// The state of this host's connection to the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The host has not learned of other hosts of the fleet since its start.
+    /// The host has not learned of other hosts of the fleet since its start, so it knows no totals yet.
     Starting,
     /// The last exchange with the fleet's store (Redis server with the counters of shared quotas) was
     /// answered.
@@ -130,7 +130,7 @@ enum Whose {
     },
 }
 
-/// A quota that the fleet shares, and its counter in the fleet's store.
+/// A quota that the fleet shares, its counter in the fleet's store, and this host's part of it.
 #[derive(Clone, Debug)]
 struct Place {
     whose: Whose,
@@ -143,7 +143,8 @@ struct Place {
     told: Option<Part>,
 }
 
-/// A part of a shared quota that the process before this one gave out.
+/// A part of a shared quota that the process before this one gave out, and that this one goes on with after a
+/// takeover.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InheritedPart {
     /// The key of the quota's counter in the fleet's store.
@@ -544,7 +545,8 @@ impl FleetQuotas {
         self.apply(pools, now);
     }
 
-    /// Ends the inheritance of users' parts once they are no longer in force.
+    /// Ends the inheritance of users' parts from the process before once they are no longer in force: this
+    /// host gives out the part that is common to all users again.
     fn end_inheritance(&mut self, pools: &mut Reconciliation) {
         if self.fleet.inherits() || self.inherited.is_empty() {
             return;

@@ -36,7 +36,7 @@ const PART_WHEN_ASKED: i64 = 8;
 /// their prices: a quarter of a second's quota.
 const SURPRISE_PARTS: u64 = 4;
 
-/// The timing of reports from cores and of grants to them.
+/// The timing of reports from cores about their demand, and of grants (amounts of quota to spend) to them.
 #[derive(Clone, Copy, Debug)]
 pub struct Rhythm {
     /// The interval at which cores report the quota that they spent.

@@ -16,7 +16,7 @@ const PERIOD: Duration = Duration::from_millis(900);
 /// nobody has looked at a page since.
 const PERIOD_MAX: Duration = Duration::from_secs(10);
 
-/// Counters of all shards and tenants as of a moment.
+/// Counters of all shards and tenants as of a moment, with which later counters are compared.
 #[derive(Clone, Debug)]
 struct Past {
     at: Timestamp,

@@ -23,7 +23,8 @@ pub struct Reconciliation {
     parts: HashMap<BucketId, Part>,
     /// State for users' quotas that are shared with other hosts; None if they are not shared.
     users: Option<Users>,
-    /// The latest version of the quotas that a core reported.
+    /// The latest version of the quotas that a core reported; reports under earlier versions change no
+    /// capacities.
     version: u64,
     forgiven: MicroUnits,
 }
@@ -93,7 +94,8 @@ impl Reconciliation {
         }
     }
 
-    /// Sets the part of a shared bucket that is not in use here yet.
+    /// Sets the part of a shared bucket that the process before this one gave out, for when the bucket comes
+    /// into use here.
     pub fn inherit_part(&mut self, bucket: BucketId, part: Part) {
         self.parts.insert(bucket, part);
     }
@@ -233,7 +235,7 @@ mod tests {
 
     const CAPACITY: Capacity = Capacity::new(1, UNIT);
 
-    /// Returns a report that a user has spent one request unit, one period ago.
+    /// Returns a core's report that a user has spent one request unit, one period after the last report.
     fn spent_one(bucket: u64) -> Demand {
         let (wanted, spent) = (UNIT, UNIT as i64);
         Demand {

@@ -66,7 +66,7 @@ pub struct Env {
     pub fences: Fences,
     /// Large replies that are being received from stores, over all connections of this core.
     pub large_replies: LargeReplies,
-    /// Log lines that wait to be written.
+    /// Log lines of this core that wait until the runtime writes them, at most 64.
     pub lines: VecDeque<String>,
     random: Random,
 }
@@ -205,7 +205,8 @@ impl Env {
         self.slots.as_ref().is_none_or(|slots| slots.stores().next().is_some())
     }
 
-    /// Returns a random byte for jitter. An attacker can predict it.
+    /// Returns a random byte, by which pauses and delays are varied, and one of several replies is chosen. An
+    /// attacker can predict it.
     pub fn random_byte(&mut self) -> u8 {
         (self.random.bits() >> 56) as u8
     }

@@ -111,7 +111,7 @@ impl FilterBoard {
 }
 
 impl FilterPlace {
-    /// Returns the kind of the filter.
+    /// Returns the kind of the filter: a pattern of channels, or a prefix of keys.
     pub fn kind(&self) -> FilterKind {
         self.kind
     }

@@ -53,7 +53,7 @@ pub type MonitorPlace = usize;
 pub struct MonitorSet(u64);
 
 impl MonitorSet {
-    /// Adds the monitor that has this place on the board to the set.
+    /// Adds the monitor (client that has sent `MONITOR`) that has this place on the board to the set.
     pub fn add(&mut self, place: MonitorPlace) {
         self.0 |= 1 << place;
     }
@@ -67,7 +67,7 @@ impl MonitorSet {
         wanted
     }
 
-    /// True if the set contains no monitor.
+    /// True if the set contains no monitor (client that has sent `MONITOR`).
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -144,7 +144,7 @@ impl MonitorBoard {
         Self { taken: Taken::default(), entries: zeros(), left_out: zeros() }
     }
 
-    /// True if any client of any core is a monitor.
+    /// True if any client of any core is a monitor (has sent `MONITOR`), so that requests have to be shown.
     #[inline]
     pub fn is_watched(&self) -> bool {
         self.taken.0.load(Ordering::Relaxed) > 0
@@ -207,7 +207,8 @@ impl MonitorBoard {
         ShardId((self.entries[place].load(Ordering::Relaxed) & ((1 << SHARD_BITS) - 1)) as u16)
     }
 
-    /// Adds to the number of lines that were left out for a monitor.
+    /// Adds to the number of lines that were left out for a monitor, which reads too slowly, until it is
+    /// told.
     pub fn add_left_out(&self, place: MonitorPlace, lines: u64) {
         self.left_out[place].fetch_add(lines, Ordering::Relaxed);
     }

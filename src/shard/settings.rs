@@ -47,10 +47,10 @@ impl BackendSettings {
     }
 }
 
-/// All settings of a shard.
+/// All settings of a shard: those that are the same for all shards of the process, and its own id.
 #[derive(Clone, Debug)]
 pub struct ShardSettings {
-    /// Id of the shard.
+    /// Id of the shard: its index among all shards.
     pub id: ShardId,
     /// Numbers of shards and backends, and the assignment of slots to them.
     pub topology: Topology,
@@ -84,7 +84,7 @@ pub struct ShardSettings {
     pub reply_timeout: Duration,
     /// Time without success after which an attempt to connect to a backend is given up.
     pub connect_timeout: Duration,
-    /// Seed of the shard's random numbers.
+    /// Seed of the shard's random numbers, which vary pauses and choose between replicas.
     pub seed: u64,
     /// Settings for pricing and admission of requests.
     pub admission: AdmissionSettings,
@@ -133,19 +133,19 @@ impl ShardSettings {
     }
 }
 
-/// Settings for hot keys.
+/// Settings for the detection of hot keys and for the cache of their replies.
 #[derive(Clone, Debug)]
 pub struct HotSettings {
     /// Mode of the cache: whether replies to reads of hot keys are kept, and shared by requests.
     pub mode: Mode,
     /// Rates of requests from which a key counts as hot.
     pub detection: Detection,
-    /// Time for which a reply is kept, unless its store reports changes of its key.
+    /// Time for which a reply to a read of a hot key is kept, unless its store reports changes of its key.
     pub ttl: Duration,
     /// Time for which a reply is kept while its store reports changes of its key; None if stores are not
     /// asked to report them.
     pub tracked_ttl: Option<Duration>,
-    /// The largest number of replies that a core keeps.
+    /// The largest number of replies to reads of hot keys that a core keeps.
     pub entries_max: usize,
     /// The largest number of bytes that the kept replies (those held in memory) of a core may have.
     pub bytes_max: usize,
@@ -159,7 +159,7 @@ pub struct HotSettings {
     /// Seed of the hash of keys. Secret, so that clients cannot build colliding keys; the same for all
     /// shards.
     pub seed: u64,
-    /// Write counters of the keys, shared by all cores.
+    /// Write counters of the keys, shared by all cores, by which kept replies become invalid.
     pub versions: Arc<Versions>,
 }
 

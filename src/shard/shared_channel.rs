@@ -94,7 +94,7 @@ pub enum FromHome {
         /// The channel or pattern whose messages were dropped.
         name: SharedName,
     },
-    /// A message that was published to a channel.
+    /// A message that was published to a channel, for all clients of the core that are subscribed.
     Message {
         /// The channel or pattern that brought the message.
         name: SharedName,
@@ -186,7 +186,7 @@ impl FromHomeQueue {
         self.waiting.is_empty()
     }
 
-    /// Returns the bytes of the published messages that wait.
+    /// Returns the bytes of the published messages that wait for delivery on this core.
     pub fn message_bytes(&self) -> usize {
         self.message_bytes
     }

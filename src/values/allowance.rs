@@ -61,7 +61,7 @@ pub struct Capacity {
     pub burst: MicroUnits,
 }
 
-/// Number of thousandths in a whole.
+/// Number of thousandths in a whole, by which rates of buckets are counted.
 const MILLI: u64 = 1_000;
 
 impl Capacity {

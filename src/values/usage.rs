@@ -9,7 +9,7 @@ use super::{MicroUnits, UNIT};
 pub enum UsageKind {
     /// The request was sent to a store.
     Admitted,
-    /// The request was refused because a quota was used up.
+    /// The request was refused because a quota (of all tenants, the tenant or the user) was used up.
     Throttled,
     /// The request was refused in an overload, or because its store was away.
     Shed,

@@ -142,19 +142,20 @@ struct Plan {
     print: u32,
     visits: Vec<NodeKey>,
     map: Arc<Map>,
-    /// For each node, by its place in the table of nodes, the numbers of its visits (scans).
+    /// For each node, by its place in the table of nodes, the positions in the plan at which it is visited
+    /// (scanned).
     at: Vec<Visits>,
 }
 
-/// Numbers of one node's visits (scans) in the plan of a walk over all nodes.
+/// Positions, in the plan of a walk over all nodes, at which one node is visited (scanned): up to three.
 #[derive(Clone, Copy, Debug)]
 struct Visits {
     first: usize,
-    /// Number of the visit at which the node is scanned as the target of moving slots, after the first visits
-    /// of all nodes that these slots move away from.
+    /// Position of the visit at which the node is scanned as the target of moving slots, after the first
+    /// visits of all nodes that these slots move away from; [`NEVER`] if there is none.
     as_target: usize,
-    /// Number of the second visit (scan of one node) to this node, which follows the visits to all nodes that
-    /// its slots move to.
+    /// Position of the second visit (scan) of this node, which follows the visits of all nodes that its slots
+    /// move to; [`NEVER`] if there is none.
     again: usize,
 }
 

@@ -51,7 +51,7 @@ pub struct Breaker {
 /// Whether a core asks the breaker about each request to a backend before it sends the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// Requests to the backend are not checked: all are sent.
+    /// Requests to the backend are not checked by the breaker: all are sent.
     Open,
     /// The backend is ejected (taken out of use) or returning: [`Breaker::check`] decides about each request
     /// to it.
@@ -74,7 +74,7 @@ pub enum Pass {
     Refused(NotSent),
 }
 
-/// One core's knowledge about one backend's health.
+/// One core's knowledge about one backend's health, with the trial that it has in flight there.
 #[derive(Debug, Default)]
 struct Health {
     watch: Watch,

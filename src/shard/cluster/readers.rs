@@ -43,7 +43,8 @@ pub struct ReaderFigures {
     pub is_out: bool,
 }
 
-/// The state of one core for the choice of replicas.
+/// The state of one core for the choice of replicas: how far they are behind, how fast they are, and whether
+/// they fail.
 #[derive(Debug)]
 pub struct Readers {
     policy: ReplicaChoice,
@@ -174,7 +175,8 @@ impl Readers {
         self.figures.clone()
     }
 
-    /// True once a read was sent, at any time, that a replica might have answered.
+    /// True once a read was sent, at any time, that a replica might have answered; owners' response times
+    /// matter from then on.
     #[inline]
     pub fn was_used(&self) -> bool {
         self.used_at.is_some()
@@ -272,7 +274,7 @@ pub struct ReplicaReply<'a> {
     pub kept: &'a [u8],
     /// The bytes of the reply that came last; earlier ones are in `kept`.
     pub end: &'a [u8],
-    /// False for a reply that was too large to be kept.
+    /// False for a reply that was too large to be kept, of which the earlier bytes are missing.
     pub is_kept: bool,
 }
 

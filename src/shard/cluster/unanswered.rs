@@ -193,7 +193,7 @@ impl Unanswered {
         Some((sent, bytes))
     }
 
-    /// Removes the oldest request because it is answered.
+    /// Removes the oldest request because it is answered and will not be sent again.
     #[inline]
     pub fn forget(&mut self) {
         if !self.odd.is_empty() {
@@ -210,7 +210,8 @@ impl Unanswered {
         }
     }
 
-    /// Returns the slot of the oldest unanswered request; None if there is none.
+    /// Returns the slot of the oldest unanswered request, which the next reply answers; None if there is
+    /// none.
     pub fn next_slot(&self) -> Option<u16> {
         self.sent.get(self.first).map(|sent| sent.slot)
     }

@@ -64,7 +64,7 @@ pub enum Warmth {
     /// reads share no fetch: a node may redirect earlier requests, and a fetch, which belongs to no client
     /// connection, could reach the next node before them.
     Sent {
-        /// The latest time at which an unknown request may have been sent.
+        /// The latest time at which a request that is not known here may have been sent.
         until: Timestamp,
     },
     /// All requests in flight for the key are known: reads share fetches, and replies are kept.
@@ -98,13 +98,14 @@ pub enum Found {
 /// The way in which a request for a hot key reaches its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// The request is a read that waits for a fetch (shared read of a hot key).
+    /// The request is a read that is not sent itself, but waits for a fetch (shared read of a hot key).
     Fetch(FlightId),
     /// The request is sent to the store on its own, as a read or as a write.
     Own(Access),
 }
 
-/// A read that may be answered from memory.
+/// A read of a hot key, with the data by which is decided whether it is answered from memory or shares a
+/// fetch.
 #[derive(Clone, Copy, Debug)]
 pub struct Read<'a> {
     /// The number of the client connection that sent the read.
@@ -128,7 +129,7 @@ pub struct Tally {
     reads: u64,
     useful: u64,
     fenced: u64,
-    /// Reads answered from memory since the key became hot.
+    /// Number of reads answered from memory since the key became hot.
     pub hits: u64,
     /// Number of reads since the key became hot.
     pub all_reads: u64,
@@ -143,11 +144,14 @@ pub struct Tally {
 /// for reads that may have to be sent again.
 #[derive(Debug, Default)]
 struct Wait {
-    /// All unanswered requests of the connection for the key, including reads that wait for a shared fetch.
+    /// The number of all unanswered requests of the connection for the key, including reads that wait for a
+    /// shared fetch.
     requests: u32,
-    /// Unanswered requests that are sent to the store on their own, not answered by a shared fetch.
+    /// The number of unanswered requests that are sent to the store on their own, not answered by a shared
+    /// fetch.
     own: u32,
-    /// Requests counted in `own` whose bytes have not been put on the connection to the store yet.
+    /// The number of requests counted in `own` whose bytes have not been put on the connection to the store
+    /// yet.
     unsent: u32,
     /// True if one of the unanswered requests counted in `own` is a write.
     has_written: bool,
@@ -199,7 +203,7 @@ impl Wait {
 #[derive(Debug)]
 struct Kept {
     reply: Bytes,
-    /// The time at which the store was asked for the reply.
+    /// The time at which the store was asked for the reply, from which its age is counted.
     asked_at: Timestamp,
     snapshot: Snapshot,
     good_until: Timestamp,

@@ -114,7 +114,7 @@ pub enum Arrival {
     Again,
 }
 
-/// The result of handling a request for a key that may be hot.
+/// The result of handling a request for a key that may be hot, which says what the caller does with it.
 #[derive(Debug)]
 pub enum Meeting {
     /// The request goes to the store. The caller need not report when it has been put on the connection.
@@ -151,7 +151,7 @@ pub struct TooOften {
 pub struct HotKeyStage {
     settings: HotSettings,
     keys: HotKeys,
-    /// Hot keys by the index in their [`HotId`]: at most 512.
+    /// Hot keys by the index in their [`HotId`], which is below 512; None where no hot key has the index.
     entries: Vec<Option<Box<Entry>>>,
     /// The number of hot keys: entries that are not `None`.
     known: usize,
@@ -165,11 +165,11 @@ pub struct HotKeyStage {
     /// Requests, each with its bytes, that no longer wait for a fetch (shared read of a hot key) or for
     /// earlier requests, and are to be sent to the store on their own.
     detached: VecDeque<(Envelope, Vec<u8>)>,
-    /// Keys and client connections whose held-back requests for the key may go on.
+    /// Pairs of a key and a client connection, whose requests for the key were held back and may go on now.
     resuming: VecDeque<(HotId, u64)>,
     /// The number of requests held back, for all keys.
     held: usize,
-    /// The bytes of all requests held back, for all keys.
+    /// The number of bytes of all requests held back, for all keys.
     held_bytes: usize,
     /// The earliest deadline of the requests held back, or a time before that.
     held_until: Timestamp,

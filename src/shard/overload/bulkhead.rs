@@ -51,7 +51,7 @@ const RETRY_FULL: (Duration, Duration) = (Duration::from_millis(10), Duration::f
 /// The least retry delay named to clients when the queue is full under lasting overload: more is requested
 /// than the backend can do.
 const RETRY_OVER: Duration = Duration::from_millis(100);
-/// The most waiting requests for which an empty queue keeps its memory.
+/// The largest number of requests that a queue has room for and keeps its memory when it is empty.
 const PARKED_KEPT: usize = 64;
 /// The divisor that gives the part (a tenth) of the window (limit on requests in flight to a backend) that
 /// only requests of the critical tier may use.
@@ -104,7 +104,8 @@ pub struct Bulkhead {
     /// True while the backend is ejected (taken out of use after failures) or returning: the circuit
     /// breaker decides about each request, and requests are not queued.
     is_gated: bool,
-    /// The response time of the last sampled reply; None before the first one.
+    /// The response time of the last sampled reply, by which a silent backend is judged while no median is
+    /// known; None before the first one.
     took: Option<Duration>,
     /// True if there was a moment without waiting requests since the last call of [`Bulkhead::take_waits`].
     was_empty: bool,
@@ -254,7 +255,8 @@ impl Bulkhead {
         self.is_sampled && self.window.wants(sent_at, now)
     }
 
-    /// Adjusts the window (limit on requests in flight) by a sampled reply.
+    /// Adjusts the window (limit on requests in flight) by a sampled reply, and publishes it to other cores
+    /// on `board`.
     #[inline(never)]
     pub fn handle_reply(&mut self, sample: &Sample, now: Timestamp, mut board: Section<'_>) {
         self.took = Some(now.since(sample.sent_at));
@@ -715,7 +717,7 @@ pub struct Figures {
     pub held: Held,
     /// The time for which the oldest request in the queue has waited.
     pub age: Duration,
-    /// The backend's response time when few requests wait at it.
+    /// The backend's response time with few requests in flight, against which its present times are compared.
     pub base: Duration,
     /// The median response time among the replies by which the window (limit on requests in flight) was last
     /// adjusted.
@@ -792,7 +794,7 @@ mod tests {
         assert_eq!(sent, [1, 2]);
     }
 
-    /// Returns a request with this deadline that waits to be sent.
+    /// Returns a request with this deadline that waits in a queue since `now`, for tests.
     fn parked(deadline: Timestamp, now: Timestamp) -> Parked {
         let client = ClientId { index: 0, generation: 1 };
         let envelope = Envelope {

@@ -20,7 +20,8 @@ use crate::values::{BackendId, TenantId};
 #[derive(Debug)]
 pub struct Expired {
     pub to: Addressee,
-    /// True if the request's client connection may be read from again.
+    /// True if the request's client connection, from which no more was read because many of its requests
+    /// waited, may be read from again.
     pub is_eased: bool,
     pub why: NotSent,
 }

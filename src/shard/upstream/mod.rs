@@ -187,7 +187,8 @@ impl Upstream {
         self.notes = notes;
     }
 
-    /// Frees the memory that long pipelines to backends and full queues in front of them took.
+    /// Frees memory that is unused after a burst: that of long pipelines to backends and of full queues in
+    /// front of them. Called about once a second while this core has work.
     pub fn tidy(&mut self) {
         self.links.tidy();
         self.overload.tidy();

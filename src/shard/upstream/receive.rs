@@ -128,7 +128,9 @@ impl Upstream {
         self.handle_heard(backend, now.monotonic);
     }
 
-    /// Handles one complete reply of a backend, of which `end` is the last part.
+    /// Handles one complete reply of a backend, of which `end` is the last part and `scanned` has the type
+    /// and size: finds the request that it answers, and passes it on, drops it, or has the request sent
+    /// again.
     #[inline]
     fn take_whole(
         &mut self,
