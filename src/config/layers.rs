@@ -20,7 +20,7 @@ pub enum Layer {
     Hot,
     /// Connections on which stores report changes of hot keys.
     Tracking,
-    /// The circuit breaker, which ejects failing or slow stores.
+    /// The circuit breaker, which ejects (takes out of use) failing or slow stores.
     Breaker,
     /// Reads from replicas of a cluster, by tenants that permit it.
     Replicas,

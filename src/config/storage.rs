@@ -213,10 +213,10 @@ fn read_credentials(text: &str) -> Result<Credentials, String> {
     Ok(Credentials { user, password: decoded(password)? })
 }
 
-/// The Redis server in which the weir processes of a fleet count their demand.
+/// The Redis server in which the weir processes of a fleet (which share quotas) count their demand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetStore {
-    /// Address of the Redis server that the fleet shares.
+    /// Address of the Redis server that the fleet's hosts share.
     pub server: ServerAddress,
     /// User and password with which weir authenticates to the server; none if it needs none.
     pub credentials: Option<Credentials>,

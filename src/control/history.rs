@@ -22,8 +22,8 @@ use crate::values::time::rfc3339;
 pub const PERIOD: Duration = Duration::from_secs(5);
 /// The number of points of the history that are kept: those of ten minutes, one every five seconds.
 const POINTS: usize = 120;
-/// Counters of refused requests, by reason. Those refused because a store was ejected are among the
-/// unavailable ones.
+/// Counters of refused requests, by reason. Those refused because a store was ejected (taken out of use by
+/// its breaker) are among the unavailable ones.
 const REFUSED: [Counter; 6] = [
     Counter::RefusedThrottled,
     Counter::RefusedOverloaded,

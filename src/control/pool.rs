@@ -87,7 +87,8 @@ impl Pool {
         Self { bucket, holders: Vec::new(), forgiven: 0, asked: 0, asked_in: 0 }
     }
 
-    /// Returns this process's part of the bucket; less than the whole if a fleet shares it.
+    /// Returns this process's part of the bucket; less than the whole if a fleet (weir processes that share
+    /// quotas) shares it.
     pub fn part(&self) -> Part {
         self.bucket.part()
     }

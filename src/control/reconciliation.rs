@@ -19,7 +19,7 @@ const SWEPT_PER_REPORT: usize = 4;
 pub struct Reconciliation {
     rhythm: Rhythm,
     pools: BucketTable<Pool>,
-    /// This process's part of each bucket that a fleet shares.
+    /// This process's part of each bucket that a fleet (weir processes that share quotas) shares.
     parts: HashMap<BucketId, Part>,
     /// State for users' quotas that are shared with other hosts; None if they are not shared.
     users: Option<Users>,
@@ -76,9 +76,9 @@ impl Reconciliation {
         }
     }
 
-    /// Sets the part of a shared bucket that this process may give out. The level stays, but is cut to the
-    /// burst of the new part; a part that grows is not filled at once, or each change would grant a burst.
-    /// `capacity` is that of the whole bucket.
+    /// Sets the part of a shared bucket that this process may give out. The amount left in the bucket stays,
+    /// but is cut to the burst of the new part; a part that grows is not filled at once, or each change would
+    /// grant a burst. `capacity` is that of the whole bucket.
     pub fn set_part(&mut self, bucket: BucketId, capacity: Capacity, part: Part, now: Timestamp) {
         let before = self.shared_part(bucket).unwrap_or(part);
         self.parts.insert(bucket, part);
@@ -141,7 +141,8 @@ impl Reconciliation {
         self.parts.remove(&bucket);
     }
 
-    /// Returns this process's part of a bucket that hosts of a fleet share; None if it is not shared.
+    /// Returns this process's part of a bucket that hosts of a fleet (weir processes that share quotas)
+    /// share; None if it is not shared.
     pub fn shared_part(&self, bucket: BucketId) -> Option<Part> {
         // Where users' quotas are shared, the buckets of tenants and the global one always have parts of
         // their own.
@@ -153,7 +154,8 @@ impl Reconciliation {
         self.shared_part(bucket).unwrap_or(Part::WHOLE)
     }
 
-    /// Returns the number of buckets that have a pool: those that are not full, or are in use.
+    /// Returns the number of buckets that have a pool (the part of a bucket that no core holds): those that
+    /// are not full, or are in use.
     pub fn pools(&self) -> usize {
         self.pools.len()
     }

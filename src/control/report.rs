@@ -62,7 +62,8 @@ pub struct ShardReport {
     pub event_loop: EventLoopFigures,
 }
 
-/// Counters of a core's event loop. Few turns per request mean that many requests are handled together.
+/// Counters of a core's event loop. Few turns (rounds of work between two waits) per request mean that many
+/// requests are handled together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventLoopFigures {
     /// The number of turns (rounds of work between two waits for the ring) that found something to do.

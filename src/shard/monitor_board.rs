@@ -72,7 +72,7 @@ impl MonitorSet {
         self.0 == 0
     }
 
-    /// Iterates over the places that the set's monitors have on the board.
+    /// Iterates over the places that the set's monitors (clients that have sent `MONITOR`) have on the board.
     pub fn iter(self) -> impl Iterator<Item = MonitorPlace> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -98,7 +98,8 @@ pub struct Watchers {
 #[repr(align(128))]
 struct Taken(AtomicU32);
 
-/// The board of the monitors of all cores: which monitors there are, and which requests each may see.
+/// The board of the monitors (clients that have sent `MONITOR`) of all cores: which monitors there are, and
+/// which requests each may see.
 #[derive(Debug)]
 pub struct MonitorBoard {
     taken: Taken,
@@ -202,7 +203,7 @@ impl MonitorBoard {
         watchers
     }
 
-    /// Returns the core that has the monitor in a place of the board.
+    /// Returns the core that has the monitor (client that has sent `MONITOR`) in a place of the board.
     pub fn shard_of(&self, place: MonitorPlace) -> ShardId {
         ShardId((self.entries[place].load(Ordering::Relaxed) & ((1 << SHARD_BITS) - 1)) as u16)
     }

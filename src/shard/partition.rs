@@ -25,7 +25,8 @@ const FRAME_HEAD_BYTES_MAX: usize = 1 + 10 + 2 + BULK_HEAD_BYTES_MAX;
 /// backend and connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// The core that is the home of all keys of the part, and sends its request.
+    /// The home core (the core through which a key's requests pass) of all keys of the part, which sends the
+    /// part's request.
     pub home: ShardId,
     /// Slot of the part's first key, which chooses the backend and the connection.
     pub slot: u16,

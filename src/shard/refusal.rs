@@ -23,12 +23,14 @@ pub fn turns_away(reply: &[u8]) -> bool {
     reply.starts_with(b"-ERR max number of clients") || reply.starts_with(b"-DENIED ")
 }
 
-/// Returns the reason to give up a connection whose store has answered the login with this error.
+/// Returns the reason to give up a connection whose store has answered the login with this error: that it
+/// cannot serve requests at present, or that it refuses the login.
 pub fn reason_of_refused_login(error: &[u8]) -> &'static str {
     if is_not_ready(error) { NOT_READY } else { LOGIN_REFUSED }
 }
 
-/// Returns the reason to give up a connection whose store has answered `SELECT` with this error.
+/// Returns the reason to give up a connection whose store has answered `SELECT` with this error: that it
+/// cannot serve requests at present, or that it refuses the database.
 pub fn reason_of_refused_select(error: &[u8]) -> &'static str {
     if is_not_ready(error) { NOT_READY } else { NO_DATABASE }
 }

@@ -95,7 +95,8 @@ impl ReplyTo {
 /// Bit of [`ReplyTo::client`] that marks the address of a flight (fetch of a hot key). No table of clients
 /// has so many places.
 const FLIGHT: u32 = 1 << 31;
-/// Bit of [`ReplyTo::client`] that marks the address of a piece of a request that was split by key.
+/// Bit of [`ReplyTo::client`] that marks the address of a piece (one key's part of a request that was split
+/// by key).
 const PIECE: u32 = 1 << 30;
 
 /// Id of a flight: one fetch of a hot key whose reply several reads wait for.
@@ -113,8 +114,8 @@ pub struct FlightId {
 pub struct PrivateId {
     /// Index of the link (unshared connection to a store) in its shard's table.
     pub place: u32,
-    /// Generation of the link's place in the table, which distinguishes the link from earlier ones in the
-    /// same place.
+    /// Generation of the place of the link (unshared connection to a store) in the table, which distinguishes
+    /// the link from earlier ones in the same place.
     pub generation: u32,
 }
 

@@ -149,8 +149,9 @@ pub struct HotSettings {
     pub entries_max: usize,
     /// The largest number of bytes that the kept replies (those held in memory) of a core may have.
     pub bytes_max: usize,
-    /// Rates of requests for a key, per second, at which the key's home core lends another core copies of its
-    /// replies: the rate from all other cores together, and that from the one core. Both must be reached.
+    /// Rates of requests for a key, per second, at which the key's home core (the core through which its
+    /// requests pass) lends another core copies of its replies: the rate from all other cores together, and
+    /// that from the one core. Both must be reached.
     pub copied_from: [u64; 2],
     /// Limit of writes to one hot key, per second; None means no limit.
     pub write_rate: Option<u64>,

@@ -119,9 +119,11 @@ pub const SLOT_HELD_MAX: Duration = Duration::from_secs(1);
 pub const REFUSAL_KEPT_BYTES_MAX: usize = 512;
 /// Size of an answer about commands (`COMMAND`), in bytes, after which no further name is looked up.
 pub const DESCRIPTION_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum number of words of a request that `QOS EXPLAIN` explains: it does so in one turn.
+/// Maximum number of words of a request that `QOS EXPLAIN` explains: it does so in one turn (pass of the
+/// shard's loop).
 pub const EXPLAINED_WORDS_MAX: usize = 65_536;
-/// Maximum number of requests of one transaction that weir answers itself: it does so in one turn.
+/// Maximum number of requests of one transaction that weir answers itself: it does so in one turn (pass of
+/// the shard's loop); a transaction with more is refused.
 pub const TRANSACTION_OWN_MAX: usize = 4_096;
 /// Maximum number of bytes of a reply to `CLIENT LIST`; in place of a longer one, the client gets an error.
 pub const CLIENT_LIST_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -289,7 +291,8 @@ pub const HOT_REPLY_BYTES_MAX: usize = 64 * 1024;
 /// Maximum number of requests whose replies are kept for one hot key, in both dialects (RESP2, RESP3)
 /// together.
 pub const HOT_ANSWERS_MAX: usize = 16;
-/// Maximum number of copies of replies that one core keeps of hot keys that belong to other cores.
+/// Maximum number of copies of replies that one core keeps of hot keys whose requests pass through other
+/// cores, which lend it the copies.
 pub const HOT_COPIES_MAX: usize = 256;
 /// Maximum number of bytes of requests for hot keys that one core holds back so that they do not overtake
 /// earlier ones.
@@ -376,12 +379,13 @@ pub const FLEET_HOSTS_MAX: usize = 4_096;
 pub const FLEET_KEYS_MAX: usize = 1_000;
 /// Maximum number of users that one host looks at in one period to find those with the highest demand.
 pub const FLEET_CANDIDATES_MAX: usize = 8 * FLEET_KEYS_MAX;
-/// Maximum number of hosts, gone for long, whose entries in the fleet's store one host removes in one period.
+/// Maximum number of hosts, gone for long, whose entries in the fleet's store (Redis server with the counters
+/// of shared quotas) one host removes in one period.
 pub const FLEET_FORGOTTEN_AT_ONCE: usize = 64;
-/// Maximum number of bytes of the fleet store's answer: enough for the most hosts and quotas, with room to
-/// spare.
+/// Maximum number of bytes of the reply of the fleet's store (Redis server with the counters of shared
+/// quotas) to one exchange: enough for the most hosts and quotas.
 pub const FLEET_ANSWER_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum number of bytes of the name that a fleet's keys begin with.
+/// Maximum number of bytes of a fleet's name, with which the names of its keys in the Redis server begin.
 pub const FLEET_NAMESPACE_BYTES_MAX: usize = 64;
 
 /// Maximum number of commands in one HTTP request; a request with more is refused.

@@ -44,8 +44,8 @@ pub(super) enum Grade {
     /// Something deserves a look: a tenant is beyond its quota, less than 1 % of the requests are refused for
     /// other reasons, a store is slow, or the process drains (takes no new clients).
     Strained,
-    /// Requests that should be served are refused: 1 % of all requests or more are, or a store is ejected,
-    /// stalled, slow at shedding level 3, or has a full queue.
+    /// Requests that should be served are refused: 1 % of all requests or more are, or a store is ejected
+    /// (out of use), stalled (silent), slow at shedding level 3, or has a full queue.
     Trouble,
 }
 

@@ -96,8 +96,8 @@ impl Applied {
 #[derive(Clone, Debug)]
 pub struct Cluster {
     map: Arc<Map>,
-    /// For each slot, the config epoch with which its owner in force claims it; a claim with a higher epoch
-    /// replaces it.
+    /// For each slot, the config epoch with which its owner in force claims it; a claim (a view in which
+    /// another node owns the slot) with a higher epoch replaces it.
     epochs: Box<[Epoch]>,
     /// Number of nodes that were ever known, from which the serial numbers (generations) of new ones are
     /// made.

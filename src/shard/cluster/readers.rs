@@ -39,7 +39,7 @@ pub struct ReaderFigures {
     /// The numbers of times that the node was ejected (taken out of use) as a replica: for failures, and for
     /// slowness.
     pub out: [u64; 2],
-    /// True while this core sends the node no reads as a replica, because it was ejected.
+    /// True while this core sends the node no reads as a replica, because it was ejected (taken out of use).
     pub is_out: bool,
 }
 
@@ -169,8 +169,8 @@ impl Readers {
         }
     }
 
-    /// Returns, for each node, how many reads it answered as a replica and how often it was ejected, by the
-    /// node's index.
+    /// Returns, for each node, how many reads it answered as a replica and how often it was ejected (taken
+    /// out of use), by the node's index.
     pub fn figures(&self) -> Vec<ReaderFigures> {
         self.figures.clone()
     }

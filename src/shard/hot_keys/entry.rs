@@ -34,17 +34,17 @@ const TRIAL_READS: u64 = 50;
 /// the duration of the last fetch if that is more, but at most a quarter (`AHEAD_PART`) of the reply's
 /// lifetime.
 const AHEAD_LEAST: Duration = Duration::from_millis(2);
-/// The divisor of a kept reply's lifetime: the reply is fetched again in the last quarter of its lifetime at
-/// the earliest.
+/// The divisor of the lifetime of a kept reply (one held in memory): the reply is fetched again in the last
+/// quarter of its lifetime at the earliest.
 const AHEAD_PART: u32 = 4;
-/// The time without a request after which the place for the kept reply to this request may be given to the
-/// reply to another request.
+/// The time without a request after which the place for the kept reply (one held in memory) to this request
+/// may be given to the reply to another request.
 const IDLE: Duration = Duration::from_millis(250);
 /// The burst of writes to one key, as a time: as many writes may come at once as the permitted rate allows in
 /// this time.
 const WRITE_BURST: Duration = Duration::from_millis(100);
-/// The least time over which requests from other cores are counted before the cores that get copies are
-/// chosen again.
+/// The least time over which requests from other cores are counted before the cores that get copies of kept
+/// replies (those held in memory) are chosen again.
 const COPIED_AFTER: Duration = Duration::from_millis(20);
 /// The time for which reports show a key as `stale` after the last expired reply was sent for it.
 const STALE_SHOWN: Duration = Duration::from_secs(1);
@@ -228,8 +228,9 @@ struct Answer {
     terms: Envelope,
 }
 
-/// Counts, by core, of requests for a hot key from other cores since the cores that get copies were last
-/// chosen, including requests answered from copies; and the cores that hold copies.
+/// Counts, by core, of requests for a hot key from other cores since the cores that get copies of kept
+/// replies (those held in memory) were last chosen, including requests answered from copies; and the cores
+/// that hold copies.
 #[derive(Debug, Default)]
 struct Elsewhere {
     since: Timestamp,
@@ -655,7 +656,7 @@ impl Entry {
         self.tally.useful += 1;
     }
 
-    /// Drops the key's kept replies that have expired, to make room for others.
+    /// Drops the key's kept replies (those held in memory) that have expired, to make room for others.
     pub fn drop_old(&mut self, now: Timestamp) {
         for answer in &mut self.answers {
             answer.kept.take_if(|kept| now >= kept.good_until);

@@ -263,8 +263,8 @@ impl HotKeyStage {
     }
 
     /// Handles a request that [`HotKeyStage::notices`] selected, before it is sent to its store. `arrival`
-    /// says whether the request is new or was counted before, and `frame` is its bytes. `envelope` is its
-    /// record. Returns what the caller does with the request.
+    /// says whether the request is new or was counted before, and `frame` is its bytes. `envelope` is the
+    /// record that goes with its bytes. Returns what the caller does with the request.
     pub fn meet(
         &mut self,
         env: &mut Env,
@@ -410,8 +410,8 @@ impl HotKeyStage {
         self.held_bytes -= held.iter().map(|held| held.frame.len()).sum::<usize>();
     }
 
-    /// Counts requests from another core for a hot key, or requests that it answered from copies, and lends
-    /// copies to cores that ask often.
+    /// Counts requests from another core for a hot key, or requests that it answered from copies of kept
+    /// replies (those held in memory), and lends copies to cores that ask often.
     fn handle_elsewhere(&mut self, env: &Env, id: HotId, (from, count): (ShardId, u32), now: Timestamp) {
         let own = env.settings.id;
         let Some(entry) = entry_of(&mut self.entries, id) else { return };
@@ -1871,7 +1871,8 @@ pub struct HotKey {
     pub reads: f64,
     /// Writes per second, over the last second, through weir.
     pub writes: f64,
-    /// Reads per second that other cores answered from copies, over the last second.
+    /// Reads per second that other cores answered from copies of this core's kept replies, over the last
+    /// second.
     pub elsewhere: f64,
     /// Request units per second that requests for the key cost, over the last second.
     pub request_units: f64,
@@ -1902,7 +1903,7 @@ pub struct HotFigures {
     pub kept: usize,
     /// Number of bytes of the replies that this core keeps.
     pub kept_bytes: usize,
-    /// Number of copies of kept replies that other cores have lent to this one.
+    /// Number of copies of kept replies (those held in memory) that other cores have lent to this one.
     pub copies: usize,
     /// Number of fetches (shared reads of hot keys) that have not ended.
     pub flights: usize,
@@ -2001,7 +2002,8 @@ fn was_not_carried_out(outcome: Outcome, reply: &[u8]) -> bool {
     }
 }
 
-/// Returns the number of the client connection that sent a request, also for one piece of a split request.
+/// Returns the number of the client connection that sent a request, also for one piece (one key's part) of a
+/// split request.
 fn connection_of(env: &Env, envelope: &Envelope) -> u64 {
     env.pieces.connection(envelope.reply_to)
 }

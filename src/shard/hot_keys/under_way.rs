@@ -70,7 +70,8 @@ impl Values {
 }
 
 impl Open {
-    /// True if a request may be about keys whose home is another core.
+    /// True if a request may be about keys whose home core (the core through which a key's requests pass) is
+    /// another one.
     fn is_about_any(&self) -> bool {
         matches!(self, Self::Anywhere { .. } | Self::Cell(_))
     }
@@ -279,7 +280,8 @@ impl UnderWay {
     }
 
     /// Compares the store's reply to a request with the kept reply that [`Self::compare`] stored in shadow
-    /// mode: true if they are the same. None if no reply was stored, or if the key was written since.
+    /// mode (decisions without effect): true if they are the same. None if no reply was stored, or if the key
+    /// was written since.
     pub fn compared(&mut self, to: ReplyTo, versions: &Versions, reply: &[u8]) -> Option<bool> {
         let (snapshot, kept) = self.compared.remove(&to)?;
         versions.is_good(&snapshot).then(|| kept == reply)

@@ -65,7 +65,8 @@ pub enum Greeting {
 /// Knowledge about a backend that is itself a weir, from its replies on one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inner {
-    /// The tier that the other weir gives to this connection. It grants requests no more important tier.
+    /// The tier that the other weir gives to this connection. It gives requests no more important tier
+    /// (importance).
     pub tier: Tier,
     /// True if the other weir has agreed to accept deadlines.
     pub takes_deadlines: bool,
@@ -257,8 +258,9 @@ impl Link {
         takes_more && self.pending.len() < LINK_PENDING_MAX && self.output.len() < LINK_OUTPUT_BYTES_MAX
     }
 
-    /// Lets an open connection be opened anew for the next request once none is unanswered. If requests may wait, it
-    /// takes no more until then; else it depends on the requests when that is.
+    /// Makes an open connection retire: it is opened anew for the next request once none is unanswered on it.
+    /// If requests may wait (`may_wait`), it takes no more until then; otherwise it goes on taking requests,
+    /// and is opened anew when it happens to have none unanswered.
     pub fn retire(&mut self, may_wait: bool) {
         if self.state == LinkState::Open {
             (self.pending_max, self.is_held_up) = (0, may_wait);

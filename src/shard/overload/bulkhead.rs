@@ -34,7 +34,7 @@ use crate::values::{IdMap, TenantId, Tier, Timestamp, UNIT};
 /// sent to it); four median response times if that is longer.
 const STALLED: Duration = Duration::from_millis(250);
 /// The number of median response times for which a backend with requests in flight must be silent before it
-/// counts as stalled, if that is longer than 250 ms.
+/// counts as stalled (nothing more is sent to it), if that is longer than 250 ms.
 const STALLED_MEDIANS: u32 = 4;
 /// The silence after which a backend with requests in flight counts as stalled (nothing more is sent to it)
 /// before any of its response times is known.
@@ -285,14 +285,14 @@ impl Bulkhead {
         has_yielded
     }
 
-    /// True unless it is known that this bulkhead's expensive requests are not the reason why replies to cheap ones
-    /// come late.
+    /// True unless it is known that the expensive requests of this bulkhead (window and queue) are not the
+    /// reason why replies to cheap ones come late.
     pub fn may_be_in_the_way(&self, now: Timestamp) -> bool {
         !self.yielding.rests(now)
     }
 
-    /// True if fewer of this bulkhead's expensive requests may soon be in flight because replies to cheap ones come
-    /// late.
+    /// True if fewer of the expensive requests of this bulkhead (window and queue) may soon be in flight
+    /// because replies to cheap ones come late.
     pub fn may_yield(&self, now: Timestamp) -> bool {
         self.yielding.may_help(now)
     }
@@ -368,7 +368,8 @@ impl Bulkhead {
         self.set_limit();
     }
 
-    /// True while nothing is sent to the backend, because it is stalled or busy with a script.
+    /// True while nothing is sent to the backend, because it is stalled (silent although requests are in
+    /// flight) or busy with a script.
     const fn takes_nothing(&self) -> bool {
         self.is_stalled || self.is_busy
     }

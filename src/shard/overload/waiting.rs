@@ -68,10 +68,10 @@ impl Overload {
         self.turned_away = turned_away;
     }
 
-    /// Makes room for a request in the queue of the bulkhead `index`: if the queue is full, pushes out a less
-    /// important request, which is refused. An error if the full queue has no less important request. Returns
-    /// the reply address of the request pushed out if its client connection may be read from again; else
-    /// None.
+    /// Makes room for a request in the queue of the bulkhead (window and queue) with this index: if the queue
+    /// is full, pushes out a less important request, which is refused. An error if the full queue has no less
+    /// important request. Returns the reply address of the request pushed out if its client connection may be
+    /// read from again; else None.
     pub fn make_room(
         &mut self,
         env: &mut Env,

@@ -117,7 +117,7 @@ impl Upstream {
     }
 
     /// Returns, for each node of a cluster, how many reads it answered as a replica and how often it was
-    /// ejected, by the node's index; empty unless replicas answer reads.
+    /// ejected (taken out of use), by the node's index; empty unless replicas answer reads.
     pub fn reader_figures(&self) -> Vec<ReaderFigures> {
         self.cluster.readers.as_ref().map(|readers| readers.figures()).unwrap_or_default()
     }
@@ -227,7 +227,8 @@ impl Upstream {
         links_of(&self.links, self.backends, index)
     }
 
-    /// Begins to handle a bulkhead (window and queue) at the end of each turn (pass of the shard's loop).
+    /// Begins to handle a bulkhead (window and queue) at the end of each turn (pass of the shard's loop),
+    /// because requests wait there or the backend has stalled.
     fn list(&mut self, index: usize) {
         let Self { links, overload, backends, .. } = self;
         overload.list(index, || {

@@ -120,8 +120,9 @@ impl Upstream {
         self.deliver_notes(env, replies);
     }
 
-    /// Refuses and sends requests that wait in the queue of the bulkhead `index`. True if no request waits
-    /// any more and the backend is not stalled, so that the queue need not be handled in the next turn.
+    /// Refuses and sends requests that wait in the queue of the bulkhead (window and queue) with this index.
+    /// True if no request waits any more and the backend is not stalled (silent although requests are in
+    /// flight), so that the queue need not be handled at the end of the next turn (pass of the shard's loop).
     fn handle_queue(&mut self, env: &mut Env, index: usize, replies: &mut impl Replies, now: Now) -> bool {
         if self.overload.bulkhead(index).is_gated() {
             self.clear_gated(env, index, replies, now);
