@@ -60,7 +60,8 @@ pub struct Receivers {
     channels: Vec<Box<[u8]>>,
     /// True for the reply to `PUBLISH`, which also counts subscribers by patterns.
     is_message: bool,
-    /// This process's own subscriptions to each channel, which a store counts as connections.
+    /// For each channel, the number of this process's connections that a store counts as subscribers, and of
+    /// the clients on whose behalf they are subscribed.
     own: Vec<OwnNumbers>,
 }
 

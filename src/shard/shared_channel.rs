@@ -122,7 +122,8 @@ impl FromHome {
     }
 }
 
-/// Numbers of this process's connections and clients that are subscribed to one channel or pattern.
+/// Numbers of this process's connections and clients that are subscribed to one channel or pattern. Replies
+/// to clients state the clients in place of the connections, which stores count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnNumbers {
     /// Number of connections of this process that a store counts as subscribers.

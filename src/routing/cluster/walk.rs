@@ -29,12 +29,12 @@ use super::map::{Map, NodeKey, OpenSlot};
 use crate::values::BackendId;
 use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS};
 
-/// Bits of a client's `SCAN` cursor that hold the fingerprint of the map of the cluster.
+/// Number of bits of a client's `SCAN` cursor that hold the fingerprint of the map of the cluster.
 const PRINT_BITS: u32 = 17;
-/// Bits of a client's `SCAN` cursor that hold the number of the visit (the scan of one node).
+/// Number of bits of a client's `SCAN` cursor that hold the number of the visit (the scan of one node).
 const VISIT_BITS: u32 = 9;
-/// Bits of a client's `SCAN` cursor that hold the node's own cursor: clients may keep cursors in 63 bits and
-/// a sign.
+/// Number of bits of a client's `SCAN` cursor that hold the node's own cursor: clients may keep cursors in 63
+/// bits and a sign.
 const INNER_BITS: u32 = 63 - PRINT_BITS - VISIT_BITS;
 /// Value in a client's `SCAN` cursor in place of the node's own cursor when the scan of that node has ended.
 const OVER: u64 = (1 << INNER_BITS) - 1;

@@ -36,7 +36,8 @@ pub struct Flight {
     /// have been written in between, and the reply is not kept.
     pub snapshot: Option<Snapshot>,
     /// The digest of the last reply to this same read that any core had seen when the fetch (shared read of a
-    /// hot key) was sent; `None` until then.
+    /// hot key) was sent; `None` until then. If a core sees another reply before this fetch is answered, its
+    /// reply is not kept.
     pub look: Option<Look>,
     /// True if the reply to this fetch (shared read of a hot key) is to be kept in memory, unless its key
     /// is written meanwhile or the reply is too large.
@@ -54,7 +55,7 @@ pub struct Flight {
     /// answered: it was the last to wait when its deadline passed. None if a read that still waits is charged.
     payer: Option<ReplyTo>,
     /// Whether the store was going to report the key's next change (CLIENT TRACKING) when the fetch (shared
-    /// read of a hot key) was sent.
+    /// read of a hot key) was sent. Only then is its reply kept for longer than `--hot-ttl`.
     pub registration: Registration,
 }
 

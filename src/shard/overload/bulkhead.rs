@@ -487,7 +487,8 @@ impl Bulkhead {
         pushed.map_err(|_| self.parked.remove(index))
     }
 
-    /// True if at least one request was waiting in this queue at every moment since the last call.
+    /// True if at least one request was waiting in this queue at every moment since the last call, about 100
+    /// ms ago: a sign of lasting overload, by which the backend's shedding level is decided.
     pub fn take_waits(&mut self) -> bool {
         let is_empty = self.is_empty();
         let was_empty = std::mem::replace(&mut self.was_empty, is_empty);

@@ -19,7 +19,8 @@ fn eager(shards: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
     eager_before(shards, 1, change)
 }
 
-/// Returns a rig as [`eager`] does, with `backends` stores.
+/// Returns a test rig (shards with scripted stores and clients) with `backends` stores, whose cores take a
+/// key for hot from 20 requests per second on.
 fn eager_before(shards: u16, backends: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
     let hot = eager_settings(backends);
     Rig::with(shards, backends, |settings| {
@@ -28,7 +29,8 @@ fn eager_before(shards: u16, backends: u16, change: impl Fn(&mut ShardSettings))
     })
 }
 
-/// Returns a rig as [`eager`] does, with one core before a cluster.
+/// Returns a test rig (shards with scripted stores and clients) with one core before a cluster, which takes a
+/// key for hot from 20 requests per second on.
 fn eager_before_a_cluster() -> Rig {
     let hot = eager_settings(cluster::NODES);
     cluster::clustered(1, |settings| settings.hot = hot.clone())

@@ -22,8 +22,8 @@ impl Rig {
         }
     }
 
-    /// Breaks the connection over which a read of a key was sent, and makes all attempts to connect fail.
-    /// Returns the reply of the read.
+    /// Sends a client's read of a key, breaks the connection on which it is at the store, and makes all later
+    /// attempts to connect fail. Returns the client's reply to the read.
     fn goes_away(&mut self, client: usize, key: &str) -> String {
         self.send(client, &[&["GET", key]]);
         self.connecting = Connecting::Fails;
@@ -106,8 +106,8 @@ fn a_store_that_says_it_cannot_answer_is_away_and_one_that_answers_is_not() {
     }
 }
 
-/// Returns a test rig, clients and a hot key as [`keen`] does, with a core that notices stalled stores
-/// (silent although requests are in flight).
+/// Returns a test rig (shards with scripted stores and clients), clients and a hot key as [`keen`] does, with
+/// a core that notices stalled stores (silent although requests are in flight).
 fn keen_where_stalls_are_seen() -> (Rig, [usize; 2], String) {
     let overload = OverloadSettings::new(1, 1);
     let mut rig = eager(1, |settings| settings.overload = overload.clone());
@@ -237,8 +237,8 @@ fn what_is_too_old_makes_room_for_what_is_not() {
     }
 }
 
-/// A simulation of a store with a hot key: the values that the store has held, and what clients have been
-/// told of them.
+/// A simulation of a store that is away now and then, with clients of a hot key: the values that the store
+/// has held, and the newest value that each client was told.
 struct World {
     rig: Rig,
     key: String,

@@ -37,7 +37,8 @@ impl Rig {
         tracker.expect("a tracker was opened")
     }
 
-    /// Lets time pass while stores answer the PINGs on the connections on which they report changes of keys.
+    /// Lets time pass, and answers the PINGs that weir sends meanwhile on the connections on which stores
+    /// report changes of keys.
     fn pass(&mut self, duration: Duration) {
         let end = self.now.monotonic.after(duration);
         while self.now.monotonic < end {
