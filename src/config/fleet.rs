@@ -7,13 +7,14 @@ use super::{ConfigError, Credentials, Flags, FleetStore, Storage};
 /// Settings of the fleet of weir processes that share quotas with this one.
 #[derive(Clone, Debug)]
 pub struct FleetTerms {
-    /// The Redis server in which all hosts of the fleet count their demand.
+    /// The Redis server in which all hosts of the fleet (weir processes that share quotas) count their
+    /// demand.
     pub store: FleetStore,
     /// Name of the fleet (weir processes that share quotas), with which the names of its keys in the Redis
     /// server begin.
     pub namespace: String,
-    /// Number of users whose demand is counted in the fleet, those with the highest demand on this host; 0 if
-    /// each host enforces users' quotas by itself.
+    /// Number of users whose demand is counted in the fleet (over all processes that share quotas), those
+    /// with the highest demand on this host; 0 if each host enforces users' quotas by itself.
     pub users_max: usize,
 }
 

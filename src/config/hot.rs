@@ -70,7 +70,7 @@ pub enum HotScripts {
     /// Any key of its store: no reply kept of that store's hot keys is used after the script.
     #[default]
     Strict,
-    /// Only the keys that its caller names.
+    /// Only the keys that its caller names: a script that writes others makes no reply kept of these invalid.
     Declared,
 }
 

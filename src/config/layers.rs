@@ -6,13 +6,13 @@ use std::str::FromStr;
 /// Layer of traffic management, as `--disable` and `--shadow` name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
-    /// Prices, quotas and their buckets.
+    /// Prices of requests, and the quotas that they are taken from.
     Rate,
     /// Refusing or charging more for requests of low tiers when latency rises, and deadlines.
     Shed,
-    /// Queues of requests that wait for room in a backend's window.
+    /// Queues of requests that wait for room in a backend's window (limit on requests in flight).
     Queue,
-    /// The window of requests in flight at each backend.
+    /// The window of each backend, which limits the requests in flight there.
     Window,
     /// The cap on expensive requests in flight, which yield to cheap ones.
     Yields,
@@ -20,9 +20,9 @@ pub enum Layer {
     Hot,
     /// Connections on which stores report changes of hot keys.
     Tracking,
-    /// The circuit breaker, which ejects failing or slow stores.
+    /// The circuit breaker, which ejects (takes out of use) failing or slow stores.
     Breaker,
-    /// Reads from replicas of a cluster.
+    /// Reads from replicas of a cluster, by tenants that permit it.
     Replicas,
     /// Retries of reads that were in flight on a lost connection to a cluster's node.
     Retries,
@@ -65,13 +65,13 @@ impl Layer {
         !matches!(self, Self::Replicas | Self::Tracking | Self::Yields)
     }
 
-    /// Builds the help text of `--disable`.
+    /// Builds the help text of the flag `--disable`, which lists all layers.
     pub fn help_of_disable() -> String {
         let layers = Self::ALL.map(|layer| format!("{layer}{}", layer.meaning()));
         format!("Layers to switch off: {}", layers.join(", "))
     }
 
-    /// Builds the help text of `--shadow`.
+    /// Builds the help text of the flag `--shadow`, which lists the layers that can run without effect.
     pub fn help_of_shadow() -> String {
         let layers: Vec<&str> =
             Self::ALL.into_iter().filter(|layer| layer.has_shadow()).map(Self::name).collect();
@@ -120,10 +120,11 @@ impl FromStr for Layer {
 /// Algorithm by which quotas are enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LimiterKind {
-    /// Request units in token buckets: global, tenant, user.
+    /// Token buckets of request units: one of all tenants, one for each tenant and one for each user.
     #[default]
     Buckets,
-    /// A fixed count of requests per tenant and second, whatever they cost, and nothing else: for comparison.
+    /// A fixed number of requests per tenant and second, whatever they cost; no other quota is enforced.
+    /// Meant for comparison with the token buckets.
     Static,
 }
 

@@ -133,7 +133,7 @@ pub struct Config {
     /// Number of databases of each backend that clients may select.
     pub databases: u16,
     /// Estimated price, in millionths of a request unit, at which a request counts as costly and uses the
-    /// heavy connections.
+    /// connections for such requests.
     pub heavy_from: MicroUnits,
     /// Time after which weir gives up connecting to a backend.
     pub connect_timeout: Duration,
@@ -153,7 +153,8 @@ pub struct Config {
     pub login_timeout: Option<Duration>,
     /// Algorithm by which quotas are enforced: token buckets of request units, or a mere count of requests.
     pub limiter: LimiterKind,
-    /// Time between two reconciliations, in which cores report the quota that they spent and receive grants.
+    /// Time between two reconciliations, in which cores report the quota that they spent and receive grants
+    /// (amounts that they may spend).
     pub reconcile: Duration,
     /// The fleet of weir processes with which quotas are shared; `None` if quotas apply to this process
     /// alone.
@@ -575,7 +576,8 @@ fn check_timeouts(flags: &Flags) -> Result<(), ConfigError> {
 }
 
 /// Range of `--reconcile`, the time between two reports of each core on the quota that it spent. Cores that
-/// report more often do little else, and a grant of quota is valid for five of these intervals.
+/// report more often do little else, and a grant (amount of quota to spend) is valid for five of these
+/// intervals.
 const RECONCILE: std::ops::RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(1);
 
 fn check_layers(flags: &Flags) -> Result<(), ConfigError> {

@@ -13,7 +13,7 @@ pub use crate::values::ServerAddress;
 use crate::values::limits::{BACKENDS_MAX, CLUSTER_NODES_MAX};
 use crate::values::percent_decoded;
 
-/// TCP port of a server whose address has none.
+/// TCP port of a server whose address in a flag names none.
 const DEFAULT_PORT: u16 = 6379;
 
 /// The stores that `--storage` names.
@@ -213,10 +213,10 @@ fn read_credentials(text: &str) -> Result<Credentials, String> {
     Ok(Credentials { user, password: decoded(password)? })
 }
 
-/// The Redis server in which the weir processes of a fleet count their demand.
+/// The Redis server in which the weir processes of a fleet (which share quotas) count their demand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FleetStore {
-    /// Address of the Redis server that the fleet shares.
+    /// Address of the Redis server that the fleet's hosts share.
     pub server: ServerAddress,
     /// User and password with which weir authenticates to the server; none if it needs none.
     pub credentials: Option<Credentials>,

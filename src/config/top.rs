@@ -3,7 +3,7 @@
 use clap::builder::{StringValueParser, TypedValueParser as _};
 use clap::{ArgAction, Args, ValueEnum};
 
-/// Table that stands first in `weir top`.
+/// Table that stands first in `weir top`, with the most rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum TopSort {
     /// Stores, the worst first.

@@ -17,7 +17,7 @@ pub enum Kind {
     Summary,
 }
 
-/// The value of one sample of a metric.
+/// The value of one sample of a metric, as it is written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
     /// An integer as the value of a sample; all its digits are written.
@@ -57,7 +57,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// A text of metrics that is being written, one family after another.
+/// The text of the page `/metrics` while it is being written, one family of samples after another.
 #[derive(Clone, Debug, Default)]
 pub struct Exposition {
     text: String,

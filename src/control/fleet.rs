@@ -30,18 +30,21 @@ pub const PERIOD: Duration = Duration::from_secs(1);
 /// The time, in milliseconds, after which the fleet's store (Redis server) forgets a counter that nobody
 /// changes.
 const LIFETIME_MS: &str = "60000";
-/// Maximum number of characters of an error message of the fleet's store that are shown.
+/// Maximum number of characters that are shown of an error message of the fleet's store (Redis server with
+/// the counters of shared quotas).
 const PROBLEM_CHARS_MAX: usize = 200;
 
-/// The settings of this host as a member of a fleet.
+/// The settings of this host as a member of a fleet (weir processes that share quotas).
 #[derive(Clone, Debug)]
 pub struct FleetSettings {
     /// The address, without credentials, of the fleet's store (Redis server with the counters of shared
     /// quotas), as shown in logs and pages.
     pub store: String,
-    /// The name of the fleet, with which the names of its keys in the Redis server begin.
+    /// The name of the fleet (weir processes that share quotas), with which the names of its keys in the
+    /// Redis server begin.
     pub namespace: String,
-    /// The identity of this host within the fleet.
+    /// The identity of this host within the fleet (weir processes that share quotas), drawn at random for
+    /// each process.
     pub host: HostId,
     /// The secret key by which all hosts of the fleet hash names of tenants and users into the same ids of
     /// token buckets.
@@ -55,7 +58,8 @@ pub struct FleetSettings {
 /// number of their replies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exchange {
-    /// The number of this exchange with the fleet's store; the reply is passed back with the same number.
+    /// The number of this exchange with the fleet's store (Redis server with the counters of shared quotas);
+    /// its reply is passed back with the same number.
     pub number: u64,
     /// The encoded commands to send to the fleet's store (Redis server with the counters of shared quotas).
     pub request: Vec<u8>,
@@ -92,19 +96,22 @@ impl Ending {
     }
 }
 
-/// The state of this host's connection to the fleet.
+/// The state of this host's connection to its fleet (weir processes that share quotas), by the last exchanges
+/// with the fleet's store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The host has not learned of other hosts of the fleet since its start.
+    /// The host has not learned of other hosts of the fleet (weir processes that share quotas) since its
+    /// start, so it knows no totals yet.
     Starting,
     /// The last exchange with the fleet's store (Redis server with the counters of shared quotas) was
     /// answered.
     Connected,
-    /// The last exchange with the fleet's store was not answered; the shares of quotas from the one before
-    /// stay in force.
+    /// The last exchange with the fleet's store (Redis server with the counters of shared quotas) was not
+    /// answered; the shares of quotas from the one before stay in force.
     Away,
-    /// No reply of the fleet's store has come for a minute, so the shares of quotas that it led to are no
-    /// longer in force: this host gives out at most an even part of each quota.
+    /// No reply of the fleet's store (Redis server with the counters of shared quotas) has come for a minute,
+    /// so the shares of quotas that it led to are no longer in force: this host gives out at most an even
+    /// part of each quota.
     Alone,
 }
 
@@ -130,11 +137,13 @@ enum Whose {
     },
 }
 
-/// A quota that the fleet shares, and its counter in the fleet's store.
+/// A quota that the fleet (weir processes that share quotas) shares, its counter in the fleet's store, and
+/// this host's part of it.
 #[derive(Clone, Debug)]
 struct Place {
     whose: Whose,
-    /// The key of this quota's counter in the fleet's store.
+    /// The key of this quota's counter in the fleet's store (Redis server with the counters of shared
+    /// quotas).
     key: String,
     bucket: BucketId,
     capacity: Capacity,
@@ -143,10 +152,11 @@ struct Place {
     told: Option<Part>,
 }
 
-/// A part of a shared quota that the process before this one gave out.
+/// A part of a shared quota that the process before this one gave out, and that this one goes on with after a
+/// takeover.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InheritedPart {
-    /// The key of the quota's counter in the fleet's store.
+    /// The key of the quota's counter in the fleet's store (Redis server with the counters of shared quotas).
     pub key: String,
     /// The id of the quota's bucket, which is that of this process only if users' quotas are shared.
     pub bucket: BucketId,
@@ -161,13 +171,15 @@ struct Asked {
     denied: MicroUnits,
 }
 
-/// The quotas that this host shares with its fleet, and the state of its exchanges with the fleet's store.
+/// The quotas that this host shares with its fleet (other weir processes), and the state of its exchanges
+/// with the fleet's store.
 #[derive(Debug)]
 pub struct FleetQuotas {
     settings: FleetSettings,
     fleet: Fleet,
-    /// All quotas that the fleet shares: first that of all tenants together, if there is one, then those of
-    /// tenants in the order of their ids, then those of users in no order.
+    /// All quotas that the fleet (weir processes that share quotas) shares: first that of all tenants
+    /// together, if there is one, then those of tenants in the order of their ids, then those of users in no
+    /// order.
     places: Vec<Place>,
     users: Users,
     /// The index into `places` (the shared quotas) of each tenant's quota, by tenant id; None for a tenant
@@ -177,8 +189,8 @@ pub struct FleetQuotas {
     /// Indices into `places` (the shared quotas) of those whose counters the last exchange added to, in the
     /// order of its replies.
     added: Vec<usize>,
-    /// The keys at the fleet's store that hold something else than what the fleet keeps there, and are
-    /// deleted with the next exchange.
+    /// The keys at the fleet's store (Redis server with the counters of shared quotas) that hold values of
+    /// another kind than the fleet keeps there, and are deleted with the next exchange.
     damaged: Vec<String>,
     /// The number of keys that the last exchange has deleted. Their replies come first.
     repairs: usize,
@@ -186,7 +198,8 @@ pub struct FleetQuotas {
     unread_told: bool,
     /// Parts of users' quotas that the process before this one gave out, as long as they are in force here.
     inherited: BTreeMap<BucketId, Part>,
-    /// The number of the exchange with the fleet's store whose reply is awaited; None if none is.
+    /// The number of the exchange with the fleet's store (Redis server with the counters of shared quotas)
+    /// whose reply is awaited; None if none is.
     awaited: Option<u64>,
     begun_at: Option<Timestamp>,
     counts: [u64; Ending::ALL.len()],
@@ -198,7 +211,8 @@ pub struct FleetQuotas {
 }
 
 impl FleetQuotas {
-    /// Creates the state of a host that knows no other host of the fleet yet.
+    /// Creates the state of a host that knows no other host of the fleet (weir processes that share quotas)
+    /// yet.
     pub fn new(settings: FleetSettings, quotas: &Quotas) -> Self {
         let places = places(&settings, quotas);
         let sizes = places.iter().map(|place| place.capacity.ru_per_second());
@@ -226,8 +240,9 @@ impl FleetQuotas {
         this
     }
 
-    /// Returns the time from the start of the process to this host's first exchange with the fleet's store,
-    /// less than a second, so that hosts do not all send at once.
+    /// Returns the time from the start of the process to this host's first exchange with the fleet's store
+    /// (Redis server with the counters of shared quotas), less than a second, so that hosts do not all send
+    /// at once.
     pub fn phase(&self) -> Duration {
         self.settings.host.phase(PERIOD)
     }
@@ -365,9 +380,9 @@ impl FleetQuotas {
         exchange
     }
 
-    /// Handles the reply to the exchange with this number: all replies of the fleet's store in a row, or the
-    /// reason why there are none. Updates this host's part of each shared quota in `pools`. Ignores a reply
-    /// that is no longer awaited.
+    /// Handles the reply to the exchange with this number: all replies of the fleet's store (Redis server
+    /// with the counters of shared quotas) in a row, or the reason why there are none. Updates this host's
+    /// part of each shared quota in `pools`. Ignores a reply that is no longer awaited.
     pub fn handle_answer(
         &mut self,
         number: u64,
@@ -494,7 +509,7 @@ impl FleetQuotas {
     }
 
     /// Passes this host's parts of the shared quotas, as far as they have changed since the last call, to the
-    /// pools from which cores draw them.
+    /// pools (the parts of buckets that no core holds) from which cores draw grants.
     fn apply(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         self.tell_terms(pools);
         for (at, place) in self.places.iter_mut().enumerate() {
@@ -506,8 +521,8 @@ impl FleetQuotas {
         }
     }
 
-    /// Passes this host's first parts of the shared quotas to the pools from which cores draw them, at the
-    /// start of the process.
+    /// Passes this host's first parts of the shared quotas to the pools (the parts of buckets that no core
+    /// holds) from which cores draw grants, at the start of the process.
     pub fn start(&mut self, pools: &mut Reconciliation, now: Timestamp) {
         self.apply(pools, now);
     }
@@ -523,9 +538,9 @@ impl FleetQuotas {
         self.places.iter().enumerate().map(inherited).collect()
     }
 
-    /// Takes over the parts of shared quotas that the process before this one gave out, until the fleet's store
-    /// has answered three times. Those of tenants that have no quota here are ignored. Updates this host's parts
-    /// in `pools`.
+    /// Takes over the parts of shared quotas that the process before this one gave out, until the fleet's
+    /// store (Redis server with the counters of shared quotas) has answered three times. Those of tenants
+    /// that have no quota here are ignored. Updates this host's parts in `pools`.
     pub fn inherit(&mut self, parts: &[InheritedPart], pools: &mut Reconciliation, now: Timestamp) {
         self.fleet.begin_inheritance(now);
         let places: BTreeMap<&str, usize> =
@@ -544,7 +559,8 @@ impl FleetQuotas {
         self.apply(pools, now);
     }
 
-    /// Ends the inheritance of users' parts once they are no longer in force.
+    /// Ends the inheritance of users' parts from the process before once they are no longer in force: this
+    /// host gives out the part that is common to all users again.
     fn end_inheritance(&mut self, pools: &mut Reconciliation) {
         if self.fleet.inherits() || self.inherited.is_empty() {
             return;
@@ -566,12 +582,13 @@ impl FleetQuotas {
         self.counts[ending as usize] += 1;
     }
 
-    /// Returns the number of exchanges with the fleet's store that ended in this way.
+    /// Returns the number of exchanges with the fleet's store (Redis server with the counters of shared
+    /// quotas) that ended in this way.
     pub fn counted(&self, ending: Ending) -> u64 {
         self.counts[ending as usize]
     }
 
-    /// Returns the number of live hosts of the fleet, this one included.
+    /// Returns the number of live hosts of the fleet (weir processes that share quotas), this one included.
     pub fn hosts(&self) -> u64 {
         self.fleet.hosts()
     }
@@ -643,7 +660,7 @@ impl FleetQuotas {
     }
 }
 
-/// The JSON of `/fleet`; names and their order are a contract.
+/// The JSON of the page `/fleet`; names and their order are a contract.
 #[derive(Serialize)]
 struct Page<'a> {
     state: &'static str,
@@ -689,13 +706,14 @@ impl Exchange {
 }
 
 impl FleetSettings {
-    /// Returns the key in the fleet's store under which the demand for a quota is counted; `scope` names the
-    /// quota, such as `tenant:acme`.
+    /// Returns the key in the fleet's store (Redis server with the counters of shared quotas) under which the
+    /// demand for a quota is counted; `scope` names the quota, such as `tenant:acme`.
     fn key(&self, scope: &str) -> String {
         format!("{{weir:{}}}:d:{scope}", self.namespace)
     }
 
-    /// Returns the key in the fleet's store under which the fleet's hosts are listed.
+    /// Returns the key in the fleet's store (Redis server with the counters of shared quotas) under which the
+    /// fleet's hosts are listed.
     fn hosts_key(&self) -> String {
         format!("{{weir:{}}}:hosts", self.namespace)
     }
@@ -768,7 +786,8 @@ fn is_damage(reply: &[u8]) -> bool {
         || DAMAGES.iter().any(|damage| reply.starts_with(damage))
 }
 
-/// Returns the text of an unexpected reply of the fleet's store, for logs, cut at 200 characters.
+/// Returns the text of an unexpected reply of the fleet's store (Redis server with the counters of shared
+/// quotas), for logs, cut at 200 characters.
 fn shown(reply: &[u8]) -> String {
     let text = reply::text(reply).unwrap_or(b"no such reply was expected");
     String::from_utf8_lossy(text).chars().take(PROBLEM_CHARS_MAX).collect()

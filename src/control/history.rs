@@ -22,8 +22,8 @@ use crate::values::time::rfc3339;
 pub const PERIOD: Duration = Duration::from_secs(5);
 /// The number of points of the history that are kept: those of ten minutes, one every five seconds.
 const POINTS: usize = 120;
-/// Counters of refused requests, by reason. Those refused because a store was ejected are among the
-/// unavailable ones.
+/// Counters of refused requests, by reason. Those refused because a store was ejected (taken out of use by
+/// its breaker) are among the unavailable ones.
 const REFUSED: [Counter; 6] = [
     Counter::RefusedThrottled,
     Counter::RefusedOverloaded,
@@ -36,7 +36,7 @@ const REFUSED: [Counter; 6] = [
 /// Named things (stores, tenants or keys), each with its figures at one moment.
 type Named<const N: usize> = Vec<(String, [f32; N])>;
 
-/// The figures of weir, its stores, tenants and hot keys at one moment.
+/// The figures of weir, its stores, tenants and hot keys at one moment, recorded every five seconds.
 #[derive(Clone, Debug, Default)]
 struct Point {
     unix_ms: u64,
@@ -175,7 +175,7 @@ fn shown(value: Option<f32>) -> Option<Number> {
 struct Document<'a> {
     at: String,
     period_seconds: u64,
-    /// The time of each point; all lists of figures are as long.
+    /// The time of each point, as text; all lists of figures have one value for each of these points.
     points: Vec<String>,
     requests_per_second: Values,
     refused_per_second: Values,

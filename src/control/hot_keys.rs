@@ -112,7 +112,7 @@ struct Page<'a> {
     left_out: usize,
 }
 
-/// A property of a hot key, in the forms that RESP and JSON have.
+/// A property of a hot key, in the forms that RESP replies and JSON documents have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Field<'a> {
     Whole(usize),

@@ -57,7 +57,7 @@ const STORES_OWN: [&str; 3] = ["executable", "config_file", "availability_zone"]
 /// anybody's requests.
 const SETTINGS: [&str; 3] = ["maxmemory_policy", "loading", "async_loading"];
 
-/// The `INFO` replies of the stores that were asked on behalf of a client.
+/// The `INFO` replies of the stores that were asked because a client sent `INFO`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoresTold {
     /// The number of stores that were asked for their `INFO`.

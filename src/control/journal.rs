@@ -7,7 +7,7 @@ use super::hot_keys::hottest;
 use super::hot_series::label;
 use crate::values::limits::{HOT_KEY_SERIES_MAX, JOURNAL_LINE_CHARS_MAX, JOURNAL_LINES_MAX};
 
-/// A line of the journal, which repeats one line of the log.
+/// A line of the journal, which repeats one line of the log on the admin page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// The number of the line of the log, counted from 1 at the start of the process.
@@ -16,7 +16,7 @@ pub struct Line {
     pub unix_ms: u64,
     /// The word for the kind of event that the line of the log is about.
     pub about: &'static str,
-    /// The text of the log line, cut at `JOURNAL_LINE_CHARS_MAX` characters.
+    /// The text of the log line, cut at 400 characters (`JOURNAL_LINE_CHARS_MAX`).
     pub text: String,
 }
 

@@ -16,10 +16,10 @@ use crate::values::{TenantId, Timestamp};
 /// The number of minutes in an hour.
 pub const HOUR: u64 = 60;
 
-/// The usage that all tenants made of their quotas, by minute.
+/// The usage that all tenants made of their quotas, minute by minute, for the last day.
 #[derive(Clone, Debug)]
 pub struct Meter {
-    /// Usage by minute, by tenant id; None for tenants that sent no requests.
+    /// Usage by minute, for each tenant by its id; None for tenants that sent no requests.
     tenants: Vec<Option<Box<Minutes>>>,
     series: TenantSeries,
     /// The minutes of which usage is kept, each with the number of tenants that sent requests in it.

@@ -43,7 +43,7 @@ pub struct View<'a> {
     pub versions: &'a Versions,
     /// The usage of tenants, minute by minute.
     pub meter: &'a Meter,
-    /// The quotas shared with a fleet; None if none are.
+    /// The quotas shared with a fleet (other weir processes); None if none are.
     pub fleet: Option<&'a FleetQuotas>,
     /// The moment at which the page is made.
     pub now: Now,

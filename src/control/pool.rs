@@ -36,7 +36,7 @@ const PART_WHEN_ASKED: i64 = 8;
 /// their prices: a quarter of a second's quota.
 const SURPRISE_PARTS: u64 = 4;
 
-/// The timing of reports from cores and of grants to them.
+/// The timing of reports from cores about their demand, and of grants (amounts of quota to spend) to them.
 #[derive(Clone, Copy, Debug)]
 pub struct Rhythm {
     /// The interval at which cores report the quota that they spent.
@@ -87,7 +87,8 @@ impl Pool {
         Self { bucket, holders: Vec::new(), forgiven: 0, asked: 0, asked_in: 0 }
     }
 
-    /// Returns this process's part of the bucket; less than the whole if a fleet shares it.
+    /// Returns this process's part of the bucket; less than the whole if a fleet (weir processes that share
+    /// quotas) shares it.
     pub fn part(&self) -> Part {
         self.bucket.part()
     }
@@ -380,7 +381,7 @@ mod tests {
         lump: UNIT,
     };
 
-    /// A pool, and a clock that the test moves.
+    /// A pool (the part of a bucket that no core holds) with a clock, which the test moves.
     struct Rig {
         pool: Pool,
         millis: u64,
@@ -391,7 +392,7 @@ mod tests {
             Self { pool: Pool::full(CAPACITY, Part::WHOLE, Timestamp::from_millis(1_000)), millis: 1_000 }
         }
 
-        /// Returns a pool of this level, of which no core holds anything.
+        /// Returns a pool with `level` millionths of a request unit in it, of which no core holds anything.
         fn holding(level: u64) -> Self {
             let mut rig = Self::full();
             rig.pool.bucket.book(CAPACITY.burst as i64 - level as i64, DEBT_MAX);
@@ -402,14 +403,14 @@ mod tests {
             self.pool.handle_demand(ShardId(shard), &demand, self.now(), RHYTHM)
         }
 
-        /// Reports that core `shard` wants `wanted` micro-units for a period, and returns the grant (amount of
-        /// quota to spend).
+        /// Reports that core `shard` had requests for `wanted` micro-units in a period, and returns the
+        /// amount of quota that it is granted, in micro-units.
         fn wants(&mut self, shard: u16, wanted: u64) -> u64 {
             self.tell(shard, Demand { wanted, ..QUIET }).amount as u64
         }
 
-        /// Reports that a request at core `shard` waits for `needed` micro-units, and returns the grant
-        /// (amount of quota to spend).
+        /// Reports that a request at core `shard` waits for `needed` micro-units, and returns the amount of
+        /// quota that the core is granted, in micro-units.
         fn needs(&mut self, shard: u16, needed: u64) -> u64 {
             self.tell(shard, Demand { needed, lump: needed, ..QUIET }).amount as u64
         }

@@ -10,7 +10,7 @@ use crate::values::TenantId;
 pub enum QuotaSource {
     /// Quotas that the process started with: those of its quota file, or those that hold without one.
     Start,
-    /// The quota file changed, so it was read again.
+    /// The quota file was found changed, so it was read again.
     Change,
     /// SIGHUP ordered to read the quota file, whether it changed or not.
     Signal,

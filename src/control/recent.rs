@@ -16,7 +16,7 @@ const PERIOD: Duration = Duration::from_millis(900);
 /// nobody has looked at a page since.
 const PERIOD_MAX: Duration = Duration::from_secs(10);
 
-/// Counters of all shards and tenants as of a moment.
+/// Counters of all shards and tenants as of a moment, with which later counters are compared.
 #[derive(Clone, Debug)]
 struct Past {
     at: Timestamp,
@@ -174,7 +174,9 @@ mod tests {
         Totals { shards: vec![report], engine: None }
     }
 
-    /// Returns the results of looks at these times in milliseconds, with one more request for every 10 ms.
+    /// Looks at counters at these times in milliseconds, with one more request for every 10 ms. Returns for
+    /// each look the length of the interval and the increase of the requests; None if there were no earlier
+    /// counters to compare with.
     fn looks(at: &[u64]) -> Vec<Option<(u64, u64)>> {
         let quotas = Quotas::trusting();
         let meter = Meter::new(&quotas);

@@ -19,11 +19,12 @@ const SWEPT_PER_REPORT: usize = 4;
 pub struct Reconciliation {
     rhythm: Rhythm,
     pools: BucketTable<Pool>,
-    /// This process's part of each bucket that a fleet shares.
+    /// This process's part of each bucket that a fleet (weir processes that share quotas) shares.
     parts: HashMap<BucketId, Part>,
     /// State for users' quotas that are shared with other hosts; None if they are not shared.
     users: Option<Users>,
-    /// The latest version of the quotas that a core reported.
+    /// The latest version of the quotas that a core reported; reports under earlier versions change no
+    /// capacities.
     version: u64,
     forgiven: MicroUnits,
 }
@@ -75,9 +76,9 @@ impl Reconciliation {
         }
     }
 
-    /// Sets the part of a shared bucket that this process may give out. The level stays, but is cut to the
-    /// burst of the new part; a part that grows is not filled at once, or each change would grant a burst.
-    /// `capacity` is that of the whole bucket.
+    /// Sets the part of a shared bucket that this process may give out. The amount left in the bucket stays,
+    /// but is cut to the burst of the new part; a part that grows is not filled at once, or each change would
+    /// grant a burst. `capacity` is that of the whole bucket.
     pub fn set_part(&mut self, bucket: BucketId, capacity: Capacity, part: Part, now: Timestamp) {
         let before = self.shared_part(bucket).unwrap_or(part);
         self.parts.insert(bucket, part);
@@ -93,7 +94,8 @@ impl Reconciliation {
         }
     }
 
-    /// Sets the part of a shared bucket that is not in use here yet.
+    /// Sets the part of a shared bucket that the process before this one gave out, for when the bucket comes
+    /// into use here.
     pub fn inherit_part(&mut self, bucket: BucketId, part: Part) {
         self.parts.insert(bucket, part);
     }
@@ -139,7 +141,8 @@ impl Reconciliation {
         self.parts.remove(&bucket);
     }
 
-    /// Returns this process's part of a bucket that hosts of a fleet share; None if it is not shared.
+    /// Returns this process's part of a bucket that hosts of a fleet (weir processes that share quotas)
+    /// share; None if it is not shared.
     pub fn shared_part(&self, bucket: BucketId) -> Option<Part> {
         // Where users' quotas are shared, the buckets of tenants and the global one always have parts of
         // their own.
@@ -151,7 +154,8 @@ impl Reconciliation {
         self.shared_part(bucket).unwrap_or(Part::WHOLE)
     }
 
-    /// Returns the number of buckets that have a pool: those that are not full, or are in use.
+    /// Returns the number of buckets that have a pool (the part of a bucket that no core holds): those that
+    /// are not full, or are in use.
     pub fn pools(&self) -> usize {
         self.pools.len()
     }
@@ -233,7 +237,7 @@ mod tests {
 
     const CAPACITY: Capacity = Capacity::new(1, UNIT);
 
-    /// Returns a report that a user has spent one request unit, one period ago.
+    /// Returns a core's report that a user has spent one request unit, one period after the last report.
     fn spent_one(bucket: u64) -> Demand {
         let (wanted, spent) = (UNIT, UNIT as i64);
         Demand {

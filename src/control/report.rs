@@ -21,7 +21,7 @@ pub struct ShardReport {
     pub clients_open: usize,
     /// The number of the shard's clients that watch requests (`MONITOR`).
     pub monitors: usize,
-    /// The number of replies that backends owe the shard.
+    /// The number of replies that backends owe the shard: its requests in flight.
     pub replies_owed: usize,
     /// The number of the shard's open connections to backends.
     pub links_open: usize,
@@ -62,14 +62,15 @@ pub struct ShardReport {
     pub event_loop: EventLoopFigures,
 }
 
-/// Counters of a core's event loop. Few turns per request mean that many requests are handled together.
+/// Counters of a core's event loop. Few turns (rounds of work between two waits) per request mean that many
+/// requests are handled together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventLoopFigures {
     /// The number of turns (rounds of work between two waits for the ring) that found something to do.
     pub turns: u64,
     /// The number of times that the core slept, because it had nothing to do.
     pub sleeps: u64,
-    /// The number of times that the core woke another core.
+    /// The number of times that the core woke another, sleeping core because it had sent it something.
     pub doorbells: u64,
     /// The number of the core's sleeps that ended by timeout although there was something to do; more than a
     /// few mean lost wake-ups.

@@ -14,7 +14,7 @@ impl StoreVersions {
         Self(vec![None; stores])
     }
 
-    /// Records the version that the store with this number has reported.
+    /// Records the version that the store with this number has reported, in place of an earlier one.
     pub fn take(&mut self, store: usize, version: StoreVersion) {
         self.0[store] = Some(version);
     }

@@ -319,7 +319,8 @@ mod tests {
     use super::*;
     use crate::values::{Timestamp, Usage};
 
-    /// 70 minutes and a second after the start, which was at midnight.
+    /// The time in these tests: 70 minutes and a second after the start of the process, which was at
+    /// midnight.
     const NOW: Now =
         Now { monotonic: Timestamp::from_millis(70 * 60_000 + 1_000), unix_ms: 70 * 60_000 + 1_000 };
     const FILE: &str = "[tenants.acme]\npassword = 'x'\nru_per_second = 10\n[tenants.zeta]\npassword = 'x'\n\

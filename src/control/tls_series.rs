@@ -21,7 +21,7 @@ pub enum Handshake {
     Certificate,
     /// Another error occurred in the TLS handshake, or the two ends had no version or cipher in common.
     Refused,
-    /// The peer closed the connection during the handshake.
+    /// The peer closed the connection before the TLS handshake was completed.
     Left,
 }
 
@@ -71,7 +71,7 @@ pub struct TlsFigures {
     pub reloads: [u64; 2],
 }
 
-/// Writes the metrics of TLS.
+/// Writes the metrics of TLS handshakes and connections.
 pub fn write_tls(page: &mut Exposition, figures: &TlsFigures) {
     let families = [
         ("weir_tls_handshakes_total", "TLS handshakes with clients, by outcome.", figures.clients),

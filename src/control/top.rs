@@ -34,7 +34,7 @@ pub struct Window {
 const LOG_LINES: usize = 8;
 /// Maximum number of rows in `weir top` of each table but the first.
 const OTHERS_LINES: usize = 5;
-/// The greatest width of a column in a table of `weir top`, in characters.
+/// The greatest width of a column in a table of `weir top`, in characters; longer texts are cut.
 const CELL_LETTERS_MAX: usize = 48;
 
 /// Returns the whole display of `weir top`, line by line. `state` is the document `/state.json`, `from` the

@@ -58,7 +58,8 @@ impl BackendLevels {
         self.highest = self.levels.iter().copied().max().unwrap_or_default();
     }
 
-    /// True if any backend is above the lowest shedding level (steady).
+    /// True if any backend is above the lowest shedding level (steady), so that levels have to be looked at
+    /// for each request.
     #[inline]
     pub fn is_any(&self) -> bool {
         self.highest != Level::Steady

@@ -143,12 +143,14 @@ impl Section<'_> {
         }
     }
 
-    /// Returns the number of requests in flight at the bulkhead's backend, of all cores together as they wrote it last.
+    /// Returns the number of requests in flight at the backend of this bulkhead (window and queue), of all
+    /// cores together as they wrote it last.
     pub fn in_flight(&self) -> u32 {
         self.places.iter().map(|place| place.load.load(Ordering::Relaxed) as u32).sum()
     }
 
-    /// True if any core has written that the bulkhead's backend is busy with a script.
+    /// True if any core has written that the backend of this bulkhead (window and queue) is busy with a
+    /// script.
     pub fn is_busy(&self) -> bool {
         self.places.iter().any(|place| place.load.load(Ordering::Relaxed) >> BUSY & 1 == 1)
     }

@@ -43,10 +43,10 @@ impl Copy {
 }
 
 /// Number of requests that a core answered from copies of a key's reply since its last report to the key's
-/// home.
+/// home core (the core through which its requests pass).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyHits {
-    /// The core that answered from the copies.
+    /// The core that answered from the copies, and sends the report.
     pub from: ShardId,
     /// Number of the hot key at its home core (the core through which a key's requests pass).
     pub id: HotId,

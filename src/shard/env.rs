@@ -49,7 +49,8 @@ pub struct Env {
     /// The latest time for which the other cores are known to have handled all bytes of their clients that arrived
     /// until then; None before the first message (`PUBLISH`) has waited for that.
     pub others_handled: Option<Timestamp>,
-    /// Meanings of the cursors that clients got from `SCAN` over all nodes of the cluster.
+    /// The meanings of cursors that clients got from `SCAN` over all nodes of the cluster: for the latest
+    /// maps, the order in which the nodes are scanned.
     pub walks: Walks,
     /// Requests that were split into one request per key, because their slot is half moved to another node.
     pub pieces: Pieces,
@@ -65,7 +66,7 @@ pub struct Env {
     pub fences: Fences,
     /// Large replies that are being received from stores, over all connections of this core.
     pub large_replies: LargeReplies,
-    /// Log lines that wait to be written.
+    /// Log lines of this core that wait until the runtime writes them, at most 64.
     pub lines: VecDeque<String>,
     random: Random,
 }
@@ -107,8 +108,9 @@ impl Env {
         }
     }
 
-    /// Records that a reply is being received from a store over a connection: of a large one, `part` has the
-    /// bytes received and those announced besides.
+    /// Records that a reply is being received from a store over a connection, so that large ones do not take
+    /// too much memory together. `part` has the number of bytes received, and of those that the store has
+    /// announced besides.
     pub fn handle_reply_part(&mut self, connection: (ConnectionId, u32), part: (usize, usize)) {
         let paused = self.large_replies.handle_part(connection, part, &mut self.actions);
         if paused > 0 {
@@ -203,7 +205,8 @@ impl Env {
         self.slots.as_ref().is_none_or(|slots| slots.stores().next().is_some())
     }
 
-    /// Returns a random byte for jitter. An attacker can predict it.
+    /// Returns a random byte, by which pauses and delays are varied, and one of several replies is chosen. An
+    /// attacker can predict it.
     pub fn random_byte(&mut self) -> u8 {
         (self.random.bits() >> 56) as u8
     }

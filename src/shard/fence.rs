@@ -48,7 +48,7 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// Writes the request by which a store is asked to kill the given-up connection.
+    /// Writes the request (`CLIENT KILL`) by which a store is asked to kill the given-up connection.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let id = self.target.id.to_string();
         let words = [&b"CLIENT"[..], b"KILL", b"ID", id.as_bytes(), b"ADDR", self.target.address.as_bytes()];

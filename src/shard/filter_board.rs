@@ -59,8 +59,9 @@ impl FilterKind {
     }
 }
 
-/// Numbers of places (shares of a limit, of which a filter takes one, or several if it is slow to compare)
-/// that filters of clients take at stores, by tenant and kind. Equal filters of one core count once.
+/// Numbers of places that filters of clients take at stores, by tenant and kind: a filter takes one, or
+/// several if it is slow to compare, and the number of places is limited. Equal filters of one core count
+/// once.
 #[derive(Debug)]
 pub struct FilterBoard {
     /// The numbers of places that filters of each tenant's clients take, for patterns and for prefixes; the
@@ -111,7 +112,7 @@ impl FilterBoard {
 }
 
 impl FilterPlace {
-    /// Returns the kind of the filter.
+    /// Returns the kind of the filter: a pattern of channels, or a prefix of keys.
     pub fn kind(&self) -> FilterKind {
         self.kind
     }

@@ -19,25 +19,27 @@ use crate::values::limits::KEYS_PER_TURN;
 /// The way in which the replies to the parts of a request are joined into one reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Join {
-    /// An array with one value per key. The list says for each key which part of the split request has its
-    /// value.
+    /// An array with one value per key (`MGET`). The list says for each key which part of the split request
+    /// has its value.
     Values(Vec<u16>),
-    /// The reply to the first part (`OK`) if no part failed, else the first error.
+    /// The reply to the first part (`OK`) if no part failed (`MSET`, `FLUSHALL`), else the first error, which
+    /// says so if other parts may have been carried out.
     AllOk,
-    /// The sum of the integers in the replies to all parts, or the first error.
+    /// The sum of the integers in the replies to all parts (`DEL`, `DBSIZE`), or the first error.
     Sum,
-    /// The arrays in the replies to all parts, one after the other, or the first error.
+    /// The arrays in the replies to all parts (`KEYS`), one after the other, or the first error.
     Concat,
-    /// A reply of a part that is neither null nor an error: of several, the number chooses one (modulo their
-    /// count). If there is none, the first error; without an error, null.
+    /// A reply of a part that is neither null nor an error (`RANDOMKEY`): of several, the number chooses one
+    /// (modulo their count). If there is none, the first error; without an error, null.
     NonNull(u8),
-    /// An array of integers, each 1 where every part says 1 and else 0; or the first error.
+    /// An array of integers (`SCRIPT EXISTS`), each 1 where every part says 1 and else 0; or the first error.
     Every,
-    /// The reply to the first part, or the first error.
+    /// The reply to the first part, since all stores reply alike (`SCRIPT LOAD`); or the first error.
     Same,
-    /// The first reply that is not an error; the first error if all are.
+    /// The first reply of a part that is not an error (`SCRIPT KILL`); the first error if all are errors.
     AnyOk,
-    /// The distinct elements of the arrays in the replies to all parts, or the first error.
+    /// The distinct elements of the arrays in the replies to all parts (`PUBSUB CHANNELS`), or the first
+    /// error.
     Union,
     /// An array in which each integer is the sum of the parts' integers at that position, or the first error.
     SumEach,
@@ -48,7 +50,7 @@ pub enum Join {
     Settings,
     /// The numbers of keys in the parts' replies to `INFO keyspace`, added up by database; or the first error.
     KeyCounts,
-    /// A map from each store's name to its reply; the first error if all are errors.
+    /// A map from each store's name to its reply (`LASTSAVE`); the first error if all are errors.
     ByStore(Vec<String>),
 }
 
@@ -58,7 +60,8 @@ pub struct Receivers {
     channels: Vec<Box<[u8]>>,
     /// True for the reply to `PUBLISH`, which also counts subscribers by patterns.
     is_message: bool,
-    /// This process's own subscriptions to each channel, which a store counts as connections.
+    /// For each channel, the number of this process's connections that a store counts as subscribers, and of
+    /// the clients on whose behalf they are subscribed.
     own: Vec<OwnNumbers>,
 }
 
@@ -145,7 +148,7 @@ impl Part {
 pub enum Arrival {
     /// Other parts have not replied yet, so the reply is stored: this number of bytes.
     Stored(usize),
-    /// The last missing part has come, and the reply to the whole request is ready.
+    /// The last missing part has come, and the reply to the whole request is ready to be sent.
     Joined {
         /// The joined reply to the whole request.
         reply: Vec<u8>,
@@ -164,7 +167,7 @@ pub enum Arrival {
     },
 }
 
-/// The requests of a shard that wait for the replies to their parts.
+/// The split requests of a shard that wait for the replies to their parts, with the replies that have come.
 #[derive(Debug, Default)]
 pub struct Gathers(Slab<Gathering>);
 
@@ -260,7 +263,7 @@ impl Gathers {
         Some((reply, waited, last))
     }
 
-    /// Frees unused memory if no request is waiting for parts.
+    /// Frees unused memory of the table of split requests, if no request is waiting for parts.
     pub fn tidy(&mut self) {
         if self.0.is_empty() {
             self.0.shrink_to_fit();

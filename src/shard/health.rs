@@ -21,7 +21,7 @@ struct Seen {
     times: [AtomicU64; COMMAND_CLASSES],
 }
 
-/// State of one store's breaker, shared by all cores.
+/// State of one store's breaker (which refuses requests to an unhealthy store), shared by all cores.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Common {
@@ -39,7 +39,7 @@ pub struct HealthBoard {
     shards: usize,
 }
 
-/// Seconds for which a published response time is used.
+/// Number of seconds for which a published response time is used; an older one counts as unknown.
 const FRESH: u64 = 3;
 
 impl HealthBoard {

@@ -19,10 +19,12 @@ use std::time::Duration;
 
 use crate::values::{Action, ConnectionId, Owner, Timestamp};
 
-/// The least size in bytes of a reply, as far as it is known, that takes part in the common room. Smaller ones
-/// are received without regard to it.
+/// The least size in bytes of a reply, as far as it is known, that counts towards the room (the limit on the
+/// bytes of all large replies that one core receives at a time). Smaller ones are received without regard to
+/// it.
 const LARGE_BYTES_MIN: usize = 64 << 10;
-/// Time without a byte of a reply after which its store counts as silent.
+/// The time without a byte of a large reply after which other replies may use the room that was reserved for
+/// the bytes that its store has announced.
 const SILENT: Duration = Duration::from_millis(250);
 
 /// A connection to a store: its number, and the generation that tells it from earlier ones in its place.
@@ -31,11 +33,14 @@ type Connection = (ConnectionId, u32);
 /// How a large reply is being received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
-    /// Bytes come.
+    /// The connection is being read, and bytes of the reply have come in the last 250 ms: all bytes that the
+    /// store has announced count towards the room.
     Goes,
-    /// No bytes have come for a while, though the connection is being read.
+    /// The connection is being read, but no bytes of the reply have come for 250 ms: only the bytes received
+    /// count towards the room.
     Silent,
-    /// The connection is not being read, for want of room.
+    /// The connection is not being read, because there is no room for the rest of the reply. Only the bytes
+    /// received count towards the room.
     Paused,
 }
 
@@ -43,12 +48,14 @@ enum Reading {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Listed {
     connection: Connection,
-    /// The number of bytes received.
+    /// The number of bytes of the reply that have been received.
     held: usize,
-    /// The number of bytes received, and of those that the store has announced.
+    /// The number of bytes of the reply that are known of: those received, and those that the store has
+    /// announced.
     known: usize,
     reading: Reading,
-    /// The time at which the reply was last found to have grown; `None` if it has grown since.
+    /// The time of the first regular check that found the reply as long as it is now; `None` if bytes have
+    /// come since the last check.
     grew_at: Option<Timestamp>,
 }
 
@@ -62,16 +69,18 @@ impl Listed {
     }
 }
 
-/// The large replies that one core is receiving, and the room that they share.
+/// The large replies that one core is receiving, and the room that they share (the limit on their bytes in
+/// memory).
 #[derive(Debug)]
 pub struct LargeReplies {
     bytes_max: usize,
-    /// The replies in the order in which they began, or were paused.
+    /// The replies in the order in which their receiving began; a paused one moves to the end.
     listed: Vec<Listed>,
 }
 
 impl LargeReplies {
-    /// Creates an empty room of `bytes_max` bytes, which should have space for the largest permitted reply.
+    /// Creates the list of large replies, which is empty. `bytes_max` is the most bytes that the replies may
+    /// have together, and should not be less than the largest permitted reply has.
     pub fn new(bytes_max: usize) -> Self {
         Self { bytes_max, listed: Vec::new() }
     }
@@ -113,7 +122,8 @@ impl LargeReplies {
     }
 
     /// Records that no reply is being received over a connection any more: it is complete, is too large and
-    /// dropped, or the connection is lost. Others go on, by actions for the runtime, if there is room for them.
+    /// dropped, or the connection is lost. Paused connections are read again, by actions for the runtime, as
+    /// far as there is room for their replies.
     pub fn handle_end(&mut self, connection: Connection, actions: &mut VecDeque<Action>) {
         let Some(place) = self.place_of(connection) else { return };
         if self.listed.remove(place).is_paused() {
@@ -123,8 +133,9 @@ impl LargeReplies {
         self.go_on(actions);
     }
 
-    /// Looks for replies of which no bytes have come for 250 ms. Others go on in their room, by actions for the
-    /// runtime.
+    /// Finds replies of which no bytes have come for 250 ms, and no longer reserves room for the rest of
+    /// them. Paused connections are read again, by actions for the runtime, as far as there is room for their
+    /// replies.
     pub fn handle_time(&mut self, now: Timestamp, actions: &mut VecDeque<Action>) {
         for listed in self.listed.iter_mut().filter(|listed| listed.reading == Reading::Goes) {
             if now.since(*listed.grew_at.get_or_insert(now)) >= SILENT {
@@ -134,14 +145,16 @@ impl LargeReplies {
         self.go_on(actions);
     }
 
-    /// Returns the time at which [`Self::handle_time`] should be called; `None` if no reply waits for room.
+    /// Returns the time at which [`Self::handle_time`] should be called to find silent replies; `None` if no
+    /// reply is paused for want of room.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         self.paused().next()?;
         let going = self.listed.iter().filter(|listed| listed.reading == Reading::Goes);
         going.filter_map(|listed| listed.grew_at).min().map(|at| at.after(SILENT))
     }
 
-    /// Lets replies that wait go on in their order, as far as there is room.
+    /// Resumes reading of paused connections in their order, as far as there is room for their replies; of
+    /// the first one in any case if no other large reply is being received.
     fn go_on(&mut self, actions: &mut VecDeque<Action>) {
         while let Some(next) = self.listed.iter().position(Listed::is_paused) {
             let Listed { connection, held, known, .. } = self.listed[next];
@@ -164,13 +177,13 @@ impl LargeReplies {
         self.listed.iter().filter(|listed| listed.is_paused()).map(|listed| listed.connection)
     }
 
-    /// Returns the number of bytes that the replies take: those received, and those announced on connections
-    /// that are being read and not silent.
+    /// Returns the number of bytes that the replies take of the room: those received, and those that stores
+    /// have announced on connections that are being read and not silent.
     fn bytes(&self) -> usize {
         self.listed.iter().fold(0, |sum, listed| sum.saturating_add(listed.bytes()))
     }
 
-    /// Returns the number of connections with large replies that are being read.
+    /// Returns the number of connections with large replies that are being read (not paused).
     fn read(&self) -> usize {
         self.listed.iter().filter(|listed| !listed.is_paused()).count()
     }
@@ -258,8 +271,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Replies that grow beyond what was announced, fall silent, end and are lost in any order: two or more are
-        /// received at once only within the room, and never do all wait.
+        /// Replies that grow beyond what was announced, fall silent, end and are lost in any order: two or
+        /// more are received at once only if they fit in the room together, and never are all of them paused.
         #[test]
         fn the_room_is_kept_and_somebody_goes_on(
             steps in proptest::collection::vec((0..12_u32, 0..8_u8, 0..400_000_usize, 0..800_000_usize), 1..300),

@@ -21,9 +21,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Number of places in the table of digests of last replies, which all requests share by hash.
 const PLACES: usize = 1 << 16;
-/// Mask of the digest in a place of the table: the lower 48 bits.
+/// Mask of the digest of a request and its reply in a place of the table: the lower 48 bits.
 const DIGEST: u64 = (1 << 48) - 1;
-/// Flag of a place of the table for which a reply was kept.
+/// Flag of a place of the table which says that a reply to one of its requests was kept at some time.
 const KEPT: u64 = 1 << 48;
 /// Unit of the count of replies that clients were given without their being kept, which fills the upper 15
 /// bits of a place of the table and wraps around.

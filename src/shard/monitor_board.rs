@@ -53,7 +53,7 @@ pub type MonitorPlace = usize;
 pub struct MonitorSet(u64);
 
 impl MonitorSet {
-    /// Adds the monitor that has this place on the board to the set.
+    /// Adds the monitor (client that has sent `MONITOR`) that has this place on the board to the set.
     pub fn add(&mut self, place: MonitorPlace) {
         self.0 |= 1 << place;
     }
@@ -67,12 +67,12 @@ impl MonitorSet {
         wanted
     }
 
-    /// True if the set contains no monitor.
+    /// True if the set contains no monitor (client that has sent `MONITOR`).
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Iterates over the places that the set's monitors have on the board.
+    /// Iterates over the places that the set's monitors (clients that have sent `MONITOR`) have on the board.
     pub fn iter(self) -> impl Iterator<Item = MonitorPlace> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -98,7 +98,8 @@ pub struct Watchers {
 #[repr(align(128))]
 struct Taken(AtomicU32);
 
-/// The board of the monitors of all cores: which monitors there are, and which requests each may see.
+/// The board of the monitors (clients that have sent `MONITOR`) of all cores: which monitors there are, and
+/// which requests each may see.
 #[derive(Debug)]
 pub struct MonitorBoard {
     taken: Taken,
@@ -144,7 +145,7 @@ impl MonitorBoard {
         Self { taken: Taken::default(), entries: zeros(), left_out: zeros() }
     }
 
-    /// True if any client of any core is a monitor.
+    /// True if any client of any core is a monitor (has sent `MONITOR`), so that requests have to be shown.
     #[inline]
     pub fn is_watched(&self) -> bool {
         self.taken.0.load(Ordering::Relaxed) > 0
@@ -202,12 +203,13 @@ impl MonitorBoard {
         watchers
     }
 
-    /// Returns the core that has the monitor in a place of the board.
+    /// Returns the core that has the monitor (client that has sent `MONITOR`) in a place of the board.
     pub fn shard_of(&self, place: MonitorPlace) -> ShardId {
         ShardId((self.entries[place].load(Ordering::Relaxed) & ((1 << SHARD_BITS) - 1)) as u16)
     }
 
-    /// Adds to the number of lines that were left out for a monitor.
+    /// Adds to the number of lines that were left out for a monitor, which reads too slowly, until it is
+    /// told.
     pub fn add_left_out(&self, place: MonitorPlace, lines: u64) {
         self.left_out[place].fetch_add(lines, Ordering::Relaxed);
     }

@@ -68,7 +68,7 @@ impl Outcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settlement {
     pub(super) measured: Measured,
-    /// The number of parts of the request that a backend answered, or weir by itself.
+    /// The number of parts of the request that a backend answered, or that weir answered by itself.
     pub(super) served: u16,
     /// The number of parts that were sent and never answered; `u16::MAX` if there are none and at least one
     /// part was answered from memory, or from a fetch that another request had caused.
@@ -82,7 +82,7 @@ pub struct Settlement {
 pub(super) const CACHED: u16 = u16::MAX;
 
 impl Settlement {
-    /// Returns the measurements of a reply in one piece.
+    /// Creates the measurements of a request in one part from its outcome.
     #[inline]
     pub fn of(outcome: Outcome) -> Self {
         let mut settlement = Self::default();
@@ -90,7 +90,7 @@ impl Settlement {
         settlement
     }
 
-    /// Adds the outcome of one part of the request.
+    /// Adds the outcome of one more part of the request to the measurements of the others.
     #[inline]
     pub fn add(&mut self, outcome: Outcome) {
         match outcome {

@@ -25,15 +25,16 @@ const FRAME_HEAD_BYTES_MAX: usize = 1 + 10 + 2 + BULK_HEAD_BYTES_MAX;
 /// backend and connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// The core that is the home of all keys of the part, and sends its request.
+    /// The home core (the core through which a key's requests pass) of all keys of the part, which sends the
+    /// part's request.
     pub home: ShardId,
-    /// Slot of the part's first key.
+    /// Slot of the part's first key, which chooses the backend and the connection.
     pub slot: u16,
     /// Number of the request's keys that belong to the part.
     pub keys: u32,
-    /// Length of the part's last key, in bytes.
+    /// Length of the part's last key, in bytes; of its only key, if it has one.
     key_bytes: u32,
-    /// Maximum number of bytes that the part's request can have.
+    /// Upper bound of the number of bytes of the part's request, for which memory is reserved.
     frame_bytes: usize,
 }
 
@@ -190,7 +191,7 @@ impl Partition {
         (self.parts.into_iter().zip(self.frames), self.order)
     }
 
-    /// Returns the bytes of memory that the partition takes.
+    /// Returns the bytes of memory that the partition takes, which count towards its client's.
     pub fn memory_bytes(&self) -> usize {
         self.frames.iter().map(Vec::capacity).sum::<usize>()
             + (self.part_at.capacity() + self.order.capacity()) * size_of::<u16>()

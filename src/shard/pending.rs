@@ -25,10 +25,11 @@ pub struct InFlight {
     pub quiet_reading: u32,
 }
 
-/// A reply that a backend owes.
+/// A reply that a backend owes on a connection, or several in a row that no client gets. Replies come in the
+/// order of the requests.
 #[derive(Clone, Copy, Debug)]
 pub enum Pending {
-    /// The reply to a request.
+    /// The reply to a client's request, or to a fetch of a hot key.
     Request(InFlight),
     /// Several replies, `left` in number, to requests of a transaction before its `EXEC`, or to commands sent
     /// right before a request (`ROLE`, `ASKING`). No client gets them, since only the reply that follows them
@@ -48,15 +49,17 @@ const _: () = assert!(size_of::<Pending>() <= 64);
 /// The reason why the response time of a request is not comparable to that of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Odd {
-    /// A usual request, whose response time counts.
+    /// A usual request, whose response time counts as a sample of the backend's latency.
     No,
-    /// The request costs much, or was sent before the connection was open.
+    /// The request costs much, or was sent before the connection was open, so its response time does not
+    /// count.
     Costly,
     /// The request was sent after a costly one (`Costly`) that was unanswered on the same connection. Its
     /// response time says little about other requests, so the window (limit on requests in flight) does not
     /// learn from it.
     Behind,
-    /// A weir at the other end of the connection refused the request.
+    /// A weir at the other end of the connection refused the request, so the response time is not that of a
+    /// store.
     Refused,
 }
 

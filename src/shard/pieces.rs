@@ -89,8 +89,8 @@ impl Pieces {
     }
 }
 
-/// Combines the outcomes of two pieces of one request: their measurements are added up; the combined outcome
-/// is lost if one piece is, and refused only if both are.
+/// Combines the outcomes of two pieces (each for one key) of one request: their measurements are added up;
+/// the combined outcome is lost if one piece is, and refused only if both are.
 fn together(one: Outcome, other: Outcome) -> Outcome {
     use Outcome::{Cached, Lost, Refused, Served};
     match (one, other) {

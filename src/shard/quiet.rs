@@ -23,27 +23,29 @@ pub struct Quiet {
     /// each, in microseconds; it begins again from zero after 71 minutes of quiet. The difference of two
     /// readings is the share of a request that was in flight between them.
     shared_micros: u32,
-    /// True if requests whose work does not show may be in flight on connections that clients share.
+    /// True if requests whose work does not show (such as scripts: neither request nor reply tells how much
+    /// work they are) may be in flight on connections that clients share.
     may_be_shared: bool,
-    /// The number of requests whose work does not show that are in flight on private links (connections that
-    /// one client has to itself).
+    /// The number of requests whose work does not show (such as scripts) that are in flight on private links
+    /// (connections that one client has to itself).
     on_private_links: u32,
-    /// Time since which requests whose work does not show have been in flight on private links (connections
-    /// that one client has to itself), if there are any.
+    /// Time since which requests whose work does not show (such as scripts) have been in flight on private
+    /// links (connections that one client has to itself), if there are any.
     private_since: Timestamp,
 }
 
 /// The requests in flight at one backend on the connections that clients share.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OnShared {
-    /// The number of requests whose work does not show.
+    /// The number of requests whose work does not show (such as scripts), and which share the backend's quiet
+    /// time.
     pub hiding: u32,
     /// The time at which the oldest of all unanswered requests was sent; None if there is none.
     pub oldest: Option<Timestamp>,
 }
 
 impl OnShared {
-    /// Adds the replies that a connection's backend owes, the oldest first.
+    /// Adds the unanswered requests of one connection (`owed`), the oldest first.
     pub fn add<'a>(&mut self, owed: impl IntoIterator<Item = &'a Pending>) {
         let mut owed = owed.into_iter().peekable();
         self.oldest = Timestamp::earliest([self.oldest, owed.peek().map(|oldest| oldest.sent_at())]);
@@ -75,16 +77,18 @@ impl Quiet {
         self.shared_micros = self.shared_micros.wrapping_add(micros.checked_div(requests).unwrap_or(0));
     }
 
-    /// Records that a request whose work does not show is sent on a shared connection. Returns the reading of
-    /// quiet time that [`Self::share_since`] takes.
+    /// Records that a request whose work does not show (such as a script) is sent on a connection that
+    /// clients share. Returns the reading of the backend's quiet time that [`Self::share_since`] takes when
+    /// the reply comes.
     #[inline]
     pub const fn handle_sent(&mut self) -> u32 {
         self.may_be_shared = true;
         self.shared_micros
     }
 
-    /// Records that a request whose work does not show is sent on a private link (connection that one client
-    /// has to itself). Returns the reading of quiet time that [`Self::share_since`] takes.
+    /// Records that a request whose work does not show (such as a script) is sent on a private link
+    /// (connection that one client has to itself). Returns the reading of the backend's quiet time that
+    /// [`Self::share_since`] takes when the reply comes.
     pub const fn handle_sent_privately(&mut self, now: Timestamp) -> u32 {
         if self.on_private_links == 0 {
             self.private_since = now;
@@ -93,14 +97,14 @@ impl Quiet {
         self.shared_micros
     }
 
-    /// Records that a request whose work does not show is over on a private link (connection that one client
-    /// has to itself).
+    /// Records that a request whose work does not show (such as a script) was answered on a private link
+    /// (connection that one client has to itself), or lost with it.
     pub fn handle_over_privately(&mut self) {
         self.on_private_links = self.on_private_links.saturating_sub(1);
     }
 
-    /// Returns a request's share of the backend's quiet time since it was sent, in microseconds; `reading` is
-    /// from that time.
+    /// Returns a request's share of the backend's quiet time since it was sent, in microseconds. `reading` is
+    /// the reading of the quiet time from that moment.
     pub const fn share_since(&self, reading: u32) -> u32 {
         self.shared_micros.wrapping_sub(reading)
     }
@@ -110,7 +114,7 @@ impl Quiet {
 mod tests {
     use super::*;
 
-    /// Time in microseconds from the beginning.
+    /// Returns the time that is this many microseconds after the beginning of the clock.
     fn at(micros: u64) -> Timestamp {
         Timestamp::from_nanos(micros * 1_000)
     }

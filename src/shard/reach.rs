@@ -9,7 +9,8 @@ use crate::values::Database;
 /// keys count as unknown.
 const DATABASES_MAX: usize = 4;
 
-/// Error for a message whose keys cannot be determined.
+/// Error for a message whose keys cannot be determined: it is malformed or too long, or has a command whose
+/// keys are unknown. The message may then be about any key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Untold;
 

@@ -23,12 +23,14 @@ pub fn turns_away(reply: &[u8]) -> bool {
     reply.starts_with(b"-ERR max number of clients") || reply.starts_with(b"-DENIED ")
 }
 
-/// Returns the reason to give up a connection whose store has answered the login with this error.
+/// Returns the reason to give up a connection whose store has answered the login with this error: that it
+/// cannot serve requests at present, or that it refuses the login.
 pub fn reason_of_refused_login(error: &[u8]) -> &'static str {
     if is_not_ready(error) { NOT_READY } else { LOGIN_REFUSED }
 }
 
-/// Returns the reason to give up a connection whose store has answered `SELECT` with this error.
+/// Returns the reason to give up a connection whose store has answered `SELECT` with this error: that it
+/// cannot serve requests at present, or that it refuses the database.
 pub fn reason_of_refused_select(error: &[u8]) -> &'static str {
     if is_not_ready(error) { NOT_READY } else { NO_DATABASE }
 }
@@ -70,7 +72,7 @@ pub enum Refusal<'a> {
     Throttled {
         /// Scope of the quota: `global`, `tenant` or `user`; or `key`, for the limit of writes to a hot key.
         scope: &'static str,
-        /// Name of the tenant, or the key.
+        /// Name of the tenant whose quota, or whose user's quota, is used up; for a hot key, the key.
         tenant: &'a str,
         /// Name of the user within the tenant, if the quota is the user's.
         user: Option<&'a str>,
@@ -114,7 +116,7 @@ pub enum Refusal<'a> {
     TooLate {
         /// Stage that the request had reached when it was refused.
         stage: Stage,
-        /// Time that the request had waited in that stage.
+        /// Time that the request had waited in that stage: since its arrival, or since it was queued or sent.
         waited: Duration,
         /// True if the request was a write and had been sent, so that it may be carried out.
         may_have_happened: bool,
@@ -124,12 +126,12 @@ pub enum Refusal<'a> {
 /// Text appended to the refusal of a write that was sent and not answered.
 const MAY_HAVE_HAPPENED: &str = " (it may have happened)";
 
-/// Reason why a request was not sent to its backend.
+/// Reason why a request was not sent to its backend, from which the client's error reply is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotSent {
     /// The backend could not be reached; the next attempt to connect is after this time.
     Down(Duration),
-    /// The backend refuses the database; weir tries it again after this time.
+    /// The backend refuses the database that the client has selected; weir tries it again after this time.
     NoDatabase(Duration),
     /// The backend is unhealthy, and its breaker refuses requests for this time.
     Ejected(Duration),
@@ -146,9 +148,9 @@ pub enum NotSent {
     /// The backend has stalled (sends nothing although requests are in flight); a retry makes sense after this
     /// time.
     Stalled(Duration),
-    /// The backend is busy with a script.
+    /// The backend is busy with a script, so the client gets `-BUSY`, as from a store.
     Busy,
-    /// The backend is busy with a script, and the request is a transaction.
+    /// The backend is busy with a script, and the request is a transaction, so the client gets `-EXECABORT`.
     BusyForTransaction,
     /// The backend's shedding level is raised because it is slow, and requests of less important tiers are
     /// refused.

@@ -17,7 +17,7 @@ pub trait Replies {
     /// it: those that wait for a fetch (shared read of a hot key) are many, and none is if weir gives another reply
     /// that it holds in memory.
     fn reply(&mut self, env: &mut Env, to: ReplyTo, outcome: Outcome, message: Message<'_>, now: Now) -> u64;
-    /// Passes on a note about a request, such as that the request was sent, to the core that has its client.
+    /// Passes on a note (message about a request, such as that it was sent) to the core that has its client.
     fn note(&mut self, env: &mut Env, to: ReplyTo, note: Note);
 }
 

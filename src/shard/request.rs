@@ -25,7 +25,8 @@ pub struct ReplyTo {
     /// Generation of the place in the table of clients, which distinguishes the client from later ones in the
     /// same place.
     pub generation: u32,
-    /// Sequence number of the request on its connection.
+    /// Sequence number of the request on its client connection, by which the reply finds its place among the
+    /// client's replies.
     pub sequence: u32,
 }
 
@@ -94,7 +95,8 @@ impl ReplyTo {
 /// Bit of [`ReplyTo::client`] that marks the address of a flight (fetch of a hot key). No table of clients
 /// has so many places.
 const FLIGHT: u32 = 1 << 31;
-/// Bit of [`ReplyTo::client`] that marks the address of a piece of a request that was split by key.
+/// Bit of [`ReplyTo::client`] that marks the address of a piece (one key's part of a request that was split
+/// by key).
 const PIECE: u32 = 1 << 30;
 
 /// Id of a flight: one fetch of a hot key whose reply several reads wait for.
@@ -112,12 +114,13 @@ pub struct FlightId {
 pub struct PrivateId {
     /// Index of the link (unshared connection to a store) in its shard's table.
     pub place: u32,
-    /// Generation of the link's place in the table, which distinguishes the link from earlier ones in the
-    /// same place.
+    /// Generation of the place of the link (unshared connection to a store) in the table, which distinguishes
+    /// the link from earlier ones in the same place.
     pub generation: u32,
 }
 
-/// A `SELECT` in a transaction, carried out by the backend.
+/// A `SELECT` in a transaction, carried out by the backend: if it succeeds, the client's later requests use
+/// the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Selected {
     /// Index of the request's reply among the elements of the backend's reply to `EXEC`.
@@ -306,7 +309,7 @@ impl Asker {
 /// Nature of a request, as far as its command tells: the class by which it is priced, and whether it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nature {
-    /// Class of the command: what its price grows with.
+    /// Class of the command, which says what its price grows with and how its response times are grouped.
     pub class: Class,
     /// Whether the command reads, writes, or does neither, and whether it hides its work.
     rest: Rest,
@@ -428,7 +431,7 @@ pub enum Overdue {
     Awaited,
 }
 
-/// Tenant id of requests whose tenant is unknown.
+/// Tenant id of requests whose tenant is unknown ([`Envelope::asker`] is None), which no tenant has.
 pub const NOBODY: TenantId = TenantId(u16::MAX);
 
 /// Data for the refusal of a request: the address of its reply, its backend and its tier (importance).

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sha1::{Digest as _, Sha1};
 
-/// The number of script digests that the board has places for.
+/// The number of script digests that the board (which all cores share) has places for.
 const PLACES: usize = 2048;
 /// The largest source of a script whose digest is put on the board of scripts that write nothing, in bytes.
 const SOURCE_BYTES_MAX: usize = 64 * 1024;

@@ -11,7 +11,8 @@ const WORDS: usize = 512 / u64::BITS as usize;
 pub struct HotSet([u64; WORDS]);
 
 impl HotSet {
-    /// The set of all keys that can be hot.
+    /// The set of all keys that can be hot, for a request whose keys cannot be parsed: it may name any of
+    /// them.
     pub const ALL: Self = Self([u64::MAX; WORDS]);
 
     /// Adds a hot key to the set.

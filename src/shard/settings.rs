@@ -47,10 +47,10 @@ impl BackendSettings {
     }
 }
 
-/// All settings of a shard.
+/// All settings of a shard: those that are the same for all shards of the process, and its own id.
 #[derive(Clone, Debug)]
 pub struct ShardSettings {
-    /// Id of the shard.
+    /// Id of the shard: its index among all shards.
     pub id: ShardId,
     /// Numbers of shards and backends, and the assignment of slots to them.
     pub topology: Topology,
@@ -84,7 +84,7 @@ pub struct ShardSettings {
     pub reply_timeout: Duration,
     /// Time without success after which an attempt to connect to a backend is given up.
     pub connect_timeout: Duration,
-    /// Seed of the shard's random numbers.
+    /// Seed of the shard's random numbers, which vary pauses and choose between replicas.
     pub seed: u64,
     /// Settings for pricing and admission of requests.
     pub admission: AdmissionSettings,
@@ -133,24 +133,25 @@ impl ShardSettings {
     }
 }
 
-/// Settings for hot keys.
+/// Settings for the detection of hot keys and for the cache of their replies.
 #[derive(Clone, Debug)]
 pub struct HotSettings {
     /// Mode of the cache: whether replies to reads of hot keys are kept, and shared by requests.
     pub mode: Mode,
     /// Rates of requests from which a key counts as hot.
     pub detection: Detection,
-    /// Time for which a reply is kept, unless its store reports changes of its key.
+    /// Time for which a reply to a read of a hot key is kept, unless its store reports changes of its key.
     pub ttl: Duration,
     /// Time for which a reply is kept while its store reports changes of its key; None if stores are not
     /// asked to report them.
     pub tracked_ttl: Option<Duration>,
-    /// The largest number of replies that a core keeps.
+    /// The largest number of replies to reads of hot keys that a core keeps.
     pub entries_max: usize,
     /// The largest number of bytes that the kept replies (those held in memory) of a core may have.
     pub bytes_max: usize,
-    /// Rates of requests for a key, per second, at which the key's home core lends another core copies of its
-    /// replies: the rate from all other cores together, and that from the one core. Both must be reached.
+    /// Rates of requests for a key, per second, at which the key's home core (the core through which its
+    /// requests pass) lends another core copies of its replies: the rate from all other cores together, and
+    /// that from the one core. Both must be reached.
     pub copied_from: [u64; 2],
     /// Limit of writes to one hot key, per second; None means no limit.
     pub write_rate: Option<u64>,
@@ -159,7 +160,7 @@ pub struct HotSettings {
     /// Seed of the hash of keys. Secret, so that clients cannot build colliding keys; the same for all
     /// shards.
     pub seed: u64,
-    /// Write counters of the keys, shared by all cores.
+    /// Write counters of the keys, shared by all cores, by which kept replies become invalid.
     pub versions: Arc<Versions>,
 }
 
@@ -211,7 +212,8 @@ pub struct OverloadSettings {
     /// The largest number of this core's requests that may wait in front of each backend, and of their bytes
     /// in front of all backends together.
     pub queue_limit: Held,
-    /// Time that requests may wait in a queue.
+    /// Times by which a request in a queue counts as too old: the limit while its tier (importance) is
+    /// overloaded, and the interval whose multiples decide otherwise.
     pub queue_patience: Patience,
     /// Ratios of a backend's usual latency to its present one below which its shedding levels begin (less
     /// important requests cost more or are refused), one per level, the highest ratio first.
@@ -371,7 +373,8 @@ impl ShardSettings {
         (self.clients_bytes_share() / 4).max(self.reply_bytes_max)
     }
 
-    /// Returns the most bytes of messages that may wait for one subscriber before it is closed.
+    /// Returns the most bytes of messages that may wait for one subscriber before it is closed: the limit for
+    /// subscribers, or the one for all clients if that is lower.
     pub fn subscriber_bytes_max(&self) -> usize {
         self.clients.subscriber_bytes_max.min(self.output_bytes_max)
     }

@@ -24,7 +24,7 @@ pub const SHARED_KINDS: usize = 2;
 /// refers to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedName {
-    /// Kind of the name: a channel or a pattern.
+    /// Kind of the name: channels or patterns.
     pub kind: Subscription,
     /// The name of the channel, or the text of the pattern.
     pub name: Bytes,
@@ -88,12 +88,13 @@ pub enum FromHome {
         /// The error reply for clients whose subscription was not acknowledged yet.
         error: Bytes,
     },
-    /// Messages of a channel or pattern were dropped because too many bytes waited.
+    /// Messages of a channel or pattern were dropped because more than 32 MiB waited, so the core closes its
+    /// subscribers, which would miss them unnoticed otherwise.
     Missed {
         /// The channel or pattern whose messages were dropped.
         name: SharedName,
     },
-    /// A message that was published to a channel.
+    /// A message that was published to a channel, for all clients of the core that are subscribed.
     Message {
         /// The channel or pattern that brought the message.
         name: SharedName,
@@ -121,7 +122,8 @@ impl FromHome {
     }
 }
 
-/// Numbers of this process's connections and clients that are subscribed to one channel or pattern.
+/// Numbers of this process's connections and clients that are subscribed to one channel or pattern. Replies
+/// to clients state the clients in place of the connections, which stores count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnNumbers {
     /// Number of connections of this process that a store counts as subscribers.
@@ -140,8 +142,8 @@ impl OwnNumbers {
         }
     }
 
-    /// Returns a store's number of subscribers with this process's clients in place of its connections. A
-    /// store that has counted none replied before the connections were there; its 0 stays.
+    /// Returns a store's number of subscribers (`counted`) with this process's clients in place of its
+    /// connections. A store that has counted none replied before the connections were there; its 0 stays.
     pub fn correct(self, counted: i64) -> i64 {
         if counted <= 0 {
             return counted;
@@ -185,7 +187,7 @@ impl FromHomeQueue {
         self.waiting.is_empty()
     }
 
-    /// Returns the bytes of the published messages that wait.
+    /// Returns the bytes of the published messages that wait for delivery on this core.
     pub fn message_bytes(&self) -> usize {
         self.message_bytes
     }

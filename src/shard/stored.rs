@@ -7,7 +7,8 @@ use crate::protocol::{BufferPool, Output};
 use crate::shard::message::Message;
 use crate::values::limits::COPY_BYTES_MAX;
 
-/// A message that waits in memory until it can be sent.
+/// A message that waits in memory until it can be sent: a reply behind earlier ones, or a request without
+/// room.
 #[derive(Debug)]
 pub enum Stored {
     /// A message of at most 22 bytes, stored in place.

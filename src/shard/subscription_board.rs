@@ -29,10 +29,10 @@ const ANY: u16 = 0;
 
 type Row = [Cell; CELLS as usize];
 
-/// The number of bits of a cell's count of one generation.
+/// The number of bits in which a cell counts unacknowledged subscriptions of one generation.
 const COUNT_BITS: u32 = 24;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
-/// The position of the number of the current generation in a cell.
+/// The position of the lowest bit of the number of the current generation in a cell, above the two counts.
 const GENERATION_AT: u32 = 2 * COUNT_BITS;
 
 /// Unacknowledged subscriptions of the current generation and of the one before it: two counts, of even and of
@@ -49,7 +49,8 @@ pub struct Awaited {
     cells: [Option<(u16, u16)>; 2],
 }
 
-/// The subscriptions of all cores that stores have not acknowledged.
+/// Counters of the subscriptions of all cores that stores have not acknowledged, for which earlier
+/// subscriptions a `PUBLISH` has to wait.
 #[derive(Debug)]
 pub struct SubscriptionBoard {
     /// Rows of counters of unacknowledged subscriptions, by tenant, made when a client of the tenant first
@@ -57,12 +58,13 @@ pub struct SubscriptionBoard {
     rows: Box<[OnceLock<Box<Row>>]>,
 }
 
-/// Subscriptions that count as not acknowledged by stores as long as this value lives.
+/// Subscriptions that count as not acknowledged by stores, so that a later `PUBLISH` waits for them, as long
+/// as this value lives.
 #[derive(Debug)]
 pub struct Opening {
     board: Arc<SubscriptionBoard>,
     tenant: TenantId,
-    /// The indices of the counters in which they count, each with its generation.
+    /// The indices of the tenant's counters in which the subscriptions count, each with its generation.
     cells: Box<[(u16, u16)]>,
 }
 
@@ -105,7 +107,7 @@ impl Cell {
     }
 }
 
-/// Returns one subscription of this generation, as it is added to a cell.
+/// Returns the number that is added to a cell to count one subscription of this generation.
 fn one_of(generation: u16) -> u64 {
     1 << (u32::from(generation % 2) * COUNT_BITS)
 }
@@ -243,9 +245,10 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// The model is a list of all subscriptions that are open, and of the messages that wait. No message goes
-        /// before a subscription that came before it. Each goes at the latest when two times are over: what came
-        /// before it, and what came before the end of that.
+        /// The model is a list of all subscriptions that are not acknowledged, and of the messages that wait.
+        /// No message goes before a subscription that came before it is acknowledged. Each message goes at
+        /// the latest once all subscriptions from before it are acknowledged, and then all from before the
+        /// moment at which that was so.
         #[test]
         fn messages_wait_for_what_came_before_them_only(
             steps in proptest::collection::vec((0..3_u8, 0..1_000_usize), 1..400),

@@ -840,7 +840,8 @@ fn new_quotas_keep_a_tenant_by_its_name_and_turn_away_one_that_is_gone() {
     assert_eq!(rig.told(goes), "-NOAUTH Authentication required.\r\n");
 }
 
-/// The outcome of a shard's attempts to connect to stores.
+/// The outcome of the attempts to connect to stores that shards make in a test: they work, fail, or have no
+/// outcome.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Connecting {
     Works,
@@ -848,21 +849,23 @@ enum Connecting {
     Hangs,
 }
 
-/// Whether clients take the bytes that are sent to them.
+/// Whether clients take the bytes that are sent to them, or never read, so that output waits in the shard.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reading {
     Always,
     Never,
 }
 
-/// Whether shards have other work, so that they are never idle at the end of a turn.
+/// Whether shards have other work, so that they are never idle at the end of a turn (pass of the shard's
+/// loop).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
     None,
     Other,
 }
 
-/// A request that a store has received and not answered yet.
+/// A request that a shard has sent to a store and that the test has not answered yet, with the connection for
+/// its reply.
 #[derive(Clone, Debug)]
 struct Sent {
     shard: usize,
@@ -870,17 +873,19 @@ struct Sent {
     generation: u32,
     backend: BackendId,
     frame: String,
-    /// The number of the segment within the turns of one call in which the request was sent.
+    /// The number of the segment (bytes that a shard handed to the socket at once) in which the request was
+    /// sent, counted from the beginning of the last [`Rig::turns`].
     segment: usize,
 }
 
-/// Shards, with stores and clients that do what a test says.
+/// Shards without sockets, with stores and clients that do what a test says: what most tests of shards begin
+/// with.
 struct Rig {
     shards: Vec<Shard>,
-    /// The micro-units that quota pools grant beyond what was spent, and true if the pools have nothing left
-    /// after that.
+    /// The amount, in micro-units, that the quota pools grant a core beyond what it spent, and true if the
+    /// pools have nothing left after that.
     pools: (i64, bool),
-    /// The reports of shards to the pools.
+    /// The reports of shards to the quota pools, about demand and usage.
     reports: Vec<Report>,
     topology: Topology,
     now: Now,
@@ -888,36 +893,39 @@ struct Rig {
     received: BTreeMap<(usize, u32), Vec<u8>>,
     untaken: Vec<(usize, Owner, Segment)>,
     links: BTreeMap<(usize, ConnectionId), BackendId>,
-    /// The number of shared links of each shard; links with higher numbers are private.
+    /// The number of shared connections to stores of each shard; connections with higher numbers are private
+    /// links, which one client has to itself.
     shared_links: u32,
-    /// The requests that stores have received and not answered yet, in order.
+    /// The requests that stores have received and not answered yet, in the order in which they were sent.
     at_stores: Vec<Sent>,
     /// The request that was answered last, so that a test can send more bytes of its reply.
     answered: Option<Sent>,
-    /// The actions that shards asked for, except connecting.
+    /// The actions that shards asked the runtime for, except connecting, which the test has not taken yet.
     actions: Vec<(usize, Action)>,
     attempts: usize,
     connecting: Connecting,
     reading: Reading,
     work: Work,
-    /// False if no shard is told that the other shards have handled the bytes that arrived before a message.
+    /// True if shards are told at once that the other shards have handled all bytes that arrived before a
+    /// message (`PUBLISH`); false if they are never told.
     others_get_on: bool,
-    /// The number of connections to which stores have given an id, and below it, the ids that stores were
-    /// told to kill.
+    /// The number of connections to which stores have given an id in the greeting; the last one has this id.
     named: u64,
     killed: Vec<String>,
-    /// The reply of stores to CLIENT KILL.
+    /// The reply of stores to `CLIENT KILL` of a connection that weir gave up.
     kill_reply: &'static str,
-    /// The tier of requests that stores report in their greeting, as a weir does; `None` for stores that are
-    /// no weirs.
+    /// The tier (importance) that stores report to have given weir's connections, as a weir does; `None` for
+    /// stores that are no weirs.
     inner: Option<&'static str>,
-    /// The reply of stores that are weirs to a request to accept deadlines.
+    /// The reply of stores that are weirs to `QOS SET INFLIGHT WAIT`, by which they agree to be sent
+    /// deadlines.
     terms: &'static str,
-    /// The cluster map as it follows from the views of nodes so far.
+    /// The cluster map as it follows from the views of nodes that tests have published so far.
     cluster: Cluster,
-    /// The reply of stores to SELECT in the greeting of a shared connection.
+    /// The reply of stores to `SELECT` in the greeting (first requests) of a shared connection.
     select_reply: &'static str,
-    /// The database that each connection's greeting has selected last.
+    /// The database that the greeting (first requests) of each connection has selected last, by shard and
+    /// connection.
     selected: BTreeMap<(usize, ConnectionId), String>,
 }
 
@@ -1015,7 +1023,7 @@ impl Rig {
         self.turns();
     }
 
-    /// Returns what a client has received since the last call.
+    /// Returns the bytes that a client has received since the last call, as text.
     fn told(&mut self, client: usize) -> String {
         let (shard, id) = self.clients[client];
         let bytes = self.received.remove(&(shard, id.index)).unwrap_or_default();
@@ -1026,13 +1034,14 @@ impl Rig {
         self.at_stores.iter().filter(|sent| sent.frame.contains(word)).collect()
     }
 
-    /// Returns the command names of the requests that stores have not answered yet.
+    /// Returns the command names of the requests that stores have received and not answered yet, the oldest
+    /// first.
     fn words_at_stores(&self) -> Vec<&str> {
         self.at_stores.iter().map(|sent| sent.frame.split("\r\n").nth(2).expect("a command")).collect()
     }
 
-    /// Sends `reply` to the oldest request that contains `word`. Returns how many requests stores have still
-    /// to answer.
+    /// Sends `reply` to the oldest unanswered request that contains `word`. Returns the number of requests
+    /// that are unanswered after that. Panics if no request contains the word.
     fn answer_first(&mut self, word: &str, reply: &str) -> usize {
         let at = self.at_stores.iter().position(|sent| sent.frame.contains(word)).expect("it was sent");
         let sent = self.at_stores.remove(at);
@@ -1041,13 +1050,14 @@ impl Rig {
         self.at_stores.len()
     }
 
-    /// Forgets the actions of the shards, and returns how many of them examine a connection to a store.
+    /// Forgets the actions that shards asked for, and returns how many of them are to examine a connection to
+    /// a store (to check whether its host still acknowledges bytes).
     fn take_examined(&mut self) -> usize {
         let examines = |(_, action): &(usize, Action)| matches!(action, Action::Examine(Owner::Link(..)));
         std::mem::take(&mut self.actions).iter().filter(|action| examines(action)).count()
     }
 
-    /// Sends `reply` to the oldest request at stores.
+    /// Sends `reply` to the oldest unanswered request at the stores.
     fn answer_next(&mut self, reply: &str) {
         self.answer_first("", reply);
     }
@@ -1070,14 +1080,15 @@ impl Rig {
         self.turns();
     }
 
-    /// Returns the place of the oldest request of a private link among those at stores; None if there is
-    /// none.
+    /// Returns the index in `at_stores` (unanswered requests) of the oldest request sent over a private link
+    /// (connection that one client has to itself); None if there is none, or the connection is shared.
     fn first_of(&self, shard: usize, link: ConnectionId) -> Option<usize> {
         let is_private = link.0 >= self.shared_links;
         self.at_stores.iter().position(|sent| is_private && (sent.shard, sent.link) == (shard, link))
     }
 
-    /// Breaks the link over which the oldest request that contains `word` was sent.
+    /// Breaks the connection over which the oldest unanswered request that contains `word` was sent: the
+    /// store closes it.
     fn lose(&mut self, word: &str) {
         let Sent { shard, link, generation, .. } = self.frames(word)[0].clone();
         self.at_stores.retain(|sent| (sent.shard, sent.link) != (shard, link));
@@ -1085,7 +1096,8 @@ impl Rig {
         self.turns();
     }
 
-    /// Lets time pass, and runs turns only when a shard has asked for them.
+    /// Lets time pass, and runs turns (passes of the shards' loops) only at times for which a shard has
+    /// asked.
     fn wait(&mut self, duration: Duration) {
         let end = self.now.monotonic.after(duration);
         while let Some(next) =
@@ -1106,7 +1118,7 @@ impl Rig {
         self.turns();
     }
 
-    /// Runs turns of all shards until nothing moves any more.
+    /// Runs turns (passes of the loop) of all shards until none has anything left to do.
     fn turns(&mut self) {
         let mut segments = 0;
         loop {
@@ -1205,7 +1217,9 @@ impl Rig {
         }
     }
 
-    /// Answers the greeting of a link as a store does: names the connection, or kills another one.
+    /// Answers a request (`frame`) of a connection's greeting (first requests) as a store does: tells the
+    /// connection's id, kills the connection that the request names, selects a database or agrees to
+    /// deadlines.
     fn greeted(&mut self, shard: usize, link: ConnectionId, generation: u32, frame: &str) {
         let reply = if frame.contains("\r\nKILL\r\n") {
             self.killed.push(frame.split("\r\n").nth(8).expect("an id").to_owned());
@@ -1239,7 +1253,8 @@ impl Rig {
     }
 }
 
-/// True for a request of weir's own on a private link that stores answer without the test's help.
+/// True for a request of weir's own on a private link (`CLIENT INFO`, `CLIENT KILL`) that the test rig
+/// answers by itself.
 fn is_answered_for(frame: &str) -> bool {
     ["\r\nCLIENT\r\n$4\r\nINFO\r\n", "\r\nCLIENT\r\n$4\r\nKILL\r\n"].iter().any(|words| frame.contains(words))
 }

@@ -135,7 +135,8 @@ impl Versions {
         has_begun(snapshot.key, snapshot.seen[0]) || has_begun(snapshot.backend, snapshot.seen[1])
     }
 
-    /// Returns the number of writes in flight, over all cells (counters of writes).
+    /// Returns the number of writes in flight, over all cells (counters of writes); a write of several cells
+    /// counts several times.
     pub fn under_way(&self) -> u64 {
         self.cells.iter().map(|cell| cell.load(Ordering::SeqCst) & UNDER_WAY).sum()
     }

@@ -61,7 +61,7 @@ pub struct Capacity {
     pub burst: MicroUnits,
 }
 
-/// Number of thousandths in a whole.
+/// Number of thousandths in a whole, by which rates of buckets are counted.
 const MILLI: u64 = 1_000;
 
 impl Capacity {
@@ -119,7 +119,7 @@ impl Capacity {
     }
 }
 
-/// Share of a quota that one host of a fleet may spend, in billionths.
+/// Share of a quota that one host of a fleet (weir processes that share quotas) may spend, in billionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Part(u32);
 
@@ -181,7 +181,8 @@ pub struct Demand {
     pub surprise: MicroUnits,
     /// Amount that the core may still spend from the bucket but does not need, and gives back.
     pub returned: MicroUnits,
-    /// Amount that the core has spent beyond what it was granted, and that no later grant has covered.
+    /// Amount that the core has spent beyond what it was granted, and that no later grant (amount of quota to
+    /// spend) has covered.
     pub owed: MicroUnits,
     /// Amount of quota that a waiting request needs to be admitted; 0 if none waits.
     pub needed: MicroUnits,
@@ -212,8 +213,8 @@ pub struct Grant {
     /// (the part of the bucket that no core holds) and of the pool's income. While the control executor does
     /// not answer, the core goes on with this share of the quota.
     pub share: u32,
-    /// Part of the quota that all cores of this process have together; less than the whole if a fleet shares
-    /// it.
+    /// Part of the quota that all cores of this process have together; less than the whole if a fleet (weir
+    /// processes that share quotas) shares it.
     pub part: Part,
     /// Least price of a request for which the pool (the part of the bucket that no core holds) had too
     /// little; 0 if it had too little for any request, None if it had enough.

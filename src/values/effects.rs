@@ -40,7 +40,7 @@ pub enum Action {
     Reset(Owner),
     /// Stops reading from a socket, because there is no room for its input.
     PauseReading(Owner),
-    /// Resumes reading from a socket.
+    /// Resumes reading from a socket after a pause, because there is room for its input again.
     ResumeReading(Owner),
     /// Checks whether the peer's machine still acknowledges the bytes sent over a socket. If it has not for a while,
     /// although the kernel has sent them again and again, the connection is reported lost on the way.

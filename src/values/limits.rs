@@ -10,22 +10,24 @@ pub const ARGUMENTS_MAX: usize = 1_048_576;
 pub const ARGUMENTS_MAX_UNAUTHENTICATED: usize = 10;
 /// Maximum number of bytes of one argument of a client that has yet to authenticate, as in Redis.
 pub const ARGUMENT_BYTES_MAX_UNAUTHENTICATED: usize = 16 * 1024;
-/// Maximum number of bytes of an inline request, as in Redis.
+/// Maximum number of bytes of an inline request (words on a line, without lengths), as in Redis.
 pub const INLINE_BYTES_MAX: usize = 64 * 1024;
 /// Maximum number of bytes of an incomplete request that are handed over with its client to another process.
 /// A client with a longer incomplete request is handed over only once the rest of it has come.
 pub const MOVED_BYTES_MAX: usize = 16 * 1024;
 /// Size above which the bytes of a request or reply are shared by reference count instead of copied.
 pub const COPY_BYTES_MAX: usize = 16 * 1024;
-/// Maximum number of parsed requests of one connection that wait for replies before weir stops reading from
-/// it.
+/// Maximum number of parsed requests of one connection that wait for replies; with as many, weir stops
+/// reading from the connection.
 pub const PIPELINE_MAX: usize = 1024;
 /// Maximum number of requests for the control executor (such as `INFO` or `QOS`) that one shard has in flight
 /// to it; further ones wait on the shard.
 pub const QUESTIONS_UNDER_WAY_MAX: usize = 64;
-/// Maximum number of unanswered requests on one connection to a backend.
+/// Maximum number of unanswered requests on one connection to a backend; further ones are refused, or wait in
+/// the queue.
 pub const LINK_PENDING_MAX: usize = 65_536;
-/// Maximum number of unsent bytes on one connection to a backend.
+/// Maximum number of unsent bytes on one connection to a backend; with more, further requests are refused, or
+/// wait in the queue.
 pub const LINK_OUTPUT_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum number of bytes of unanswered requests on one connection to a node of a cluster. weir keeps these
 /// requests, since it may have to send them again.
@@ -35,18 +37,19 @@ pub const LINK_UNANSWERED_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const BATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum number of words of a `HELLO`: the version, a user and password, and a name.
 pub const HELLO_WORDS_MAX: usize = 8;
-/// Maximum number of options (user, tier, deadline) of one request that sets them, each with a value.
+/// Maximum number of options (user, tier, deadline and so on, each with a value) of one `QOS` request that
+/// sets them.
 pub const OPTIONS_MAX: usize = 16;
 /// Maximum number of key prefixes of a tenant that are named in the refusal of a request for another key.
 pub const PREFIXES_NAMED_MAX: usize = 3;
-/// Number of buffers of one core that sockets receive into.
+/// Number of buffers of one core that the kernel fills with bytes from sockets.
 pub const RECEIVE_BUFFERS: u16 = 256;
 /// Size of one receive buffer, and so the most bytes that one socket receives at once. A value of 16 KiB fits
 /// with the bytes around it.
 pub const RECEIVE_BUFFER_BYTES: usize = 20 * 1024;
 /// Maximum number of shards of one process.
 pub const SHARDS_MAX: usize = 256;
-/// Maximum number of backends of one process.
+/// Maximum number of backends (servers that `--storage` names) of one process.
 pub const BACKENDS_MAX: usize = 1024;
 /// Maximum number of nodes of a cluster, replicas included.
 pub const CLUSTER_NODES_MAX: usize = 128;
@@ -66,10 +69,10 @@ pub const NODE_ID_BYTES_MAX: usize = 64;
 pub const HOST_BYTES_MAX: usize = 255;
 /// Maximum number of bytes of a quota file.
 pub const QUOTA_FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Maximum number of bytes of a quota file that comes over HTTP. It is held in memory: enough for the most
-/// tenants with a line or six each.
+/// Maximum number of bytes of a quota file that comes over HTTP. It is held in memory; the most tenants fit
+/// with about 250 bytes each.
 pub const QUOTA_POST_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Maximum number of bytes of all quota files that come over HTTP at once.
+/// Maximum number of bytes of all quota files that come over HTTP at once; a further one is refused.
 pub const QUOTA_POSTS_BYTES_MAX: usize = 4 * QUOTA_POST_BYTES_MAX;
 /// Maximum number of bytes of the admin port's token: with its header it fits a request's head.
 pub const ADMIN_TOKEN_BYTES_MAX: usize = 1024;
@@ -98,9 +101,11 @@ pub const CLIENTS_MAX: u64 = 1_000_000;
 pub const PRIVATE_LINKS_MAX: u64 = 100_000;
 /// Maximum number of bytes of a password, as in Redis: each attempt to log in makes a digest of it.
 pub const PASSWORD_BYTES_MAX: usize = 512;
-/// Failed attempts to log in after which a connection is closed.
+/// Number of failed attempts to log in after which a connection is closed, to slow down the guessing of
+/// passwords.
 pub const LOGINS_FAILED_MAX: u8 = 10;
-/// Maximum number of bytes of a client's name, and of its library's name.
+/// Maximum number of bytes of a client's name (`CLIENT SETNAME`), and of its library's name; longer ones are
+/// refused.
 pub const CLIENT_NAME_BYTES_MAX: usize = 512;
 /// Maximum number of bytes of a store's error text that weir repeats in its error reply to `EXEC`, where the
 /// store refused a queued request of the transaction.
@@ -114,26 +119,28 @@ pub const SLOT_HELD_MAX: Duration = Duration::from_secs(1);
 pub const REFUSAL_KEPT_BYTES_MAX: usize = 512;
 /// Size of an answer about commands (`COMMAND`), in bytes, after which no further name is looked up.
 pub const DESCRIPTION_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum number of words of a request that `QOS EXPLAIN` explains: it does so in one turn.
+/// Maximum number of words of a request that `QOS EXPLAIN` explains: it does so in one turn (pass of the
+/// shard's loop).
 pub const EXPLAINED_WORDS_MAX: usize = 65_536;
-/// Maximum number of requests of one transaction that weir answers itself: it does so in one turn.
+/// Maximum number of requests of one transaction that weir answers itself: it does so in one turn (pass of
+/// the shard's loop); a transaction with more is refused.
 pub const TRANSACTION_OWN_MAX: usize = 4_096;
-/// Maximum number of bytes of a reply to `CLIENT LIST`.
+/// Maximum number of bytes of a reply to `CLIENT LIST`; in place of a longer one, the client gets an error.
 pub const CLIENT_LIST_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Maximum number of client ids in one CLIENT LIST or CLIENT KILL.
+/// Maximum number of client ids in one `CLIENT LIST` or `CLIENT KILL`; a request with more is refused.
 pub const CLIENT_IDS_MAX: usize = 1_024;
-/// Longest `CLIENT PAUSE`, in milliseconds.
+/// Longest `CLIENT PAUSE`, in milliseconds (a day); a longer one is refused.
 pub const CLIENT_PAUSE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 /// Maximum number of clients that may be monitors (`MONITOR`) at once, over all shards: a bit of a 64-bit
 /// word stands for each.
 pub const MONITORS_MAX: u64 = 64;
-/// Maximum number of words of a request that `MONITOR` shows.
+/// Maximum number of words of a request that `MONITOR` shows; further ones are left out.
 pub const MONITOR_ARGUMENTS_MAX: usize = 128;
-/// Maximum number of bytes of a word that `MONITOR` shows.
+/// Maximum number of bytes of a word that `MONITOR` shows; the rest is left out.
 pub const MONITOR_ARGUMENT_BYTES_MAX: usize = 1024;
 /// Maximum number of bytes of a request's words that `MONITOR` shows. Quoted they may take four times as many.
 pub const MONITOR_REQUEST_BYTES_MAX: usize = 8 * 1024;
-/// Maximum number of requests of one transaction that `MONITOR` shows.
+/// Maximum number of requests of one transaction that `MONITOR` shows; further ones are left out.
 pub const MONITOR_TRANSACTION_MAX: usize = 1_024;
 /// Maximum number of bytes that may wait for a client that watches requests (`MONITOR`), 256 KiB; lines
 /// beyond it are left out.
@@ -185,7 +192,8 @@ pub const COMBINED_WORDS_MAX: usize = 65_536;
 /// Maximum number of keys at which one client may wait (`BLPOP`): a store keeps about 230 bytes for each, and goes
 /// through all of them when the client leaves.
 pub const AWAITED_KEYS_MAX: usize = 1_024;
-/// Maximum number of patterns of keys that one `SORT` may read for each element.
+/// Maximum number of patterns of keys that one `SORT` may read for each element; a request with more is
+/// refused.
 pub const SORT_PATTERNS_MAX: usize = 64;
 /// Bytes of the longest pattern that a store compares with the names of many keys, fields or channels. Each byte of a
 /// name may be compared with each byte of the pattern.
@@ -202,7 +210,7 @@ pub const SHARED_OWED_MAX: usize = 262_144;
 /// Maximum number of steps for comparing the channel of one `PUBLISH` with all patterns for which weir has
 /// one subscription for all its clients; patterns left then count as not matching.
 pub const PATTERN_STEPS_MAX: usize = 262_144;
-/// Maximum number of sections that one `INFO` may name.
+/// Maximum number of sections that one `INFO` may name; further names are ignored.
 pub const INFO_SECTIONS_MAX: usize = 64;
 /// Maximum number of requests of one connection that are started in a turn (pass of the shard's loop) before
 /// other connections have theirs; a long reply counts as several.
@@ -222,7 +230,7 @@ pub const MESSAGE_READ_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of a reply by weir itself that count as one more request against the limit of requests started in a
 /// turn (pass of the shard's loop).
 pub const ANSWER_BYTES_PER_REQUEST: usize = 256;
-/// Maximum number of bytes of a user's name.
+/// Maximum number of bytes of a user's name within a tenant.
 pub const USER_NAME_BYTES_MAX: usize = 256;
 /// Maximum number of prefixes of one tenant's keys, and of its channels.
 pub const PREFIXES_MAX: usize = 256;
@@ -239,7 +247,7 @@ pub const BURST_SECONDS_MAX: u32 = 3_600;
 pub const PRICE_MAX: u64 = RU_PER_SECOND_MAX * 1_000_000;
 /// Largest debt of a bucket, in millionths of a request unit: more would never be paid off.
 pub const DEBT_MAX: u64 = i64::MAX as u64 / 4;
-/// Maximum number of hot keys of one core.
+/// Maximum number of keys that are hot on one core at a time; a setting may lower it.
 pub const HOT_KEYS_MAX: usize = 256;
 /// Number of keys of queued requests that a core examines every 5 ms at most, to find requests about keys that have
 /// become hot; the rest of a request that exceeds it is examined too. Takes about 0.5 ms.
@@ -248,7 +256,7 @@ pub const HOT_QUEUED_KEYS_EXAMINED_MAX: usize = 8_192;
 pub const HOT_KEYS_NOTICED_MAX: usize = 16;
 /// Maximum number of bytes of a hot key that is kept whole. Longer ones are reported, and never cached.
 pub const HOT_NAME_BYTES_MAX: usize = 1024;
-/// Bytes kept of a hot key that is too long to be kept whole.
+/// Number of bytes kept of a hot key that is too long to be kept whole.
 pub const HOT_NAME_BYTES_SHOWN: usize = 128;
 /// Maximum number of hot keys in one reply or on one page, if the request gives no number.
 pub const HOT_KEYS_SHOWN: usize = 100;
@@ -256,9 +264,10 @@ pub const HOT_KEYS_SHOWN: usize = 100;
 pub const HOT_KEYS_SHOWN_MAX: usize = 1_000;
 /// Maximum number of bytes of the names of hot keys in one reply or on one page.
 pub const HOT_KEYS_SHOWN_BYTES_MAX: usize = 256 * 1024;
-/// Maximum number of hot keys with figures of their own among the metrics.
+/// Maximum number of hot keys with figures of their own among the metrics, since each is a time series where
+/// they are scraped.
 pub const HOT_KEY_SERIES_MAX: usize = 20;
-/// Maximum number of bytes of a hot key's name among the metrics.
+/// Maximum number of bytes of a hot key's name among the metrics; the rest of the name is left out.
 pub const HOT_KEY_LABEL_BYTES_MAX: usize = 64;
 /// Maximum number of lines of its log that weir keeps for the admin port's page.
 pub const JOURNAL_LINES_MAX: usize = 100;
@@ -266,28 +275,32 @@ pub const JOURNAL_LINES_MAX: usize = 100;
 pub const JOURNAL_LINE_CHARS_MAX: usize = 400;
 /// Maximum number of stores in `/state.json`; those in trouble come first.
 pub const STATE_STORES_MAX: usize = 64;
-/// Maximum number of tenants in `/state.json`.
+/// Maximum number of tenants in `/state.json`; those that were refused most come first, and others are
+/// counted.
 pub const STATE_TENANTS_MAX: usize = 100;
 /// Maximum number of tenants in `/history.json` (figures every 5 s), both at one point of time and over all
 /// points.
 pub const HISTORY_TENANTS_MAX: usize = 32;
-/// Maximum number of hot keys in `/state.json`.
+/// Maximum number of hot keys in `/state.json`; the hottest come first, and others are counted.
 pub const STATE_HOT_KEYS_MAX: usize = 20;
-/// Maximum number of bytes of a request whose reply is kept in the hot-key cache.
+/// Maximum number of bytes of a request whose reply is kept in the hot-key cache; replies to longer ones are
+/// not kept.
 pub const HOT_FRAME_BYTES_MAX: usize = 1024;
-/// Maximum number of bytes of a reply that is kept in the hot-key cache.
+/// Maximum number of bytes of a reply that is kept in the hot-key cache; larger ones are not kept.
 pub const HOT_REPLY_BYTES_MAX: usize = 64 * 1024;
 /// Maximum number of requests whose replies are kept for one hot key, in both dialects (RESP2, RESP3)
 /// together.
 pub const HOT_ANSWERS_MAX: usize = 16;
-/// Maximum number of copies of replies that one core keeps of hot keys that belong to other cores.
+/// Maximum number of copies of replies that one core keeps of hot keys whose requests pass through other
+/// cores, which lend it the copies.
 pub const HOT_COPIES_MAX: usize = 256;
 /// Maximum number of bytes of requests for hot keys that one core holds back so that they do not overtake
 /// earlier ones.
 pub const HOT_HELD_BYTES_MAX: usize = 16 << 20;
-/// Maximum number of requests that wait for one fetch of a hot key.
+/// Maximum number of reads that wait for one fetch of a hot key; further ones are refused.
 pub const HOT_WAITERS_PER_FLIGHT_MAX: usize = 16_384;
-/// Maximum number of requests that wait for fetches of hot keys on one core.
+/// Maximum number of reads that wait for fetches of hot keys on one core, and of requests held back there;
+/// further ones are refused.
 pub const HOT_WAITERS_MAX: usize = 65_536;
 /// The longest deadline that a client, or a tenant's quotas, may set for requests: a day, in milliseconds.
 pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
@@ -298,9 +311,11 @@ pub const STALE_ON_ERROR_MAX: std::time::Duration = std::time::Duration::from_se
 pub const COMMAND_CLASSES: usize = 6;
 /// Maximum number of users of whose quotas one shard keeps an account, over all tenants.
 pub const USERS_MAX: usize = 1_048_576;
-/// Maximum number of token buckets of quotas that are not full, over all shards.
+/// Maximum number of token buckets of quotas that are not full, over all shards; for a further bucket,
+/// nothing is granted.
 pub const POOLS_MAX: usize = 4 * USERS_MAX;
-/// Maximum number of bytes of one reply of the embedded engine, by default.
+/// Maximum number of bytes of one reply of the embedded engine, by default; a larger one is replaced by an
+/// error.
 pub const ENGINE_REPLY_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum effort (steps of work) of one request to the embedded engine, about 1 for each element it looks
 /// at: some tenths of a second.
@@ -352,9 +367,10 @@ pub const ENGINE_SLOW_REQUESTS_MAX: usize = 1024;
 /// Unsent bytes of messages behind the last reply beyond which a connection to the embedded engine is closed, as a
 /// subscriber is in Redis.
 pub const ENGINE_SUBSCRIBER_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Largest request that may be allowed by the configuration: a bulk string may be as large as in Redis.
+/// Largest value of the setting for the largest request: a bulk string may be as large as in Redis.
 pub const REQUEST_BYTES_CEILING: usize = 512 * 1024 * 1024;
-/// Largest reply of a store that may be allowed by the configuration: some of the largest values.
+/// Largest value of the setting for the largest reply of a store, which may hold several of the largest
+/// values.
 pub const REPLY_BYTES_CEILING: usize = 2 * 1024 * 1024 * 1024;
 /// Maximum number of hosts that share one quota.
 pub const FLEET_HOSTS_MAX: usize = 4_096;
@@ -363,23 +379,24 @@ pub const FLEET_HOSTS_MAX: usize = 4_096;
 pub const FLEET_KEYS_MAX: usize = 1_000;
 /// Maximum number of users that one host looks at in one period to find those with the highest demand.
 pub const FLEET_CANDIDATES_MAX: usize = 8 * FLEET_KEYS_MAX;
-/// Maximum number of hosts, gone for long, whose entries in the fleet's store one host removes in one period.
+/// Maximum number of hosts, gone for long, whose entries in the fleet's store (Redis server with the counters
+/// of shared quotas) one host removes in one period.
 pub const FLEET_FORGOTTEN_AT_ONCE: usize = 64;
-/// Maximum number of bytes of the fleet store's answer: enough for the most hosts and quotas, with room to
-/// spare.
+/// Maximum number of bytes of the reply of the fleet's store (Redis server with the counters of shared
+/// quotas) to one exchange: enough for the most hosts and quotas.
 pub const FLEET_ANSWER_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum number of bytes of the name that a fleet's keys begin with.
+/// Maximum number of bytes of a fleet's name, with which the names of its keys in the Redis server begin.
 pub const FLEET_NAMESPACE_BYTES_MAX: usize = 64;
 
-/// Maximum number of commands in one HTTP request.
+/// Maximum number of commands in one HTTP request; a request with more is refused.
 pub const HTTP_COMMANDS_MAX: usize = 1_000;
-/// Maximum number of words in one HTTP request, over all its commands.
+/// Maximum number of words in one HTTP request, over all its commands; a request with more is refused.
 pub const HTTP_WORDS_MAX: usize = 65_536;
-/// Longest `Retry-After`, in seconds: a day.
+/// Longest time that weir's HTTP header `Retry-After` names, in seconds: a day.
 pub const HTTP_RETRY_AFTER_SECONDS_MAX: u64 = 86_400;
 /// Time within which an HTTP request has to arrive in full; a second more for every 16 KiB of its body.
 pub const HTTP_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes of a body for which an HTTP request gets a second more to come.
+/// Number of bytes of a body for which an HTTP request gets one second more to come.
 pub const HTTP_BODY_BYTES_PER_SECOND: u64 = 16 * 1024;
 
 /// Maximum number of connections of one core that weir has closed on its side and whose clients have not
@@ -399,7 +416,7 @@ pub const TLS_IN_TRANSIT_MAX: usize = 1024;
 pub const TLS_SEND_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of memory that TLS takes for one client besides its output: keys, and an incomplete record.
 pub const TLS_CLIENT_BYTES: usize = 24 * 1024;
-/// Maximum number of bytes of a file with certificates or a key.
+/// Maximum number of bytes of a file with certificates or a key; a larger one is refused.
 pub const TLS_FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 const _: () = assert!(SLOTS.is_power_of_two());

@@ -13,7 +13,7 @@ pub enum Tier {
     Standard,
     /// Requests for whose reply nobody waits, but whose work must get done.
     Batch,
-    /// Requests whose work may be dropped.
+    /// Requests whose work may be dropped: they are refused first in an overload.
     Sheddable,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Tier {
     }
 }
 
-/// Error for a word that is no tier.
+/// Error for a word that is no name of a tier (importance of requests).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownTier;
 

@@ -9,11 +9,11 @@ use super::{MicroUnits, UNIT};
 pub enum UsageKind {
     /// The request was sent to a store.
     Admitted,
-    /// The request was refused because a quota was used up.
+    /// The request was refused because a quota (of all tenants, the tenant or the user) was used up.
     Throttled,
-    /// The request was refused in an overload.
+    /// The request was refused in an overload, or because its store was away.
     Shed,
-    /// The request was answered without a store.
+    /// The request was answered without a store: from memory, or with the reply to another request.
     Cached,
 }
 
@@ -42,7 +42,8 @@ pub struct Usage {
     pub throttled: MicroUnits,
     /// Estimated cost of the requests that were refused in an overload, or because their store was away.
     pub shed: MicroUnits,
-    /// Cost of the requests that were answered without a store.
+    /// Cost of the requests that were answered without a store: from memory, or with the reply to another
+    /// request.
     pub cached: MicroUnits,
 }
 

@@ -307,7 +307,7 @@ fn whole_number(value: &DeValue<'_>) -> Option<u64> {
     u64::from_str_radix(integer.as_str(), integer.radix()).ok()
 }
 
-/// Maximum number of characters of a wrong value that an error shows.
+/// Maximum number of characters of a wrong value that an error about it repeats.
 const SHOWN_CHARACTERS_MAX: usize = 40;
 
 /// Returns a value as an error shows it: its beginning, or its kind if it is long by nature.

@@ -5,7 +5,7 @@ use std::fmt;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// The SHA-256 digest of a password.
+/// The SHA-256 digest of a password, which is kept in place of the password.
 #[derive(Clone)]
 pub struct PasswordDigest([u8; 32]);
 

@@ -31,12 +31,12 @@ impl QuotaText {
         Some(Self(table.to_string()))
     }
 
-    /// Takes the text that the process before has sent.
+    /// Takes the text of quotas that the process before this one has sent in a takeover.
     pub fn of_another_process(text: String) -> Self {
         Self(text)
     }
 
-    /// Returns the text.
+    /// Returns the text, in the form of a quota file, with digests in the place of passwords.
     pub fn as_str(&self) -> &str {
         &self.0
     }

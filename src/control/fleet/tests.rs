@@ -46,7 +46,8 @@ impl Rig {
         self.fleet.handle_usage(&self.versions, self.versions.current().version(), &[(id, usage)]);
     }
 
-    /// Begins a period of the host, and returns the commands that it sends to the store, one per line.
+    /// Begins a period (one second) of the host, and returns the commands that it sends to the fleet's store,
+    /// one per line.
     fn begin(&mut self) -> String {
         self.ms += 1_000;
         let exchange = self.fleet.begin(self.now(), &mut self.pools);
@@ -67,8 +68,8 @@ impl Rig {
         self.fleet.handle_answer(self.number, Ok(answer.as_bytes()), now, &mut self.pools);
     }
 
-    /// Runs a period in which another host is alive too, and answers the host's commands with these counter
-    /// totals.
+    /// Runs a period (one second) in which another host is alive too, and answers the host's commands to the
+    /// fleet's store with these totals of the counters.
     fn pass(&mut self, totals: [u64; 3]) {
         self.begin();
         let [tick, one, two, three] = [self.ms / 1_000, totals[0], totals[1], totals[2]];

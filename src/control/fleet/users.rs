@@ -25,12 +25,15 @@ pub(super) struct Users {
     left_out: u64,
 }
 
-/// Numbers of the users whose demand is added up over all hosts of the fleet, for reports.
+/// Numbers of the users whose demand is added up over all hosts of the fleet (weir processes that share
+/// quotas), for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct UserFigures {
-    /// The number of users whose consumption is now added up over all hosts of the fleet.
+    /// The number of users whose consumption is now added up over all hosts of the fleet (weir processes that
+    /// share quotas).
     pub counted: usize,
-    /// Maximum number of users whose consumption may be added up over all hosts of the fleet.
+    /// Maximum number of users whose consumption may be added up over all hosts of the fleet (weir processes
+    /// that share quotas).
     pub most: usize,
     /// The number of times that a user with high demand was not counted in a period, because there were too
     /// many.
@@ -38,7 +41,8 @@ pub struct UserFigures {
 }
 
 impl FleetQuotas {
-    /// Returns the numbers of the users counted with the fleet; None if users' quotas are not shared.
+    /// Returns the numbers of the users counted with the fleet (weir processes that share quotas); None if
+    /// users' quotas are not shared.
     pub fn users(&self) -> Option<UserFigures> {
         let most = self.settings.users_max;
         let counted = self.places.len() - self.first_user();
@@ -139,7 +143,8 @@ impl FleetQuotas {
     }
 
     /// Passes the part that this host may give out of the quota of each user who is not counted with the
-    /// fleet to the pools from which cores draw it, if it has changed.
+    /// fleet to the pools (the parts of buckets that no core holds) from which cores draw it, if it has
+    /// changed.
     pub(super) fn tell_terms(&mut self, pools: &mut Reconciliation) {
         let terms = UserTerms { part: self.fleet.uncounted(), floor: self.fleet.floor() };
         if self.settings.users_max > 0 && self.users.terms != Some(terms) {

@@ -22,7 +22,7 @@ pub enum Route {
     Explain,
     /// `/metrics`: metrics for Prometheus.
     Metrics,
-    /// `/healthz`: 200 while the process lives.
+    /// `/healthz`: status 200 while the process lives, for a supervisor.
     Health,
     /// `/readyz`: 200 while clients should be sent to this process, 503 while it drains (accepts no new
     /// clients).
@@ -35,7 +35,7 @@ pub enum Route {
     HotKeys,
     /// `/cluster`: the nodes of the cluster, and how many slots each owns.
     Cluster,
-    /// `/fleet`: how quotas are shared with other hosts.
+    /// `/fleet`: how quotas are shared with the other hosts of the fleet.
     Fleet,
     /// A path at which the admin port has no page (status 404).
     NotFound,

@@ -8,15 +8,15 @@ use crate::protocol::http::{RequestTarget, Source};
 
 /// Maximum number of bytes of a request up to the end of its headers; a longer one is refused.
 const HEAD_BYTES_MAX: usize = 8 * 1024;
-/// Maximum number of headers of an HTTP request.
+/// Maximum number of headers of an HTTP request; a request with more is refused.
 const HEADERS_MAX: usize = 64;
 
 /// The result of parsing the bytes that an admin connection has received so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// The head of the request is incomplete so far.
+    /// The head of the request is incomplete so far: more bytes have to be received.
     Partial,
-    /// A complete head. Its body follows, if it has one.
+    /// A complete head of a request. Its body follows, if it has one.
     Request(Head),
     /// A request that cannot be served. The connection is closed after this reply.
     Refused(Response),
@@ -155,7 +155,7 @@ fn body(headers: &[Header<'_>]) -> Result<Body, Status> {
     Ok(if waits { Body::Waits(bytes) } else { Body::Follows(bytes) })
 }
 
-/// Returns the page at a path.
+/// Returns the page at a path; [`Route::NotFound`] if there is none.
 fn page_at(path: &str) -> Route {
     PAGES.iter().find(|(name, _, _)| *name == path).map_or(Route::NotFound, |(_, route, _)| *route)
 }

@@ -41,9 +41,11 @@ pub(super) enum Grade {
     /// Nothing needs attention: all requests are served.
     #[default]
     Well,
-    /// Some requests are held back, as configured.
+    /// Something deserves a look: a tenant is beyond its quota, less than 1 % of the requests are refused for
+    /// other reasons, a store is slow, or the process drains (takes no new clients).
     Strained,
-    /// Requests that should be served are refused.
+    /// Requests that should be served are refused: 1 % of all requests or more are, or a store is ejected
+    /// (out of use), stalled (silent), slow at shedding level 3, or has a full queue.
     Trouble,
 }
 
@@ -132,7 +134,7 @@ impl Serialize for Number {
     }
 }
 
-/// Numbers of requests by outcome, named as in `/metrics`.
+/// Numbers of requests (since the start, or per second) by outcome, named as in `/metrics`.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Outcomes<T> {
     decoded: T,
@@ -166,7 +168,7 @@ impl<T> Outcomes<T> {
     }
 }
 
-/// Numbers of requests refused because of overload, by reason.
+/// Numbers of requests (since the start, or per second) refused because of overload, by reason.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Pressed<T> {
     window: T,

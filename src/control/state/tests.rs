@@ -14,7 +14,8 @@ use crate::values::limits::{
 use crate::values::time::Now;
 use crate::values::{TenantId, Timestamp, Usage};
 
-/// A process, of which the tests compare two states one second apart.
+/// The state of a process from which `/state.json` is made; the tests compare its counters with those of a
+/// second before.
 struct Scene {
     facts: ProcessFacts,
     versions: Versions,

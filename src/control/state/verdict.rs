@@ -11,7 +11,7 @@ const REASONS_MAX: usize = 6;
 /// The fraction of all requests (1 %) at which refusals count as trouble.
 const MANY: f64 = 0.01;
 
-/// The state of weir in one word, with the reasons.
+/// The state of weir in one word, with the reasons, as `/state.json` begins.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Verdict {
     pub grade: Grade,

@@ -10,7 +10,7 @@ use crate::values::Timestamp;
 /// Maximum number of replicas of unreachable primaries that are watched at the same time, to see which takes
 /// over.
 const WATCHED_MAX: usize = 16;
-/// Time between a replica's reply to `ROLE` and the next `ROLE` sent to it.
+/// Time between a watched replica's reply to `ROLE` and the next `ROLE` sent to it.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Longest time for which a replica is watched (asked again and again whether it took over) after a
 /// connection to its primary was lost.

@@ -49,7 +49,7 @@ impl Epoch {
 pub enum Rejected {
     /// The view has less than half of the known node ids: another cluster uses this address.
     Strangers,
-    /// With the view there would be more nodes than weir can handle (128).
+    /// The view has so many nodes that weir would have to know more than it can handle (128).
     TooManyNodes,
     /// Too many views came at once: as many views as are merged together (128) were used before this one.
     TooManyViews,
@@ -96,8 +96,8 @@ impl Applied {
 #[derive(Clone, Debug)]
 pub struct Cluster {
     map: Arc<Map>,
-    /// For each slot, the config epoch with which its owner in force claims it; a claim with a higher epoch
-    /// replaces it.
+    /// For each slot, the config epoch with which its owner in force claims it; a claim (a view in which
+    /// another node owns the slot) with a higher epoch replaces it.
     epochs: Box<[Epoch]>,
     /// Number of nodes that were ever known, from which the serial numbers (generations) of new ones are
     /// made.
@@ -411,7 +411,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// Facts about a node, combined from all views.
+/// Facts about a node of the cluster, combined from the views of all nodes that answered.
 struct Fact<'a> {
     /// The node as in its own view, or else as in the view with the highest config epoch for it.
     seen: &'a Seen,

@@ -98,7 +98,7 @@ pub struct Refresh {
     gap: Duration,
     /// Time before which no round of questions to nodes begins just because of a reason to doubt the map.
     not_before: Timestamp,
-    /// Time of the next round of questions to nodes if there is no reason to ask earlier.
+    /// Time of the next round of questions to nodes about the map if there is no reason to ask earlier.
     due: Timestamp,
     wanted: bool,
     /// True if all primaries are to be asked for the map.
@@ -118,8 +118,8 @@ pub struct Refresh {
 }
 
 impl Refresh {
-    /// Creates the schedule of the rounds in which nodes are asked for their views. The first round is due at
-    /// once, with some of the configured addresses of nodes, whose number is `seeds`.
+    /// Creates the schedule of the rounds in which nodes are asked for their views of the cluster. The first
+    /// round is due at once, with some of the configured addresses of nodes (seeds), whose number is `seeds`.
     pub fn new(seeds: usize, mut random: Random) -> Self {
         let next_seed = random.index(seeds.max(1));
         Self {

@@ -91,7 +91,8 @@ pub struct ReplicaState {
 /// Time at which a primary was asked for its replication state, and the replication offset in its reply.
 type Told = (Timestamp, u64);
 
-/// Replication state of all replicas of a cluster.
+/// Replication state of all replicas of a cluster, and the replies of their primaries that it is computed
+/// from.
 #[derive(Debug, Default)]
 pub struct Replicas {
     primaries: BTreeMap<NodeKey, (String, VecDeque<Told>)>,
@@ -185,7 +186,7 @@ mod tests {
         ))
     }
 
-    /// Creates the map of one primary and its replica.
+    /// Creates the map of a cluster with one primary and its replica, for tests.
     fn pair() -> Arc<Map> {
         let nodes = "a1 10.0.0.1:7000@1 myself,master - 0 0 1 connected 0-16383\n\
                      b2 10.0.0.2:7000@1 slave a1 0 0 1 connected\n";

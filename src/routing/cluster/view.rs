@@ -62,7 +62,7 @@ pub enum Unusable {
     KnowsNobody,
 }
 
-/// One node's view of the cluster.
+/// One node's view of the cluster: the nodes that it knows, and the owners of slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     /// All nodes that this node knows by their ids, without those that are still in the handshake.
@@ -75,7 +75,7 @@ pub struct View {
     pub(super) databases: Option<Databases>,
 }
 
-/// One node, as the node that gave the view sees it.
+/// One node of the cluster, as the node that gave the view sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) id: NodeId,
@@ -87,7 +87,7 @@ pub(super) struct Seen {
     /// True if most primaries consider the node failed. (`fail?` is the opinion of one node, and does not
     /// count.)
     pub(super) failed: bool,
-    /// Addresses of the node, the best first; may be empty.
+    /// Addresses of the node, the best first; empty if none is known.
     pub(super) addresses: Vec<ServerAddress>,
     /// True for a replica that is in `CLUSTER SLOTS`, which shows that it works.
     pub(super) live: bool,

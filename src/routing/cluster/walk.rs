@@ -29,12 +29,12 @@ use super::map::{Map, NodeKey, OpenSlot};
 use crate::values::BackendId;
 use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS};
 
-/// Bits of a client's `SCAN` cursor that hold the fingerprint of the map of the cluster.
+/// Number of bits of a client's `SCAN` cursor that hold the fingerprint of the map of the cluster.
 const PRINT_BITS: u32 = 17;
-/// Bits of a client's `SCAN` cursor that hold the number of the visit (the scan of one node).
+/// Number of bits of a client's `SCAN` cursor that hold the number of the visit (the scan of one node).
 const VISIT_BITS: u32 = 9;
-/// Bits of a client's `SCAN` cursor that hold the node's own cursor: clients may keep cursors in 63 bits and
-/// a sign.
+/// Number of bits of a client's `SCAN` cursor that hold the node's own cursor: clients may keep cursors in 63
+/// bits and a sign.
 const INNER_BITS: u32 = 63 - PRINT_BITS - VISIT_BITS;
 /// Value in a client's `SCAN` cursor in place of the node's own cursor when the scan of that node has ended.
 const OVER: u64 = (1 << INNER_BITS) - 1;
@@ -142,19 +142,20 @@ struct Plan {
     print: u32,
     visits: Vec<NodeKey>,
     map: Arc<Map>,
-    /// For each node, by its place in the table of nodes, the numbers of its visits (scans).
+    /// For each node, by its place in the table of nodes, the positions in the plan at which it is visited
+    /// (scanned).
     at: Vec<Visits>,
 }
 
-/// Numbers of one node's visits (scans) in the plan of a walk over all nodes.
+/// Positions, in the plan of a walk over all nodes, at which one node is visited (scanned): up to three.
 #[derive(Clone, Copy, Debug)]
 struct Visits {
     first: usize,
-    /// Number of the visit at which the node is scanned as the target of moving slots, after the first visits
-    /// of all nodes that these slots move away from.
+    /// Position of the visit at which the node is scanned as the target of moving slots, after the first
+    /// visits of all nodes that these slots move away from; [`NEVER`] if there is none.
     as_target: usize,
-    /// Number of the second visit (scan of one node) to this node, which follows the visits to all nodes that
-    /// its slots move to.
+    /// Position of the second visit (scan) of this node, which follows the visits of all nodes that its slots
+    /// move to; [`NEVER`] if there is none.
     again: usize,
 }
 

@@ -22,7 +22,8 @@ use crate::values::{BackendId, Tier, Timestamp};
 
 /// The least number of backends that are compared with each other by their response times, to find slow ones.
 const COMPARED_FROM: usize = 3;
-/// The least time between two log lines about one backend in shadow mode, in which ejections are only logged.
+/// The least time between two log lines about one backend in shadow mode, in which an ejection (taking the
+/// backend out of use) is only logged.
 const SHADOWS_APART: Duration = Duration::from_secs(10);
 /// The time for which only a cheap request may be the trial of an ejected backend (one taken out of use),
 /// counted from when a trial is due. After it, any request may be.
@@ -51,14 +52,14 @@ pub struct Breaker {
 /// Whether a core asks the breaker about each request to a backend before it sends the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
-    /// Requests to the backend are not checked: all are sent.
+    /// Requests to the backend are not checked by the breaker: all are sent.
     Open,
     /// The backend is ejected (taken out of use) or returning: [`Breaker::check`] decides about each request
     /// to it.
     Closed,
 }
 
-/// The decision about a request to an ejected or returning backend.
+/// The decision about a request to a backend that is ejected (taken out of use) or returning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     /// The backend is healthy again: the request takes the usual way, through window and queue.
@@ -74,7 +75,8 @@ pub enum Pass {
     Refused(NotSent),
 }
 
-/// One core's knowledge about one backend's health.
+/// One core's knowledge about one backend's health, with the trial request (which finds out whether an
+/// ejected backend is healthy again) that it has in flight there.
 #[derive(Debug, Default)]
 struct Health {
     watch: Watch,
@@ -100,7 +102,8 @@ struct Health {
 }
 
 impl Health {
-    /// True if a good reply would change nothing: the backend did not fail lately and no trial is in flight.
+    /// True if a good reply would change nothing: the backend did not fail lately and no trial request (which
+    /// finds out whether an ejected backend is healthy again) is in flight.
     fn is_quiet(&self) -> bool {
         self.watch.is_calm() && self.trial.is_none()
     }
@@ -143,8 +146,8 @@ impl Breaker {
     }
 
     /// Counts a backend's reply to a client's request. True if [`Breaker::record_reply`] must be called with
-    /// it: it is an error, or the backend failed lately or is on trial. `is_error` says that the reply is an
-    /// error.
+    /// it: it is an error, or the backend failed lately, or its reply to a trial request is awaited.
+    /// `is_error` says that the reply is an error.
     #[inline]
     pub fn count_reply(&mut self, backend: BackendId, is_error: bool) -> bool {
         let health = &mut self.health[usize::from(backend.0)];
@@ -152,9 +155,9 @@ impl Breaker {
         is_error || !health.is_quiet()
     }
 
-    /// Records a backend's reply, with its text if it is an error: ends the trial that it answers, and ejects
-    /// the backend after too many failures. `late` is the delay of this core itself. `request` is the
-    /// record of the request.
+    /// Records a backend's reply, with its text if it is an error: ends the trial (whether an ejected backend
+    /// is healthy again) if it answers the trial request, and ejects the backend after too many failures.
+    /// `late` is the delay of this core itself. `request` is the record of the request.
     #[cold]
     pub fn record_reply(
         &mut self,

@@ -23,7 +23,8 @@ use super::settings::{Mode, ShardSettings};
 use crate::policy::replica_choice::Role;
 use crate::values::time::Now;
 
-/// The state that one core keeps of a cluster.
+/// The state that one core keeps of a cluster: owners of slots, requests that wait for them, and replicas for
+/// reads.
 #[derive(Debug)]
 pub struct Cluster {
     /// The owners of slots, with held and unanswered requests; None until the first map has come, and where

@@ -39,11 +39,12 @@ pub struct ReaderFigures {
     /// The numbers of times that the node was ejected (taken out of use) as a replica: for failures, and for
     /// slowness.
     pub out: [u64; 2],
-    /// True while this core sends the node no reads as a replica, because it was ejected.
+    /// True while this core sends the node no reads as a replica, because it was ejected (taken out of use).
     pub is_out: bool,
 }
 
-/// The state of one core for the choice of replicas.
+/// The state of one core for the choice of replicas: how far they are behind, how fast they are, and whether
+/// they fail.
 #[derive(Debug)]
 pub struct Readers {
     policy: ReplicaChoice,
@@ -168,13 +169,14 @@ impl Readers {
         }
     }
 
-    /// Returns, for each node, how many reads it answered as a replica and how often it was ejected, by the
-    /// node's index.
+    /// Returns, for each node, how many reads it answered as a replica and how often it was ejected (taken
+    /// out of use), by the node's index.
     pub fn figures(&self) -> Vec<ReaderFigures> {
         self.figures.clone()
     }
 
-    /// True once a read was sent, at any time, that a replica might have answered.
+    /// True once a read was sent, at any time, that a replica might have answered; owners' response times
+    /// matter from then on.
     #[inline]
     pub fn was_used(&self) -> bool {
         self.used_at.is_some()
@@ -272,7 +274,7 @@ pub struct ReplicaReply<'a> {
     pub kept: &'a [u8],
     /// The bytes of the reply that came last; earlier ones are in `kept`.
     pub end: &'a [u8],
-    /// False for a reply that was too large to be kept.
+    /// False for a reply that was too large to be kept, of which the earlier bytes are missing.
     pub is_kept: bool,
 }
 

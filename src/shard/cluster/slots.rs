@@ -188,7 +188,8 @@ struct Until {
     words: Option<Arc<[u8]>>,
 }
 
-/// The map version and the time at the arrival of a refusal that may be untrue.
+/// The moment at which a refusal that may be untrue came: the version of the map then, and the time. A newer
+/// map shows whether it was true.
 #[derive(Clone, Copy, Debug)]
 struct Doubted {
     version: u64,
@@ -201,11 +202,12 @@ struct Hold {
     list: Vec<Held>,
     not_before: Timestamp,
     carried_out: CarriedOut,
-    /// The last reply to a request for the slot, if it was CLUSTERDOWN; else None.
+    /// The last reply to a request for the slot, if it was CLUSTERDOWN (the node cannot serve it at present);
+    /// else None.
     down: Option<Down>,
 }
 
-/// A node's CLUSTERDOWN to a request for a slot.
+/// A node's CLUSTERDOWN to a request for a slot, with the retries that follow.
 #[derive(Debug)]
 struct Down {
     /// The text of the CLUSTERDOWN error, which clients get when the time for retries is over.
@@ -305,7 +307,8 @@ pub struct Doubt {
 #[derive(Debug)]
 pub struct Slots {
     pub(super) map: Arc<Map>,
-    /// The unanswered requests of each connection, by the connection's index.
+    /// The unanswered requests of each connection, by the connection's index, kept in case they must be sent
+    /// again.
     unanswered: Vec<Unanswered>,
     /// Owners of slots that redirects named, each with the time until which it overrides the map.
     patches: Patches,
@@ -319,7 +322,8 @@ pub struct Slots {
     held: usize,
     held_bytes: usize,
     doubt: Option<Doubt>,
-    /// The time at which this core last checked which held-back requests can be sent.
+    /// The time at which this core last checked which held-back requests can be sent, after which the next
+    /// check is due.
     looked_at: Timestamp,
     is_touched: bool,
     /// Nodes that replied CLUSTERDOWN and have given no better reply since, each with the time from which a
@@ -431,8 +435,8 @@ impl Slots {
         self.unanswered_mut(connection).push((slot, requests), tries, message);
     }
 
-    /// True if the bytes kept of a connection's unanswered requests are below their limit, so that more may
-    /// be sent.
+    /// True if the bytes kept of a connection's unanswered requests, in case they must be sent again, are
+    /// below their limit of 64 MiB, so that more may be sent.
     #[inline]
     pub fn has_room(&self, connection: ConnectionId) -> bool {
         self.unanswered.get(connection.0 as usize).is_none_or(Unanswered::has_room)
@@ -465,7 +469,7 @@ impl Slots {
         self.unanswered.iter().any(|unanswered| unanswered.has_again(slot))
     }
 
-    /// Frees unused memory that the lists of unanswered requests took in a burst.
+    /// Frees unused memory that the lists of unanswered requests took in a burst of requests.
     pub fn tidy(&mut self) {
         self.unanswered.iter_mut().for_each(Unanswered::tidy);
     }
@@ -526,7 +530,8 @@ impl Slots {
         }
     }
 
-    /// Returns the failed primaries whose slots other nodes own by now.
+    /// Returns the failed primaries whose slots other nodes own by now, so that their replies need not be
+    /// awaited.
     pub fn fallen(&self) -> Vec<BackendId> {
         self.map.fallen().map(|node| node.key.backend).collect()
     }
@@ -932,7 +937,8 @@ pub fn pause_not_yet(times: u8) -> Duration {
     doubled(PAUSE_NOT_YET_FIRST, times).min(PAUSE_NOT_YET_MAX)
 }
 
-/// Returns `first`, doubled for each time after the first; zero if `times` is 0.
+/// Returns the pause after `times` refusals: `first`, doubled for each refusal after the first; zero if
+/// `times` is 0.
 fn doubled(first: Duration, times: u8) -> Duration {
     if times == 0 { Duration::ZERO } else { first * (1 << (times - 1).min(10)) }
 }
@@ -1102,7 +1108,8 @@ impl Slots {
         self.hold(Held { envelope: *envelope, message, requests, tries, ask, doubted, words });
     }
 
-    /// Prevents all requests of a slot from being sent before `until`.
+    /// Prevents all held requests of a slot from being sent before the time `until`, so that nodes are not
+    /// flooded.
     fn pause(&mut self, slot: u16, until: Timestamp) {
         let hold = self.holds.entry(slot).or_default();
         hold.not_before = hold.not_before.max(until);

@@ -193,7 +193,7 @@ impl Unanswered {
         Some((sent, bytes))
     }
 
-    /// Removes the oldest request because it is answered.
+    /// Removes the oldest request because it is answered and will not be sent again.
     #[inline]
     pub fn forget(&mut self) {
         if !self.odd.is_empty() {
@@ -210,7 +210,8 @@ impl Unanswered {
         }
     }
 
-    /// Returns the slot of the oldest unanswered request; None if there is none.
+    /// Returns the slot of the oldest unanswered request, which the next reply answers; None if there is
+    /// none.
     pub fn next_slot(&self) -> Option<u16> {
         self.sent.get(self.first).map(|sent| sent.slot)
     }
@@ -282,7 +283,8 @@ mod tests {
 
     use super::*;
 
-    /// A slot, the number of requests, and the number of redirects so far.
+    /// Entry of the model in the tests: a slot, the number of requests in the message, and the number of
+    /// redirects so far.
     type Told = (u16, u32, u8);
 
     fn told(sent: Sent) -> Told {

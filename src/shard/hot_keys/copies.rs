@@ -159,8 +159,8 @@ impl Copies {
         }
     }
 
-    /// Returns the time of the next report to the cores that lent copies of how many requests these answered.
-    /// None if there are no copies.
+    /// Returns the time of the next report to the cores that lent copies of their kept replies, of how many
+    /// requests the copies answered. None if this core has no copies.
     pub fn due(&self) -> Option<Timestamp> {
         (self.count > 0).then(|| self.told_at.after(TOLD_APART))
     }

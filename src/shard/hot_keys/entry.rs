@@ -34,17 +34,17 @@ const TRIAL_READS: u64 = 50;
 /// the duration of the last fetch if that is more, but at most a quarter (`AHEAD_PART`) of the reply's
 /// lifetime.
 const AHEAD_LEAST: Duration = Duration::from_millis(2);
-/// The divisor of a kept reply's lifetime: the reply is fetched again in the last quarter of its lifetime at
-/// the earliest.
+/// The divisor of the lifetime of a kept reply (one held in memory): the reply is fetched again in the last
+/// quarter of its lifetime at the earliest.
 const AHEAD_PART: u32 = 4;
-/// The time without a request after which the place for the kept reply to this request may be given to the
-/// reply to another request.
+/// The time without a request after which the place for the kept reply (one held in memory) to this request
+/// may be given to the reply to another request.
 const IDLE: Duration = Duration::from_millis(250);
 /// The burst of writes to one key, as a time: as many writes may come at once as the permitted rate allows in
 /// this time.
 const WRITE_BURST: Duration = Duration::from_millis(100);
-/// The least time over which requests from other cores are counted before the cores that get copies are
-/// chosen again.
+/// The least time over which requests from other cores are counted before the cores that get copies of kept
+/// replies (those held in memory) are chosen again.
 const COPIED_AFTER: Duration = Duration::from_millis(20);
 /// The time for which reports show a key as `stale` after the last expired reply was sent for it.
 const STALE_SHOWN: Duration = Duration::from_secs(1);
@@ -64,7 +64,7 @@ pub enum Warmth {
     /// reads share no fetch: a node may redirect earlier requests, and a fetch, which belongs to no client
     /// connection, could reach the next node before them.
     Sent {
-        /// The latest time at which an unknown request may have been sent.
+        /// The latest time at which a request that is not known here may have been sent.
         until: Timestamp,
     },
     /// All requests in flight for the key are known: reads share fetches, and replies are kept.
@@ -98,13 +98,14 @@ pub enum Found {
 /// The way in which a request for a hot key reaches its store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// The request is a read that waits for a fetch (shared read of a hot key).
+    /// The request is a read that is not sent itself, but waits for a fetch (shared read of a hot key).
     Fetch(FlightId),
     /// The request is sent to the store on its own, as a read or as a write.
     Own(Access),
 }
 
-/// A read that may be answered from memory.
+/// A read of a hot key, with the data by which is decided whether it is answered from memory or shares a
+/// fetch.
 #[derive(Clone, Copy, Debug)]
 pub struct Read<'a> {
     /// The number of the client connection that sent the read.
@@ -128,7 +129,7 @@ pub struct Tally {
     reads: u64,
     useful: u64,
     fenced: u64,
-    /// Reads answered from memory since the key became hot.
+    /// Number of reads answered from memory since the key became hot.
     pub hits: u64,
     /// Number of reads since the key became hot.
     pub all_reads: u64,
@@ -143,11 +144,14 @@ pub struct Tally {
 /// for reads that may have to be sent again.
 #[derive(Debug, Default)]
 struct Wait {
-    /// All unanswered requests of the connection for the key, including reads that wait for a shared fetch.
+    /// The number of all unanswered requests of the connection for the key, including reads that wait for a
+    /// shared fetch.
     requests: u32,
-    /// Unanswered requests that are sent to the store on their own, not answered by a shared fetch.
+    /// The number of unanswered requests that are sent to the store on their own, not answered by a shared
+    /// fetch.
     own: u32,
-    /// Requests counted in `own` whose bytes have not been put on the connection to the store yet.
+    /// The number of requests counted in `own` whose bytes have not been put on the connection to the store
+    /// yet.
     unsent: u32,
     /// True if one of the unanswered requests counted in `own` is a write.
     has_written: bool,
@@ -199,7 +203,7 @@ impl Wait {
 #[derive(Debug)]
 struct Kept {
     reply: Bytes,
-    /// The time at which the store was asked for the reply.
+    /// The time at which the store was asked for the reply, from which its age is counted.
     asked_at: Timestamp,
     snapshot: Snapshot,
     good_until: Timestamp,
@@ -220,18 +224,19 @@ struct Answer {
     too_large_until: Timestamp,
     used_at: Timestamp,
     /// The envelope (tier, route, account) of the request that last began a fetch (shared read of a hot key)
-    /// of the reply.
+    /// of the reply; a fetch that renews the reply before it expires is sent with it.
     terms: Envelope,
 }
 
-/// Counts, by core, of requests for a hot key from other cores since the cores that get copies were last
-/// chosen, including requests answered from copies; and the cores that hold copies.
+/// Counts, by core, of requests for a hot key from other cores since the cores that get copies of kept
+/// replies (those held in memory) were last chosen, including requests answered from copies; and the cores
+/// that hold copies.
 #[derive(Debug, Default)]
 struct Elsewhere {
     since: Timestamp,
     asked: HashMap<ShardId, u32>,
     holders: Vec<ShardId>,
-    /// True if cores that are no holders any more may still have copies, which have not expired.
+    /// True if cores that are no longer chosen to get copies may still have some that have not expired.
     has_former: bool,
 }
 
@@ -246,10 +251,12 @@ pub struct Entry {
     pub hash: u64,
     pub backend: BackendId,
     pub warmth: Warmth,
-    /// The number of keys that had become hot on this core since it started when this key did, itself included.
+    /// The number of keys that had become hot on this core since it started when this key did, itself
+    /// included. It shows whether a search of the queues that began earlier has looked for requests for this
+    /// key.
     pub promotion: u64,
     pub tally: Tally,
-    /// The tenant whose request for the key came last.
+    /// The tenant whose request for the key came last, which reports of hot keys name.
     pub last_asker: TenantId,
     /// Whether the store reports changes of the key to this core (CLIENT TRACKING).
     pub registration: Registration,
@@ -257,7 +264,8 @@ pub struct Entry {
     answers: Vec<Answer>,
     waits: HashMap<u64, Wait>,
     elsewhere: Elsewhere,
-    /// The time until which the writes so far use up the permitted rate of writes to the key.
+    /// The time until which the writes so far use up the permitted rate of writes to the key; a time in the
+    /// past if the key has been written less often than permitted.
     writes_until: Timestamp,
     pauses_until: Timestamp,
     /// The last time at which an expired reply was sent because the store was unavailable.
@@ -648,7 +656,7 @@ impl Entry {
         self.tally.useful += 1;
     }
 
-    /// Drops the key's kept replies that have expired, to make room for others.
+    /// Drops the key's kept replies (those held in memory) that have expired, to make room for others.
     pub fn drop_old(&mut self, now: Timestamp) {
         for answer in &mut self.answers {
             answer.kept.take_if(|kept| now >= kept.good_until);

@@ -35,7 +35,7 @@ pub enum Forecast {
 }
 
 impl Forecast {
-    /// Returns the text that `QOS EXPLAIN` shows.
+    /// Returns the text about hot keys in the reply to `QOS EXPLAIN`.
     pub fn text(self) -> String {
         match self {
             Self::NoKey => "no key".to_owned(),

@@ -36,7 +36,8 @@ pub struct Flight {
     /// have been written in between, and the reply is not kept.
     pub snapshot: Option<Snapshot>,
     /// The digest of the last reply to this same read that any core had seen when the fetch (shared read of a
-    /// hot key) was sent; `None` until then.
+    /// hot key) was sent; `None` until then. If a core sees another reply before this fetch is answered, its
+    /// reply is not kept.
     pub look: Option<Look>,
     /// True if the reply to this fetch (shared read of a hot key) is to be kept in memory, unless its key
     /// is written meanwhile or the reply is too large.
@@ -54,7 +55,7 @@ pub struct Flight {
     /// answered: it was the last to wait when its deadline passed. None if a read that still waits is charged.
     payer: Option<ReplyTo>,
     /// Whether the store was going to report the key's next change (CLIENT TRACKING) when the fetch (shared
-    /// read of a hot key) was sent.
+    /// read of a hot key) was sent. Only then is its reply kept for longer than `--hot-ttl`.
     pub registration: Registration,
 }
 
@@ -256,7 +257,8 @@ impl Flights {
         self.all.get(id.index as usize).filter(|flight| flight.generation == id.generation)
     }
 
-    /// Returns the latest fetch among `ids` that takes this route to the store; None if none does.
+    /// Returns the latest fetch among `ids` that takes this route to the store, which is the one that a read
+    /// may join or that is sent next; None if none of them does.
     pub fn latest_of(&self, ids: &[FlightId], route: Route) -> Option<FlightId> {
         let takes = |id: &&FlightId| self.find(**id).is_some_and(|flight| flight.envelope.route == route);
         ids.iter().rev().find(takes).copied()
@@ -346,9 +348,9 @@ impl Flights {
     }
 
     /// Prepares a failed fetch (shared read of a hot key) to be sent a second time, for the waiting reads
-    /// that `may_wait` selects, except the first read. The fetch takes over the tier (importance) and account
-    /// of the first of these. Returns the reads that get the error instead; None if the fetch has failed
-    /// before or no read would be left to wait.
+    /// that `may_wait` selects, except the read that has waited longest, which gets the error. The fetch
+    /// takes over the tier (importance) and account of the first read left. Returns the reads that get the
+    /// error; None if the fetch has failed before or no read would be left to wait.
     pub fn begin_again(&mut self, id: FlightId, may_wait: impl Fn(&Envelope) -> bool) -> Option<Vec<Waiter>> {
         let flight = self.get(id).filter(|flight| !flight.has_failed)?;
         let first = flight.waiters.first()?.envelope.reply_to;

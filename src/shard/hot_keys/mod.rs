@@ -114,7 +114,7 @@ pub enum Arrival {
     Again,
 }
 
-/// The result of handling a request for a key that may be hot.
+/// The result of handling a request for a key that may be hot, which says what the caller does with it.
 #[derive(Debug)]
 pub enum Meeting {
     /// The request goes to the store. The caller need not report when it has been put on the connection.
@@ -151,7 +151,7 @@ pub struct TooOften {
 pub struct HotKeyStage {
     settings: HotSettings,
     keys: HotKeys,
-    /// Hot keys by the index in their [`HotId`]: at most 512.
+    /// Hot keys by the index in their [`HotId`], which is below 512; None where no hot key has the index.
     entries: Vec<Option<Box<Entry>>>,
     /// The number of hot keys: entries that are not `None`.
     known: usize,
@@ -165,11 +165,11 @@ pub struct HotKeyStage {
     /// Requests, each with its bytes, that no longer wait for a fetch (shared read of a hot key) or for
     /// earlier requests, and are to be sent to the store on their own.
     detached: VecDeque<(Envelope, Vec<u8>)>,
-    /// Keys and client connections whose held-back requests for the key may go on.
+    /// Pairs of a key and a client connection, whose requests for the key were held back and may go on now.
     resuming: VecDeque<(HotId, u64)>,
     /// The number of requests held back, for all keys.
     held: usize,
-    /// The bytes of all requests held back, for all keys.
+    /// The number of bytes of all requests held back, for all keys.
     held_bytes: usize,
     /// The earliest deadline of the requests held back, or a time before that.
     held_until: Timestamp,
@@ -182,7 +182,8 @@ pub struct HotKeyStage {
     /// The number of keys that had become hot when a search of the queues began that has yet to be finished: it finds
     /// the requests for these. None if no search is unfinished.
     searched_for: Option<u64>,
-    /// The number of keys of queued requests that all searches of the queues have read so far.
+    /// The number of keys of queued requests that all searches of the queues have read so far, which a metric
+    /// shows.
     examined: u64,
     under_way: UnderWay,
     /// True if the slot of the last request has enough traffic that its keys are counted.
@@ -195,7 +196,8 @@ pub struct HotKeyStage {
     /// Copies of kept replies (those held in memory) to lend to other cores.
     to_lend: VecDeque<(ShardId, Copy)>,
     to_tell: VecDeque<(ShardId, CopyHits)>,
-    /// The time of the end of the last turn (pass of the shard's loop).
+    /// The time of the end of the last turn (pass of the shard's loop), for functions that are not told the
+    /// time.
     turned_at: Timestamp,
     /// The time at which the waiting reads were last counted as requests for their keys.
     counted_at: Timestamp,
@@ -261,8 +263,8 @@ impl HotKeyStage {
     }
 
     /// Handles a request that [`HotKeyStage::notices`] selected, before it is sent to its store. `arrival`
-    /// says whether the request is new or was counted before, and `frame` is its bytes. `envelope` is its
-    /// record. Returns what the caller does with the request.
+    /// says whether the request is new or was counted before, and `frame` is its bytes. `envelope` is the
+    /// record that goes with its bytes. Returns what the caller does with the request.
     pub fn meet(
         &mut self,
         env: &mut Env,
@@ -408,8 +410,8 @@ impl HotKeyStage {
         self.held_bytes -= held.iter().map(|held| held.frame.len()).sum::<usize>();
     }
 
-    /// Counts requests from another core for a hot key, or requests that it answered from copies, and lends
-    /// copies to cores that ask often.
+    /// Counts requests from another core for a hot key, or requests that it answered from copies of kept
+    /// replies (those held in memory), and lends copies to cores that ask often.
     fn handle_elsewhere(&mut self, env: &Env, id: HotId, (from, count): (ShardId, u32), now: Timestamp) {
         let own = env.settings.id;
         let Some(entry) = entry_of(&mut self.entries, id) else { return };
@@ -1869,7 +1871,8 @@ pub struct HotKey {
     pub reads: f64,
     /// Writes per second, over the last second, through weir.
     pub writes: f64,
-    /// Reads per second that other cores answered from copies, over the last second.
+    /// Reads per second that other cores answered from copies of this core's kept replies, over the last
+    /// second.
     pub elsewhere: f64,
     /// Request units per second that requests for the key cost, over the last second.
     pub request_units: f64,
@@ -1900,7 +1903,7 @@ pub struct HotFigures {
     pub kept: usize,
     /// Number of bytes of the replies that this core keeps.
     pub kept_bytes: usize,
-    /// Number of copies of kept replies that other cores have lent to this one.
+    /// Number of copies of kept replies (those held in memory) that other cores have lent to this one.
     pub copies: usize,
     /// Number of fetches (shared reads of hot keys) that have not ended.
     pub flights: usize,
@@ -1934,10 +1937,11 @@ pub struct Unnoticed {
 pub struct Search {
     /// All keys whose queued requests are not known, sorted by their bytes.
     pub keys: Vec<Unnoticed>,
-    /// The number of keys that have become hot on this core since it started.
+    /// The number of keys that have become hot on this core since it started. Requests that this part of the
+    /// search parses are marked with it, so that later searches know which keys were looked for.
     pub promotions: u64,
-    /// The number of keys that had become hot when this search began, in an earlier part of it perhaps. Later ones are
-    /// for the next search.
+    /// The number of keys that had become hot when this search began, perhaps in an earlier part of it. Keys
+    /// that became hot after that are left to the next search.
     pub since: u64,
 }
 
@@ -1998,7 +2002,8 @@ fn was_not_carried_out(outcome: Outcome, reply: &[u8]) -> bool {
     }
 }
 
-/// Returns the number of the client connection that sent a request, also for one piece of a split request.
+/// Returns the number of the client connection that sent a request, also for one piece (one key's part) of a
+/// split request.
 fn connection_of(env: &Env, envelope: &Envelope) -> u64 {
     env.pieces.connection(envelope.reply_to)
 }

@@ -28,9 +28,11 @@ pub enum Open {
     Values(Values),
     /// A request that may be about keys of any core, such as `EXEC`, or a script that declares its keys.
     Anywhere {
-        /// Version cells (counters of writes) of the keys that the request writes.
+        /// Version cells (counters of writes) of the keys that the request writes, which count the request as
+        /// in flight.
         written: Box<[Cell]>,
-        /// Reads of keys that the request does not write, in the order of their replies.
+        /// Reads within the request of keys that it does not write, in the order of their replies, which are
+        /// compared with kept replies.
         read: Box<[InnerRead]>,
     },
     /// A write that may touch any key of a backend, and the backend's version cell (counter of writes).
@@ -40,7 +42,7 @@ pub enum Open {
     Costly(u16, u64),
 }
 
-/// An `MGET` that names at least one hot key.
+/// An `MGET` that names at least one hot key, and is sent to the store.
 #[derive(Debug)]
 pub struct Values {
     /// The hot keys, each once, with the index of its first value in the reply.
@@ -68,7 +70,8 @@ impl Values {
 }
 
 impl Open {
-    /// True if a request may be about keys whose home is another core.
+    /// True if a request may be about keys whose home core (the core through which a key's requests pass) is
+    /// another one.
     fn is_about_any(&self) -> bool {
         matches!(self, Self::Anywhere { .. } | Self::Cell(_))
     }
@@ -277,7 +280,8 @@ impl UnderWay {
     }
 
     /// Compares the store's reply to a request with the kept reply that [`Self::compare`] stored in shadow
-    /// mode: true if they are the same. None if no reply was stored, or if the key was written since.
+    /// mode (decisions without effect): true if they are the same. None if no reply was stored, or if the key
+    /// was written since.
     pub fn compared(&mut self, to: ReplyTo, versions: &Versions, reply: &[u8]) -> Option<bool> {
         let (snapshot, kept) = self.compared.remove(&to)?;
         versions.is_good(&snapshot).then(|| kept == reply)

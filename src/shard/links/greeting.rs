@@ -261,7 +261,8 @@ impl Links {
         Ok(())
     }
 
-    /// Closes a connection on which nothing is unanswered, and opens it anew.
+    /// Closes a connection on which nothing is unanswered, and opens it anew, because its store has become a
+    /// replica and the address may lead to another server by now.
     fn renew(&mut self, env: &mut Env, connection: ConnectionId, now: Now) {
         env.counters.add(Counter::LinksRenewed, 1);
         let generation = self.connections[connection.0 as usize].generation;

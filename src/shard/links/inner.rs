@@ -82,7 +82,8 @@ impl Link {
         }
     }
 
-    /// True if the backend is a weir that accepts deadlines.
+    /// True if the backend is a weir that accepts deadlines, so that requests are sent with the time left to
+    /// theirs.
     #[inline]
     pub fn takes_deadlines(&self) -> bool {
         self.inner.is_some_and(|inner| inner.takes_deadlines)

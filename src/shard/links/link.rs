@@ -51,7 +51,7 @@ pub enum Greeting {
     ReadOnly,
     /// `SELECT` of a database other than the first. An error closes the connection.
     Select,
-    /// `CLIENT INFO`: the store's id and address for the connection.
+    /// `CLIENT INFO`: the store's id and address for the connection, for a `CLIENT KILL` if it is given up.
     Identity,
     /// `CLIENT LIST ID` with the connection's own id, to a backend that may be a weir: its tier (importance).
     Tier,
@@ -65,7 +65,8 @@ pub enum Greeting {
 /// Knowledge about a backend that is itself a weir, from its replies on one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inner {
-    /// The tier that the other weir gives to this connection. It grants requests no more important tier.
+    /// The tier that the other weir gives to this connection. It gives requests no more important tier
+    /// (importance).
     pub tier: Tier,
     /// True if the other weir has agreed to accept deadlines.
     pub takes_deadlines: bool,
@@ -94,7 +95,8 @@ pub struct Link {
     /// they are sent. `greetings` has the commands whose replies are expected.
     pub greeting: Vec<u8>,
     pub greetings: VecDeque<Greeting>,
-    /// The store's id and address for this connection; `None` if unknown.
+    /// The store's id and address for this connection, by which later connections can have it killed; `None`
+    /// if unknown.
     pub name: Option<StoreClient>,
     /// Knowledge about the backend if it is a weir; None for any other.
     pub inner: Option<Inner>,
@@ -124,7 +126,7 @@ pub struct Link {
     /// Finds the ends of replies, and of push messages between them, which are dropped: no request on a shared
     /// connection asks for any.
     pub scanner: ReplyScanner,
-    /// The time at which the backend last sent bytes over the connection.
+    /// The time at which the backend last sent bytes over the connection, from which its silence is counted.
     pub heard_at: Timestamp,
     /// The first error among the replies to the requests of the transaction that is being answered, before
     /// its `EXEC`, without `-` and line end, at most 512 bytes. `EXEC` itself only says that there was one.
@@ -256,15 +258,17 @@ impl Link {
         takes_more && self.pending.len() < LINK_PENDING_MAX && self.output.len() < LINK_OUTPUT_BYTES_MAX
     }
 
-    /// Lets an open connection be opened anew for the next request once none is unanswered. If requests may wait, it
-    /// takes no more until then; else it depends on the requests when that is.
+    /// Makes an open connection retire: it is opened anew for the next request once none is unanswered on it.
+    /// If requests may wait (`may_wait`), it takes no more until then; otherwise it goes on taking requests,
+    /// and is opened anew when it happens to have none unanswered.
     pub fn retire(&mut self, may_wait: bool) {
         if self.state == LinkState::Open {
             (self.pending_max, self.is_held_up) = (0, may_wait);
         }
     }
 
-    /// Lets the connection take requests again, because it is opened anew.
+    /// Lets the connection take requests again after it retired (waited to be opened anew), because that
+    /// happens now.
     pub fn end_retirement(&mut self) {
         (self.pending_max, self.is_held_up) = (LINK_PENDING_MAX, false);
     }

@@ -74,7 +74,7 @@ impl Links {
         }
     }
 
-    /// Returns the number of connections, open or not.
+    /// Returns the number of connections, open or not, to all databases that were used so far.
     pub fn len(&self) -> usize {
         self.connections.len()
     }
@@ -130,7 +130,7 @@ impl Links {
         self.in_flight
     }
 
-    /// Returns the number of open connections.
+    /// Returns the number of open connections, as reports show it.
     pub fn open_count(&self) -> usize {
         self.connections.iter().filter(|link| link.state == LinkState::Open).count()
     }
@@ -182,7 +182,7 @@ impl Links {
         }
     }
 
-    /// Frees memory that long pipelines to backends took.
+    /// Frees memory that long pipelines to backends took and that is unused now.
     pub fn tidy(&mut self) {
         self.connections.iter_mut().for_each(|link| shorten(&mut link.pending));
     }

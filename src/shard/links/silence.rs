@@ -11,7 +11,7 @@ use crate::values::time::Now;
 /// The longest silence (without any bytes received) after which weir stops waiting for a replica. The
 /// silence is half of the time left until the read's deadline, at least 10 ms and at most this.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// The shortest silence after which weir stops waiting for a replica.
+/// The shortest silence after which weir stops waiting for a replica, however soon the read's deadline is.
 const PATIENCE_LEAST: Duration = Duration::from_millis(10);
 
 /// Returns the time for which a replica may be silent while it owes a read: half of `useful`, the time from

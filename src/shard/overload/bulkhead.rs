@@ -34,7 +34,7 @@ use crate::values::{IdMap, TenantId, Tier, Timestamp, UNIT};
 /// sent to it); four median response times if that is longer.
 const STALLED: Duration = Duration::from_millis(250);
 /// The number of median response times for which a backend with requests in flight must be silent before it
-/// counts as stalled, if that is longer than 250 ms.
+/// counts as stalled (nothing more is sent to it), if that is longer than 250 ms.
 const STALLED_MEDIANS: u32 = 4;
 /// The silence after which a backend with requests in flight counts as stalled (nothing more is sent to it)
 /// before any of its response times is known.
@@ -51,7 +51,7 @@ const RETRY_FULL: (Duration, Duration) = (Duration::from_millis(10), Duration::f
 /// The least retry delay named to clients when the queue is full under lasting overload: more is requested
 /// than the backend can do.
 const RETRY_OVER: Duration = Duration::from_millis(100);
-/// The most waiting requests for which an empty queue keeps its memory.
+/// The largest number of requests that a queue has room for and keeps its memory when it is empty.
 const PARKED_KEPT: usize = 64;
 /// The divisor that gives the part (a tenth) of the window (limit on requests in flight to a backend) that
 /// only requests of the critical tier may use.
@@ -74,8 +74,8 @@ pub struct Parked {
 #[derive(Debug)]
 pub struct Bulkhead {
     window: Window,
-    /// Cap on the window (limit on requests in flight) for the sake of cheap requests; without effect where the
-    /// requests of this bulkhead are cheap ones.
+    /// Cap on the number of expensive requests in flight, lowered while replies to cheap requests to the same
+    /// backend come late; without effect if the requests of this bulkhead are the cheap ones.
     yielding: Yielding,
     mode: Mode,
     /// True if replies are sampled: for the window, or where it is off, for the other layers that judge the backend by
@@ -104,7 +104,8 @@ pub struct Bulkhead {
     /// True while the backend is ejected (taken out of use after failures) or returning: the circuit
     /// breaker decides about each request, and requests are not queued.
     is_gated: bool,
-    /// The response time of the last sampled reply; None before the first one.
+    /// The response time of the last sampled reply, by which a silent backend is judged while no median is
+    /// known; None before the first one.
     took: Option<Duration>,
     /// True if there was a moment without waiting requests since the last call of [`Bulkhead::take_waits`].
     was_empty: bool,
@@ -254,7 +255,8 @@ impl Bulkhead {
         self.is_sampled && self.window.wants(sent_at, now)
     }
 
-    /// Adjusts the window (limit on requests in flight) by a sampled reply.
+    /// Adjusts the window (limit on requests in flight) by a sampled reply, and publishes it to other cores
+    /// on `board`.
     #[inline(never)]
     pub fn handle_reply(&mut self, sample: &Sample, now: Timestamp, mut board: Section<'_>) {
         self.took = Some(now.since(sample.sent_at));
@@ -263,9 +265,9 @@ impl Bulkhead {
         self.set_limit();
     }
 
-    /// Takes whether expensive requests are in flight to the same backend, for which there is another bulkhead
-    /// (window and queue). `may_yield` is true if fewer of them may soon be in flight because replies to requests of
-    /// this one come late.
+    /// Records, for the window of cheap requests, whether expensive requests are in flight to the same
+    /// backend, which pass another bulkhead (window and queue). `may_yield` is true if fewer of them may soon
+    /// be in flight because replies to cheap requests come late.
     pub fn handle_expensive(&mut self, are_in_flight: bool, may_yield: bool) {
         self.window.handle_expensive(are_in_flight, may_yield);
     }
@@ -283,14 +285,14 @@ impl Bulkhead {
         has_yielded
     }
 
-    /// True unless it is known that this bulkhead's expensive requests are not the reason why replies to cheap ones
-    /// come late.
+    /// True unless it is known that the expensive requests of this bulkhead (window and queue) are not the
+    /// reason why replies to cheap ones come late.
     pub fn may_be_in_the_way(&self, now: Timestamp) -> bool {
         !self.yielding.rests(now)
     }
 
-    /// True if fewer of this bulkhead's expensive requests may soon be in flight because replies to cheap ones come
-    /// late.
+    /// True if fewer of the expensive requests of this bulkhead (window and queue) may soon be in flight
+    /// because replies to cheap ones come late.
     pub fn may_yield(&self, now: Timestamp) -> bool {
         self.yielding.may_help(now)
     }
@@ -366,7 +368,8 @@ impl Bulkhead {
         self.set_limit();
     }
 
-    /// True while nothing is sent to the backend, because it is stalled or busy with a script.
+    /// True while nothing is sent to the backend, because it is stalled (silent although requests are in
+    /// flight) or busy with a script.
     const fn takes_nothing(&self) -> bool {
         self.is_stalled || self.is_busy
     }
@@ -484,7 +487,8 @@ impl Bulkhead {
         pushed.map_err(|_| self.parked.remove(index))
     }
 
-    /// True if at least one request was waiting in this queue at every moment since the last call.
+    /// True if at least one request was waiting in this queue at every moment since the last call, about 100
+    /// ms ago: a sign of lasting overload, by which the backend's shedding level is decided.
     pub fn take_waits(&mut self) -> bool {
         let is_empty = self.is_empty();
         let was_empty = std::mem::replace(&mut self.was_empty, is_empty);
@@ -715,7 +719,7 @@ pub struct Figures {
     pub held: Held,
     /// The time for which the oldest request in the queue has waited.
     pub age: Duration,
-    /// The backend's response time when few requests wait at it.
+    /// The backend's response time with few requests in flight, against which its present times are compared.
     pub base: Duration,
     /// The median response time among the replies by which the window (limit on requests in flight) was last
     /// adjusted.
@@ -792,7 +796,7 @@ mod tests {
         assert_eq!(sent, [1, 2]);
     }
 
-    /// Returns a request with this deadline that waits to be sent.
+    /// Returns a request with this deadline that waits in a queue since `now`, for tests.
     fn parked(deadline: Timestamp, now: Timestamp) -> Parked {
         let client = ClientId { index: 0, generation: 1 };
         let envelope = Envelope {

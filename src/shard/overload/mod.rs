@@ -210,7 +210,7 @@ impl Overload {
         })
     }
 
-    /// Frees the memory that the queues took while many requests waited.
+    /// Frees the memory that the queues took while many requests waited, where none waits any more.
     pub fn tidy(&mut self) {
         self.bulkheads.iter_mut().for_each(Bulkhead::tidy);
     }

@@ -21,7 +21,8 @@ use crate::values::{BackendId, Timestamp};
 const _: () =
     assert!(ERRORS >= 2 * COMMAND_CLASSES, "reads and writes of each class are a kind, and errors are one");
 
-/// Time for which the last replies to cheap requests count for the expensive ones.
+/// The time for which the latency of the last replies to cheap requests is used to decide how many expensive
+/// requests may be in flight to the same backend.
 const CHEAP_LAST: Duration = Duration::from_secs(1);
 
 impl Overload {
@@ -81,8 +82,10 @@ impl Overload {
         self.bulkheads[index].handle_reply(&sample, now.monotonic, section);
     }
 
-    /// Compares, for each backend, the latency of cheap requests with that of a backend that is not crowded: while
-    /// it is longer, fewer expensive ones may be in flight. Called with the regular checks, about every 100 ms.
+    /// Compares, for each backend, the latency of cheap requests with the longest that they should have while
+    /// the backend is not crowded: while it is longer, fewer expensive requests may be in flight. Called with
+    /// the regular checks, about every 100 ms. Does nothing unless windows are on and the setting
+    /// `heavy_yields` is.
     pub fn yield_to_cheap(&mut self, env: &mut Env, now: Now) {
         let settings = &env.settings.overload;
         if !settings.heavy_yields || settings.window != Mode::On {

@@ -20,7 +20,8 @@ use crate::values::{BackendId, TenantId};
 #[derive(Debug)]
 pub struct Expired {
     pub to: Addressee,
-    /// True if the request's client connection may be read from again.
+    /// True if the request's client connection, from which no more was read because many of its requests
+    /// waited, may be read from again.
     pub is_eased: bool,
     pub why: NotSent,
 }
@@ -67,10 +68,10 @@ impl Overload {
         self.turned_away = turned_away;
     }
 
-    /// Makes room for a request in the queue of the bulkhead `index`: if the queue is full, pushes out a less
-    /// important request, which is refused. An error if the full queue has no less important request. Returns
-    /// the reply address of the request pushed out if its client connection may be read from again; else
-    /// None.
+    /// Makes room for a request in the queue of the bulkhead (window and queue) with this index: if the queue
+    /// is full, pushes out a less important request, which is refused. An error if the full queue has no less
+    /// important request. Returns the reply address of the request pushed out if its client connection may be
+    /// read from again; else None.
     pub fn make_room(
         &mut self,
         env: &mut Env,

@@ -12,7 +12,8 @@ const LIMITED: &str = r"
     admin = true
 ";
 
-/// Returns a rig whose pools grant only what was already spent on credit.
+/// Returns a test rig (shards with scripted stores and clients) with limited tenants, whose pools have
+/// nothing left: they grant only the amounts that cores have already spent on credit.
 fn limited(shards: u16) -> Rig {
     limited_at(shards, Weights { base: UNIT, hit: UNIT / 10, row: UNIT / 100, ..FREE })
 }
@@ -149,7 +150,8 @@ fn what_was_refused_later_costs_nothing() {
     assert_eq!((spent, admitted, shed), (0, 0, UNIT), "and is counted as shed");
 }
 
-/// Returns the micro-units taken from buckets so far, and those that requests are reported to have cost.
+/// Lets two seconds pass, and returns the micro-units that cores have reported as taken from buckets so far,
+/// and those that requests are reported to have cost.
 pub(super) fn booked(rig: &mut Rig) -> (i64, u64) {
     rig.now.monotonic = rig.now.monotonic.after(Duration::from_secs(2));
     rig.turns();
@@ -394,7 +396,8 @@ fn no_more_is_under_way_than_could_be_paid_though_replies_turn_out_dear() {
     assert_eq!(answered, 16, "the others waited, and were not refused");
 }
 
-/// Returns a rig whose only tenant has used up its quota, by requests of which one was dear; and two clients of it.
+/// Returns a test rig (shards with scripted stores and clients) whose only tenant has used up its quota, by
+/// requests of which one was dear (a reply of 3,000 elements); and two clients of the tenant.
 fn dry_after_a_dear_request() -> (Rig, [usize; 2]) {
     let mut rig = limited(1);
     rig.pools = (100 * UNIT as i64, false);
@@ -520,8 +523,8 @@ fn requests_that_are_never_refused_bring_their_payer_into_debt_for_a_second_at_m
     }
 }
 
-/// Returns a rig whose pools give much, and in which bytes have prices: a request unit per KiB of a request, a
-/// quarter per KiB of a reply.
+/// Returns a test rig (shards with scripted stores and clients) whose pools grant much, and in which bytes
+/// have prices: a request unit per KiB of a request, a quarter per KiB of a reply.
 pub(super) fn priced_by_bytes() -> Rig {
     let mut rig = limited_with(1, |settings| {
         settings.private_links_max = 10;
@@ -634,7 +637,7 @@ fn a_call_that_waits_in_vain_costs_what_a_nil_costs() {
     assert_eq!((after.0 - before.0, after.1 - before.1), (2 * cost as i64, cost));
 }
 
-/// Returns the cost of all requests since the last call, in millionths of a request unit.
+/// Returns the reported cost of all requests since the last call, in millionths of a request unit.
 fn newly_metered(rig: &mut Rig) -> u64 {
     let metered = booked(rig).1;
     rig.reports.clear();
@@ -645,7 +648,8 @@ fn newly_metered(rig: &mut Rig) -> u64 {
 /// usual: 50 units per millisecond beyond the leeway of half a second and its growth.
 const DEAR: std::ops::Range<u64> = 13_500 * UNIT..14_000 * UNIT;
 
-/// Returns a rig of one core, in which a millisecond of a store's time costs 50 units.
+/// Returns a test rig (shards with scripted stores and clients) of one core, in which a millisecond of a
+/// store's time costs 50 request units.
 fn rig_that_bills_time() -> Rig {
     let mut rig = limited_with(1, |settings| {
         settings.admission.weights = Weights { base: UNIT, busy_ms: 50 * UNIT, ..FREE };
@@ -732,7 +736,8 @@ fn requests_whose_work_does_not_show_share_the_time_and_do_not_pay_for_a_store_t
     assert!(cost <= 305 * UNIT, "{cost}");
 }
 
-/// Returns a rig of one core in which a KiB of a reply costs a unit, and so does each element of it.
+/// Returns a test rig (shards with scripted stores and clients) of one core, in which a KiB of a reply costs
+/// a request unit, and so does each element of it.
 fn rig_that_bills_replies() -> Rig {
     let mut rig = limited_with(1, |settings| {
         settings.admission.weights = Weights { base: UNIT, kib_out: UNIT, row: UNIT, ..FREE };

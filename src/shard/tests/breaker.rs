@@ -4,7 +4,7 @@
 use super::*;
 use crate::policy::breaker::Stage;
 
-/// A time after which an ejected store is certainly tried again.
+/// The time after which a store that the breaker has ejected is certainly tried again.
 const PAUSE: Duration = Duration::from_millis(500);
 const LOADING: &str = "-LOADING Redis is loading the dataset in memory\r\n";
 
@@ -26,7 +26,8 @@ fn ejections(rig: &Rig, backend: u16) -> u64 {
     rig.shards.iter().map(of).sum()
 }
 
-/// Sends a GET, which the store answers with `reply` if it is asked at all. Returns the client's reply.
+/// Sends a client's `GET`, which the store answers with `reply` if weir sends it there at all. Returns the
+/// client's reply.
 fn ask(rig: &mut Rig, client: usize, key: &str, reply: &str) -> String {
     rig.now.monotonic = rig.now.monotonic.after(Duration::from_micros(200));
     rig.send(client, &[&["GET", key]]);
@@ -36,7 +37,8 @@ fn ask(rig: &mut Rig, client: usize, key: &str, reply: &str) -> String {
     rig.told(client)
 }
 
-/// Lets a store answer five GETs in a row with an error that ejects it.
+/// Lets a store answer five GETs in a row with `-LOADING`, after which the breaker ejects it (sends it no
+/// more requests).
 fn eject(rig: &mut Rig, client: usize, key: &str) {
     (0..5).for_each(|_| drop(ask(rig, client, key, LOADING)));
 }

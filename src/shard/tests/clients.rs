@@ -5,7 +5,8 @@ use super::*;
 use crate::shard::script_board::ScriptBoard;
 
 impl Rig {
-    /// Delivers a shard's questions about clients to all shards, and their answers back to the asking client.
+    /// Delivers the questions that shards have for all shards (about `CLIENT LIST`, `KILL` or `PAUSE`) to all
+    /// shards, and the joined answers back to the clients that asked.
     fn carry_client_questions(&mut self) {
         for asking in 0..self.shards.len() {
             while let Some((to, question)) = self.shards[asking].poll_question() {

@@ -16,7 +16,8 @@ pub(super) fn bulk(value: &str) -> String {
     format!("${}\r\n{value}\r\n", value.len())
 }
 
-/// Returns a rig of cores that proxy a cluster of three nodes.
+/// Returns a test rig (shards with scripted stores and clients) with this many cores before a cluster of
+/// three nodes, each of which owns a third of the slots. `change` adjusts the settings.
 pub(super) fn clustered(shards: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
     let mut rig = Rig::with(shards, NODES, |settings| {
         settings.hot.mode = Mode::Off;
@@ -26,18 +27,19 @@ pub(super) fn clustered(shards: u16, change: impl Fn(&mut ShardSettings)) -> Rig
     rig
 }
 
-/// Returns the node that owns a slot at first: each of three nodes has a third of the slots.
+/// Returns the number of the node that owns a slot at first: each of three nodes has a third of the slots.
 pub(super) fn thirds(slot: u16) -> u16 {
     (u32::from(slot) * u32::from(NODES) / u32::from(SLOTS)) as u16
 }
 
 impl Rig {
-    /// Publishes a cluster map with these owners of slots to all cores.
+    /// Publishes a map of the cluster with these owners of slots (None: no owner) to all cores.
     pub(super) fn publish(&mut self, owner_of: impl Fn(u16) -> Option<u16>) {
         self.publish_of((NODES, None), owner_of);
     }
 
-    /// Publishes a map of a cluster with `nodes` nodes, one of which may have failed.
+    /// Publishes a map of a cluster with `nodes` nodes, of which the one with number `failed` has failed, to
+    /// all cores. `owner_of` gives the number of each slot's owner.
     pub(super) fn publish_of(
         &mut self,
         (nodes, failed): (u16, Option<u16>),
@@ -88,7 +90,8 @@ impl Rig {
         View::parse(&asked, b"*0\r\n", bulk(&told).as_bytes()).expect("a view")
     }
 
-    /// Returns the node and the command of each request at stores, such as `0 GET`.
+    /// Returns, for each unanswered request, the number of the node that it was sent to and its command, such
+    /// as `0 GET`.
     pub(super) fn at_nodes(&self) -> Vec<String> {
         let word = |sent: &Sent| sent.frame.split("\r\n").nth(2).unwrap_or("").to_owned();
         self.at_stores.iter().map(|sent| format!("{} {}", sent.backend.0, word(sent))).collect()
@@ -103,7 +106,8 @@ pub(super) fn ask(key: &str, node: u16) -> String {
     format!("-ASK {} 10.0.0.{node}:{}\r\n", slot_of(key.as_bytes()), 7000 + node)
 }
 
-/// Returns a rig with one core, a client of it, and a key of the first node.
+/// Returns a test rig (shards with scripted stores and clients) with one core before a cluster, a client, and
+/// a key of the first node.
 fn before_a_node() -> (Rig, usize, String) {
     let mut rig = clustered(1, |_| {});
     let (client, key) = (rig.client(0), rig.key(0, 0));
@@ -194,8 +198,9 @@ fn a_redirect_to_a_node_that_has_left_is_forgotten_with_the_next_map() {
     assert_eq!(rig.at_nodes(), ["0 GET"]);
 }
 
-/// Redirects a request to a node that stays silent. Returns the client's reply at its deadline, and what the
-/// client gets when the node answers after that.
+/// Sends a request with a deadline of 150 ms, which the first node refuses with a redirect to a node that
+/// stays silent. Returns the client's reply at the deadline, and the bytes that the client gets when the node
+/// answers after that. `inflight` is the client's setting for requests in flight at their deadline.
 fn told_at_the_deadline(
     refusal: impl Fn(&str) -> String,
     words: &[&str],
@@ -768,7 +773,8 @@ const PRIMARY_ROLE: &str = "*3\r\n$6\r\nmaster\r\n:7\r\n*0\r\n";
 const REPLICA_ROLE: &str = "*5\r\n$5\r\nslave\r\n$8\r\n10.0.0.1\r\n:7001\r\n$9\r\nconnected\r\n:7\r\n";
 
 impl Rig {
-    /// Confirms the map: says that all primaries were asked just now.
+    /// Confirms the map of slots on all cores, as if all primaries had been asked just now and had changed
+    /// nothing.
     fn confirm(&mut self) {
         self.now.monotonic = self.now.monotonic.after(MILLISECOND);
         for shard in &mut self.shards {
@@ -777,7 +783,8 @@ impl Rig {
         self.turns();
     }
 
-    /// Answers a request to a primary: ROLE, which precedes it, and then the request itself.
+    /// Answers a request that only a primary may carry out: `ROLE`, which is sent right before it, with
+    /// `role`, and the request itself with `reply`.
     fn answer_as(&mut self, role: &str, reply: &str) {
         self.answer_first("ROLE", role);
         self.answer_next(reply);
@@ -954,11 +961,11 @@ fn a_walk_goes_from_node_to_node_when_the_map_is_known_to_be_right() {
     assert_eq!(rig.told(client), "-ERR invalid cursor\r\n");
 }
 
-/// Stand-ins for nodes between which slots move. Each node carries out requests for slots that it owns, or
-/// after ASKING, and keeps the keys as lists.
+/// A scripted cluster between whose nodes slots move. Each node carries out requests for slots that it owns,
+/// or after `ASKING` for slots that it imports, and keeps each key's value as a list of what was appended.
 pub(super) struct Nodes {
     pub(super) owners: BTreeMap<u16, u16>,
-    /// Slots that are moving, each with its target and the keys that have moved already.
+    /// Slots that are moving: by slot, the node that it moves to, and the keys that have moved already.
     moving: BTreeMap<u16, (u16, BTreeSet<String>)>,
     lists: BTreeMap<String, Vec<String>>,
     asked: BTreeSet<(usize, ConnectionId)>,
@@ -970,7 +977,7 @@ impl Nodes {
         Self { owners, moving: BTreeMap::new(), lists: BTreeMap::new(), asked: BTreeSet::new() }
     }
 
-    /// Forgets a lost connection.
+    /// Forgets that `ASKING` was sent over a connection, because the connection is lost.
     pub(super) fn forget(&mut self, link: (usize, ConnectionId)) {
         self.asked.remove(&link);
     }
@@ -1006,8 +1013,8 @@ impl Nodes {
         format!(":{}\r\n", list.len())
     }
 
-    /// Returns the redirect with which a node refuses a request for keys of one slot; `None` if the node
-    /// serves it. `was_asked` is true after ASKING.
+    /// Returns the error (MOVED, ASK or TRYAGAIN) with which a node refuses a request for keys of one slot;
+    /// `None` if the node carries it out. `was_asked` is true after `ASKING`.
     fn refusal(&mut self, node: u16, keys: &[&str], was_asked: bool) -> Option<String> {
         let slot = slot_of(keys[0].as_bytes());
         let owner = self.owners[&slot];
@@ -1033,7 +1040,8 @@ impl Nodes {
         None
     }
 
-    /// Moves a slot one step further: one more key moves, or the move begins or ends.
+    /// Moves a slot one step further: begins the move (or moves the whole slot at once), moves one more key,
+    /// or ends the move.
     pub(super) fn move_on(&mut self, slot: u16, random: &mut Random) {
         let owner = self.owners[&slot];
         match self.moving.remove(&slot) {

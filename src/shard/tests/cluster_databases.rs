@@ -4,8 +4,8 @@ use super::cluster::{MILLISECOND, NODES, ask, clustered, moved, thirds};
 use super::*;
 use crate::routing::cluster::Databases;
 
-/// Returns a rig with one core before a cluster whose nodes have four databases, a client that has selected
-/// the last of them, and a key of the first node.
+/// Returns a test rig (shards with scripted stores and clients) with one core before a cluster whose nodes
+/// have four databases, a client that has selected the last of them, and a key of the first node.
 fn in_database_3(change: impl Fn(&mut ShardSettings)) -> (Rig, usize, String) {
     let mut rig = clustered(1, change);
     rig.publish_databases(Some(Databases::Numbered(4)));
@@ -21,7 +21,7 @@ impl Rig {
         self.publish_view(view.with_databases(databases));
     }
 
-    /// Returns the requests that the stores were sent, each as node number, database and command: `0/2 GET`.
+    /// Returns the unanswered requests at the nodes, each as node number, database and command: `0/2 GET`.
     fn in_databases(&self) -> Vec<String> {
         let database = |sent: &Sent| self.selected.get(&(sent.shard, sent.link)).map_or("0", String::as_str);
         let word = |sent: &Sent| sent.frame.split("\r\n").nth(2).unwrap_or("").to_owned();

@@ -7,7 +7,8 @@ use super::*;
 const DOWN: &str = "-CLUSTERDOWN The cluster is down\r\n";
 const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot\r\n";
 
-/// Returns a rig with one core before a cluster, a client of it, and a key of the first node.
+/// Returns a test rig (shards with scripted stores and clients) with one core before a cluster, a client of
+/// it, and a key of the first node.
 fn before_a_node() -> (Rig, usize, String) {
     let mut rig = clustered(1, |settings| settings.overload.shed = Mode::On);
     let (client, key) = (rig.client(0), rig.key(0, 0));
@@ -15,8 +16,8 @@ fn before_a_node() -> (Rig, usize, String) {
 }
 
 impl Rig {
-    /// Lets time pass in steps of 1 ms, while nodes give every request the same reply. Returns the number of
-    /// requests that they answered.
+    /// Lets time pass in steps of 1 ms, and answers every request at the nodes with `reply` after each step.
+    /// Returns the number of requests that were answered.
     fn answered_for(&mut self, duration: Duration, reply: &str) -> usize {
         let (end, mut asked) = (self.now.monotonic.after(duration), 0);
         while self.now.monotonic < end {

@@ -7,18 +7,20 @@ use super::*;
 
 const ANY_KEY: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 const CHANGED: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
-/// The number of the first client on core 1 of two.
+/// The number (`CLIENT ID`) of the first client of core 1, in tests with two cores.
 const NUMBER: &str = "2";
 
 /// Two cores with a client each, before a cluster of two nodes which a third will join. The client on core 0
-/// (`tracker`) redirects its messages to that on core 1 (`target`).
+/// (`tracker`) has its invalidation messages sent to the client on core 1 (`target`) by `CLIENT TRACKING`
+/// with `REDIRECT`.
 struct Redirected {
     rig: Rig,
     tracker: usize,
     target: usize,
-    /// The links of the target to both nodes.
+    /// The private links (connections to stores that one client has to itself) on which the target gets
+    /// messages from the two nodes.
     inboxes: Vec<Sent>,
-    /// A key of the second node, which moves to the third when that joins.
+    /// A key of the second node, whose slot moves to the third node when that joins.
     key: String,
 }
 
@@ -44,20 +46,20 @@ fn redirected(options: &[&str], links_of_target: usize) -> Redirected {
     Redirected { rig, tracker, target, inboxes, key }
 }
 
-/// Returns the number of links over which keys are tracked, and the number of links that messages are
-/// redirected to.
+/// Returns the number of private links (connections to stores that one client has to itself) over which keys
+/// are tracked, and the number of those to which invalidation messages are redirected.
 fn links(rig: &Rig) -> (usize, usize) {
     (rig.shards[0].private_links().tracking, rig.shards[1].private_links().redirected)
 }
 
 impl Redirected {
-    /// Publishes the map in which the third node has its slots.
+    /// Publishes the map in which the third node has joined the cluster and owns its slots.
     fn join(&mut self) {
         self.rig.publish(|slot| Some(thirds(slot)));
     }
 
-    /// Sends a GET of the key that moved to the third node. Returns the link on which the target receives
-    /// that node's messages; its greeting has no reply yet.
+    /// Sends a GET of the key whose slot moved to the third node. Returns the first request on the private
+    /// link that the target gets for that node's messages (its HELLO, which has no reply yet).
     fn ask_third(&mut self) -> Sent {
         self.rig.send(self.tracker, &[&["GET", &self.key]]);
         let is_inbox = |sent: &&Sent| sent.shard == 1 && sent.frame.contains("HELLO");

@@ -7,8 +7,8 @@ use super::*;
 
 const ANY_KEY: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
-/// Returns a rig with one core before a cluster of `nodes` nodes, a client with CLIENT TRACKING, and a key of
-/// the first node.
+/// Returns a test rig (shards with scripted stores and clients) with one core before a cluster of `nodes`
+/// nodes, a client with `CLIENT TRACKING` and these options, and a key of the first node.
 fn tracking_at(nodes: u16, options: &[&str]) -> (Rig, usize, String) {
     let mut rig = clustered(1, |settings| settings.private_links_max = 10);
     rig.publish_of((nodes, None), |slot| Some(thirds(slot).min(nodes - 1)));
@@ -29,7 +29,8 @@ fn tracking() -> (Rig, usize, String) {
     tracking_at(NODES, &[])
 }
 
-/// Publishes a map in which the slot of the key belongs to another node.
+/// Publishes a map of the cluster in which the slot of `key` belongs to the node with number `node`, and all
+/// other slots to their first owners.
 fn move_slot(rig: &mut Rig, key: &str, node: u16) {
     let moving = slot_of(key.as_bytes());
     rig.publish(|slot| Some(if slot == moving { node } else { thirds(slot) }));

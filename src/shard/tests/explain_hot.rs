@@ -12,7 +12,8 @@ fn easily_hot(mode: Mode) -> Rig {
 }
 
 impl Rig {
-    /// Answers all requests at stores, in order.
+    /// Answers all unanswered requests at stores, in order: PTTL as for a key without expiry, others with a
+    /// value.
     fn answer_all(&mut self) {
         while let Some(sent) = self.at_stores.first() {
             let is_ahead = sent.frame.contains("PTTL");
@@ -29,7 +30,7 @@ impl Rig {
         self.told(client);
     }
 
-    /// Returns the part of QOS EXPLAIN's reply about hot keys.
+    /// Returns the part about hot keys of the reply to a client's `QOS EXPLAIN` of a request.
     fn forecast(&mut self, client: usize, words: &[&str]) -> String {
         self.send(client, &[&[&["QOS", "EXPLAIN"], words].concat()]);
         let told = self.told(client);

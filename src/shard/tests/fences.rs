@@ -6,8 +6,8 @@ use super::*;
 const BUSY: &str =
     "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
 
-/// Returns a rig with a SET at the store, which stays unanswered so that weir will give up its link; and the
-/// client that sent it.
+/// Returns a test rig (shards with scripted stores and clients) with a SET at the store, which stays
+/// unanswered so that weir will give up its connection; and the client that sent it.
 fn given_up(shards: u16) -> (Rig, usize) {
     let mut rig = Rig::with(shards, 1, |settings| {
         settings.reply_timeout = Duration::from_secs(2);
@@ -20,8 +20,9 @@ fn given_up(shards: u16) -> (Rig, usize) {
     (rig, client)
 }
 
-/// Returns a rig whose link was given up with a SET that may still be carried out, while no new one can be
-/// opened; a client with another RESP version, whose connection is open already; and the key of the SET.
+/// Returns a test rig (shards with scripted stores and clients) whose connection was given up with a SET that
+/// may still be carried out, while no new one can be opened; a client with another RESP version, whose
+/// connection is open already; and the key of the SET.
 fn given_up_beside_open() -> (Rig, usize, String) {
     let (mut rig, client) = given_up(1);
     let other = rig.client(0);
@@ -72,8 +73,9 @@ fn another_core_does_the_same_for_what_follows_from_the_refusal() {
     assert_eq!(rig.killed, ["1"]);
 }
 
-/// Returns a rig with the EXEC of a client that watches keys at the store, over a private link which is the
-/// store's first connection; and the client.
+/// Returns a test rig (shards with scripted stores and clients) with the unanswered EXEC of a client that
+/// watches keys, on a private link (connection that the client has to itself), which is the store's first
+/// connection; and the client.
 fn with_transaction() -> (Rig, usize) {
     let mut rig = Rig::with(1, 1, |settings| {
         settings.reply_timeout = Duration::from_secs(2);

@@ -15,18 +15,21 @@ struct Asked {
     names: Vec<String>,
     /// The value that is appended; `None` for a read.
     value: Option<String>,
-    /// The values known to be written when the request was sent, by key.
+    /// For each key that the request names, the values known to be written when the request was sent: a read
+    /// must return them.
     known: Vec<BTreeSet<String>>,
 }
 
-/// A client's knowledge of the values of its keys, from which it judges replies.
+/// A client of the test: its unanswered requests, and what it knows of its keys, from which its replies are
+/// judged.
 #[derive(Default)]
 struct Teller {
     asked: VecDeque<Asked>,
     told: Vec<u8>,
-    /// The values that the client has read, by key.
+    /// The values that the client has read so far, by key: later reads must return them too.
     seen: BTreeMap<String, BTreeSet<String>>,
-    /// The values that the client has appended without a reply yet.
+    /// The values that the client has asked to append and that are not acknowledged: an earlier read must not
+    /// return them.
     later: BTreeSet<String>,
 }
 
@@ -54,7 +57,8 @@ impl History {
         self.hear();
     }
 
-    /// Checks the replies that clients got since the last call.
+    /// Checks the replies that clients got since the last call, and adds what they show to the clients'
+    /// knowledge.
     fn hear(&mut self) {
         let seed = self.seed;
         for (client, teller) in &mut self.tellers {
@@ -97,7 +101,7 @@ impl History {
         }
     }
 
-    /// Answers the oldest request of a random connection, or loses the connection if `is_lost`.
+    /// Answers the oldest request of a connection chosen at random, or loses the connection if `is_lost`.
     fn step(&mut self, random: &mut Random, is_lost: bool) {
         let links: BTreeSet<_> = self.rig.at_stores.iter().map(|sent| (sent.shard, sent.link)).collect();
         let Some(link) = links.iter().nth(random.index(links.len().max(1))).copied() else {
@@ -121,7 +125,9 @@ impl History {
         self.hear();
     }
 
-    /// Runs a number of steps, and then lets all requests be answered.
+    /// Runs `steps` random steps from a seed (requests, replies, moves of slots and, if `loses`, lost
+    /// connections), and then lets all requests be answered. `change` adjusts the settings. Returns the
+    /// history, which holds the counters.
     fn run(seed: u64, steps: u32, loses: bool, change: impl Fn(&mut ShardSettings)) -> Self {
         let random = &mut Random::new(seed);
         let names: Vec<String> =
@@ -177,7 +183,8 @@ impl History {
     }
 }
 
-/// Lowers the thresholds so that keys become hot with few requests.
+/// Lowers the thresholds so that keys become hot with few requests, and lets all shards share the counters of
+/// writes.
 fn eager(settings: &mut ShardSettings, versions: &Arc<crate::shard::versions::Versions>) {
     let detection = Detection { least_per_second: 20, least_share_per_mille: 0, ..Detection::default() };
     let ttl = Duration::from_millis(200);

@@ -4,7 +4,8 @@ use super::neighbours::TWO_TENANTS;
 use super::*;
 use crate::policy::seats::Seats;
 
-/// Returns the beginning of a request with a value of `bytes` bytes, whose end never comes.
+/// Returns the beginning of a `SET` whose value is announced with `bytes` bytes and never ends, so that weir
+/// has to hold it.
 fn unfinished(bytes: usize) -> Vec<u8> {
     let mut begun = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n", bytes + 1).into_bytes();
     begun.resize(begun.len() + bytes, b'x');

@@ -13,12 +13,14 @@ use crate::values::limits::HOT_QUEUED_KEYS_EXAMINED_MAX;
 const TTL: Duration = Duration::from_millis(200);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// Returns a rig whose cores promote a key to hot after few requests.
+/// Returns a test rig (shards with scripted stores and clients) with one store, whose cores take a key for
+/// hot from 20 requests per second on.
 fn eager(shards: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
     eager_before(shards, 1, change)
 }
 
-/// Returns a rig as [`eager`] does, with `backends` stores.
+/// Returns a test rig (shards with scripted stores and clients) with `backends` stores, whose cores take a
+/// key for hot from 20 requests per second on.
 fn eager_before(shards: u16, backends: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
     let hot = eager_settings(backends);
     Rig::with(shards, backends, |settings| {
@@ -27,7 +29,8 @@ fn eager_before(shards: u16, backends: u16, change: impl Fn(&mut ShardSettings))
     })
 }
 
-/// Returns a rig as [`eager`] does, with one core before a cluster.
+/// Returns a test rig (shards with scripted stores and clients) with one core before a cluster, which takes a
+/// key for hot from 20 requests per second on.
 fn eager_before_a_cluster() -> Rig {
     let hot = eager_settings(cluster::NODES);
     cluster::clustered(1, |settings| settings.hot = hot.clone())
@@ -38,7 +41,8 @@ fn eager_settings(backends: u16) -> HotSettings {
     HotSettings { detection, ttl: TTL, ..HotSettings::new(backends) }
 }
 
-/// Returns a rig with one core, two clients, and a hot key of which no reply is cached.
+/// Returns a test rig (shards with scripted stores and clients) with one core, two clients, and a hot key of
+/// which no reply is cached.
 fn with_hot_key() -> (Rig, [usize; 2], String) {
     let mut rig = eager(1, |_| {});
     let clients = [rig.client(0), rig.client(0)];
@@ -79,8 +83,8 @@ impl Rig {
         self.wait(TTL);
     }
 
-    /// Answers all requests at stores: PTTL with `expiry`, and others with `reply`. Returns the commands that
-    /// were answered.
+    /// Answers all unanswered requests at stores: PTTL with `expiry`, HELLO and MULTI as a store does, and
+    /// others with `reply`. Returns the names of the commands that were answered.
     fn serve(&mut self, expiry: &str, reply: &str) -> Vec<String> {
         let mut asked = Vec::new();
         while let Some(word) = self.words_at_stores().first().map(|word| (*word).to_owned()) {
@@ -95,22 +99,23 @@ impl Rig {
         asked
     }
 
-    /// Sends a client's request and answers the requests that it causes at stores. Returns the client's
-    /// reply, and the commands at the store.
+    /// Sends a client's request and answers the requests that it causes at stores: PTTL with `expiry`, others
+    /// with `reply`. Returns the client's reply, and the names of the commands that were at the store.
     fn ask(&mut self, client: usize, words: &[&str], expiry: &str, reply: &str) -> (String, Vec<String>) {
         self.send(client, &[words]);
         let asked = self.serve(expiry, reply);
         (self.told(client), asked)
     }
 
-    /// Reads the value of a key, which is cached from then on.
+    /// Reads a hot key, whose value the store tells, and checks that the value is cached from then on.
     fn keep(&mut self, client: usize, key: &str, value: &str) {
         let (told, asked) = self.ask(client, &["GET", key], ":-1\r\n", &bulk(value));
         assert_eq!((told.as_str(), asked.join(" ").as_str()), (bulk(value).as_str(), "PTTL GET"));
         assert!(self.knows(client, key, value));
     }
 
-    /// True if a read gets this value from the cache. If false, the read is still at the store.
+    /// True if a client's read of a key is answered from the cache, with this value. If false, the read is at
+    /// the store and not answered yet.
     fn knows(&mut self, client: usize, key: &str, value: &str) -> bool {
         let before = self.at_stores.len();
         self.send(client, &[&["GET", key]]);
@@ -349,7 +354,8 @@ fn no_more_is_kept_than_fits() {
     }
 }
 
-/// All requests and transactions that may change a key. KEY stands for the key, and OTHER for one beside it.
+/// All requests and transactions that may change a key; `|` separates the requests of a transaction. KEY
+/// stands for the key, and OTHER for another key.
 const WRITES: [&str; 24] = [
     "SET KEY v",
     "DEL KEY",
@@ -377,8 +383,9 @@ const WRITES: [&str; 24] = [
     "FROB OTHER",
 ];
 
-/// Changes a key whose home is the last core by one of [`WRITES`], from a client on the first core, and
-/// checks reads meanwhile and afterwards.
+/// Checks that a write makes cached replies invalid: changes a key whose home is the last core by `write`,
+/// one of [`WRITES`], from a client on the first core, and reads the key meanwhile and afterwards.
+/// `is_modern` is true for a writer with RESP3.
 fn written(shards: u16, write: &str, is_modern: bool) {
     let mut rig = eager(shards, |_| {});
     let [reader, late] = [rig.client(0), rig.client(0)];
@@ -1453,7 +1460,9 @@ fn a_fetch_leaves_at_once_where_a_write_has_begun_since_the_one_on_its_way_and_n
     assert_eq!(rig.figures().kept, 0, "none of them is kept");
 }
 
-/// Returns a rig whose concurrency window is so small that requests are queued, its client, and a hot key.
+/// Returns a test rig (shards with scripted stores and clients) whose window (limit on requests in flight) is
+/// filled by 100 reads of other keys, so that further requests are queued; the client that sent these reads;
+/// and a key that is not hot yet.
 fn with_full_window() -> (Rig, usize, String) {
     let queue = OverloadSettings { shed: Mode::Off, ..OverloadSettings::new(1, 1) };
     let mut rig = eager(1, |settings| settings.overload = queue.clone());
@@ -1526,8 +1535,9 @@ fn reads_that_are_queued_when_their_key_becomes_hot_are_fetched_together_before_
     assert_eq!((rig.figures().waiters, rig.figures().flights, rig.figures().writes_under_way), (0, 0, 0));
 }
 
-/// Queues requests for 500 keys each in front of the store, `many` of them, which name `keys` too; and then enough
-/// reads of each of `keys` to make it hot. Returns the number of keys of the queued requests for several.
+/// Queues `many` requests for 500 keys each in front of the store, each of which names the keys `also` among
+/// them; and then enough reads of each of `keys` to make it hot. Returns the sum of the numbers of keys of
+/// the requests for several.
 fn queue_reads_of_many_keys(rig: &mut Rig, many: usize, also: &[String], keys: &[String]) -> u64 {
     let names: Vec<String> = (0..500 - also.len()).map(|number| format!("m{number}")).collect();
     let words: Vec<&str> = ["MGET"].into_iter().chain(names.iter().chain(also).map(String::as_str)).collect();

@@ -8,7 +8,8 @@ fn tracking(backends: u16) -> (Rig, usize) {
     tracking_with(backends, &[])
 }
 
-/// Returns two cores before `backends` stores, and a client of the first that tracks keys with these options.
+/// Returns a test rig (shards with scripted stores and clients) of two cores before `backends` stores, and a
+/// client of the first core that tracks keys (`CLIENT TRACKING`) with these options.
 fn tracking_with(backends: u16, options: &[&str]) -> (Rig, usize) {
     let mut rig = Rig::with(2, backends, |settings| {
         settings.private_links_max = 20;
@@ -28,7 +29,8 @@ fn tracking_with(backends: u16, options: &[&str]) -> (Rig, usize) {
     (rig, client)
 }
 
-/// Answers the greetings of all links that were opened: HELLO, and the connection's id.
+/// Answers the greetings (first requests: `HELLO`, `CLIENT ID`) of all private links (connections that one
+/// client has to itself) that were opened.
 pub(super) fn greet(rig: &mut Rig) {
     for (word, reply) in [("HELLO", "%0\r\n"), ("\r\nID\r\n", ":7\r\n")] {
         while rig.at_stores.iter().any(|sent| sent.frame.contains(word)) {

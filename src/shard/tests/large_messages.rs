@@ -3,8 +3,8 @@
 use super::*;
 use crate::protocol::Room;
 
-/// Fills a lent buffer with `bytes` as a socket would. Returns the buffer, and the number of bytes that did
-/// fit.
+/// Fills a lent buffer with `bytes` as a socket would, as far as there is room. Returns the buffer, and the
+/// number of bytes that fitted.
 fn fill(room: Option<Room>, bytes: &str) -> (Vec<u8>, usize) {
     let mut room = room.expect("much is missing");
     assert!(room.bytes >= bytes.len(), "room for {} of {}", room.bytes, bytes.len());
@@ -90,14 +90,16 @@ fn a_room_outlives_who_lent_it() {
     assert_eq!(rig.shards[0].clients_open(), 0);
 }
 
-/// Returns the beginning of a reply of `bytes` bytes, which announces all of it, and the rest.
+/// Returns a reply of `bytes` bytes in two parts: the first 20,000 bytes, which announce the length, and the
+/// rest.
 fn large_reply(bytes: usize) -> (String, String) {
     let reply = format!("${bytes}\r\n{}\r\n", "x".repeat(bytes));
     let (first, rest) = reply.split_at(20_000);
     (first.to_owned(), rest.to_owned())
 }
 
-/// The connections to stores that the core reads no more or again by its actions since the last call, in order.
+/// Returns the actions since the last call by which the core stops (`false`) or resumes (`true`) reading from
+/// connections to stores, in order.
 fn readings(rig: &mut Rig) -> Vec<(bool, ConnectionId)> {
     let readings = rig.actions.drain(..).filter_map(|(_, action)| match action {
         Action::PauseReading(Owner::Link(connection, _)) => Some((false, connection)),
@@ -107,20 +109,21 @@ fn readings(rig: &mut Rig) -> Vec<(bool, ConnectionId)> {
     readings.collect()
 }
 
-/// The connection over which a request was sent to a store.
+/// A connection over which a request was sent to a store: its number, and the generation of its socket.
 type Over = (ConnectionId, u32);
 
-/// Gives a core bytes of a store, and lets it run its turn.
+/// Gives the first core bytes that a store has sent, and runs turns (passes of the shards' loops).
 fn receive(rig: &mut Rig, (link, generation): Over, bytes: &[u8]) {
     let now = rig.now;
     rig.shards[0].handle_link_bytes(link, generation, bytes, now);
     rig.turns();
 }
 
-/// Number of bytes of each reply that [`begin_large_replies`] begins, with its framing.
+/// Number of bytes of each reply that [`begin_large_replies`] begins, with its header and line ends.
 const LARGE_REPLY_BYTES: usize = "$700000\r\n\r\n".len() + 700_000;
 
-/// Begins replies of 700,000 bytes to all requests at the stores. Returns their connections, and the rest of each reply.
+/// Sends the first 20,000 bytes of a reply of 700,000 bytes in answer to each unanswered request at the
+/// stores. Returns the requests' connections, and the rest of such a reply, which is the same for all.
 fn begin_large_replies(rig: &mut Rig) -> (Vec<Over>, String) {
     let links: Vec<_> = rig.at_stores.drain(..).map(|sent| (sent.link, sent.generation)).collect();
     let (first, rest) = large_reply(700_000);

@@ -7,12 +7,13 @@ use crate::shard::clients::Client;
 use crate::values::limits::KEYS_PER_TURN;
 use crate::values::random::Random;
 
-/// The number of bytes that one read of a socket returns here.
+/// The number of bytes that one read of a client's socket returns in these tests.
 const CHUNK_BYTES: usize = 16 * 1024;
 const MANY: usize = 3 * KEYS_PER_TURN;
 
 impl Rig {
-    /// Hands over bytes of a client as they come from a socket, without ending the turn.
+    /// Hands over bytes of a client as they come from a socket, in pieces of 16 KiB, without ending the turn
+    /// (pass of the shard's loop).
     fn pour(&mut self, client: usize, bytes: &[u8]) {
         let (shard, id) = self.clients[client];
         for chunk in bytes.chunks(CHUNK_BYTES) {
@@ -20,7 +21,8 @@ impl Rig {
         }
     }
 
-    /// Ends a turn of the first core, and carries out its actions.
+    /// Ends a turn (pass of the loop) of the first core, carries out the actions that it asked for, and takes
+    /// its output.
     fn one_turn(&mut self) {
         self.shards[0].handle_turn_end(self.now);
         self.shards[0].handle_quiet();
@@ -32,7 +34,8 @@ impl Rig {
         }
     }
 
-    /// Answers all requests at stores; `reply` makes each reply from the request's words and backend.
+    /// Answers all unanswered requests at stores; `reply` makes each reply from the request's words and its
+    /// backend.
     fn answer_each(&mut self, reply: impl Fn(&[String], BackendId) -> String) {
         while !self.at_stores.is_empty() {
             let sent = self.at_stores.remove(0);
@@ -41,8 +44,8 @@ impl Rig {
         }
     }
 
-    /// Answers the oldest request that contains `word` without ending the turn; without `reply`, as a store
-    /// with values would.
+    /// Answers the oldest unanswered request that contains `word`, without ending the turn (pass of the
+    /// shard's loop). Without `reply`, the reply is that of a store which has values for two of three keys.
     fn reply_quietly(&mut self, word: &str, reply: Option<&str>) {
         let at = self.at_stores.iter().position(|sent| sent.frame.contains(word)).expect("it was sent");
         let Sent { shard, link, generation, frame, .. } = self.at_stores.remove(at);
@@ -50,8 +53,9 @@ impl Rig {
         self.shards[shard].handle_link_bytes(link, generation, reply.as_bytes(), self.now);
     }
 
-    /// Runs turns of the first core until `has_ended`, and checks that another client gets a reply in each of
-    /// them. Returns the number of turns.
+    /// Runs turns (passes of the loop) of the first core until `has_ended`, and checks that another client
+    /// (`neighbour`) gets a reply in each of them: a request with very many keys must not hold others up.
+    /// Returns the number of turns.
     fn turns_with_neighbour(&mut self, neighbour: usize, has_ended: impl Fn(&mut Self) -> bool) -> usize {
         for turn in 0..1_000 {
             if has_ended(self) {
@@ -76,7 +80,8 @@ fn value_of(key: &str) -> String {
     }
 }
 
-/// Returns the reply of a store that has a value for two of three keys.
+/// Returns the reply to a request with these words of a store that has a value for two of three keys, by
+/// their lengths.
 fn reply_of_store(words: &[String]) -> String {
     match words[0].as_str() {
         "MGET" => {

@@ -4,14 +4,15 @@ use super::neighbours::TWO_TENANTS;
 use super::*;
 use crate::values::limits::MONITOR_OUTPUT_BYTES_MAX;
 
-/// Returns a rig whose stores reply nothing unless a test does, with `places` monitors allowed.
+/// Returns a test rig (shards with scripted stores and clients) with one store, in which at most `places`
+/// clients may be monitors (`MONITOR`) at a time.
 fn watched(shards: u16, places: usize) -> Rig {
     let monitors = Arc::new(MonitorBoard::new(places));
     Rig::with(shards, 1, |settings| settings.clients.monitors = Arc::clone(&monitors))
 }
 
 impl Rig {
-    /// Connects a client from the given port.
+    /// Connects a client whose address has the given port, which lines for monitors show.
     fn client_from(&mut self, shard: usize, port: u16) -> usize {
         let client = self.client(shard);
         let address = Address { peer: format!("10.0.0.1:{port}").into(), local: "10.0.0.9:7379".into() };
@@ -31,7 +32,8 @@ impl Rig {
         assert_eq!(self.told(client), "+OK\r\n");
     }
 
-    /// Returns the lines that a monitor got since the last call, each from the address on.
+    /// Returns the lines that a monitor (client that has sent `MONITOR`) got since the last call, without the
+    /// time: each from the database and the address on.
     fn shown(&mut self, client: usize) -> Vec<String> {
         let told = self.told(client);
         let lines = told.split_inclusive("\r\n").map(|line| {
@@ -53,7 +55,8 @@ impl Rig {
     }
 }
 
-/// Returns the number of lines about requests, and the sum of lines that were reported as left out.
+/// Returns the number of `shown` lines about requests, and the sum of the numbers that the other lines report
+/// as left out.
 fn sum(shown: &[String]) -> (u64, u64) {
     let left_out = |line: &String| {
         let number = line.strip_prefix("0 weir:0 \"... ")?.strip_suffix(" lines left out\"")?;

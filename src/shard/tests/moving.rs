@@ -11,7 +11,8 @@ impl Rig {
         self.shards[shard].readiness(id)
     }
 
-    /// Moves a client away. Returns the state that the other process gets, after encoding and decoding.
+    /// Takes a client away from its shard, as for a move to another process. Returns the state that the other
+    /// process gets, as it is after encoding and decoding.
     pub(super) fn taken(&mut self, client: usize) -> Session {
         assert_eq!(self.readiness(client), Readiness::Ready);
         let (shard, id) = self.clients[client];
@@ -23,7 +24,8 @@ impl Rig {
         told
     }
 
-    /// Adds a client that comes from another process, with its state.
+    /// Adds a client that comes from another process, with its state (`session`), to the first shard. Returns
+    /// its number.
     pub(super) fn adopted(&mut self, session: &Session) -> usize {
         let now = self.now;
         let id = self.shards[0].handle_client_moved(session, now);
@@ -151,7 +153,8 @@ fn what_is_half_done_is_done_first() {
 }
 
 impl Rig {
-    /// Pauses all clients of the only shard for 1,000 s, as told by the process before.
+    /// Pauses the clients of the only shard for 1,000 s (`CLIENT PAUSE`), as a process does that takes over
+    /// from one whose clients were paused. `extent` says whether all requests wait, or writes alone.
     pub(super) fn take_over_pause(&mut self, extent: Paused) {
         let pause = Pause::taken_over(None, Duration::from_secs(1_000), extent, self.now.monotonic);
         self.shards[0].handle_clients_asked(&ClientsAsked::Pause(pause), self.now);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A push message of RESP3 with one long text.
+/// Returns a push message of RESP3 with one text of `bytes` bytes, which answers no request.
 fn push(bytes: usize) -> String {
     format!(">2\r\n$7\r\nmessage\r\n${bytes}\r\n{}\r\n", "m".repeat(bytes))
 }
@@ -65,8 +65,9 @@ fn push_messages_between_the_replies_of_a_transaction_change_nothing() {
     assert_eq!((rig.owed(), rig.shards[0].links_open()), (0, 1));
 }
 
-/// Returns a rig with a request that waits for its connection, whose socket was just connected; the request's
-/// client, and the connection with the generation of its socket.
+/// Returns a test rig (shards with scripted stores and clients) with a request that waits for its connection,
+/// whose socket was just connected; the request's client; and the connection with the generation of its
+/// socket.
 fn connected() -> (Rig, usize, ConnectionId, u32) {
     let mut rig = Rig::new(1, 1);
     rig.connecting = Connecting::Hangs;
@@ -100,15 +101,16 @@ fn push_messages_within_the_greeting_are_dropped() {
 /// The reply of a store to `CLIENT INFO` in the greeting.
 const IDENTITY: &str = "$32\r\nid=7 addr=127.0.0.1:9 fd=8 name=\r\n";
 
-/// Hands all bytes for the store to its socket, without an answer.
+/// Takes all output for stores, as if it was handed to the sockets, without answering it.
 fn hand_over(rig: &mut Rig) {
     while let Some((owner, segment)) = rig.shards[0].poll_transmit() {
         rig.shards[0].handle_transmitted(owner, segment, rig.now);
     }
 }
 
-/// True if the client was told that its request was not carried out, and the connection is closed. Without a
-/// fence: no request was sent.
+/// True if the client was told that its request was not carried out (the error names `reason`), and the
+/// connection is closed, without a `CLIENT KILL` for it from later connections, since no request was sent on
+/// it.
 fn is_given_up(rig: &mut Rig, client: usize, reason: &str) -> bool {
     rig.turns();
     let told = rig.told(client);

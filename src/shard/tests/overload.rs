@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// The number of requests that one core has in flight at a backend without history; the rest of 64 is
-/// reserved for critical requests.
+/// The number of requests that are sent at once to a backend without known response times, of a window of 64:
+/// a tenth is reserved for critical requests.
 const AT_ONCE: usize = 58;
 
 fn crowded(shards: u16, backends: u16, change: impl Fn(&mut OverloadSettings)) -> Rig {
@@ -383,13 +383,14 @@ fn in_shadow_deadlines_are_counted_once_and_nobody_is_told() {
     assert_eq!(late(&rig), before + 1);
 }
 
-/// Returns the words of the requests that stores have received and not answered.
+/// Returns the words of each request that stores have received and not answered, as one text.
 fn at_stores(rig: &Rig) -> Vec<String> {
     let words = |sent: &Sent| sent.frame.split("\r\n").skip(2).step_by(2).collect::<Vec<_>>().join(" ");
     rig.at_stores.iter().map(words).collect()
 }
 
-/// Returns a rig whose stores are weirs, with open connections, and a client with a deadline of 50 ms.
+/// Returns a test rig (shards with scripted stores and clients) whose stores are weirs that have given weir
+/// this tier, with open connections; and a client with a deadline of 50 ms.
 fn before_weirs(change: impl Fn(&mut OverloadSettings), tier: &'static str) -> (Rig, usize) {
     let mut rig = crowded(1, 1, change);
     rig.inner = Some(tier);
@@ -554,12 +555,13 @@ fn a_core_that_stands_still_refuses_nobody_for_it() {
     assert_eq!(replies(&rig.told(client)), ["$-1"; AT_ONCE + 50]);
 }
 
-/// Sends a client's request every 5 ms for `lasts`, and answers each after `takes`.
+/// Sends a client's `GET` every 5 ms for the time `lasts`, and answers each with nil after the time `takes`.
 fn pace(rig: &mut Rig, client: usize, lasts: Duration, takes: Duration) {
     pace_with(rig, client, (lasts, takes), "$-1\r\n");
 }
 
-/// Sends a client's request every 5 ms for `lasts`, and answers each with `reply` after `takes`.
+/// Sends a client's `GET` every 5 ms for the time `lasts`, and answers each with `reply` after the time
+/// `takes`.
 fn pace_with(rig: &mut Rig, client: usize, (lasts, takes): (Duration, Duration), reply: &str) {
     let end = rig.now.monotonic.after(lasts);
     let mut sent_at: std::collections::VecDeque<Timestamp> =

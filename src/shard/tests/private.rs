@@ -7,7 +7,8 @@ use crate::protocol::{Argument, Arguments};
 use crate::shard::clients::client_filter::{ClientsAsked, ClientsTold, Reach};
 use crate::shard::versions::Versions;
 
-/// Returns a rig whose cores may lend `links` private links each.
+/// Returns a test rig (shards with scripted stores and clients) whose cores may lend clients `links` private
+/// links (connections to stores) each.
 pub(super) fn lending(shards: u16, backends: u16, links: usize) -> Rig {
     Rig::with(shards, backends, |settings| {
         settings.private_links_max = links;
@@ -15,14 +16,16 @@ pub(super) fn lending(shards: u16, backends: u16, links: usize) -> Rig {
     })
 }
 
-/// Returns the number of private links of the first core that clients hold, and the number that are open.
+/// Returns the number of private links (connections to stores that one client has to itself) of the first
+/// core that clients hold, and the number of those that are open.
 pub(super) fn links(rig: &Rig) -> (usize, usize) {
     let figures = rig.shards[0].private_links();
     let lent = figures.waiting + figures.watching + figures.subscribed;
     (lent, lent + figures.idle)
 }
 
-/// Answers the greeting of the private link that was opened last.
+/// Answers the greeting (first requests) of the private link (connection that one client has to itself) that
+/// was opened last.
 pub(super) fn greet(rig: &mut Rig) {
     rig.answer_first("\r\nID\r\n", ":7\r\n");
 }
@@ -273,14 +276,16 @@ fn a_deadline_that_passes_at_exec_or_the_first_watch_leaves_no_watch() {
     }
 }
 
-/// Returns the number of elements popped for clients that had left: those lost, and those pushed back.
+/// Returns the number of elements that stores popped for clients that had left: those lost, and those that
+/// weir pushed back.
 pub(super) fn orphans(rig: &Rig) -> (u64, u64) {
     let counters = rig.shards[0].counters();
     (counters.get(Counter::OrphansLost), counters.get(Counter::OrphansPutBack))
 }
 
-/// Makes a client leave while its blocking call waits at a store that has popped an element by then.
-/// `gives_back` says whether elements are pushed back.
+/// Makes a client leave while its blocking call waits at a store, so late that the store has popped an
+/// element for it: the test has yet to send the store's reply. `gives_back` says whether such elements are
+/// pushed back. Returns the test rig, and its counters of writes.
 fn leaves_too_late(gives_back: bool) -> (Rig, Arc<Versions>) {
     let versions = Arc::new(Versions::new(1));
     let mut rig = Rig::with(1, 1, |settings| {
@@ -294,7 +299,8 @@ fn leaves_too_late(gives_back: bool) -> (Rig, Arc<Versions>) {
     (rig, versions)
 }
 
-/// Lets a client send a blocking call (`words`) and leave, so late that the store has popped an element for it.
+/// Lets a client send a blocking call (`words`) and leave. The store knows of no call to end, so its reply,
+/// with an element that it has popped, is still to come from the test.
 fn wait_and_leave(rig: &mut Rig, client: usize, words: &[&str]) {
     rig.send(client, &[words]);
     greet(rig);
@@ -456,7 +462,8 @@ fn a_link_is_clean_before_it_is_lent_again() {
     }
 }
 
-/// Returns a rig with a client that watches the key `k`, and the `WATCH` that its store has answered.
+/// Returns a test rig (shards with scripted stores and clients) with a client that watches the key `k`, and
+/// the `WATCH` that its store has answered.
 fn watching() -> (Rig, usize, Sent) {
     let mut rig = lending(1, 1, 10);
     let client = rig.client(0);
@@ -504,7 +511,8 @@ fn a_watch_outlives_hello_unless_it_changes_the_dialect() {
     }
 }
 
-/// True if a transaction that selects `database` needs a private link, which shows in its MULTI at the store.
+/// True if a transaction that selects `database` needs a private link (connection that its client has to
+/// itself), which shows in a `MULTI` at the store.
 fn selects_again(rig: &mut Rig, client: usize, database: &str) -> bool {
     rig.send(client, &[&["MULTI"], &["SELECT", database], &["GET", "k"], &["EXEC"]]);
     rig.words_at_stores().contains(&"MULTI")
@@ -856,7 +864,7 @@ fn the_error_of_a_step_is_named_where_exec_names_none() {
     assert_eq!(links(&rig), (0, 1));
 }
 
-/// Returns an administrator's command `CLIENT UNBLOCK number ERROR`, as cores exchange it.
+/// Returns an administrator's command `CLIENT UNBLOCK number ERROR`, as cores send it to each other.
 pub(super) fn unblocking(number: &str) -> ClientsAsked {
     let (mut frame, mut places) = (Vec::new(), Vec::new());
     for word in ["CLIENT", "UNBLOCK", number, "ERROR"] {
@@ -897,8 +905,9 @@ fn a_link_whose_call_was_unblocked_is_lent_no_more() {
     assert_eq!(links(&rig), (0, 2));
 }
 
-/// Returns a rig with a client that watches a key and has sent `BLPOP q 0` for the second time, after another
-/// client had the first one ended. Also returns the number by which clients name it.
+/// Returns a test rig (shards with scripted stores and clients) with a client that watches a key and waits in
+/// `BLPOP q 0` for the second time, after another client had ended the first one by `CLIENT UNBLOCK`. Returns
+/// also the client, and the number by which others name it.
 fn watching_and_unblocked_once() -> (Rig, usize, String) {
     let (mut rig, client, _) = watching();
     rig.told(client);
@@ -913,7 +922,7 @@ fn watching_and_unblocked_once() -> (Rig, usize, String) {
     (rig, client, number)
 }
 
-/// Sends `CLIENT UNBLOCK` of the client with this number, which waits.
+/// Lets an administrator's `CLIENT UNBLOCK` end the blocking command of the client with this number.
 fn unblock(rig: &mut Rig, number: &str) {
     let told = rig.shards[0].handle_clients_asked(&unblocking(number), rig.now);
     assert_eq!(told, ClientsTold::Counted(1));

@@ -27,7 +27,8 @@ fn bulk(value: &str) -> String {
     format!("${}\r\n{value}\r\n", value.len())
 }
 
-/// Returns a map with one replica per primary. `own` is added to the first primary's line of CLUSTER NODES.
+/// Returns a map of the cluster with one replica per primary. `own` is appended to the first primary's line
+/// of `CLUSTER NODES`, such as the slots that it is moving.
 fn map_with(rig: &mut Rig, own: &str) -> Arc<Map> {
     let newer = (rig.cluster.map().version() + 1) * 10;
     let (mut nodes, mut slots) = (Vec::new(), vec![format!("*{PRIMARIES}\r\n")]);
@@ -55,7 +56,8 @@ fn map_with(rig: &mut Rig, own: &str) -> Arc<Map> {
     Arc::clone(rig.cluster.map())
 }
 
-/// Returns a rig of cores before a cluster with healthy replicas.
+/// Returns a test rig (shards with scripted stores and clients) with this many cores before a cluster whose
+/// replicas are up to date.
 fn before_replicas(shards: u16) -> Rig {
     before_replicas_with(shards, |_| {})
 }
@@ -82,7 +84,8 @@ impl Rig {
         self.turns();
     }
 
-    /// Reports to all cores whether replicas have all writes (`true`), or that this is unknown.
+    /// Reports to all cores that all replicas have their primaries' writes up to now (`are_fresh`), or that
+    /// this is unknown, so that replicas answer no reads.
     fn tell_of_replicas(&mut self, are_fresh: bool) {
         let map = Arc::clone(self.cluster.map());
         let key = |at| map.node(BackendId(at)).expect("it is there").key;
@@ -98,7 +101,8 @@ impl Rig {
         self.shards.iter_mut().for_each(|shard| shard.handle_replicas(&states));
     }
 
-    /// Returns a client, and a key of the first primary whose next reads prefer the replica.
+    /// Returns a client, and a key of the first primary whose next reads are sent to the replica, because the
+    /// primary's last reply was slow.
     fn reader(&mut self) -> (usize, String) {
         let client = self.client(0);
         let key = key_of(0);
@@ -118,7 +122,7 @@ impl Rig {
         self.at_stores.iter().map(|sent| sent.backend.0).collect()
     }
 
-    /// Sends reads until one of them is at the first primary's replica.
+    /// Sends reads of a key until one of them is sent to the first primary's replica; at most four.
     fn read_from_replica(&mut self, client: usize, key: &str) {
         for _ in 0..4 {
             self.send(client, &[&["GET", key]]);
@@ -310,7 +314,8 @@ fn own_requests_are_not_overtaken_on_the_way_to_another_node() {
     assert_eq!(rig.told(other), "$1\r\n1\r\n+OK\r\n$1\r\n2\r\n");
 }
 
-/// A client that logs in as another tenant keeps its order; replicas are chosen without quotas too.
+/// The order of a client's requests holds even when it logs in as another tenant in between; and replicas are
+/// chosen where no quotas are in force as well.
 #[test]
 fn who_is_somebody_else_by_now_is_not_taken_for_who_it_was() {
     for limiter in [Limiter::Off, Limiter::Buckets] {
@@ -430,7 +435,8 @@ fn a_replica_that_closes_an_idle_connection_has_not_failed() {
     assert!(rig.shards[0].reader_figures().iter().all(|figures| !figures.is_out));
 }
 
-/// A stand-in for all nodes: the values of keys, and the nodes' replies to requests.
+/// A scripted cluster with replicas: the values of keys, and the nodes' replies to requests. Replicas lag,
+/// and refuse now and then.
 struct Copies {
     /// For each key, all values that it ever had, in order.
     values: BTreeMap<String, Vec<String>>,

@@ -3,7 +3,8 @@
 use super::subscriptions::{asked, greet, message, said};
 use super::*;
 
-/// Returns a rig whose clients share subscriptions.
+/// Returns a test rig (shards with scripted stores and clients) whose clients share subscriptions: weir
+/// subscribes once to each channel for all of them.
 fn sharing(shards: u16, backends: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
     let mut rig = Rig::with(shards, backends, |settings| {
         settings.private_links_max = 20;
@@ -16,7 +17,8 @@ fn sharing(shards: u16, backends: u16, change: impl Fn(&mut ShardSettings)) -> R
     rig
 }
 
-/// Subscribes a client, whose command is then the only request at stores, and answers it. Returns the link.
+/// Subscribes a client to a channel, and answers weir's own SUBSCRIBE, which has to be the only request at
+/// stores. Returns that request, which names its connection.
 fn subscribe(rig: &mut Rig, client: usize, name: &str) -> Sent {
     rig.send(client, &[&["SUBSCRIBE", name]]);
     greet(rig);

@@ -7,12 +7,14 @@ use super::*;
 use crate::shard::filter_board::FilterKind;
 use crate::values::Random;
 
-/// Returns a rig with private links to lend, whose stores keep all subscriptions.
+/// Returns a test rig (shards with scripted stores and clients) whose cores may lend clients 20 private links
+/// each, so that each client's subscriptions have connections of their own.
 fn lending(shards: u16, backends: u16) -> Rig {
     Rig::with(shards, backends, |settings| settings.private_links_max = 20)
 }
 
-/// Answers the greetings of all private links that were opened.
+/// Answers the greetings (first requests) of all private links (connections that one client has to itself)
+/// that were opened.
 pub(super) fn greet(rig: &mut Rig) {
     while rig.at_stores.iter().any(|sent| sent.frame.contains("\r\nID\r\n")) {
         rig.answer_first("\r\nID\r\n", ":7\r\n");
@@ -31,7 +33,7 @@ pub(super) fn message(channel: &str, text: &str) -> String {
     format!("*3\r\n{}{}{}", bulk("message"), bulk(channel), bulk(text))
 }
 
-/// Returns the store and the words of each request at stores, without greetings.
+/// Returns the store's number and the words of each unanswered request at stores, sorted.
 pub(super) fn asked(rig: &Rig) -> Vec<String> {
     let words = |frame: &str| frame.split("\r\n").skip(2).step_by(2).collect::<Vec<_>>().join(" ");
     let mut all: Vec<String> =
@@ -265,7 +267,7 @@ fn a_message_waits_for_a_subscription_behind_another_one() {
     assert_eq!(rig.frames("PUBLISH").len(), 1, "nobody waits for it any more");
 }
 
-/// Breaks the link over which a request was sent.
+/// Breaks the connection over which a request was sent: the store closes it.
 fn lose(rig: &mut Rig, sent: &Sent) {
     rig.at_stores.retain(|other| other.link != sent.link);
     rig.shards[0].handle_link_lost(sent.link, sent.generation, Loss::ByPeer, rig.now);
@@ -547,7 +549,8 @@ fn a_node_without_channels_may_leave_and_any_other_takes_its_subscribers_with_it
     }
 }
 
-/// The names that a connection is subscribed to: at a store, or in the model of a single server.
+/// The channels and patterns that one connection is subscribed to: at a store, or in the model of a single
+/// server with which weir's replies are compared.
 #[derive(Clone, Debug, Default)]
 struct Heard {
     channels: BTreeSet<String>,
@@ -592,7 +595,8 @@ impl Heard {
     }
 }
 
-/// Answers all requests at stores in random order, as servers whose subscriptions are in `heard`.
+/// Answers all requests at stores in random order, as servers do whose connections have the subscriptions in
+/// `heard`.
 fn serve(rig: &mut Rig, heard: &mut BTreeMap<(u16, usize, u32, u32), Heard>, random: &mut Random) {
     loop {
         greet(rig);

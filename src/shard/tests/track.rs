@@ -3,7 +3,8 @@
 
 use super::*;
 
-/// Returns a rig and a client whose LRANGE is known to be expensive.
+/// Returns a test rig (shards with scripted stores and clients) and a client whose `LRANGE` is known to be
+/// expensive, so that it is sent over one of `heavy_links` connections for expensive requests.
 fn rig_with_heavy_ranges(shards: u16, heavy_links: u16) -> (Rig, usize) {
     let mut rig = Rig::with(shards, 1, |settings| {
         settings.heavy_links = heavy_links;

@@ -7,10 +7,11 @@ const CHANGED: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
 const PUBLISHED: &str = "*3\r\n$7\r\nmessage\r\n$20\r\n__redis__:invalidate\r\n*1\r\n$1\r\nk\r\n";
 const BROKEN: &str = ">2\r\n$21\r\ntracking-redir-broken\r\n:2\r\n";
 const NO_TARGET: &str = "-ERR The client ID you want redirect to does not exist\r\n";
-/// The number of the first client on core 1 of two.
+/// The number (`CLIENT ID`) of the first client of core 1, in tests with two cores.
 const NUMBER: &str = "2";
 
-/// Answers the greetings of all links that were opened: HELLO, and the connection's id.
+/// Answers the greetings (first requests: `HELLO`, `CLIENT ID`) of all private links (connections that one
+/// client has to itself) that were opened.
 fn greet(rig: &mut Rig) {
     for (word, reply) in [("HELLO", "%0\r\n"), ("\r\nID\r\n", ":7\r\n")] {
         while rig.at_stores.iter().any(|sent| sent.frame.contains(word)) {
@@ -19,8 +20,8 @@ fn greet(rig: &mut Rig) {
     }
 }
 
-/// Returns the number of links over which keys are tracked, and the number of links that messages are
-/// redirected to.
+/// Returns the number of private links (connections to stores that one client has to itself) over which keys
+/// are tracked, and the number of those to which invalidation messages are redirected.
 fn links(rig: &Rig) -> (usize, usize) {
     let figures = rig.shards.iter().map(Shard::private_links);
     figures.fold((0, 0), |(tracking, redirected), figures| {
@@ -28,13 +29,14 @@ fn links(rig: &Rig) -> (usize, usize) {
     })
 }
 
-/// Two cores with a client each; the client on core 0 (`tracker`) redirects its messages to that on core 1
-/// (`target`).
+/// Two cores with a client each; the client on core 0 (`tracker`) has its invalidation messages sent to the
+/// client on core 1 (`target`) by `CLIENT TRACKING` with `REDIRECT`.
 struct Redirected {
     rig: Rig,
     tracker: usize,
     target: usize,
-    /// The links of the target on which redirected messages arrive.
+    /// The private links (connections to stores that one client has to itself) on which the target gets
+    /// redirected messages.
     inbox: Vec<Sent>,
 }
 

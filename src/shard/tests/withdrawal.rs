@@ -8,7 +8,8 @@ use crate::shard::{ClientsTold, Paused, Readiness};
 const POPPED: &str = "*2\r\n$1\r\nq\r\n$1\r\nx\r\n";
 
 impl Rig {
-    /// Asks a client's blocking command to end, as each pass of a takeover does.
+    /// Asks a client's blocking command (such as `BLPOP`) to end, as a takeover does repeatedly until no
+    /// client waits.
     fn withdraw(&mut self, client: usize) {
         let (shard, id) = self.clients[client];
         assert_eq!(self.shards[shard].readiness(id), Readiness::Waits);
@@ -22,8 +23,9 @@ impl Rig {
     }
 }
 
-/// Returns a rig and a client that has sent these requests, of which one waits at its store on the connection
-/// with id 7.
+/// Returns a test rig (shards with scripted stores and clients) and a client that has sent these requests, of
+/// which one is a blocking command (such as `BLPOP`) that waits at its store, on the connection with id 7
+/// there.
 fn waiting(requests: &[&[&str]]) -> (Rig, usize) {
     let mut rig = lending(1, 1, 10);
     let client = rig.client(0);
@@ -32,8 +34,9 @@ fn waiting(requests: &[&[&str]]) -> (Rig, usize) {
     (rig, client)
 }
 
-/// Returns a rig and a client whose blocking command the store was told to end; it waits on the connection
-/// with id 7.
+/// Returns a test rig (shards with scripted stores and clients) and a client whose blocking command `call`
+/// (such as `BLPOP`) the store was told to end by `CLIENT UNBLOCK`, and has not ended yet; it waits on the
+/// connection with id 7.
 fn withdrawn(call: &[&str]) -> (Rig, usize) {
     let (mut rig, client) = waiting(&[call]);
     rig.withdraw(client);
@@ -393,7 +396,7 @@ fn a_drain_awaits_a_call_that_is_on_its_way_to_the_store() {
 }
 
 impl Rig {
-    /// Ends a client's input, as its FIN does.
+    /// Ends a client's input, as the TCP FIN of a client does that still reads replies.
     fn half_close(&mut self, client: usize) {
         let (shard, id) = self.clients[client];
         self.shards[shard].handle_client_end(id, self.now);
@@ -421,8 +424,9 @@ fn a_call_that_begins_after_the_end_of_input_does_not_wait() {
     }
 }
 
-/// Returns a rig and a client that waits in `BLPOP` and has sent so much behind it that reading from it is
-/// paused. The input has ended, so far as the runtime knows, after `waited`.
+/// Returns a test rig (shards with scripted stores and clients) and a client that waits in `BLPOP` and has
+/// sent so much behind it that reading from it is paused. After `waited`, the runtime reports that the
+/// client's input ends behind bytes that are not read yet.
 fn ended_ahead(waited: Duration) -> (Rig, usize) {
     let mut rig = lending(1, 1, 10);
     let client = rig.client(0);

@@ -76,8 +76,9 @@ impl Upstream {
     }
 
     /// Collects the requests in flight on a connection that are to be answered with an error now, because
-    /// their deadline is over or the backend has stalled, and marks them as answered. `given_up` gets each
-    /// with the reason. Returns the time at which the next one is due; `Timestamp::MAX` if none is.
+    /// their deadline is over or the backend has stalled (sends nothing although requests are in flight), and
+    /// marks them as answered. `given_up` gets each with the reason. Returns the time at which the next one
+    /// is due; `Timestamp::MAX` if none is.
     fn find_overdue(
         &mut self,
         env: &mut Env,

@@ -85,7 +85,8 @@ impl Upstream {
         self.apply_gates();
     }
 
-    /// Forgets a backend's failures and ejections, because another server has its number now.
+    /// Forgets a backend's failures and ejections (times out of use), because another server has its number
+    /// now.
     pub(super) fn forget_health(&mut self, env: &Env, backend: BackendId) {
         self.breaker.forget(env, backend);
         self.apply_gates();

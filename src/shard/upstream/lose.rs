@@ -202,8 +202,9 @@ impl Upstream {
     }
 
     /// Gives up connections whose backend has owed a reply for longer than `--backend-timeout`, or that could
-    /// not be opened in time. Has connections examined whose backend has owed a reply for 500 ms, so that one that
-    /// is dead is lost, and opened anew, long before.
+    /// not be opened in time. Where a backend has owed a reply for 500 ms, has the runtime check whether its
+    /// host still acknowledges bytes; if not, the connection is lost, and opened anew, long before that
+    /// timeout.
     pub fn give_up_on_silent(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         for index in 0..self.links.len() {
             let connection = ConnectionId(index as u32);

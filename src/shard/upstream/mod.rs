@@ -56,7 +56,8 @@ pub struct Upstream {
     breaker: Breaker,
     cluster: Cluster,
     turn: Turn,
-    /// The quiet time of each backend, in which it answers nothing and requests keep it busy.
+    /// For each backend, the time in which it answered nothing while requests in flight kept it busy, such as
+    /// scripts; these requests share the time as part of their prices.
     quiets: Vec<Quiet>,
     /// For each backend, when its connections were last opened anew because it had become a replica.
     renewals: Renewals,
@@ -116,7 +117,7 @@ impl Upstream {
     }
 
     /// Returns, for each node of a cluster, how many reads it answered as a replica and how often it was
-    /// ejected, by the node's index; empty unless replicas answer reads.
+    /// ejected (taken out of use), by the node's index; empty unless replicas answer reads.
     pub fn reader_figures(&self) -> Vec<ReaderFigures> {
         self.cluster.readers.as_ref().map(|readers| readers.figures()).unwrap_or_default()
     }
@@ -186,7 +187,8 @@ impl Upstream {
         self.notes = notes;
     }
 
-    /// Frees the memory that long pipelines to backends and full queues in front of them took.
+    /// Frees memory that is unused after a burst: that of long pipelines to backends and of full queues in
+    /// front of them. Called about once a second while this core has work.
     pub fn tidy(&mut self) {
         self.links.tidy();
         self.overload.tidy();
@@ -207,7 +209,8 @@ impl Upstream {
         quiets[usize::from(backend.0)].handle_heard(turn.late, see, now);
     }
 
-    /// Returns the quiet time of a backend, in which it answers nothing and requests keep it busy.
+    /// Returns the record of a backend's quiet time: the time in which it answers nothing while requests in
+    /// flight, such as scripts, keep it busy, and which they share as part of their prices.
     pub fn quiet_mut(&mut self, backend: BackendId) -> &mut Quiet {
         &mut self.quiets[usize::from(backend.0)]
     }
@@ -224,7 +227,8 @@ impl Upstream {
         links_of(&self.links, self.backends, index)
     }
 
-    /// Begins to handle a bulkhead (window and queue) at the end of each turn (pass of the shard's loop).
+    /// Begins to handle a bulkhead (window and queue) at the end of each turn (pass of the shard's loop),
+    /// because requests wait there or the backend has stalled.
     fn list(&mut self, index: usize) {
         let Self { links, overload, backends, .. } = self;
         overload.list(index, || {

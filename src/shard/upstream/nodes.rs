@@ -54,8 +54,9 @@ impl Upstream {
         slots.hold_moved(owner_at, overload.waiting_slots());
     }
 
-    /// Drops all observations of a node's health, because another node has its place in the table or the node
-    /// has another role.
+    /// Drops all observations of a node as a replica and of its health, because another node has its place in
+    /// the table of nodes or the node has another role (primary or replica). Does nothing unless replicas
+    /// answer reads.
     fn meet_anew(&mut self, env: &Env, backend: BackendId) {
         if let Some(readers) = &mut self.cluster.readers {
             readers.forget(backend);
@@ -63,7 +64,8 @@ impl Upstream {
         }
     }
 
-    /// Closes all connections to nodes that have left the cluster, since other nodes may take their places.
+    /// Closes all connections to nodes that have left the cluster, since other nodes may take their places in
+    /// the table of nodes, and forgets the health and the response times of the former nodes.
     fn leave(&mut self, env: &mut Env, gone: &[BackendId], replies: &mut impl Replies, now: Now) {
         gone.iter().for_each(|backend| self.forget_health(env, *backend));
         let is_left = |link: &Link| gone.contains(&link.backend) && link.state != LinkState::Closed;
@@ -80,7 +82,8 @@ impl Upstream {
         self.drop_links(env, owes, "node-failed", replies, now);
     }
 
-    /// Suspects that a node is gone, and the map old, if it has owed a reply and been silent for 500 ms.
+    /// Suspects that the map of slots is old, so that nodes are asked for a new one, if a primary has owed a
+    /// reply and sent nothing for 500 ms: it may be gone. Silent replicas do not count.
     pub fn doubt_silent(&mut self, now: Now) {
         let Self { links, cluster: Cluster { slots: Some(slots), .. }, .. } = self else { return };
         let owes_since = |place| {

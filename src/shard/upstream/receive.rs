@@ -53,8 +53,9 @@ impl Upstream {
         self.take_all(env, (connection, generation), (None, chunk), replies, now);
     }
 
-    /// Takes back the buffer that was lent for a reply, with `received` bytes more in it. Handles the reply
-    /// if it is complete now. `generation` tells the connection from earlier ones in its place.
+    /// Takes back the buffer that was lent for the rest of a reply ([`Upstream::lend_room`]), with `received`
+    /// bytes more in it than before. Handles the reply if it is complete now. `generation` tells the
+    /// connection from earlier ones in its place.
     pub fn handle_filled(
         &mut self,
         env: &mut Env,
@@ -74,8 +75,9 @@ impl Upstream {
         self.take_all(env, (connection, generation), (Some(filled), &[]), replies, now);
     }
 
-    /// Handles what was received first, if anything, then all replies in `chunk`. Closes the connection if the bytes
-    /// are not valid replies.
+    /// Handles `first` (the result of receiving bytes into a lent buffer; None if no buffer was lent), then
+    /// all replies in `chunk`. Closes the connection if the bytes are not valid replies, or answer no
+    /// request.
     #[inline(never)]
     fn take_all(
         &mut self,
@@ -106,8 +108,9 @@ impl Upstream {
         }
     }
 
-    /// Excuses the silence of a backend on a connection that weir does not read at present, because large
-    /// replies on others take all room. `generation` tells the connection from earlier ones in its place.
+    /// Counts a backend as heard now, so that its silence has no consequences, because weir itself does not
+    /// read the connection at present: large replies on other connections take all memory for such replies.
+    /// `generation` tells the connection from earlier ones in its place.
     pub fn excuse(&mut self, (connection, generation): (ConnectionId, u32), now: Now) {
         self.begin_turn(now);
         if let Some(link) = self.links.current(connection, generation) {
@@ -116,7 +119,8 @@ impl Upstream {
         }
     }
 
-    /// Records that a backend sent a reply or a part of one over this connection.
+    /// Records that a backend sent a reply or a part of one over this connection, so that it no longer counts
+    /// as silent or stalled.
     #[inline]
     fn handle_progress(&mut self, connection: ConnectionId, now: Now) {
         let (index, backend) = (self.bulkhead_of(connection), self.links.at(connection).backend);
@@ -124,7 +128,9 @@ impl Upstream {
         self.handle_heard(backend, now.monotonic);
     }
 
-    /// Handles one complete reply of a backend, of which `end` is the last part.
+    /// Handles one complete reply of a backend, of which `end` is the last part and `scanned` has the type
+    /// and size: finds the request that it answers, and passes it on, drops it, or has the request sent
+    /// again.
     #[inline]
     fn take_whole(
         &mut self,
@@ -171,8 +177,9 @@ impl Upstream {
         }
     }
 
-    /// Takes from an error, whose last part is `end`, whether an inner weir has refused the request, or a plain store
-    /// has become a replica.
+    /// Looks at an error reply, whose last part is `end`: if the backend is a weir too, records whether it
+    /// refused the request; if it is a plain store that has become a replica, has its connections opened
+    /// anew.
     #[cold]
     fn record_error(&mut self, connection: ConnectionId, end: &[u8], now: Now) {
         let link = self.links.at(connection);
@@ -183,8 +190,9 @@ impl Upstream {
         }
     }
 
-    /// Drops the reply to a request that weir has answered already: its record, the reply's first byte, and the
-    /// measurements of both. `end` is the reply's last part.
+    /// Drops the reply (first byte `kind`, last part `end`) to a request that weir has answered already.
+    /// Tells the core of its client the measurements (`outcome`), from which the rest of the price follows,
+    /// and that the request cannot take effect any more. `request` is the record of the request.
     #[cold]
     fn drop_reply(
         &mut self,
@@ -313,8 +321,8 @@ impl Upstream {
         }
     }
 
-    /// Passes on the reply to a command that was sent right before a fetch (`PTTL`, `HPTTL`, `ASKING`). `end`
-    /// is the reply's last part, and `to` the fetch.
+    /// Passes on, to the fetch `to` (shared read of a hot key), the reply to a command that was sent right
+    /// before it (`PTTL`, `HPTTL`, `ASKING`). `end` is the last part of that reply.
     fn take_ahead(
         &mut self,
         env: &mut Env,

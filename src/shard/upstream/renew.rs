@@ -20,7 +20,8 @@ struct Renewal {
 }
 
 impl Renewal {
-    /// Takes a refusal of a write. True if connections are to be opened anew now.
+    /// Records that the store refused a write because it is a replica. True if its connections are to be
+    /// opened anew now; false while the pause since the last renewal (1 to 60 s) is not over.
     fn handle_refusal(&mut self, now: Timestamp) -> bool {
         let since = now.since(self.began_at);
         if since < self.pause {

@@ -36,8 +36,8 @@ impl Default for Turn {
 }
 
 impl Upstream {
-    /// Begins a turn (pass of the shard's loop) and measures its delay against the plan. No backend is blamed
-    /// for that delay.
+    /// Begins a turn (pass of the shard's loop) and measures its delay against the plan; no backend is blamed
+    /// for that delay. Called by each handler of an event; does nothing after the first call of a turn.
     #[inline]
     pub(super) fn begin_turn(&mut self, now: Now) {
         if now.monotonic <= self.turn.began_at {
@@ -120,8 +120,9 @@ impl Upstream {
         self.deliver_notes(env, replies);
     }
 
-    /// Refuses and sends requests that wait in the queue of the bulkhead `index`. True if no request waits
-    /// any more and the backend is not stalled, so that the queue need not be handled in the next turn.
+    /// Refuses and sends requests that wait in the queue of the bulkhead (window and queue) with this index.
+    /// True if no request waits any more and the backend is not stalled (silent although requests are in
+    /// flight), so that the queue need not be handled at the end of the next turn (pass of the shard's loop).
     fn handle_queue(&mut self, env: &mut Env, index: usize, replies: &mut impl Replies, now: Now) -> bool {
         if self.overload.bulkhead(index).is_gated() {
             self.clear_gated(env, index, replies, now);
@@ -153,8 +154,8 @@ impl Upstream {
 
     /// Marks as stalled each bulkhead (window and queue) with requests in flight whose backend has been
     /// silent for 250 ms or four median response times, whichever is longer (1 s before its first reply):
-    /// nothing more is sent, and new requests are refused. Then publishes the load of each bulkhead to other
-    /// cores. Called with the regular checks, about every 100 ms.
+    /// nothing more is sent to the backend, and new requests for it are refused. Then publishes the load of
+    /// each bulkhead to other cores. Called with the regular checks, about every 100 ms.
     pub fn find_stalls(&mut self, settings: &ShardSettings, now: Now) {
         self.begin_turn(now);
         for index in 0..self.overload.len() {

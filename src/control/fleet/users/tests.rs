@@ -20,7 +20,7 @@ const RATE: u64 = 100;
 const BURST_SECONDS: f64 = 1.0;
 const USER: Capacity = Capacity::new(RATE, RATE * UNIT);
 
-/// A stand-in for the fleet's store. Its counters never expire: no test lasts a minute.
+/// A scripted store of the fleet. Its counters never expire, since no test lasts a minute.
 #[derive(Default)]
 struct Store {
     counters: BTreeMap<String, i64>,
@@ -213,8 +213,8 @@ struct Past {
 
 impl Past {
     /// Returns the most that was admitted in any stretch of time beyond the quota, in seconds of the quota.
-    /// Excluded is the even share, with its burst, that a host grants a user who is new to it until the other
-    /// hosts know.
+    /// The even share that each host grants a user who is new to it, until the other hosts know of the user,
+    /// is left out, with its burst.
     fn worst(&self, hosts: u64) -> f64 {
         // A new host is noticed after one period (two if the user began late in one), known to the others in
         // the next period, and in effect one period later.
@@ -233,9 +233,10 @@ impl Past {
     }
 }
 
-/// The number of periods until the other hosts know that a user sends to a host.
+/// The number of periods (seconds) from a user's first request to a host until the other hosts know of it.
 const UNHEARD: f64 = 3.0;
-/// The allowed excess in seconds of the quota because shares are one period old, as for tenants.
+/// The permitted excess, in seconds of the quota, that follows from shares of the quota that are one period
+/// old.
 const RISING: f64 = 0.2;
 
 #[test]

@@ -19,7 +19,7 @@ fn address(text: &str) -> ServerAddress {
     ServerAddress { host: host.to_owned(), port: port.parse().expect("a port") }
 }
 
-/// A node of a made-up view of the cluster.
+/// A node as a made-up view of the cluster has it.
 #[derive(Clone, Debug, Default)]
 struct Told {
     id: String,
@@ -47,7 +47,7 @@ impl Told {
     }
 }
 
-/// Builds the first node's view of the cluster from the bytes that this node would send. Addresses follow
+/// Builds the view of the first of these nodes from the bytes that this node would send. Addresses follow
 /// from the nodes' ids.
 fn view(told: &[Told]) -> Result<View, Unusable> {
     let mut nodes = String::new();
@@ -71,7 +71,7 @@ fn view(told: &[Told]) -> Result<View, Unusable> {
     View::parse(&address("seed.example:7"), slots.as_bytes(), nodes.as_bytes())
 }
 
-/// Returns the bytes that describe a node in CLUSTER SLOTS.
+/// Returns the bytes that describe the node with this id in a reply to `CLUSTER SLOTS`.
 fn endpoint(id: &str) -> String {
     let host = format!("{id}.example");
     format!("*3\r\n${}\r\n{host}\r\n:1\r\n${}\r\n{id}\r\n", host.len(), id.len())

@@ -11,7 +11,8 @@ use crate::values::Timestamp;
 const SLOTS_USED: u16 = 5;
 const NODES: u8 = 5;
 
-/// The view of one node: the nodes that it knows (epoch, failed), and the owner of each slot.
+/// The view that one node (`teller`) has of the cluster, in the model: the nodes that it knows (epoch,
+/// failed), and the owner of each slot.
 #[derive(Clone, Debug)]
 struct Said {
     teller: u8,

@@ -25,7 +25,7 @@ fn seconds(seconds: f64) -> Timestamp {
     Timestamp::ZERO.after(Duration::from_secs_f64(seconds))
 }
 
-/// Creates a schedule for a cluster whose first map is known.
+/// Creates a schedule of refreshes for a cluster whose first map is known, so that no round is due at once.
 fn settled(map: &Map) -> Refresh {
     let mut refresh = Refresh::new(2, Random::new(7));
     let first = refresh.poll_round(&Map::empty(), Timestamp::ZERO).expect("at once");

@@ -13,17 +13,18 @@ use crate::values::{BackendId, Random};
 const SLOTS_USED: u16 = 6;
 const BUCKETS: u64 = 8;
 
-/// A made-up cluster: nodes whose keys lie in buckets, in another order on every node.
+/// A simulated cluster: nodes that return the keys of one of eight buckets in each step of `SCAN`, in another
+/// order on every node.
 struct World {
     /// The id and epoch of each node, and true if the node is gone.
     nodes: Vec<(String, u64, bool)>,
     owners: Vec<usize>,
     open: BTreeMap<u16, usize>,
-    /// Open slots whose move is being cancelled: their keys go back one by one.
+    /// Slots whose move to another node is being called off: their keys go back one by one.
     returning: BTreeSet<u16>,
-    /// Slots that were open at some time since a map was made, and are closed now.
+    /// Slots that were moving at some time since weir last got a map, and have stopped moving.
     closed: BTreeSet<u16>,
-    /// The node that has each key.
+    /// The number of the node that has each key; a key is given by its slot and a number.
     keys: BTreeMap<(u16, u32), usize>,
     epoch: u64,
 }
@@ -130,7 +131,8 @@ impl World {
         Arc::new(Map { version: 1, owners, nodes, open, hearsay: Arc::new([]) })
     }
 
-    /// Returns one page of a node's own SCAN: the keys of one bucket, sometimes of two.
+    /// Returns the reply of a node to one step of its own SCAN: the keys of one bucket, sometimes of two, and
+    /// the next cursor.
     fn page(&self, node: usize, cursor: u64, random: &mut Random) -> (Vec<(u16, u32)>, u64) {
         let end = cursor + random.between(1, 2);
         let bucket = |key: &(u16, u32)| {

@@ -22,8 +22,8 @@ impl Rig {
         }
     }
 
-    /// Breaks the connection over which a read of a key was sent, and makes all attempts to connect fail.
-    /// Returns the reply of the read.
+    /// Sends a client's read of a key, breaks the connection on which it is at the store, and makes all later
+    /// attempts to connect fail. Returns the client's reply to the read.
     fn goes_away(&mut self, client: usize, key: &str) -> String {
         self.send(client, &[&["GET", key]]);
         self.connecting = Connecting::Fails;
@@ -37,8 +37,8 @@ impl Rig {
     }
 }
 
-/// Returns a rig with one core, two clients of a tenant that accepts expired replies, and a key whose cached
-/// reply has expired.
+/// Returns a test rig (shards with scripted stores and clients) with one core, two clients of a tenant that
+/// accepts expired replies while stores are away, and a hot key whose cached reply has expired.
 fn keen() -> (Rig, [usize; 2], String) {
     let (mut rig, clients, key) = with_hot_key();
     rig.put_in_force_as(KEEN, 0);
@@ -106,7 +106,8 @@ fn a_store_that_says_it_cannot_answer_is_away_and_one_that_answers_is_not() {
     }
 }
 
-/// Returns a rig, its clients and its hot key as [`keen`] does, with a core that detects stalled stores.
+/// Returns a test rig (shards with scripted stores and clients), clients and a hot key as [`keen`] does, with
+/// a core that notices stalled stores (silent although requests are in flight).
 fn keen_where_stalls_are_seen() -> (Rig, [usize; 2], String) {
     let overload = OverloadSettings::new(1, 1);
     let mut rig = eager(1, |settings| settings.overload = overload.clone());
@@ -236,7 +237,8 @@ fn what_is_too_old_makes_room_for_what_is_not() {
     }
 }
 
-/// The values that the store has held, and what clients know of them.
+/// A simulation of a store that is away now and then, with clients of a hot key: the values that the store
+/// has held, and the newest value that each client was told.
 struct World {
     rig: Rig,
     key: String,
@@ -252,7 +254,8 @@ struct World {
     seen: Vec<usize>,
     errors: usize,
     old: usize,
-    /// The number of expired values that a client got together with the other key's value.
+    /// The number of `MGET` replies with an expired value of the key beside the value of the other key, which
+    /// never changes.
     old_of_two: usize,
 }
 
@@ -278,7 +281,7 @@ struct Asked {
 }
 
 impl World {
-    /// Carries out a request in the store, and returns its reply.
+    /// Carries out a request in the simulated store, and returns its reply.
     fn carry_out(&mut self, frame: &str) -> String {
         let words: Vec<&str> = frame.split("\r\n").collect();
         match words[2] {
@@ -293,7 +296,8 @@ impl World {
         }
     }
 
-    /// Answers one request; if the store is away, breaks a connection with all requests on it instead.
+    /// Answers one request at the store; if the store is away, breaks a connection with all requests on it
+    /// instead, or replies `-LOADING` if `is_loading`.
     fn serve(&mut self, is_loading: bool, random: &mut Random) {
         if self.rig.at_stores.is_empty() {
             return;
@@ -319,7 +323,8 @@ impl World {
         self.rig.bytes(&next, reply.as_bytes());
     }
 
-    /// Checks the replies that clients got; `is_keen` says which clients accept expired replies.
+    /// Checks that the replies that clients got are not older than permitted; `is_keen` says which clients
+    /// accept expired replies.
     fn judge(&mut self, is_keen: impl Fn(usize) -> bool) {
         let now = self.rig.now.monotonic;
         for client in 0..self.waiting.len() {

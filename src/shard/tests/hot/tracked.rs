@@ -4,8 +4,9 @@ use super::*;
 
 const TRACKED_TTL: Duration = Duration::from_secs(2);
 
-/// Returns a rig with one core, two clients, a hot key that its store tracks, and the link on which the store
-/// reports changes. The value `kept` is cached.
+/// Returns a test rig (shards with scripted stores and clients) with one core, two clients, a hot key whose
+/// changes its store reports (`CLIENT TRACKING`), and the connection on which it does. The value `kept` is
+/// cached.
 fn with_tracked_key() -> (Rig, [usize; 2], String, Sent) {
     let mut rig = eager(1, |settings| settings.hot.tracked_ttl = Some(TRACKED_TTL));
     let clients = [rig.client(0), rig.client(0)];
@@ -20,8 +21,8 @@ fn changed(keys: &[&str]) -> String {
 }
 
 impl Rig {
-    /// Reads a key until it is hot and its store tracks it. Returns the link on which the store reports
-    /// changes.
+    /// Reads a key until it is hot and its store reports changes of it (`CLIENT TRACKING`). Returns the
+    /// connection on which it does.
     fn make_tracked(&mut self, client: usize, key: &str) -> Sent {
         let mut tracker = None;
         for _ in 0..60 {
@@ -36,7 +37,8 @@ impl Rig {
         tracker.expect("a tracker was opened")
     }
 
-    /// Lets time pass while stores answer the probes of tracker links.
+    /// Lets time pass, and answers the PINGs that weir sends meanwhile on the connections on which stores
+    /// report changes of keys.
     fn pass(&mut self, duration: Duration) {
         let end = self.now.monotonic.after(duration);
         while self.now.monotonic < end {
@@ -47,13 +49,13 @@ impl Rig {
         }
     }
 
-    /// Returns the number of hot keys that stores track.
+    /// Returns the number of hot keys whose next change stores will report (`CLIENT TRACKING`).
     fn tracked_keys(&self) -> usize {
         self.figures().tracking.iter().map(|own| own.tracked).sum()
     }
 
-    /// Sends a read of hash fields and answers the requests at stores: HPTTL with `left`. Returns the
-    /// commands at the store.
+    /// Sends a read of hash fields and answers the requests at stores: HPTTL with `left`, and the read with a
+    /// value. Returns the names of the commands at the store, separated by spaces.
     fn ask_fields(&mut self, client: usize, words: &[&str], left: &str) -> String {
         self.send(client, &[words]);
         let mut asked = Vec::new();

@@ -6,8 +6,8 @@ use super::*;
 use crate::values::Random;
 use crate::values::limits::MESSAGE_READ_BYTES_MAX;
 
-/// Returns a rig with two cores, a client of each, and a key whose home is the first core, with the cached
-/// value "old".
+/// Returns a test rig (shards with scripted stores and clients) with two cores, a client of each, and a hot
+/// key whose home is the first core and whose value "old" is cached.
 fn kept_on_two_cores() -> (Rig, [usize; 2], String) {
     let mut rig = eager(2, |settings| {
         settings.hot.copied_from = [100, 10];
@@ -21,8 +21,8 @@ fn kept_on_two_cores() -> (Rig, [usize; 2], String) {
 }
 
 impl Rig {
-    /// Runs a client's transaction, to which the store replies `reply`. Returns the part of the client's
-    /// reply that belongs to EXEC.
+    /// Runs a client's transaction, to whose `EXEC` the store replies `reply`. Returns the part of the
+    /// client's reply that belongs to EXEC.
     fn transact(&mut self, client: usize, requests: &[&[&str]], reply: &str) -> String {
         let block: Vec<&[&str]> =
             [&["MULTI"][..]].into_iter().chain(requests.iter().copied()).chain([&["EXEC"][..]]).collect();
@@ -230,7 +230,8 @@ fn what_a_transaction_reads_beyond_what_is_compared_counts_as_written() {
     assert!(!rig.knows(client, &key, "old"));
 }
 
-/// A stand-in for a store with one number, which a client that does not use weir increments now and then.
+/// A scripted store with one number as the value of every key, which a client that does not use weir
+/// increments now and then.
 #[derive(Default)]
 struct Store {
     held: u64,
@@ -263,7 +264,7 @@ impl Store {
     }
 }
 
-/// A request of the test that has no reply yet.
+/// A request of the test that has no reply yet, with the bytes of the reply that have come.
 struct Waiting {
     is_block: bool,
     told: String,

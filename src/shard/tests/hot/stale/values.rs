@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Returns a rig, two clients of a tenant that accepts expired replies, and two keys whose cached replies
-/// have expired.
+/// Returns a test rig (shards with scripted stores and clients), two clients of a tenant that accepts expired
+/// replies while stores are away, and two hot keys whose cached replies have expired.
 fn keen_of_two() -> (Rig, [usize; 2], [String; 2]) {
     let (mut rig, clients, key) = with_hot_key();
     let other = format!("{{{key}}}2");
