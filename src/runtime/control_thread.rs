@@ -906,8 +906,8 @@ pub(super) async fn figures(control: &Rc<RefCell<Control>>) -> Option<Totals> {
     waited.ok().flatten()
 }
 
-/// Replies to an admin request that asks how weir would treat a command: asks shard 0, and then the shard
-/// that the command's keys belong to, if that is another.
+/// Replies to an admin request that asks how weir would treat a command: asks shard 0, and then the shard that
+/// the command's keys belong to, if that is another. The reply is a 503 if a shard has not answered within 2 s.
 pub(super) async fn explain(control: &Rc<RefCell<Control>>, head: &Head) -> Response {
     let query = match ExplainQuery::parse(&head.query) {
         Ok(query) => Arc::new(query),

@@ -57,7 +57,8 @@ impl FleetThread {
     }
 
     /// Connects to the fleet's store (Redis server with the counters of shared quotas) and authenticates. The
-    /// host name is looked up each time, since a store that moved has another address.
+    /// host name is looked up each time, since a store that moved has another address. An error if no address of
+    /// it accepts the connection by `deadline`, or the store refuses the credentials.
     fn connect(&self, deadline: Timestamp) -> io::Result<Line> {
         let FleetStore { server, credentials, .. } = &self.store;
         let mut problem = io::ErrorKind::NotFound.into();

@@ -53,8 +53,8 @@ pub(super) fn tcp(address: SocketAddr, shards: usize) -> io::Result<(Vec<OwnedFd
 }
 
 /// Opens a listening socket that shares its address with no other, and returns it with its address. Succeeds
-/// although connections of an earlier process may linger (`TIME_WAIT`); fails if another process listens there.
-/// `backlog` is the number of connections that may wait to be accepted.
+/// although connections of an earlier process may linger (`TIME_WAIT`); fails if another process still listens
+/// there after a second of trying. `backlog` is the number of connections that may wait to be accepted.
 pub(super) fn alone(address: SocketAddr, backlog: i32) -> io::Result<(OwnedFd, SocketAddr)> {
     for _ in 0..TRIES {
         match bind_alone(address, backlog) {

@@ -196,8 +196,8 @@ pub(super) enum ToControl {
     Slots(Arc<Map>, String),
     /// State of the cluster's replicas: how far each lags behind its primary.
     Replicas(Arc<[ReplicaState]>),
-    /// The reply of the fleet's store (Redis server with the counters of shared quotas) to an exchange, or the
-    /// reason why there is none.
+    /// The reply of the fleet's store (Redis server with the counters of shared quotas) to the exchange with
+    /// this number, or the reason why there is none.
     Fleet {
         number: u64,
         answer: Result<Vec<u8>, String>,
@@ -211,11 +211,12 @@ pub(super) enum ToControl {
 #[derive(Debug)]
 pub(super) struct QuotasRead {
     pub source: QuotaSource,
-    /// The ticket number of the HTTP request that posted the quotas; none if they come from the quota file.
+    /// The number of the HTTP request that posted the quotas, by which the control executor finds the request to
+    /// answer; none if the quotas come from the quota file or from the previous process.
     pub ticket: Option<u64>,
     pub result: Result<Quotas, QuotaError>,
-    /// The text of quotas that were posted, to this process or to the one before; none if they come from the quota
-    /// file.
+    /// The text of quotas that were posted, to this process or to the one before, which a successor process is
+    /// given; none if they come from the quota file, or are refused.
     pub posted: Option<QuotaText>,
 }
 

@@ -27,9 +27,9 @@ pub(super) struct NamesThread {
 }
 
 impl NamesThread {
-    /// Selects the stores that are configured by host name; the others have fixed IP addresses. `stores`
-    /// lists all in order of backend number, each with the current address that shards share. Their names are
-    /// looked up again after each `interval`.
+    /// Selects the stores that are configured by host name; the others have fixed IP addresses. `stores` lists
+    /// all in order of backend number, each with the current address that shards share (None for a store that is
+    /// not reached by an address, which is left out). Their names are looked up again after each `interval`.
     pub fn new<'a>(
         stores: impl Iterator<Item = (&'a ServerAddress, Option<Place>)>,
         interval: Duration,

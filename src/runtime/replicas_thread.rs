@@ -44,8 +44,9 @@ pub(super) struct ReplicasThread {
 }
 
 impl ReplicasThread {
-    /// Starts the thread that asks the nodes of a cluster for their replication offsets, which ends with the
-    /// process. `credentials` are weir's own at the nodes.
+    /// Starts the thread that asks the nodes of a cluster for their replication offsets, which ends when the
+    /// control executor drops its end of the channel. `credentials` are weir's own at the nodes; None if it does
+    /// not authenticate there.
     pub fn start(self, credentials: Option<&Credentials>) -> io::Result<()> {
         let requests: [&[&str]; 1] = [&["INFO", "replication"]];
         let question = Question::new(credentials, &requests, ANSWER_BYTES_MAX);

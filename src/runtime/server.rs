@@ -76,8 +76,8 @@ type Backends = Vec<(Route, BackendSettings)>;
 
 type Letters<Message> = (Receiver<Message>, OwnedFd);
 
-/// Checks whether weir would start with this configuration, as far as that can be found out without starting
-/// it. The error is a message for the operator.
+/// Checks whether weir would start with this configuration, as far as that can be found out without starting it,
+/// and prints a summary with any warnings. The error is a message for the operator.
 pub fn check(config: &Config) -> Result<(), String> {
     let cpus = placement(config)?;
     let quotas = load_quotas(config)?;
@@ -918,8 +918,9 @@ impl Certificates {
     }
 }
 
-/// Starts the thread that turns signals into messages to the control executor. The returned flag becomes true
-/// as soon as a signal tells the process to end.
+/// Starts the thread that turns signals into messages to the control executor. The returned flag becomes true as
+/// soon as a signal tells the process to end. `may_be_succeeded` (there is a `--takeover`) says that SIGUSR2
+/// starts a successor process; else it only logs that none can be started.
 fn listen_to_signals(control: Mailbox<ToControl>, may_be_succeeded: bool) -> Result<Arc<AtomicBool>, String> {
     let failed = |error: io::Error| format!("cannot listen to signals: {error}");
     let told_to_end = Arc::new(AtomicBool::new(false));

@@ -88,8 +88,8 @@ impl StoreInfoThread {
         thread::Builder::new().name("weir-store-info".to_owned()).spawn(run).map(|_| ())
     }
 
-    /// Asks the stores that the message names for their `INFO`, and joins their replies into one. The result
-    /// has no `INFO` unless all of them replied in time.
+    /// Asks the stores that the message names (all if it names none) for their `INFO`, and joins their replies
+    /// into one. The result has no `INFO` unless all of them replied in time.
     fn ask(&self, letter: &ToStoreInfo) -> StoresTold {
         let is_asked = |index: &usize| letter.only.as_ref().is_none_or(|only| only.contains(index));
         let stores: Vec<&Store> = self

@@ -35,8 +35,9 @@ struct Behind {
     idle_since: Option<Timestamp>,
 }
 
-/// The question whether all other cores have handled everything that the kernel had for them when it was asked.
-/// There is one question at a time, and no core is sent anything for it.
+/// The question whether all other cores have handled everything that the kernel had for them when it was asked,
+/// so that a SUBSCRIBE that a client sent to another core takes effect before a later PUBLISH here. One question
+/// at a time; each `look` reads how many turns the other cores have ended, and whether they sleep.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     /// The time at which the question was asked; none while no question is under way.
@@ -46,8 +47,8 @@ pub(super) struct Survey {
 
 impl Survey {
     /// Looks at the other cores once more, for the question under way or for a new one. Returns the time at
-    /// which the question was asked as soon as all other cores have handled what came until then; the next call
-    /// then begins a new question. None before.
+    /// which the question was asked as soon as all other cores have handled what the kernel had for them then;
+    /// the next call then begins a new question. None before that: the caller looks again later.
     pub fn look(&mut self, mesh: &Mesh, now: Timestamp) -> Option<Timestamp> {
         let began = *self.began.get_or_insert_with(|| {
             self.behind.extend(mesh.others().map(|peer| Behind {

@@ -33,8 +33,8 @@ const DATABASES_HOLD: Duration = Duration::from_secs(60);
 const DATABASES_BYTES_MAX: usize = 64 * 1024;
 /// The stack size, in bytes, of a thread that asks one node and ends with its reply.
 const STACK_BYTES: usize = 256 * 1024;
-/// The capacity of the channel on which shards report that the cluster's map may be wrong; reports that find
-/// it full are dropped, since they say nothing new.
+/// The capacity, in reports of all shards, of the channel on which shards report that the cluster's map may be
+/// wrong; reports that find it full are dropped, since those in it have the map checked anyway.
 pub(super) const DOUBTS_MAX: usize = 256;
 
 /// The state of the thread that asks a cluster's nodes which node owns which slot: its knowledge of the
@@ -87,9 +87,10 @@ struct Round {
 }
 
 impl TopologyThread {
-    /// Makes the state of the thread that asks a cluster's nodes which node owns which slot, before any node
-    /// was asked. `seeds` are the nodes that are asked first, `databases` is the number of databases that weir
-    /// may use, and `places` are the addresses that shards connect to, by backend number.
+    /// Makes the state of the thread that asks a cluster's nodes which node owns which slot, before any node was
+    /// asked. `seeds` are the nodes that are asked first, `credentials` are weir's at all nodes (None: it does
+    /// not authenticate), `databases` is the number of databases that weir may use, and `places` are the
+    /// addresses that shards connect to, by backend number.
     pub fn new(
         seeds: Vec<ServerAddress>,
         (credentials, databases): (Option<&Credentials>, u16),
@@ -189,7 +190,8 @@ impl TopologyThread {
         }
     }
 
-    /// Handles that a lost primary's replica is no longer watched. True if the replica has become a primary.
+    /// Handles that a lost primary's replica is no longer watched by the failover probe, which asks it whether
+    /// it takes over. True if the replica has become a primary: then the cluster is asked for its map at once.
     fn hear_of_replica(&mut self, news: &News) -> bool {
         let replica = self.failover_probe.handle_news(news);
         replica.inspect(|replica| self.refresh.handle_reason(Reason::TookOver(*replica))).is_some()

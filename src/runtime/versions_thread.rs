@@ -110,7 +110,7 @@ impl VersionsThread {
     }
 
     /// Asks the stores that are due for their versions, each for at most `patience`, and plans when each is
-    /// asked next. Stores that were not reached by the time `end` stay due.
+    /// asked next. Stores whose turn has not come by the time `end` (None: there is no such time) stay due.
     fn ask_due(&mut self, patience: Duration, end: Option<Timestamp>) {
         let clock = self.clock;
         let started = clock.now().monotonic;
@@ -188,7 +188,7 @@ struct Answer {
 }
 
 /// Asks a store for its version, the number of its commands and, if wanted, the commands. `None` if its reply
-/// has no version.
+/// has no version; an error if it cannot be reached or has not replied to all by `deadline`.
 fn ask(
     inquiry: &Inquiry,
     tls: Option<&StoreTls>,

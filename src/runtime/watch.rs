@@ -44,9 +44,11 @@ const LOOKING: Duration = Duration::from_secs(10);
 /// The interval at which the watched file is checked if the kernel cannot report changes; also the time for
 /// which a file must stay as it is before a change of which the kernel reported nothing counts.
 const POLLING: Duration = Duration::from_secs(1);
-/// Maximum number of symbolic links that are followed in a path, as in Linux.
+/// Maximum number of symbolic links that are followed in one path, as in Linux; a further link is not followed,
+/// but taken as a folder or as the file itself.
 const LINKS_MAX: usize = 40;
-/// Maximum number of times that a path is resolved again because it changed during the resolution.
+/// Maximum number of times that a path is resolved again because it changed during the resolution. After that
+/// many, the kernel's reports are not used, and the file is looked at every second (`POLLING`).
 const WALKS_MAX: u32 = 5;
 
 /// A watch that reports when one file may have changed, by events of the kernel and by looking at it from
@@ -107,7 +109,8 @@ impl Stamp {
 
 impl FileWatch {
     /// Begins to watch a file. Every change after this call is reported, so a caller that reads the file
-    /// afterwards misses none.
+    /// afterwards misses none. If the kernel permits no watch, a log line says so, and the file is looked at
+    /// every second (`POLLING`).
     pub fn new(path: &Path, clock: Clock) -> Self {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let mut watch = Self { path, events: None, seen: None, pending: None, clock };
@@ -137,9 +140,10 @@ impl FileWatch {
         due.map_or(usual, |due| due.min(usual))
     }
 
-    /// Returns whether the file has changed since the last change that was reported, and is complete. Waits
-    /// until no events have come for 50 ms. The caller calls it after an event, and when
-    /// [`FileWatch::patience`] has passed; further calls do no harm.
+    /// Returns whether the file has changed since the last change that was reported, and is complete; false also
+    /// for a change that may not be complete yet, which a later call reports. Waits until no events have come
+    /// for 50 ms, at most 1 s. The caller calls it after an event, and when [`FileWatch::patience`] has passed;
+    /// further calls do no harm.
     pub fn has_changed(&mut self) -> bool {
         let mut news = self.settle();
         if news.is_some() || self.events.is_none() || Stamp::of(&self.path) != self.seen {

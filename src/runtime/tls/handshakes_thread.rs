@@ -64,7 +64,8 @@ pub(in crate::runtime) enum ToHandshakes {
     Stop,
 }
 
-/// The time limit of a TLS handshake with a client, and the maximum number of handshakes per second.
+/// The time limit of one TLS handshake with a client, after which it is given up, and the maximum number of
+/// handshakes per second in this process; further clients wait until their first message is answered.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::runtime) struct Rates {
     pub timeout: Duration,

@@ -60,7 +60,7 @@ impl Terminal {
         Ok(Some(terminal))
     }
 
-    /// Returns the number of columns and rows of the terminal.
+    /// Returns the number of columns and rows of the terminal; 80 and 24 if it does not report its size.
     pub fn size(&self) -> (usize, usize) {
         match tcgetwinsize(&self.out) {
             Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {

@@ -246,9 +246,9 @@ impl AdmissionStage {
         track_of(self.heavy_from, whole, class, self.accounts.is_seen(payer, class))
     }
 
-    /// Returns a charge for a request that is answered even if its quota is used up, such as a login. Nothing
-    /// is taken until its real cost is known. `payer` is the account that is charged; None for a client
-    /// without a tenant, which is charged nothing.
+    /// Returns a charge for a request that is answered even if its quota is used up, such as a login. Nothing is
+    /// taken until its real cost is known. `payer` is the account that is charged; None for a client without a
+    /// tenant, which is charged nothing. Returns None without a payer, and where requests have no prices.
     pub fn charge_afterwards(&mut self, payer: Option<Payer>, asked: &Asked, class: Class) -> Option<Charge> {
         let payer = payer.filter(|_| self.is_priced())?;
         self.accounts.begin(payer, class);

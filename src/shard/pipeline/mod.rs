@@ -291,9 +291,9 @@ impl Shard {
         self.clients.note_address(id, address);
     }
 
-    /// Records that a client that has just connected speaks TLS. If its certificate names a tenant
-    /// (`name`), the client is logged in as that; if the tenant has no connection left, it is answered with
-    /// an error and closed.
+    /// Records that a client that has just connected speaks TLS. If its certificate names a tenant (`name`), the
+    /// client is logged in as that; if the tenant has no connection left, it is answered with an error and
+    /// closed. Without a name, or with one that is no tenant's, it has to log in like any other.
     pub fn handle_client_secure(&mut self, id: ClientId, name: Option<&str>, now: Now) {
         if let Err(text) = self.clients.note_secure(&self.env, id, name, now) {
             self.env.counters.add(Counter::ClientsRefused, 1);

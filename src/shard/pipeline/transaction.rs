@@ -61,8 +61,9 @@ impl Shard {
         }
     }
 
-    /// Carries out a client's admitted transaction at `EXEC`: answers what weir answers itself, and sends
-    /// the rest to its store. `charge` is the price that was taken for it.
+    /// Carries out a client's admitted transaction at `EXEC`: answers what weir answers itself, and sends the
+    /// rest to its store. `charge` is the price that was taken for it (None if it has none); it is settled with
+    /// the reply to `EXEC`, or given back if the transaction is aborted.
     pub(super) fn execute_transaction(&mut self, id: ClientId, charge: Option<Charge>, now: Now) {
         let Some(mut transaction) = self.clients.client(id).take_transaction() else {
             return self.answer_error(id, "ERR EXEC without MULTI");

@@ -59,8 +59,8 @@ use crate::values::{
     Action, BackendId, ClientId, ConnectionId, Database, Loss, MicroUnits, Owner, TenantId, Timestamp,
 };
 
-/// The time for which a private link (a connection to a store that one client has to itself) stays open
-/// without being used.
+/// The time for which a private link (a connection to a store that one client has to itself) stays open while no
+/// client has it; after that it is closed.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// The divisor of a core's limit of private links (unshared connections to stores): a spare link is opened in
 /// advance only while fewer links are open than the limit divided by this.
@@ -155,21 +155,22 @@ pub struct Waiting {
     /// The ability of another process, to which the client may move, to go on with the blocking command for the
     /// rest of its wait.
     pub can_move: CanMove,
-    /// The number of times that the store was asked to end the blocking command (`CLIENT UNBLOCK`) and
-    /// replied that it knows no such command.
+    /// The number of failed attempts to have the store end the blocking command (`CLIENT UNBLOCK`): it replied
+    /// `:0` (the command is not blocked there, perhaps as it has not arrived yet), or the reply was lost. From 20
+    /// on (`TOLD_MAX`), which an error sets at once, weir does not ask again.
     pub told: u8,
     /// The account that the reply is charged to, with the part of the price that was taken for the reply when the
     /// command began; None where requests have no prices.
     pub paid_ahead: Option<PaidAhead>,
-    /// True from when the store was asked to end the blocking command (`CLIENT UNBLOCK`) until it replies
-    /// that it knows no such command, or that reply is lost.
+    /// True from when the store was asked to end the blocking command (`CLIENT UNBLOCK`) until it replies that
+    /// it could not (`:0`, or an error), or that reply is lost.
     pub is_asked_to_end: bool,
     /// True if the core itself, not a client, has asked the store to end the blocking command, so that its
     /// client can move to another process or be closed, and the store may have ended it. A reply which shows
     /// that the command has waited in vain is not passed on then.
     pub is_withheld: bool,
     /// True once a store's reply to `CLIENT UNBLOCK` was lost. The store may then have ended the blocking
-    /// command, even if it replies to the next `CLIENT UNBLOCK` that it knows no such command.
+    /// command, even if it replies `:0` (nothing is blocked) to the next `CLIENT UNBLOCK`.
     pub may_have_ended: bool,
 }
 
@@ -197,8 +198,8 @@ impl Waiting {
         }
     }
 
-    /// True if the core itself, not a client, has asked the store to end the blocking command, and the store
-    /// has not replied that it does not know it.
+    /// True if the core itself, not a client, has asked the store to end the blocking command, and the store has
+    /// not replied that it could not.
     const fn is_being_withheld(&self) -> bool {
         self.is_withheld && self.is_asked_to_end
     }
@@ -263,8 +264,9 @@ pub struct Abandoned {
     /// Destination that the reply had, which distinguishes the request from later ones on the link; no client
     /// awaits the reply any more.
     pub to: ReplyTo,
-    /// The number of times that the store was asked to end the blocking command (`CLIENT UNBLOCK`) and
-    /// replied that it knows no such command.
+    /// The number of times that the store was asked to end the blocking command (`CLIENT UNBLOCK`) and replied
+    /// `:0`: the command is not blocked there, perhaps as it has not arrived yet. After 20 (`TOLD_MAX`) weir does
+    /// not ask again. 0 for other requests.
     pub told: u8,
 }
 
@@ -343,8 +345,8 @@ pub enum Event {
         /// other than a blocking command is only measured.
         reply: Option<(Vec<u8>, ReplySize)>,
     },
-    /// A blocking command whose client has disconnected is unknown to the store that was asked to end it: the
-    /// command may still be on its way to the store.
+    /// A store that was asked to end a blocking command whose client has disconnected replied `:0`: it does not
+    /// see the command blocked, which may still be on its way to it. The store is to be asked again.
     AbandonedUnknown {
         /// The link (unshared connection to a store) that the blocking command was sent over.
         link: PrivateId,
@@ -383,7 +385,7 @@ pub enum Event {
         /// True if the store is busy with a script.
         is_busy: bool,
     },
-    /// A blocking command that the core itself wanted to end still waits: the store did not know the command,
+    /// A blocking command that the core itself wanted to end still waits: the store did not see it blocked yet,
     /// or the request to end it was refused or lost.
     WaitsOn {
         /// The client that waits in the blocking command.
@@ -712,8 +714,9 @@ impl PrivateLinks {
         }
     }
 
-    /// Returns the largest number of this core's private links (unshared connections to stores) that a
-    /// tenant's clients may hold.
+    /// Returns the largest number of this core's private links (unshared connections to stores) that a tenant's
+    /// clients may hold: the core's even part of the tenant's own limit or, without one, the default part of the
+    /// core's limit.
     fn tenant_max(&self, env: &Env, tenant: TenantId) -> usize {
         let known = (usize::from(tenant.0) < env.quotas.len()).then(|| env.quotas.tenant(tenant));
         let shards = usize::from(env.settings.topology.shards());
@@ -1113,8 +1116,8 @@ impl PrivateLinks {
         is_asked
     }
 
-    /// Asks the store once more to end a blocking command whose client has disconnected, because the store
-    /// did not know it ([`Event::AbandonedUnknown`]).
+    /// Asks the store once more to end a blocking command whose client has disconnected, because the store did
+    /// not see it blocked yet ([`Event::AbandonedUnknown`]).
     pub fn end_abandoned(&mut self, env: &mut Env, id: PrivateId, now: Now) {
         if self.peek(id).is_some_and(|link| link.abandoned.is_some()) {
             self.ask_to_end(env, id, false, now);
