@@ -16,8 +16,8 @@ pub(super) const LOOKED_AFTER: Duration = Duration::from_millis(5);
 /// The longest time that a socket stays open after weir has ended its sending side, waiting for the peer to
 /// end its own.
 const LINGER: Duration = Duration::from_secs(1);
-/// Maximum number of bytes read and dropped at one check from a socket that stays open until its peer ends
-/// its side.
+/// Maximum number of bytes read and dropped at one check from a socket that stays open until its peer ends its
+/// side; the rest is read at later checks.
 const DROPPED_BYTES: usize = 16 * 1024;
 
 /// The reads that are left on a client's socket while weir drains: it is read until it is found empty, or

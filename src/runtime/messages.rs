@@ -287,8 +287,8 @@ impl<Message> Clone for Mailbox<Message> {
 }
 
 impl<Message> Mailbox<Message> {
-    /// Makes a mailbox for an executor that sleeps on an eventfd. Returns also the receiver of the messages
-    /// and the eventfd.
+    /// Makes a mailbox for an executor that sleeps on an eventfd. Returns also the receiver of the messages and
+    /// the eventfd. Fails if the process may open no more files.
     pub fn for_executor() -> io::Result<(Self, Receiver<Message>, OwnedFd)> {
         let handle = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
         let bell = handle.try_clone()?;
@@ -296,8 +296,9 @@ impl<Message> Mailbox<Message> {
     }
 
     /// Makes a mailbox for a core whose `io_uring` receives from a socket; returns also the receiver of the
-    /// messages and that socket. It is not an eventfd, because the kernel does not reliably pass a signal of
-    /// one eventfd on to another, which the ring signals in turn to wake its executor.
+    /// messages and that socket. The socket is not an eventfd, because the kernel does not reliably pass a
+    /// signal of one eventfd on to another, which the ring signals in turn to wake its executor. Fails if the
+    /// process may open no more files.
     pub fn for_ring() -> io::Result<(Self, Receiver<Message>, OwnedFd)> {
         let (bell, handle) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;

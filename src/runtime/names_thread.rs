@@ -44,7 +44,8 @@ impl NamesThread {
     }
 
     /// Starts the thread that looks up the host names of stores again, unless no store has a host name or the
-    /// interval is zero. It reports changes to `shards` and `control`, and ends with the process.
+    /// interval is zero. It reports changes to `shards` and `control`, and ends with the process. Fails if it
+    /// cannot be started.
     pub fn start(self, shards: Vec<Mailbox<ToShard>>, control: Mailbox<ToControl>) -> io::Result<()> {
         if self.stores.is_empty() || self.interval.is_zero() {
             return Ok(());

@@ -33,7 +33,7 @@ use crate::protocol::{Room, Segment};
 use crate::values::limits::{RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS};
 
 /// Maximum number of bytes of one send operation (1 MiB), so that a slow peer's progress can be seen between
-/// operations.
+/// operations; a longer segment takes several.
 const SEND_BYTES_MAX: usize = 1 << 20;
 /// The number of `io_uring` operations that fit in the queue to the kernel; more are submitted in several
 /// steps.
@@ -173,7 +173,8 @@ pub struct Ring {
 
 impl Ring {
     /// Sets up an `io_uring` for the calling thread, the only one that may use it. A write to the other end of
-    /// the socket `bell` wakes a thread that sleeps in the `io_uring`.
+    /// the socket `bell` wakes a thread that sleeps in the `io_uring`. Fails if the kernel forbids or lacks it,
+    /// or memory or descriptors are short.
     pub fn new(bell: OwnedFd) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder
@@ -451,8 +452,9 @@ impl Ring {
         self.push(entry);
     }
 
-    /// Submits queued operations to the kernel and lets it deliver completions that are due, in one system
-    /// call; makes no call if there is nothing to do.
+    /// Submits queued operations to the kernel and lets it deliver completions that are due, in one system call;
+    /// makes no call if there is nothing to do. Operations that a busy kernel does not take stay queued; only an
+    /// error that lasts is returned.
     pub fn submit(&mut self) -> io::Result<()> {
         self.move_up();
         let submission = self.kernel.submission();
@@ -466,8 +468,9 @@ impl Ring {
         Ok(())
     }
 
-    /// Submits queued operations to the kernel, and sleeps until there is a completion or `pause_max` has
-    /// passed (`None`: without limit). Returns at once while more operations wait than fit in the queue.
+    /// Submits queued operations to the kernel, and sleeps until there is a completion or `pause_max` has passed
+    /// (`None`: without limit). Returns at once while more operations wait than fit in the queue. Only an error
+    /// that lasts is returned.
     pub fn submit_and_wait(&mut self, pause_max: Option<std::time::Duration>) -> io::Result<()> {
         if self.move_up() && !self.unsubmitted.is_empty() {
             // More operations wait than fit in the queue: no time to sleep.

@@ -80,7 +80,7 @@ struct Guarded {
     /// them.
     bytes: usize,
     control: Mailbox<ToControl>,
-    /// The time of the last log line about a failed TLS handshake with a store.
+    /// The time of the last log line about a failed TLS handshake with a store; none before the first.
     complained: Option<Timestamp>,
     /// Limiter of the log lines about connections that could not be opened for want of resources (open files,
     /// memory).

@@ -20,12 +20,13 @@ use crate::control::{StoreInfo, StoresTold};
 use crate::protocol::reply;
 use crate::values::Timestamp;
 
-/// The longest time that all stores together may take to reply to `INFO`.
+/// The longest time that all stores together may take to reply to `INFO`; after that weir's `INFO` comes without
+/// the stores' part.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// The time for which a store that did not reply is not asked again, so that clients' `INFO` is answered at
 /// once in between.
 const REST: Duration = Duration::from_secs(1);
-/// Maximum number of stores that are asked for `INFO` at the same time.
+/// Maximum number of stores that are asked for `INFO` at the same time; the others wait.
 const ASKED_AT_ONCE: usize = 16;
 /// Maximum number of bytes of one store's reply to `INFO`; a longer reply counts as none. A store that has
 /// used all commands of Redis replies with about 60 KiB.

@@ -21,7 +21,8 @@ use crate::shard::Doubt;
 use crate::values::limits::CLUSTER_REPLY_BYTES_MAX;
 use crate::values::{BackendId, Random, ServerAddress, Timestamp};
 
-/// The longest time that the start of the process waits for a first map of the cluster.
+/// The longest time that the start of the process waits for a first map of the cluster; after that it goes on
+/// with an empty map, and requests are refused until there is one.
 const START_PATIENCE: Duration = Duration::from_secs(2);
 /// The longest time that a node may take to reply to `CLUSTER SLOTS` and `CLUSTER NODES`; after that the node
 /// counts as unanswered.
@@ -29,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The time for which a node is not asked again how many databases it has. A node that restarts may have
 /// another number.
 const DATABASES_HOLD: Duration = Duration::from_secs(60);
-/// Maximum number of bytes of a node's replies about its databases.
+/// Maximum number of bytes of a node's replies about its databases; of a node with more, the number is unknown.
 const DATABASES_BYTES_MAX: usize = 64 * 1024;
 /// The stack size, in bytes, of a thread that asks one node and ends with its reply.
 const STACK_BYTES: usize = 256 * 1024;
@@ -80,7 +81,7 @@ struct Answer {
 /// The result of one round of questions, in which some nodes were asked about the cluster.
 #[derive(Default)]
 struct Round {
-    /// The new map of the cluster, if it differs from the previous one.
+    /// The new map of the cluster; None if it does not differ from the previous one.
     map: Option<Arc<Map>>,
     /// True if all primaries of the cluster have replied and agree with its map.
     is_sure: bool,

@@ -34,7 +34,7 @@ use crate::values::Timestamp;
 /// complete, since a file is usually written in several steps.
 const SETTLED: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// Maximum number of times that weir waits for 50 ms without events of the watched file (`SETTLED`), since
-/// constant events would otherwise put off the report of a change for ever.
+/// constant events would otherwise put off the report of a change for ever; then the file is taken as it is.
 const SETTLING_ROUNDS_MAX: u32 = 20;
 /// The time (5 s) after which a watched file that somebody has open for writing, and that has not changed
 /// meanwhile, counts as complete.
@@ -60,7 +60,8 @@ pub(super) struct FileWatch {
     /// The metadata of the file when a change was last reported, or the watch began; none if it could not be
     /// read then.
     seen: Option<Stamp>,
-    /// The change that was found and is not reported yet, because the file may not be complete.
+    /// The change that was found and is not reported yet, because the file may not be complete; none if there is
+    /// none.
     pending: Option<Pending>,
     clock: Clock,
 }

@@ -38,10 +38,10 @@ const QUOTAS_PIECE_BYTES_MAX: usize = 32 * 1024;
 /// still in progress, and the bytes that the client has sent of its next request.
 const MESSAGE_BYTES_MAX: usize = COPY_BYTES_MAX + MOVED_BYTES_MAX + 64 * 1024;
 /// The longest time that the other process of a takeover may take to accept a message, or to send one whose
-/// coming it has announced.
+/// coming it has announced. After that sending or receiving fails.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest wait for the first message of a process whose takeover is refused, as other processes wait
-/// meanwhile.
+/// meanwhile; then it is refused unheard.
 const GREETING_PATIENCE: Duration = Duration::from_millis(200);
 /// The listen backlog of the socket for takeovers, in connections that wait to be accepted.
 const BACKLOG: i32 = 16;
@@ -263,7 +263,8 @@ pub fn has_ended(error: &io::Error) -> bool {
     matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)
 }
 
-/// Connects to the process that listens for a successor at a path; `None` if no process does.
+/// Connects to the process that listens for a successor at a path; `None` if no process does, and an error if
+/// that cannot be found out (the path is not permitted, for instance).
 pub fn connect(path: &Path) -> io::Result<Option<Socket>> {
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
     match socket.connect(&SockAddr::unix(path)?) {

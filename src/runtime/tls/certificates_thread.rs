@@ -75,7 +75,8 @@ pub(in crate::runtime) struct CertificatesThread {
 }
 
 impl CertificatesThread {
-    /// Starts the thread that reads certificate files again when they change, which ends with the process.
+    /// Starts the thread that reads certificate files again when they change, which ends with the process. Fails
+    /// if the thread cannot be started.
     pub fn start(self) -> io::Result<()> {
         std::thread::Builder::new().name("weir-certs".to_owned()).spawn(move || self.run()).map(|_| ())
     }

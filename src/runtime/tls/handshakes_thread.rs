@@ -40,7 +40,8 @@ const LOOKED_AFTER: Duration = Duration::from_millis(50);
 const REST: Duration = Duration::from_millis(50);
 /// Maximum number of clients accepted in a row, before their TLS handshakes go on.
 const ACCEPTS_AT_ONCE: usize = 64;
-/// Maximum number of events that are read from the kernel (epoll) at once.
+/// Maximum number of events that are read from the kernel (epoll) in one round of the thread's loop; the rest
+/// are read in the next.
 const EVENTS: usize = 256;
 /// The tag of events (epoll) that announce a message to this thread; listening sockets are tagged by number
 /// from `LISTENERS` on, and handshakes by index from `HANDSHAKES` on.
@@ -90,6 +91,7 @@ pub(in crate::runtime) struct HandshakesThread {
 
 impl HandshakesThread {
     /// Starts the thread that accepts clients with TLS and does their handshakes, which ends with the process.
+    /// Fails if the kernel lets it watch no sockets, or no thread can be started.
     pub fn start(self) -> io::Result<()> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &self.bell, EventData::new_u64(BELL), EventFlags::IN)?;

@@ -36,8 +36,8 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    /// Puts the terminal into raw mode and switches to its alternate screen, until the value is dropped.
-    /// `None` if input or output is not a terminal.
+    /// Puts the terminal into raw mode and switches to its alternate screen, until the value is dropped. `None`
+    /// if input or output is not a terminal; the error is a message for the user.
     pub fn take() -> Result<Option<Self>, String> {
         if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
             return Ok(None);
@@ -83,7 +83,7 @@ impl Terminal {
     }
 
     /// Waits for a key, for at most `time`. `None` if no key came, or a signal, such as a change of size,
-    /// interrupted the wait.
+    /// interrupted the wait; the error is a message for the user.
     pub fn key_within(&mut self, time: Duration) -> Result<Option<Key>, String> {
         let stdin = io::stdin();
         let ready = {

@@ -73,8 +73,8 @@ pub struct Estimate {
     pub surcharge: MicroUnits,
 }
 
-/// The most requests about quotas (`QOS`) of one tenant's clients that a core answers per second while a
-/// quota that pays for them is deep in debt.
+/// The most requests about quotas (`QOS`) of one tenant's clients that a core answers per second while a quota
+/// that pays for them is deep in debt; further ones are throttled.
 const QUESTIONS_IN_DEBT_MAX: u32 = 10;
 
 /// Counts, by tenant, the requests about quotas (`QOS`) that came in the current second while a quota of
@@ -389,8 +389,8 @@ fn track_of(heavy_from: Option<MicroUnits>, estimate: MicroUnits, class: Class, 
     }
 }
 
-/// The longest time that a request waits for other requests of its tenant to be charged at their real cost,
-/// where a quota might not cover all of them (100 ms).
+/// The longest time (100 ms) that a request waits for other requests of its tenant to be charged at their real
+/// cost, where a quota might not cover all of them; if it still might not then, the request is throttled.
 pub(super) const SETTLEMENT_PATIENCE: Duration = Duration::from_millis(100);
 /// The number of one tenant's clients that may always wait on a core for other requests of the tenant to be
 /// charged at their real cost (16). If the tenant has more than 16 requests in flight, as many clients as these

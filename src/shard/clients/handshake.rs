@@ -51,8 +51,9 @@ impl ClientStage {
         self.close_if_guessing(env, id);
     }
 
-    /// Logs a client in by `AUTH` or `HELLO`. If the quotas give no tenant a password, the default user needs
-    /// none and may give any, as on a Redis without passwords. The error is the text of the reply.
+    /// Logs a client in by `AUTH` or `HELLO`; `user` is None for `AUTH` with a password alone. If the quotas
+    /// give no tenant a password, the default user needs none and may give any, as on a Redis without passwords.
+    /// The error is the text of the reply.
     fn log_in(
         &mut self,
         env: &mut Env,

@@ -28,9 +28,11 @@ use crate::shard::shared_channel::word_of;
 use crate::shard::subscription_board::Opening;
 use crate::values::{BackendId, ClientId};
 
-/// Maximum number of channels and patterns that one client may be subscribed to.
+/// Maximum number of channels and patterns that one client may be subscribed to, and of names in one command; a
+/// command beyond it is refused as a whole.
 pub const CHANNELS_MAX: usize = 16_384;
-/// Maximum number of bytes of the names of all channels and patterns of one client together.
+/// Maximum number of bytes (1 MiB) of the names of all channels and patterns of one client together; a command
+/// beyond it is refused as a whole.
 pub const CHANNEL_BYTES_MAX: usize = 1 << 20;
 /// Bytes of memory that a client's subscription takes in the lists of its core and of the home core (the one
 /// that subscribes for all clients), if weir has one subscription for all its clients.
@@ -145,10 +147,11 @@ struct Pending {
     /// the command ends subscriptions.
     messages: Option<Vec<u8>>,
     /// The first error of a store or a home core (the one that subscribes for all clients), which becomes the
-    /// reply.
+    /// reply; None if there is none.
     refusal: Option<Vec<u8>>,
     /// The command's entry among the subscriptions that stores have not acknowledged; while it exists, messages
-    /// (`PUBLISH`) of the tenant's clients to the command's channels wait.
+    /// (`PUBLISH`) of the tenant's clients to the command's channels wait. None if the command ends
+    /// subscriptions.
     _opening: Option<Opening>,
 }
 
@@ -677,7 +680,8 @@ enum Heard {
 
 impl ClientStage {
     /// Takes a store's message over a client's link (unshared connection to a store) with subscriptions: an
-    /// acknowledgement, or a message that was published, which is put into the client's output.
+    /// acknowledgement, or a message that was published, which is put into the client's output, or kept until
+    /// the client's `SUBSCRIBE` is acknowledged. Closes a client that has too many bytes of messages kept so.
     pub fn deliver_message(
         &mut self,
         env: &mut Env,

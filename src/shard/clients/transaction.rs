@@ -61,7 +61,7 @@ pub struct LocalRequest {
     pub command: &'static Command,
     /// The request as it was received.
     pub request: HeldRequest,
-    /// The reply, if the control executor has given it already.
+    /// The reply, if the control executor has given it already; else None.
     pub answer: Option<Vec<u8>>,
 }
 
@@ -238,9 +238,10 @@ impl Transaction {
         }
     }
 
-    /// Queues a request for the backend; `asked` is the amount of work, priced by `weights`, that it adds to
-    /// the transaction. `place` is the slot (0 except for a cluster) and the backend of its keys; None if it
-    /// names no keys. `bytes_max` is the most bytes that the transaction may take.
+    /// Queues a request for the backend; `asked` is the amount of work, priced by `weights`, that it adds to the
+    /// transaction. `place` is the slot (0 except for a cluster) and the backend of its keys; None if it names
+    /// no keys. `bytes_max` is the most bytes that the transaction may take. After an error (the reason) the
+    /// request is not queued.
     pub fn queue(
         &mut self,
         place: Option<(u16, BackendId)>,
@@ -262,8 +263,9 @@ impl Transaction {
         Ok(())
     }
 
-    /// Queues a `SELECT` of another database for the backend; `asked` is the amount of work, priced by `weights`, that
-    /// it adds to the transaction. `bytes_max` is the most bytes that the transaction may take.
+    /// Queues a `SELECT` of another database for the backend; `asked` is the amount of work, priced by
+    /// `weights`, that it adds to the transaction. `bytes_max` is the most bytes that the transaction may take;
+    /// beyond it, the `SELECT` is not queued (an error).
     pub fn queue_select(
         &mut self,
         database: Database,
@@ -292,7 +294,8 @@ impl Transaction {
 
     /// Queues a request that weir answers itself. `bytes_max` is the most bytes that the transaction may take.
     /// `database` is the one selected at that point of the transaction; `asked` are the facts about the
-    /// request's cost, which `weights` turn into a price.
+    /// request's cost, which `weights` turn into a price. After an error (too many bytes, or too many such
+    /// requests) the request is not queued.
     pub fn queue_local(
         &mut self,
         (command, local): (&'static Command, LocalCommand),

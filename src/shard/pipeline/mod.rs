@@ -101,7 +101,8 @@ pub struct Shard {
     /// The reason to ask the cluster for its map of slots again (a redirect, for instance), if one was found on
     /// a connection that one client has to itself (private link); else None.
     private_doubt: Option<Doubt>,
-    /// The time of the last log line about elements that a store popped for a client that had disconnected.
+    /// The time of the last log line about elements that a store popped for a client that had disconnected; None
+    /// before the first.
     orphans_said_at: Option<Timestamp>,
     /// Clients that wait in blocking commands and that a drain is to close. Their stores are still to be
     /// asked to end the commands.

@@ -351,10 +351,11 @@ impl Shard {
     }
 
     /// Carries out a transaction over a private link (unshared connection to a store): that of a client for
-    /// which keys are tracked, or one that is lent until the reply comes, because the transaction selects
-    /// other databases. `nature` is the nature of the transaction, `block` its bytes and `replies` the number
-    /// of replies to it; `splice` has weir's own replies to be inserted, and `selects` the databases that the
-    /// transaction selects.
+    /// which keys are tracked, or one that is lent until the reply comes, because the transaction selects other
+    /// databases. `nature` is the nature of the transaction, `block` its bytes and `replies` the number of
+    /// replies to it; `splice` has weir's own replies to be inserted, `selects` the databases that the
+    /// transaction selects, and `charge` is the price taken for it, if it has one, given back if no link can be
+    /// had.
     pub(super) fn execute_apart(
         &mut self,
         id: ClientId,

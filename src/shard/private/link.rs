@@ -141,9 +141,9 @@ pub(super) struct Link {
     pub(super) owes_acknowledgements: bool,
     /// True if the store tracks keys on this link (unshared connection to a store).
     pub(super) is_tracking: bool,
-    /// The client for which the store has tracked keys on this link (unshared connection to a store). The
-    /// store may remember these keys even after `CLIENT TRACKING OFF` and send messages about them, so it
-    /// tracks keys for no other client on the link.
+    /// The client for which the store has tracked keys on this link (unshared connection to a store); None if
+    /// for none. The store may remember these keys even after `CLIENT TRACKING OFF` and send messages about
+    /// them, so it tracks keys for no other client on the link.
     pub(super) tracked_for: Option<ClientId>,
     /// True for a link (unshared connection to a store) on which a client takes the invalidation messages of
     /// other clients (`REDIRECT`).

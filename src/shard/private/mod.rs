@@ -66,7 +66,8 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 /// advance only while fewer links are open than the limit divided by this.
 const SPARE_PART: usize = 16;
 /// Maximum number of private links (unshared connections to stores) beyond a core's limit that are opened for
-/// requests about running scripts, such as `SCRIPT KILL`.
+/// requests about running scripts, such as `SCRIPT KILL`. Further such requests go over shared connections,
+/// where they may wait behind the script.
 const INTERRUPTS_MAX: usize = 8;
 
 /// A client's request in flight on a private link (connection to a store that one client has to itself).
@@ -397,7 +398,7 @@ pub enum Event {
         link: PrivateId,
         /// The client that the link (unshared connection to a store) was lent to.
         holder: ClientId,
-        /// The request in flight, if there was one.
+        /// The request in flight on the link, which the caller has to answer; None if there was none.
         request: Option<PrivateRequest>,
         /// The store that the link (unshared connection to a store) was connected to.
         backend: BackendId,
@@ -906,7 +907,7 @@ impl PrivateLinks {
 
     /// Keeps a request in flight on a private link (unshared connection to a store) to send it once more at
     /// `until` ([`Self::take_due`]), because a node replied that it cannot carry the request out yet. Returns
-    /// the request if the link was lost after that reply.
+    /// the request if the link was lost after that reply, so that the caller answers it; else None.
     pub fn put_off(
         &mut self,
         id: PrivateId,
@@ -1027,8 +1028,8 @@ impl PrivateLinks {
         self.list_to_send(id);
     }
 
-    /// Records whether a store owes acknowledgements of commands about subscriptions on a private link
-    /// (unshared connection to a store).
+    /// Records whether a store owes acknowledgements of commands about subscriptions on a private link (unshared
+    /// connection to a store); while it does, silence counts against it.
     pub fn note_owed(&mut self, id: PrivateId, owes: bool) {
         if let Some(link) = self.at(id) {
             link.owes_acknowledgements = owes;
@@ -1125,8 +1126,8 @@ impl PrivateLinks {
     }
 
     /// Sends `CLIENT UNBLOCK` for the blocking command on a private link (unshared connection to a store) over
-    /// another link. False if the store has not reported the link's number, or if there is no room for
-    /// another link.
+    /// another link, to end it with an error (`is_error`) or as at its timeout. False, with nothing sent, if the
+    /// store has not reported the link's number, or if there is no room for another link.
     fn ask_to_end(&mut self, env: &mut Env, id: PrivateId, is_error: bool, now: Now) -> bool {
         let Some(link) = self.peek(id) else { return false };
         let (place, protocol) = ((link.backend, Database::FIRST), link.protocol);

@@ -68,7 +68,7 @@ pub struct Payer {
 
 impl Payer {
     /// Creates the payer (account that is charged) for a tenant in a version of the quotas, with the user if a
-    /// quota limits that user.
+    /// quota limits that user; else `user` is None.
     pub fn new(tenant: TenantId, user: Option<UserAccount>, version: u64) -> Self {
         let (bucket, size) = user.map_or((BucketId(0), 0), |user| (user.bucket, user.size.bits()));
         let packed = u64::from(size) << 32 | (u64::from(tenant.0) + 1) << 16 | u64::from(version as u16);
