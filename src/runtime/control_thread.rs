@@ -202,7 +202,7 @@ pub(super) struct Control {
     /// The process ID of the process that is taking over, once it is ready; None before.
     successor: Option<i32>,
     drained: Vec<bool>,
-    /// True once the process was told by a signal to stop.
+    /// True once the process was told by a signal to stop; a second signal stops it at once.
     told_to_stop: bool,
     finished: bool,
 }

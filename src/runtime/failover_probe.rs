@@ -40,7 +40,8 @@ pub(super) struct FailoverProbe {
     tls: Option<StoreTls>,
     clock: Clock,
     tell: Sender<News>,
-    /// The channel on which the watching threads report to the topology thread.
+    /// The channel on which the watching threads report to the topology thread that a replica is no longer
+    /// watched.
     pub news: Receiver<News>,
 }
 

@@ -58,9 +58,9 @@ enum Acceptor {
 
 /// All listening sockets for clients and for the admin port, as opened at the start of the process.
 pub(super) struct Opened {
-    /// One line for each address that weir listens on, for the log.
+    /// One line for each address that weir listens on, for the log at the start.
     pub lines: Vec<String>,
-    /// The port of the first `--listen` address; 0 without one.
+    /// The port of the first `--listen` address, which `INFO` shows; 0 without one.
     pub port: u16,
     /// The address that the admin port is bound to; none without an admin port.
     pub admin: Option<SocketAddr>,

@@ -53,11 +53,12 @@ use crate::values::{BackendId, Grant, ShardId, StoreVersion, Timestamp};
 pub(super) enum ToShard {
     /// Quotas that are in force from now on.
     Quotas(Arc<Quotas>),
-    /// Amounts of quota that this core may spend, in reply to its report.
+    /// Amounts of quota that this core may spend, in reply to its report ([`ToControl::Spent`]).
     Grants(Vec<Grant>),
     /// The Redis version that clients are shown from now on (in HELLO and INFO).
     StoreVersion(StoreVersion),
-    /// News that the host name of this store resolves to another address now.
+    /// News that the host name of this store resolves to another address now: its connections are closed, and
+    /// later ones lead there.
     StoreMoved(BackendId),
     /// A new map of the cluster: which node owns which slot.
     Slots(Arc<Map>),
@@ -186,7 +187,7 @@ pub(super) enum ToControl {
     /// News that the pause before the next collection of all shards' counters is over.
     RoundDue,
     Quotas(Box<QuotasRead>),
-    /// The lowest Redis version among the stores, which has changed.
+    /// The lowest Redis version among the stores, which has changed, so that all shards are sent it.
     StoreVersion(StoreVersion),
     /// The stores' own `INFO`, as the control executor had asked for.
     StoresTold(StoresTold),

@@ -38,7 +38,7 @@ pub(super) struct ReplicasThread {
     pub control: Mailbox<ToControl>,
     pub letters: Receiver<ToReplicas>,
     pub map: Arc<Map>,
-    /// True while the quotas in force let some tenant read from replicas.
+    /// True while the quotas in force let some tenant read from replicas; otherwise the nodes are not asked.
     pub is_wanted: bool,
     pub tls: Option<StoreTls>,
     pub clock: Clock,

@@ -153,7 +153,8 @@ fn tag(kind: u64, value: u64) -> u64 {
     kind << KIND_SHIFT | value
 }
 
-/// The `io_uring` of one core.
+/// The `io_uring` of one core, with everything that the kernel uses for its operations: descriptors, bytes to
+/// send, buffers.
 pub struct Ring {
     kernel: IoUring,
     buffers: ReceiveBuffers,
@@ -273,7 +274,8 @@ impl Ring {
         self.push(entry);
     }
 
-    /// Accepts connections on a listener, repeatedly until cancelled.
+    /// Accepts connections on a listener, each reported by a completion `Accepted`, repeatedly until cancelled
+    /// or until it fails.
     pub fn accept(&mut self, listener: Token) {
         let fd = Fd(self.descriptors.begin(listener));
         let entry = opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build();
@@ -334,7 +336,8 @@ impl Ring {
         self.cancel(listener, tag(KIND_ACCEPT, u64::from(listener)));
     }
 
-    /// Cancels a connection attempt; a completion `Connected` says that it is over.
+    /// Cancels a connection attempt; a completion `Connected` says that it is over. Does nothing if none is in
+    /// flight.
     pub fn cancel_connect(&mut self, socket: Token) {
         let connecting = self.borrowed.iter().find(|(_, borrowed)| {
             matches!(borrowed, Borrowed::Connecting { socket: other, .. } if *other == socket)
@@ -546,7 +549,8 @@ impl Ring {
         self.buffers.bytes(buffer)
     }
 
-    /// Gives a receive buffer back to the kernel, which may receive into it again.
+    /// Gives a receive buffer back to the kernel, which may receive into it again. Buffers not given back run
+    /// out.
     #[expect(clippy::needless_pass_by_value, reason = "the token is used up")]
     pub fn give_back(&mut self, buffer: ReceivedBuffer) {
         self.buffers.give_back(&buffer);

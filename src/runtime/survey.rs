@@ -19,8 +19,9 @@ use crate::values::Timestamp;
 /// The number of turns (rounds of its loop) that a core ends after a moment before it has handled everything that
 /// the kernel had for it at that moment.
 const TURNS_AWAITED: u64 = 2;
-/// The time for which the kernel must have nothing for a sleeping core. Where there is no `/proc`, work that the
-/// kernel is just carrying out for a core, such as to copy bytes from a socket, shows nowhere.
+/// The time for which the kernel must have had nothing for a sleeping core before the core counts as having
+/// handled all. Where there is no `/proc`, work that the kernel is just carrying out for a core, such as to copy
+/// bytes from a socket, shows nowhere, and is over within this time.
 const NOTHING_FOR: Duration = Duration::from_micros(10);
 
 /// Another core that may not have handled yet everything that the kernel had for it when the question was

@@ -248,7 +248,8 @@ pub(super) fn check_rereadable(path: &Path) -> Result<(), String> {
     }
 }
 
-/// The kernel's watch (inotify) over a file and all folders on the way to it.
+/// The kernel's watch (inotify) over a file and all folders on the way to it, and the way as it was when the
+/// watch was set.
 struct Events {
     inotify: OwnedFd,
     /// The number of the watch over the file itself; none if it is missing or unreadable.
@@ -321,7 +322,8 @@ fn is_plain(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|data| data.is_file() && data.nlink() == 1)
 }
 
-/// The folders through which the path of a watched file leads.
+/// The folders through which the path of a watched file leads, links followed. It is resolved anew after each
+/// event: a change of it leads to another file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Way {
     /// Folders in which a symbolic link of the path, or the file itself, may be replaced by another one of the

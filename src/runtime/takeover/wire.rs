@@ -147,7 +147,7 @@ pub struct Received {
     pub is_cut: bool,
 }
 
-/// The connection to the other process in a takeover.
+/// The connection to the other process in a takeover, over which messages and descriptors of sockets are sent.
 #[derive(Debug)]
 pub struct Peer {
     socket: Socket,

@@ -44,7 +44,7 @@ impl std::fmt::Debug for SecureClient {
 
 /// The peer of a TLS connection, a client or a store, with the data that only one of the two has.
 enum Far {
-    /// A client, with the state of its certificate, if it had to show one.
+    /// A client, counted as open, with the state of its certificate; None if it has shown none.
     Client(OpenConnection, Option<Arc<Credential>>),
     /// A store, with the name that error messages give it. `told` is true once a problem of the connection
     /// was reported, which happens once.

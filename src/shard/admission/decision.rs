@@ -25,7 +25,7 @@ use crate::shard::settings::Limiter;
 use crate::values::time::Now;
 use crate::values::{MicroUnits, Price, TenantId, Timestamp, UNIT, Usage};
 
-/// The decision of the admission stage on a request.
+/// The decision of the admission stage on a request: it passes, waits for something, or is refused.
 #[derive(Clone, Copy, Debug)]
 pub enum Admission {
     /// The request is admitted. The charge is corrected to the real cost when its reply comes; None where
@@ -50,9 +50,11 @@ pub struct Throttled {
     pub scope: Scope,
     /// The rate of the quota, in request units per second.
     pub limit: u64,
-    /// The whole request units that are left in the bucket.
+    /// The whole request units that are left in the bucket, as far as this core knows; 0 under the static
+    /// limiter.
     pub remaining: u64,
-    /// The time after which the client should try again.
+    /// The time after which the client should try again, lengthened at random by up to a quarter (except under
+    /// the static limiter), so that refused clients do not all return at once.
     pub retry_after: Duration,
 }
 

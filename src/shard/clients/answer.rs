@@ -28,7 +28,8 @@ const PARTIAL_BYTES_MAX: usize = 32 * 1024;
 /// then they are sent without the rest.
 const PARTIAL_WAIT_MAX: Duration = Duration::from_micros(200);
 
-/// The clients that have replies to send.
+/// The clients that have replies to send: now, or once the rest of their pipelines is answered, so that each
+/// send to a socket carries many replies.
 #[derive(Debug, Default)]
 pub struct Outbox {
     /// Clients whose replies are sent at the end of the present turn (pass of the shard's loop).

@@ -39,7 +39,7 @@ pub(super) enum Ending {
     Deaf,
 }
 
-/// The two addresses of a client connection, as text.
+/// The two addresses of a client connection, as text in Redis's form (`ip:port`, or a path with `:0`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Address {
     /// The address from which the client connected, as `CLIENT LIST` reports it (`addr`).
@@ -61,7 +61,8 @@ pub(super) struct Counted {
     pub(super) has_changed: bool,
 }
 
-/// The state of one client connection.
+/// The state of one client connection: who speaks, the requests that it has sent and their replies, and what its
+/// next request waits for.
 #[derive(Debug)]
 pub struct Client {
     /// The connection's number, as `CLIENT ID` reports it.
@@ -251,7 +252,7 @@ impl Client {
         }
     }
 
-    /// Returns the number of bytes received for requests that have not been started.
+    /// Returns the number of bytes received for requests that have not been decoded yet, over HTTP too.
     pub(super) fn held_bytes(&self) -> usize {
         self.decoder.held_bytes() + self.http.as_ref().map_or(0, |http| http.held_bytes())
     }
@@ -604,7 +605,8 @@ impl Client {
         }
     }
 
-    /// True while a request of the client waits for the end of a `CLIENT PAUSE`.
+    /// True while a request of the client, decoded or not, waits for the end of a `CLIENT PAUSE`. False for a
+    /// paused client that has sent nothing.
     pub(super) fn is_held_by_pause(&self) -> bool {
         self.waits_by_order && (self.stalled || self.held_request.is_some())
     }

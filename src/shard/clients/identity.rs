@@ -79,7 +79,7 @@ impl Identity {
         }
     }
 
-    /// Returns the client's tenant; `NOBODY` if it has none.
+    /// Returns the client's tenant; `NOBODY`, an id that no tenant has, if it has none.
     pub fn tenant_id(&self) -> TenantId {
         self.tenant.unwrap_or(crate::shard::request::NOBODY)
     }

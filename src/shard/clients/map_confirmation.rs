@@ -42,7 +42,8 @@ impl Addressed {
     }
 }
 
-/// The result of the first try of a request that is tried a second time.
+/// The result of the first try of a request to a cluster's primaries, which is tried a second time because a
+/// node that was asked is no primary.
 #[derive(Debug, Default)]
 pub struct FirstTry {
     /// The sequence number of the second try, by which its reply is recognised.

@@ -19,7 +19,8 @@ const WEIGHED_EVERY: u64 = 8 * 1024 * 1024;
 /// logged in (one sixteenth). Beyond it, those of them that hold most are closed.
 const STRANGERS_PART: usize = 16;
 
-/// The memory that clients of this core held when it was measured last.
+/// The memory that clients of this core held when it was measured last: the whole shows whether clients must be
+/// closed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Holdings {
     bytes: usize,

@@ -180,7 +180,7 @@ pub struct ClientStage {
     turns: Turns,
     /// The held request (kept to be handled later) that is being handled; None at any other time.
     resumed: Option<Resumed>,
-    /// The clients that have replies to send.
+    /// The clients that have replies to send, now or once the rest of their pipelines is answered.
     outbox: Outbox,
     gathers: Gathers,
     /// Charged requests in flight whose replies no client awaits any more; they are charged their real price
@@ -234,7 +234,8 @@ pub struct ClientStage {
 }
 
 impl ClientStage {
-    /// Creates the client side of a shard, without any clients.
+    /// Creates the client side of a shard, without any clients; `settings` has the limits on requests, replies
+    /// and queues.
     pub fn new(settings: &ShardSettings) -> Self {
         Self {
             reply_room: ReplyRoom::within(settings.output_bytes_max),
@@ -422,7 +423,7 @@ impl ClientStage {
         }
     }
 
-    /// Replaces a client's identity for its later requests.
+    /// Replaces a client's identity for its later requests, also if a request in `QOS CALL` does so.
     pub fn change_identity(&mut self, id: ClientId, identity: Identity) {
         self.clients.at(id).identity = identity;
         self.is_identity_changed = true;

@@ -199,7 +199,8 @@ impl ClientStage {
 }
 
 impl Client {
-    /// True while the client is a monitor that is sent lines.
+    /// True while the client is a monitor that is sent lines: it has sent `MONITOR`, and its connection is not
+    /// ending.
     fn is_watching(&self) -> bool {
         self.is_monitor && self.ending == Ending::Open
     }

@@ -36,7 +36,7 @@ pub struct Pause {
     pub tenant: Option<String>,
     /// The time at which the pause ends by itself, unless `CLIENT UNPAUSE` ends it before.
     pub until: Timestamp,
-    /// Requests that the `CLIENT PAUSE` holds back: only writes, or all.
+    /// Requests that the `CLIENT PAUSE` holds back: only those that may write, or all.
     pub extent: Paused,
     /// The number (`CLIENT ID`) of the client that ordered the pause, which waits as others do but may end it. None if
     /// the pause began in another process, and the client has not come from there to this core.

@@ -13,7 +13,7 @@ use crate::values::{BucketId, Capacity};
 pub struct ScopeLimit {
     /// Kind of the scope: `global`, `tenant` or `user`.
     pub scope: &'static str,
-    /// Name of the scope: `global`, the tenant's name, or `tenant/user`.
+    /// Name of the scope as the reply shows it: `global`, the tenant's name, or `tenant/user`.
     pub name: String,
     /// The token bucket of the scope, and its rate and burst; None if the scope is unlimited.
     pub bucket: Option<(BucketId, Capacity)>,
@@ -106,7 +106,7 @@ impl Questions {
         Some(question)
     }
 
-    /// Records that the control executor has answered one request.
+    /// Records that the control executor has answered one request, so that another may be passed to it.
     pub fn handle_answer(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
     }

@@ -52,7 +52,8 @@ pub enum Origin {
     Weir,
 }
 
-/// The channels and patterns that a client is subscribed to.
+/// The channels and patterns that a client is subscribed to, the links that their messages come over, and the
+/// command about them that stores have not acknowledged.
 #[derive(Debug, Default)]
 pub struct Subscriptions {
     feeds: Vec<Feed>,
@@ -109,7 +110,7 @@ struct Owed {
     /// The word that each acknowledgement of the request begins with, which is the request's own command, such
     /// as `psubscribe`.
     word: &'static [u8],
-    /// The number of acknowledgements that the store still has to send.
+    /// The number of acknowledgements that the store still has to send, one for each name in the request.
     left: usize,
     purpose: Purpose,
     /// The sharded channels to subscribe to, which the store may refuse because another node has their slot;
@@ -201,7 +202,8 @@ pub struct Moved {
     pub from: BackendId,
     /// The names of the sharded channels.
     pub names: Vec<Box<[u8]>>,
-    /// The number of nodes that were asked for the channels so far.
+    /// The number of nodes that have refused the channels so far; 0 if a node has ended the subscriptions by
+    /// itself.
     pub tries: u8,
     /// The node's error reply; empty if the node ended the subscriptions by itself.
     pub error: Vec<u8>,
@@ -274,7 +276,8 @@ impl Subscriptions {
         self.names.iter().all(HashMap::is_empty)
     }
 
-    /// True if some channels or patterns are subscribed to at all stores.
+    /// True if some of the client's channels or patterns (events of keys, for instance) are subscribed to at all
+    /// stores.
     pub fn hears_all_stores(&self) -> bool {
         self.names.iter().flat_map(HashMap::values).any(|held| held.origin == Origin::AllStores)
     }
@@ -748,7 +751,8 @@ impl ClientStage {
         Delivered::Acknowledged { reply_to, reply, undo, leave, is_over: subscriptions.is_empty() }
     }
 
-    /// Returns the clients that have subscriptions at all stores.
+    /// Returns the clients that have subscriptions at all stores (events of keys, patterns), which have to
+    /// follow when a cluster gets another primary.
     pub fn hearing_all_stores(&self) -> Vec<ClientId> {
         let hears = |id: &ClientId| {
             let ties = self.clients.peek(*id).and_then(|client| client.ties.as_ref());

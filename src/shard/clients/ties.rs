@@ -61,12 +61,12 @@ pub struct Withdrawn {
     pub deadline: Timestamp,
 }
 
-/// A client's watch of keys, from `WATCH` until its next `EXEC`.
+/// A client's watch of keys, from `WATCH` until its next `EXEC`, which fails if one of the keys has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watch {
     /// The store that has the watched keys.
     pub backend: BackendId,
-    /// The hash slot of the first watched key.
+    /// The hash slot of the first watched key; in a cluster, all watched keys are in it.
     pub slot: u16,
     /// The time since which keys are watched.
     pub since: Timestamp,
@@ -101,7 +101,8 @@ impl ClientStage {
         std::mem::take(&mut self.left_links)
     }
 
-    /// Closes a client at once, with requests unanswered.
+    /// Closes a client at once, with requests unanswered: their replies are dropped when they come, and charged
+    /// all the same.
     pub fn close(&mut self, env: &mut Env, id: ClientId) {
         self.forget(env, id);
         env.actions.push_back(Action::Close(Owner::Client(id)));

@@ -32,7 +32,8 @@ pub struct Transaction {
     place: Option<(u16, BackendId)>,
     /// The queued `SELECT` requests of databases other than the client's, which the backend carries out.
     selects: Vec<Selected>,
-    /// True if a queued request may write.
+    /// True if a queued request may write or is held back with writes (`PUBLISH`), so that `CLIENT PAUSE ...
+    /// WRITE` holds back `EXEC`.
     may_write: bool,
     /// True if there is a queued request of which neither its words nor its reply show how much work it is for
     /// the store (a script, for instance).
@@ -47,7 +48,8 @@ pub struct Transaction {
     answers_bytes: usize,
 }
 
-/// A queued request that weir answers itself.
+/// A request queued in a transaction that weir answers itself: its reply is inserted into the store's reply to
+/// `EXEC`.
 #[derive(Debug)]
 pub struct LocalRequest {
     /// The request's position among all queued requests, from 0.
@@ -71,7 +73,7 @@ pub enum NotQueued {
     /// The request's keys are on another backend than those of earlier requests, or in another slot of a
     /// cluster.
     Apart,
-    /// The transaction would take more bytes than a transaction may.
+    /// The transaction would take more bytes than a request may (`--max-request-bytes`).
     TooLarge,
     /// The transaction would have more requests that weir answers itself than it may have.
     TooManyOwn,
@@ -340,7 +342,7 @@ pub struct Splice {
     sent_from: Option<usize>,
 }
 
-/// The error if weir's own replies within a transaction exceed 1 MiB together.
+/// The error if weir's own replies within a transaction exceed 1 MiB together; the transaction is then aborted.
 #[derive(Clone, Copy, Debug)]
 pub struct TooLong;
 

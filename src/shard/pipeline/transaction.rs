@@ -320,7 +320,8 @@ impl Shard {
         self.handle_queued(id, queued);
     }
 
-    /// True if a client's tenant has only keys with certain prefixes.
+    /// True if a client's tenant may use only keys with certain prefixes; false also before the client has
+    /// logged in.
     fn is_confined(&mut self, id: ClientId) -> bool {
         self.tenant_of(id).is_some_and(|tenant| !tenant.keys.is_empty())
     }

@@ -245,12 +245,14 @@ pub enum Owing {
         /// in which its store answers nothing (quiet time): the backend, and the reading of its quiet time when
         /// the request was sent; None for all other requests.
         shares_quiet: Option<(BackendId, u32)>,
-        /// The class and effect of the request.
+        /// The class and effect of the request: how its cost grows, and whether it may change something at the
+        /// store.
         nature: Nature,
     },
 }
 
-/// A request whose client has disconnected, or no longer awaits a reply.
+/// A request in flight on a private link whose client has disconnected, or no longer awaits a reply. The reply
+/// is still read, to charge the request, and to find elements that were popped for nobody.
 #[derive(Debug)]
 pub struct Abandoned {
     /// The bytes of a blocking command; empty if they are too many to be kept, and for other requests.
@@ -392,7 +394,8 @@ pub enum Event {
         /// The client that waits in the blocking command.
         holder: ClientId,
     },
-    /// A private link (unshared connection to a store) was lost or given up.
+    /// A private link (unshared connection to a store) was lost or given up while a client had it; its request
+    /// is to be answered.
     Lost {
         /// The id of the private link (unshared connection to a store) that was lost, which is valid no more.
         link: PrivateId,
@@ -530,7 +533,8 @@ pub struct PrivateLinks {
     spare: Option<PrivateId>,
     to_send: VecDeque<PrivateId>,
     events: VecDeque<Event>,
-    /// The number of links (unshared connections to stores) whose request in flight is to be sent once more.
+    /// The number of links (unshared connections to stores) whose request in flight is to be sent once more,
+    /// because a node of a cluster could not carry it out yet.
     put_off: usize,
 }
 

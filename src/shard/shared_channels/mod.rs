@@ -70,7 +70,8 @@ struct Subscribers {
     acknowledged: u32,
 }
 
-/// A request about subscriptions that a store has not acknowledged.
+/// A request about subscriptions that a store has not acknowledged. Stores answer in order, so the oldest one is
+/// acknowledged next.
 #[derive(Debug)]
 struct Owed {
     kind: Subscription,

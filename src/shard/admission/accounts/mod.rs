@@ -158,7 +158,8 @@ pub struct Accounts {
     ledger: Ledger,
     last_booked: Option<Payer>,
     agenda: Agenda,
-    /// The tenants whose usage is still to be reported to the control executor.
+    /// The tenants whose usage (cost admitted, throttled and so on) is still to be reported to the control
+    /// executor.
     metered: Vec<TenantId>,
     /// The time at which usage is reported at the latest; None if there is no usage to report.
     metered_report_at: Option<Timestamp>,
@@ -397,7 +398,8 @@ impl Decision {
     }
 }
 
-/// Converts a quota's limit into the size of its bucket (rate and burst).
+/// Converts a quota's limit into the size of its bucket: the rate, and as the burst what comes in within the
+/// limit's burst time, at least a millionth of a request unit.
 pub fn capacity_of(limit: Limit) -> Capacity {
     let burst = u128::from(limit.ru_per_second) * limit.burst.as_micros();
     // A burst of zero would let no request pass.
