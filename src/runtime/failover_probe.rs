@@ -33,7 +33,8 @@ pub(super) struct News {
     took_over: bool,
 }
 
-/// The replicas that are being watched because the connection to their primary was lost.
+/// The replicas that are being watched because the connection to their primary was lost, so that a failover to
+/// one of them is noticed at once.
 pub(super) struct FailoverProbe {
     watched: Vec<NodeKey>,
     question: Arc<Question>,

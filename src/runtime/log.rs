@@ -128,7 +128,7 @@ const COMPLAINTS_APART: Duration = Duration::from_secs(1);
 /// machine, such as open files, are used up: at most one a second.
 #[derive(Debug, Default)]
 pub(super) struct WantComplaints {
-    /// The time of the last such log line; none before the first.
+    /// The time of the last log line about resources that are used up; none before the first.
     last: Option<Timestamp>,
 }
 

@@ -60,8 +60,8 @@ pub(super) struct FileWatch {
     /// The metadata of the file when a change was last reported, or the watch began; none if it could not be
     /// read then.
     seen: Option<Stamp>,
-    /// The change that was found and is not reported yet, because the file may not be complete; none if there is
-    /// none.
+    /// The change that was found and is not reported yet, because the file may not be complete; none if no
+    /// change waits.
     pending: Option<Pending>,
     clock: Clock,
 }

@@ -37,8 +37,8 @@ use crate::values::{
 };
 
 /// The most bytes (1 KiB) of a request, or of a reply that weir writes itself, that cost nothing where weir
-/// answers a request by itself and the request has no other price. Requests with which clients open and name
-/// connections are far shorter.
+/// answers a request by itself and the request has no other price. Longer ones pay for all their bytes. Requests
+/// with which clients open and name connections are far shorter.
 pub const FREE_BYTES: usize = 1024;
 
 /// The prices and accounts of one core, and the clients that wait for them.

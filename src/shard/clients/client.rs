@@ -512,10 +512,11 @@ impl Client {
         self.tracks.pin(self.unsettled > 0);
     }
 
-    /// True if earlier requests of the client may be in flight at the home core (the core through which a
-    /// key's requests pass) of `slot`, apart from the one that has just taken its place in the order of
-    /// replies. May be true without need, as slots share bits. `part` is the number of the request's part, 0
-    /// if it was not split.
+    /// True if earlier requests of the client may be in flight at the home core (the core through which a key's
+    /// requests pass) of `slot`, apart from the one that has just taken its place in the order of replies. A
+    /// read must then go there too, as a copy of a hot key's reply here may be older than what they write. May
+    /// be true without need, as slots share bits. `part` is the number of the request's part, 0 if it was not
+    /// split.
     #[inline]
     pub fn has_handed_over(&mut self, slot: u16, part: u16) -> bool {
         // With a later part, earlier parts of the same request may be under way.

@@ -80,7 +80,7 @@ impl ClientStage {
     }
 
     /// Identifies the sender of an HTTP request by its `Authorization` header (`claim`) and the quotas in force.
-    /// What an earlier request or earlier quotas established does not count. Returns how the sender proves who
+    /// Nothing counts that an earlier request or earlier quotas established. Returns how the sender proves who
     /// it is: by a header that only it can send, or by nothing but its connection. The error is for a wrong
     /// token, for none where one is needed, and for a tenant that may have no more connections.
     pub fn identify(

@@ -60,7 +60,8 @@ struct Silence {
 }
 
 impl Silence {
-    /// True if the reply to the client's next request will be dropped. Called once for each request.
+    /// True if the reply to the client's next request will be dropped. Called once for each request, as it
+    /// counts the request as one that `CLIENT REPLY SKIP` leaves out.
     #[cold]
     fn takes_next(&mut self) -> bool {
         match self.replies {

@@ -60,7 +60,8 @@ pub enum Question {
     },
     /// The command `QOS HOTKEYS`, which lists the keys with the most requests.
     HotKeys {
-        /// Name of the tenant whose client sent the command.
+        /// Name of the tenant whose client sent the command, which decides what the reply shows; empty before the
+        /// client has logged in.
         asker: String,
         /// The largest number of keys to return.
         count: usize,
@@ -69,7 +70,8 @@ pub enum Question {
     },
     /// The command `QOS TENANTS`, which shows how much of their quotas tenants have used.
     Tenants {
-        /// Name of the tenant whose client sent the command.
+        /// Name of the tenant whose client sent the command, which decides what the reply shows; empty before the
+        /// client has logged in.
         asker: String,
         /// Name after which the list of tenants starts, exclusive, in the order of names.
         after: String,
@@ -78,7 +80,8 @@ pub enum Question {
     },
 }
 
-/// Questions of one shard's clients for the control executor, the oldest first.
+/// Questions of one shard's clients for the control executor, the oldest first. At most 64 are with it at a
+/// time; the others wait here.
 #[derive(Debug, Default)]
 pub struct Questions {
     /// Requests that wait for the control executor, with the address of their reply. A client has at most

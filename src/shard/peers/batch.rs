@@ -137,8 +137,8 @@ impl Batch {
         self.notes.push((to, note));
     }
 
-    /// Adds a fence (a connection to a store that was given up). The receiver handles it before all messages
-    /// of the batch.
+    /// Adds a fence (a connection to a store that was given up, and that the store is to kill before it gets
+    /// further requests). The receiver handles it before all messages of the batch.
     pub fn push_fence(&mut self, fence: Fence) {
         self.fences.push(fence);
     }
@@ -256,7 +256,8 @@ impl Batch {
         })
     }
 
-    /// Returns the notes (messages about requests) in the order in which they were added.
+    /// Returns the notes (messages about requests of the receiver's clients, such as that too many are queued),
+    /// each with the request's reply address, in the order in which they were added.
     pub fn notes(&self) -> impl Iterator<Item = (ReplyTo, Note)> {
         self.notes.iter().copied()
     }

@@ -339,8 +339,9 @@ impl Shard {
             || client.transaction().is_some_and(|transaction| transaction.switches_replies_on())
     }
 
-    /// Queues a `SELECT` of another database in a client's transaction, if the client may use that database.
-    /// Such a transaction is carried out over a connection that the client has to itself (private link).
+    /// Queues a `SELECT` of another database in a client's transaction. Such a transaction is carried out over a
+    /// connection that the client has to itself (private link). If there are none (`--private-links 0`), or the
+    /// client may not use that database, it gets an error, and its `EXEC` will fail.
     fn queue_select(
         &mut self,
         id: ClientId,

@@ -12,7 +12,8 @@ enum Name {
     /// A command that pops or moves elements. The timeout, in seconds, is the word with this index, counted
     /// back from the end of the request (1 is the last word).
     PopTimeoutFromEnd(usize),
-    /// A command that pops or moves elements. The timeout, in seconds, is the word with this index.
+    /// A command that pops or moves elements. The timeout, in seconds, is the word with this index (0 is the
+    /// command's name).
     PopTimeoutAt(usize),
     /// `XREAD` or `XREADGROUP`, with a timeout in milliseconds after the word `BLOCK`.
     Read,
