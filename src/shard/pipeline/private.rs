@@ -352,10 +352,9 @@ impl Shard {
 
     /// Carries out a transaction over a private link (unshared connection to a store): that of a client for
     /// which keys are tracked, or one that is lent until the reply comes, because the transaction selects other
-    /// databases. `nature` is the nature of the transaction, `block` its bytes and `replies` the number of
-    /// replies to it; `splice` has weir's own replies to be inserted, `selects` the databases that the
-    /// transaction selects, and `charge` is the price taken for it, if it has one, given back if no link can be
-    /// had.
+    /// databases. `nature` is its class and effect, `block` has its bytes, to which `replies` replies come;
+    /// `splice` has weir's own replies to be inserted, `selects` the databases that it selects, and `charge` is
+    /// the price taken for it, if any, given back if no link can be had.
     pub(super) fn execute_apart(
         &mut self,
         id: ClientId,
@@ -496,12 +495,11 @@ impl Shard {
     }
 
     /// Carries out the transaction of a client that watches keys, over its link (unshared connection to a
-    /// store). `place` is the store of the transaction's keys, if it has any. If the link is gone, or the keys
-    /// have moved to another node of the cluster, so that a watched key may have changed, nothing is sent, and
-    /// the client gets a null reply. Keys at another store than the watched ones are an error, and end the
-    /// watch. `nature` is the nature of the transaction, `block` its bytes and `replies` the number of replies
-    /// to it; `splice` has weir's own replies, `selects` the databases that it selects, and `charge` is the
-    /// price taken for it, if it has one.
+    /// store). `place` is the store of its keys, if it has any. If the link is gone, or the keys have moved to
+    /// another node, nothing is sent, and the reply is null: a watched key may have changed. Keys at another
+    /// store are an error. `nature` is its class and effect, `block` has its bytes, to which `replies` replies
+    /// come; `splice` has weir's own replies, `selects` the databases that it selects, and `charge` is the price
+    /// taken for it, if any.
     pub(super) fn execute_watched(
         &mut self,
         id: ClientId,
