@@ -132,7 +132,7 @@ impl Reception {
     }
 
     /// Asks for a receive, or while reading is paused for a watch, unless either is in flight or no more bytes
-    /// are to be received. Returns the operation that the ring is asked for.
+    /// are to be received. Returns the operation that the ring is asked for; `Want::Nothing` in those cases.
     pub fn start(&mut self) -> Want {
         if self.state != State::Idle || self.detained || self.over {
             return Want::Nothing;

@@ -360,7 +360,8 @@ impl Link {
         }
     }
 
-    /// Sends `SELECT` of the link's database once more, because another one may be selected at the store.
+    /// Sends `SELECT` of the link's database, before its next request if another one was selected last, or once
+    /// more if it is unknown which one is selected at the store.
     pub(super) fn select_anew(&mut self, env: &mut Env, now: Timestamp) {
         self.selected = self.database;
         let mut words = env.pool.take();

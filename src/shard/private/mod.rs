@@ -577,7 +577,8 @@ impl PrivateLinks {
         self.links_max.saturating_sub(self.lent())
     }
 
-    /// Returns the number of open private links (unshared connections to stores), lent or idle.
+    /// Returns the number of private links (unshared connections to stores) that are open or being opened,
+    /// whether lent, idle, or the core's own (trackers and feeds).
     #[inline]
     pub fn len(&self) -> usize {
         self.open
@@ -1085,8 +1086,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Sends `SELECT` of a private link's database once more, because another one may be selected at the
-    /// store.
+    /// Sends `SELECT` of a private link's database once more, because another one may be selected at the store:
+    /// it is unknown how far a transaction with `SELECT` was carried out.
     pub fn select_anew(&mut self, env: &mut Env, id: PrivateId, now: Now) {
         if let Some(link) = self.at(id) {
             link.select_anew(env, now.monotonic);
