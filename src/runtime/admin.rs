@@ -128,8 +128,9 @@ impl Admin {
     }
 }
 
-/// Serves the requests of one admin connection, one after the other, until the client or weir closes it.
-/// `place` is the connection's index among the open admin connections.
+/// Serves the requests of one admin connection, one after the other, until the client or weir closes it. `place`
+/// is the connection's index among the open admin connections. The error (a reply could not be sent) concerns
+/// this client only.
 async fn converse(admin: &Admin, place: usize, mut stream: TcpStream) -> io::Result<()> {
     let mut received = Vec::new();
     loop {

@@ -24,7 +24,7 @@ pub(super) struct Spot {
 }
 
 impl Spot {
-    /// Combines a server's resolved address with its host name.
+    /// Combines a server's resolved address with the host name of its setting, which its certificate must have.
     pub fn new(address: SocketAddr, server: &ServerAddress) -> Self {
         Self { address: address.into(), host: server.host.clone() }
     }

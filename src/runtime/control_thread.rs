@@ -126,8 +126,8 @@ struct InfoAsked {
     needs_everything: bool,
 }
 
-/// Maximum number of client requests that the control executor answers before it handles other messages
-/// (quotas, say) again.
+/// Maximum number of client requests that the control executor answers in a row; the rest wait until it has
+/// handled other messages (quotas, say).
 const ANSWERS_AT_ONCE: usize = 4;
 /// The least time between the starts of two collections in which all shards report their counters, however
 /// many requests need them, because each costs every shard some time.
@@ -199,10 +199,10 @@ pub(super) struct Control {
     admin: AdminPort,
     /// The number of shards that have stopped accepting clients because another process takes over.
     deaf: usize,
-    /// The process ID of the process that has taken over.
+    /// The process ID of the process that is taking over, once it is ready; None before.
     successor: Option<i32>,
     drained: Vec<bool>,
-    /// True once the process was told by a signal to stop.
+    /// True once the process was told by a signal to stop; a second signal stops it at once.
     told_to_stop: bool,
     finished: bool,
 }
@@ -494,7 +494,8 @@ impl Control {
     }
 
     /// Builds the page of the admin port that the request asks for. `totals` has the counters of all shards;
-    /// `None` if the page needs none, or a shard did not report.
+    /// `None` if the page needs none, or a shard or the embedded store did not report: a page that needs them is
+    /// a 503 then.
     pub fn page(&mut self, head: &Head, totals: Option<&Totals>) -> Response {
         let facts = self.facts();
         let (view, looks) = self.view(&facts, totals);
@@ -664,8 +665,8 @@ impl Control {
         }
     }
 
-    /// Sends a client's command about other clients to all shards. A process that is taking over is told of a
-    /// pause as well, before a client that has seen the reply moves there.
+    /// Sends a client's command about other clients to all shards; does nothing with None. A process that is
+    /// taking over is told of a pause as well, before a client that has seen the reply moves there.
     fn ask_about_clients(&mut self, asked: Option<Arc<ClientsAsked>>) {
         let Some(asked) = asked else { return };
         let is_about_pauses = asked.change_pauses(&mut self.pauses, self.settings.clock.now().monotonic);
@@ -895,10 +896,12 @@ impl Control {
 /// the difference of these counters is the page's first point.
 const HISTORY_BEGINS: Duration = Duration::from_secs(1);
 
-/// The longest time that an admin page waits for the counters of shards, some of which may be stuck.
+/// The longest time that an admin page waits for the counters or the explanations of shards, some of which may
+/// be stuck; after that a page that needs them is a 503.
 const FIGURES_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Collects the counters of all shards. `None` if a shard does not report within 2 s (`FIGURES_TIMEOUT`).
+/// Collects the counters of all shards, and of the embedded store if there is one. `None` if any of them does
+/// not report within 2 s (`FIGURES_TIMEOUT`).
 pub(super) async fn figures(control: &Rc<RefCell<Control>>) -> Option<Totals> {
     let (sender, receiver) = local_channel::new_bounded(1);
     control.borrow_mut().collect_for(Waiter::Page(sender));
@@ -906,8 +909,8 @@ pub(super) async fn figures(control: &Rc<RefCell<Control>>) -> Option<Totals> {
     waited.ok().flatten()
 }
 
-/// Replies to an admin request that asks how weir would treat a command: asks shard 0, and then the shard
-/// that the command's keys belong to, if that is another.
+/// Replies to an admin request that asks how weir would treat a command: asks shard 0, and then the shard that
+/// the command's keys belong to, if that is another. The reply is a 503 if a shard has not answered within 2 s.
 pub(super) async fn explain(control: &Rc<RefCell<Control>>, head: &Head) -> Response {
     let query = match ExplainQuery::parse(&head.query) {
         Ok(query) => Arc::new(query),
@@ -981,7 +984,8 @@ pub(super) fn keep_history(control: &Rc<RefCell<Control>>) {
     .detach();
 }
 
-/// The longest time that the reply to a POST of quotas waits until the quotas have been checked.
+/// The longest time that the reply to a POST of quotas waits until the quotas have been checked; after that it
+/// is a 503, and the check goes on.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Has posted quotas (`body`) checked and, if they are valid, put in force. Returns the reply for the client;

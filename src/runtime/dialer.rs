@@ -73,8 +73,9 @@ impl Dialer {
         self.driver.carry_out(&mut Dialing(application), &self.targets, now);
     }
 
-    /// Submits queued operations to the kernel, and waits until one of the ring's operations completes, for
-    /// at most `pause_max`. With a pause of zero it returns at once.
+    /// Submits queued operations to the kernel, and waits until one of the ring's operations completes, for at
+    /// most `pause_max`. With a pause of zero it returns at once. Only an error of the kernel that lasts is
+    /// returned.
     pub fn submit_and_wait(&mut self, pause_max: Duration) -> io::Result<()> {
         if pause_max.is_zero() {
             self.driver.ring.submit()

@@ -86,10 +86,10 @@ pub(super) trait Application {
     fn poll_transmit(&mut self) -> Option<(Owner, Segment)>;
 }
 
-/// The way to open sockets to backends.
+/// The way to open sockets to backends, which a driver is given so that it need not know their addresses.
 pub(super) trait Connector {
-    /// Creates a socket to a backend. Returns the address to connect it to, or `None` if the socket is
-    /// connected already (the embedded engine).
+    /// Creates a socket to a backend. Returns it with the address to connect it to, or with `None` if it is
+    /// connected already (the embedded engine). The error counts like a failed connection.
     fn open(&self, backend: BackendId) -> io::Result<(OwnedFd, Option<socket2::SockAddr>)>;
     /// Makes the TLS session for a connection to a backend; `None` if the connection is not encrypted, and an
     /// error in words if no session can be made.
@@ -161,7 +161,8 @@ pub(super) struct Driver {
     /// queue at most once.
     waiting: VecDeque<Token>,
     turn: Turn,
-    /// The number of the last turn (round) of the core's loop in which a socket found no receive buffer.
+    /// The number of the last turn (round) of the core's loop in which a socket found no receive buffer; None if
+    /// none ever did.
     starved_in: Option<u32>,
     client_sockets: Vec<Option<Token>>,
     link_sockets: Vec<Option<Token>>,
@@ -171,7 +172,8 @@ pub(super) struct Driver {
     lingering: Lingering,
     /// True while weir drains before its end, and bytes that clients have already sent are still being read.
     drains: bool,
-    /// The time at which the present turn (round) of the core's loop began.
+    /// The time at which the present turn (round) of the core's loop began, from which sockets that are closed
+    /// in it linger.
     began: Timestamp,
     /// The time at which those sockets that are about to be closed (while weir drains, or until the peer has
     /// ended its side) were last checked.

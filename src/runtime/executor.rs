@@ -92,8 +92,8 @@ impl Executors {
     }
 
     /// Starts a thread named `name` (pinned to a CPU, if one is given) with an executor that runs the future
-    /// that `task` makes until it is ready, with others if `tasks` says so. The task must hold the lifeline until it
-    /// ends.
+    /// that `task` makes until it is ready, with others if `tasks` says so. The task must hold the lifeline
+    /// until it ends. The error is a message for the operator.
     pub fn spawn<F>(
         &mut self,
         name: &str,
@@ -242,7 +242,7 @@ fn start_problem(error: &io::Error) -> String {
 }
 
 /// Returns a flag that the first SIGINT or SIGTERM sets, so that a tool can clean up and report. A second one
-/// ends the process.
+/// ends the process with status 130. The error is a message for the user.
 pub fn stop_flag() -> Result<Arc<AtomicBool>, String> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {

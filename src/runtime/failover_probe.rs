@@ -33,14 +33,16 @@ pub(super) struct News {
     took_over: bool,
 }
 
-/// The replicas that are being watched because the connection to their primary was lost.
+/// The replicas that are being watched because the connection to their primary was lost, so that a failover to
+/// one of them is noticed at once.
 pub(super) struct FailoverProbe {
     watched: Vec<NodeKey>,
     question: Arc<Question>,
     tls: Option<StoreTls>,
     clock: Clock,
     tell: Sender<News>,
-    /// The channel on which the watching threads report to the topology thread.
+    /// The channel on which the watching threads report to the topology thread that a replica is no longer
+    /// watched.
     pub news: Receiver<News>,
 }
 

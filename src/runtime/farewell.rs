@@ -11,13 +11,14 @@ use rustix::net::RecvFlags;
 use crate::values::Timestamp;
 use crate::values::limits::{CLIENTS_LINGERING_MAX, DRAIN_BYTES_MAX};
 
-/// The interval at which the driver checks sockets that are about to be closed.
+/// The interval at which the driver checks sockets that are about to be closed: whether all that clients had
+/// sent is read (while weir drains), or the peer has ended its side.
 pub(super) const LOOKED_AFTER: Duration = Duration::from_millis(5);
 /// The longest time that a socket stays open after weir has ended its sending side, waiting for the peer to
 /// end its own.
 const LINGER: Duration = Duration::from_secs(1);
-/// Maximum number of bytes read and dropped at one check from a socket that stays open until its peer ends
-/// its side.
+/// Maximum number of bytes read and dropped at one check from a socket that stays open until its peer ends its
+/// side; the rest is read at later checks.
 const DROPPED_BYTES: usize = 16 * 1024;
 
 /// The reads that are left on a client's socket while weir drains: it is read until it is found empty, or
@@ -100,7 +101,7 @@ impl Lingering {
     }
 }
 
-/// Returns the number of received bytes in a socket that have not been read.
+/// Returns the number of received bytes in a socket that have not been read; 0 also if the kernel does not tell.
 fn unread(socket: BorrowedFd<'_>) -> u64 {
     rustix::io::ioctl_fionread(socket).unwrap_or(0)
 }

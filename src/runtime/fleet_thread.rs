@@ -29,7 +29,7 @@ pub(super) struct FleetThread {
 
 impl FleetThread {
     /// Starts the thread that exchanges messages with the fleet's store, which ends when the control executor
-    /// drops its end of the channel.
+    /// drops its end of the channel. Fails if the thread cannot be started.
     pub fn start(self) -> io::Result<()> {
         std::thread::Builder::new().name("weir-fleet".to_owned()).spawn(move || self.run()).map(|_| ())
     }
@@ -57,7 +57,8 @@ impl FleetThread {
     }
 
     /// Connects to the fleet's store (Redis server with the counters of shared quotas) and authenticates. The
-    /// host name is looked up each time, since a store that moved has another address.
+    /// host name is looked up each time, since a store that moved has another address. An error if no address of
+    /// it accepts the connection by `deadline`, or the store refuses the credentials.
     fn connect(&self, deadline: Timestamp) -> io::Result<Line> {
         let FleetStore { server, credentials, .. } = &self.store;
         let mut problem = io::ErrorKind::NotFound.into();

@@ -27,7 +27,7 @@ const TRIES_APART: Duration = Duration::from_millis(20);
 /// Returns sockets for all shards after a takeover, and their address: every listening socket that the previous
 /// process had at this address (`inherited`), since clients that wait there must be served, and new sockets if
 /// the previous process had fewer than there are shards. New ones are bound and do not listen yet: the kernel
-/// would give them clients that nobody accepts before this process serves.
+/// would give them clients that nobody accepts before this process serves. Fails if the address cannot be bound.
 pub(super) fn tcp_after(
     inherited: Vec<OwnedFd>,
     address: SocketAddr,
@@ -53,8 +53,8 @@ pub(super) fn tcp(address: SocketAddr, shards: usize) -> io::Result<(Vec<OwnedFd
 }
 
 /// Opens a listening socket that shares its address with no other, and returns it with its address. Succeeds
-/// although connections of an earlier process may linger (`TIME_WAIT`); fails if another process listens there.
-/// `backlog` is the number of connections that may wait to be accepted.
+/// although connections of an earlier process may linger (`TIME_WAIT`); fails if another process still listens
+/// there after a second of trying. `backlog` is the number of connections that may wait to be accepted.
 pub(super) fn alone(address: SocketAddr, backlog: i32) -> io::Result<(OwnedFd, SocketAddr)> {
     for _ in 0..TRIES {
         match bind_alone(address, backlog) {
@@ -120,8 +120,8 @@ pub(super) fn unix(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
-/// Duplicates the descriptor of a listening socket (`first`), so that each shard has one of its own. Returns
-/// all of them, `first` among them.
+/// Duplicates the descriptor of a listening socket (`first`), so that each shard has one of its own. Returns all
+/// of them, `first` among them. Fails if the process may open no more files.
 pub(super) fn for_each_of(first: OwnedFd, shards: usize) -> io::Result<Vec<OwnedFd>> {
     let mut sockets = (1..shards).map(|_| first.try_clone()).collect::<io::Result<Vec<_>>>()?;
     sockets.push(first);

@@ -58,9 +58,9 @@ enum Acceptor {
 
 /// All listening sockets for clients and for the admin port, as opened at the start of the process.
 pub(super) struct Opened {
-    /// One line for each address that weir listens on, for the log.
+    /// One line for each address that weir listens on, for the log at the start.
     pub lines: Vec<String>,
-    /// The port of the first `--listen` address; 0 without one.
+    /// The port of the first `--listen` address, which `INFO` shows; 0 without one.
     pub port: u16,
     /// The address that the admin port is bound to; none without an admin port.
     pub admin: Option<SocketAddr>,
@@ -133,7 +133,7 @@ pub(super) fn open(
 }
 
 /// Opens the Unix socket at `path` to which a successor process connects, or takes over that of the previous
-/// process (`before`). Returns it with its file.
+/// process (`before`). Returns it with its file (None if that is gone). The error is a message for the operator.
 pub(super) fn open_takeover(
     path: &Path,
     before: &mut Option<Predecessor>,
@@ -145,7 +145,8 @@ pub(super) fn open_takeover(
 
 impl Listener {
     /// Opens the listener's sockets, at least one, or takes them over from the previous process (`before`).
-    /// Returns them with the address that they are bound to. `shards` is the number of shards.
+    /// Returns them with the address that they are bound to. `shards` is the number of shards. The error is a
+    /// message for the operator.
     fn open(
         &self,
         before: &mut Option<Predecessor>,

@@ -21,7 +21,8 @@ const LINE_BYTES_MAX: usize = 2_000;
 /// Maximum number of log lines of one kind within 10 s (`STRETCH`); further ones are counted instead of
 /// written.
 const LINES_MAX: u32 = 5;
-/// The period in which at most `LINES_MAX` log lines of a kind are written.
+/// The period in which at most `LINES_MAX` log lines of a kind are written; it begins with the first line of the
+/// kind after the last one.
 const STRETCH: Duration = Duration::from_secs(10);
 
 /// The number of log lines that were dropped since the last one that was written, because standard error
@@ -127,7 +128,7 @@ const COMPLAINTS_APART: Duration = Duration::from_secs(1);
 /// machine, such as open files, are used up: at most one a second.
 #[derive(Debug, Default)]
 pub(super) struct WantComplaints {
-    /// The time of the last such log line; none before the first.
+    /// The time of the last log line about resources that are used up; none before the first.
     last: Option<Timestamp>,
 }
 

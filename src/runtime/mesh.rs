@@ -54,7 +54,8 @@ impl Departure {
     }
 }
 
-/// The state of a shard that all other shards can see.
+/// The state of a shard that all other shards can see, without a lock: whether and how it must be woken, and how
+/// many turns it has ended.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Peer {

@@ -53,11 +53,12 @@ use crate::values::{BackendId, Grant, ShardId, StoreVersion, Timestamp};
 pub(super) enum ToShard {
     /// Quotas that are in force from now on.
     Quotas(Arc<Quotas>),
-    /// Amounts of quota that this core may spend, in reply to its report.
+    /// Amounts of quota that this core may spend, in reply to its report ([`ToControl::Spent`]).
     Grants(Vec<Grant>),
     /// The Redis version that clients are shown from now on (in HELLO and INFO).
     StoreVersion(StoreVersion),
-    /// News that the host name of this store resolves to another address now.
+    /// News that the host name of this store resolves to another address now: its connections are closed, and
+    /// later ones lead there.
     StoreMoved(BackendId),
     /// A new map of the cluster: which node owns which slot.
     Slots(Arc<Map>),
@@ -186,7 +187,7 @@ pub(super) enum ToControl {
     /// News that the pause before the next collection of all shards' counters is over.
     RoundDue,
     Quotas(Box<QuotasRead>),
-    /// The lowest Redis version among the stores, which has changed.
+    /// The lowest Redis version among the stores, which has changed, so that all shards are sent it.
     StoreVersion(StoreVersion),
     /// The stores' own `INFO`, as the control executor had asked for.
     StoresTold(StoresTold),
@@ -196,8 +197,8 @@ pub(super) enum ToControl {
     Slots(Arc<Map>, String),
     /// State of the cluster's replicas: how far each lags behind its primary.
     Replicas(Arc<[ReplicaState]>),
-    /// The reply of the fleet's store (Redis server with the counters of shared quotas) to an exchange, or the
-    /// reason why there is none.
+    /// The reply of the fleet's store (Redis server with the counters of shared quotas) to the exchange with
+    /// this number, or the reason why there is none.
     Fleet {
         number: u64,
         answer: Result<Vec<u8>, String>,
@@ -211,11 +212,12 @@ pub(super) enum ToControl {
 #[derive(Debug)]
 pub(super) struct QuotasRead {
     pub source: QuotaSource,
-    /// The ticket number of the HTTP request that posted the quotas; none if they come from the quota file.
+    /// The number of the HTTP request that posted the quotas, by which the control executor finds the request to
+    /// answer; none if the quotas come from the quota file or from the previous process.
     pub ticket: Option<u64>,
     pub result: Result<Quotas, QuotaError>,
-    /// The text of quotas that were posted, to this process or to the one before; none if they come from the quota
-    /// file.
+    /// The text of quotas that were posted, to this process or to the one before, which a successor process is
+    /// given; none if they come from the quota file, or are refused.
     pub posted: Option<QuotaText>,
 }
 
@@ -286,8 +288,8 @@ impl<Message> Clone for Mailbox<Message> {
 }
 
 impl<Message> Mailbox<Message> {
-    /// Makes a mailbox for an executor that sleeps on an eventfd. Returns also the receiver of the messages
-    /// and the eventfd.
+    /// Makes a mailbox for an executor that sleeps on an eventfd. Returns also the receiver of the messages and
+    /// the eventfd. Fails if the process may open no more files.
     pub fn for_executor() -> io::Result<(Self, Receiver<Message>, OwnedFd)> {
         let handle = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
         let bell = handle.try_clone()?;
@@ -295,8 +297,9 @@ impl<Message> Mailbox<Message> {
     }
 
     /// Makes a mailbox for a core whose `io_uring` receives from a socket; returns also the receiver of the
-    /// messages and that socket. It is not an eventfd, because the kernel does not reliably pass a signal of
-    /// one eventfd on to another, which the ring signals in turn to wake its executor.
+    /// messages and that socket. The socket is not an eventfd, because the kernel does not reliably pass a
+    /// signal of one eventfd on to another, which the ring signals in turn to wake its executor. Fails if the
+    /// process may open no more files.
     pub fn for_ring() -> io::Result<(Self, Receiver<Message>, OwnedFd)> {
         let (bell, handle) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;

@@ -27,9 +27,9 @@ pub(super) struct NamesThread {
 }
 
 impl NamesThread {
-    /// Selects the stores that are configured by host name; the others have fixed IP addresses. `stores`
-    /// lists all in order of backend number, each with the current address that shards share. Their names are
-    /// looked up again after each `interval`.
+    /// Selects the stores that are configured by host name; the others have fixed IP addresses. `stores` lists
+    /// all in order of backend number, each with the current address that shards share (None for a store that is
+    /// not reached by an address, which is left out). Their names are looked up again after each `interval`.
     pub fn new<'a>(
         stores: impl Iterator<Item = (&'a ServerAddress, Option<Place>)>,
         interval: Duration,
@@ -44,7 +44,8 @@ impl NamesThread {
     }
 
     /// Starts the thread that looks up the host names of stores again, unless no store has a host name or the
-    /// interval is zero. It reports changes to `shards` and `control`, and ends with the process.
+    /// interval is zero. It reports changes to `shards` and `control`, and ends with the process. Fails if it
+    /// cannot be started.
     pub fn start(self, shards: Vec<Mailbox<ToShard>>, control: Mailbox<ToControl>) -> io::Result<()> {
         if self.stores.is_empty() || self.interval.is_zero() {
             return Ok(());

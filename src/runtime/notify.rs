@@ -85,7 +85,8 @@ impl Manager {
 }
 
 /// Parses the address of the service manager's socket: a path, or a name in the abstract namespace, which is
-/// written with a leading `@`. Returns the address, and a socket to send from.
+/// written with a leading `@`. Returns the address, and a socket to send from. An error if the name is no such
+/// address, or no socket can be opened.
 fn address(name: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
     let address = match name.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,

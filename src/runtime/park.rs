@@ -33,7 +33,8 @@ pub(super) enum Rest {
     Ended,
 }
 
-/// Lets a core's task sleep until an eventfd is signalled, repeatedly.
+/// Lets a core's task sleep until an eventfd is signalled, repeatedly, while other tasks of its executor may
+/// run.
 pub(super) struct Parking {
     file: std::rc::Rc<BufferedFile>,
     /// The read of the eventfd that has not completed yet; none before the first sleep, or after the eventfd

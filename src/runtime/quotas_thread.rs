@@ -35,7 +35,8 @@ pub(super) struct QuotasThread {
 }
 
 impl QuotasThread {
-    /// Starts the thread that reads and checks quotas, which ends with the process.
+    /// Starts the thread that reads and checks quotas, which ends with the process. Fails if the thread cannot
+    /// be started.
     pub fn start(self) -> io::Result<()> {
         std::thread::Builder::new().name("weir-quotas".to_owned()).spawn(move || self.run()).map(|_| ())
     }

@@ -132,7 +132,7 @@ impl Reception {
     }
 
     /// Asks for a receive, or while reading is paused for a watch, unless either is in flight or no more bytes
-    /// are to be received. Returns the operation that the ring is asked for.
+    /// are to be received. Returns the operation that the ring is asked for; `Want::Nothing` in those cases.
     pub fn start(&mut self) -> Want {
         if self.state != State::Idle || self.detained || self.over {
             return Want::Nothing;
@@ -204,7 +204,7 @@ impl Reception {
 
     /// Handles that the socket has come to the head of the queue of sockets that wait for a receive buffer.
     /// Returns the operation that the ring is asked for: one receive; a watch if reading is paused; nothing if
-    /// no more bytes are to be received.
+    /// no more bytes are to be received, or the socket is to go to another process.
     pub fn handle_turn(&mut self) -> Want {
         debug_assert_eq!(self.state, State::Waiting, "only those that wait are in the queue");
         self.state = State::Idle;

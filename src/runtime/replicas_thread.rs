@@ -25,7 +25,8 @@ const PAUSE_LEAST: Duration = Duration::from_millis(100);
 /// The longest time that a node may take to reply to `INFO replication`; after that the node counts as
 /// unanswered.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Maximum number of cluster nodes that are asked at the same time, each by a thread of its own.
+/// Maximum number of cluster nodes that are asked at the same time, each by a thread of its own; the others
+/// wait.
 const ASKED_AT_ONCE: usize = 8;
 /// Maximum number of bytes of a node's reply to `INFO replication`; a longer reply is an error.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
@@ -37,15 +38,16 @@ pub(super) struct ReplicasThread {
     pub control: Mailbox<ToControl>,
     pub letters: Receiver<ToReplicas>,
     pub map: Arc<Map>,
-    /// True while the quotas in force let some tenant read from replicas.
+    /// True while the quotas in force let some tenant read from replicas; otherwise the nodes are not asked.
     pub is_wanted: bool,
     pub tls: Option<StoreTls>,
     pub clock: Clock,
 }
 
 impl ReplicasThread {
-    /// Starts the thread that asks the nodes of a cluster for their replication offsets, which ends with the
-    /// process. `credentials` are weir's own at the nodes.
+    /// Starts the thread that asks the nodes of a cluster for their replication offsets, which ends when the
+    /// control executor drops its end of the channel. `credentials` are weir's own at the nodes; None if it does
+    /// not authenticate there. Fails if the thread cannot be started.
     pub fn start(self, credentials: Option<&Credentials>) -> io::Result<()> {
         let requests: [&[&str]; 1] = [&["INFO", "replication"]];
         let question = Question::new(credentials, &requests, ANSWER_BYTES_MAX);

@@ -33,7 +33,7 @@ use crate::protocol::{Room, Segment};
 use crate::values::limits::{RECEIVE_BUFFER_BYTES, RECEIVE_BUFFERS};
 
 /// Maximum number of bytes of one send operation (1 MiB), so that a slow peer's progress can be seen between
-/// operations.
+/// operations; a longer segment takes several.
 const SEND_BYTES_MAX: usize = 1 << 20;
 /// The number of `io_uring` operations that fit in the queue to the kernel; more are submitted in several
 /// steps.
@@ -153,7 +153,8 @@ fn tag(kind: u64, value: u64) -> u64 {
     kind << KIND_SHIFT | value
 }
 
-/// The `io_uring` of one core.
+/// The `io_uring` of one core, with everything that the kernel uses for its operations: descriptors, bytes to
+/// send, buffers.
 pub struct Ring {
     kernel: IoUring,
     buffers: ReceiveBuffers,
@@ -173,7 +174,8 @@ pub struct Ring {
 
 impl Ring {
     /// Sets up an `io_uring` for the calling thread, the only one that may use it. A write to the other end of
-    /// the socket `bell` wakes a thread that sleeps in the `io_uring`.
+    /// the socket `bell` wakes a thread that sleeps in the `io_uring`. Fails if the kernel forbids or lacks it,
+    /// or memory or descriptors are short.
     pub fn new(bell: OwnedFd) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder
@@ -272,7 +274,8 @@ impl Ring {
         self.push(entry);
     }
 
-    /// Accepts connections on a listener, repeatedly until cancelled.
+    /// Accepts connections on a listener, each reported by a completion `Accepted`, repeatedly until cancelled
+    /// or until it fails.
     pub fn accept(&mut self, listener: Token) {
         let fd = Fd(self.descriptors.begin(listener));
         let entry = opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build();
@@ -333,7 +336,8 @@ impl Ring {
         self.cancel(listener, tag(KIND_ACCEPT, u64::from(listener)));
     }
 
-    /// Cancels a connection attempt; a completion `Connected` says that it is over.
+    /// Cancels a connection attempt; a completion `Connected` says that it is over. Does nothing if none is in
+    /// flight.
     pub fn cancel_connect(&mut self, socket: Token) {
         let connecting = self.borrowed.iter().find(|(_, borrowed)| {
             matches!(borrowed, Borrowed::Connecting { socket: other, .. } if *other == socket)
@@ -451,8 +455,9 @@ impl Ring {
         self.push(entry);
     }
 
-    /// Submits queued operations to the kernel and lets it deliver completions that are due, in one system
-    /// call; makes no call if there is nothing to do.
+    /// Submits queued operations to the kernel and lets it deliver completions that are due, in one system call;
+    /// makes no call if there is nothing to do. Operations that a busy kernel does not take stay queued; only an
+    /// error that lasts is returned.
     pub fn submit(&mut self) -> io::Result<()> {
         self.move_up();
         let submission = self.kernel.submission();
@@ -466,8 +471,9 @@ impl Ring {
         Ok(())
     }
 
-    /// Submits queued operations to the kernel, and sleeps until there is a completion or `pause_max` has
-    /// passed (`None`: without limit). Returns at once while more operations wait than fit in the queue.
+    /// Submits queued operations to the kernel, and sleeps until there is a completion or `pause_max` has passed
+    /// (`None`: without limit). Returns at once while more operations wait than fit in the queue. Only an error
+    /// that lasts is returned.
     pub fn submit_and_wait(&mut self, pause_max: Option<std::time::Duration>) -> io::Result<()> {
         if self.move_up() && !self.unsubmitted.is_empty() {
             // More operations wait than fit in the queue: no time to sleep.
@@ -543,7 +549,8 @@ impl Ring {
         self.buffers.bytes(buffer)
     }
 
-    /// Gives a receive buffer back to the kernel, which may receive into it again.
+    /// Gives a receive buffer back to the kernel, which may receive into it again. Buffers not given back run
+    /// out.
     #[expect(clippy::needless_pass_by_value, reason = "the token is used up")]
     pub fn give_back(&mut self, buffer: ReceivedBuffer) {
         self.buffers.give_back(&buffer);

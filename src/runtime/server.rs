@@ -67,7 +67,8 @@ use crate::values::{Random, ServerAddress, ShardId, StoreVersion};
 const STORAGE_FILES: u64 = 16 * 1024;
 
 /// The longest time that the process, at its end, waits for the thread that communicates with a successor
-/// process, which may be waiting for a process that does not respond.
+/// process, which may be waiting for a process that does not respond. After that the socket files are left as
+/// they are.
 const SUCCESSION_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The backends in order of backend number, each with the way to connect to it and its settings (name and
@@ -76,8 +77,8 @@ type Backends = Vec<(Route, BackendSettings)>;
 
 type Letters<Message> = (Receiver<Message>, OwnedFd);
 
-/// Checks whether weir would start with this configuration, as far as that can be found out without starting
-/// it. The error is a message for the operator.
+/// Checks whether weir would start with this configuration, as far as that can be found out without starting it,
+/// and prints a summary with any warnings. The error is a message for the operator.
 pub fn check(config: &Config) -> Result<(), String> {
     let cpus = placement(config)?;
     let quotas = load_quotas(config)?;
@@ -468,10 +469,10 @@ fn resolve(config: &Config) -> Result<Vec<(Option<Spot>, BackendSettings)>, Stri
 }
 
 /// Prepares the thread that waits for a successor process, which takes over from this one, and its mailbox.
-/// `None` without `--takeover`. `before` is the process that this one takes over from, if there is one;
-/// `shards` and `control` are the mailboxes that are told of a takeover, `manager` has the settings of the
-/// service manager and `notify` notifies it, and `owns_files` is true while the socket files are this
-/// process's to remove.
+/// `None` without `--takeover`. `before` is the process that this one takes over from, if there is one; `shards`
+/// and `control` are the mailboxes that are told of a takeover, `manager` has the settings of the service
+/// manager and `notify` notifies it, and `owns_files` is true while the socket files are this process's to
+/// remove. The error is a message for the operator.
 fn incumbent(
     config: &Config,
     opened: &mut Opened,
@@ -556,7 +557,8 @@ fn mailbox<Message>() -> Result<(Mailbox<Message>, Receiver<Message>, OwnedFd), 
 }
 
 /// Returns the ways to connect to all backends. Starts the embedded engine if that is the storage, adds its
-/// executor to `executors`, and returns its mailbox. The mailbox is `None` with any other storage.
+/// executor to `executors`, and returns its mailbox. The mailbox is `None` with any other storage. The error is
+/// a message for the operator.
 fn start_storage(
     config: &Config,
     clock: Clock,
@@ -814,9 +816,9 @@ fn start_control(
     executors.spawn("weir-control", (None, Tasks::Several), task)
 }
 
-/// Starts the thread that communicates with the fleet's store (Redis server with the counters of shared
-/// quotas), and makes the state of the shared quotas; returns that state and the channel to the thread.
-/// `None` without `--fleet`. `secret` is the key with which names of users are hashed.
+/// Starts the thread that communicates with the fleet's store (Redis server with the counters of shared quotas),
+/// and makes the state of the shared quotas; returns that state and the channel to the thread. `None` without
+/// `--fleet`. `secret` is the key with which names of users are hashed. The error is a message for the operator.
 fn join_fleet(
     config: &Config,
     quotas: &Quotas,
@@ -875,8 +877,8 @@ impl Certificates {
 
     /// Starts the thread that does TLS handshakes with clients on `listeners`, and the one that watches the
     /// certificate files. Returns their mailboxes; `None` without TLS. Clients are accepted at once if
-    /// `listens`, else when the thread is told. `shards` and `control` are the mailboxes that the threads
-    /// report to.
+    /// `listens`, else when the thread is told. `shards` and `control` are the mailboxes that the threads report
+    /// to. The error is a message for the operator.
     fn start(
         self,
         (listeners, listens): (Doors, bool),
@@ -918,8 +920,9 @@ impl Certificates {
     }
 }
 
-/// Starts the thread that turns signals into messages to the control executor. The returned flag becomes true
-/// as soon as a signal tells the process to end.
+/// Starts the thread that turns signals into messages to the control executor. The returned flag becomes true as
+/// soon as a signal tells the process to end. `may_be_succeeded` (there is a `--takeover`) says that SIGUSR2
+/// starts a successor process; else it only logs that none can be started.
 fn listen_to_signals(control: Mailbox<ToControl>, may_be_succeeded: bool) -> Result<Arc<AtomicBool>, String> {
     let failed = |error: io::Error| format!("cannot listen to signals: {error}");
     let told_to_end = Arc::new(AtomicBool::new(false));

@@ -80,7 +80,7 @@ struct Guarded {
     /// them.
     bytes: usize,
     control: Mailbox<ToControl>,
-    /// The time of the last log line about a failed TLS handshake with a store.
+    /// The time of the last log line about a failed TLS handshake with a store; none before the first.
     complained: Option<Timestamp>,
     /// Limiter of the log lines about connections that could not be opened for want of resources (open files,
     /// memory).
@@ -127,7 +127,8 @@ impl Guarded {
     }
 
     /// Adopts a client that another process hands over during a takeover, with the bytes of its next request
-    /// that were read there. Refuses the client if there are too many.
+    /// that were read there. If `clients_max` clients are connected and none can be closed in its favour, the
+    /// client gets an error instead, and is closed.
     fn adopt(&mut self, driver: &mut Driver, moved: Moved, now: Now) {
         let Moved { socket, session } = moved;
         let id = match self.is_full() {
@@ -156,8 +157,8 @@ impl Guarded {
 
     /// Hands a client to the successor process if it has no request in flight. If it waits in a blocking
     /// command, has the store end the command, so that the client can be handed over by a later call. An idle
-    /// TLS client is closed instead, since its keys cannot leave this process. Returns true if the client may
-    /// be able to move soon.
+    /// TLS client is closed instead, since its keys cannot leave this process; one that waits in a blocking
+    /// command stays here until that is over. Returns true if the client may be able to move soon.
     fn hand_over_one(&mut self, id: ClientId, driver: &mut Driver, now: Now) -> bool {
         let owner = Owner::Client(id);
         match self.shard.readiness(id) {

@@ -20,12 +20,13 @@ use crate::control::{StoreInfo, StoresTold};
 use crate::protocol::reply;
 use crate::values::Timestamp;
 
-/// The longest time that all stores together may take to reply to `INFO`.
+/// The longest time that all stores together may take to reply to `INFO`; after that weir's `INFO` comes without
+/// the stores' part.
 const PATIENCE: Duration = Duration::from_millis(250);
 /// The time for which a store that did not reply is not asked again, so that clients' `INFO` is answered at
 /// once in between.
 const REST: Duration = Duration::from_secs(1);
-/// Maximum number of stores that are asked for `INFO` at the same time.
+/// Maximum number of stores that are asked for `INFO` at the same time; the others wait.
 const ASKED_AT_ONCE: usize = 16;
 /// Maximum number of bytes of one store's reply to `INFO`; a longer reply counts as none. A store that has
 /// used all commands of Redis replies with about 60 KiB.
@@ -88,8 +89,8 @@ impl StoreInfoThread {
         thread::Builder::new().name("weir-store-info".to_owned()).spawn(run).map(|_| ())
     }
 
-    /// Asks the stores that the message names for their `INFO`, and joins their replies into one. The result
-    /// has no `INFO` unless all of them replied in time.
+    /// Asks the stores that the message names (all if it names none) for their `INFO`, and joins their replies
+    /// into one. The result has no `INFO` unless all of them replied in time.
     fn ask(&self, letter: &ToStoreInfo) -> StoresTold {
         let is_asked = |index: &usize| letter.only.as_ref().is_none_or(|only| only.contains(index));
         let stores: Vec<&Store> = self

@@ -19,8 +19,9 @@ use crate::values::Timestamp;
 /// The number of turns (rounds of its loop) that a core ends after a moment before it has handled everything that
 /// the kernel had for it at that moment.
 const TURNS_AWAITED: u64 = 2;
-/// The time for which the kernel must have nothing for a sleeping core. Where there is no `/proc`, work that the
-/// kernel is just carrying out for a core, such as to copy bytes from a socket, shows nowhere.
+/// The time for which the kernel must have had nothing for a sleeping core before the core counts as having
+/// handled all. Where there is no `/proc`, work that the kernel is just carrying out for a core, such as to copy
+/// bytes from a socket, shows nowhere, and is over within this time.
 const NOTHING_FOR: Duration = Duration::from_micros(10);
 
 /// Another core that may not have handled yet everything that the kernel had for it when the question was
@@ -35,8 +36,9 @@ struct Behind {
     idle_since: Option<Timestamp>,
 }
 
-/// The question whether all other cores have handled everything that the kernel had for them when it was asked.
-/// There is one question at a time, and no core is sent anything for it.
+/// The question whether all other cores have handled everything that the kernel had for them when it was asked,
+/// so that a SUBSCRIBE that a client sent to another core takes effect before a later PUBLISH here. One question
+/// at a time; each `look` reads how many turns the other cores have ended, and whether they sleep.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     /// The time at which the question was asked; none while no question is under way.
@@ -46,8 +48,8 @@ pub(super) struct Survey {
 
 impl Survey {
     /// Looks at the other cores once more, for the question under way or for a new one. Returns the time at
-    /// which the question was asked as soon as all other cores have handled what came until then; the next call
-    /// then begins a new question. None before.
+    /// which the question was asked as soon as all other cores have handled what the kernel had for them then;
+    /// the next call then begins a new question. None before that: the caller looks again later.
     pub fn look(&mut self, mesh: &Mesh, now: Timestamp) -> Option<Timestamp> {
         let began = *self.began.get_or_insert_with(|| {
             self.behind.extend(mesh.others().map(|peer| Behind {

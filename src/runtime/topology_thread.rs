@@ -21,7 +21,8 @@ use crate::shard::Doubt;
 use crate::values::limits::CLUSTER_REPLY_BYTES_MAX;
 use crate::values::{BackendId, Random, ServerAddress, Timestamp};
 
-/// The longest time that the start of the process waits for a first map of the cluster.
+/// The longest time that the start of the process waits for a first map of the cluster; after that it goes on
+/// with an empty map, and requests are refused until there is one.
 const START_PATIENCE: Duration = Duration::from_secs(2);
 /// The longest time that a node may take to reply to `CLUSTER SLOTS` and `CLUSTER NODES`; after that the node
 /// counts as unanswered.
@@ -29,12 +30,12 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The time for which a node is not asked again how many databases it has. A node that restarts may have
 /// another number.
 const DATABASES_HOLD: Duration = Duration::from_secs(60);
-/// Maximum number of bytes of a node's replies about its databases.
+/// Maximum number of bytes of a node's replies about its databases; of a node with more, the number is unknown.
 const DATABASES_BYTES_MAX: usize = 64 * 1024;
 /// The stack size, in bytes, of a thread that asks one node and ends with its reply.
 const STACK_BYTES: usize = 256 * 1024;
-/// The capacity of the channel on which shards report that the cluster's map may be wrong; reports that find
-/// it full are dropped, since they say nothing new.
+/// The capacity, in reports of all shards, of the channel on which shards report that the cluster's map may be
+/// wrong; reports that find it full are dropped, since those in it have the map checked anyway.
 pub(super) const DOUBTS_MAX: usize = 256;
 
 /// The state of the thread that asks a cluster's nodes which node owns which slot: its knowledge of the
@@ -80,16 +81,17 @@ struct Answer {
 /// The result of one round of questions, in which some nodes were asked about the cluster.
 #[derive(Default)]
 struct Round {
-    /// The new map of the cluster, if it differs from the previous one.
+    /// The new map of the cluster; None if it does not differ from the previous one.
     map: Option<Arc<Map>>,
     /// True if all primaries of the cluster have replied and agree with its map.
     is_sure: bool,
 }
 
 impl TopologyThread {
-    /// Makes the state of the thread that asks a cluster's nodes which node owns which slot, before any node
-    /// was asked. `seeds` are the nodes that are asked first, `databases` is the number of databases that weir
-    /// may use, and `places` are the addresses that shards connect to, by backend number.
+    /// Makes the state of the thread that asks a cluster's nodes which node owns which slot, before any node was
+    /// asked. `seeds` are the nodes that are asked first, `credentials` are weir's at all nodes (None: it does
+    /// not authenticate), `databases` is the number of databases that weir may use, and `places` are the
+    /// addresses that shards connect to, by backend number.
     pub fn new(
         seeds: Vec<ServerAddress>,
         (credentials, databases): (Option<&Credentials>, u16),
@@ -189,7 +191,8 @@ impl TopologyThread {
         }
     }
 
-    /// Handles that a lost primary's replica is no longer watched. True if the replica has become a primary.
+    /// Handles that a lost primary's replica is no longer watched by the failover probe, which asks it whether
+    /// it takes over. True if the replica has become a primary: then the cluster is asked for its map at once.
     fn hear_of_replica(&mut self, news: &News) -> bool {
         let replica = self.failover_probe.handle_news(news);
         replica.inspect(|replica| self.refresh.handle_reason(Reason::TookOver(*replica))).is_some()

@@ -17,7 +17,8 @@ use crate::control::StoreVersions;
 use crate::protocol::{command, reply};
 use crate::values::{StoreVersion, Timestamp};
 
-/// The longest time that the start of the process waits for all stores' versions.
+/// The longest time that the start of the process waits for all stores' versions; those that have not told
+/// theirs by then are asked again later.
 const START_PATIENCE: Duration = Duration::from_millis(300);
 /// The longest time that a store may take to reply with its version after the start of the process; after
 /// that it counts as unanswered.
@@ -83,8 +84,9 @@ impl VersionsThread {
         self.versions.lowest()
     }
 
-    /// Starts the thread that asks every store for its version, about once a minute, and reports a change of
-    /// the lowest one to `control`. It ends with the process. Does nothing if there is no store to ask.
+    /// Starts the thread that asks every store for its version, about once a minute, and reports a change of the
+    /// lowest one to `control`. It ends with the process. Does nothing if there is no store to ask. Fails if the
+    /// thread cannot be started.
     pub fn start(self, control: Mailbox<ToControl>) -> io::Result<()> {
         if self.stores.is_empty() {
             return Ok(());
@@ -110,7 +112,7 @@ impl VersionsThread {
     }
 
     /// Asks the stores that are due for their versions, each for at most `patience`, and plans when each is
-    /// asked next. Stores that were not reached by the time `end` stay due.
+    /// asked next. Stores whose turn has not come by the time `end` (None: there is no such time) stay due.
     fn ask_due(&mut self, patience: Duration, end: Option<Timestamp>) {
         let clock = self.clock;
         let started = clock.now().monotonic;
@@ -188,7 +190,7 @@ struct Answer {
 }
 
 /// Asks a store for its version, the number of its commands and, if wanted, the commands. `None` if its reply
-/// has no version.
+/// has no version; an error if it cannot be reached or has not replied to all by `deadline`.
 fn ask(
     inquiry: &Inquiry,
     tls: Option<&StoreTls>,

@@ -34,7 +34,7 @@ use crate::values::Timestamp;
 /// complete, since a file is usually written in several steps.
 const SETTLED: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// Maximum number of times that weir waits for 50 ms without events of the watched file (`SETTLED`), since
-/// constant events would otherwise put off the report of a change for ever.
+/// constant events would otherwise put off the report of a change for ever; then the file is taken as it is.
 const SETTLING_ROUNDS_MAX: u32 = 20;
 /// The time (5 s) after which a watched file that somebody has open for writing, and that has not changed
 /// meanwhile, counts as complete.
@@ -44,9 +44,11 @@ const LOOKING: Duration = Duration::from_secs(10);
 /// The interval at which the watched file is checked if the kernel cannot report changes; also the time for
 /// which a file must stay as it is before a change of which the kernel reported nothing counts.
 const POLLING: Duration = Duration::from_secs(1);
-/// Maximum number of symbolic links that are followed in a path, as in Linux.
+/// Maximum number of symbolic links that are followed in one path, as in Linux; a further link is not followed,
+/// but taken as a folder or as the file itself.
 const LINKS_MAX: usize = 40;
-/// Maximum number of times that a path is resolved again because it changed during the resolution.
+/// Maximum number of times that a path is resolved again because it changed during the resolution. After that
+/// many, the kernel's reports are not used, and the file is looked at every second (`POLLING`).
 const WALKS_MAX: u32 = 5;
 
 /// A watch that reports when one file may have changed, by events of the kernel and by looking at it from
@@ -58,7 +60,8 @@ pub(super) struct FileWatch {
     /// The metadata of the file when a change was last reported, or the watch began; none if it could not be
     /// read then.
     seen: Option<Stamp>,
-    /// The change that was found and is not reported yet, because the file may not be complete.
+    /// The change that was found and is not reported yet, because the file may not be complete; none if no
+    /// change waits.
     pending: Option<Pending>,
     clock: Clock,
 }
@@ -107,7 +110,8 @@ impl Stamp {
 
 impl FileWatch {
     /// Begins to watch a file. Every change after this call is reported, so a caller that reads the file
-    /// afterwards misses none.
+    /// afterwards misses none. If the kernel permits no watch, a log line says so, and the file is looked at
+    /// every second (`POLLING`).
     pub fn new(path: &Path, clock: Clock) -> Self {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let mut watch = Self { path, events: None, seen: None, pending: None, clock };
@@ -137,9 +141,10 @@ impl FileWatch {
         due.map_or(usual, |due| due.min(usual))
     }
 
-    /// Returns whether the file has changed since the last change that was reported, and is complete. Waits
-    /// until no events have come for 50 ms. The caller calls it after an event, and when
-    /// [`FileWatch::patience`] has passed; further calls do no harm.
+    /// Returns whether the file has changed since the last change that was reported, and is complete; false also
+    /// for a change that may not be complete yet, which a later call reports. Waits until no events have come
+    /// for 50 ms, at most 1 s. The caller calls it after an event, and when [`FileWatch::patience`] has passed;
+    /// further calls do no harm.
     pub fn has_changed(&mut self) -> bool {
         let mut news = self.settle();
         if news.is_some() || self.events.is_none() || Stamp::of(&self.path) != self.seen {
@@ -243,7 +248,8 @@ pub(super) fn check_rereadable(path: &Path) -> Result<(), String> {
     }
 }
 
-/// The kernel's watch (inotify) over a file and all folders on the way to it.
+/// The kernel's watch (inotify) over a file and all folders on the way to it, and the way as it was when the
+/// watch was set.
 struct Events {
     inotify: OwnedFd,
     /// The number of the watch over the file itself; none if it is missing or unreadable.
@@ -316,7 +322,8 @@ fn is_plain(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|data| data.is_file() && data.nlink() == 1)
 }
 
-/// The folders through which the path of a watched file leads.
+/// The folders through which the path of a watched file leads, links followed. It is resolved anew after each
+/// event: a change of it leads to another file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Way {
     /// Folders in which a symbolic link of the path, or the file itself, may be replaced by another one of the

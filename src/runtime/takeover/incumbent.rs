@@ -460,8 +460,9 @@ impl Suitor {
     }
 }
 
-/// Starts this process's own program with the same arguments, as a successor that takes over from it. A
-/// thread waits for the child process to end, and logs its status.
+/// Starts this process's own program with the same arguments, as a successor that takes over from it. A thread
+/// waits for the child process to end, and logs its status. Only logs why not if this process is process 1 of
+/// its container, with which a successor would end.
 pub fn start_successor(control: Mailbox<ToControl>) {
     if ends_all(std::process::id()) {
         let line = format!("SIGUSR2: no successor is started: {ENDS_ALL}");

@@ -32,7 +32,9 @@ pub enum Succession {
 
 impl Predecessor {
     /// Connects to the running process, which listens at a path for a successor, and receives its listening
-    /// sockets. None if no process listens there; the error is a message for the operator.
+    /// sockets. `is_in_fleet` says that this process shares quotas with others, so that it also wants the
+    /// previous process's parts of them. None if no process listens there; the error is a message for the
+    /// operator.
     pub fn find(path: &Path, is_in_fleet: bool) -> Result<Option<Self>, String> {
         let failed = |what: String| format!("--takeover {}: {what}", path.display());
         let Some(socket) = wire::connect(path).map_err(|error| failed(error.to_string()))? else {

@@ -25,20 +25,23 @@ use crate::values::limits::{COPY_BYTES_MAX, MOVED_BYTES_MAX};
 /// The version of the takeover protocol, which must be equal in both processes; raised whenever a message
 /// changes its meaning.
 pub const PROTOCOL: u32 = 5;
-/// Maximum number of descriptors of sockets in a message of a takeover; the kernel would take 253.
+/// Maximum number of descriptors of sockets in one message of a takeover; more sockets take further messages.
+/// The kernel would take 253.
 pub const SOCKETS_MAX: usize = 64;
-/// Maximum number of parts of shared quotas in one message of a takeover.
+/// Maximum number of shared quotas of which one message of a takeover tells the process's part; more quotas take
+/// further messages.
 pub const PARTS_MAX: usize = 100;
-/// Maximum number of bytes of the text of quotas in one message of a takeover.
+/// Maximum number of bytes of the text of quotas in one message of a takeover; a longer text takes further
+/// messages.
 const QUOTAS_PIECE_BYTES_MAX: usize = 32 * 1024;
 /// Maximum number of bytes of a message of a takeover, which may hold a client's blocking command that is
 /// still in progress, and the bytes that the client has sent of its next request.
 const MESSAGE_BYTES_MAX: usize = COPY_BYTES_MAX + MOVED_BYTES_MAX + 64 * 1024;
 /// The longest time that the other process of a takeover may take to accept a message, or to send one whose
-/// coming it has announced.
+/// coming it has announced. After that sending or receiving fails.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest wait for the first message of a process whose takeover is refused, as other processes wait
-/// meanwhile.
+/// meanwhile; then it is refused unheard.
 const GREETING_PATIENCE: Duration = Duration::from_millis(200);
 /// The listen backlog of the socket for takeovers, in connections that wait to be accepted.
 const BACKLOG: i32 = 16;
@@ -86,19 +89,20 @@ pub enum Message {
     },
     Started,
     Ready,
-    /// Parts of quotas that the fleet shares: for each the key of its counter, the id of its bucket, and the part
-    /// in billionths.
+    /// The parts that the running process has of quotas which a fleet (processes of weir that share quotas)
+    /// shares: for each the key of its counter, the id of its bucket, and the part in billionths of the quota.
     Parts {
         parts: Vec<(String, u64, u64)>,
     },
-    /// A piece of the text of quotas that were posted to the process, which follows the message; true for the last
-    /// piece. `file` is the digest of the quota file that they have replaced, in hexadecimal digits; `None` without a
-    /// file.
+    /// A piece of the text of quotas that were posted to the process, which follows the message; `is_last` is
+    /// true for the last piece. `file` is the digest of the quota file that they have replaced, in hexadecimal
+    /// digits; `None` without a file.
     Quotas {
         file: Option<String>,
         is_last: bool,
     },
-    /// A `CLIENT PAUSE` in force, which lasts for `left_ms` milliseconds more: of the clients of `tenant`, or of all.
+    /// A `CLIENT PAUSE` in force, which lasts for `left_ms` milliseconds more: of the clients of `tenant`, or
+    /// with None of all; `extent` says whether all their requests are paused or only writes.
     Pause {
         tenant: Option<String>,
         extent: Paused,
@@ -143,7 +147,7 @@ pub struct Received {
     pub is_cut: bool,
 }
 
-/// The connection to the other process in a takeover.
+/// The connection to the other process in a takeover, over which messages and descriptors of sockets are sent.
 #[derive(Debug)]
 pub struct Peer {
     socket: Socket,
@@ -185,8 +189,8 @@ impl Peer {
         self.send(message, &[], &[])
     }
 
-    /// Sends a message of the takeover followed by the bytes `rest`, with the descriptors of these sockets,
-    /// at most `SOCKETS_MAX`.
+    /// Sends a message of the takeover followed by the bytes `rest`, with the descriptors of these sockets. More
+    /// than 64 of them (`SOCKETS_MAX`) are an error, and nothing is sent.
     pub fn send(&self, message: &Message, rest: &[u8], sockets: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(message)?;
         // The JSON text has no line end of its own, so this ends it.
@@ -259,7 +263,8 @@ pub fn has_ended(error: &io::Error) -> bool {
     matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)
 }
 
-/// Connects to the process that listens for a successor at a path; `None` if no process does.
+/// Connects to the process that listens for a successor at a path; `None` if no process does, and an error if
+/// that cannot be found out (the path is not permitted, for instance).
 pub fn connect(path: &Path) -> io::Result<Option<Socket>> {
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
     match socket.connect(&SockAddr::unix(path)?) {

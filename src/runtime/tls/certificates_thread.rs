@@ -75,7 +75,8 @@ pub(in crate::runtime) struct CertificatesThread {
 }
 
 impl CertificatesThread {
-    /// Starts the thread that reads certificate files again when they change, which ends with the process.
+    /// Starts the thread that reads certificate files again when they change, which ends with the process. Fails
+    /// if the thread cannot be started.
     pub fn start(self) -> io::Result<()> {
         std::thread::Builder::new().name("weir-certs".to_owned()).spawn(move || self.run()).map(|_| ())
     }
@@ -118,9 +119,9 @@ impl CertificatesThread {
         is_told
     }
 
-    /// Sleeps until an order to read the files again arrives (true), or until the kernel reports an event of
-    /// the files, it is time to look at them, or `at_most` has passed (false). An interruption only makes the
-    /// sleep shorter.
+    /// Sleeps until an order to read the files again arrives (true), or until the kernel reports an event of the
+    /// files, it is time to look at them, or `at_most` (if there is one) has passed (false). An interruption
+    /// only makes the sleep shorter.
     fn wait(&self, at_most: Option<Duration>) -> bool {
         let watches = || self.watched.iter().flat_map(Watched::watches);
         let patience = watches().map(FileWatch::patience).chain(at_most).min().map(timespec);

@@ -14,7 +14,7 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 
 /// Maximum number of clients' certificates that are verified again in a row, since signatures take time and
-/// handshakes must go on meanwhile.
+/// handshakes must go on meanwhile; the rest follow in the next rounds of the thread's loop.
 const LOOKED_AT_ONCE: usize = 16;
 /// The least number of clients' certificates that are kept before unused ones are dropped.
 const KEPT: usize = 64;

@@ -27,7 +27,8 @@ pub(in crate::runtime) struct TlsFiles {
     pub client_crl: Option<PathBuf>,
 }
 
-/// The TLS configuration with which handshakes with clients are done.
+/// The TLS configuration with which handshakes with clients are done, as made from the files that were in force
+/// when it was made.
 #[derive(Debug)]
 pub(in crate::runtime) struct Terms {
     pub config: Arc<ServerConfig>,

@@ -51,7 +51,7 @@ enum State {
     Over,
 }
 
-/// A client whose TLS handshake is in progress.
+/// A client whose TLS handshake is in progress: its socket, and how far the handshake has come.
 pub(super) struct Shaking {
     pub socket: TcpStream,
     pub entrance: Entrance,

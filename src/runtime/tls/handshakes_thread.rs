@@ -40,7 +40,8 @@ const LOOKED_AFTER: Duration = Duration::from_millis(50);
 const REST: Duration = Duration::from_millis(50);
 /// Maximum number of clients accepted in a row, before their TLS handshakes go on.
 const ACCEPTS_AT_ONCE: usize = 64;
-/// Maximum number of events that are read from the kernel (epoll) at once.
+/// Maximum number of events that are read from the kernel (epoll) in one round of the thread's loop; the rest
+/// are read in the next.
 const EVENTS: usize = 256;
 /// The tag of events (epoll) that announce a message to this thread; listening sockets are tagged by number
 /// from `LISTENERS` on, and handshakes by index from `HANDSHAKES` on.
@@ -64,7 +65,8 @@ pub(in crate::runtime) enum ToHandshakes {
     Stop,
 }
 
-/// The time limit of a TLS handshake with a client, and the maximum number of handshakes per second.
+/// The time limit of one TLS handshake with a client, after which it is given up, and the maximum number of
+/// handshakes per second in this process; further clients wait until their first message is answered.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::runtime) struct Rates {
     pub timeout: Duration,
@@ -89,6 +91,7 @@ pub(in crate::runtime) struct HandshakesThread {
 
 impl HandshakesThread {
     /// Starts the thread that accepts clients with TLS and does their handshakes, which ends with the process.
+    /// Fails if the kernel lets it watch no sockets, or no thread can be started.
     pub fn start(self) -> io::Result<()> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &self.bell, EventData::new_u64(BELL), EventFlags::IN)?;

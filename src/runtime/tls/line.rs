@@ -24,8 +24,8 @@ struct Secured {
 }
 
 impl Line {
-    /// Wraps a socket that is connected to a store, with a TLS session if the store uses TLS. The handshake
-    /// is done with the first bytes.
+    /// Wraps a socket that is connected to a store, with a TLS session if the store uses TLS (else None). The
+    /// handshake is done with the first bytes.
     pub fn new(socket: Socket, session: Option<Session>) -> Self {
         let secured = session.map(|session| {
             let (connection, handshake) = session.apart();
@@ -43,7 +43,8 @@ impl Line {
 
 impl Secured {
     /// Lets the TLS connection read from or write to the socket once, and updates the outcome under which the
-    /// handshake is counted if it is given up now.
+    /// handshake is counted if it is given up now. The error is the socket's or of TLS; after an interruption or
+    /// a timeout the step can be repeated.
     fn step(&mut self, socket: &mut Socket) -> io::Result<()> {
         let gone_on = self.go_on(socket);
         let is_done = !self.connection.is_handshaking();

@@ -44,7 +44,7 @@ impl std::fmt::Debug for SecureClient {
 
 /// The peer of a TLS connection, a client or a store, with the data that only one of the two has.
 enum Far {
-    /// A client, with the state of its certificate, if it had to show one.
+    /// A client, counted as open, with the state of its certificate; None if it has shown none.
     Client(OpenConnection, Option<Arc<Credential>>),
     /// A store, with the name that error messages give it. `told` is true once a problem of the connection
     /// was reported, which happens once.
@@ -68,8 +68,8 @@ pub(in crate::runtime) struct Session {
     ended: bool,
     /// True once application data was received from the peer after the handshake.
     heard: bool,
-    /// The segment of plain text that is being sent; `taken` is the number of its bytes that were encrypted
-    /// so far.
+    /// The segment of plain text that is being sent, None if none is; `taken` is the number of its bytes that
+    /// were encrypted so far.
     plain: Option<Segment>,
     taken: usize,
     /// The number of bytes sent since it was last reported that the connection makes progress.
@@ -89,8 +89,8 @@ impl Session {
     }
 
     /// Makes the TLS session of a connection to a store, before the handshake. `host` names the store in
-    /// messages, `name` is the name that its certificate must have, and `tally` counts the handshake's
-    /// outcome.
+    /// messages, `name` is the name that its certificate must have, and `tally` counts the handshake's outcome.
+    /// Fails if the configuration permits no session.
     pub fn with_store(
         config: Arc<ClientConfig>,
         host: &str,

@@ -140,7 +140,7 @@ impl Drop for StoreHandshake {
     }
 }
 
-/// Counts a client's TLS connection as open, as long as this value lives.
+/// Counts a client's TLS connection as open in the counters of TLS, as long as this value lives.
 #[derive(Debug)]
 pub(in crate::runtime) struct OpenConnection(Arc<Tally>);
 

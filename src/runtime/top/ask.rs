@@ -10,7 +10,7 @@ use crate::runtime::clock::Clock;
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The least time limit for connecting to one address of the admin port.
 const TIMEOUT_LEAST: Duration = Duration::from_millis(100);
-/// Maximum number of bytes of a reply of the admin port, whose pages are smaller.
+/// Maximum number of bytes of a reply of the admin port, whose pages are smaller; a longer one is an error.
 const REPLY_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// The size of one read from the admin port, in bytes.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -59,9 +59,9 @@ fn reply(host: &str, path: &str) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Connects to the first of these addresses that accepts a connection. Each address is tried for an equal
-/// part of half the time that is `left`, so that an address that does not answer leaves time for the others
-/// and for the reply.
+/// Connects to the first of these addresses that accepts a connection. Each address is tried for an equal part
+/// of half the time that is `left` (at least 100 ms), so that an address that does not answer leaves time for
+/// the others and for the reply. The error is that of the last address.
 fn connected(addresses: &[SocketAddr], left: impl Fn() -> Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name does not resolve");
     let part = left() / 2 / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);

@@ -47,7 +47,7 @@ pub fn run(flags: &TopFlags) -> Result<(), String> {
 }
 
 /// Prints weir's state once. Figures of the last second are differences, so the admin port is polled twice, a
-/// second apart.
+/// second apart. The error is a message for the user.
 fn once(flags: &TopFlags) -> Result<(), String> {
     look(flags)?;
     terminal::pause(PERIOD);

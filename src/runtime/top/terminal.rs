@@ -36,8 +36,8 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    /// Puts the terminal into raw mode and switches to its alternate screen, until the value is dropped.
-    /// `None` if input or output is not a terminal.
+    /// Puts the terminal into raw mode and switches to its alternate screen, until the value is dropped. `None`
+    /// if input or output is not a terminal; the error is a message for the user.
     pub fn take() -> Result<Option<Self>, String> {
         if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
             return Ok(None);
@@ -60,7 +60,7 @@ impl Terminal {
         Ok(Some(terminal))
     }
 
-    /// Returns the number of columns and rows of the terminal.
+    /// Returns the number of columns and rows of the terminal; 80 and 24 if it does not report its size.
     pub fn size(&self) -> (usize, usize) {
         match tcgetwinsize(&self.out) {
             Ok(size) if size.ws_col > 0 && size.ws_row > 0 => {
@@ -83,7 +83,7 @@ impl Terminal {
     }
 
     /// Waits for a key, for at most `time`. `None` if no key came, or a signal, such as a change of size,
-    /// interrupted the wait.
+    /// interrupted the wait; the error is a message for the user.
     pub fn key_within(&mut self, time: Duration) -> Result<Option<Key>, String> {
         let stdin = io::stdin();
         let ready = {

@@ -25,7 +25,7 @@ use crate::shard::settings::Limiter;
 use crate::values::time::Now;
 use crate::values::{MicroUnits, Price, TenantId, Timestamp, UNIT, Usage};
 
-/// The decision of the admission stage on a request.
+/// The decision of the admission stage on a request: it passes, waits for something, or is refused.
 #[derive(Clone, Copy, Debug)]
 pub enum Admission {
     /// The request is admitted. The charge is corrected to the real cost when its reply comes; None where
@@ -50,9 +50,11 @@ pub struct Throttled {
     pub scope: Scope,
     /// The rate of the quota, in request units per second.
     pub limit: u64,
-    /// The whole request units that are left in the bucket.
+    /// The whole request units that are left in the bucket, as far as this core knows; 0 under the static
+    /// limiter.
     pub remaining: u64,
-    /// The time after which the client should try again.
+    /// The time after which the client should try again, lengthened at random by up to a quarter (except under
+    /// the static limiter), so that refused clients do not all return at once.
     pub retry_after: Duration,
 }
 
@@ -73,8 +75,8 @@ pub struct Estimate {
     pub surcharge: MicroUnits,
 }
 
-/// The most requests about quotas (`QOS`) of one tenant's clients that a core answers per second while a
-/// quota that pays for them is deep in debt.
+/// The most requests about quotas (`QOS`) of one tenant's clients that a core answers per second while a quota
+/// that pays for them is deep in debt; further ones are throttled.
 const QUESTIONS_IN_DEBT_MAX: u32 = 10;
 
 /// Counts, by tenant, the requests about quotas (`QOS`) that came in the current second while a quota of
@@ -246,9 +248,9 @@ impl AdmissionStage {
         track_of(self.heavy_from, whole, class, self.accounts.is_seen(payer, class))
     }
 
-    /// Returns a charge for a request that is answered even if its quota is used up, such as a login. Nothing
-    /// is taken until its real cost is known. `payer` is the account that is charged; None for a client
-    /// without a tenant, which is charged nothing.
+    /// Returns a charge for a request that is answered even if its quota is used up, such as a login. Nothing is
+    /// taken until its real cost is known. `payer` is the account that is charged; None for a client without a
+    /// tenant, which is charged nothing. Returns None without a payer, and where requests have no prices.
     pub fn charge_afterwards(&mut self, payer: Option<Payer>, asked: &Asked, class: Class) -> Option<Charge> {
         let payer = payer.filter(|_| self.is_priced())?;
         self.accounts.begin(payer, class);
@@ -389,8 +391,8 @@ fn track_of(heavy_from: Option<MicroUnits>, estimate: MicroUnits, class: Class, 
     }
 }
 
-/// The longest time that a request waits for other requests of its tenant to be charged at their real cost,
-/// where a quota might not cover all of them (100 ms).
+/// The longest time (100 ms) that a request waits for other requests of its tenant to be charged at their real
+/// cost, where a quota might not cover all of them; if it still might not then, the request is throttled.
 pub(super) const SETTLEMENT_PATIENCE: Duration = Duration::from_millis(100);
 /// The number of one tenant's clients that may always wait on a core for other requests of the tenant to be
 /// charged at their real cost (16). If the tenant has more than 16 requests in flight, as many clients as these

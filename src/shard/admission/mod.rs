@@ -37,8 +37,8 @@ use crate::values::{
 };
 
 /// The most bytes (1 KiB) of a request, or of a reply that weir writes itself, that cost nothing where weir
-/// answers a request by itself and the request has no other price. Requests with which clients open and name
-/// connections are far shorter.
+/// answers a request by itself and the request has no other price. Longer ones pay for all their bytes. Requests
+/// with which clients open and name connections are far shorter.
 pub const FREE_BYTES: usize = 1024;
 
 /// The prices and accounts of one core, and the clients that wait for them.
@@ -88,7 +88,7 @@ impl AdmissionStage {
         matches!(self.settings.limiter, Limiter::Shadow | Limiter::Buckets)
     }
 
-    /// Returns the weights of the parts that a price is made of.
+    /// Returns the weights (prices per request, byte, key and so on) of the parts that a price is made of.
     pub fn weights(&self) -> &Weights {
         &self.settings.weights
     }
@@ -239,7 +239,8 @@ impl AdmissionStage {
         self.accounts.handle_grants(grants, now);
     }
 
-    /// Applies new quotas. Spent amounts stay spent.
+    /// Applies new quotas (`after`, in place of `before`). Spent amounts stay spent, and waiting requests are
+    /// tried again.
     pub fn handle_quotas(&mut self, before: &Quotas, after: &Quotas, now: Timestamp) {
         // Tenants have new ids now, so the waiting requests are tried again.
         self.for_settlement.release();
@@ -257,7 +258,8 @@ impl AdmissionStage {
         self.accounts.handle_turn_end(now);
     }
 
-    /// Takes the next report to the control executor; None if there is none.
+    /// Takes the next report to the control executor (amounts spent, amounts needed, tenants' usage); None if
+    /// there is none.
     pub fn poll_report(&mut self) -> Option<Report> {
         self.accounts.poll_report()
     }

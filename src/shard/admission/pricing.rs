@@ -15,8 +15,8 @@ const HIDDEN_WORK_FLOOR: MicroUnits = 5 * UNIT;
 /// The least price of a command that looks at all keys (100 request units).
 const ALL_KEYS_FLOOR: MicroUnits = 100 * UNIT;
 
-/// Returns the parts of a request's cost that are known before it is carried out. A command that weir does
-/// not know gets the least price of hidden work, as it may do anything.
+/// Returns the parts of a request's cost that are known before it is carried out. A command that weir does not
+/// know (None) gets the least price of hidden work, as it may do anything.
 #[inline]
 pub fn asked(command: Option<&Command>, arguments: &Arguments<'_>) -> Asked {
     let bytes_in = arguments.frame().len() as u64;

@@ -17,7 +17,8 @@ pub struct Abandoned(HashMap<(ClientId, u32), Owing>);
 /// reply comes.
 #[derive(Debug)]
 pub struct Owing {
-    /// The estimated price that was taken for the request.
+    /// The estimated price that was taken for the request, which is corrected to the real one when the reply has
+    /// come.
     pub charge: Charge,
     /// The number of parts of the reply that are still to come (1 at first for a request that was not split).
     pub parts_left: usize,

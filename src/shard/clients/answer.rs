@@ -24,11 +24,12 @@ use crate::values::{ClientId, Owner, Timestamp};
 /// of the shard's loop). Fewer are held back so that all leave in one send: until the rest of its pipeline is
 /// answered, no more events are pending, or 200 us have passed.
 const PARTIAL_BYTES_MAX: usize = 32 * 1024;
-/// The longest time (200 us) that replies to a part of a pipeline are held back while the shard has other
-/// work.
+/// The longest time (200 us) that replies to a part of a pipeline are held back while the shard has other work;
+/// then they are sent without the rest.
 const PARTIAL_WAIT_MAX: Duration = Duration::from_micros(200);
 
-/// The clients that have replies to send.
+/// The clients that have replies to send: now, or once the rest of their pipelines is answered, so that each
+/// send to a socket carries many replies.
 #[derive(Debug, Default)]
 pub struct Outbox {
     /// Clients whose replies are sent at the end of the present turn (pass of the shard's loop).
@@ -321,8 +322,9 @@ impl ClientStage {
         self.close_if_done(env, id);
     }
 
-    /// Queues a message that is no reply to a request (of a subscription, for instance) for a client: it is
-    /// sent at the end of the turn (pass of the shard's loop).
+    /// Queues a message that is no reply to a request (of a subscription, for instance) for a client: it is sent
+    /// at the end of the turn (pass of the shard's loop). Closes the client if more than `output_bytes_max`
+    /// bytes wait for it then.
     pub fn push_message(&mut self, env: &mut Env, id: ClientId, message: &[u8]) {
         let Some(client) = self.clients.get(id) else { return };
         client.order.push(Message::Small(message), &mut env.pool);

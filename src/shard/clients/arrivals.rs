@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::values::Timestamp;
 
-/// Bytes that arrive within this time of each other count as arrived together.
+/// Bytes that arrive within this time of each other count as arrived together, with the time of the first, so
+/// that the record of many small arrivals stays short.
 const TOGETHER: Duration = Duration::from_millis(1);
 /// Bytes count as arrived together with those before them if the time between is at most a 32nd (1 / `PARTS`)
 /// of the time for which the oldest have waited. A few hundred times of arrival then cover any wait.

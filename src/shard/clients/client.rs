@@ -39,7 +39,7 @@ pub(super) enum Ending {
     Deaf,
 }
 
-/// The two addresses of a client connection, as text.
+/// The two addresses of a client connection, as text in Redis's form (`ip:port`, or a path with `:0`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Address {
     /// The address from which the client connected, as `CLIENT LIST` reports it (`addr`).
@@ -61,7 +61,8 @@ pub(super) struct Counted {
     pub(super) has_changed: bool,
 }
 
-/// The state of one client connection.
+/// The state of one client connection: who speaks, the requests that it has sent and their replies, and what its
+/// next request waits for.
 #[derive(Debug)]
 pub struct Client {
     /// The connection's number, as `CLIENT ID` reports it.
@@ -89,7 +90,7 @@ pub struct Client {
     pub(super) no_evict: bool,
     /// True if the client is sent a line for each request that it may see (`MONITOR`).
     pub(super) is_monitor: bool,
-    /// The last command that the client has sent, as `CLIENT LIST` shows it.
+    /// The last command that the client has sent, as `CLIENT LIST` shows it; None before the first.
     pub(super) last_command: Option<&'static Command>,
     /// The number of bytes of the client's request about clients (`CLIENT LIST`, `CLIENT INFO`) that is being
     /// carried out, and of its arguments alone, which the reply shows; zeros while there is none.
@@ -107,8 +108,9 @@ pub struct Client {
     pub(super) http: Option<Box<Conversation>>,
     /// True if the client speaks HTTP rather than RESP.
     pub(super) speaks_http: bool,
-    /// The `Authorization` header that was accepted last, with the identity that it gives; for HTTP only. The
-    /// field `identity` is that of the current HTTP request, or of the last one.
+    /// The `Authorization` header that was accepted last, with the identity that it gives; for HTTP only. None
+    /// if none was, or quotas have changed since. The field `identity` is that of the current HTTP request, or
+    /// of the last one.
     pub(super) http_login: Option<Box<HttpLogin>>,
     /// The time since which an HTTP request has been incomplete; None if none is.
     pub(super) http_since: Option<Timestamp>,
@@ -116,8 +118,8 @@ pub struct Client {
     /// The client's own connections to stores (private links), with its subscriptions, watched and tracked
     /// keys; None for most clients.
     pub(super) ties: Option<Box<Ties>>,
-    /// Weir's own replies for the transaction in flight, to be put into the backend's reply to `EXEC`. A
-    /// client has at most one such transaction in flight.
+    /// Weir's own replies for the transaction in flight, to be put into the backend's reply to `EXEC`; None if
+    /// it has none. A client has at most one such transaction in flight.
     pub(super) splice: Option<Box<Splice>>,
     pub(super) order: Order,
     /// The choice between tracks (groups of backend connections), so that requests of this client do not
@@ -134,7 +136,7 @@ pub struct Client {
     /// than to a slot; None if there is none.
     pub(super) addressed: Option<Box<Addressed>>,
     /// The result of the first try of a request to primaries, while it is tried again because a node that was
-    /// asked turned out to be no primary.
+    /// asked turned out to be no primary; else None.
     pub(super) first_try: Option<Box<FirstTry>>,
     /// True while the held request waits for the control executor's answer about quotas, for another request
     /// of its tenant to be charged at its real cost, for the map of the cluster, or (`PUBLISH`) for stores to
@@ -250,7 +252,7 @@ impl Client {
         }
     }
 
-    /// Returns the number of bytes received for requests that have not been started.
+    /// Returns the number of bytes received for requests that have not been decoded yet, over HTTP too.
     pub(super) fn held_bytes(&self) -> usize {
         self.decoder.held_bytes() + self.http.as_ref().map_or(0, |http| http.held_bytes())
     }
@@ -343,8 +345,9 @@ impl Client {
         self.order.unanswered()
     }
 
-    /// Takes the next place in the order of the client's replies, for a request that is charged `charge` and
-    /// whose reply is changed as `rewrite` says. Returns the sequence number of that place.
+    /// Takes the next place in the order of the client's replies, for a request whose reply is changed as
+    /// `rewrite` says. Returns the sequence number of that place. `charge` is the price taken for it (None if it
+    /// has none), which is settled with the reply.
     #[inline]
     pub fn expect_reply(&mut self, rewrite: Rewrite, charge: Option<Charge>) -> u32 {
         self.order.expect_reply(rewrite, charge)
@@ -386,9 +389,10 @@ impl Client {
         }
     }
 
-    /// Builds the envelope that goes with a request to a backend: destination of the reply, route, account,
-    /// tier (importance), deadline. The request goes to `backend`; `nature` says whether it writes and what
-    /// class it has, and `touches` which keys it is about.
+    /// Builds the envelope that goes with a request to a backend: destination of the reply, route, account, tier
+    /// (importance), deadline. The request goes to `backend`; `nature` says whether it writes and what class it
+    /// has, and `touches` which keys it is about. `charge` is the price taken for it, from which the envelope's
+    /// weight follows; None (weight 0) if it has none.
     pub fn envelope(
         &self,
         reply_to: ReplyTo,
@@ -508,10 +512,11 @@ impl Client {
         self.tracks.pin(self.unsettled > 0);
     }
 
-    /// True if earlier requests of the client may be in flight at the home core (the core through which a
-    /// key's requests pass) of `slot`, apart from the one that has just taken its place in the order of
-    /// replies. May be true without need, as slots share bits. `part` is the number of the request's part, 0
-    /// if it was not split.
+    /// True if earlier requests of the client may be in flight at the home core (the core through which a key's
+    /// requests pass) of `slot`, apart from the one that has just taken its place in the order of replies. A
+    /// read must then go there too, as a copy of a hot key's reply here may be older than what they write. May
+    /// be true without need, as slots share bits. `part` is the number of the request's part, 0 if it was not
+    /// split.
     #[inline]
     pub fn has_handed_over(&mut self, slot: u16, part: u16) -> bool {
         // With a later part, earlier parts of the same request may be under way.
@@ -601,7 +606,8 @@ impl Client {
         }
     }
 
-    /// True while a request of the client waits for the end of a `CLIENT PAUSE`.
+    /// True while a request of the client, decoded or not, waits for the end of a `CLIENT PAUSE`. False for a
+    /// paused client that has sent nothing.
     pub(super) fn is_held_by_pause(&self) -> bool {
         self.waits_by_order && (self.stalled || self.held_request.is_some())
     }

@@ -14,8 +14,9 @@ pub fn split_cursor(word: &[u8], backends: u16) -> Option<(u16, u64)> {
 }
 
 /// Replaces the cursor in a store's reply to `SCAN` by one for the client, which also names a store out of
-/// `backends`. If store `backend` has finished (its cursor is 0), the new cursor names the store `next`, or
-/// ends the scan if that is None. The result is an error if the store's cursor is too large for that.
+/// `backends`. If store `backend` has finished (its cursor is 0), the new cursor names the store `next`, or ends
+/// the scan if that is None. The result is an error if the store's cursor is too large for that. A reply without
+/// a cursor (an error) is returned unchanged.
 pub fn with_next_cursor(reply: &[u8], backend: u16, next: Option<u16>, backends: u16) -> Vec<u8> {
     let backends = u64::from(backends);
     let Some((cursor, rest)) = cursor_and_rest(reply) else { return reply.to_vec() };
@@ -27,7 +28,8 @@ pub fn with_next_cursor(reply: &[u8], backend: u16, next: Option<u16>, backends:
 }
 
 /// Replaces the cursor in a cluster node's reply to `SCAN` by one that also holds `position`, the place in the
-/// walk over all nodes (a `SCAN` of a cluster scans one node after another).
+/// walk over all nodes (a `SCAN` of a cluster scans one node after another). A reply without a cursor (an error)
+/// is returned unchanged.
 pub fn with_walk_cursor(reply: &[u8], position: WalkPosition) -> Vec<u8> {
     let Some((cursor, rest)) = cursor_and_rest(reply) else { return reply.to_vec() };
     with_cursor(position.after(cursor), rest)

@@ -15,7 +15,8 @@ use crate::values::{ClientId, TenantId};
 /// of the limit on filters) until all clients with an equal one have dropped theirs.
 pub type Filter = Arc<FilterPlace>;
 
-/// The filters of this core's clients.
+/// The filters (patterns of channels and prefixes of keys at stores) of this core's clients, by which equal ones
+/// of one tenant count only once towards the limits.
 #[derive(Debug, Default)]
 pub struct Filters {
     /// The places (shares of the limit on filters at stores) that filters take on the board of all cores, by

@@ -30,7 +30,8 @@ impl ClientStage {
         self.answer_now(env, id, |out, protocol| encode::verbatim(out, protocol, &text));
     }
 
-    /// Answers `AUTH password` and `AUTH tenant[/user] password`.
+    /// Answers `AUTH password` and `AUTH tenant[/user] password`: logs the client in, or answers with an error.
+    /// Closes the connection after the tenth failure on it, in order: the error is still sent.
     pub fn auth(
         &mut self,
         env: &mut Env,
@@ -51,8 +52,9 @@ impl ClientStage {
         self.close_if_guessing(env, id);
     }
 
-    /// Logs a client in by `AUTH` or `HELLO`. If the quotas give no tenant a password, the default user needs
-    /// none and may give any, as on a Redis without passwords. The error is the text of the reply.
+    /// Logs a client in by `AUTH` or `HELLO`; `user` is None for `AUTH` with a password alone. If the quotas
+    /// give no tenant a password, the default user needs none and may give any, as on a Redis without passwords.
+    /// The error is the text of the reply.
     fn log_in(
         &mut self,
         env: &mut Env,
@@ -98,7 +100,8 @@ impl ClientStage {
         Ok(())
     }
 
-    /// Closes a client's connection if 10 attempts to log in have failed on it.
+    /// Closes a client's connection if 10 attempts to log in have failed on it, after its earlier requests are
+    /// answered.
     pub fn close_if_guessing(&mut self, env: &mut Env, id: ClientId) {
         if self.clients.get(id).is_some_and(|client| client.logins_failed >= LOGINS_FAILED_MAX) {
             self.stop_listening(env, id);
@@ -213,7 +216,7 @@ impl ClientStage {
         self.answer_now(env, id, |out, _| encode::simple(out, "RESET"));
     }
 
-    /// Answers `CLIENT GETNAME`.
+    /// Answers `CLIENT GETNAME` with the client's name, without options behind a `;`; null if it has none.
     pub fn client_name(&mut self, env: &mut Env, id: ClientId) {
         let name = self.clients.at(id).name.clone();
         self.answer_now(env, id, |out, protocol| {
@@ -221,7 +224,7 @@ impl ClientStage {
         });
     }
 
-    /// Answers `CLIENT SETNAME`.
+    /// Answers `CLIENT SETNAME`: sets the name, and the options behind a `;` in it, or answers with an error.
     pub fn set_client_name(
         &mut self,
         env: &mut Env,
@@ -265,7 +268,8 @@ impl ClientStage {
         Ok(())
     }
 
-    /// Answers `CLIENT SETINFO lib-name|lib-ver value`.
+    /// Answers `CLIENT SETINFO lib-name|lib-ver value`: keeps the name or version of the client's library, for
+    /// `CLIENT LIST`, or answers with an error.
     pub fn set_client_info(&mut self, env: &mut Env, id: ClientId, attribute: &[u8], value: &[u8]) {
         let place = if attribute.eq_ignore_ascii_case(b"lib-name") {
             0
@@ -289,7 +293,7 @@ impl ClientStage {
         self.answer_now(env, id, |out, _| encode::simple(out, "OK"));
     }
 
-    /// Answers `CLIENT INFO`.
+    /// Answers `CLIENT INFO` with the line that describes the client itself.
     pub fn client_info(&mut self, env: &mut Env, id: ClientId, arguments: &Arguments<'_>, now: Now) {
         let client = self.clients.at(id);
         client.note_asking(Some(arguments));

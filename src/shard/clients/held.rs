@@ -27,7 +27,8 @@ pub struct HeldRequest {
     pub frame: Bytes,
     /// The positions of the request's arguments in `frame`.
     pub places: Vec<Argument>,
-    /// The identity under which the request is carried out.
+    /// The identity under which the request is carried out: that of its arrival, or of the `QOS CALL` that it
+    /// came in.
     pub identity: Identity,
     /// The times at which the request arrived and was decoded.
     pub times: Times,

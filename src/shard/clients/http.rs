@@ -79,9 +79,10 @@ impl ClientStage {
         self.answer_now(env, id, |out, _| encode::bulk(out, response));
     }
 
-    /// Identifies the sender of an HTTP request by its `Authorization` header (`claim`) and the quotas in
-    /// force. What an earlier request or earlier quotas established does not count. Returns how the sender
-    /// proves who it is: by a header that only it can send, or by nothing but its connection.
+    /// Identifies the sender of an HTTP request by its `Authorization` header (`claim`) and the quotas in force.
+    /// Nothing counts that an earlier request or earlier quotas established. Returns how the sender proves who
+    /// it is: by a header that only it can send, or by nothing but its connection. The error is for a wrong
+    /// token, for none where one is needed, and for a tenant that may have no more connections.
     pub fn identify(
         &mut self,
         env: &mut Env,

@@ -12,7 +12,7 @@ pub(super) struct HttpLogin {
     pub claim: Option<Vec<u8>>,
     /// The version of the quotas under which the credentials were accepted.
     pub version: u64,
-    /// The identity, before the options of a single request are applied.
+    /// The identity that the credentials give, before the options of a single request are applied.
     pub identity: Identity,
     pub authority: Authority,
 }

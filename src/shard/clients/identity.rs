@@ -12,7 +12,7 @@ use crate::shard::request::Overdue;
 pub struct Identity {
     /// The tenant; None until the client authenticates.
     pub tenant: Option<TenantId>,
-    /// The user within the tenant, if any.
+    /// The user within the tenant that the client speaks for; None if it has named none.
     pub user: Option<Box<str>>,
     /// The importance of the client's requests: the tier decides which are shed first.
     pub tier: Tier,
@@ -34,9 +34,10 @@ pub struct Identity {
 /// The terms that a client chose for its requests; None where it chose nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chosen {
-    /// The chosen tier (importance). A tier above the one that the quotas give has no effect.
+    /// The chosen tier (importance); None for the one that the quotas give. A tier above that has no effect.
     pub tier: Option<Tier>,
-    /// The chosen deadline: the time after which a reply is useless.
+    /// The chosen deadline: the time after a request's arrival after which its reply is useless; None for the
+    /// tenant's.
     pub deadline: Option<Duration>,
     /// The treatment of requests in flight whose deadline passes: they are answered with an error at once, or
     /// their reply is awaited.
@@ -54,8 +55,9 @@ impl Identity {
         strangers.unwrap_or_default()
     }
 
-    /// Builds the identity of a client that has logged in as a tenant, or as one of its users, under the given
-    /// quotas. The terms that the client chose apply as far as the quotas allow.
+    /// Builds the identity of a client that has logged in as a tenant, or as one of its users (`user`), under
+    /// the given quotas. `account` is the user's account; None if no quota limits the user. The terms that the
+    /// client chose apply as far as the quotas allow.
     pub fn of(
         quotas: &Quotas,
         tenant: TenantId,
@@ -77,7 +79,7 @@ impl Identity {
         }
     }
 
-    /// Returns the client's tenant; `NOBODY` if it has none.
+    /// Returns the client's tenant; `NOBODY`, an id that no tenant has, if it has none.
     pub fn tenant_id(&self) -> TenantId {
         self.tenant.unwrap_or(crate::shard::request::NOBODY)
     }

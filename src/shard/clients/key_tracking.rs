@@ -222,7 +222,8 @@ impl KeyTracking {
         Some(Repeat { bytes: [ASKING, rest].concat(), replies })
     }
 
-    /// Records that any key that the client has read may have changed unseen.
+    /// Records that any key that the client has read may have changed unseen, so that it is told after its next
+    /// reply.
     pub fn note_unsure(&mut self) {
         self.is_unsure = true;
     }
@@ -346,7 +347,7 @@ impl KeyTracking {
         self.options.as_ref()?.redirect
     }
 
-    /// True if the client that takes the invalidation messages (`REDIRECT`) is gone.
+    /// True if another client was to take the invalidation messages (`REDIRECT`) and is gone.
     pub fn is_broken(&self) -> bool {
         self.target.is_some_and(|aim| aim.is_gone)
     }
@@ -413,7 +414,7 @@ impl ClientStage {
         self.clients.ids().filter(tracks).collect()
     }
 
-    /// Answers `CLIENT TRACKINGINFO`.
+    /// Answers `CLIENT TRACKINGINFO` with the tracking options in force, `off` if there are none.
     pub fn tracking_info(&mut self, env: &mut Env, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         let tracking = client.ties.as_ref().and_then(|ties| ties.tracking.as_ref());

@@ -160,9 +160,9 @@ impl ClientStage {
         }
     }
 
-    /// Lets more replies wait for a client that takes none, if those that wait are the only reason why no
-    /// more of its requests are started and its bytes are not read. Does nothing for a client that has not
-    /// logged in, or that is sent messages (subscriptions), because replies would count as unread messages.
+    /// Lets more replies wait for a client that takes none, if those that wait are the only reason why no more
+    /// of its requests are started and its bytes are not read. Does nothing for a client that has not logged in,
+    /// or that is sent messages (subscriptions, `MONITOR`), because replies would count as unread messages.
     fn allow_backlog(&mut self, env: &mut Env, id: ClientId) {
         let client = self.clients.at(id);
         let allowed = self.reply_room.usual.max(client.backlog_bytes_max);

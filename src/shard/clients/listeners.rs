@@ -17,7 +17,8 @@ use crate::shard::shared_channel::{FromHome, FromHomeQueue, SHARED_KINDS, Shared
 use crate::shard::shared_numbers::SharedNumbers;
 use crate::values::{ClientId, TenantId};
 
-/// The clients of this core that are subscribed to one channel or pattern.
+/// The clients of this core that are subscribed to one channel or pattern for which weir has one subscription
+/// for all.
 #[derive(Debug)]
 struct Listening {
     /// Number of this set of clients, which distinguishes it from earlier sets for the same channel or
@@ -28,7 +29,7 @@ struct Listening {
     places: HashMap<ClientId, u32>,
 }
 
-/// A client that is subscribed to a channel or pattern.
+/// A client of this core that is subscribed to a channel or pattern for which weir has one subscription for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listener {
     /// The client, by its id on this core.

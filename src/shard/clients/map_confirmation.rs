@@ -10,7 +10,8 @@ use crate::shard::clients::held::HeldRequest;
 use crate::shard::env::Env;
 use crate::values::{ClientId, Timestamp};
 
-/// The longest time (2 s) that a request waits for the cluster's map of slots to be confirmed.
+/// The longest time (2 s) that a request waits for the cluster's map of slots to be confirmed; then it is
+/// refused.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 /// The interval (100 ms) at which the cluster's map of slots is asked for again while a request waits for it.
 const ASKED_EVERY: Duration = Duration::from_millis(100);
@@ -41,13 +42,14 @@ impl Addressed {
     }
 }
 
-/// The result of the first try of a request that is tried a second time.
+/// The result of the first try of a request to a cluster's primaries, which is tried a second time because a
+/// node that was asked is no primary.
 #[derive(Debug, Default)]
 pub struct FirstTry {
     /// The sequence number of the second try, by which its reply is recognised.
     sequence: u32,
     /// The nodes that carried the request out in the first try, and their joined reply. They are not asked
-    /// again.
+    /// again. None if the second try goes to all nodes, or once it has been sent.
     pub done: Option<(Vec<NodeKey>, Vec<u8>)>,
 }
 

@@ -15,11 +15,12 @@ use crate::values::{ClientId, TenantId};
 /// The bytes received, from clients, backends and other cores or written by weir, after which the memory of
 /// clients is measured again (8 MiB). Clients can hold little more in between.
 const WEIGHED_EVERY: u64 = 8 * 1024 * 1024;
-/// The divisor of a core's share of client memory that gives the limit for all clients that have not logged
-/// in (one sixteenth).
+/// The divisor of a core's share of client memory that gives the limit for all clients together that have not
+/// logged in (one sixteenth). Beyond it, those of them that hold most are closed.
 const STRANGERS_PART: usize = 16;
 
-/// The memory that clients of this core held when it was measured last.
+/// The memory that clients of this core held when it was measured last: the whole shows whether clients must be
+/// closed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Holdings {
     bytes: usize,

@@ -116,20 +116,20 @@ use question::Questions;
 use registry::Clients;
 use turns::Turns;
 
-/// Maximum number of bytes of replies that may wait for one client (256 KiB) before no more of its requests
-/// are started.
+/// Maximum number of bytes of replies that usually may wait for one client (256 KiB); beyond it, no more of its
+/// requests are started until it reads.
 const REPLIES_BYTES_PAUSE: usize = 256 * 1024;
 /// Time without taking a byte of its replies after which more replies than usual may wait for a client. Such
 /// a client probably writes a whole pipeline before it reads a reply, as many client libraries do, and would
 /// otherwise never get to the end. A client that only reads slowly takes some bytes within that time.
 const UNREAD_PATIENCE: Duration = Duration::from_secs(1);
-/// Maximum number of requests in flight of a client for which more replies than usual may wait, because it
-/// takes none.
+/// Maximum number of requests in flight of a client for which more replies than usual may wait, because it takes
+/// none; its further requests wait.
 const BACKLOG_PIPELINE_MAX: usize = 8;
 /// Number of requests of a client that may be in flight until it is known how large their replies are.
 const REQUESTS_AT_FIRST: usize = 64;
-/// Factor by which the maximum number of bytes of replies that may wait for a client that takes none grows at
-/// a time.
+/// Factor by which the maximum number of bytes of replies that may wait for a client that takes none grows each
+/// time that the client has taken none for a second, up to three quarters of its limit.
 const BACKLOG_GROWTH: usize = 4;
 
 /// Maximum numbers of bytes of replies for one client above which no more of its requests are started.
@@ -180,7 +180,7 @@ pub struct ClientStage {
     turns: Turns,
     /// The held request (kept to be handled later) that is being handled; None at any other time.
     resumed: Option<Resumed>,
-    /// The clients that have replies to send.
+    /// The clients that have replies to send, now or once the rest of their pipelines is answered.
     outbox: Outbox,
     gathers: Gathers,
     /// Charged requests in flight whose replies no client awaits any more; they are charged their real price
@@ -234,7 +234,8 @@ pub struct ClientStage {
 }
 
 impl ClientStage {
-    /// Creates the client side of a shard, without any clients.
+    /// Creates the client side of a shard, without any clients; `settings` has the limits on requests, replies
+    /// and queues.
     pub fn new(settings: &ShardSettings) -> Self {
         Self {
             reply_room: ReplyRoom::within(settings.output_bytes_max),
@@ -422,7 +423,7 @@ impl ClientStage {
         }
     }
 
-    /// Replaces a client's identity for its later requests.
+    /// Replaces a client's identity for its later requests, also if a request in `QOS CALL` does so.
     pub fn change_identity(&mut self, id: ClientId, identity: Identity) {
         self.clients.at(id).identity = identity;
         self.is_identity_changed = true;
@@ -430,7 +431,8 @@ impl ClientStage {
 
     /// Takes the next place in the order of a client's replies for a request that is sent in `parts` parts.
     /// Returns the sequence number of that place. `join` says how their replies are merged and whether the
-    /// request writes; `charge` is the price taken for it.
+    /// request writes; `charge` is the price taken for it (None if it has none), which is settled with the
+    /// merged reply.
     pub fn expect_parts(
         &mut self,
         id: ClientId,
@@ -444,9 +446,9 @@ impl ClientStage {
         client.expect_reply(Rewrite::Gather(index), charge)
     }
 
-    /// Queues a request of a client for the control executor. The client's later requests wait for the reply,
-    /// so that each client has at most one such request in flight. `charge` is the price taken for the
-    /// request.
+    /// Queues a request of a client for the control executor. The client's later requests wait for the reply, so
+    /// that each client has at most one such request in flight. `charge` is the price taken for the request
+    /// (None if it has none), which is settled with the reply.
     pub fn ask(&mut self, env: &Env, id: ClientId, charge: Option<Charge>, question: Question) {
         let client = self.clients.at(id);
         let sequence = client.expect_reply(Rewrite::AsItCame, charge);
@@ -457,7 +459,7 @@ impl ClientStage {
     /// Queues a question that weir itself asks the control executor for the sake of a client's request, and
     /// whose answer the client is not sent. The client's next reply, and its later requests, wait until the
     /// answer has come. Returns the sequence number of the answer. `charge` is that of the request for whose
-    /// sake it is asked; it is settled with the answer unless it is taken before.
+    /// sake it is asked (None if it has none); it is settled with the answer unless it is taken before.
     pub fn ask_unheard(
         &mut self,
         env: &Env,
@@ -472,8 +474,8 @@ impl ClientStage {
         sequence
     }
 
-    /// Queues a question for the control executor that a client's `EXEC` waits for, with the transaction and the
-    /// charge of that `EXEC`.
+    /// Queues a question for the control executor that a client's `EXEC` waits for. Keeps the transaction, and
+    /// the charge of that `EXEC` (None if it has none), until the answer has come ([`Self::take_charge`]).
     pub fn ask_before_exec(
         &mut self,
         env: &Env,

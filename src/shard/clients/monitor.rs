@@ -53,8 +53,9 @@ fn waiting_bytes_max(env: &Env) -> usize {
 }
 
 impl ClientStage {
-    /// Answers `MONITOR`: from now on the client is sent a line for each request that it may see. A client
-    /// that is a monitor already stays one.
+    /// Answers `MONITOR`: from now on the client is sent a line for each request that it may see (none before it
+    /// has logged in). A client that is a monitor already stays one. The answer is an error if all places for
+    /// monitors are taken (`--monitors`), and within a transaction.
     pub fn begin_monitoring(&mut self, env: &mut Env, id: ClientId) {
         let answer = self.try_monitoring(env, id);
         self.answer_now(env, id, |out, _| match &answer {
@@ -198,7 +199,8 @@ impl ClientStage {
 }
 
 impl Client {
-    /// True while the client is a monitor that is sent lines.
+    /// True while the client is a monitor that is sent lines: it has sent `MONITOR`, and its connection is not
+    /// ending.
     fn is_watching(&self) -> bool {
         self.is_monitor && self.ending == Ending::Open
     }

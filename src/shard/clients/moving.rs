@@ -28,7 +28,7 @@ pub struct Session {
     pub http: bool,
     resp3: bool,
     database: u8,
-    /// The name of the tenant that the client has logged in as.
+    /// The name of the tenant that the client has logged in as; None if it has not logged in.
     tenant: Option<String>,
     user: Option<String>,
     tier: Option<String>,

@@ -10,7 +10,8 @@ use crate::shard::message::Message;
 use crate::shard::stored::Stored;
 use crate::values::shorten;
 
-/// The change that a backend's reply needs before it goes to the client.
+/// The change that a backend's reply needs before it goes to the client. One is kept for each unanswered
+/// request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rewrite {
     /// Change of nothing: the client gets the backend's reply as it is.
@@ -18,7 +19,7 @@ pub enum Rewrite {
     /// The cursor in the reply of one of several stores to `SCAN` is replaced by one that also says which
     /// backend is next.
     Cursor {
-        /// The number of the backend that was sent this `SCAN`.
+        /// The number of the backend that was sent this `SCAN`; the next one follows once its own cursor is 0.
         backend: u16,
     },
     /// The cursor in the reply of a cluster node to `SCAN` is replaced by one that also holds the position in
@@ -48,7 +49,7 @@ pub enum Replies {
     None,
 }
 
-/// State of a client that has switched replies off (`CLIENT REPLY`).
+/// State of a client that has switched replies off (`CLIENT REPLY`): which replies to come are dropped.
 #[derive(Debug, Default)]
 struct Silence {
     replies: Replies,
@@ -59,7 +60,8 @@ struct Silence {
 }
 
 impl Silence {
-    /// True if the reply to the client's next request will be dropped. Called once for each request.
+    /// True if the reply to the client's next request will be dropped. Called once for each request, as it
+    /// counts the request as one that `CLIENT REPLY SKIP` leaves out.
     #[cold]
     fn takes_next(&mut self) -> bool {
         match self.replies {

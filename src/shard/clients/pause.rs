@@ -36,7 +36,7 @@ pub struct Pause {
     pub tenant: Option<String>,
     /// The time at which the pause ends by itself, unless `CLIENT UNPAUSE` ends it before.
     pub until: Timestamp,
-    /// Requests that the `CLIENT PAUSE` holds back: only writes, or all.
+    /// Requests that the `CLIENT PAUSE` holds back: only those that may write, or all.
     pub extent: Paused,
     /// The number (`CLIENT ID`) of the client that ordered the pause, which waits as others do but may end it. None if
     /// the pause began in another process, and the client has not come from there to this core.
@@ -44,8 +44,9 @@ pub struct Pause {
 }
 
 impl Pause {
-    /// Creates the rest of a pause that began in the process before, which this one takes over from. `left` is the
-    /// time until it ends, of which at most a day counts, as a pause may have.
+    /// Creates the rest of a pause that began in the process before, which this one takes over from: of the
+    /// clients of `tenant`, or with None of all. `left` is the time until it ends, of which at most a day
+    /// counts, as a pause may have.
     pub fn taken_over(tenant: Option<String>, left: Duration, extent: Paused, now: Timestamp) -> Self {
         let left = left.min(Duration::from_millis(CLIENT_PAUSE_MS_MAX));
         Self { tenant, until: now.after(left), extent, asker: None }
@@ -101,7 +102,8 @@ impl Pauses {
         }
     }
 
-    /// Returns the pauses that concern clients of a tenant; None for clients that have not logged in.
+    /// Returns the pauses that concern clients of a tenant: its own, and that of all clients. With None, those
+    /// that concern clients that have not logged in: that of all clients alone.
     pub fn concerning(&self, tenant: Option<&str>) -> impl Iterator<Item = &Pause> {
         self.iter().filter(move |pause| pause.tenant.as_deref().is_none_or(|wanted| tenant == Some(wanted)))
     }

@@ -17,7 +17,7 @@ use crate::values::{ClientId, Timestamp};
 /// subscriptions that it waits for.
 const LOOKS_APART: Duration = Duration::from_millis(1);
 
-/// A client whose message (`PUBLISH`) waits.
+/// A client whose message (`PUBLISH`) waits for earlier subscriptions, and the condition that ends the wait.
 #[derive(Clone, Copy, Debug)]
 struct Waiting<Condition> {
     client: ClientId,
@@ -32,7 +32,8 @@ struct Waiting<Condition> {
 pub struct Publications {
     /// The clients whose message waits until the other cores have handled all bytes that arrived by a time.
     for_cores: Vec<Waiting<Timestamp>>,
-    /// The clients whose message waits until stores have acknowledged subscriptions.
+    /// The clients whose message waits until stores have acknowledged certain subscriptions to its channel or to
+    /// patterns.
     for_stores: Vec<Waiting<Awaited>>,
     looked_at: Timestamp,
 }

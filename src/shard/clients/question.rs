@@ -13,7 +13,7 @@ use crate::values::{BucketId, Capacity};
 pub struct ScopeLimit {
     /// Kind of the scope: `global`, `tenant` or `user`.
     pub scope: &'static str,
-    /// Name of the scope: `global`, the tenant's name, or `tenant/user`.
+    /// Name of the scope as the reply shows it: `global`, the tenant's name, or `tenant/user`.
     pub name: String,
     /// The token bucket of the scope, and its rate and burst; None if the scope is unlimited.
     pub bucket: Option<(BucketId, Capacity)>,
@@ -60,7 +60,8 @@ pub enum Question {
     },
     /// The command `QOS HOTKEYS`, which lists the keys with the most requests.
     HotKeys {
-        /// Name of the tenant whose client sent the command.
+        /// Name of the tenant whose client sent the command, which decides what the reply shows; empty before the
+        /// client has logged in.
         asker: String,
         /// The largest number of keys to return.
         count: usize,
@@ -69,7 +70,8 @@ pub enum Question {
     },
     /// The command `QOS TENANTS`, which shows how much of their quotas tenants have used.
     Tenants {
-        /// Name of the tenant whose client sent the command.
+        /// Name of the tenant whose client sent the command, which decides what the reply shows; empty before the
+        /// client has logged in.
         asker: String,
         /// Name after which the list of tenants starts, exclusive, in the order of names.
         after: String,
@@ -78,7 +80,8 @@ pub enum Question {
     },
 }
 
-/// Questions of one shard's clients for the control executor, the oldest first.
+/// Questions of one shard's clients for the control executor, the oldest first. At most 64 are with it at a
+/// time; the others wait here.
 #[derive(Debug, Default)]
 pub struct Questions {
     /// Requests that wait for the control executor, with the address of their reply. A client has at most
@@ -106,7 +109,7 @@ impl Questions {
         Some(question)
     }
 
-    /// Records that the control executor has answered one request.
+    /// Records that the control executor has answered one request, so that another may be passed to it.
     pub fn handle_answer(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
     }

@@ -78,8 +78,8 @@ impl RequestOptions {
         Ok(options)
     }
 
-    /// Parses a list of words in which each option is followed by its value. The error is the text of the
-    /// reply.
+    /// Parses a list of words in which each option is followed by its value; a pair that begins with no option
+    /// is passed over. The error is the text of the reply: an option's value is invalid.
     pub fn from_pairs(words: &[Vec<u8>]) -> Result<Self, String> {
         let mut options = Self::default();
         for pair in words.chunks_exact(2) {
@@ -108,8 +108,9 @@ impl RequestOptions {
 }
 
 impl Identity {
-    /// Returns this identity with a client's options applied. A tier (importance) can be lowered, never
-    /// raised: a higher one is an error, whose text is the reply.
+    /// Returns this identity with a client's options applied, or unchanged before the client has logged in. The
+    /// tier (importance) can be lowered below that of the tenant or user, never raised above it: a higher one is
+    /// an error, whose text is the reply.
     pub fn with_options(
         &self,
         env: &Env,

@@ -109,7 +109,8 @@ impl ClientStage {
         })
     }
 
-    /// True if some clients may have yet to log in.
+    /// True if some clients may have yet to log in, so that the login timeout has to be checked; false only if
+    /// none has.
     pub fn has_strangers(&self) -> bool {
         self.watch_strangers
     }
@@ -142,7 +143,8 @@ fn seats_max(env: &Env, tenant: TenantId) -> u32 {
     env.quotas.tenant(tenant).clients_max.unwrap_or(usual)
 }
 
-/// Returns the error for a client whose tenant may have no more connections.
+/// Returns the text of the error for a client whose tenant may have no more connections; it names the tenant's
+/// limit.
 pub fn no_seat_left(env: &Env, tenant: TenantId) -> String {
     let (name, limit) = (&env.quotas.tenant(tenant).name, seats_max(env, tenant));
     format!("OVERLOADED reason=clients scope=tenant name={name} limit={limit} retry_after_ms=1000")

@@ -28,9 +28,11 @@ use crate::shard::shared_channel::word_of;
 use crate::shard::subscription_board::Opening;
 use crate::values::{BackendId, ClientId};
 
-/// Maximum number of channels and patterns that one client may be subscribed to.
+/// Maximum number of channels and patterns that one client may be subscribed to, and of names in one command; a
+/// command beyond it is refused as a whole.
 pub const CHANNELS_MAX: usize = 16_384;
-/// Maximum number of bytes of the names of all channels and patterns of one client together.
+/// Maximum number of bytes (1 MiB) of the names of all channels and patterns of one client together; a command
+/// beyond it is refused as a whole.
 pub const CHANNEL_BYTES_MAX: usize = 1 << 20;
 /// Bytes of memory that a client's subscription takes in the lists of its core and of the home core (the one
 /// that subscribes for all clients), if weir has one subscription for all its clients.
@@ -50,7 +52,8 @@ pub enum Origin {
     Weir,
 }
 
-/// The channels and patterns that a client is subscribed to.
+/// The channels and patterns that a client is subscribed to, the links that their messages come over, and the
+/// command about them that stores have not acknowledged.
 #[derive(Debug, Default)]
 pub struct Subscriptions {
     feeds: Vec<Feed>,
@@ -107,7 +110,7 @@ struct Owed {
     /// The word that each acknowledgement of the request begins with, which is the request's own command, such
     /// as `psubscribe`.
     word: &'static [u8],
-    /// The number of acknowledgements that the store still has to send.
+    /// The number of acknowledgements that the store still has to send, one for each name in the request.
     left: usize,
     purpose: Purpose,
     /// The sharded channels to subscribe to, which the store may refuse because another node has their slot;
@@ -145,10 +148,11 @@ struct Pending {
     /// the command ends subscriptions.
     messages: Option<Vec<u8>>,
     /// The first error of a store or a home core (the one that subscribes for all clients), which becomes the
-    /// reply.
+    /// reply; None if there is none.
     refusal: Option<Vec<u8>>,
     /// The command's entry among the subscriptions that stores have not acknowledged; while it exists, messages
-    /// (`PUBLISH`) of the tenant's clients to the command's channels wait.
+    /// (`PUBLISH`) of the tenant's clients to the command's channels wait. None if the command ends
+    /// subscriptions.
     _opening: Option<Opening>,
 }
 
@@ -198,7 +202,8 @@ pub struct Moved {
     pub from: BackendId,
     /// The names of the sharded channels.
     pub names: Vec<Box<[u8]>>,
-    /// The number of nodes that were asked for the channels so far.
+    /// The number of nodes that have refused the channels so far; 0 if a node has ended the subscriptions by
+    /// itself.
     pub tries: u8,
     /// The node's error reply; empty if the node ended the subscriptions by itself.
     pub error: Vec<u8>,
@@ -271,7 +276,8 @@ impl Subscriptions {
         self.names.iter().all(HashMap::is_empty)
     }
 
-    /// True if some channels or patterns are subscribed to at all stores.
+    /// True if some of the client's channels or patterns (events of keys, for instance) are subscribed to at all
+    /// stores.
     pub fn hears_all_stores(&self) -> bool {
         self.names.iter().flat_map(HashMap::values).any(|held| held.origin == Origin::AllStores)
     }
@@ -677,7 +683,8 @@ enum Heard {
 
 impl ClientStage {
     /// Takes a store's message over a client's link (unshared connection to a store) with subscriptions: an
-    /// acknowledgement, or a message that was published, which is put into the client's output.
+    /// acknowledgement, or a message that was published, which is put into the client's output, or kept until
+    /// the client's `SUBSCRIBE` is acknowledged. Closes a client that has too many bytes of messages kept so.
     pub fn deliver_message(
         &mut self,
         env: &mut Env,
@@ -744,7 +751,8 @@ impl ClientStage {
         Delivered::Acknowledged { reply_to, reply, undo, leave, is_over: subscriptions.is_empty() }
     }
 
-    /// Returns the clients that have subscriptions at all stores.
+    /// Returns the clients that have subscriptions at all stores (events of keys, patterns), which have to
+    /// follow when a cluster gets another primary.
     pub fn hearing_all_stores(&self) -> Vec<ClientId> {
         let hears = |id: &ClientId| {
             let ties = self.clients.peek(*id).and_then(|client| client.ties.as_ref());

@@ -13,8 +13,8 @@ use crate::values::{Action, BackendId, ClientId, Owner, Timestamp};
 /// invalidation messages of other clients.
 #[derive(Debug, Default)]
 pub struct Ties {
-    /// The link (unshared connection to a store) for the client's blocking command, or for all requests while
-    /// it watches keys.
+    /// The link (unshared connection to a store) for the client's blocking command, or for all requests while it
+    /// watches keys; None if it has none.
     pub link: Option<PrivateId>,
     /// The client's watch of keys (`WATCH`); None if it watches none.
     pub watch: Option<Watch>,
@@ -25,7 +25,7 @@ pub struct Ties {
     pub unread: Option<Opening>,
     /// The keys that stores track for the client; None if there are none.
     pub tracking: Option<Box<KeyTracking>>,
-    /// The client's blocking command, once it was ended at its store so that the client can move.
+    /// The client's blocking command, once it was ended at its store so that the client can move; None before.
     pub withdrawn: Option<Box<Withdrawn>>,
     /// The links (unshared connections to stores) on which the client takes the invalidation messages of
     /// others; None if it takes none.
@@ -61,12 +61,12 @@ pub struct Withdrawn {
     pub deadline: Timestamp,
 }
 
-/// A client's watch of keys, from `WATCH` until its next `EXEC`.
+/// A client's watch of keys, from `WATCH` until its next `EXEC`, which fails if one of the keys has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watch {
     /// The store that has the watched keys.
     pub backend: BackendId,
-    /// The hash slot of the first watched key.
+    /// The hash slot of the first watched key; in a cluster, all watched keys are in it.
     pub slot: u16,
     /// The time since which keys are watched.
     pub since: Timestamp,
@@ -78,8 +78,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// True if keys in a slot of a backend can be used together with those that are watched: they share a store and,
-    /// in a cluster, the slot.
+    /// True if keys in a slot of a backend can be used together with those that are watched: they share a store
+    /// and, if the stores are a cluster (`is_cluster`), the slot.
     pub fn covers(&self, (slot, backend): (u16, BackendId), is_cluster: bool) -> bool {
         backend == self.backend && (!is_cluster || slot == self.slot)
     }
@@ -101,7 +101,8 @@ impl ClientStage {
         std::mem::take(&mut self.left_links)
     }
 
-    /// Closes a client at once, with requests unanswered.
+    /// Closes a client at once, with requests unanswered: their replies are dropped when they come, and charged
+    /// all the same.
     pub fn close(&mut self, env: &mut Env, id: ClientId) {
         self.forget(env, id);
         env.actions.push_back(Action::Close(Owner::Client(id)));

@@ -32,7 +32,8 @@ pub struct Transaction {
     place: Option<(u16, BackendId)>,
     /// The queued `SELECT` requests of databases other than the client's, which the backend carries out.
     selects: Vec<Selected>,
-    /// True if a queued request may write.
+    /// True if a queued request may write or is held back with writes (`PUBLISH`), so that `CLIENT PAUSE ...
+    /// WRITE` holds back `EXEC`.
     may_write: bool,
     /// True if there is a queued request of which neither its words nor its reply show how much work it is for
     /// the store (a script, for instance).
@@ -47,7 +48,8 @@ pub struct Transaction {
     answers_bytes: usize,
 }
 
-/// A queued request that weir answers itself.
+/// A request queued in a transaction that weir answers itself: its reply is inserted into the store's reply to
+/// `EXEC`.
 #[derive(Debug)]
 pub struct LocalRequest {
     /// The request's position among all queued requests, from 0.
@@ -61,7 +63,7 @@ pub struct LocalRequest {
     pub command: &'static Command,
     /// The request as it was received.
     pub request: HeldRequest,
-    /// The reply, if the control executor has given it already.
+    /// The reply, if the control executor has given it already; else None.
     pub answer: Option<Vec<u8>>,
 }
 
@@ -71,7 +73,7 @@ pub enum NotQueued {
     /// The request's keys are on another backend than those of earlier requests, or in another slot of a
     /// cluster.
     Apart,
-    /// The transaction would take more bytes than a transaction may.
+    /// The transaction would take more bytes than a request may (`--max-request-bytes`).
     TooLarge,
     /// The transaction would have more requests that weir answers itself than it may have.
     TooManyOwn,
@@ -238,9 +240,10 @@ impl Transaction {
         }
     }
 
-    /// Queues a request for the backend; `asked` is the amount of work, priced by `weights`, that it adds to
-    /// the transaction. `place` is the slot (0 except for a cluster) and the backend of its keys; None if it
-    /// names no keys. `bytes_max` is the most bytes that the transaction may take.
+    /// Queues a request for the backend; `asked` is the amount of work, priced by `weights`, that it adds to the
+    /// transaction. `place` is the slot (0 except for a cluster) and the backend of its keys; None if it names
+    /// no keys. `bytes_max` is the most bytes that the transaction may take. After an error (the reason) the
+    /// request is not queued.
     pub fn queue(
         &mut self,
         place: Option<(u16, BackendId)>,
@@ -262,8 +265,9 @@ impl Transaction {
         Ok(())
     }
 
-    /// Queues a `SELECT` of another database for the backend; `asked` is the amount of work, priced by `weights`, that
-    /// it adds to the transaction. `bytes_max` is the most bytes that the transaction may take.
+    /// Queues a `SELECT` of another database for the backend; `asked` is the amount of work, priced by
+    /// `weights`, that it adds to the transaction. `bytes_max` is the most bytes that the transaction may take;
+    /// beyond it, the `SELECT` is not queued (an error).
     pub fn queue_select(
         &mut self,
         database: Database,
@@ -292,7 +296,8 @@ impl Transaction {
 
     /// Queues a request that weir answers itself. `bytes_max` is the most bytes that the transaction may take.
     /// `database` is the one selected at that point of the transaction; `asked` are the facts about the
-    /// request's cost, which `weights` turn into a price.
+    /// request's cost, which `weights` turn into a price. After an error (too many bytes, or too many such
+    /// requests) the request is not queued.
     pub fn queue_local(
         &mut self,
         (command, local): (&'static Command, LocalCommand),
@@ -337,7 +342,7 @@ pub struct Splice {
     sent_from: Option<usize>,
 }
 
-/// The error if weir's own replies within a transaction exceed 1 MiB together.
+/// The error if weir's own replies within a transaction exceed 1 MiB together; the transaction is then aborted.
 #[derive(Clone, Copy, Debug)]
 pub struct TooLong;
 

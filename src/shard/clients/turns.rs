@@ -30,9 +30,9 @@ const HELD_BYTES_PAUSE: usize = 64 * 1024;
 /// client that may be started in a turn (pass of the shard's loop) is halved.
 const CONGESTED_MANY: u32 = 16;
 
-/// Divisor of the limit on requests that wait for a store on one shard. As long as fewer than half of the limit
-/// are unanswered on all shards together, even if one shard is the home of all their keys, requests are started
-/// freely.
+/// Divisor (2) by which the limit of a store's queue on one shard, divided by the number of shards, becomes the
+/// number of one shard's unanswered requests that counts as many; below it, requests are started freely. So the
+/// queue stays half empty even if one shard is the home of all keys that clients of all shards ask for.
 const UNANSWERED_PARTS: usize = 2;
 
 /// Number of unanswered requests that a client may have even while its tenant has many, as long as the tenant's

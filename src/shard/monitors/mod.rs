@@ -18,14 +18,14 @@ use crate::values::Timestamp;
 use crate::values::limits::MONITORS_MAX;
 use crate::values::time::{FineClock, Now};
 
-/// Bytes of `MONITOR` lines (each shows one request) that a core may write per second (8 MiB), and at once
-/// (256 KiB).
+/// Bytes of `MONITOR` lines (each shows one request) that a core may write per second (8 MiB), and at once (256
+/// KiB). Lines beyond that are left out, and monitors are told their number.
 const WRITTEN: ByteRate = ByteRate::new(8 << 20, 256 << 10);
 /// Bytes that each `MONITOR` line counts for in addition to its own length: finding its readers takes time
 /// however short the line is.
 const BYTES_PER_LINE: usize = 64;
-/// Bytes of `MONITOR` lines that a core may pass to its own monitors (clients that sent `MONITOR`) per
-/// second (64 MiB), and at once (1 MiB).
+/// Bytes of `MONITOR` lines that a core may pass to its own monitors (clients that sent `MONITOR`) together per
+/// second (64 MiB), and at once (1 MiB). Lines beyond that are left out, and monitors are told their number.
 const DELIVERED: ByteRate = ByteRate::new(64 << 20, 1 << 20);
 
 /// The limits on the `MONITOR` lines that one core writes and delivers, and the counts of those that it

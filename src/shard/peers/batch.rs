@@ -69,11 +69,13 @@ pub struct Batch {
     /// shows (by tenant), and the line's length in `line_bytes`.
     lines: Vec<(Sender, u32)>,
     line_bytes: Vec<u8>,
-    /// The sender's messages about channels for which their home core, the receiver, has one subscription for
-    /// all clients; each with the core that sent it.
+    /// The sender's reports that its clients join or leave channels, or that all subscriptions of its clients to
+    /// one have ended, to the receiver, which as the channels' home core has one subscription for all clients;
+    /// each with the core that sent it.
     to_home: Vec<(ShardId, ToHome)>,
-    /// The sender's messages about channels for which the sender, as the home core, has one subscription for
-    /// all clients, to a receiver with subscribers.
+    /// The sender's messages about channels for which the sender, as the home core, has one subscription for all
+    /// clients, to a receiver with subscribers: published messages, answers to joins, losses of subscriptions,
+    /// numbers of subscribers.
     from_home: FromHomeQueue,
     /// The sender's messages about clients that take the invalidation messages of other clients (`CLIENT
     /// TRACKING` with `REDIRECT`).
@@ -135,8 +137,8 @@ impl Batch {
         self.notes.push((to, note));
     }
 
-    /// Adds a fence (a connection to a store that was given up). The receiver handles it before all messages
-    /// of the batch.
+    /// Adds a fence (a connection to a store that was given up, and that the store is to kill before it gets
+    /// further requests). The receiver handles it before all messages of the batch.
     pub fn push_fence(&mut self, fence: Fence) {
         self.fences.push(fence);
     }
@@ -176,26 +178,28 @@ impl Batch {
         })
     }
 
-    /// Adds a message about a channel for which the receiver, as the home core, has one subscription for all
-    /// clients. `from` is the core that has the subscribers.
+    /// Adds the report that a client joins or leaves a channel, or that all subscriptions of a core's clients to
+    /// it have ended, for the receiver, which as the home core has one subscription for all clients. `from` is
+    /// the core that has the subscribers.
     pub fn push_to_home(&mut self, from: ShardId, message: ToHome) {
         self.to_home.push((from, message));
     }
 
     /// Adds a message about a channel for which the sender, as the home core, has one subscription for all
-    /// clients. The receiver has subscribers.
+    /// clients: a published message, the answer to a join, a lost subscription, or numbers. The receiver has
+    /// subscribers.
     pub fn push_from_home(&mut self, told: FromHome) {
         self.from_home.push(told);
     }
 
-    /// Takes the messages about channels for which the receiver, as the home core, has one subscription for all
-    /// clients, each with the core that sent it.
+    /// Takes the reports about joins, leaves and ended subscriptions to channels for which the receiver, as the
+    /// home core, has one subscription for all clients, each with the core that sent it.
     pub fn take_to_home(&mut self) -> Vec<(ShardId, ToHome)> {
         std::mem::take(&mut self.to_home)
     }
 
-    /// Takes the next message about a channel for which the sender, as the home core, has one subscription
-    /// for all clients; None if there is none.
+    /// Takes the next message about a channel for which the sender, as the home core, has one subscription for
+    /// all clients (a published one, for instance); None if there is none.
     pub fn pop_from_home(&mut self) -> Option<FromHome> {
         self.from_home.pop()
     }
@@ -252,7 +256,8 @@ impl Batch {
         })
     }
 
-    /// Returns the notes (messages about requests) in the order in which they were added.
+    /// Returns the notes (messages about requests of the receiver's clients, such as that too many are queued),
+    /// each with the request's reply address, in the order in which they were added.
     pub fn notes(&self) -> impl Iterator<Item = (ReplyTo, Note)> {
         self.notes.iter().copied()
     }

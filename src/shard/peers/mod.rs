@@ -18,7 +18,7 @@ use super::shared_channel::{FromHome, ToHome};
 use super::tracking_redirect::RedirectMessage;
 use crate::values::{ShardId, Spares};
 
-/// The largest number of emptied batches of messages that a shard keeps for reuse.
+/// The largest number of emptied batches of messages that a shard keeps for reuse; further ones are freed.
 const SPARE_BATCHES_MAX: usize = 256;
 
 /// The batches of messages that are being filled for other cores, and spare ones for reuse.
@@ -42,8 +42,8 @@ impl PeerStage {
         }
     }
 
-    /// Adds a request to the batch of messages for its key's home core (the core through which a key's
-    /// requests pass). False if the batch is full: the request is then not added.
+    /// Adds a request to the batch of messages for its key's home core (the core through which a key's requests
+    /// pass). False if the batch is full (64 MiB): the request is then not added.
     #[inline]
     pub fn push_request(&mut self, to: ShardId, envelope: &Envelope, message: Message<'_>) -> bool {
         let batch = self.batch_for(to);
@@ -86,14 +86,16 @@ impl PeerStage {
         self.batch_for(to).push_line(sender, line)
     }
 
-    /// Adds a message of this core to the batch for the home core of a channel, which has one subscription
-    /// for all clients.
+    /// Adds a report of this core (a client joins or leaves a channel, or all its clients' subscriptions have
+    /// ended) to the batch for the channel's home core, which has one subscription at each store for all
+    /// clients.
     pub fn push_to_home(&mut self, own: ShardId, home: ShardId, message: ToHome) {
         self.batch_for(home).push_to_home(own, message);
     }
 
-    /// Adds a message of this core, which as a channel's home core has one subscription for all clients, to
-    /// the batch for a core with subscribers.
+    /// Adds a message of this core, which as a channel's home core has one subscription for all clients, to the
+    /// batch for a core with subscribers: a published message, the answer to a join, the loss of the
+    /// subscription, or numbers of subscribers.
     pub fn push_from_home(&mut self, to: ShardId, told: FromHome) {
         self.batch_for(to).push_from_home(told);
     }

@@ -22,8 +22,8 @@ const ALL_KEYS: &str = "~*";
 const ALL_CHANNELS: &str = "&*";
 
 impl Shard {
-    /// Answers a client's `ACL LIST`, `ACL USERS` or `ACL GETUSER`, as `local` says. `charge` is the price
-    /// taken for the request.
+    /// Answers a client's `ACL LIST`, `ACL USERS` or `ACL GETUSER`, as `local` says. `charge` is the price taken
+    /// for the request (None if it has none), which is settled here.
     pub(super) fn describe_users(
         &mut self,
         id: ClientId,

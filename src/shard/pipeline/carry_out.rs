@@ -165,7 +165,7 @@ impl Shard {
 
     /// Handles a client's `SCAN` of a cluster, which walks over its nodes: as `step` says, sends the `SCAN` to
     /// the next node, or answers that the walk has ended or cannot go on. `charge` is the price taken for the
-    /// request. `nature` says whether the request writes and what class it has.
+    /// request, if it has one. `nature` says whether the request writes and what class it has.
     fn walk_on(
         &mut self,
         id: ClientId,
@@ -280,10 +280,10 @@ impl Shard {
         self.resume_held(ready, now);
     }
 
-    /// Admits a request: takes its price from the buckets of its payer (account that is charged), and
-    /// returns the charge; None if it has no price. A refused request is answered here, and one that has to
-    /// wait is held; both return [`Stopped`]. `usual` is the track (set of connections to a backend) of a
-    /// request that does not cost much.
+    /// Admits a request: takes its price from the buckets of its payer (account that is charged), and returns
+    /// the charge; None if it has no price. A refused request is answered here, and one that has to wait is
+    /// held; both return [`Stopped`]. `usual` is the track (set of connections to a backend) of a request that
+    /// does not cost much, and `command` is None if weir does not know it.
     #[expect(clippy::inline_always, reason = "every request: a call would be a third of it")]
     #[inline(always)]
     fn admit(
@@ -337,7 +337,8 @@ impl Shard {
 
     /// Admits a request that weir answers by itself (takes its price from its payer's quotas). Few of these
     /// commands have a price; `EXEC` has the price of all requests of its transaction together. `local` is the
-    /// command. Returns the charge; None if the request has no price.
+    /// command. Returns the charge; None if the request has no price. The error says that it was refused, or is
+    /// held to wait.
     #[inline(never)]
     fn admit_local(
         &mut self,
@@ -460,8 +461,8 @@ impl Shard {
     }
 
     /// Admits a request about quotas (`QOS`), which is answered even if its payer's quota is used up, and
-    /// charged afterwards. An error if it is throttled, because the payer owes much already and its tenant has
-    /// sent 10 such requests in this second.
+    /// charged afterwards. Returns the charge; None if it has no price. An error if it is throttled, because the
+    /// payer owes much already and its tenant has sent 10 such requests in this second.
     pub(super) fn admit_in_debt(
         &mut self,
         id: ClientId,
@@ -533,8 +534,9 @@ impl Shard {
 
     /// Makes the envelope (record that goes with a request's bytes) of a request that must be the only one of
     /// its client in flight: takes the next place in the order of the client's replies, and holds back the
-    /// client's later requests until this one is answered. The request goes to `backend`; `rewrite` says how
-    /// its reply is to be changed, and `charge` is the price taken for it.
+    /// client's later requests until this one is answered. The request goes to `backend`; `rewrite` says how its
+    /// reply is to be changed, and `charge` is the price taken for it (None if it has none), which is settled
+    /// with the reply.
     pub(super) fn envelope_alone(
         &mut self,
         id: ClientId,

@@ -11,8 +11,9 @@ use crate::values::ClientId;
 use crate::values::time::Now;
 
 impl Shard {
-    /// Passes a client's command about other clients (such as `CLIENT KILL`) to all shards, through the
-    /// control executor, which sends back the joined answer. `charge` is the price taken for the command.
+    /// Passes a client's command about other clients (such as `CLIENT KILL`) to all shards, through the control
+    /// executor, which sends back the joined answer. `charge` is the price taken for the command (None if it has
+    /// none), which is settled with that answer, or with an error here.
     pub(super) fn ask_about_clients(
         &mut self,
         id: ClientId,
@@ -55,7 +56,8 @@ impl Shard {
     }
 
     /// Checks that the user of a `CLIENT KILL USER` exists: a tenant, or a user of one. For a client that is
-    /// confined to a tenant, only that tenant counts as existing. The error is the text of the reply.
+    /// confined to a `tenant` (None for an administrator's), only that tenant counts as existing. The error is
+    /// the text of the reply.
     fn with_known_user(&self, asked: ClientsAsked, tenant: Option<String>) -> Result<ClientsAsked, String> {
         let Some(user) = asked.named_user() else { return Ok(asked) };
         let name = user.split('/').next().unwrap_or(user);

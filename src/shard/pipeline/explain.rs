@@ -29,7 +29,8 @@ use crate::values::usage::Amount;
 use crate::values::{BackendId, ClientId, Database, MicroUnits, Price, ShardId, UNIT};
 use standing::{Standing, Terms, prefixed};
 
-/// The client that a request to be explained is assumed to come from.
+/// The client that a request to be explained (`QOS EXPLAIN`, or an operator's question at the admin port) is
+/// assumed to come from.
 struct Subject {
     identity: Identity,
     protocol: Protocol,

@@ -227,9 +227,10 @@ impl Shard {
         }
     }
 
-    /// Answers a request of this core's client from a copy of a hot key's reply, which another core lent.
-    /// False if there is no copy, or if an earlier request of the connection that could be overtaken is
-    /// under way at the key's home core; the request has to go to that core then.
+    /// Answers a request of this core's client from a copy of a hot key's reply, which another core lent, and
+    /// returns true. False if there is no copy, or if an earlier request of the connection that could be
+    /// overtaken is under way at the key's home core; the request has to go to that core then, and is recorded
+    /// as gone there.
     pub(super) fn is_copied(&mut self, envelope: &Envelope, message: Message<'_>, now: Now) -> bool {
         let slot = envelope.route.slot;
         let Some(client) = self.clients.find(envelope.reply_to.client_id()) else { return false };

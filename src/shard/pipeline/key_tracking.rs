@@ -17,7 +17,8 @@ use crate::shard::request::{PrivateId, ReplyTo};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId};
 
-/// Maximum number of bytes of a `CLIENT TRACKING ON` request, and of all its client's prefixes (64 KiB).
+/// Maximum number of bytes of one `CLIENT TRACKING ON` request, and of all prefixes of its client together (64
+/// KiB each); a request beyond either is refused.
 const FRAME_BYTES_MAX: usize = 64 * 1024;
 /// The error for prefixes of one client (`CLIENT TRACKING ON BCAST PREFIX`) that are longer than 64 KiB
 /// together.

@@ -17,8 +17,9 @@ use crate::values::{BackendId, ClientId, Database};
 const OK: &str = "OK";
 
 impl Shard {
-    /// Answers a client's command that weir carries out itself (`local` says which). Some answers come
-    /// later, from the control executor. `charge` is the price taken for the command.
+    /// Answers a client's command that weir carries out itself (`local` says which). Some answers come later,
+    /// from the control executor. `charge` is the price taken for the command, None if it has none; it is
+    /// settled when the answer is made, here or later.
     pub(super) fn answer_locally(
         &mut self,
         id: ClientId,

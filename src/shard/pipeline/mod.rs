@@ -101,7 +101,8 @@ pub struct Shard {
     /// The reason to ask the cluster for its map of slots again (a redirect, for instance), if one was found on
     /// a connection that one client has to itself (private link); else None.
     private_doubt: Option<Doubt>,
-    /// The time of the last log line about elements that a store popped for a client that had disconnected.
+    /// The time of the last log line about elements that a store popped for a client that had disconnected; None
+    /// before the first.
     orphans_said_at: Option<Timestamp>,
     /// Clients that wait in blocking commands and that a drain is to close. Their stores are still to be
     /// asked to end the commands.
@@ -291,9 +292,9 @@ impl Shard {
         self.clients.note_address(id, address);
     }
 
-    /// Records that a client that has just connected speaks TLS. If its certificate names a tenant
-    /// (`name`), the client is logged in as that; if the tenant has no connection left, it is answered with
-    /// an error and closed.
+    /// Records that a client that has just connected speaks TLS. If its certificate names a tenant (`name`), the
+    /// client is logged in as that; if the tenant has no connection left, it is answered with an error and
+    /// closed. Without a name, or with one that is no tenant's, it has to log in like any other.
     pub fn handle_client_secure(&mut self, id: ClientId, name: Option<&str>, now: Now) {
         if let Err(text) = self.clients.note_secure(&self.env, id, name, now) {
             self.env.counters.add(Counter::ClientsRefused, 1);

@@ -160,8 +160,8 @@ fn code_of(command: &Command) -> String {
     if command.group == Group::Module { command.spoken_name() } else { "a script".to_owned() }
 }
 
-/// Checks that a tenant may use the database whose number a request names (`word`). The error is the text of
-/// the reply.
+/// Checks that a tenant may use the database whose number a request names (`word`). A word that is no number
+/// passes, since the store refuses it. The error is the text of the reply.
 fn permit_named(tenant: &Tenant, word: &[u8]) -> Result<(), String> {
     let Some(number) = std::str::from_utf8(word).ok().and_then(|word| word.parse::<i64>().ok()) else {
         return Ok(());

@@ -44,8 +44,9 @@ const BEFORE_WAIT: (&[u8], usize) =
 /// The longest time for which a client may watch keys (`WATCH`) over a connection of its own; then the
 /// watch is given up, and the client's `EXEC` fails.
 const WATCH_MAX: Duration = Duration::from_secs(30);
-/// Maximum number of times that one blocking command, one `SSUBSCRIBE`, or one request of a client for
-/// which keys are tracked, is sent to another node of a cluster because a node has refused it.
+/// Maximum number of times that one blocking command, one `SSUBSCRIBE`, or one request of a client for which
+/// keys are tracked, is sent to another node of a cluster because a node has refused it; after that the client
+/// gets an error.
 pub(super) const TRIES_MAX: u8 = 6;
 /// The shortest time between two log lines of one core about elements that a store popped for clients that
 /// had left.
@@ -69,8 +70,8 @@ enum LinkUse {
 impl Shard {
     /// Handles a request of a client with private links (connections to stores of its own) that must not go the
     /// usual way: sends it over the client's link, or answers it with an error (while the client is subscribed,
-    /// for instance). False if the request goes the usual way, which the caller then does. `handling` says how
-    /// weir handles its `command`.
+    /// for instance). False if the request goes the usual way: then nothing was done, and the caller goes on.
+    /// `handling` says how weir handles its `command`.
     #[cold]
     pub(super) fn handle_tied(
         &mut self,
@@ -185,7 +186,8 @@ impl Shard {
     }
 
     /// Sends an admitted request over a connection that its client has to itself (private link). The request
-    /// goes to `backend`; `charge` is the price taken for it.
+    /// goes to `backend`; `charge` is the price taken for it (None if it has none), which is settled with the
+    /// reply, or here for a blocking command and if the request is refused.
     pub(super) fn send_private(
         &mut self,
         id: ClientId,
@@ -254,7 +256,7 @@ impl Shard {
     /// Returns, for this `usage`, the private link (connection to a store) that a client's request goes over:
     /// the client's own, or one that it is lent now. None if there is none; the request is refused then.
     /// `backend` is the store that the request goes to, `bytes` the length of the request, and `charge` the
-    /// price taken for it.
+    /// price taken for it, if it has one, which is given back if it is refused.
     fn link_for_request(
         &mut self,
         (id, usage): (ClientId, LinkUse),
@@ -299,9 +301,9 @@ impl Shard {
         Some(link)
     }
 
-    /// Lends a client a connection of its own (private link) to each of these stores. None if one cannot be
-    /// had; the client's request is refused then. `purpose` is what the connections are for, and `charge` the
-    /// price taken for the request.
+    /// Lends a client a connection of its own (private link) to each of these stores. None if one cannot be had;
+    /// the client's request is refused then. `purpose` is what the connections are for, and `charge` the price
+    /// taken for the request, if it has one, which is given back if it is refused.
     pub(super) fn lend_all(
         &mut self,
         id: ClientId,
@@ -349,10 +351,10 @@ impl Shard {
     }
 
     /// Carries out a transaction over a private link (unshared connection to a store): that of a client for
-    /// which keys are tracked, or one that is lent until the reply comes, because the transaction selects
-    /// other databases. `nature` is the nature of the transaction, `block` its bytes and `replies` the number
-    /// of replies to it; `splice` has weir's own replies to be inserted, and `selects` the databases that the
-    /// transaction selects.
+    /// which keys are tracked, or one that is lent until the reply comes, because the transaction selects other
+    /// databases. `nature` is its class and effect, `block` has its bytes, to which `replies` replies come;
+    /// `splice` has weir's own replies to be inserted, `selects` the databases that it selects, and `charge` is
+    /// the price taken for it, if any, given back if no link can be had.
     pub(super) fn execute_apart(
         &mut self,
         id: ClientId,
@@ -435,7 +437,9 @@ impl Shard {
 
     /// Carries out a client's `WATCH`, over a private link (unshared connection to a store). A client that
     /// watches keys already can add more, if they are at the same store (in a cluster, in the same slot). The
-    /// keys are at `backend`, in `slot`; `charge` is the price taken for the command.
+    /// keys are at `backend`, in `slot`; `charge` is the price taken for the command, if it has one. Keys
+    /// elsewhere, and more than `WATCHED_KEYS_MAX` per client, are an error; once the watch is broken, the reply
+    /// is OK and nothing is sent.
     fn watch(
         &mut self,
         id: ClientId,
@@ -491,11 +495,11 @@ impl Shard {
     }
 
     /// Carries out the transaction of a client that watches keys, over its link (unshared connection to a
-    /// store). `place` is the store of the transaction's keys, if it has any. If the link is gone, or the keys
-    /// have moved to another node of the cluster, so that a watched key may have changed, nothing is sent, and
-    /// the client gets a null reply. `nature` is the nature
-    /// of the transaction, `block` its bytes and `replies` the number of replies to it; `splice` has weir's own
-    /// replies, `selects` the databases that it selects, and `charge` is the price taken for it.
+    /// store). `place` is the store of its keys, if it has any. If the link is gone, or the keys have moved to
+    /// another node, nothing is sent, and the reply is null: a watched key may have changed. Keys at another
+    /// store are an error. `nature` is its class and effect, `block` has its bytes, to which `replies` replies
+    /// come; `splice` has weir's own replies, `selects` the databases that it selects, and `charge` is the price
+    /// taken for it, if any.
     pub(super) fn execute_watched(
         &mut self,
         id: ClientId,
@@ -786,9 +790,10 @@ impl Shard {
         self.end_tracked_request(holder, now);
     }
 
-    /// Charges for the reply to a blocking command: its bytes and elements, less the part of the command's
-    /// price that was for the reply. The account that paid that part (`paid_ahead`) is charged, or, if quotas
-    /// have changed so often since that it is no longer known, that of the client (`holder`).
+    /// Charges for the reply to a blocking command: its bytes and elements, less the part of the command's price
+    /// that was for the reply. The account that paid that part (`paid_ahead`) is charged, or, if quotas have
+    /// changed so often since that it is no longer known, that of the client (`holder`). Nothing is charged if
+    /// `paid_ahead` is None, since requests had no prices.
     pub(super) fn charge_for_waited(
         &mut self,
         paid_ahead: Option<PaidAhead>,
@@ -881,9 +886,9 @@ impl Shard {
         }
     }
 
-    /// Counts the elements that a store has popped, as its `reply` shows, for a blocking command
-    /// (`request`) whose client had left, and puts them back if the client's tenant wants that
-    /// (`give_back`).
+    /// Counts the elements that a store has popped, as its `reply` shows (None if the connection ended without
+    /// one), for a blocking command (`request`) whose client had left, and puts them back if the client's tenant
+    /// wants that (`give_back`).
     fn take_orphans(
         &mut self,
         place: (BackendId, Database),
@@ -1075,7 +1080,8 @@ impl Shard {
     }
 
     /// Ends a turn (pass of the shard's loop) for private links (connections to stores that one client has to
-    /// itself): takes back those of clients that have left, and answers requests whose deadline has passed.
+    /// itself): takes back those of clients that have left, and answers requests whose deadline has passed (in
+    /// shadow mode only counts them; not at all where deadlines are off).
     pub(super) fn handle_private_turn_end(&mut self, now: Now) {
         self.end_waits_of_leaving(now);
         for link in self.clients.take_left_links() {

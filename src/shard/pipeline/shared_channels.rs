@@ -24,8 +24,9 @@ use crate::values::limits::{SHARED_DELIVERIES_PER_TURN, SHARED_NAME_BYTES_MAX};
 use crate::values::time::Now;
 use crate::values::{BackendId, ClientId, ShardId};
 
-/// True if a channel or pattern can have one subscription for all clients. Sharded channels follow their
-/// slots, and events of keys come from all stores, so clients have connections of their own for these.
+/// True if a channel or pattern can have one subscription for all clients. Sharded channels follow their slots,
+/// and events of keys come from all stores, so clients have connections of their own for these, and for names of
+/// more than 1,024 bytes (`SHARED_NAME_BYTES_MAX`).
 pub(super) fn may_share(kind: Subscription, name: &[u8]) -> bool {
     let is_event = match kind {
         Subscription::Channels => name.starts_with(b"__key"),
@@ -134,7 +135,8 @@ impl Shard {
     }
 
     /// Sends waiting messages about channels that have one subscription for all clients to the channels' home
-    /// cores and to stores, and delivers those for clients of this core.
+    /// cores and to stores, and delivers those for clients of this core. Once `SHARED_DELIVERIES_PER_TURN`
+    /// clients have got one, the rest waits for the next turn.
     #[cold]
     #[inline(never)]
     pub(super) fn exchange_shared(&mut self, now: Now) {
@@ -185,8 +187,9 @@ impl Shard {
     }
 
     /// Delivers a message of the home core of a channel, which has one subscription for all clients, to the
-    /// clients of this core that it concerns: a published message, or the result or the loss of a
-    /// subscription. Returns their number, which limits how much is delivered in one turn.
+    /// clients of this core that it concerns: a published message, or the result of a subscription. Clients
+    /// whose subscription was lost, or that have missed messages, are closed. Returns the number of clients,
+    /// which limits how much is delivered in one turn.
     fn deliver_shared(&mut self, told: FromHome, now: Now) -> usize {
         match told {
             FromHome::Message { name, message } => return self.fan_out(&name, message, now),

@@ -42,8 +42,8 @@ impl Shard {
     }
 
     /// Returns the destination of a command about subscriptions, which the first channel or pattern that it
-    /// names decides. The error is the text of the reply. `kind` says whether it names channels, patterns or
-    /// sharded channels.
+    /// names decides. The error is the text of the reply: sharded channels of several slots, in a cluster,
+    /// cannot stand in one command. `kind` says whether it names channels, patterns or sharded channels.
     pub(super) fn destination_of_subscription(
         &self,
         (command, kind): (&'static Command, Subscription),
@@ -77,8 +77,9 @@ impl Shard {
         }
     }
 
-    /// Carries out a client's admitted command about subscriptions (such as `SUBSCRIBE`); `usage` says
-    /// which kind of subscription it begins or ends. `charge` is the price taken for it.
+    /// Carries out a client's admitted command about subscriptions (such as `SUBSCRIBE`); `usage` says which
+    /// kind of subscription it begins or ends. `charge` is the price taken for it, if it has one; it is settled
+    /// with the acknowledgement, or given back if the command is refused.
     pub(super) fn change_subscriptions(
         &mut self,
         id: ClientId,
@@ -157,7 +158,8 @@ impl Shard {
     /// Returns for each channel or pattern the stores that its messages come from, once the client has links
     /// (unshared connections) to all of them. None if the client cannot have the links, or has too many
     /// subscriptions; the command is refused then. `stores` are all stores. `kind` says whether the names are
-    /// channels, patterns or sharded channels, and `charge` is the price taken for the command.
+    /// channels, patterns or sharded channels, and `charge` is the price taken for the command, if it has one,
+    /// which is given back if the command is refused.
     fn find_feeds<'a>(
         &mut self,
         (id, kind): (ClientId, Subscription),

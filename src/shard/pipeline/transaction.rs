@@ -61,8 +61,9 @@ impl Shard {
         }
     }
 
-    /// Carries out a client's admitted transaction at `EXEC`: answers what weir answers itself, and sends
-    /// the rest to its store. `charge` is the price that was taken for it.
+    /// Carries out a client's admitted transaction at `EXEC`: answers what weir answers itself, and sends the
+    /// rest to its store. `charge` is the price that was taken for it (None if it has none); it is settled with
+    /// the reply to `EXEC`, or given back if the transaction is aborted.
     pub(super) fn execute_transaction(&mut self, id: ClientId, charge: Option<Charge>, now: Now) {
         let Some(mut transaction) = self.clients.client(id).take_transaction() else {
             return self.answer_error(id, "ERR EXEC without MULTI");
@@ -319,7 +320,8 @@ impl Shard {
         self.handle_queued(id, queued);
     }
 
-    /// True if a client's tenant has only keys with certain prefixes.
+    /// True if a client's tenant may use only keys with certain prefixes; false also before the client has
+    /// logged in.
     fn is_confined(&mut self, id: ClientId) -> bool {
         self.tenant_of(id).is_some_and(|tenant| !tenant.keys.is_empty())
     }
@@ -337,8 +339,9 @@ impl Shard {
             || client.transaction().is_some_and(|transaction| transaction.switches_replies_on())
     }
 
-    /// Queues a `SELECT` of another database in a client's transaction, if the client may use that database.
-    /// Such a transaction is carried out over a connection that the client has to itself (private link).
+    /// Queues a `SELECT` of another database in a client's transaction. Such a transaction is carried out over a
+    /// connection that the client has to itself (private link). If there are none (`--private-links 0`), or the
+    /// client may not use that database, it gets an error, and its `EXEC` will fail.
     fn queue_select(
         &mut self,
         id: ClientId,

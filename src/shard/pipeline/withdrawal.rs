@@ -26,10 +26,10 @@ impl Shard {
         link.is_some_and(|link| self.private.unblock(&mut self.env, link, is_error, now))
     }
 
-    /// Ends the blocking command of a client that has ended its input: as on a server, the client does not
-    /// wait. If it has waited for 10 ms or more, and this is no drain, it is taken to have left: an element
-    /// that is popped for it in this instant is counted, or put back (`give_back`). Does nothing if the
-    /// client waits in no command.
+    /// Ends the blocking command of a client that has ended its input: as on a server, the client does not wait.
+    /// If it has waited for 10 ms or more, and this is no drain, it is taken to have left: an element that is
+    /// popped for it in this instant is counted, or put back (`give_back`). Otherwise such an element is still
+    /// delivered before the client is closed. Does nothing if the client waits in no command.
     pub(super) fn end_wait_at_end_of_input(&mut self, id: ClientId, now: Now) {
         let Some(link) = self.waiting_link(id) else { return };
         let waited = self.private.waited(link, now.monotonic);
@@ -116,9 +116,10 @@ impl Shard {
         }
     }
 
-    /// Handles the reply to a blocking command that was ended for its client to leave. False if the reply goes
-    /// to the client like any other, because it has an element or an error (other than a cluster node's that
-    /// the command's slot has moved). `holder` is the client that has the `link`.
+    /// Handles the reply to a blocking command that was ended for its client to leave. True if the reply is kept
+    /// from the client, since the command has waited in vain or its slot has moved to another node. False if the
+    /// caller has to handle it like any other: it has an element or another error, or the command was not ended
+    /// for that. `holder` is the client that has the `link`.
     pub(super) fn withdraw_reply(
         &mut self,
         (link, holder): (PrivateId, ClientId),

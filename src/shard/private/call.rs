@@ -12,7 +12,8 @@ enum Name {
     /// A command that pops or moves elements. The timeout, in seconds, is the word with this index, counted
     /// back from the end of the request (1 is the last word).
     PopTimeoutFromEnd(usize),
-    /// A command that pops or moves elements. The timeout, in seconds, is the word with this index.
+    /// A command that pops or moves elements. The timeout, in seconds, is the word with this index (0 is the
+    /// command's name).
     PopTimeoutAt(usize),
     /// `XREAD` or `XREADGROUP`, with a timeout in milliseconds after the word `BLOCK`.
     Read,
@@ -93,8 +94,8 @@ pub fn is_known(words: &Arguments<'_>) -> bool {
 }
 
 /// Returns a blocking command (`frame`) whose timeout is shortened by `passed`, the time that it has waited
-/// already, to whole milliseconds, rounded up: it never ends early. A timeout of 0, which means for ever,
-/// stays; a command whose words are not known is returned unchanged.
+/// already, to whole milliseconds, rounded up and at least 1: it never ends early. A timeout of 0, which means
+/// for ever, stays; a command whose words are not known is returned unchanged.
 pub fn with_time_left(frame: &[u8], passed: Duration) -> Vec<u8> {
     let changed = with_words(frame, |words| {
         let (place, units) = Name::of(words)?.timeout(words)?;

@@ -32,7 +32,8 @@ pub(super) enum State {
     Open,
 }
 
-/// A reply that the store owes on a link (unshared connection to a store).
+/// A reply that the store owes on a link (unshared connection to a store), which decides how the reply is
+/// handled; the replies come in the order of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
     /// The reply to the login, or to a change of the RESP version. An error closes the link (unshared
@@ -92,7 +93,7 @@ pub(super) enum Subject {
     LastEntry(usize),
 }
 
-/// A connection to a store that one client has to itself.
+/// A connection to a store that one client has to itself for a while, or that the core itself has.
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) backend: BackendId,
@@ -139,11 +140,12 @@ pub(super) struct Link {
     /// True while the store has not acknowledged all `SUBSCRIBE` and `UNSUBSCRIBE` commands of this link
     /// (unshared connection to a store).
     pub(super) owes_acknowledgements: bool,
-    /// True if the store tracks keys on this link (unshared connection to a store).
+    /// True if the store tracks keys on this link (unshared connection to a store) for the client that has the
+    /// link, or was asked to.
     pub(super) is_tracking: bool,
-    /// The client for which the store has tracked keys on this link (unshared connection to a store). The
-    /// store may remember these keys even after `CLIENT TRACKING OFF` and send messages about them, so it
-    /// tracks keys for no other client on the link.
+    /// The client for which the store has tracked keys on this link (unshared connection to a store); None if
+    /// for none. The store may remember these keys even after `CLIENT TRACKING OFF` and send messages about
+    /// them, so it tracks keys for no other client on the link.
     pub(super) tracked_for: Option<ClientId>,
     /// True for a link (unshared connection to a store) on which a client takes the invalidation messages of
     /// other clients (`REDIRECT`).
@@ -358,7 +360,8 @@ impl Link {
         }
     }
 
-    /// Sends `SELECT` of the link's database once more, because another one may be selected at the store.
+    /// Sends `SELECT` of the link's database, before its next request if another one was selected last, or once
+    /// more if it is unknown which one is selected at the store.
     pub(super) fn select_anew(&mut self, env: &mut Env, now: Timestamp) {
         self.selected = self.database;
         let mut words = env.pool.take();
@@ -483,7 +486,7 @@ impl Link {
         (self.owes() && !may_wait && silent >= reply_timeout).then_some("reply-timeout")
     }
 
-    /// True if the store owes a reply.
+    /// True if the store owes a reply, or acknowledgements of subscriptions, so that its silence is counted.
     fn owes(&self) -> bool {
         !self.expected.is_empty() || self.owes_acknowledgements
     }

@@ -59,14 +59,15 @@ use crate::values::{
     Action, BackendId, ClientId, ConnectionId, Database, Loss, MicroUnits, Owner, TenantId, Timestamp,
 };
 
-/// The time for which a private link (a connection to a store that one client has to itself) stays open
-/// without being used.
+/// The time for which a private link (a connection to a store that one client has to itself) stays open while no
+/// client has it; after that it is closed.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// The divisor of a core's limit of private links (unshared connections to stores): a spare link is opened in
 /// advance only while fewer links are open than the limit divided by this.
 const SPARE_PART: usize = 16;
 /// Maximum number of private links (unshared connections to stores) beyond a core's limit that are opened for
-/// requests about running scripts, such as `SCRIPT KILL`.
+/// requests about running scripts, such as `SCRIPT KILL`. Further such requests go over shared connections,
+/// where they may wait behind the script.
 const INTERRUPTS_MAX: usize = 8;
 
 /// A client's request in flight on a private link (connection to a store that one client has to itself).
@@ -155,21 +156,22 @@ pub struct Waiting {
     /// The ability of another process, to which the client may move, to go on with the blocking command for the
     /// rest of its wait.
     pub can_move: CanMove,
-    /// The number of times that the store was asked to end the blocking command (`CLIENT UNBLOCK`) and
-    /// replied that it knows no such command.
+    /// The number of failed attempts to have the store end the blocking command (`CLIENT UNBLOCK`): it replied
+    /// `:0` (the command is not blocked there, perhaps as it has not arrived yet), or the reply was lost. From 20
+    /// on (`TOLD_MAX`), which an error sets at once, weir does not ask again.
     pub told: u8,
     /// The account that the reply is charged to, with the part of the price that was taken for the reply when the
     /// command began; None where requests have no prices.
     pub paid_ahead: Option<PaidAhead>,
-    /// True from when the store was asked to end the blocking command (`CLIENT UNBLOCK`) until it replies
-    /// that it knows no such command, or that reply is lost.
+    /// True from when the store was asked to end the blocking command (`CLIENT UNBLOCK`) until it replies that
+    /// it could not (`:0`, or an error), or that reply is lost.
     pub is_asked_to_end: bool,
     /// True if the core itself, not a client, has asked the store to end the blocking command, so that its
     /// client can move to another process or be closed, and the store may have ended it. A reply which shows
     /// that the command has waited in vain is not passed on then.
     pub is_withheld: bool,
     /// True once a store's reply to `CLIENT UNBLOCK` was lost. The store may then have ended the blocking
-    /// command, even if it replies to the next `CLIENT UNBLOCK` that it knows no such command.
+    /// command, even if it replies `:0` (nothing is blocked) to the next `CLIENT UNBLOCK`.
     pub may_have_ended: bool,
 }
 
@@ -197,8 +199,8 @@ impl Waiting {
         }
     }
 
-    /// True if the core itself, not a client, has asked the store to end the blocking command, and the store
-    /// has not replied that it does not know it.
+    /// True if the core itself, not a client, has asked the store to end the blocking command, and the store has
+    /// not replied that it could not.
     const fn is_being_withheld(&self) -> bool {
         self.is_withheld && self.is_asked_to_end
     }
@@ -243,12 +245,14 @@ pub enum Owing {
         /// in which its store answers nothing (quiet time): the backend, and the reading of its quiet time when
         /// the request was sent; None for all other requests.
         shares_quiet: Option<(BackendId, u32)>,
-        /// The class and effect of the request.
+        /// The class and effect of the request: how its cost grows, and whether it may change something at the
+        /// store.
         nature: Nature,
     },
 }
 
-/// A request whose client has disconnected, or no longer awaits a reply.
+/// A request in flight on a private link whose client has disconnected, or no longer awaits a reply. The reply
+/// is still read, to charge the request, and to find elements that were popped for nobody.
 #[derive(Debug)]
 pub struct Abandoned {
     /// The bytes of a blocking command; empty if they are too many to be kept, and for other requests.
@@ -263,8 +267,9 @@ pub struct Abandoned {
     /// Destination that the reply had, which distinguishes the request from later ones on the link; no client
     /// awaits the reply any more.
     pub to: ReplyTo,
-    /// The number of times that the store was asked to end the blocking command (`CLIENT UNBLOCK`) and
-    /// replied that it knows no such command.
+    /// The number of times that the store was asked to end the blocking command (`CLIENT UNBLOCK`) and replied
+    /// `:0`: the command is not blocked there, perhaps as it has not arrived yet. After 20 (`TOLD_MAX`) weir does
+    /// not ask again. 0 for other requests.
     pub told: u8,
 }
 
@@ -343,8 +348,8 @@ pub enum Event {
         /// other than a blocking command is only measured.
         reply: Option<(Vec<u8>, ReplySize)>,
     },
-    /// A blocking command whose client has disconnected is unknown to the store that was asked to end it: the
-    /// command may still be on its way to the store.
+    /// A store that was asked to end a blocking command whose client has disconnected replied `:0`: it does not
+    /// see the command blocked, which may still be on its way to it. The store is to be asked again.
     AbandonedUnknown {
         /// The link (unshared connection to a store) that the blocking command was sent over.
         link: PrivateId,
@@ -383,19 +388,20 @@ pub enum Event {
         /// True if the store is busy with a script.
         is_busy: bool,
     },
-    /// A blocking command that the core itself wanted to end still waits: the store did not know the command,
+    /// A blocking command that the core itself wanted to end still waits: the store did not see it blocked yet,
     /// or the request to end it was refused or lost.
     WaitsOn {
         /// The client that waits in the blocking command.
         holder: ClientId,
     },
-    /// A private link (unshared connection to a store) was lost or given up.
+    /// A private link (unshared connection to a store) was lost or given up while a client had it; its request
+    /// is to be answered.
     Lost {
         /// The id of the private link (unshared connection to a store) that was lost, which is valid no more.
         link: PrivateId,
         /// The client that the link (unshared connection to a store) was lent to.
         holder: ClientId,
-        /// The request in flight, if there was one.
+        /// The request in flight on the link, which the caller has to answer; None if there was none.
         request: Option<PrivateRequest>,
         /// The store that the link (unshared connection to a store) was connected to.
         backend: BackendId,
@@ -527,7 +533,8 @@ pub struct PrivateLinks {
     spare: Option<PrivateId>,
     to_send: VecDeque<PrivateId>,
     events: VecDeque<Event>,
-    /// The number of links (unshared connections to stores) whose request in flight is to be sent once more.
+    /// The number of links (unshared connections to stores) whose request in flight is to be sent once more,
+    /// because a node of a cluster could not carry it out yet.
     put_off: usize,
 }
 
@@ -570,7 +577,8 @@ impl PrivateLinks {
         self.links_max.saturating_sub(self.lent())
     }
 
-    /// Returns the number of open private links (unshared connections to stores), lent or idle.
+    /// Returns the number of private links (unshared connections to stores) that are open or being opened,
+    /// whether lent, idle, or the core's own (trackers and feeds).
     #[inline]
     pub fn len(&self) -> usize {
         self.open
@@ -712,8 +720,9 @@ impl PrivateLinks {
         }
     }
 
-    /// Returns the largest number of this core's private links (unshared connections to stores) that a
-    /// tenant's clients may hold.
+    /// Returns the largest number of this core's private links (unshared connections to stores) that a tenant's
+    /// clients may hold: the core's even part of the tenant's own limit or, without one, the default part of the
+    /// core's limit.
     fn tenant_max(&self, env: &Env, tenant: TenantId) -> usize {
         let known = (usize::from(tenant.0) < env.quotas.len()).then(|| env.quotas.tenant(tenant));
         let shards = usize::from(env.settings.topology.shards());
@@ -903,7 +912,7 @@ impl PrivateLinks {
 
     /// Keeps a request in flight on a private link (unshared connection to a store) to send it once more at
     /// `until` ([`Self::take_due`]), because a node replied that it cannot carry the request out yet. Returns
-    /// the request if the link was lost after that reply.
+    /// the request if the link was lost after that reply, so that the caller answers it; else None.
     pub fn put_off(
         &mut self,
         id: PrivateId,
@@ -1024,8 +1033,8 @@ impl PrivateLinks {
         self.list_to_send(id);
     }
 
-    /// Records whether a store owes acknowledgements of commands about subscriptions on a private link
-    /// (unshared connection to a store).
+    /// Records whether a store owes acknowledgements of commands about subscriptions on a private link (unshared
+    /// connection to a store); while it does, silence counts against it.
     pub fn note_owed(&mut self, id: PrivateId, owes: bool) {
         if let Some(link) = self.at(id) {
             link.owes_acknowledgements = owes;
@@ -1077,8 +1086,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Sends `SELECT` of a private link's database once more, because another one may be selected at the
-    /// store.
+    /// Sends `SELECT` of a private link's database once more, because another one may be selected at the store:
+    /// it is unknown how far a transaction with `SELECT` was carried out.
     pub fn select_anew(&mut self, env: &mut Env, id: PrivateId, now: Now) {
         if let Some(link) = self.at(id) {
             link.select_anew(env, now.monotonic);
@@ -1113,8 +1122,8 @@ impl PrivateLinks {
         is_asked
     }
 
-    /// Asks the store once more to end a blocking command whose client has disconnected, because the store
-    /// did not know it ([`Event::AbandonedUnknown`]).
+    /// Asks the store once more to end a blocking command whose client has disconnected, because the store did
+    /// not see it blocked yet ([`Event::AbandonedUnknown`]).
     pub fn end_abandoned(&mut self, env: &mut Env, id: PrivateId, now: Now) {
         if self.peek(id).is_some_and(|link| link.abandoned.is_some()) {
             self.ask_to_end(env, id, false, now);
@@ -1122,8 +1131,8 @@ impl PrivateLinks {
     }
 
     /// Sends `CLIENT UNBLOCK` for the blocking command on a private link (unshared connection to a store) over
-    /// another link. False if the store has not reported the link's number, or if there is no room for
-    /// another link.
+    /// another link, to end it with an error (`is_error`) or as at its timeout. False, with nothing sent, if the
+    /// store has not reported the link's number, or if there is no room for another link.
     fn ask_to_end(&mut self, env: &mut Env, id: PrivateId, is_error: bool, now: Now) -> bool {
         let Some(link) = self.peek(id) else { return false };
         let (place, protocol) = ((link.backend, Database::FIRST), link.protocol);

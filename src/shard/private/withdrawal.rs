@@ -17,8 +17,9 @@ use crate::shard::request::{PrivateId, ReplyTo};
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// The number of times that a store may reply to `CLIENT UNBLOCK` that it knows no such blocking command,
-/// before the core no longer tries to end the command.
+/// The number of times that a store may fail to end one blocking command when asked to by `CLIENT UNBLOCK` (it
+/// replies `:0`: the command is not blocked there, perhaps as it has not arrived yet) before the core no longer
+/// asks it.
 const TOLD_MAX: u8 = 20;
 
 /// Result of the attempt to have a store end a blocking command (`CLIENT UNBLOCK`).
@@ -29,8 +30,9 @@ pub enum Withholding {
     /// The store cannot be asked yet, because it has not been sent the command, or because a client has had
     /// the command ended and its reply is awaited.
     Later,
-    /// The store cannot be asked to end the blocking command: it has not reported the connection's number or
-    /// does not know the command after 20 attempts, no other link can be had, or no command waits.
+    /// The store cannot be asked to end the blocking command: it has not reported the connection's number, has
+    /// refused `CLIENT UNBLOCK` or not ended the command after 20 attempts, no other link can be had, or no
+    /// command waits.
     Never,
 }
 
@@ -42,9 +44,9 @@ impl Link {
         request.or_else(|| self.abandoned.as_ref().map(|abandoned| abandoned.to))
     }
 
-    /// True if the core can no longer have the blocking command in flight on this link ended: the store has
-    /// replied 20 times that it knows no such command, or has not reported the connection's number. True also
-    /// if no blocking command is in flight.
+    /// True if the core can no longer have the blocking command in flight on this link ended: the store has not
+    /// ended it after 20 attempts, has refused `CLIENT UNBLOCK` with an error, or has not reported the
+    /// connection's number. True also if no blocking command is in flight.
     fn cannot_be_ended(&self) -> bool {
         let told = self.in_flight.as_ref().and_then(|request| request.waiting()).map(|waiting| waiting.told);
         told.is_none_or(|told| told >= TOLD_MAX) || self.state == State::Open && self.number.is_none()
@@ -69,9 +71,9 @@ impl PrivateLinks {
     }
 
     /// Prepares the blocking command on a private link (unshared connection to a store) to be sent again by
-    /// another process. An `XREAD` must not miss entries added in between, so each `$` in it is replaced by
-    /// the id of its stream's last entry, for which the store is asked. True once nothing is left to be
-    /// prepared.
+    /// another process. An `XREAD` must not miss entries added in between, so each `$` in it is replaced by the
+    /// id of its stream's last entry, for which the store is asked. True once nothing is left to be prepared;
+    /// false while the store is asked, and if no such command waits or it cannot move.
     pub fn prepare_move(&mut self, env: &mut Env, id: PrivateId, now: Now) -> bool {
         let Some(link) = self.at(id) else { return false };
         let (backend, database) = (link.backend, link.database);
@@ -119,9 +121,9 @@ impl PrivateLinks {
         Withholding::Told
     }
 
-    /// True if the core itself, not a client, has asked the store to end the blocking command on a private
-    /// link (unshared connection to a store), and the store has not replied that it knows no such command.
-    /// The client then does not get a reply which shows that the command has waited in vain.
+    /// True if the core itself, not a client, has asked the store to end the blocking command on a private link
+    /// (unshared connection to a store), and the store has not replied that it could not end it. The client then
+    /// does not get a reply which shows that the command has waited in vain.
     pub fn is_being_withheld(&self, id: PrivateId) -> bool {
         let request = self.peek(id).and_then(|link| link.in_flight.as_ref());
         request.and_then(|request| request.waiting()).is_some_and(Waiting::is_being_withheld)

@@ -31,8 +31,9 @@ use crate::values::{BackendId, ClientId, ShardId, TenantId};
 /// channels (those with one subscription for all clients).
 const TENANT_PART: (usize, usize) = (4, 5);
 
-/// Maximum number of shared channels, and of shared patterns (those to which weir subscribes once for all
-/// its clients), that one core may have subscriptions for as their home core, in this order.
+/// Maximum number of shared channels, and of shared patterns (those to which weir subscribes once for all its
+/// clients), that one core may have subscriptions for as their home core, in this order. A client's subscription
+/// to a further one is refused.
 pub type HomeLimits = [usize; SHARED_KINDS];
 
 /// A channel or pattern to which weir subscribes once for all its clients. It has subscribers, or its stores
@@ -69,7 +70,8 @@ struct Subscribers {
     acknowledged: u32,
 }
 
-/// A request about subscriptions that a store has not acknowledged.
+/// A request about subscriptions that a store has not acknowledged. Stores answer in order, so the oldest one is
+/// acknowledged next.
 #[derive(Debug)]
 struct Owed {
     kind: Subscription,
@@ -257,9 +259,10 @@ impl SharedChannels {
         self.end_if_unused(name.kind, &name.name);
     }
 
-    /// Handles a message of core `from`, whose clients subscribe to channels, as the home core of a
-    /// channel: the join or leave of one client, or the end of all its subscriptions. `stores` are the
-    /// stores to subscribe at if the channel or pattern is new on this core.
+    /// Handles a message of core `from`, whose clients subscribe to channels, as the home core of a channel: the
+    /// join or leave of one client, or the end of all its subscriptions. `stores` are the stores to subscribe at
+    /// if the channel or pattern is new on this core. The error is the reason why a join is refused; the caller
+    /// answers the client with [`Self::refuse`].
     pub fn handle(
         &mut self,
         from: ShardId,
@@ -307,7 +310,8 @@ impl SharedChannels {
     }
 
     /// Handles the loss of the connection to a store: all subscriptions to channels of that store end, also
-    /// those at other stores. `error` is the reply to clients whose subscription was not acknowledged yet.
+    /// those at other stores. The cores with subscribers are told: they close clients whose subscription was
+    /// acknowledged, which would miss messages, and answer the others with `error`.
     pub fn handle_lost(&mut self, store: BackendId, error: &Bytes) {
         for owed in self.owed.remove(&store).unwrap_or_default() {
             if let Some(index) = owed.join {

@@ -279,7 +279,8 @@ impl Accounts {
         self.former.now(1, tenant)
     }
 
-    /// True if the tenant of a payer (account that is charged) is still known.
+    /// True if the tenant of a payer (account that is charged) is still known: it is not gone, and quotas have
+    /// not changed too often since.
     pub fn knows(&self, payer: Payer) -> bool {
         self.tenant_now(payer).is_some()
     }

@@ -369,8 +369,9 @@ impl Buckets {
         }
     }
 
-    /// Returns the bucket id of a tenant or of its user. The id is the same on every core and in every version
-    /// of the quota file; the secret key prevents others from choosing two names that have the same id.
+    /// Returns the bucket id of a tenant (`user` is None) or of its user. The id is the same on every core and
+    /// in every version of the quota file; the secret key prevents others from choosing two names that have the
+    /// same id.
     fn bucket_of(&self, tenant: &Tenant, user: Option<&str>) -> BucketId {
         bucket_of(self.secret, &tenant.name, user)
     }

@@ -68,7 +68,7 @@ pub struct Payer {
 
 impl Payer {
     /// Creates the payer (account that is charged) for a tenant in a version of the quotas, with the user if a
-    /// quota limits that user.
+    /// quota limits that user; else `user` is None.
     pub fn new(tenant: TenantId, user: Option<UserAccount>, version: u64) -> Self {
         let (bucket, size) = user.map_or((BucketId(0), 0), |user| (user.bucket, user.size.bits()));
         let packed = u64::from(size) << 32 | (u64::from(tenant.0) + 1) << 16 | u64::from(version as u16);
@@ -158,7 +158,8 @@ pub struct Accounts {
     ledger: Ledger,
     last_booked: Option<Payer>,
     agenda: Agenda,
-    /// The tenants whose usage is still to be reported to the control executor.
+    /// The tenants whose usage (cost admitted, throttled and so on) is still to be reported to the control
+    /// executor.
     metered: Vec<TenantId>,
     /// The time at which usage is reported at the latest; None if there is no usage to report.
     metered_report_at: Option<Timestamp>,
@@ -397,7 +398,8 @@ impl Decision {
     }
 }
 
-/// Converts a quota's limit into the size of its bucket (rate and burst).
+/// Converts a quota's limit into the size of its bucket: the rate, and as the burst what comes in within the
+/// limit's burst time, at least a millionth of a request unit.
 pub fn capacity_of(limit: Limit) -> Capacity {
     let burst = u128::from(limit.ru_per_second) * limit.burst.as_micros();
     // A burst of zero would let no request pass.

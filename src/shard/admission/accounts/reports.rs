@@ -98,7 +98,8 @@ impl Accounts {
         self.agenda.listed = listed;
     }
 
-    /// Takes the next report to the control executor; None if there is none.
+    /// Takes the next report to the control executor (amounts spent, amounts needed, tenants' usage); None if
+    /// there is none.
     pub fn poll_report(&mut self) -> Option<Report> {
         self.reports.pop_front()
     }

@@ -11,7 +11,8 @@ use crate::shard::overload::{BulkheadFigures, RESERVED};
 use crate::shard::settings::{Mode, OverloadSettings};
 use crate::values::{Tier, Timestamp};
 
-/// State of the bulkhead (window and queue) in front of a backend, on the core that would send the request.
+/// State of the bulkhead (window and queue) in front of a backend, on the core that would send the request that
+/// `QOS EXPLAIN` explains.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Standing {
     in_flight: usize,
