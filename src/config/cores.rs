@@ -69,10 +69,11 @@ impl fmt::Display for Cores {
 }
 
 /// Returns the CPU that each shard is bound to: one entry per shard, `None` for a shard that the kernel may
-/// move. `cores` and `shards` are the values of the flags of those names, if given; `usable` are the CPUs
-/// that this process may run on, in ascending order, and `allowed` is the number of CPUs whose time it may
-/// use, which a quota (a container's CPU limit) may make smaller. Fails if `cores` asks for CPUs that are not
-/// in `usable`, or `shards` for more shards than `cores` has CPUs.
+/// move. `cores` and `shards` are the values of the flags of those names; without either there are as many
+/// shards as usable CPUs or, if that is less, as `allowed` says. `usable` are the CPUs that this process may
+/// run on, in ascending order, and `allowed` is the number of CPUs whose time it may use, which a quota (a
+/// container's CPU limit) may make smaller. Fails if `cores` asks for CPUs that are not in `usable`, or
+/// `shards` for more shards than `cores` has CPUs.
 ///
 /// Shards are bound to CPUs only if `cores` chose them or there is one for each usable CPU. Fewer shards are
 /// left to the kernel, because each process on the machine would choose the same CPUs; more are, because the

@@ -329,7 +329,8 @@ impl Tenant {
         }
     }
 
-    /// Returns the prefixes of the channels that the tenant may use; an empty list means all channels.
+    /// Returns the prefixes of the channels that the tenant may use: its list for channels or, if that is
+    /// empty, the prefixes of its keys. An empty result means all channels.
     pub fn channel_prefixes(&self) -> &[String] {
         if self.channels.is_empty() { &self.keys } else { &self.channels }
     }

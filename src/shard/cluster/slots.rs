@@ -389,7 +389,8 @@ impl Slots {
             || self.holds.contains_key(&slot)
     }
 
-    /// True if requests for the slot are held back because it is moving, even if none waits now.
+    /// True if requests for the slot are held back, because it is moving or its node is down, even if none
+    /// waits now.
     pub fn is_held(&self, slot: u16) -> bool {
         self.holds.contains_key(&slot)
     }
