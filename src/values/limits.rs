@@ -301,18 +301,19 @@ pub const HOT_FRAME_BYTES_MAX: usize = 1024;
 /// Maximum number of bytes of a reply that is kept in the hot-key cache; larger ones are not kept.
 pub const HOT_REPLY_BYTES_MAX: usize = 64 * 1024;
 /// Maximum number of requests whose replies are kept for one hot key, in both dialects (RESP2, RESP3)
-/// together; one more takes the place of the reply that was unused longest.
+/// together. One more takes the place of the reply that was unused longest, if that is 250 ms or more;
+/// otherwise its reads go to the store one by one.
 pub const HOT_ANSWERS_MAX: usize = 16;
 /// Maximum number of copies of replies that one core keeps of hot keys whose requests pass through other
 /// cores, which lend it the copies; further ones are not kept.
 pub const HOT_COPIES_MAX: usize = 256;
 /// Maximum number of bytes of requests for hot keys that one core holds back so that they do not overtake
-/// earlier ones; further requests are refused.
+/// earlier ones. A further request is sent at once, behind those of its connection that are held back.
 pub const HOT_HELD_BYTES_MAX: usize = 16 << 20;
 /// Maximum number of reads that wait for one fetch of a hot key; further ones are refused.
 pub const HOT_WAITERS_PER_FLIGHT_MAX: usize = 16_384;
-/// Maximum number of reads that wait for fetches of hot keys on one core, and of requests held back there;
-/// further ones are refused.
+/// Maximum number of reads that wait for fetches of hot keys on one core, of which further ones are refused;
+/// and of requests held back there, of which a further one is sent at once, behind those of its connection.
 pub const HOT_WAITERS_MAX: usize = 65_536;
 /// The longest deadline that a client, or a tenant's quotas, may set for requests: a day, in milliseconds.
 pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;

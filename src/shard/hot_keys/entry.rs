@@ -691,9 +691,10 @@ impl Entry {
         }
     }
 
-    /// Handles a fetched reply. Keeps it unless it is too large, its key was written meanwhile, or another
-    /// core may have seen a later reply to the same read. Returns the counter for the result. `told` is the
-    /// digest of the reply, and `fits` says that it is not too large.
+    /// Handles a fetched reply. Keeps it unless that was ruled out when the fetch was sent, the reply is an
+    /// error, too large or about to expire, its key was written meanwhile, or another core may have seen a
+    /// later reply to the same read. Returns the counter for the result. `told` is the digest of the reply,
+    /// and `fits` says that this core has room for it.
     pub fn handle_fetched(
         &mut self,
         id: FlightId,
@@ -979,8 +980,8 @@ impl Kept {
 pub struct Stale<'a>(&'a Kept);
 
 impl Stale<'_> {
-    /// True if the reply may be sent to a tenant that accepts replies `longer` after their expiry. False if
-    /// `longer` is zero.
+    /// True if the reply may be sent to a tenant that accepts replies `longer` after their expiry: it expired
+    /// no longer ago, and its key was not written since. False if `longer` is zero.
     pub fn is_for(&self, longer: Duration, versions: &Versions, now: Timestamp) -> bool {
         !longer.is_zero() && self.0.is_good_for(longer, versions, now)
     }

@@ -804,7 +804,8 @@ impl HotKeyStage {
     /// write, changes the version cells (counters of writes) of all keys that it writes, or of its backend if they
     /// are unknown or the message is longer than 256 KiB. Returns the cells, which the caller passes to
     /// [`Self::end_writes`] when the message is answered, or to [`Self::put_off_writes`] when it is lost; and the
-    /// reads in the message, which the caller passes to [`Self::compare_read`] with the reply.
+    /// reads in the message, which the caller passes to [`Self::compare_read`] with the reply. Both are empty if
+    /// the handling of hot keys is off.
     pub fn begin_elsewhere(
         &self,
         env: &Env,
@@ -990,8 +991,8 @@ impl HotKeyStage {
     }
 
     /// Handles a reply that is sent from this core, or has come to its client's core: the request is no
-    /// longer in flight. Returns kept values to send instead, if the store is unavailable and the tenant
-    /// accepts old replies; else None.
+    /// longer in flight. For an `MGET` that failed because the store is unavailable, returns kept values to
+    /// send instead, if the tenant accepts expired replies; else None.
     #[inline]
     pub fn handle_reply(
         &mut self,
@@ -1117,9 +1118,9 @@ impl HotKeyStage {
         });
     }
 
-    /// Handles the reply to a fetch (shared read of a hot key), or its failure. Returns the reads that the
-    /// reply is for; None for the reply to a command sent before the fetch (`PTTL`, `HPTTL`), and for an
-    /// unknown fetch.
+    /// Handles the reply to a fetch (shared read of a hot key), or its failure, after which it may be sent
+    /// once more. Returns the reads that the reply is for; None for the reply to a command sent before the
+    /// fetch (`PTTL`, `HPTTL`), and for an unknown fetch.
     pub fn land(
         &mut self,
         env: &mut Env,

@@ -273,9 +273,9 @@ impl Bulkhead {
     }
 
     /// Looks at the latency of cheap requests to the same backend, for which there is another bulkhead (window and
-    /// queue), about every 100 ms: while they come late, fewer of this bulkhead's expensive requests may be in
-    /// flight. Returns whether fewer may than before. `all_in_flight` is the number of all cores' expensive requests in
-    /// flight.
+    /// queue), about every 100 ms: while they come late, fewer of this bulkhead's expensive requests may be in flight.
+    /// Returns whether fewer may than before. `cheap` is None if no reply to a cheap request came within a second;
+    /// `all_in_flight` is the number of all cores' expensive requests in flight.
     pub fn yield_to(&mut self, cheap: Option<Cheap>, all_in_flight: u32, now: Timestamp) -> bool {
         let work = self.window.base() * all_in_flight;
         let waits = !self.is_empty();
@@ -335,7 +335,8 @@ impl Bulkhead {
 
     /// Checks whether the backend has stalled: requests are in flight, and it was silent for too long (250 ms
     /// or four median response times, whichever is longer; 1 s before its first reply). Nothing more is sent
-    /// to it then. True only in the call that finds the stall.
+    /// to it then. True only in the call that finds the stall; never unless windows are on, nor for expensive
+    /// requests.
     pub fn handle_look(&mut self, now: Timestamp) -> bool {
         // Before the first reply the backend may be far away, so more time is granted.
         let patience = self.took.map_or(STALLED_UNKNOWN, |took| {
