@@ -174,8 +174,9 @@ mod tests {
         }
     }
 
-    /// Places shards on a machine on which this process may run on CPUs 0, 2 and 3, with the values of
-    /// `--cores` (empty if not given) and `--shards`. `allowed` is the number of CPUs whose time it may use.
+    /// Returns the CPU for each shard (None: the shard may run on any) on a machine on which this process may
+    /// run on CPUs 0, 2 and 3, or the text of the error. `cores` is the value of `--cores` (empty if not
+    /// given), `shards` that of `--shards`, and `allowed` the number of CPUs whose time the process may use.
     fn placed(cores: &str, shards: Option<usize>, allowed: usize) -> Result<Vec<Option<usize>>, String> {
         let cores: Option<Cores> = (!cores.is_empty()).then(|| cores.parse().expect("cores"));
         placement(cores.as_ref(), shards, &[0, 2, 3], allowed).map_err(|error| error.to_string())

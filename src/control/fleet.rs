@@ -529,8 +529,8 @@ impl FleetQuotas {
         self.apply(pools, now);
     }
 
-    /// Returns this host's parts of the shared quotas, of which a process that takes its clients over gives out
-    /// as much at first.
+    /// Returns this host's parts of the shared quotas, for the process that takes over from this one: it gives
+    /// out as much at first ([`Self::inherit`]).
     pub fn heritage(&self, now: Timestamp) -> Vec<InheritedPart> {
         let inherited = |(at, place): (usize, &Place)| InheritedPart {
             key: place.key.clone(),

@@ -78,7 +78,8 @@ pub struct ShardSettings {
     /// Time without a byte received from a client after which it is closed, unless a reply is owed to it;
     /// None means never.
     pub idle_timeout: Option<Duration>,
-    /// Time after which a client is closed that accepts no bytes of the replies that wait for it.
+    /// Time after which a client is closed that has not accepted all of one send, of at most 1 MiB of the
+    /// replies that wait for it.
     pub send_timeout: Duration,
     /// Time without any bytes after which a backend connection that owes a reply is given up.
     pub reply_timeout: Duration,

@@ -522,7 +522,9 @@ impl Times {
 }
 
 impl Figures {
-    /// Sorts the `rates` (replies per second) of the stores in full service.
+    /// Sorts the stores in full service by their reply rates. `rates` has for each store its replies per
+    /// second to all cores: in about the last second, which alone counts here, and some seconds ago (None if
+    /// unknown).
     fn new(env: &Env, rates: &[(f64, Option<f64>)]) -> Self {
         let board = &env.settings.overload.health;
         let is_well = |store: &usize| board.standing(*store).stage == Stage::Well;

@@ -178,9 +178,9 @@ pub struct Refused {
     sender: BackendId,
 }
 
-/// Conditions under which a refused request is sent again: to the node that an ASK named (`ask`), once a
-/// new map confirms the refusal (`doubted`), or when the node works again, else with its error to the
-/// client (`words`).
+/// Conditions under which a refused request is sent again: to the node that an ASK named (`ask`), once a new
+/// map confirms the refusal (`doubted`), or once a node that is down works again. `words` is the error of
+/// that node, which the client gets if the request cannot be sent in time.
 #[derive(Debug, Default)]
 struct Until {
     ask: Option<(BackendId, Timestamp)>,

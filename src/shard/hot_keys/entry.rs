@@ -25,10 +25,12 @@ use crate::values::{BackendId, Database, ShardId, TenantId, Timestamp};
 /// shared fetch, or too many came while a write was in flight; also the time for which a reply is not kept
 /// that was too large.
 const PAUSE: Duration = Duration::from_secs(10);
-/// The period over which weir measures how many of a key's reads are answered from memory.
+/// The period over which weir measures how many of a key's reads are answered from memory or by a shared
+/// fetch, after which it decides whether to keep replies of the key.
 const TRIAL: Duration = Duration::from_secs(1);
 /// The least number of reads of a key in one second (`TRIAL`) by which weir decides to keep no replies of the
-/// key for a while. Fewer reads show too little of the share that is answered from memory.
+/// key for a while (`PAUSE`). Fewer reads show too little of the share that are answered from memory or by a
+/// shared fetch.
 const TRIAL_READS: u64 = 50;
 /// The least time before the expiry of a kept reply (one held in memory) at which it is fetched again. Twice
 /// the duration of the last fetch if that is more, but at most a quarter (`AHEAD_PART`) of the reply's

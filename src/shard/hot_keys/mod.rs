@@ -667,8 +667,11 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles a request (`frame`) for several keys whose home is this core. Each hot key among them is
-    /// treated like the key of a request that has only one. Returns what the caller does with the request.
+    /// Handles a request (`frame`) for several keys whose home is this core; it goes to the store, and
+    /// neither gets a kept reply nor joins a fetch. Sends earlier requests of its connection for its hot
+    /// keys, which wait or are held back, before it; if it writes, makes the kept replies of these keys
+    /// invalid. Refuses it if one of them is written more often than permitted. A write whose keys cannot be
+    /// parsed counts as one of all keys of its store.
     fn meet_keys(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8], now: Timestamp) -> Meeting {
         if self.known == 0 {
             return Meeting::Passes;
