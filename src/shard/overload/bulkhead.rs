@@ -91,7 +91,9 @@ pub struct Bulkhead {
     /// The number of requests in flight from which on each further request is checked more closely by
     /// [`Bulkhead::decide`]; 0 if all requests are checked.
     limit: u32,
-    /// The longest response time expected of the backend, with however many requests in flight, in nanoseconds.
+    /// The longest response time expected of the backend, with however many requests in flight, in
+    /// nanoseconds; 0 if unknown. A request whose deadline is later than that can be sent without a closer
+    /// check.
     longest_nanos: u64,
     /// True for the set of connections (track) for expensive requests, which may take long, so that a silent
     /// backend does not count as stalled.
@@ -718,7 +720,7 @@ pub struct Figures {
     pub window: usize,
     /// The number, cost and bytes of the requests that wait in the queue.
     pub held: Held,
-    /// The time for which the oldest request in the queue has waited.
+    /// The time for which the oldest request in the queue has waited; zero if none waits.
     pub age: Duration,
     /// The backend's response time with few requests in flight, against which its present times are compared.
     pub base: Duration,
