@@ -54,9 +54,10 @@ impl Upstream {
         self.apply_gates();
     }
 
-    /// Tells the circuit breaker that a connection to a backend was lost or could not be opened, for this
-    /// `reason`; the breaker may eject the backend. A connection that was closed because the store refuses
-    /// its database, the login or the RESP version does not count against the backend. Does nothing for connections to replicas.
+    /// Tells the circuit breaker that a connection to a backend was lost or could not be opened, for this `reason`;
+    /// the breaker may eject (take out of use) the backend. A connection that was closed because the store refuses its
+    /// database, the login or the RESP version does not count against the backend. Does nothing for connections to
+    /// replicas.
     pub(super) fn record_loss(
         &mut self,
         env: &mut Env,
